@@ -24,7 +24,7 @@ fs::path python() {
     std::istringstream path(environment("PATH"));
     for (std::string folder; std::getline(path, folder, ':');) {
         if (folder.empty()) continue;
-        const fs::path candidate = fs::path(folder) / "python3";
+        fs::path candidate = fs::path(folder) / "python3";
         if (::access(candidate.c_str(), X_OK) == 0) return candidate;
     }
     return {};

@@ -79,7 +79,14 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     flags.add(
         "max-total-tokens",
         &options.engine.max_total_tokens,
-        "tokens of KV; 0: 1 GiB, on a GPU by --mem-fraction"
+        "tokens of KV; 0: by --kv-share, on a GPU by --mem-fraction"
+    );
+    flags.add(
+        "kv-share",
+        &options.engine.kv_share,
+        "of the machine's memory, for the KV of all ranks where --max-total-tokens is 0; more than "
+        "0, at "
+        "most 1"
     );
     flags.add("context-len", &options.engine.context_len, "positions of a request; 0: the model's");
     flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");

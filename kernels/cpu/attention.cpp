@@ -356,7 +356,7 @@ void attend_split(
 template <class T>
 void attention_of(const AttentionArgs& args) {
     const std::int64_t D = args.kv.head_dim;
-    const std::int64_t D_padded = padded_head_dim<T>(D);
+    const std::int64_t padded_dim = padded_head_dim<T>(D);
     std::int64_t total_tiles = 0;
     for (std::int64_t r = 0; r < args.num_rows; ++r)
         total_tiles += num_tiles(args, r) * args.kv.num_kv_heads;
@@ -364,11 +364,11 @@ void attention_of(const AttentionArgs& args) {
 
     const std::int64_t num_segments = (args.kv_len_max + kSegment - 1) / kSegment;
     const std::int64_t split_bytes =
-        args.q.rows * args.num_q_heads * num_segments * (kPartHeader + D_padded) * 4;
+        args.q.rows * args.num_q_heads * num_segments * (kPartHeader + padded_dim) * 4;
     const std::int64_t num_threads = num_threads_of(args.stream);
     if (num_threads > 1 && total_tiles < 2 * num_threads && num_segments > 1 &&
         split_bytes <= args.workspace.bytes) {
-        attend_split<T>(args, total_tiles, num_segments, D_padded);
+        attend_split<T>(args, total_tiles, num_segments, padded_dim);
         return;
     }
     // A range is worth waking a thread for at some 2^18 products; every tile is taken for a full
@@ -380,7 +380,7 @@ void attention_of(const AttentionArgs& args) {
         TilePlace place;
         for (std::int64_t i = begin; i < end; ++i) {
             place.skip_to(args, i);
-            attend(args, make_tile<T>(args, place), D_padded);
+            attend(args, make_tile<T>(args, place), padded_dim);
         }
     };
     for_ranges(args.stream, total_tiles, grain, tiles);

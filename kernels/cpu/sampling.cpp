@@ -259,8 +259,8 @@ Choice race(
         } else {  // an end of the row that is inside the chunk
             float lanes[kChunk];
             for (std::int64_t i = 0; i < kChunk; ++i) {
-                lanes[i] =
-                    offset + i >= begin && offset + i < end ? row.logits[offset + i] : kNegInf;
+                lanes[i] = kNegInf;
+                if (offset + i >= begin && offset + i < end) lanes[i] = row.logits[offset + i];
             }
             const Row copied{lanes, kChunk, row.inverse};
             for (int v = 0; v < 4; ++v) x[v] = copied.load_x(v * kLanes);

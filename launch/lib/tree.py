@@ -23,6 +23,7 @@ STAGE_S = 0.5  # but for each stage at least
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 FAILURES_S = 0.2  # at start: for other processes to say what is wrong with them, too
 WATCH_S = 1.0  # between two looks for processes that stand still; events end the wait
+KV_SHARE = 0.25  # of the machine's memory, for the KV of all replicas where nobody says how much
 PROGRESS_S = 5.0  # between two lines about a start that takes long
 
 # Who answers stops before whom it asks, so that nobody misses a peer that was told to go.
@@ -118,6 +119,7 @@ def _worker_flags(options, weights, replica, rank):
     threads = options.threads or cores_per_worker(options.tp * options.dp)
     flags = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
     flags.append(f"--step-timeout-s={options.step_timeout:g}")
+    flags.append(f"--kv-share={KV_SHARE / options.dp:g}")
     flags += [f"--epoch={weights.epoch}", *_weights_flags(weights)]
     if options.device != "cpu":
         flags.append(f"--gpu={replica * options.tp + rank}")

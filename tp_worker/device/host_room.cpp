@@ -29,6 +29,10 @@ std::optional<std::int64_t> number_in(const std::string& path) {
     return std::nullopt;
 }
 
+std::int64_t limit_of_group(const std::string& directory) {
+    return number_in(directory + "/memory.max").value_or(kUnlimited);
+}
+
 std::int64_t free_in_group(const std::string& directory) {
     const std::optional<std::int64_t> limit = number_in(directory + "/memory.max");
     const std::optional<std::int64_t> used = number_in(directory + "/memory.current");
@@ -38,25 +42,37 @@ std::int64_t free_in_group(const std::string& directory) {
     return std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - cached));
 }
 
-}  // namespace
-
-std::int64_t free_host_bytes(const std::string& root) {
+// The least of what the machine has and of what `bytes_in` says of each group, from this process's
+// to the top.
+template <class BytesInGroup>
+std::int64_t least_bytes(
+    const std::string& root, const std::string& of_machine, BytesInGroup bytes_in
+) {
     constexpr std::int64_t kKib = 1024;
-    std::int64_t free = kUnlimited;
-    if (const auto available = number_of(root + "/proc/meminfo", "MemAvailable:"))
-        free = *available * kKib;
+    std::int64_t least = kUnlimited;
+    if (const auto kib = number_of(root + "/proc/meminfo", of_machine)) least = *kib * kKib;
     std::ifstream groups(root + "/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);) {
         if (!line.starts_with("0::/")) continue;  // version 2 has one line of this form
         const std::string top = root + "/sys/fs/cgroup";
         std::string group = line.substr(3);
         while (true) {
-            free = std::min(free, free_in_group(group == "/" ? top : top + group));
+            least = std::min(least, bytes_in(group == "/" ? top : top + group));
             if (group.size() <= 1) break;
             group.resize(std::max<std::size_t>(1, group.rfind('/')));
         }
     }
-    return free;
+    return least;
+}
+
+}  // namespace
+
+std::int64_t free_host_bytes(const std::string& root) {
+    return least_bytes(root, "MemAvailable:", free_in_group);
+}
+
+std::int64_t total_host_bytes(const std::string& root) {
+    return least_bytes(root, "MemTotal:", limit_of_group);
 }
 
 }  // namespace pitstop::tp_worker

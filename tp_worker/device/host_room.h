@@ -1,8 +1,8 @@
-// How much host memory may still be taken, by the machine's count and by the control groups that
-// this process is in (a container's limit).
+// How much host memory there is and may still be taken, by the machine's count and by the control
+// groups that this process is in (a container's limit).
 //
-// Source: proc(5), "/proc/meminfo", MemAvailable; the kernel's cgroup-v2.rst, memory.max,
-// memory.current, memory.stat.
+// Source: proc(5), "/proc/meminfo", MemTotal and MemAvailable; the kernel's cgroup-v2.rst,
+// memory.max, memory.current, memory.stat.
 #pragma once
 
 #include <cstdint>
@@ -12,5 +12,9 @@ namespace pitstop::tp_worker {
 
 // Bytes. `root`: where /proc and /sys are; for tests. The largest number where nothing says.
 [[nodiscard]] std::int64_t free_host_bytes(const std::string& root = "");
+
+// Bytes of the machine, or of the smallest limit, whatever is taken of them: the same for every
+// process of a container. As above.
+[[nodiscard]] std::int64_t total_host_bytes(const std::string& root = "");
 
 }  // namespace pitstop::tp_worker

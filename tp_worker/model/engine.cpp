@@ -6,6 +6,7 @@
 #include "kernels/linear_tuning.h"
 #include "tp_worker/device/host_room.h"
 #include "tp_worker/groups/gpu_communicator.h"
+#include "tp_worker/model/engine_sizes.h"
 #include "tp_worker/model/null_model.h"
 #include "tp_worker/model/rank_facts.h"
 #include "tp_worker/model/step_padding.h"
@@ -19,94 +20,6 @@
 #include <utility>
 
 namespace pitstop::tp_worker {
-namespace {
-
-// Tokens of KV that pages can number, with room for scratch pages behind them.
-constexpr std::int64_t kPageSizeMax = 4096;
-constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPageSizeMax;
-
-// Errors: kInvalidArgument, what the options say of sizes, whatever the device has.
-Result<> check_sizes(const EngineOptions& options, const ModelConfig& config) {
-    if (options.page_size < 1 || options.page_size > kPageSizeMax) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "page size {}; accepted are 1 to {}",
-            options.page_size,
-            kPageSizeMax
-        );
-    }
-    if (options.tokens_per_step_max < 1 ||
-        options.tokens_per_step_max > static_cast<std::int64_t>(messages::StepPlan::kTokensMax)) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "{} tokens per step; accepted are 1 to {}",
-            options.tokens_per_step_max,
-            messages::StepPlan::kTokensMax
-        );
-    }
-    if (options.num_slots < 1 ||
-        options.num_slots > static_cast<std::int64_t>(messages::StepPlan::kRowsMax)) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "{} requests at once; accepted are 1 to {}",
-            options.num_slots,
-            messages::StepPlan::kRowsMax
-        );
-    }
-    if (options.context_len < 0 || options.context_len > config.context_len) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "a context of {} tokens; the model has {}",
-            options.context_len,
-            config.context_len
-        );
-    }
-    if (!(options.mem_fraction > 0 && options.mem_fraction <= 1)) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "a memory fraction of {}; accepted is a number in (0, 1]",
-            options.mem_fraction
-        );
-    }
-    return Ok{};
-}
-
-// What the options leave open, from the model and from each other. On a GPU the number of pages may
-// stay open (0) until what else takes memory is there: Engine::choose_num_pages.
-Result<ModelSizes> choose_sizes(
-    const EngineOptions& options,
-    const ModelConfig& config,
-    const Device& device,
-    std::int64_t token_bytes_all_ranks
-) {
-    RETURN_IF_ERROR(check_sizes(options, config));
-    const std::int64_t context = options.context_len > 0 ? options.context_len : config.context_len;
-    const bool is_open = device.is_cuda() && options.max_total_tokens == 0 &&
-                         options.load_format == LoadFormat::kAuto;
-    std::int64_t tokens = options.max_total_tokens;
-    if (tokens == 0) tokens = std::max(kDefaultKvBytes / token_bytes_all_ranks, options.page_size);
-    if (tokens < options.page_size || tokens > kKvTokensMax) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "{} tokens of KV; accepted are a page ({}) to {}",
-            tokens,
-            options.page_size,
-            kKvTokensMax
-        );
-    }
-    ModelSizes sizes;
-    sizes.tokens_max = options.tokens_per_step_max;
-    sizes.page_size = options.page_size;
-    sizes.num_pages = is_open ? 0 : tokens / options.page_size;
-    sizes.num_positions =
-        is_open ? context : std::min(context, sizes.num_pages * options.page_size);
-    const std::int64_t logit_bytes = device.is_cuda() ? kGpuLogitBytesMax : kLogitBytesMax;
-    sizes.logit_rows_max =
-        std::clamp<std::int64_t>(logit_bytes / (4 * config.vocab_len), 1, kLogitRowsMax);
-    return sizes;
-}
-
-}  // namespace
 
 Engine::Engine(
     const EngineOptions& options,
@@ -160,7 +73,9 @@ Result<std::unique_ptr<Engine>> Engine::load(
     const std::int64_t element_bytes = options.compute == Compute::kFp32 ? 4 : 2;
     const std::int64_t token_bytes =
         2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes;
-    ASSIGN_OR_RETURN(const ModelSizes sizes, choose_sizes(options, config, device, token_bytes));
+    ASSIGN_OR_RETURN(
+        const ModelSizes sizes, choose_sizes(options, config, device.is_cuda(), token_bytes)
+    );
     std::unique_ptr<Engine> engine(
         new Engine(options, std::move(config), std::move(layout), std::move(device), communicator)
     );

@@ -56,8 +56,8 @@ struct EngineOptions {
     double mem_fraction = 0.9;                   // of the GPU's free memory that this rank may take
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU
     std::int64_t page_size = 16;                 // tokens
-    std::int64_t max_total_tokens = 0;           // of KV; 0: kDefaultKvBytes' worth on all ranks
-                                                 // together, on a GPU what mem_fraction leaves
+    std::int64_t max_total_tokens = 0;           // of KV; 0: by kv_share, on a GPU mem_fraction
+    double kv_share = 0.25;                      // of the host's memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
     std::string tuning_dir{};                    // with cuda: where what was timed is kept
                                                  // (linear_tuning.h); empty: nothing is timed
@@ -71,7 +71,7 @@ struct EngineOptions {
     std::function<void(const Error&)> weights_are_lost{};
 };
 
-inline constexpr std::int64_t kDefaultKvBytes = std::int64_t{1} << 30;
+inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all ranks, by default
 // Of logits held at a time: a GPU has the room, and each part costs it a round trip.
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;

@@ -1,4 +1,4 @@
-// free_host_bytes over files as the kernel has them, under a root of the test's own.
+// free_host_bytes and total_host_bytes over files as the kernel has them, under a root of the test's own.
 #include "tp_worker/device/host_room.h"
 
 #include <gtest/gtest.h>
@@ -91,6 +91,16 @@ TEST_F(HostRoom, GroupsOfTheFirstVersionSayNothing) {
 
 TEST_F(HostRoom, IsUnlimitedWhereNothingSays) {
     EXPECT_EQ(free(), std::numeric_limits<std::int64_t>::max());
+    EXPECT_EQ(total_host_bytes(root_.string()), std::numeric_limits<std::int64_t>::max());
+}
+
+TEST_F(HostRoom, ATotalIsTheLeastLimitWhateverIsTaken) {
+    write_machine(4096);
+    EXPECT_EQ(total_host_bytes(root_.string()), 9000 * 1024);
+    write("/proc/self/cgroup", "0::/pod/worker\n");
+    write_group("/pod/worker", "max", 400000);
+    write_group("/pod", "900000", 899999);
+    EXPECT_EQ(total_host_bytes(root_.string()), 900000);
 }
 
 }  // namespace
