@@ -87,7 +87,7 @@ PITSTOP_INLINE void score4(
     for (int i = 0; i < kLanes; ++i) products[i] = acc[i / 4 % kQueries][i % 4];
     alignas(64) float scaled[kLanes];
     store(scaled, PITSTOP_ISA::sums(products) * set1(scale));
-    for (int i = 0; i < kQueries; ++i)
+    for (std::int64_t i = 0; i < kQueries; ++i)
         __builtin_memcpy(scores + i * kBlock, scaled + i * 4, 4 * sizeof(float));
 }
 

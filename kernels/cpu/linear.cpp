@@ -19,7 +19,7 @@ constexpr int kTileRows = 2;
 constexpr int kTileCols = 2;
 constexpr int kDecodeCols = 4;
 #endif
-constexpr int kTilesAhead = 2;          // how far the first pass over w fetches
+constexpr std::int64_t kTilesAhead = 2;  // how far the first pass over w fetches
 constexpr std::int64_t kColsAlign = 8;  // of a range of outputs: a multiple of every tile's columns
 
 struct Bf16Products {  // x and w both bf16: pairs
@@ -87,6 +87,9 @@ PITSTOP_INLINE void finish(
     }
 }
 
+// The outputs of a tile's row that are written together: of 1, 2 or a multiple of 4.
+constexpr int run_of(int num_cols) { return num_cols < 4 ? num_cols : 4; }
+
 // Writes a tile's outputs, sixteen at a time: one by one, their sums over the lanes and their
 // rounding cost a third of the products where K is 1024.
 template <int kRows, int kCols>
@@ -98,7 +101,7 @@ PITSTOP_INLINE void finish_tile(
     const F32x16 (*acc)[kCols]  // [kRows, kCols]
 ) {
     constexpr int kOutputs = kRows * kCols;
-    constexpr int kRun = kCols % 4 == 0 ? 4 : kCols;
+    constexpr int kRun = run_of(kCols);
     constexpr int kWhole = kLanes / kRun * kRun;  // outputs of whole runs
 #pragma GCC unroll 8
     for (int first = 0; first < kOutputs; first += kWhole) {
@@ -121,9 +124,9 @@ PITSTOP_INLINE void finish_tile(
 // Says how many rows of w a tile fetches into L2 that a later one will need: rows are too short for
 // the hardware to see their pattern in time. A fetch past the end of w is harmless.
 enum class Fetch : std::uint8_t { kNone, kOneRow, kRowPerCol };
-template <int kCols>
-constexpr int fetched_by(Fetch fetch) {
-    return fetch == Fetch::kNone ? 0 : fetch == Fetch::kOneRow ? 1 : kCols;
+constexpr int fetched_by(Fetch fetch, int num_cols) {
+    if (fetch == Fetch::kNone) return 0;
+    return fetch == Fetch::kOneRow ? 1 : num_cols;
 }
 
 // Computes outputs [m, m + kRows) x [n, n + kCols).
@@ -149,7 +152,7 @@ PITSTOP_INLINE void tile(
         typename Products::Vector w_k[kCols];
         for (int j = 0; j < kCols; ++j) {
             w_k[j] = Products::load_w(w + j * w_stride + k);
-            if (j < fetched_by<kCols>(kFetch))
+            if (j < fetched_by(kFetch, kCols))
                 __builtin_prefetch(ahead + j * w_stride + k, /*rw=*/0, /*locality=*/2);
         }
         for (int i = 0; i < kRows; ++i) {
@@ -185,7 +188,7 @@ struct Strip {
         const auto* const x =
             static_cast<const typename Products::X*>(args.x.data) + m * args.x.stride;
         std::int64_t n = n_begin;
-        for (; n + kCols <= n_end; n += kCols, ahead += fetched_by<kCols>(kFetch)) {
+        for (; n + kCols <= n_end; n += kCols, ahead += fetched_by(kFetch, kCols)) {
             const bf16* const row = part.w.data + ahead * part.w.stride;
             tile<Products, kRows, kCols, kFetch>(
                 x, args.x.stride, part, args.mode, m, n, args.x.cols, row
@@ -288,7 +291,7 @@ Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs) {
     std::int64_t m_cuts = 1;
     const std::int64_t n_cuts = div_up(num_outputs, n_size);
     while (n_cuts * m_cuts < wanted && M / (2 * m_cuts) >= 32) m_cuts *= 2;
-    const std::int64_t m_size = div_up(div_up(M, m_cuts), kTileRows) * kTileRows;
+    const std::int64_t m_size = clamp(div_up(div_up(M, m_cuts), kTileRows), 1, M) * kTileRows;
     return {n_size, m_size, div_up(M, m_size)};
 }
 

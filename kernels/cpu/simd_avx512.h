@@ -141,7 +141,7 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
 // halves of what the one before left of two vectors.
 PITSTOP_INLINE F32x16 sums(const F32x16* a) {
     __m512 eights[8];  // of a[i] and a[i + 4]
-    for (int i = 0; i < 8; ++i) {
+    for (std::size_t i = 0; i < 8; ++i) {
         const __m512 first = a[i / 4 * 8 + i % 4].v;
         const __m512 second = a[i / 4 * 8 + i % 4 + 4].v;
         eights[i] = _mm512_add_ps(
@@ -149,14 +149,14 @@ PITSTOP_INLINE F32x16 sums(const F32x16* a) {
         );
     }
     __m512 fours[4];  // of a[i], a[i + 4], a[i + 8] and a[i + 12], a quarter each
-    for (int i = 0; i < 4; ++i) {
+    for (std::size_t i = 0; i < 4; ++i) {
         fours[i] = _mm512_add_ps(
             _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
             _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xdd)
         );
     }
     __m512 twos[2];  // in each quarter, of two neighbours
-    for (int i = 0; i < 2; ++i) {
+    for (std::size_t i = 0; i < 2; ++i) {
         twos[i] = _mm512_add_ps(
             _mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0x44),
             _mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0xee)
