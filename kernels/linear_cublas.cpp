@@ -73,7 +73,7 @@ cudaDataType type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : C
 
 template <class T>
 void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    CUBLAS_CHECK(cublas_lt().desc_set(desc, attribute, &value, sizeof value));
+    CUBLAS_CHECK(cublas_lt().desc_set(desc, attribute, &value, sizeof(T)));
 }
 template <class T>
 void set(
@@ -81,7 +81,7 @@ void set(
     cublasLtMatmulPreferenceAttributes_t attribute,
     const T& value
 ) {
-    CUBLAS_CHECK(cublas_lt().preference_set(preference, attribute, &value, sizeof value));
+    CUBLAS_CHECK(cublas_lt().preference_set(preference, attribute, &value, sizeof(T)));
 }
 
 // Row-major y[M, N] = x[M, K] w[N, K]^T is, column by column, y^T = w x^T with w transposed: all

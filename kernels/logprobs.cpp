@@ -64,6 +64,7 @@ std::int64_t softmax_stats_workspace_bytes(std::int64_t num_rows, std::int64_t v
 void check(const PickLogitsArgs& args) {
     CHECK(is_valid(args.logits));
     CHECK(args.num_picks == 0 || (args.picks != nullptr && args.values != nullptr));
+    CHECK(args.num_picks == 0 || args.logits.data != nullptr);
 }
 
 void pick_logits_ref(const PickLogitsArgs& args) {
