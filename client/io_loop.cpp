@@ -205,17 +205,17 @@ void IoLoop::io_run() {
         bool is_stopping = false;
         {
             const MutexLock lock(mutex_);
-            obeying_.swap(commands_);
+            carrying_out_.swap(commands_);
             is_stopping = is_stopping_;
         }
-        while (!obeying_.empty()) {
-            Command command = std::move(obeying_.front());
-            obeying_.pop_front();
-            std::visit([&](auto& c) { io_obey(c); }, command);
+        while (!carrying_out_.empty()) {
+            Command command = std::move(carrying_out_.front());
+            carrying_out_.pop_front();
+            std::visit([&](auto& c) { io_carry_out(c); }, command);
         }
         const TimePoint now = Clock::now();
         for (std::size_t i = 0; i < links_.size() && !is_over_; ++i)
-            io_tend(static_cast<messages::Door>(i), now);
+            io_serve_link(static_cast<messages::Door>(i), now);
         io_flush();
         io_expire(now);
         ready_.wake();  // of what was refused, lost or late
@@ -228,13 +228,13 @@ void IoLoop::io_run() {
     links_.clear();
 }
 
-void IoLoop::io_tend(messages::Door door, TimePoint now) {
+void IoLoop::io_serve_link(messages::Door door, TimePoint now) {
     // The loss is first asked for, then reacted to: what the peer sent before is still there.
     const bool is_lost = link(door).take_loss();
     io_receive(door, now, is_lost ? kMessagesAtLossMax : bus::kMessagesPerTurnMax);
     if (is_over_) return;
     if (is_lost || link(door).is_other_tree()) io_lose(door, now);
-    if (!is_over_) link(door).tend(now);
+    if (!is_over_) link(door).greet_or_reopen(now);
 }
 
 // Nothing is open afterwards, and no callback begins. It may be called by one, from anywhere in the
@@ -246,22 +246,22 @@ void IoLoop::io_end() {
     std::vector<std::string> rids;
     for (const auto& [rid, request] : requests_) rids.push_back(rid);
     CancelRequests all{.rids = std::move(rids)};
-    if (!all.rids.empty()) io_obey(all);
+    if (!all.rids.empty()) io_carry_out(all);
     io_flush();
     is_connected_ = false;
     io_fail_all(messages::Door::kData, closed);
     if (has_link(messages::Door::kAdmin)) io_fail_all(messages::Door::kAdmin, closed);
     {
         const MutexLock lock(mutex_);  // is_stopping_: none is added any more
-        std::ranges::move(commands_, std::back_inserter(obeying_));
+        std::ranges::move(commands_, std::back_inserter(carrying_out_));
         commands_.clear();
     }
-    for (Command& command : std::exchange(obeying_, {})) refuse_late(command);
+    for (Command& command : std::exchange(carrying_out_, {})) refuse_late(command);
 }
 
 TimePoint IoLoop::io_wake_time(TimePoint now) const {
     TimePoint time = now + std::chrono::minutes(1);
-    for (const Link& link : links_) time = std::min(time, link.tend_time());
+    for (const Link& link : links_) time = std::min(time, link.next_attempt());
     if (!deadlines_.empty()) time = std::min(time, deadlines_.begin()->first);
     for (const std::deque<messages::Frames>& unsent : unsent_) {
         if (!unsent.empty()) time = std::min(time, now + kRetryAfter);
@@ -269,7 +269,7 @@ TimePoint IoLoop::io_wake_time(TimePoint now) const {
     return time;
 }
 
-void IoLoop::io_obey(StartRequest& command) {
+void IoLoop::io_carry_out(StartRequest& command) {
     const std::string& rid = command.rid;
     std::optional<Error> refused;
     if (!link(messages::Door::kData).is_ready()) {
@@ -288,11 +288,11 @@ void IoLoop::io_obey(StartRequest& command) {
     io_send(messages::Door::kData, std::move(command.frames));
 }
 
-void IoLoop::io_obey(RefuseRequest& command) {
+void IoLoop::io_carry_out(RefuseRequest& command) {
     command.sink(error_chunk(command.rid, command.error));
 }
 
-void IoLoop::io_obey(CancelRequests& command) {
+void IoLoop::io_carry_out(CancelRequests& command) {
     if (!link(messages::Door::kData).is_ready()) return;  // nothing is open there
     messages::Cancel cancel;
     cancel.calls = std::move(command.calls);
@@ -309,15 +309,15 @@ void IoLoop::io_obey(CancelRequests& command) {
     send();
 }
 
-void IoLoop::io_obey(AbandonRequest& command) {
+void IoLoop::io_carry_out(AbandonRequest& command) {
     const auto place = requests_.find(command.rid);
     if (place == requests_.end() || place->second.number != command.number) return;
     place->second.sink = std::make_shared<const Sink>([](const messages::OutputChunk&) {});
     CancelRequests cancel{.rids = {std::move(command.rid)}};
-    io_obey(cancel);
+    io_carry_out(cancel);
 }
 
-void IoLoop::io_obey(StartCall& command) {
+void IoLoop::io_carry_out(StartCall& command) {
     CallArgs& args = command.args;
     if (!has_link(args.door)) {
         return args.on_reply(
@@ -333,7 +333,8 @@ void IoLoop::io_obey(StartCall& command) {
         ));
     }
     if (auto error = problem_of_size(args.frames)) return args.on_reply(*std::move(error));
-    if (args.order == messages::CallOrder::kAfterRequests) return io_obey_after_requests(command);
+    if (args.order == messages::CallOrder::kAfterRequests)
+        return io_carry_out_after_requests(command);
     Call call{.door = args.door, .on_reply = std::move(args.on_reply), .deadline = args.deadline};
     call.deadline_entry = deadlines_.emplace(args.deadline, args.id);
     calls_.emplace(args.id, std::move(call));
@@ -343,7 +344,7 @@ void IoLoop::io_obey(StartCall& command) {
 // Asks the data door for something: its answer, of whatever kind, says that it has read all that
 // was sent there before. So does the lack of one: where the door is lost nothing is open, and after
 // the deadline the caller is told that, but what it asked for is still done.
-void IoLoop::io_obey_after_requests(StartCall& command) {
+void IoLoop::io_carry_out_after_requests(StartCall& command) {
     messages::Tokenize question;
     question.call = next_call();
     question.text = "";
@@ -357,8 +358,8 @@ void IoLoop::io_obey_after_requests(StartCall& command) {
     // It is shared because a std::function is copyable; there is one.
     first.args.on_reply = [this,
                            then = std::make_shared<StartCall>(std::move(command)
-                           )](const Result<messages::Frames>&) { io_obey(*then); };
-    io_obey(first);
+                           )](const Result<messages::Frames>&) { io_carry_out(*then); };
+    io_carry_out(first);
 }
 
 void IoLoop::io_send(messages::Door door, messages::Frames frames) {
@@ -468,7 +469,7 @@ void IoLoop::io_expire(TimePoint now) {
         }
         const std::string& rid = std::get<std::string>(late);
         CancelRequests cancel{.rids = {rid}};
-        io_obey(cancel);
+        io_carry_out(cancel);
         io_end_request(
             rid, make_error(ErrorCode::kDeadlineExceeded, "request '{}' was not done in time", rid)
         );

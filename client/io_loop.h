@@ -132,13 +132,13 @@ class IoLoop {
 
     void io_run();
     void io_end();
-    void io_obey(StartRequest& command);
-    void io_obey(RefuseRequest& command);
-    void io_obey(CancelRequests& command);
-    void io_obey(AbandonRequest& command);
-    void io_obey(StartCall& command);
-    void io_obey_after_requests(StartCall& command);
-    void io_tend(messages::Door door, TimePoint now);
+    void io_carry_out(StartRequest& command);
+    void io_carry_out(RefuseRequest& command);
+    void io_carry_out(CancelRequests& command);
+    void io_carry_out(AbandonRequest& command);
+    void io_carry_out(StartCall& command);
+    void io_carry_out_after_requests(StartCall& command);
+    void io_serve_link(messages::Door door, TimePoint now);
     void io_receive(messages::Door door, TimePoint now, int messages_max);
     void io_take(messages::Door door, const messages::Frames& frames);
     void io_chunk(messages::OutputChunk chunk);
@@ -172,10 +172,10 @@ class IoLoop {
     std::optional<Error> refusal_ GUARDED_BY(mutex_){};
 
     // Only the loop's thread touches these.
-    std::string published_tree_{};   // whose hello is in hello_
-    bool is_over_ = false;           // io_end() was called: nothing is open any more
-    std::deque<Command> obeying_{};  // taken from commands_, not carried out yet
-    std::vector<Link> links_{};      // the data door, then the admin door
+    std::string published_tree_{};        // whose hello is in hello_
+    bool is_over_ = false;                // io_end() was called: nothing is open any more
+    std::deque<Command> carrying_out_{};  // taken from commands_, not carried out yet
+    std::vector<Link> links_{};           // the data door, then the admin door
     std::vector<std::deque<messages::Frames>> unsent_{};   // per link, while its queue is full
     std::unordered_map<std::string, Request> requests_{};  // by rid
     std::map<CallId, Call> calls_{};

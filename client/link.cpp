@@ -157,7 +157,7 @@ std::optional<bus::Received> Link::receive(TimePoint now) {
     }
 }
 
-void Link::tend(TimePoint now) {
+void Link::greet_or_reopen(TimePoint now) {
     if (now >= reopen_time_) reopen(now);
     if (now >= greet_time_) {
         greet_time_ = TimePoint::max();

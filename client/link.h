@@ -59,13 +59,13 @@ class Link {
     [[nodiscard]] bool is_other_tree() const { return is_other_tree_; }
 
     // Begins again with a new socket, so that nothing that was queued for the lost peer reaches
-    // its successor. If that fails (no descriptor is left) it is tried again in tend().
+    // its successor. If that fails (no descriptor is left) it is tried again in greet_or_reopen().
     void reopen(TimePoint now);
 
     // Greets a tree that is still starting again; begins again where nobody answers for long.
-    void tend(TimePoint now);
-    // When tend() has something to do next.
-    [[nodiscard]] TimePoint tend_time() const { return std::min(greet_time_, reopen_time_); }
+    void greet_or_reopen(TimePoint now);
+    // When greet_or_reopen() has something to do next.
+    [[nodiscard]] TimePoint next_attempt() const { return std::min(greet_time_, reopen_time_); }
 
     void add_to(bus::Poller& poller);
 

@@ -116,7 +116,7 @@ Result<> Admin::take_call(
             RETURN_IF_ERROR(check_comes_by_network(Message::kType, source_of(message)));
     }
     if (must_wait_for_collected(message)) return hold(now, peer, std::move(message));
-    return obey(now, peer, std::move(message));
+    return handle(now, peer, std::move(message));
 }
 
 // It has no more time than its caller gave it, the wait included (P5).
@@ -132,11 +132,11 @@ Result<> Admin::hold(TimePoint now, const std::string& peer, Message message) {
          .timeout_ms = timeout_ms,
          .deadline = deadline,
          .replaces_all = kReplacesAll<Message>,
-         .obey =
+         .handle =
              [this, peer, deadline, message = std::move(message)](TimePoint at) mutable {
                  const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - at);
                  message.timeout_ms = std::max<std::int64_t>(1, left.count());
-                 return obey(at, peer, std::move(message));
+                 return handle(at, peer, std::move(message));
              }}
     );
 }
@@ -147,7 +147,7 @@ Result<> Admin::pass_on(
     const std::string& peer,
     const Message& message,
     Passed order,
-    OpenCalls::Awaited awaited,
+    OpenCalls::Awaited&& awaited,
     std::optional<ReplicaId> to
 ) {
     const Duration timeout = timeout_or(timeout_of<Message>(), message.timeout_ms);
@@ -168,7 +168,7 @@ Result<> Admin::pass_on(
 }
 
 template <class Message>
-Result<> Admin::obey(TimePoint now, const std::string& peer, const Message& message) {
+Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& message) {
     if constexpr (messages::AsksReplicas<Message>) {
         Gathered<messages::PartOf<Message>> parts(num_replicas_, tp_);
         return pass_on(now, peer, message, message, std::move(parts));
@@ -180,20 +180,20 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const Message& mess
     }
 }
 
-Result<> Admin::obey(
+Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::PauseGeneration& message
 ) {
     is_paused_ = true;
     paused_until_.reset();
     if (message.max_pause_s > 0) paused_until_ = now + bounded_seconds(message.max_pause_s);
-    return obey<messages::PauseGeneration>(now, peer, message);
+    return handle<messages::PauseGeneration>(now, peer, message);
 }
 
-Result<> Admin::obey(
+Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
 ) {
     // Here, and not by each replica for itself: those that have ended it would take the label.
-    if (!updates_.is_busy()) return obey<messages::SetWeightLabel>(now, peer, message);
+    if (!updates_.is_busy()) return handle<messages::SetWeightLabel>(now, peer, message);
     messages::LabelReply reply;
     reply.verdict = make_error(
         ErrorCode::kFailedPrecondition,
@@ -204,7 +204,7 @@ Result<> Admin::obey(
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint, const std::string& peer, const messages::Shutdown& message) {
+Result<> Admin::handle(TimePoint, const std::string& peer, const messages::Shutdown& message) {
     messages::ShutdownReply reply;
     reply.ok = true;
     reply.open_requests = facts_.open_requests;
@@ -213,10 +213,10 @@ Result<> Admin::obey(TimePoint, const std::string& peer, const messages::Shutdow
     return Ok{};
 }
 
-Result<> Admin::obey(
+Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::UpdateWeights& message
 ) {
-    if (!joins_collection(message)) return obey<messages::UpdateWeights>(now, peer, message);
+    if (!joins_collection(message)) return handle<messages::UpdateWeights>(now, peer, message);
     drive(now, [&](UpdateCoordinator::Out& out) {
         const UpdateCoordinator::Caller caller{peer, message.call, messages::UpdateWeights::kType};
         updates_.collect(now, caller, message, out);
@@ -224,20 +224,22 @@ Result<> Admin::obey(
     return Ok{};
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::GetWeights& message) {
+Result<> Admin::handle(
+    TimePoint now, const std::string& peer, const messages::GetWeights& message
+) {
     messages::WorkerReadTensor order;
     order.name = message.name;
     return pass_on(now, peer, message, std::move(order), TensorRead(tp_), ReplicaId{0});
 }
 
-Result<> Admin::obey(
+Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::WeightDigests& message
 ) {
     Gathered<messages::WorkerDigests> parts(num_replicas_, tp_);
     return pass_on(now, peer, message, messages::WorkerDigest{}, std::move(parts));
 }
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::InitGroup& message) {
+Result<> Admin::handle(TimePoint now, const std::string& peer, const messages::InitGroup& message) {
     if (message.spec.rank_offset + std::int64_t{num_replicas_} * tp_ > message.spec.world_size) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -256,7 +258,7 @@ Result<> Admin::obey(TimePoint now, const std::string& peer, const messages::Ini
     return pass_on(now, peer, message, std::move(order), std::move(parts));
 }
 
-Result<> Admin::obey(
+Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::DestroyGroup& message
 ) {
     messages::WorkerGroup order;
@@ -268,13 +270,13 @@ Result<> Admin::obey(
 
 // ---- aborts: the door ends the requests, and their last chunks are waited for ----
 
-Result<> Admin::obey(TimePoint now, const std::string& peer, messages::Abort message) {
+Result<> Admin::handle(TimePoint now, const std::string& peer, messages::Abort message) {
     const TimePoint deadline = now + timeout_or(kControlTimeout, message.timeout_ms);
     out_.aborts.push_back({{peer, message.call}, deadline, std::move(message)});
     return Ok{};
 }
 
-void Admin::aborted(AbortAsked asked, Aborted what) {
+void Admin::aborted(const AbortAsked& asked, Aborted what) {
     messages::AbortReply reply;
     reply.ok = true;
     reply.results = std::move(what.results);
@@ -331,7 +333,7 @@ void Admin::record(TimePoint now, std::string_view what, const messages::UpdateR
     if (past_updates_.size() > kUpdatesShown) past_updates_.pop_front();
 }
 
-void Admin::carry_out(TimePoint now, UpdateCoordinator::Out out) {
+void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     say_version();  // before a commit is ordered: no token comes of a version that is not on record
     for (const UpdateCoordinator::Order& each : out.orders)
         std::visit([&](const auto& message) { give_order(message); }, each);

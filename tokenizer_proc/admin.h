@@ -107,7 +107,7 @@ class Admin {
     );
 
     // A part of an answer. Errors: it is malformed. False: not a message for here.
-    Result<bool> part(TimePoint now, const messages::Frames& frames);
+    Result<bool> dispatch_part(TimePoint now, const messages::Frames& frames);
 
     // The schedulers agree on the version that serves, loaded from that directory. Without weights:
     // `lost` is what was to be loaded, if anything was.
@@ -120,8 +120,8 @@ class Admin {
     // --keep-committed: what is committed from now on is kept there. REQUIRES: set_version().
     void keep_in(TimePoint now, const std::string& directory);
 
-    // What came of an abort that was asked for.
-    void aborted(AbortAsked asked, Aborted what);
+    // Takes what came of an abort that was asked for.
+    void aborted(const AbortAsked& asked, Aborted what);
     // A request has ended, and its last chunk was sent.
     void request_ended(OpenId request);
 
@@ -148,16 +148,20 @@ class Admin {
     // ---- admin.cpp: what each call does ----
     // As most do: it is passed on to every replica, or drives the update under way.
     template <class Message>
-    Result<> obey(TimePoint now, const std::string& peer, const Message& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::PauseGeneration& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::SetWeightLabel& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::Shutdown& message);
-    Result<> obey(TimePoint now, const std::string& peer, messages::Abort message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::GetWeights& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::InitGroup& message);
-    Result<> obey(TimePoint now, const std::string& peer, const messages::DestroyGroup& message);
+    Result<> handle(TimePoint now, const std::string& peer, const Message& message);
+    Result<> handle(
+        TimePoint now, const std::string& peer, const messages::PauseGeneration& message
+    );
+    Result<> handle(
+        TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
+    );
+    Result<> handle(TimePoint now, const std::string& peer, const messages::Shutdown& message);
+    Result<> handle(TimePoint now, const std::string& peer, messages::Abort message);
+    Result<> handle(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
+    Result<> handle(TimePoint now, const std::string& peer, const messages::GetWeights& message);
+    Result<> handle(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
+    Result<> handle(TimePoint now, const std::string& peer, const messages::InitGroup& message);
+    Result<> handle(TimePoint now, const std::string& peer, const messages::DestroyGroup& message);
     // Opens the call, and has the order carried out under its number.
     template <class Message, class Passed>
     Result<> pass_on(
@@ -165,7 +169,7 @@ class Admin {
         const std::string& peer,
         const Message& message,
         Passed order,
-        OpenCalls::Awaited awaited,
+        OpenCalls::Awaited&& awaited,
         std::optional<ReplicaId> to = std::nullopt
     );
     // What a call does to the update under way.
@@ -178,12 +182,12 @@ class Admin {
 
     // ---- admin_parts.cpp: what each answer does ----
     template <class Part>
-    void hear(TimePoint now, Part part);
-    void hear(TimePoint now, const messages::UpdatePart& part);
-    void hear(TimePoint now, messages::UpdateWaits waits);
-    void hear(TimePoint now, messages::WorkerTensor part);
-    void hear(TimePoint now, const messages::WorkerKept& part);
-    // What the part of one replica says of it.
+    void handle_part(TimePoint now, Part part);
+    void handle_part(TimePoint now, const messages::UpdatePart& part);
+    void handle_part(TimePoint now, messages::UpdateWaits waits);
+    void handle_part(TimePoint now, messages::WorkerTensor part);
+    void handle_part(TimePoint now, const messages::WorkerKept& part);
+    // Notes what the part of one replica says of it.
     template <class Part>
     void note(const Part& part);
     // All parts are there.
@@ -210,7 +214,7 @@ class Admin {
     void give_order(const Message& message, std::optional<ReplicaId> replica = std::nullopt) {
         out_.orders.push_back({replica, encode(message)});
     }
-    void carry_out(TimePoint now, UpdateCoordinator::Out out);
+    void carry_out(TimePoint now, UpdateCoordinator::Out&& out);
     void say_version();
     void record(TimePoint now, std::string_view what, const messages::UpdateReply& reply);
 
@@ -222,7 +226,7 @@ class Admin {
         std::int64_t timeout_ms = 0;
         TimePoint deadline{};
         bool replaces_all = false;  // it does not mind what became of the update
-        std::function<Result<>(TimePoint now)> obey{};
+        std::function<Result<>(TimePoint now)> handle{};
     };
     [[nodiscard]] bool joins_collection(const messages::UpdateWeights& message) const;
     template <class Message>

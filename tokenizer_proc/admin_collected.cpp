@@ -64,7 +64,7 @@ void Admin::release_held(TimePoint now) {
                 reply->bytes
             );
         }
-        if (const Result<> done = call.obey(now); !done) answer_error(call.caller, done.error());
+        if (const Result<> done = call.handle(now); !done) answer_error(call.caller, done.error());
     }
 }
 

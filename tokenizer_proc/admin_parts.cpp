@@ -47,7 +47,7 @@ Reply reply_of(std::vector<Part> parts) {
 
 }  // namespace
 
-Result<bool> Admin::part(TimePoint now, const messages::Frames& frames) {
+Result<bool> Admin::dispatch_part(TimePoint now, const messages::Frames& frames) {
     using Parts = decltype(
         messages::ReplicaParts{} + messages::MessageList<
                                        messages::UpdatePart,
@@ -58,13 +58,13 @@ Result<bool> Admin::part(TimePoint now, const messages::Frames& frames) {
                                        messages::WorkerKept>{}
     );
     return Parts::dispatch(frames, messages::UnknownFields::kIgnore, [&](auto part) -> Result<> {
-        hear(now, std::move(part));
+        handle_part(now, std::move(part));
         return Ok{};
     });
 }
 
 template <class Part>
-void Admin::hear(TimePoint now, Part part) {
+void Admin::handle_part(TimePoint now, Part part) {
     note(part);
     if constexpr (std::is_same_v<Part, messages::WorkerDigests>) {
         // One who refuses is answer enough.
@@ -151,13 +151,15 @@ void Admin::finish(
     answer(caller, std::move(reply));
 }
 
-void Admin::hear(TimePoint now, const messages::UpdatePart& part) {
-    drive(now, [&](UpdateCoordinator::Out& out) { updates_.part(now, part, out); });
+void Admin::handle_part(TimePoint now, const messages::UpdatePart& part) {
+    drive(now, [&](UpdateCoordinator::Out& out) { updates_.handle_part(now, part, out); });
 }
 
-void Admin::hear(TimePoint, messages::UpdateWaits waits) { updates_.waits(std::move(waits)); }
+void Admin::handle_part(TimePoint, messages::UpdateWaits waits) {
+    updates_.note_awaited(std::move(waits));
+}
 
-void Admin::hear(TimePoint, messages::WorkerTensor part) {
+void Admin::handle_part(TimePoint, messages::WorkerTensor part) {
     const CallId id = part.call;
     auto* read = calls_.find<TensorRead>(id);
     if (read == nullptr) return;  // too late, or a copy
@@ -171,7 +173,7 @@ void Admin::hear(TimePoint, messages::WorkerTensor part) {
     }
 }
 
-void Admin::hear(TimePoint now, const messages::WorkerKept& part) {
+void Admin::handle_part(TimePoint now, const messages::WorkerKept& part) {
     if (!keep_) return;
     const std::optional<messages::WorkerKeep> next = keep_->part(now, part);
     if (next) give_order(*next, ReplicaId{0});

@@ -88,9 +88,8 @@ void Doors::carry_out(Admin::Out out) {
     for (Admin::Answer& answer : out.answers)
         outbox_.reply(messages::Door::kAdmin, answer.peer, std::move(answer.frames));
     if (out.drain) drain_until_ = now_ + *out.drain;
-    for (Admin::AbortAsked& asked : out.aborts) {
-        Admin::Aborted aborted = abort_ids(asked.call);
-        admin_.aborted(std::move(asked), std::move(aborted));
+    for (const Admin::AbortAsked& asked : out.aborts) {
+        admin_.aborted(asked, abort_ids(asked.call));
         carry_out(admin_.take());
     }
 }
@@ -269,13 +268,14 @@ Result<> Doors::cancel(const std::string& peer, const messages::Frames& frames) 
 // ---- the tree's messages ----
 
 void Doors::from_tree(const bus::Received& received) {
-    Result<> heard = received.refused ? Result<>(*received.refused) : hear(received.frames);
-    if (heard) return;
+    Result<> handled =
+        received.refused ? Result<>(*received.refused) : handle_from_tree(received.frames);
+    if (handled) return;
     ++num_refused_;  // nobody to answer
-    spdlog::warn("refused a message of the tree: {}", heard.error().message);
+    spdlog::warn("refused a message of the tree: {}", handled.error().message);
 }
 
-Result<> Doors::hear(const messages::Frames& frames) {
+Result<> Doors::handle_from_tree(const messages::Frames& frames) {
     using Others = messages::MessageList<messages::TextBatch, messages::SchedulerHello>;
     const auto use = [&](auto message) -> Result<> {
         if constexpr (std::is_same_v<decltype(message), messages::SchedulerHello>) {
@@ -290,7 +290,7 @@ Result<> Doors::hear(const messages::Frames& frames) {
     );
     if (!is_known) {
         admin_.set_facts(facts());
-        ASSIGN_OR_RETURN(is_known, admin_.part(now_, frames));
+        ASSIGN_OR_RETURN(is_known, admin_.dispatch_part(now_, frames));
         carry_out(admin_.take());
     }
     if (is_known) return Ok{};

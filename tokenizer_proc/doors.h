@@ -54,8 +54,8 @@ struct DoorsInput {
     TimePoint now{};
     // Fresh random bits, for ids and seeds.
     std::array<std::uint64_t, 2> entropy{};
-    // What of the last turn could not be sent, in its order; what came after one that could not,
-    // for the same receiver, was not tried.
+    // Holds what of the last turn could not be sent, in its order; what came after one that could
+    // not, for the same receiver, was not tried.
     std::vector<UnsentToClient> unsent_to_clients{};
     std::vector<ToReplica> unsent_to_replicas{};
     std::vector<bus::Received> from_tree{};  // of the schedulers and the detokenizer
@@ -109,7 +109,7 @@ class Doors {
     [[nodiscard]] bool is_end_due(TimePoint now) const {
         return drain_until_ && (requests_.size() == 0 || now >= *drain_until_);
     }
-    // What to say about it, in one line.
+    // Returns what to say about it, in one line.
     [[nodiscard]] std::string describe() const;
 
     [[nodiscard]] const Admin& admin() const { return admin_; }
@@ -191,7 +191,7 @@ class Doors {
 
     // ---- the tree's messages ----
     void from_tree(const bus::Received& received);
-    Result<> hear(const messages::Frames& frames);
+    Result<> handle_from_tree(const messages::Frames& frames);
     Result<> greet(const messages::SchedulerHello& hello);
     void deliver(messages::TextBatch batch);
     void to_control(ReplicaId replica, messages::Frames frames);
@@ -214,7 +214,7 @@ class Doors {
     std::map<std::string, std::multimap<CallId, JobId>> jobs_of_{};  // the same, by peer
     JobId next_job_{1};
     RequestKey next_key_{1};
-    // From the hellos; of replica 0 where all must be alike.
+    // The hellos said all this; it is replica 0's where all must be alike.
     std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
     int num_hellos_ = 0;
     std::optional<ReplicaChoice> choice_{};  // once ready

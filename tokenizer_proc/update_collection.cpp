@@ -21,7 +21,7 @@ void UpdateCoordinator::collect(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
     if (is_collecting()) {
-        hear_caller(now, std::move(caller), call.timeout_ms);
+        begin_waiting(now, std::move(caller), call.timeout_ms);
         if (!call.update.label.empty()) job_->spec.label = call.update.label;
         job_->spec.kv_policy = call.update.kv_policy;
         return order_fill(now, call.update.source, out);

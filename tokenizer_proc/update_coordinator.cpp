@@ -134,7 +134,7 @@ std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs
 }
 
 // Somebody goes on with what was held.
-void UpdateCoordinator::hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms) {
+void UpdateCoordinator::begin_waiting(TimePoint now, Caller caller, std::int64_t timeout_ms) {
     job_->caller = std::move(caller);
     job_->started = now;
     job_->deadline = now + timeout_or(kCallTimeout, timeout_ms);
@@ -157,7 +157,7 @@ void UpdateCoordinator::handle(
             out
         );
     }
-    hear_caller(now, std::move(caller), call.timeout_ms);
+    begin_waiting(now, std::move(caller), call.timeout_ms);
     order_fill(now, call.source, out);
 }
 
@@ -175,7 +175,7 @@ void UpdateCoordinator::handle(
 ) {
     if (auto error = not_at(call.session, /*needs_open=*/false))
         return refuse(std::move(caller), *error, out);
-    hear_caller(now, std::move(caller), call.timeout_ms);
+    begin_waiting(now, std::move(caller), call.timeout_ms);
     if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
     job_->goal = messages::UpdatePhase::kCommitted;
     if (is_staged()) return order_ready(now, out);
@@ -200,26 +200,22 @@ void UpdateCoordinator::handle(
 ) {
     if (auto error = not_at(call.session, /*needs_open=*/false))
         return refuse(std::move(caller), *error, out);
-    hear_caller(now, std::move(caller), call.timeout_ms);
+    begin_waiting(now, std::move(caller), call.timeout_ms);
     begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
 }
 
 void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
-    const auto num_replicas = static_cast<std::size_t>(num_replicas_);
-    Job& job = job_.emplace(Job{});
+    Job& job = job_.emplace(static_cast<std::size_t>(num_replicas_));
     job.id = std::exchange(
         next_id_, static_cast<messages::UpdateId>(static_cast<std::uint64_t>(next_id_) + 1)
     );
-    job.round = messages::UpdateRound(num_replicas);
     job.goal = begin.goal;
     job.is_rollback = begin.is_rollback;
     job.new_epoch = begin.spec.epoch.value_or(next(version_.epoch));
     job.spec = std::move(begin.spec);
     // Said to every replica, so that all have one label whatever each had before.
     if (job.spec.label.empty()) job.spec.label = version_.label;
-    hear_caller(now, std::move(begin.caller), begin.timeout_ms);
-    job.answers.resize(num_replicas);
-    job.outcomes.resize(num_replicas);
+    begin_waiting(now, std::move(begin.caller), begin.timeout_ms);
     if (job.is_rollback)
         return order(
             messages::UpdateOrder::kStage, messages::UpdateRollback{job.id, job.new_epoch}, out
@@ -261,7 +257,7 @@ std::int64_t UpdateCoordinator::time_of_replicas(TimePoint now) const {
     return std::max<std::int64_t>(1, (all - head_start).count());
 }
 
-void UpdateCoordinator::waits(messages::UpdateWaits waits) {
+void UpdateCoordinator::note_awaited(messages::UpdateWaits waits) {
     const std::int32_t index = raw(waits.replica);
     if (!job_ || waits.update != job_->id || index < 0 || index >= num_replicas_ ||
         (phase() != messages::UpdatePhase::kCommitting &&
@@ -272,7 +268,7 @@ void UpdateCoordinator::waits(messages::UpdateWaits waits) {
     job_->awaited[static_cast<std::size_t>(index)] = std::move(waits.ranks);
 }
 
-void UpdateCoordinator::part(TimePoint now, const messages::UpdatePart& part, Out& out) {
+void UpdateCoordinator::handle_part(TimePoint now, const messages::UpdatePart& part, Out& out) {
     if (!job_ || part.update != job_->id || !job_->round.awaits(part.order, raw(part.replica))) {
         ++num_late_parts_;
         return;

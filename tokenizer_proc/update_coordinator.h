@@ -94,9 +94,9 @@ class UpdateCoordinator {
     void handle(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
 
     // A replica's answer. One that belongs to no order under way is ignored and counted.
-    void part(TimePoint now, const messages::UpdatePart& part, Out& out);
-    // Which ranks a replica waits for, of a commit or a drop.
-    void waits(messages::UpdateWaits waits);
+    void handle_part(TimePoint now, const messages::UpdatePart& part, Out& out);
+    // Notes which ranks a replica waits for, of a commit or a drop.
+    void note_awaited(messages::UpdateWaits waits);
 
     // Acts on deadlines that have come.
     void tick(TimePoint now, Out& out);
@@ -138,9 +138,12 @@ class UpdateCoordinator {
   private:
     // The update under way. Times are for the waterfall.
     struct Job {
+        explicit Job(std::size_t num_replicas)
+            : round(num_replicas), answers(num_replicas), outcomes(num_replicas) {}
+
         messages::UpdateId id{};
-        messages::UpdateRound round{0};  // of the replicas
-        // How far it goes by itself: a session to kOpen and a stage to kPrepared, until the call
+        messages::UpdateRound round;  // of the replicas
+        // It goes so far by itself: a session to kOpen and a stage to kPrepared, until the call
         // that commits.
         messages::UpdatePhase goal = messages::UpdatePhase::kCommitted;
         bool is_rollback = false;
@@ -157,17 +160,17 @@ class UpdateCoordinator {
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
-        std::vector<messages::UpdatePart> answers{};       // the latest, by replica
-        std::vector<std::vector<Rank>> awaited{};          // by replica: ranks that are not done
-        std::vector<messages::ReplicaOutcome> outcomes{};  // the latest, by replica
-        std::string label{};                               // of the new version
+        std::vector<messages::UpdatePart> answers;       // the latest, by replica
+        std::vector<std::vector<Rank>> awaited{};        // by replica: ranks that are not done
+        std::vector<messages::ReplicaOutcome> outcomes;  // the latest, by replica
+        std::string label{};                             // of the new version
         std::string digest{};
         Error failure{};  // why it is being dropped
     };
 
     [[nodiscard]] std::optional<Error> refusal(const messages::UpdateSpec* spec) const;
     [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, bool needs_open) const;
-    void hear_caller(TimePoint now, Caller caller, std::int64_t timeout_ms);
+    void begin_waiting(TimePoint now, Caller caller, std::int64_t timeout_ms);
     [[nodiscard]] std::int64_t time_of_replicas(TimePoint now) const;
     struct Begin {
         Caller caller{};

@@ -66,7 +66,7 @@ Result<> WorkerLoop::handle(const bus::Received& received) {
     if (received.refused) return drop(*received.refused);
     if (Updater::takes(received.frames.type)) {
         ASSIGN_OR_RETURN(
-            const std::vector<messages::Frames> replies, updater_.obey(received.frames)
+            const std::vector<messages::Frames> replies, updater_.handle_order(received.frames)
         );
         return send_all(replies);
     }

@@ -65,7 +65,7 @@ class UpdateCoordinatorTest : public testing::Test {
         part.state = state;
         part.label = "new";
         part.digest = std::move(digest);
-        coordinator_.part(now_, part, out_);
+        coordinator_.handle_part(now_, part, out_);
     }
     void both_answer(messages::UpdateOrder order) { answer(0, order), answer(1, order); }
 

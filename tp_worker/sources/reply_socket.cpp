@@ -41,7 +41,7 @@ struct ReplySocket::State {
     }
 
     // Reads what the monitor has to say. An event is a 16-bit number and 32 bits of detail.
-    void hear_monitor() {
+    void read_monitor() {
         zmq::message_t event;
         while (take_frame(monitor, event)) {
             std::uint16_t number = 0;
@@ -106,7 +106,7 @@ Result<std::vector<std::string>> ReplySocket::receive(
     while (true) {
         if (is_dropped.load(std::memory_order_relaxed))
             return make_error(ErrorCode::kAborted, "the stage was dropped");
-        state.hear_monitor();
+        state.read_monitor();
         if (auto frames = state.take()) return *std::move(frames);
         if (state.is_gone)
             return make_error(ErrorCode::kUnavailable, "the sender at {} is gone", state.endpoint);

@@ -25,7 +25,7 @@ Keeper::~Keeper() {
     thread_.join();
 }
 
-void Keeper::obey(const messages::WorkerKeep& step, const Arena* live) {
+void Keeper::handle_step(const messages::WorkerKeep& step, const Arena* live) {
     const bool is_mine = is_root() || step.step == messages::KeepStep::kWrite;
     const bool ends_others =
         step.step == messages::KeepStep::kBegin || step.step == messages::KeepStep::kDrop;

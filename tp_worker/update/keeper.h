@@ -5,8 +5,8 @@
 // under a lock and written without it, so whoever is about to change that memory waits for the copy
 // of one piece (let_go), and the version is given up.
 //
-// Thread:  the loop's for obey() and let_go(); its own for the work, which rests as stages do
-//          (pace.h).
+// Thread:  the loop's for handle_step() and let_go(); its own for the work, which rests as
+//          stages do (pace.h).
 // Bounded: one step under way and one that waits: a newer one takes its place.
 #pragma once
 
@@ -51,7 +51,7 @@ class Keeper {
     Keeper& operator=(const Keeper&) = delete;
 
     // `live` is the copy that serves, or null: it holds nothing to be kept.
-    void obey(const messages::WorkerKeep& step, const Arena* live);
+    void handle_step(const messages::WorkerKeep& step, const Arena* live);
     // That memory is about to change: it is not read any more when this returns.
     void let_go(const Arena& memory);
 

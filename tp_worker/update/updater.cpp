@@ -67,7 +67,7 @@ Updater::~Updater() {
 
 bool Updater::takes(std::string_view type) { return Orders::has(type); }
 
-Result<std::vector<messages::Frames>> Updater::obey(const messages::Frames& order) {
+Result<std::vector<messages::Frames>> Updater::handle_order(const messages::Frames& order) {
     meter_.touch();
     std::vector<messages::Frames> answers;
     const Result<bool> taken =
@@ -228,7 +228,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     return std::vector<messages::Frames>{};
 }
 
-// Whether the order may come now: the scheduler gives the next when it has the answer to the last.
+// Returns whether the order may come now: the scheduler gives the next when it has the answer to
+// the last.
 bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
     if (!stage_ || stage_->update != update) return false;
     if (const auto answer = stage_->answer.exchange(std::nullopt)) stage_->round.take(0, *answer);
@@ -318,7 +319,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerGroup o
     return std::vector{encode(answer)};
 }
 
-// Between two passes: the next plan is the new version's.
+// This comes between two passes: the next plan is the new version's.
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerCommit& order) {
     const TimePoint begin = Clock::now();
     fault_point_.reach("commit_begin");
@@ -380,7 +381,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
     stage_->is_dropped = true;
     stage_.reset();
     end_loan();
-    // Said when the stage has stopped writing: jobs are done in order.
+    // This is said when the stage has stopped writing: jobs are done in order.
     background_.give([answer] { return std::vector{encode(answer)}; });
     return std::vector<messages::Frames>{};
 }
@@ -398,7 +399,7 @@ void Updater::let_go(const Arena& memory) {
 
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerKeep& step) {
     if (keeper_) {
-        keeper_->obey(step, step.epoch == engine_.epoch() ? committed_ : nullptr);
+        keeper_->handle_step(step, step.epoch == engine_.epoch() ? committed_ : nullptr);
         return std::vector<messages::Frames>{};
     }
     messages::WorkerKept answer;
@@ -410,7 +411,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerK
     return std::vector{encode(answer)};
 }
 
-// In the background, where it waits for reads and digests ordered before: none sees memory go away.
+// This goes to the background, where it waits for reads and digests ordered before: none sees
+// memory go away.
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerMemory order) {
     messages::WorkerMemoryDone refusal;
     refusal.call = order.call;

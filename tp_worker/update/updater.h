@@ -47,12 +47,12 @@ class Updater {
     // set here.
     void keep_in(Keeper::Args args);
 
-    // Whether `type` is a message for obey().
+    // Whether `type` is a message for handle_order().
     [[nodiscard]] static bool takes(std::string_view type);
 
     // Answers that are there at once; others come from take_answers() later.
     // Errors: the order breaks the protocol (a commit of what is not staged): this rank must end.
-    Result<std::vector<messages::Frames>> obey(const messages::Frames& order);
+    Result<std::vector<messages::Frames>> handle_order(const messages::Frames& order);
 
     // What this rank's memory takes is told from time to time, as an answer to no order.
     [[nodiscard]] MemoryMeter& meter() { return meter_; }

@@ -39,7 +39,7 @@ class IpcSourceTest : public testing::Test {
 
     template <class Order>
     void give(const Order& order) {
-        const auto now = updater_->obey(encode(order));
+        const auto now = updater_->handle_order(encode(order));
         ASSERT_TRUE(now) << now.error().message;
         EXPECT_TRUE(now->empty());
     }

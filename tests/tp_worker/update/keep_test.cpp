@@ -300,7 +300,7 @@ class KeeperTest : public testing::Test {
     Engine& engine() { return replica_->root(); }
     const Arena& live() { return engine().weights()->live_memory(); }
     void order(messages::KeepStep step, const Arena* arena, std::uint64_t call = 1) {
-        keeper_->obey(
+        keeper_->handle_step(
             {.call = CallId{call}, .step = step, .epoch = Epoch{2}, .digest = digest_}, arena
         );
     }

@@ -37,7 +37,7 @@ inline std::vector<TokenId> ids_of(const Json& json) {
 // time.
 template <class Answer, class Order>
 std::optional<Answer> ask(Updater& updater, const Order& order) {
-    Result<std::vector<messages::Frames>> now = updater.obey(encode(order));
+    Result<std::vector<messages::Frames>> now = updater.handle_order(encode(order));
     EXPECT_TRUE(now) << now.error().message;
     if (!now) return std::nullopt;
     std::vector<messages::Frames> frames = *std::move(now);
@@ -146,7 +146,7 @@ class UpdaterTest : public testing::Test {
     // Ordered on rank 0; its answers come later.
     template <class Order>
     void order(const Order& order) {
-        const Result<std::vector<messages::Frames>> now = updaters_[0]->obey(encode(order));
+        const Result<std::vector<messages::Frames>> now = updaters_[0]->handle_order(encode(order));
         ASSERT_TRUE(now) << now.error().message;
         ASSERT_TRUE(now->empty()) << "answered at once, by " << now->front().type;
     }

@@ -104,7 +104,7 @@ TEST_F(UpdaterTest, AStageIsTakenHoweverManyCallsWait) {
     std::string refusal;
     while (refusal.empty()) {
         ASSERT_LT(num_waiting, 1'000'000u);
-        const auto now = updaters_[0]->obey(encode(call));
+        const auto now = updaters_[0]->handle_order(encode(call));
         ASSERT_TRUE(now);
         if (now->empty())
             ++num_waiting;
@@ -136,7 +136,7 @@ TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
     stage(model_dir("stories"));
     constexpr std::size_t kNumReads = 200;
     for (std::size_t i = 0; i < kNumReads; ++i) order(messages::WorkerDigest{.call = CallId{1}});
-    ASSERT_TRUE(updaters_[0]->obey(encode(messages::WorkerCommit{
+    ASSERT_TRUE(updaters_[0]->handle_order(encode(messages::WorkerCommit{
         .update = messages::UpdateId{last_update_}, .epoch = Epoch{++epoch_}})));
     order(stage_order(model_dir("stories")));  // into the adopted copy's place
     for (const messages::WorkerDigests& answer : wait_for<messages::WorkerDigests>(kNumReads)) {
@@ -149,14 +149,15 @@ TEST_F(UpdaterTest, ReadsOrderedBeforeAStageSeeTheMemoryAsItWasThen) {
 TEST_F(UpdaterTest, WhatADirectUpdateWritesIsNotRead) {
     open(1);
     order(stage_order(model_dir("bard"), messages::UpdateMode::kDirect));
-    const auto digest = updaters_[0]->obey(encode(messages::WorkerDigest{.call = CallId{1}}));
+    const auto digest =
+        updaters_[0]->handle_order(encode(messages::WorkerDigest{.call = CallId{1}}));
     ASSERT_TRUE(digest && digest->size() == 1);
     EXPECT_EQ(
         decode<messages::WorkerDigests>(digest->front(), messages::UnknownFields::kRefuse)
             ->verdict.code,
         ErrorCode::kFailedPrecondition
     );
-    const auto tensor = updaters_[0]->obey(encode(messages::WorkerReadTensor{
+    const auto tensor = updaters_[0]->handle_order(encode(messages::WorkerReadTensor{
         .call = CallId{2}, .name = "model.norm.weight"}));
     ASSERT_TRUE(tensor && tensor->size() == 1);
     EXPECT_EQ(
@@ -171,15 +172,15 @@ TEST_F(UpdaterTest, WhatADirectUpdateWritesIsNotRead) {
 
 TEST_F(UpdaterTest, OrdersThatBreakTheProtocolEndTheRank) {
     open(1);
-    EXPECT_FALSE(updaters_[0]->obey(encode(messages::WorkerCommit{
+    EXPECT_FALSE(updaters_[0]->handle_order(encode(messages::WorkerCommit{
         .update = messages::UpdateId{5}, .epoch = Epoch{2}})));
-    EXPECT_FALSE(updaters_[0]->obey(encode(messages::WorkerCommit{
+    EXPECT_FALSE(updaters_[0]->handle_order(encode(messages::WorkerCommit{
         .update = messages::UpdateId{5}, .epoch = Epoch{2}, .rollback = true})));
     stage(model_dir("bard"));
     messages::WorkerStage second;
     second.update = messages::UpdateId{99};
     second.spec.source.path = model_dir("bard");
-    EXPECT_FALSE(updaters_[0]->obey(encode(second)));
+    EXPECT_FALSE(updaters_[0]->handle_order(encode(second)));
 }
 
 TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
@@ -261,7 +262,7 @@ TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
     Pace pace(1.0);
     FaultPoint fault_point("test");
     Updater updater((*replica)->root(), pace, fault_point);
-    const auto answers = updater.obey(encode(messages::WorkerReadTensor{
+    const auto answers = updater.handle_order(encode(messages::WorkerReadTensor{
         .call = CallId{1}, .name = "model.embed_tokens.weight"}));
     ASSERT_TRUE(answers && answers->size() == 1);
     const auto answer =
