@@ -56,8 +56,25 @@ std::optional<Answer> ask(Updater& updater, const Order& order) {
     return std::nullopt;
 }
 
+// Numbers updates and versions as a scheduler does: a rollback is an update of its own.
+struct UpdateNumbers {
+    messages::WorkerCommit commit_order(bool rollback) {
+        if (rollback) ++last_update_;
+        return {
+            .update = messages::UpdateId{last_update_},
+            .epoch = Epoch{++epoch_},
+            .rollback = rollback};
+    }
+    [[nodiscard]] messages::WorkerDrop drop_order() const {
+        return {.update = messages::UpdateId{last_update_}};
+    }
+
+    std::uint64_t last_update_ = 0;
+    std::int64_t epoch_ = 1;
+};
+
 // A replica of one rank, whose updates are ordered of that rank.
-class OneRankUpdaterTest : public testing::Test {
+class OneRankUpdaterTest : public testing::Test, protected UpdateNumbers {
   protected:
     // With room for what these tests compute: prompts of a few tokens.
     static EngineOptions options_on(DeviceKind device) {
@@ -98,17 +115,8 @@ class OneRankUpdaterTest : public testing::Test {
         order.spec = std::move(spec);
         return ask<messages::WorkerStaged>(order);
     }
-    void commit(bool rollback = false) {
-        if (rollback) ++last_update_;
-        ask<messages::WorkerCommitted>(messages::WorkerCommit{
-            .update = messages::UpdateId{last_update_},
-            .epoch = Epoch{++epoch_},
-            .rollback = rollback});
-    }
-    void drop() {
-        ask<messages::WorkerDropped>(messages::WorkerDrop{
-            .update = messages::UpdateId{last_update_}});
-    }
+    void commit(bool rollback = false) { ask<messages::WorkerCommitted>(commit_order(rollback)); }
+    void drop() { ask<messages::WorkerDropped>(drop_order()); }
     // Of the live weights, computed from memory.
     std::vector<messages::PartDigest> live_digests() {
         return ask<messages::WorkerDigests>(messages::WorkerDigest{.call = CallId{1}}).digests;
@@ -118,12 +126,10 @@ class OneRankUpdaterTest : public testing::Test {
     FaultPoint fault_point_{"none"};
     std::unique_ptr<TestReplica> replica_{};
     std::unique_ptr<Updater> updater_{};
-    std::uint64_t last_update_ = 0;
-    std::int64_t epoch_ = 1;
 };
 
 // A replica of `stories` with an updater on each rank.
-class UpdaterTest : public testing::Test {
+class UpdaterTest : public testing::Test, protected UpdateNumbers {
   protected:
     void open(int tp) {
         ReplicaOptions options;
@@ -202,17 +208,8 @@ class UpdaterTest : public testing::Test {
         order.spec.mode = mode;
         return ask<messages::WorkerStaged>(order);
     }
-    void commit(bool rollback = false) {
-        if (rollback) ++last_update_;
-        ask<messages::WorkerCommitted>(messages::WorkerCommit{
-            .update = messages::UpdateId{last_update_},
-            .epoch = Epoch{++epoch_},
-            .rollback = rollback});
-    }
-    void drop() {
-        ask<messages::WorkerDropped>(messages::WorkerDrop{
-            .update = messages::UpdateId{last_update_}});
-    }
+    void commit(bool rollback = false) { ask<messages::WorkerCommitted>(commit_order(rollback)); }
+    void drop() { ask<messages::WorkerDropped>(drop_order()); }
 
     std::string digest_of_votes(const std::vector<messages::WorkerStaged>& votes) {
         std::vector<messages::RankParts> parts;
@@ -270,8 +267,6 @@ class UpdaterTest : public testing::Test {
     std::unique_ptr<TestReplica> replica_{};
     std::vector<std::unique_ptr<Updater>> updaters_{};
     messages::UpdateSpec spec_{};
-    std::uint64_t last_update_ = 0;
-    std::int64_t epoch_ = 1;
     Json expected_ = load_json("tests/data/golden/digests.json")["models"];
 };
 
