@@ -78,6 +78,30 @@ void pick_logits_ref(const PickLogitsArgs& args) {
     }
 }
 
+void check(const CountBeforeArgs& args) {
+    CHECK(is_valid(args.logits));
+    CHECK(args.logits.cols < std::int64_t{1} << 31);  // counts are int32
+    CHECK(
+        args.num_picks == 0 ||
+        (args.picks != nullptr && args.values != nullptr && args.counts != nullptr)
+    );
+}
+
+void count_before_ref(const CountBeforeArgs& args) {
+    check(args);
+    for (std::int64_t i = 0; i < args.num_picks; ++i) {
+        const LogitPick& pick = args.picks[i];
+        const float* const logits = args.logits.data + pick.row * args.logits.stride;
+        const float value = args.values[i];
+        std::int32_t count = 0;
+        for (std::int64_t j = 0; j < args.logits.cols; ++j) {
+            const bool is_lower_id = args.vocab_begin + j < std::int64_t{raw(pick.id)};
+            if (logits[j] > value || (logits[j] == value && is_lower_id)) ++count;
+        }
+        args.counts[i] = count;
+    }
+}
+
 void check(const TopLogitsArgs& args) {
     CHECK(is_valid(args.logits));
     const std::int64_t n = args.ids.cols;

@@ -121,6 +121,32 @@ __global__ void __launch_bounds__(kThreads) pick_logits_kernel(
     values[i] = is_here ? logits[pick.row * stride + index] : negative_infinity();
 }
 
+// ---- count_before ----
+
+// grid [num_picks], block [kThreads]; a block owns a pick. Memory-bound: 4 bytes in per logit,
+// which softmax_stats has just read, so mostly of L2. A count has no order (P6).
+__global__ void __launch_bounds__(kThreads) count_before_kernel(
+    const float* __restrict__ logits,  // [R, V_rank]
+    std::int64_t stride,
+    std::int64_t num_ids,
+    std::int64_t vocab_begin,
+    const LogitPick* __restrict__ picks,  // [num_picks]
+    const float* __restrict__ values,     // [num_picks]
+    std::int32_t* __restrict__ counts     // [num_picks]
+) {
+    const LogitPick pick = picks[blockIdx.x];
+    const float value = values[blockIdx.x];
+    const float* const from = logits + pick.row * stride;
+    const std::int64_t index = std::int64_t{raw(pick.id)} - vocab_begin;
+    std::int32_t count = 0;
+    for (std::int64_t i = threadIdx.x; i < num_ids; i += kThreads) {
+        const float logit = from[i];
+        count += logit > value || (logit == value && i < index) ? 1 : 0;
+    }
+    count = block_sum<kThreads>(count);
+    if (threadIdx.x == 0) counts[blockIdx.x] = count;
+}
+
 // ---- top_logits ----
 
 constexpr int kTopThreads = 1024;
@@ -319,6 +345,23 @@ void pick_logits_cuda(const PickLogitsArgs& args) {
         args.picks,
         args.num_picks,
         args.values
+    );
+}
+
+void count_before_cuda(const CountBeforeArgs& args) {
+    check(args);
+    if (args.num_picks == 0) return;
+    launch<count_before_kernel>(
+        {.grid = dim3(narrow<unsigned>(args.num_picks)),
+         .block = dim3(kThreads),
+         .stream = args.stream},
+        args.logits.data,
+        args.logits.stride,
+        args.logits.cols,
+        args.vocab_begin,
+        args.picks,
+        args.values,
+        args.counts
     );
 }
 

@@ -1,6 +1,6 @@
-// Computes log-probabilities of chosen, given and best ids, out of three small ops, so that a
-// vocabulary split over ranks needs no gathered logits: each rank reduces its part, the parts merge
-// in rank order.
+// Computes log-probabilities of chosen, given and best ids, and ranks, out of four small ops, so
+// that a vocabulary split over ranks needs no gathered logits: each rank reduces its part, the
+// parts merge in rank order.
 //
 //   logprob(i) = x[i] - log(sum_j exp(x[j]))     over the kept j (x[j] >= kept_min)
 //   x[i] = logits[i] * (1 / temperature)
@@ -73,6 +73,23 @@ struct PickLogitsArgs {
 void check(const PickLogitsArgs& args);
 void pick_logits_ref(const PickLogitsArgs& args);
 void pick_logits_cuda(const PickLogitsArgs& args);
+
+// Counts the logits of this rank's part that stand before a pick in the order of top_logits: larger
+// ones, and equal ones of a lower id. The sum over the ranks, and one more, is the pick's rank in
+// the vocabulary. A NaN stands before nothing.
+struct CountBeforeArgs {
+    View2<const float> logits{};  // [R, V_rank]
+    std::int64_t vocab_begin = 0;
+    const LogitPick* picks = nullptr;  // [num_picks]
+    const float* values = nullptr;     // [num_picks]: their logits, of whichever rank has them
+    std::int64_t num_picks = 0;
+    std::int32_t* counts = nullptr;  // [num_picks], written
+    Stream stream{};
+};
+
+void check(const CountBeforeArgs& args);
+void count_before_ref(const CountBeforeArgs& args);
+void count_before_cuda(const CountBeforeArgs& args);
 
 // Finds the n largest logits of each row, descending, the lower id first on a tie. NaN counts as
 // -inf.

@@ -21,6 +21,7 @@ const Ops* reference_ops() {
         .sample = sample_ref,
         .softmax_stats = softmax_stats_ref,
         .pick_logits = pick_logits_ref,
+        .count_before = count_before_ref,
         .top_logits = top_logits_ref,
         .digest = digest_ref,
         .shard_copy = shard_copy_ref,

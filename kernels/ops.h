@@ -43,6 +43,7 @@ struct Ops {
     void (*sample)(const SampleArgs&) = nullptr;
     void (*softmax_stats)(const SoftmaxStatsArgs&) = nullptr;
     void (*pick_logits)(const PickLogitsArgs&) = nullptr;
+    void (*count_before)(const CountBeforeArgs&) = nullptr;
     void (*top_logits)(const TopLogitsArgs&) = nullptr;
     void (*digest)(const DigestArgs&) = nullptr;
     void (*shard_copy)(const ShardCopyArgs&) = nullptr;

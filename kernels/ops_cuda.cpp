@@ -18,6 +18,7 @@ constexpr Ops kFast = {
     .sample = sample_cuda,
     .softmax_stats = softmax_stats_cuda,
     .pick_logits = pick_logits_cuda,
+    .count_before = count_before_cuda,
     .top_logits = top_logits_cuda,
     .digest = digest_cuda,
     .shard_copy = shard_copy_cuda,

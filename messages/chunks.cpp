@@ -51,6 +51,7 @@ void append_chunk(OutputChunk& whole, OutputChunk next) {
     whole.text += next.text;
     append(whole.tokens, std::move(next.tokens));
     append(whole.logprobs, std::move(next.logprobs));
+    append(whole.ranks, std::move(next.ranks));
     append(whole.top_ids, std::move(next.top_ids));
     append(whole.top_logprobs, std::move(next.top_logprobs));
     append(whole.ids_logprobs, std::move(next.ids_logprobs));
@@ -59,6 +60,7 @@ void append_chunk(OutputChunk& whole, OutputChunk next) {
         whole.prompt = std::move(next.prompt);
     } else if (next.prompt) {
         append(whole.prompt->logprobs, std::move(next.prompt->logprobs));
+        append(whole.prompt->ranks, std::move(next.prompt->ranks));
         append(whole.prompt->top_ids, std::move(next.prompt->top_ids));
         append(whole.prompt->top_logprobs, std::move(next.prompt->top_logprobs));
         append(whole.prompt->ids_logprobs, std::move(next.prompt->ids_logprobs));
@@ -72,6 +74,7 @@ void keep_tokens(OutputChunk& chunk, std::size_t num_tokens) {
     CHECK(num_tokens <= num_before);
     chunk.tokens.resize(num_tokens);
     keep_share(chunk.logprobs, num_tokens, num_before);
+    keep_share(chunk.ranks, num_tokens, num_before);
     keep_share(chunk.top_ids, num_tokens, num_before);
     keep_share(chunk.top_logprobs, num_tokens, num_before);
     keep_share(chunk.ids_logprobs, num_tokens, num_before);
@@ -87,11 +90,13 @@ void keep_tokens(OutputChunk& chunk, std::size_t num_tokens) {
 }
 
 std::size_t bytes_bound(const OutputChunk& chunk) {
-    std::size_t num_numbers = chunk.tokens.size() + chunk.logprobs.size() + chunk.top_ids.size() +
-                              chunk.top_logprobs.size() + chunk.ids_logprobs.size();
+    std::size_t num_numbers = chunk.tokens.size() + chunk.logprobs.size() + chunk.ranks.size() +
+                              chunk.top_ids.size() + chunk.top_logprobs.size() +
+                              chunk.ids_logprobs.size();
     if (chunk.prompt) {
-        num_numbers += chunk.prompt->logprobs.size() + chunk.prompt->top_ids.size() +
-                       chunk.prompt->top_logprobs.size() + chunk.prompt->ids_logprobs.size();
+        num_numbers += chunk.prompt->logprobs.size() + chunk.prompt->ranks.size() +
+                       chunk.prompt->top_ids.size() + chunk.prompt->top_logprobs.size() +
+                       chunk.prompt->ids_logprobs.size();
     }
     std::size_t num_bytes =
         kChunkBytes + chunk.rid.size() + chunk.text.size() + num_numbers * kNumberBytes;

@@ -22,6 +22,67 @@ Problem out_of_range(
     );
 }
 
+bool is_blank(std::string_view text) {
+    return text.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos;
+}
+
+Problem problem_of_bad_words(const std::vector<std::string>& words) {
+    if (words.size() > kBadWordsMax) {
+        return fmt::format(
+            "bad_words has {} words; at most {} are accepted", words.size(), kBadWordsMax
+        );
+    }
+    for (const std::string& word : words) {
+        if (is_blank(word)) return "bad_words has a word without a character that is no space";
+        if (word.size() <= kBadWordBytesMax) continue;
+        return fmt::format(
+            "bad_words has a word of {} bytes; at most {} are accepted",
+            word.size(),
+            kBadWordBytesMax
+        );
+    }
+    return std::nullopt;
+}
+
+Problem problem_of_bans(const SamplingParams& p) {
+    if (p.allowed_token_ids.size() > kAllowedTokensMax) {
+        return fmt::format(
+            "allowed_token_ids has {} entries; at most {} are accepted",
+            p.allowed_token_ids.size(),
+            kAllowedTokensMax
+        );
+    }
+    for (const TokenId id : p.allowed_token_ids) {
+        if (raw(id) < 0)
+            return fmt::format("allowed_token_ids names token {}; ids are 0 or more", raw(id));
+    }
+    if (auto problem = problem_of_bad_words(p.bad_words)) return problem;
+    if (p.bad_tokens.size() > kBadSequencesMax) {
+        return fmt::format(
+            "bad_words and bad_tokens make {} sequences; at most {} are accepted",
+            p.bad_tokens.size(),
+            kBadSequencesMax
+        );
+    }
+    std::size_t num_tokens = 0;
+    for (const std::vector<TokenId>& sequence : p.bad_tokens) {
+        if (sequence.empty()) return "bad_tokens has an empty sequence";
+        num_tokens += sequence.size();
+        for (const TokenId id : sequence) {
+            if (raw(id) < 0)
+                return fmt::format("bad_tokens names token {}; ids are 0 or more", raw(id));
+        }
+    }
+    if (num_tokens > kBadTokensMax) {
+        return fmt::format(
+            "bad_words and bad_tokens have {} tokens; at most {} are accepted",
+            num_tokens,
+            kBadTokensMax
+        );
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 Problem invalid(const SamplingParams& p) {
@@ -65,9 +126,10 @@ Problem invalid(const SamplingParams& p) {
     }
     for (const auto& [id, bias] : p.logit_bias) {
         if (id < 0) return fmt::format("logit_bias names token {}; ids are 0 or more", id);
-        if (auto problem = out_of_range(fmt::format("logit_bias[{}]", id), bias, -100, 100))
-            return problem;
+        if (!std::isfinite(bias))
+            return fmt::format("logit_bias[{}] is {}; accepted is a finite number", id, bias);
     }
+    if (auto problem = problem_of_bans(p)) return problem;
     if (p.stop.size() > kStopsMax)
         return fmt::format("stop has {} texts; at most {} are accepted", p.stop.size(), kStopsMax);
     for (const std::string& text : p.stop) {

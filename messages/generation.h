@@ -25,13 +25,22 @@ inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr std::size_t kStopsMax = 64;
 inline constexpr std::size_t kStopBytesMax = 1024;
 inline constexpr std::size_t kStopTokensMax = 1024;
-inline constexpr std::size_t kLogitBiasMax = 4096;
-inline constexpr int kTopLogprobsMax = 256;
+inline constexpr std::size_t kLogitBiasMax = std::size_t{1} << 20;      // entries
+inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 20;  // entries
+inline constexpr std::size_t kBadWordsMax = 1024;
+inline constexpr std::size_t kBadWordBytesMax = 1024;
+inline constexpr std::size_t kBadSequencesMax = 4096;  // two of each word, and the caller's
+inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // of all sequences
+inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole vocabulary
+// A request that asks for more of a position is wide: it may ask for few positions (the door says
+// how many), and a step has few of them.
+inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 inline constexpr std::int64_t kPromptTokensMax = std::int64_t{1} << 22;
 
 // How the next token is drawn. Order of application: penalties, logit bias, temperature, then
-// top-k, top-p, min-p on the scaled distribution, then one draw.
+// top-k, top-p, min-p on the scaled distribution, then one draw. A token that is not allowed, or
+// would complete bad words, has a bias of minus infinity.
 struct SamplingParams {
     std::optional<std::int64_t> max_new_tokens{};
     std::int64_t min_new_tokens = 0;
@@ -44,6 +53,9 @@ struct SamplingParams {
     double presence_penalty = 0.0;
     std::int64_t num_output_in_prompt = 0;
     std::map<std::int64_t, double> logit_bias{};
+    std::vector<TokenId> allowed_token_ids{};
+    std::vector<std::string> bad_words{};
+    std::vector<std::vector<TokenId>> bad_tokens{};
     std::optional<std::uint64_t> seed{};
     std::vector<std::string> stop{};
     std::vector<TokenId> stop_token_ids{};
@@ -84,7 +96,14 @@ struct SamplingParams {
           num_output_in_prompt,
           "so many of the prompt's last tokens are output to these two penalties: a request that "
           "began elsewhere goes on here");
-        f("logit_bias", logit_bias, "token id -> added to its logit, in [-100, 100]");
+        f("logit_bias", logit_bias, "token id -> added to its logit: any finite number");
+        f("allowed_token_ids", allowed_token_ids, "only these are drawn; empty: all");
+        f("bad_words",
+          bad_words,
+          "the output has none of these texts, as their tokens at a text's start and after a "
+          "space; "
+          "empty inside the tree");
+        f("bad_tokens", bad_tokens, "the output has none of these sequences of tokens");
         f("seed", seed, "draws depend on it and the position alone; absent: one is chosen at random"
         );
         f("stop", stop, "the output ends before the first of these texts");
@@ -249,6 +268,7 @@ struct Finish {
 struct PromptLogprobs {
     std::int64_t start = 0;
     std::vector<float> logprobs{};
+    std::vector<std::int32_t> ranks{};
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logprobs{};
     std::vector<float> ids_logprobs{};
@@ -259,6 +279,7 @@ struct PromptLogprobs {
           start,
           "the prompt index of the first entry; at least 1, as token 0 has no logprob");
         f("logprobs", logprobs, "[n], a prompt token each");
+        f("ranks", ranks, "[n], from 1: how many tokens are no less probable; of equals by id");
         f("top_ids", top_ids, "[n * top], most probable first");
         f("top_logprobs", top_logprobs, "[n * top]");
         f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");
@@ -272,6 +293,9 @@ struct RequestCounts {
     std::int64_t completion_tokens = 0;
     std::int64_t retractions = 0;
     std::int64_t replica = 0;
+    std::int64_t queue_us = 0;
+    std::int64_t prefill_us = 0;
+    std::int64_t decode_us = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -282,6 +306,9 @@ struct RequestCounts {
         f("completion_tokens", completion_tokens, "output tokens so far");
         f("retractions", retractions, "how often it was retracted");
         f("replica", replica, "the replica that ran it");
+        f("queue_us", queue_us, "microseconds from its arrival there until it was first admitted");
+        f("prefill_us", prefill_us, "from then until its first output token");
+        f("decode_us", decode_us, "from then until its latest");
     }
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };
@@ -294,6 +321,7 @@ struct OutputChunk {
     std::string text{};
     std::vector<TokenId> tokens{};
     std::vector<float> logprobs{};
+    std::vector<std::int32_t> ranks{};
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logprobs{};
     std::vector<float> ids_logprobs{};
@@ -309,6 +337,7 @@ struct OutputChunk {
         f("text", text, "the text these tokens added");
         f("tokens", tokens, "[n], the new output tokens");
         f("logprobs", logprobs, "[n], if asked for");
+        f("ranks", ranks, "[n], likewise: the token's place, from 1, in that distribution");
         f("top_ids", top_ids, "[n * top], most probable first");
         f("top_logprobs", top_logprobs, "[n * top]");
         f("ids_logprobs", ids_logprobs, "[n * ids], in the request's order");

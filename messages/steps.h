@@ -93,7 +93,7 @@ struct RequestSetup {
         f("logprobs", logprobs, "which logprobs are computed");
         f("stop_ids", stop_ids, "end-of-sequence and stop tokens: never drawn before min_new_tokens"
         );
-        f("history", history, "prompt and output so far, if a penalty needs them");
+        f("history", history, "prompt and output so far, if a penalty or bad tokens need them");
     }
     friend bool operator==(const RequestSetup&, const RequestSetup&) = default;
 };
@@ -159,6 +159,7 @@ struct StepPlan {
 // Prompt scores of a step: entries in the order of the plan's targets.
 struct StepScores {
     RawArray<float> logprobs{};
+    RawArray<std::int32_t> ranks{};
     RawArray<TokenId> top_ids{};
     RawArray<float> top_logprobs{};
     RawArray<float> ids_logprobs{};
@@ -166,6 +167,7 @@ struct StepScores {
     template <class F>
     void fields(F&& f) {
         f("logprobs", logprobs, "[targets]");
+        f("ranks", ranks, "[targets], from 1");
         f("top_ids", top_ids, "[sum over targets of its request's top]");
         f("top_logprobs", top_logprobs, "[the same]");
         f("ids_logprobs", ids_logprobs, "[sum over targets of its request's ids]");
@@ -184,6 +186,7 @@ struct StepResult {
     Rank rank{};
     RawArray<TokenId> sampled{};
     RawArray<float> logprobs{};
+    RawArray<std::int32_t> ranks{};
     RawArray<TokenId> top_ids{};
     RawArray<float> top_logprobs{};
     RawArray<float> ids_logprobs{};
@@ -198,8 +201,10 @@ struct StepResult {
         f("rank", rank, "the sender");
         f("sampled",
           sampled,
-          "[rows that sample], in the plan's order; -1 where the logits were not finite");
+          "[rows that sample], in the plan's order; -1 where the logits were not finite, -2 where "
+          "the request's own bans left no token");
         f("logprobs", logprobs, "[rows that sample], whether asked for or not");
+        f("ranks", ranks, "[rows that sample], from 1; 0 where no logprobs are asked for");
         f("top_ids", top_ids, "[sum over rows that sample of their top]");
         f("top_logprobs", top_logprobs, "[the same]");
         f("ids_logprobs", ids_logprobs, "[sum over rows that sample of their ids]");

@@ -102,6 +102,7 @@ void Runner::collect_scores(Request& request, const StepRow& row, const RowScore
     const bool has_extra = row.end == request.progress.prompt_len();
     const auto num = static_cast<std::size_t>(row.num_scored - (has_extra ? 1 : 0));
     append(request.scores.logprobs, scores.logprobs.first(num));
+    append(request.scores.ranks, scores.ranks.first(num));
     append(request.scores.top_ids, scores.top_ids.first(num * row.num_top));
     append(request.scores.top_logprobs, scores.top_logprobs.first(num * row.num_top));
     append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
@@ -112,6 +113,17 @@ std::optional<messages::Finish> Runner::problem_of_token(
     const InFlightStep& step, const StepRow& row, TokenId token
 ) const {
     if (raw(token) >= 0 && raw(token) < limits_.vocab_size) return std::nullopt;
+    if (raw(token) == -2) {
+        return messages::Finish{
+            .reason = messages::FinishReason::kError,
+            .verdict = make_error(
+                ErrorCode::kInvalidArgument,
+                "no token is left for output {}: allowed_token_ids, bad_words, bad_tokens and "
+                "min_new_tokens leave none",
+                row.output_index
+            ),
+        };
+    }
     const std::string what = raw(token) == -1
                                  ? std::string("the logits were not finite")
                                  : fmt::format("a token outside the vocabulary, {}", raw(token));
@@ -140,6 +152,8 @@ void Runner::collect_token(
     if (auto how = problem_of_token(step, row, token)) return finish(request, *std::move(how), out);
     request.progress.learn_token();
     request.tokens.push_back(token);
+    if (row.output_index == 0) request.first_token_at = now_;
+    request.last_token_at = now_;
     ++tallies_.num_output_tokens;
     tallies_.output_rate.add(now_, 1);
     if (request.version_serial != 0 && request.version_serial != step.version.serial &&
@@ -152,6 +166,7 @@ void Runner::collect_token(
     chunk.tokens.push_back(token);
     if (request.logprobs.enabled) {
         chunk.logprobs.push_back(sampled.logprob);
+        chunk.ranks.push_back(sampled.rank);
         append(chunk.top_ids, sampled.top_ids);
         append(chunk.top_logprobs, sampled.top_logprobs);
         append(chunk.ids_logprobs, sampled.ids_logprobs);

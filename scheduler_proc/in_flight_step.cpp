@@ -48,10 +48,12 @@ std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& re
     const messages::StepScores& scores = result.scores;
     if (auto p = check("sampled", result.sampled.values.size(), num_sampled)) return p;
     if (auto p = check("logprobs", result.logprobs.values.size(), num_sampled)) return p;
+    if (auto p = check("ranks", result.ranks.values.size(), num_sampled)) return p;
     if (auto p = check("top_ids", result.top_ids.values.size(), num_top)) return p;
     if (auto p = check("top_logprobs", result.top_logprobs.values.size(), num_top)) return p;
     if (auto p = check("ids_logprobs", result.ids_logprobs.values.size(), num_ids)) return p;
     if (auto p = check("scores", scores.logprobs.values.size(), num_scored)) return p;
+    if (auto p = check("scores.ranks", scores.ranks.values.size(), num_scored)) return p;
     if (auto p = check("scores.top_ids", scores.top_ids.values.size(), num_scored_top)) return p;
     if (auto p = check("scores.top_logprobs", scores.top_logprobs.values.size(), num_scored_top))
         return p;
@@ -62,6 +64,7 @@ SampledToken ResultReader::sampled(const StepRow& row) {
     SampledToken part;
     part.token = result_.sampled.values[sampled_];
     part.logprob = result_.logprobs.values[sampled_];
+    part.rank = result_.ranks.values[sampled_];
     ++sampled_;
     std::size_t top = top_;
     part.top_ids = take(result_.top_ids, top, row.num_top);
@@ -73,6 +76,8 @@ SampledToken ResultReader::sampled(const StepRow& row) {
 RowScores ResultReader::scores(const StepRow& row) {
     const auto num = static_cast<std::size_t>(row.num_scored);
     RowScores part;
+    std::size_t scored = scored_;
+    part.ranks = take(result_.scores.ranks, scored, num);
     part.logprobs = take(result_.scores.logprobs, scored_, num);
     std::size_t top = scored_top_;
     part.top_ids = take(result_.scores.top_ids, top, num * row.num_top);

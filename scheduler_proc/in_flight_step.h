@@ -62,12 +62,14 @@ struct InFlightStep {
 struct SampledToken {
     TokenId token{};
     float logprob = 0;
+    std::int32_t rank = 0;  // 0: not asked for
     std::span<const TokenId> top_ids{};
     std::span<const float> top_logprobs{};
     std::span<const float> ids_logprobs{};
 };
 struct RowScores {
     std::span<const float> logprobs{};      // [num_scored]
+    std::span<const std::int32_t> ranks{};  // [num_scored]
     std::span<const TokenId> top_ids{};     // [num_scored * num_top]
     std::span<const float> top_logprobs{};  // [num_scored * num_top]
     std::span<const float> ids_logprobs{};  // [num_scored * num_ids]

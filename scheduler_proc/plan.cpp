@@ -8,12 +8,17 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A queue full of requests that share a prefix with one being computed is passed over for at most
-// so many of them per step, so that a turn stays short.
+// A queue full of requests that share a prefix with one being computed, or want more logprobs than
+// the step has room for, is passed over for at most so many of them per step, so that a turn stays
+// short.
 constexpr std::size_t kPassedOverMax = 32;
 
 // Many decodes must not starve prefills for ever: they leave them this share of the step's tokens.
 constexpr std::int64_t kPrefillShare = 4;  // a fourth
+
+// A step reports so many top logprobs of wide requests, or those of one position: 16 MiB, sorted on
+// the host in about a tenth of a second. Others wait for the next step.
+constexpr std::int64_t kWideLogprobsMax = std::int64_t{1} << 21;
 
 }  // namespace
 
@@ -22,6 +27,7 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
         return std::nullopt;
     if (version.serial != version_.serial) version_ = version;
     drafts_.clear();
+    wide_logprobs_ = 0;
     draft_decodes();  // first: a running request never waits for a new one
     const auto num_decodes = static_cast<std::int64_t>(drafts_.size());
     std::int64_t tokens_left = std::max(
@@ -39,7 +45,8 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
 void Runner::draft_decodes() {
     for (std::size_t i = 0; i < running_.size(); ++i) {  // shrinks at its end by retractions
         Request& request = *running_[i];
-        if (request.progress.plannable() == 1) std::ignore = draft_row(request, 1);
+        if (request.progress.plannable() == 1 && wide_room(request, 1) == 1)
+            std::ignore = draft_row(request, 1);
     }
 }
 
@@ -47,8 +54,9 @@ void Runner::draft_prefills(std::int64_t& tokens_left) {
     for (std::size_t i = 0; i < running_.size() && tokens_left > 0; ++i) {
         Request& request = *running_[i];
         if (request.progress.plannable() <= 1) continue;
-        const std::int64_t num_new = std::min(request.progress.plannable(), tokens_left);
-        if (!draft_row(request, num_new)) continue;
+        const std::int64_t num_new =
+            wide_room(request, std::min(request.progress.plannable(), tokens_left));
+        if (num_new == 0 || !draft_row(request, num_new)) continue;
         tokens_left -= num_new;
         share_draft(request, num_new);
     }
@@ -83,6 +91,12 @@ void Runner::admit_next(
         // Just retracted: its next tokens are still being sampled. Nobody may overtake it to the
         // pages it gave up.
         if (request.progress.pending() > 0) return;
+        if (wide_room(request, 1) == 0) {
+            if (passed_over.size() == kPassedOverMax) return;
+            passed_over.push_back(&request);
+            waiting_.pop();
+            continue;
+        }
         PrefixCache::Match match = cache_.match(
             std::span(request.tokens).first(static_cast<std::size_t>(request.cacheable_len())),
             request.accepted_epochs(version_.epoch),
@@ -105,7 +119,8 @@ void Runner::admit_next(
         }
         waiting_.pop();
         start(request, std::move(match));
-        const std::int64_t num_new = std::min(request.progress.plannable(), tokens_left);
+        const std::int64_t num_new =
+            wide_room(request, std::min(request.progress.plannable(), tokens_left));
         CHECK(draft_row(request, num_new));
         tokens_left -= num_new;
         share_draft(request, num_new);
@@ -127,6 +142,7 @@ void Runner::start(Request& request, PrefixCache::Match match) {
     const auto num_cached = static_cast<std::int64_t>(match.pages.size()) * config_.page_size;
     if (!request.was_admitted) {
         request.was_admitted = true;
+        request.admitted_at = now_;
         request.cached_tokens = num_cached;
         tallies_.num_prompt_tokens += request.progress.prompt_len();
         tallies_.num_cached_tokens += num_cached;
@@ -158,7 +174,19 @@ void Runner::start(Request& request, PrefixCache::Match match) {
 bool Runner::draft_row(Request& request, std::int64_t num_new) {
     if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
     drafts_.push_back({&request, num_new});
+    if (request.is_wide())
+        wide_logprobs_ += (request.wants_scores() ? num_new : 1) * request.logprobs.top;
     return true;
+}
+
+// How many of `num_new` tokens the step has room to report all logprobs of. One position at least
+// has room in a step, so somebody always moves.
+std::int64_t Runner::wide_room(const Request& request, std::int64_t num_new) const {
+    if (!request.is_wide()) return num_new;
+    const std::int64_t num_left = (kWideLogprobsMax - wide_logprobs_) / request.logprobs.top;
+    const std::int64_t num_reported = std::max<std::int64_t>(num_left, wide_logprobs_ == 0 ? 1 : 0);
+    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // its last one alone
+    return std::min(num_new, num_reported);
 }
 
 // Gives the request pages for its first `num_tokens` positions. What it takes, in this order: free

@@ -95,6 +95,13 @@ std::optional<Error> problem_of(
         return error;
     if (auto error = problem_of_ids("logprobs.ids", request.logprobs.ids, limits.vocab_size))
         return error;
+    if (auto error = problem_of_ids(
+            "allowed_token_ids", request.sampling.allowed_token_ids, limits.vocab_size
+        ))
+        return error;
+    for (const std::vector<TokenId>& sequence : request.sampling.bad_tokens) {
+        if (auto error = problem_of_ids("bad_tokens", sequence, limits.vocab_size)) return error;
+    }
     return problem_of_ids("prompt", request.prompt.values, limits.vocab_size);
 }
 
@@ -156,18 +163,26 @@ std::optional<messages::Finish> Request::finish_of(TokenId token, std::int64_t i
 }
 
 messages::RequestCounts Request::counts(ReplicaId replica) const {
+    const auto microseconds = [](TimePoint from, TimePoint to) {
+        return std::chrono::duration_cast<std::chrono::microseconds>(to - from).count();
+    };
+    const bool has_output = progress.outputs() > 0;
     return {
         .prompt_tokens = progress.prompt_len(),
         .cached_tokens = cached_tokens,
         .completion_tokens = progress.outputs(),
         .retractions = num_retractions,
         .replica = raw(replica),
+        .queue_us = was_admitted ? microseconds(arrived_at, admitted_at) : 0,
+        .prefill_us = has_output ? microseconds(admitted_at, first_token_at) : 0,
+        .decode_us = has_output ? microseconds(first_token_at, last_token_at) : 0,
     };
 }
 
 messages::RequestSetup Request::setup() const {
-    const bool has_penalty = sampling.repetition_penalty != 1.0 ||
-                             sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
+    const bool needs_history = sampling.repetition_penalty != 1.0 ||
+                               sampling.frequency_penalty != 0.0 ||
+                               sampling.presence_penalty != 0.0 || !sampling.bad_tokens.empty();
     return {
         .slot = slot,
         .key = key,
@@ -175,7 +190,7 @@ messages::RequestSetup Request::setup() const {
         .sampling = sampling,
         .logprobs = logprobs,
         .stop_ids = stop_ids,
-        .history = has_penalty ? tokens : std::vector<TokenId>{},
+        .history = needs_history ? tokens : std::vector<TokenId>{},
     };
 }
 

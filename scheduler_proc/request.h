@@ -3,6 +3,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "messages/generation.h"
 #include "messages/steps.h"
 #include "scheduler_proc/epoch_range.h"
@@ -56,6 +57,10 @@ struct Request {
     bool is_spanning = false;   // its tokens are of more than one
     bool is_announced = false;  // the detokenizer knows it: a start was sent
     bool was_admitted = false;  // it has run before
+    TimePoint arrived_at{};
+    TimePoint admitted_at{};     // for the first time, if it was,
+    TimePoint first_token_at{};  // and if it has output, its first token,
+    TimePoint last_token_at{};   // and its latest
     Epoch kv_floor{};  // cached prefixes older than this are not for it, whatever it tolerates
     std::uint64_t chunk_turn = 0;  // the turn that made its latest chunk,
     std::size_t chunk_index = 0;   // and where in that turn's batch it is
@@ -77,6 +82,8 @@ struct Request {
     }
 
     [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
+    // It wants so much of each position that a step can have few of them.
+    [[nodiscard]] bool is_wide() const { return logprobs.top > messages::kWideTopLogprobs; }
     // The prompt token scored first. Token 0 has no logprob.
     [[nodiscard]] std::int64_t score_start() const;
     // How many tokens may come from the cache: the last one is computed to sample after it, and

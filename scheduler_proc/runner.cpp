@@ -58,6 +58,7 @@ void Runner::enqueue(
     const RequestKey key = arrived.key;
     const auto [place, is_new] = requests_.try_emplace(key, std::move(arrived), limits_);
     CHECK(is_new);
+    place->second.arrived_at = now_;
     waiting_.push(place->second);
     if (waiting_.size() > config_.queue_len_max) push_out(out);
 }

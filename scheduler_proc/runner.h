@@ -154,6 +154,7 @@ class Runner {
     );
     void start(Request& request, PrefixCache::Match match);
     [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
+    [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
     void share_draft(Request& request, std::int64_t num_new);
     [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
     [[nodiscard]] std::int64_t num_pages_coming() const;
@@ -207,6 +208,7 @@ class Runner {
     StepId next_step_{1};
     std::deque<InFlightStep> in_flight_{};  // in the order sent
     std::vector<Draft> drafts_{};           // of the plan being made
+    std::int64_t wide_logprobs_ = 0;        // that wide requests have in it
     Version version_{.serial = 0};          // that the latest plan runs under; 0: no plan yet
 
     std::vector<FlushCall> flush_calls_{};

@@ -234,11 +234,13 @@ Result<> Doors::generate(const std::string& peer, messages::Generate message) {
     }
     Result<> started = Ok{};
     message.client = client_path(peer, std::move(message.client));
-    if (message.text) {
+    if (message.text || !message.sampling.bad_words.empty()) {
         TextJob job{
             .id = std::exchange(next_job_, next(next_job_)),
             .client = message.client,
-            .text = std::move(message.text)};
+            .text = std::move(message.text),
+            .bad_words = std::exchange(message.sampling.bad_words, {})};
+        if (message.input_ids) job.ids = *std::exchange(message.input_ids, std::nullopt);
         request->generate = std::move(message);
         requests_.set_job(*request, job.id);
         start_job(std::move(job));

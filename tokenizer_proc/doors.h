@@ -95,8 +95,9 @@ class Doors {
     };
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
     static constexpr std::size_t kTextCallsMax = std::size_t{1} << 17;
-    // What a reply about a prompt's logprobs may take.
-    static constexpr std::int64_t kPromptLogprobBytesMax = std::int64_t{32} << 20;
+    // What a reply about a prompt's logprobs may take, and that about the output of a request that
+    // wants very many of each token.
+    static constexpr std::int64_t kLogprobBytesMax = std::int64_t{32} << 20;
 
     // `tokenizer` may be null where no text comes.
     Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer);
@@ -169,6 +170,11 @@ class Doors {
     ) const;
     [[nodiscard]] std::optional<Error> problem_of_prompt(
         const messages::Generate& message, std::span<const TokenId> prompt
+    ) const;
+    [[nodiscard]] std::optional<Error> problem_of_bans(const messages::SamplingParams& sampling
+    ) const;
+    [[nodiscard]] Result<> add_bad_tokens(
+        messages::SamplingParams& sampling, std::vector<std::vector<TokenId>> sequences
     ) const;
     [[nodiscard]] std::vector<TokenId> end_tokens() const;
     [[nodiscard]] std::optional<TokenId> further_stop(const messages::SamplingParams& sampling

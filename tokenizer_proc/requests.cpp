@@ -5,9 +5,64 @@
 #include "tokenizer_proc/doors.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace pitstop::tokenizer {
+namespace {
+
+// What a reply about so many positions takes.
+Result<> check_logprob_bytes(
+    std::string_view what, std::int64_t num_positions, const messages::LogprobOptions& options
+) {
+    constexpr std::int64_t kBytesPerNumber = 5;
+    const auto num_ids = static_cast<std::int64_t>(options.ids.size());
+    const std::int64_t num_bytes =
+        num_positions * (2 + 2 * options.top + num_ids) * kBytesPerNumber;
+    if (num_bytes <= Doors::kLogprobBytesMax) return Ok{};
+    return make_error(
+        ErrorCode::kTooLarge,
+        "logprobs of {} {} tokens with top {} and {} ids take {} bytes; a reply holds {}",
+        num_positions,
+        what,
+        options.top,
+        num_ids,
+        num_bytes,
+        Doors::kLogprobBytesMax
+    );
+}
+
+// Whether what it asks of logprobs fits a reply. Few of each output token always do, as they come
+// token by token.
+std::optional<Error> problem_of_logprobs(
+    const messages::Generate& message,
+    std::int64_t prompt_len,
+    const messages::SchedulerHello& replica
+) {
+    const messages::LogprobOptions& options = message.logprobs;
+    const bool is_wide = options.top > messages::kWideTopLogprobs;
+    if (is_wide && options.top > replica.vocab_size) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "logprobs.top is {}; the model has {} tokens",
+            options.top,
+            replica.vocab_size
+        );
+    }
+    if (options.prompt_start >= 0) {
+        const std::int64_t num_scored =
+            std::max<std::int64_t>(0, prompt_len - options.prompt_start);
+        if (auto fits = check_logprob_bytes("prompt", num_scored, options); !fits)
+            return fits.error();
+    }
+    if (!is_wide) return std::nullopt;
+    const std::int64_t num_output =
+        message.sampling.max_new_tokens.value_or(replica.context_len - prompt_len);
+    auto fits = check_logprob_bytes("output", num_output, options);
+    return fits ? std::nullopt : std::optional(fits.error());
+}
+
+}  // namespace
 
 // What is wrong with it that decode() cannot know, but for its prompt.
 std::optional<Error> Doors::problem_of(const messages::Generate& message) const {
@@ -41,6 +96,7 @@ std::optional<Error> Doors::problem_of(const messages::Generate& message) const 
             messages::kStopTokensMax - 1
         );
     }
+    if (auto error = problem_of_bans(message.sampling)) return error;
     if (auto error = problem_of_ids("logprobs.ids", message.logprobs.ids)) return error;
     if (message.input_ids) return problem_of_prompt(message, *message.input_ids);
     return std::nullopt;
@@ -85,27 +141,29 @@ std::optional<Error> Doors::problem_of_prompt(
             replica.context_len
         );
     }
-    if (message.logprobs.prompt_start >= 0) {
-        constexpr std::int64_t kBytesPerNumber = 5;
-        const auto num_ids = static_cast<std::int64_t>(message.logprobs.ids.size());
-        const std::int64_t num_scored =
-            std::max<std::int64_t>(0, prompt_len - message.logprobs.prompt_start);
-        const std::int64_t num_bytes =
-            num_scored * (1 + 2 * message.logprobs.top + num_ids) * kBytesPerNumber;
-        if (num_bytes > kPromptLogprobBytesMax) {
-            return make_error(
-                ErrorCode::kTooLarge,
-                "logprobs of {} prompt tokens with top {} and {} ids take {} bytes; a reply holds "
-                "{}",
-                num_scored,
-                message.logprobs.top,
-                num_ids,
-                num_bytes,
-                kPromptLogprobBytesMax
-            );
-        }
+    return problem_of_logprobs(message, prompt_len, replica);
+}
+
+// Bans name tokens of the model.
+std::optional<Error> Doors::problem_of_bans(const messages::SamplingParams& sampling) const {
+    if (auto error = problem_of_ids("sampling.allowed_token_ids", sampling.allowed_token_ids))
+        return error;
+    for (const std::vector<TokenId>& sequence : sampling.bad_tokens) {
+        if (auto error = problem_of_ids("sampling.bad_tokens", sequence)) return error;
     }
     return std::nullopt;
+}
+
+// Those of the request's bad words, beside what it gave itself.
+Result<> Doors::add_bad_tokens(
+    messages::SamplingParams& sampling, std::vector<std::vector<TokenId>> sequences
+) const {
+    if (sequences.empty()) return Ok{};
+    std::ranges::move(sequences, std::back_inserter(sampling.bad_tokens));
+    if (const auto problem = messages::invalid(sampling))
+        return make_error(ErrorCode::kInvalidArgument, "sampling: {}", *problem);
+    if (auto error = problem_of_bans(sampling)) return *std::move(error);
+    return Ok{};
 }
 
 // What ends an output unless a request says otherwise, ascending: the model's, and the

@@ -134,9 +134,10 @@ void Doors::job_done(TextDone done) {
     }
     OpenRequest* request = requests_.find(done.id);
     if (request == nullptr) return;  // ended meanwhile
-    const Result<> sent =
-        done.error ? Result<>(*done.error)
-                   : dispatch(*request, std::move(request->generate), std::move(done.ids));
+    Result<> sent = done.error
+                        ? Result<>(*done.error)
+                        : add_bad_tokens(request->generate.sampling, std::move(done.bad_tokens));
+    if (sent) sent = dispatch(*request, std::move(request->generate), std::move(done.ids));
     if (!sent) refuse_request(*request, sent.error());
 }
 

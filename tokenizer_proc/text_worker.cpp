@@ -17,15 +17,56 @@ std::chrono::nanoseconds thread_time() {
     return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
+// The tokens of each word at the start of a text, and after a space where that makes another first
+// token and no more of them.
+// Source: vLLM, vllm/sampling_params.py: SamplingParams.update_from_tokenizer.
+Result<std::vector<std::vector<TokenId>>> encode_bad_words(
+    const text::Tokenizer& tokenizer,
+    const std::vector<std::string>& words,
+    const Interrupt& interrupt
+) {
+    std::vector<std::vector<TokenId>> sequences;
+    for (const std::string& word : words) {
+        const std::string bare = word.substr(word.find_first_not_of(" \t\n\v\f\r"));
+        ASSIGN_OR_RETURN(
+            std::vector<TokenId> first, tokenizer.encode(bare, text::AddSpecial::kNo, interrupt)
+        );
+        ASSIGN_OR_RETURN(
+            std::vector<TokenId> later,
+            tokenizer.encode(" " + bare, text::AddSpecial::kNo, interrupt)
+        );
+        if (first.empty()) {
+            return make_error(
+                ErrorCode::kInvalidArgument, "bad_words has '{}', which has no tokens", word
+            );
+        }
+        const bool is_other = later.size() == first.size() && later.front() != first.front();
+        sequences.push_back(std::move(first));
+        if (is_other) sequences.push_back(std::move(later));
+    }
+    return sequences;
+}
+
 }  // namespace
 
 std::size_t bytes_of(const TextJob& job) {
     if (job.chat) return job.chat->chat.variables.size() + job.chat->chat.chat_template.size();
-    return job.text ? job.text->size() : job.ids.size() * sizeof(TokenId);
+    std::size_t bytes = job.text ? job.text->size() : job.ids.size() * sizeof(TokenId);
+    for (const std::string& word : job.bad_words) bytes += 2 * (word.size() + 1);  // in two forms
+    return bytes;
 }
 
 TextDone run_job(const text::Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt) {
     TextDone done{.id = job.id, .ids = std::move(job.ids)};
+    if (!job.bad_words.empty()) {
+        auto sequences = encode_bad_words(tokenizer, job.bad_words, interrupt);
+        if (!sequences) {
+            done.error = sequences.error();
+            return done;
+        }
+        done.bad_tokens = *std::move(sequences);
+        if (!job.text) return done;
+    }
     if (job.chat) {
         const std::time_t seconds = std::time(nullptr);
         std::tm now{};

@@ -36,13 +36,15 @@ struct ChatJob {
     Chat chat{};
 };
 
-// Render `chat` and encode it, encode `text`, or decode `ids`.
+// Render `chat` and encode it, encode `text`, or decode `ids`; or, where there are bad words,
+// encode them and leave the ids as they are.
 struct TextJob {
     JobId id{};
     std::vector<std::string> client{};  // whose it is (FairQueue); the first is the connection
     std::optional<ChatJob> chat{};
     std::optional<std::string> text{};
     std::vector<TokenId> ids{};
+    std::vector<std::string> bad_words{};
     text::AddSpecial add_special = text::AddSpecial::kYes;
     text::SkipSpecial skip_special = text::SkipSpecial::kNo;
     bool wants_text = false;   // also decode what was encoded
@@ -52,6 +54,7 @@ struct TextJob {
 struct TextDone {
     JobId id{};
     std::vector<TokenId> ids{};
+    std::vector<std::vector<TokenId>> bad_tokens{};  // of the bad words
     std::string text{};
     std::vector<std::string> texts{};  // of each token, if asked for
     std::optional<Error> error{};

@@ -22,7 +22,6 @@ constexpr std::string_view kNoGrammars = "there are no grammars";
 constexpr std::string_view kTextAlone = "the model is of text alone";
 constexpr std::string_view kNoAdapters = "no adapters are loaded";
 constexpr std::string_view kNotKept = "the engine does not keep them";
-constexpr std::string_view kNoMask = "tokens are not masked; logit_bias may do";
 constexpr std::string_view kNoCode = "code is not run";
 constexpr std::string_view kNoThinking = "thinking is not told from other output";
 constexpr std::string_view kOneEngine = "one engine prefills and decodes";
@@ -38,8 +37,6 @@ constexpr std::array kUnsupported{
     Unsupported{"guided_choice", kNoGrammars},
     Unsupported{"guided_grammar", kNoGrammars},
     Unsupported{"stop_regex", "stop texts are plain"},
-    Unsupported{"allowed_token_ids", kNoMask},
-    Unsupported{"bad_words", kNoMask},
     Unsupported{"custom_logit_processor", kNoCode},
     Unsupported{"logits_processors", kNoCode},
     Unsupported{"use_beam_search", "samples are drawn once each"},
@@ -154,6 +151,18 @@ void read_sampling(FieldReader& fields, messages::SamplingParams& params) {
     fields.read("skip_special_tokens", params.skip_special_tokens);
     fields.read("spaces_between_special_tokens", params.spaces_between_special_tokens);
     read_logit_bias(fields, params.logit_bias);
+    fields.read("allowed_token_ids", params.allowed_token_ids);
+    if (fields.has("allowed_token_ids") && params.allowed_token_ids.empty())
+        fields.fail("allowed_token_ids", "a list of token ids, one at least");
+    fields.read("bad_words", params.bad_words);
+}
+
+void refuse_bans(FieldReader& fields) {
+    for (const std::string_view name : {"allowed_token_ids", "bad_words"}) {
+        const Json* given = fields.find(name);
+        if (given != nullptr && !asks_for_nothing(*given))
+            fields.refuse(name, "its place is in sampling_params");
+    }
 }
 
 void refuse_unsupported(FieldReader& fields) {

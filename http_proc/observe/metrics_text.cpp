@@ -256,8 +256,9 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
         std::string_view vllm;
         std::string_view help;
         const Histogram& histogram;
+        std::string_view sglang_label{};
     };
-    const std::array<Named, 7> all{{
+    const std::array<Named, 10> all{{
         {"sglang:time_to_first_token_seconds",
          "vllm:time_to_first_token_seconds",
          "Of streamed requests of this front end.",
@@ -270,6 +271,19 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
          "vllm:e2e_request_latency_seconds",
          "Of requests of this front end.",
          requests.whole_request},
+        {"sglang:queue_time_seconds",
+         "vllm:request_queue_time_seconds",
+         "Of requests of this front end, until the scheduler first admitted them.",
+         requests.queue},
+        {"sglang:per_stage_req_latency_seconds",
+         "vllm:request_prefill_time_seconds",
+         "Of requests of this front end, from their admission to their first token.",
+         requests.prefill,
+         ",stage=\"prefill_forward\""},
+        {"",  // SGLang has none
+         "vllm:request_inference_time_seconds",
+         "Of requests of this front end, from their admission to their last token.",
+         requests.inference},
         {"sglang:request_decode_time_seconds",
          "vllm:request_decode_time_seconds",
          "Of streamed requests of this front end, from the first token to the last.",
@@ -290,8 +304,10 @@ void write_requests(Writer& out, std::string_view model, const RequestMetrics& r
     const std::string for_sglang = fmt::format("model_name=\"{}\",engine_type=\"unified\"", model);
     const std::string for_vllm = fmt::format("model_name=\"{}\",engine=\"0\"", model);
     for (const Named& one : all) {
-        out.metric(one.sglang, "histogram", one.help);
-        out.histogram(for_sglang, one.histogram);
+        if (!one.sglang.empty()) {
+            out.metric(one.sglang, "histogram", one.help);
+            out.histogram(for_sglang + std::string(one.sglang_label), one.histogram);
+        }
         out.metric(one.vllm, "histogram", one.help);
         out.histogram(for_vllm, one.histogram);
     }

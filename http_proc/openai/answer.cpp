@@ -26,7 +26,7 @@ std::string OpenAiAnswer::rid_of(std::size_t index) const {
 
 Prompt OpenAiAnswer::prompt() const {
     Prompt prompt{.request = options.request(), .num_samples = options.n};
-    prompt.request.logprobs = logprobs;
+    prompt.request.logprobs = logprobs.asked;
     return prompt;
 }
 
@@ -45,15 +45,19 @@ void OpenAiAnswer::write_usage_event(
     stream.end_event();
 }
 
-messages::LogprobOptions logprob_options(
-    const OpenAiOptions& options, bool is_enabled, std::int64_t top
+ShownLogprobs shown_logprobs(
+    const OpenAiOptions& options, bool is_enabled, std::int64_t top, std::int64_t vocab_size
 ) {
-    messages::LogprobOptions logprobs;
-    logprobs.mode = options.logprobs_mode;
-    logprobs.enabled = is_enabled || options.prompt_logprobs;
-    logprobs.top = std::max(top, options.prompt_logprobs.value_or(0));
-    if (options.prompt_logprobs) logprobs.prompt_start = 0;
-    return logprobs;
+    const auto all_of = [&](std::int64_t num) { return num == kAllLogprobs ? vocab_size : num; };
+    ShownLogprobs shown;
+    shown.output_top = all_of(top);
+    shown.prompt_top = all_of(options.prompt_logprobs.value_or(0));
+    messages::LogprobOptions& asked = shown.asked;
+    asked.mode = options.logprobs_mode;
+    asked.enabled = is_enabled || options.prompt_logprobs;
+    asked.top = std::max(shown.output_top, shown.prompt_top);
+    if (options.prompt_logprobs) asked.prompt_start = 0;
+    return shown;
 }
 
 Response openai_refusal(const Error& error) {

@@ -18,7 +18,7 @@ namespace pitstop::http {
 
 struct OpenAiAnswer {
     OpenAiOptions options{};
-    messages::LogprobOptions logprobs{};
+    ShownLogprobs logprobs{};
     std::string answer_id{};
     std::string model{};
     std::int64_t created = 0;
@@ -32,7 +32,7 @@ struct OpenAiAnswer {
 
     [[nodiscard]] bool is_streamed() const { return options.is_streamed; }
     [[nodiscard]] bool wants_texts() const {
-        return logprobs.enabled && !options.shows_tokens_as_ids;
+        return logprobs.asked.enabled && !options.shows_tokens_as_ids;
     }
     [[nodiscard]] TokenNames token_names() const { return {texts, options.shows_tokens_as_ids}; }
     [[nodiscard]] std::string rid_of(std::size_t index) const;
@@ -46,8 +46,9 @@ struct OpenAiAnswer {
 };
 
 // If `is_enabled`, the route's own field asks for output tokens' logprobs, with the `top` of them.
-[[nodiscard]] messages::LogprobOptions logprob_options(
-    const OpenAiOptions& options, bool is_enabled, std::int64_t top
+// -1 is the whole vocabulary.
+[[nodiscard]] ShownLogprobs shown_logprobs(
+    const OpenAiOptions& options, bool is_enabled, std::int64_t top, std::int64_t vocab_size
 );
 
 // Errors as OpenAI's routes answer them: a rid in use is the caller's mistake.

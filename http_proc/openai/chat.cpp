@@ -89,7 +89,9 @@ Chat::Chat(Exchange& exchange, OpenAiChat call)
       has_logprobs(call.has_logprobs),
       wants_prompt_text(call.wants_prompt_text),
       takes_one_call(call.takes_one_call) {
-    logprobs = logprob_options(options, has_logprobs, call.top_logprobs);
+    logprobs = shown_logprobs(
+        options, has_logprobs, call.top_logprobs, exchange.tree().hello().vocab_size
+    );
     if (call.has_tools) tool_format = exchange.server().options().tool_format;
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;

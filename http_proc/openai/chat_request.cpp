@@ -97,11 +97,10 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     fields.read("echo", is_echoed);
     if (adds_special) fields.refuse("add_special_tokens", "the chat template has them");
     if (is_echoed) fields.refuse("echo", "the answer is the assistant's turn alone");
-    if (call.top_logprobs < 0 || call.top_logprobs > messages::kTopLogprobsMax)
-        fields.fail("top_logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
-    if (call.top_logprobs > 0 && !call.has_logprobs)
+    check_top_logprobs(fields, "top_logprobs", call.top_logprobs);
+    if (call.top_logprobs != 0 && !call.has_logprobs)
         fields.refuse("top_logprobs", "logprobs is not true");
-    if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
+    if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
     if (fields.has("input_ids")) fields.read("input_ids", call.input_ids.emplace());
     bool takes_many = true;

@@ -10,9 +10,20 @@
 namespace pitstop::http {
 namespace {
 
+// Of the i-th of parts of `count` entries.
 template <class T>
 std::span<const T> part_of(const std::vector<T>& values, std::size_t i, std::size_t count) {
     return std::span(values).subspan(i * count, count);
+}
+
+// A tree that does not tell the rank gives none.
+std::optional<std::int64_t> rank_of(const std::vector<std::int32_t>& ranks, std::size_t i) {
+    if (i >= ranks.size() || ranks[i] < 1) return std::nullopt;
+    return ranks[i];
+}
+
+std::size_t num_shown(std::int64_t num_top, const messages::LogprobOptions& options) {
+    return static_cast<std::size_t>(std::min(num_top, options.top));
 }
 
 std::int64_t num_characters(std::string_view text) {
@@ -23,21 +34,18 @@ std::int64_t num_characters(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::int64_t> TokenLogprob::rank() const {
-    const auto place = std::ranges::find(top_ids, id);
-    if (place == top_ids.end()) return std::nullopt;
-    return place - top_ids.begin() + 1;
-}
-
 TokenLogprob output_logprob(
-    const messages::OutputChunk& chunk, std::size_t i, const messages::LogprobOptions& options
+    const messages::OutputChunk& chunk, std::size_t i, const ShownLogprobs& shown
 ) {
+    const messages::LogprobOptions& options = shown.asked;
+    const std::size_t num = num_shown(shown.output_top, options);
     const auto num_top = static_cast<std::size_t>(options.top);
     return {
         .id = chunk.tokens[i],
         .logprob = chunk.logprobs[i],
-        .top_ids = part_of(chunk.top_ids, i, num_top),
-        .top_logprobs = part_of(chunk.top_logprobs, i, num_top),
+        .rank = rank_of(chunk.ranks, i),
+        .top_ids = part_of(chunk.top_ids, i, num_top).first(num),
+        .top_logprobs = part_of(chunk.top_logprobs, i, num_top).first(num),
         .asked_ids = options.ids,
         .asked_logprobs = part_of(chunk.ids_logprobs, i, options.ids.size())};
 }
@@ -46,15 +54,18 @@ TokenLogprob prompt_logprob(
     const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
     std::size_t i,
-    const messages::LogprobOptions& options
+    const messages::LogprobOptions& options,
+    std::int64_t num_top_shown
 ) {
     const auto start = static_cast<std::size_t>(prompt.start);
     TokenLogprob position{.id = ids[i]};
     if (i < start || i - start >= prompt.logprobs.size()) return position;
     const auto num_top = static_cast<std::size_t>(options.top);
+    const std::size_t num = num_shown(num_top_shown, options);
     position.logprob = prompt.logprobs[i - start];
-    position.top_ids = part_of(prompt.top_ids, i - start, num_top);
-    position.top_logprobs = part_of(prompt.top_logprobs, i - start, num_top);
+    position.rank = rank_of(prompt.ranks, i - start);
+    position.top_ids = part_of(prompt.top_ids, i - start, num_top).first(num);
+    position.top_logprobs = part_of(prompt.top_logprobs, i - start, num_top).first(num);
     position.asked_ids = options.ids;
     position.asked_logprobs = part_of(prompt.ids_logprobs, i - start, options.ids.size());
     return position;
@@ -105,7 +116,7 @@ void CompletionLogprobs::write(JsonWriter& json) const {
 void write_logprob_entries(
     JsonWriter& json,
     const messages::OutputChunk& chunk,
-    const messages::LogprobOptions& options,
+    const ShownLogprobs& shown,
     const TokenNames& names
 ) {
     const auto begin_entry = [&](TokenId id, float logprob) {
@@ -116,7 +127,7 @@ void write_logprob_entries(
         json.end_array();
     };
     for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
-        const TokenLogprob position = output_logprob(chunk, i, options);
+        const TokenLogprob position = output_logprob(chunk, i, shown);
         begin_entry(position.id, *position.logprob);
         json.key("top_logprobs").begin_array();
         for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
@@ -131,12 +142,12 @@ void write_prompt_logprobs(
     JsonWriter& json,
     const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
-    const messages::LogprobOptions& options,
+    const ShownLogprobs& shown,
     const TokenNames& names
 ) {
     json.begin_array();
     for (std::size_t i = 0; i < ids.size(); ++i) {
-        const TokenLogprob position = prompt_logprob(prompt, ids, i, options);
+        const TokenLogprob position = prompt_logprob(prompt, ids, i, shown.asked, shown.prompt_top);
         if (!position.logprob) {
             json.null();
             continue;
@@ -148,7 +159,9 @@ void write_prompt_logprobs(
             rank ? json.integer(*rank) : json.null();
             json.key("decoded_token").string(names.of(id)).end_object();
         };
-        if (!position.rank()) show(position.id, *position.logprob, std::nullopt);
+        const bool is_top =
+            std::ranges::find(position.top_ids, position.id) != position.top_ids.end();
+        if (!is_top) show(position.id, *position.logprob, position.rank);
         for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
             show(position.top_ids[k], position.top_logprobs[k], static_cast<std::int64_t>(k) + 1);
         }

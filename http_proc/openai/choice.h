@@ -16,29 +16,36 @@
 
 namespace pitstop::http {
 
+// What the tree is asked for, and how many of the top tokens each part of the answer shows of it.
+struct ShownLogprobs {
+    messages::LogprobOptions asked{};
+    std::int64_t output_top = 0;
+    std::int64_t prompt_top = 0;
+};
+
 // Describes one position: a token and the most probable ones there.
 struct TokenLogprob {
     TokenId id{};
-    std::optional<float> logprob{};  // the first token of a prompt has none
+    std::optional<float> logprob{};      // the first token of a prompt has none
+    std::optional<std::int64_t> rank{};  // its place in the vocabulary, from 1
     std::span<const TokenId> top_ids{};
     std::span<const float> top_logprobs{};
     std::span<const TokenId> asked_ids{};  // logprob_token_ids
     std::span<const float> asked_logprobs{};
-
-    // Returns its place among the vocabulary, from 1, where it is among `top_ids`.
-    [[nodiscard]] std::optional<std::int64_t> rank() const;
 };
 
 // Describes position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
 [[nodiscard]] TokenLogprob output_logprob(
-    const messages::OutputChunk& chunk, std::size_t i, const messages::LogprobOptions& options
+    const messages::OutputChunk& chunk, std::size_t i, const ShownLogprobs& shown
 );
-// Describes prompt token `i`; without a logprob where none was computed.
+// Describes prompt token `i`, with `num_top` of the top tokens; without a logprob where none was
+// computed.
 [[nodiscard]] TokenLogprob prompt_logprob(
     const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
     std::size_t i,
-    const messages::LogprobOptions& options
+    const messages::LogprobOptions& options,
+    std::int64_t num_top
 );
 
 // Shows tokens: as their text, or as "token_id:7".
@@ -74,7 +81,7 @@ class CompletionLogprobs {
 void write_logprob_entries(
     JsonWriter& json,
     const messages::OutputChunk& chunk,
-    const messages::LogprobOptions& options,
+    const ShownLogprobs& shown,
     const TokenNames& names
 );
 
@@ -83,7 +90,7 @@ void write_prompt_logprobs(
     JsonWriter& json,
     const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
-    const messages::LogprobOptions& options,
+    const ShownLogprobs& shown,
     const TokenNames& names
 );
 

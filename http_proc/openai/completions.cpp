@@ -40,7 +40,9 @@ struct Completion : OpenAiAnswer {
 
     static Result<Completion> parse(Exchange& exchange);
     static Response refusal(const Error& error) { return openai_refusal(error); }
-    bool shows_prompt_ids() const { return options.wants_prompt_ids || logprobs.prompt_start >= 0; }
+    bool shows_prompt_ids() const {
+        return options.wants_prompt_ids || logprobs.asked.prompt_start >= 0;
+    }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t prompt, const messages::Generate& request);
 
@@ -63,9 +65,11 @@ Result<Completion> Completion::parse(Exchange& exchange) {
     RETURN_IF_ERROR(check_model(exchange, call.options.model));
     Completion answer(exchange, call);
     const OpenAiOptions& options = answer.options;
-    answer.logprobs = logprob_options(options, answer.has_logprobs, call.logprobs.value_or(0));
-    if (call.logprobs) answer.logprobs.ids = options.logprob_ids;
-    if (call.is_echoed && call.logprobs) answer.logprobs.prompt_start = 0;
+    answer.logprobs = shown_logprobs(
+        options, answer.has_logprobs, call.logprobs.value_or(0), exchange.tree().hello().vocab_size
+    );
+    if (call.logprobs) answer.logprobs.asked.ids = options.logprob_ids;
+    if (call.is_echoed && call.logprobs) answer.logprobs.asked.prompt_start = 0;
     for (OpenAiPrompt& given : call.prompts) {
         Prompt prompt = answer.prompt();
         if (call.is_echoed || answer.shows_prompt_ids()) prompt.num_kept = options.n;
@@ -108,7 +112,11 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, messages::Out
             const messages::PromptLogprobs none;
             for (std::size_t i = 0; i < choice.prompt_ids.size(); ++i) {
                 written.add(prompt_logprob(
-                    chunk.prompt ? *chunk.prompt : none, choice.prompt_ids, i, logprobs
+                    chunk.prompt ? *chunk.prompt : none,
+                    choice.prompt_ids,
+                    i,
+                    logprobs.asked,
+                    logprobs.output_top
                 ));
             }
         }

@@ -70,12 +70,8 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     std::int64_t best_of = options.n;
     fields.read("best_of", best_of);
     if (best_of != options.n) fields.refuse("best_of", "every sample is returned");
-    const auto is_count = [](const std::optional<std::int64_t>& k) {
-        return !k || (*k >= 0 && *k <= messages::kTopLogprobsMax);
-    };
-    if (!is_count(call.logprobs))
-        fields.fail("logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
-    if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
+    check_top_logprobs(fields, "logprobs", call.logprobs);
+    if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
     if (options.is_streamed && call.is_echoed && call.logprobs)
         fields.refuse("echo", "a stream carries no logprobs of the prompt");

@@ -4,12 +4,22 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cmath>
+
 namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::json;
 
 }  // namespace
+
+void check_top_logprobs(
+    FieldReader& fields, std::string_view name, const std::optional<std::int64_t>& num
+) {
+    if (!num || *num == kAllLogprobs || (*num >= 0 && *num <= messages::kTopLogprobsMax)) return;
+    fields.fail(name, fmt::format("[0, {}], or -1: all", messages::kTopLogprobsMax));
+}
 
 messages::Generate OpenAiOptions::request() const {
     messages::Generate request;
@@ -37,9 +47,12 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     fields.read("n", options.n);
     if (!fields.error() && (options.n < 1 || options.n > kOpenAiSamplesMax))
         fields.fail("n", fmt::format("[1, {}]", kOpenAiSamplesMax));
-    if (!fields.error() && options.prompt_logprobs &&
-        (*options.prompt_logprobs < 0 || *options.prompt_logprobs > messages::kTopLogprobsMax))
-        fields.fail("prompt_logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
+    if (!fields.error()) check_top_logprobs(fields, "prompt_logprobs", options.prompt_logprobs);
+    // SGLang's own routes take any finite bias.
+    constexpr double kBiasMax = 100;
+    const auto is_accepted = [](const auto& entry) { return std::abs(entry.second) <= kBiasMax; };
+    if (!std::ranges::all_of(params.logit_bias, is_accepted))
+        fields.fail("logit_bias", "an object from token ids to numbers in [-100, 100]");
 }
 
 void read_openai_options(FieldReader& fields, OpenAiOptions& options) {

@@ -42,6 +42,12 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options);
 // where there is no max_tokens.
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options);
 
+// Checks that a number of top logprobs is one, of those that `accepted` names, or kAllLogprobs.
+inline constexpr std::int64_t kAllLogprobs = -1;  // vLLM's word for the whole vocabulary
+void check_top_logprobs(
+    FieldReader& fields, std::string_view name, const std::optional<std::int64_t>& num
+);
+
 inline constexpr std::int64_t kOpenAiSamplesMax = 1024;
 
 }  // namespace pitstop::http

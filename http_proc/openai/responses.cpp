@@ -3,7 +3,7 @@
 // kept: a conversation comes whole with each request.
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
-#include "http_proc/openai/choice.h"
+#include "http_proc/openai/answer.h"
 #include "http_proc/openai/response_output.h"
 #include "http_proc/openai/responses_request.h"
 #include "http_proc/openai/routes.h"
@@ -42,18 +42,19 @@ struct ResponseAnswer : ChatAnswer {
     bool has_begun = false;  // a stream's first event is written
     std::int64_t next_event = 0;
     ResponseOutput output{};
-    messages::LogprobOptions logprobs{};
+    ShownLogprobs logprobs{};
 
     ResponseAnswer(Exchange& exchange, OpenAiResponses given)
         : ChatAnswer(exchange, std::move(given.call), "resp_"), shown(std::move(given.shown)) {
         for (const auto& [name, json] : shown) prompts.front().kept_bytes += json.size();
         if (!given.top_logprobs) return;
         messages::LogprobOptions& asked = prompts.front().request.logprobs;
+        const bool is_all = *given.top_logprobs == kAllLogprobs;
         asked.enabled = true;
-        asked.top = *given.top_logprobs;
-        logprobs = asked;
+        asked.top = is_all ? exchange.tree().hello().vocab_size : *given.top_logprobs;
+        logprobs = {.asked = asked, .output_top = asked.top};
     }
-    [[nodiscard]] bool wants_texts() const { return logprobs.enabled; }
+    [[nodiscard]] bool wants_texts() const { return logprobs.asked.enabled; }
 
     static Result<ResponseAnswer> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
@@ -78,7 +79,7 @@ struct ResponseAnswer : ChatAnswer {
 // Those of the chunk's tokens, as JSON objects with commas between.
 std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) const {
     JsonWriter json;
-    if (logprobs.enabled)
+    if (logprobs.asked.enabled)
         write_logprob_entries(json, chunk, logprobs, TokenNames(texts, /*as_ids=*/false));
     return json.take();
 }

@@ -1,6 +1,7 @@
 #include "http_proc/openai/responses_request.h"
 
 #include "http_proc/format/common_fields.h"
+#include "http_proc/openai/options.h"
 #include "http_proc/openai/responses_items.h"
 
 #include <fmt/format.h>
@@ -65,8 +66,7 @@ void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
     std::int64_t num_top = 0;
     fields.read("top_logprobs", num_top);
     read_logprobs_mode(fields, responses.call.request.logprobs.mode);
-    if (num_top < 0 || num_top > messages::kTopLogprobsMax)
-        fields.fail("top_logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
+    check_top_logprobs(fields, "top_logprobs", num_top);
     if (num_top != 0 && !is_included)
         fields.refuse("top_logprobs", "include has no message.output_text.logprobs");
     if (!is_included) return;

@@ -19,6 +19,8 @@ std::size_t bytes_of(const messages::Generate& prompt) {
     for (const std::string& stop : params.stop) bytes += sizeof stop + stop.size();
     bytes += params.stop_token_ids.size() * sizeof(TokenId);
     bytes += params.logit_bias.size() * kMapNodeBytes;
+    bytes += params.allowed_token_ids.size() * sizeof(TokenId);
+    for (const std::string& word : params.bad_words) bytes += sizeof word + word.size();
     return bytes + prompt.logprobs.ids.size() * sizeof(TokenId);
 }
 

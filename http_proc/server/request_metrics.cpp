@@ -16,6 +16,26 @@ constexpr std::array kBetweenBounds{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0
 constexpr std::array kWholeBounds{0.01, 0.05, 0.1,   0.3,   0.5,   0.8,   1.0,    1.5,
                                   2.0,  2.5,  5.0,   10.0,  15.0,  20.0,  30.0,   40.0,
                                   50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+constexpr std::array kQueueBounds{
+    0.0,
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    1920.0};
 constexpr std::array kTokenBounds{
     1.0,
     2.0,
@@ -54,6 +74,9 @@ RequestMetrics::RequestMetrics()
     : first_token(kFirstTokenBounds),
       between_tokens(kBetweenBounds),
       whole_request(kWholeBounds),
+      queue(kQueueBounds),
+      prefill(kFirstTokenBounds),
+      inference(kWholeBounds),
       decode(kWholeBounds),
       per_output_token(kBetweenBounds),
       prompt_tokens(kTokenBounds),
@@ -84,7 +107,14 @@ void RequestClock::chunk(
             metrics.per_output_token.add(decode / static_cast<double>(num_tokens_ - 1));
     }
     metrics.output_tokens.add(static_cast<double>(num_tokens_));
-    if (chunk.counts) metrics.prompt_tokens.add(static_cast<double>(chunk.counts->prompt_tokens));
+    if (!chunk.counts) return;
+    const messages::RequestCounts& counts = *chunk.counts;
+    metrics.prompt_tokens.add(static_cast<double>(counts.prompt_tokens));
+    if (counts.completion_tokens == 0) return;  // it never ran, or was scored alone
+    constexpr double kSecond = 1e6;
+    metrics.queue.add(static_cast<double>(counts.queue_us) / kSecond);
+    metrics.prefill.add(static_cast<double>(counts.prefill_us) / kSecond);
+    metrics.inference.add(static_cast<double>(counts.prefill_us + counts.decode_us) / kSecond);
 }
 
 }  // namespace pitstop::http

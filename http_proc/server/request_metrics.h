@@ -41,6 +41,11 @@ struct RequestMetrics {
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;
+    // These are as the scheduler measured them, of requests that ran: until it was first admitted,
+    // from there to its first token, and to its last.
+    Histogram queue;
+    Histogram prefill;
+    Histogram inference;
     // These are likewise of streamed requests: from the first token to the last, and that by each
     // after it.
     Histogram decode;

@@ -44,6 +44,8 @@ constexpr auto kSamplingNames = std::to_array<std::string_view>({
     "stream_interval",
     "sampling_seed",
     "max_thinking_tokens",
+    "allowed_token_ids",
+    "bad_words",
     "temp_last",
     "is_normalized",
 });
@@ -342,6 +344,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
     FieldReader fields(json);
     refuse_unsupported(fields);
+    refuse_bans(fields);
     if (const Json* id = fields.find("session_id"); id != nullptr && *id != "")
         fields.refuse("session_id", "there are no sessions");
     if (fields.error()) return *fields.error();

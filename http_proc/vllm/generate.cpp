@@ -70,8 +70,10 @@ VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
       has_logprobs(call.logprobs.has_value()),
       shows_text(call.shows_text) {
     options.shows_tokens_as_ids = !shows_text;
-    logprobs = logprob_options(options, has_logprobs, call.logprobs.value_or(0));
-    if (has_logprobs) logprobs.ids = options.logprob_ids;
+    logprobs = shown_logprobs(
+        options, has_logprobs, call.logprobs.value_or(0), exchange.tree().hello().vocab_size
+    );
+    if (has_logprobs) logprobs.asked.ids = options.logprob_ids;
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;
     if (options.n == 1) only.request.rid = answer_id;
@@ -97,14 +99,14 @@ void VllmAnswer::write_logprobs(JsonWriter& json, const messages::OutputChunk& c
     for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
         const TokenLogprob position = output_logprob(chunk, i, logprobs);
         json.begin_object();
-        write_entry(json, position.id, *position.logprob, position.rank());
+        write_entry(json, position.id, *position.logprob, position.rank);
         json.key("top_logprobs").begin_array();
         const auto show = [&](TokenId id, float logprob, std::optional<std::int64_t> rank) {
             json.begin_object();
             write_entry(json, id, logprob, rank);
             json.end_object();
         };
-        show(position.id, *position.logprob, position.rank());  // the sampled one is first
+        show(position.id, *position.logprob, position.rank);  // the sampled one is first
         for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
             if (position.top_ids[k] == position.id) continue;
             show(position.top_ids[k], position.top_logprobs[k], static_cast<std::int64_t>(k) + 1);

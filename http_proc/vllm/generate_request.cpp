@@ -34,6 +34,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     if (fields.error()) return *fields.error();
 
     // The top has what is about the answer, sampling_params what is about the tokens.
+    refuse_bans(fields);
     read_openai_options(fields, options);
     options.priority = -options.priority;  // vLLM's lower is first
     options.sampling = {};
@@ -45,13 +46,11 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     read_logprobs_mode(sampling, options.logprobs_mode);
     bool detokenizes = true;
     sampling.read("detokenize", detokenizes);
-    if (!sampling.error() && call.logprobs &&
-        (*call.logprobs < 0 || *call.logprobs > messages::kTopLogprobsMax))
-        sampling.fail("logprobs", fmt::format("[0, {}]", messages::kTopLogprobsMax));
+    if (!sampling.error()) check_top_logprobs(sampling, "logprobs", call.logprobs);
     if (sampling.error()) return *sampling.error();
     read_output_mode(fields, call);
     if (call.shows_text && !detokenizes) fields.refuse("output_mode", "detokenize is false");
-    if (options.is_streamed && options.prompt_logprobs.value_or(0) > 0)
+    if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
     if (fields.error()) return *fields.error();
     if (auto problem = messages::invalid(options.sampling))

@@ -47,6 +47,8 @@ Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> log
     json["stop_token_ids"] = Json::array();
     for (const TokenId id : params.stop_token_ids) json["stop_token_ids"].push_back(raw(id));
     for (const auto& [id, bias] : params.logit_bias) json["logit_bias"][std::to_string(id)] = bias;
+    if (!params.bad_words.empty()) json["bad_words"] = params.bad_words;
+    for (const TokenId id : params.allowed_token_ids) json["allowed_token_ids"].push_back(raw(id));
     if (params.max_new_tokens) json["max_tokens"] = *params.max_new_tokens;
     if (params.seed) json["seed"] = *params.seed;
     if (logprobs) json["logprobs"] = *logprobs;

@@ -15,6 +15,7 @@ void attention(const AttentionArgs& args);
 void silu_mul(const SiluMulArgs& args);
 void sample(const SampleArgs& args);
 void softmax_stats(const SoftmaxStatsArgs& args);
+void count_before(const CountBeforeArgs& args);
 void top_logits(const TopLogitsArgs& args);
 void shard_copy(const ShardCopyArgs& args);
 

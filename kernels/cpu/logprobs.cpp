@@ -38,6 +38,20 @@ SoftmaxStats block_stats(const float* logits, std::int64_t n, const Scaling& sca
     return stats;
 }
 
+// How many of n logits are over `value`, or equal to it if `counts_equal`.
+std::int32_t count_over(const float* logits, std::int64_t n, float value, bool counts_equal) {
+    const F32x16 value16 = set1(value);
+    std::int32_t count = 0;
+    for (std::int64_t i = 0; i < n; i += kLanes) {
+        const std::int64_t left = n - i;
+        const F32x16 x = load_up_to(logits + i, left);
+        std::uint32_t found = bits(counts_equal ? ge(x, value16) : gt(x, value16));
+        if (left < kLanes) found &= (1u << left) - 1;
+        count += __builtin_popcount(found);
+    }
+    return count;
+}
+
 // Finds the n best of one row, by insertion: few of V logits get in.
 void top_of_row(
     const float* logits,
@@ -101,6 +115,23 @@ void softmax_stats(const SoftmaxStatsArgs& args) {
             stats = merge(stats, blocks[r * num_blocks + b]);
         args.stats[r] = stats;
     }
+}
+
+void count_before(const CountBeforeArgs& args) {
+    check(args);
+    const std::int64_t V = args.logits.cols;
+    auto picks = [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const LogitPick& pick = args.picks[i];
+            const float* const logits = args.logits.data + pick.row * args.logits.stride;
+            std::int64_t at = std::int64_t{raw(pick.id)} - args.vocab_begin;
+            at = at < 0 ? 0 : at > V ? V : at;  // an equal one counts below it alone
+            args.counts[i] =
+                count_over(logits, at, args.values[i], /*counts_equal=*/true) +
+                count_over(logits + at, V - at, args.values[i], /*counts_equal=*/false);
+        }
+    };
+    for_ranges(args.stream, args.num_picks, grain_of_bytes(V * 4), picks);
 }
 
 void top_logits(const TopLogitsArgs& args) {

@@ -21,6 +21,7 @@ constinit const Ops kOps = {
     .sample = sample,
     .softmax_stats = softmax_stats,
     .pick_logits = pick_logits_ref,  // exact, and a few loads
+    .count_before = count_before,
     .top_logits = top_logits,
     .digest = digest,
     .shard_copy = shard_copy,

@@ -229,7 +229,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"logprobs": True}, "logprobs"),
         ({"return_prompt_text": True}, "return_prompt_text"),
         ({"return_prompt_token_ids": True}, "return_prompt_token_ids"),
-        ({"bad_words": ["no"]}, "bad_words"),
+        ({"bad_words": ["no", " "]}, "bad_words"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs_mode": "raw"}, "logprobs_mode"),
         ({"stream": "maybe"}, "stream"),

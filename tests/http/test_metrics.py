@@ -1,10 +1,12 @@
 """/metrics, and what routers ask of load."""
 
 import re
+import threading
+import time
 
 import pytest
 
-from process_tree import ROOT
+from process_tree import ROOT, wait_until
 
 SAMPLE = re.compile(r'^([a-zA-Z_:][\w:]*)\{((?:[a-zA-Z_]\w*="(?:[^"\\]|\\.)*",?)*)\} (\S+)$')
 
@@ -105,6 +107,37 @@ def test_a_stream_is_timed_token_by_token(http):
     # Tokens that came together with the first one have no time of their own.
     assert 0 <= grown("vllm:inter_token_latency_seconds_count") <= 6
     assert grown("sglang:e2e_request_latency_seconds_count") == 1
+
+
+def test_the_schedulers_times_are_those_of_its_queue_and_its_passes(http, admin):
+    before = samples(http)
+    asked = {"prompt": "Once", "max_tokens": 4, "ignore_eos": True}
+    admin.call("pause_generation", mode="retract")
+    try:
+        thread = threading.Thread(target=http.post, args=("/v1/completions", asked))
+        thread.start()
+        wait_until(lambda: admin.call("status")["replicas"][0]["num_waiting"] == 1, "it to wait")
+        since = time.monotonic()
+        time.sleep(0.2)
+        waited_s = time.monotonic() - since
+    finally:
+        admin.call("continue_generation")
+    thread.join(60)
+    after = samples(http)
+
+    def grown(name, *labels):
+        return value(after, name, *labels) - value(before, name, *labels)
+
+    prefill = 'stage="prefill_forward"'
+    for queue, stage in (("sglang:queue_time_seconds", "sglang:per_stage_req_latency_seconds"),
+                         ("vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds")):  # fmt: skip
+        labels = [prefill] if stage.startswith("sglang") else []
+        assert grown(f"{queue}_count") == grown(f"{stage}_count", *labels) == 1
+        assert grown(f"{queue}_sum") >= waited_s, "the whole pause is the queue's"
+        assert 0 < grown(f"{stage}_sum", *labels) <= grown("vllm:request_inference_time_seconds_sum")
+    whole = grown("vllm:e2e_request_latency_seconds_sum")
+    parts = grown("vllm:request_queue_time_seconds_sum") + grown("vllm:request_inference_time_seconds_sum")
+    assert parts <= whole, "the front end saw all of it"
 
 
 def test_a_histogram_is_cumulative(http):

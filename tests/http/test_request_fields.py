@@ -182,8 +182,6 @@ ABSENT = {
     "lora_path": "a",
     "return_routed_experts": True,
     "return_hidden_states": True,
-    "allowed_token_ids": [1],
-    "bad_words": ["no"],
     "regex": "a*",
     "kv_transfer_params": {"do_remote_prefill": True},
     "bootstrap_room": 7,

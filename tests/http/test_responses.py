@@ -233,7 +233,7 @@ def message_of(*parts):
         ({"parallel_tool_calls": "some"}, "parallel_tool_calls"),
         ({"n": 2}, "n"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"bad_words": ["no"]}, "bad_words"),
+        ({"bad_words": ["no", " "]}, "bad_words"),
         ({"chat_template": "{{ raise_exception('no way') }}"}, "no way"),
     ],
 )

@@ -69,6 +69,23 @@ TEST(RequestClock, OfAWholeAnswerOnlyTheEndIsSeen) {
     EXPECT_DOUBLE_EQ(metrics.output_tokens.sum(), 5);
 }
 
+TEST(RequestClock, TheSchedulersTimesAreOfRequestsThatHaveOutput) {
+    RequestMetrics metrics;
+    for (const std::int64_t num_tokens : {0, 3}) {
+        messages::OutputChunk last = chunk(0, messages::FinishReason::kAbort);
+        last.counts->completion_tokens = num_tokens;
+        last.counts->queue_us = 1'500'000;
+        last.counts->prefill_us = 250'000;
+        last.counts->decode_us = 500'000;
+        RequestClock clock(TimePoint{}, /*is_streamed=*/false);
+        clock.chunk(last, TimePoint{} + milliseconds(10), metrics);
+    }
+    EXPECT_EQ(count(metrics.queue), 1);
+    EXPECT_DOUBLE_EQ(metrics.queue.sum(), 1.5);
+    EXPECT_DOUBLE_EQ(metrics.prefill.sum(), 0.25);
+    EXPECT_DOUBLE_EQ(metrics.inference.sum(), 0.75);
+}
+
 TEST(RequestClock, AnAbortIsARequestAnErrorIsNone) {
     RequestMetrics metrics;
     for (const messages::FinishReason reason :

@@ -118,6 +118,46 @@ TEST_F(CudaLogprobs, PickedLogitsAreMinusInfinityOnOtherRanks) {
     EXPECT_EQ(values.fetch(), (std::vector<float>{logits(1, 0), logits(0, 29), -kInf, -kInf}));
 }
 
+TEST_F(CudaLogprobs, CountsBeforeAPickMeetTheReference) {
+    for (const std::int64_t V : {1, 31, 256, 257, 5003}) {
+        Matrix<float> logits = random_matrix<float>(3, V, 7);
+        for (std::int64_t i = 0; i < V; ++i) {
+            logits(1, i) = static_cast<float>(-(i / 3));                  // ties
+            logits(2, i) = i % 5 == 0 ? -kInf : i % 5 == 1 ? kNan : 1.f;  // banned ones, and NaN
+        }
+        const OnDevice<float> there(logits, stream());
+        std::vector<LogitPick> picks;
+        std::vector<float> values;
+        for (std::int32_t r = 0; r < 3; ++r) {
+            for (std::int64_t i = 0; i < V; i += V / 11 + 1) {
+                picks.push_back({.row = r, .id = static_cast<TokenId>(500 + i)});
+                values.push_back(logits(r, i));
+            }
+        }
+        std::vector<std::int32_t> expected(picks.size(), -1);
+        CountBeforeArgs args{
+            .logits = logits.view(),
+            .vocab_begin = 500,
+            .picks = picks.data(),
+            .values = values.data(),
+            .num_picks = static_cast<std::int64_t>(picks.size()),
+            .counts = expected.data()};
+        count_before_ref(args);
+        const DeviceArray<LogitPick> picks_there(picks, stream());
+        const DeviceArray<float> values_there(values, stream());
+        const DeviceArray<std::int32_t> counts(
+            std::vector<std::int32_t>(picks.size(), -2), stream()
+        );
+        args.logits = there.view();
+        args.picks = picks_there.data();
+        args.values = values_there.data();
+        args.counts = counts.data();
+        args.stream = stream();
+        count_before_cuda(args);
+        EXPECT_EQ(counts.fetch(), expected) << "V " << V;
+    }
+}
+
 TEST_F(CudaLogprobs, TopLogitsAreStable) {
     for (const std::int64_t V : {1, 20, 64, 1000, 5003}) {
         Matrix<float> logits = random_matrix<float>(5, V, 4);

@@ -102,6 +102,56 @@ TEST_P(Logprobs, PickedLogitsAreMinusInfinityOnOtherRanks) {
     EXPECT_EQ(values[3], -kInf);
 }
 
+// Of each part of a vocabulary split over ranks; the counts add up to the place in the whole order.
+TEST_P(Logprobs, CountsBeforeAPickAddUpToItsRank) {
+    for (const std::int64_t V : {1, 15, 16, 17, 100, 5003}) {
+        Matrix<float> logits = random_matrix<float>(3, V, 7);
+        for (std::int64_t i = 0; i < V; ++i) {
+            logits(1, i) = static_cast<float>(-(i / 3));       // ties
+            logits(2, i) = i % 2 == 0 ? -kInf : logits(2, i);  // banned ones
+        }
+        Matrix<TokenId> order(3, V, 0x11);
+        Matrix<float> sorted(3, V, 0x11);
+        if (V <= TopLogitsArgs::kTopMax) {
+            top_logits_ref({.logits = logits.view(), .ids = order.view(), .values = sorted.view()});
+        }
+        std::vector<LogitPick> picks;
+        std::vector<float> values;
+        for (std::int32_t r = 0; r < 3; ++r) {
+            for (std::int64_t i = 0; i < V; i += V / 11 + 1) {
+                picks.push_back({.row = r, .id = static_cast<TokenId>(i)});
+                values.push_back(logits(r, i));
+            }
+        }
+        std::vector<std::int32_t> total(picks.size(), 0);
+        const std::int64_t cut = V / 3;
+        for (const auto& [begin, end] : {std::pair{std::int64_t{0}, cut}, std::pair{cut, V}}) {
+            SCOPED_TRACE(testing::Message() << "V " << V << " from " << begin);
+            if (begin == end) continue;
+            View2<const float> part = logits.view();
+            part.data += begin;
+            part.cols = end - begin;
+            std::vector<std::int32_t> expected(picks.size(), -1), actual(picks.size(), -2);
+            CountBeforeArgs args{
+                .logits = part,
+                .vocab_begin = begin,
+                .picks = picks.data(),
+                .values = values.data(),
+                .num_picks = static_cast<std::int64_t>(picks.size()),
+                .counts = expected.data()};
+            count_before_ref(args);
+            args.counts = actual.data();
+            args.stream = stream_of(pool_);
+            ops().count_before(args);
+            EXPECT_EQ(actual, expected);
+            for (std::size_t i = 0; i < picks.size(); ++i) total[i] += actual[i];
+        }
+        for (std::size_t i = 0; V <= TopLogitsArgs::kTopMax && i < picks.size(); ++i) {
+            EXPECT_EQ(order(picks[i].row, total[i]), picks[i].id) << "V " << V << " pick " << i;
+        }
+    }
+}
+
 TEST_P(Logprobs, TopLogitsAreStable) {
     for (const std::int64_t V : {1, 20, 64, 1000, 5003}) {
         Matrix<float> logits = random_matrix<float>(5, V, 4);

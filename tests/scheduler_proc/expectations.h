@@ -15,6 +15,7 @@ inline void expect_all(Rig& rig, RequestKey key, const Ask& ask) {
     const Received& got = rig.of(key);
     EXPECT_EQ(got.tokens, want.tokens);
     EXPECT_EQ(got.logprobs, want.logprobs);
+    EXPECT_EQ(got.ranks, want.ranks);
     EXPECT_EQ(got.top_ids, want.top_ids);
     EXPECT_EQ(got.top_logprobs, want.top_logprobs);
     EXPECT_EQ(got.ids_logprobs, want.ids_logprobs);

@@ -53,6 +53,10 @@ float fake_logprob(const FakeModel& model, std::span<const TokenId> context, Tok
     return -static_cast<float>(hash >> 44) / 65536.0f;
 }
 
+std::int32_t fake_rank(std::span<const TokenId> context, TokenId token) {
+    return static_cast<std::int32_t>(context.size()) * 1000 + raw(token) + 1;
+}
+
 TokenId fake_top_token(const FakeModel& model, std::span<const TokenId> context, std::int64_t i) {
     const std::uint64_t hash = mix64(hash_of(model, context) * 3 + static_cast<std::uint64_t>(i));
     return static_cast<TokenId>(hash % static_cast<std::uint64_t>(model.vocab_size));
@@ -217,6 +221,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         const TokenId target = placed.plan.targets.values[placed.first_target + target_index];
         messages::StepScores& scores = result.scores;
         scores.logprobs.values.push_back(fake_logprob(model_, context.tokens, target));
+        scores.ranks.values.push_back(fake_rank(context.tokens, target));
         add_alternatives(*slot.setup, context.tokens, scores);
     }
     num_tokens_run_ += row.num_new;
@@ -231,6 +236,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     kv_read_[{slot.setup->key, row.output_index}] = context.read;
     result.sampled.values.push_back(slot.sampled);
     result.logprobs.values.push_back(fake_logprob(model_, context.tokens, slot.sampled));
+    result.ranks.values.push_back(fake_rank(context.tokens, slot.sampled));
     if (slot.sampled == TokenId{-1}) ++result.num_nonfinite;
     add_alternatives(*slot.setup, context.tokens, result);
 }

@@ -46,6 +46,8 @@ struct FakeModel {
 [[nodiscard]] float fake_logprob(
     const FakeModel& model, std::span<const TokenId> context, TokenId token
 );
+// A rank of this token after this context: a number that follows from both.
+[[nodiscard]] std::int32_t fake_rank(std::span<const TokenId> context, TokenId token);
 // The i-th most probable token after this context, for top logprobs.
 [[nodiscard]] TokenId fake_top_token(
     const FakeModel& model, std::span<const TokenId> context, std::int64_t i

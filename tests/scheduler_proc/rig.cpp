@@ -103,6 +103,7 @@ void Rig::take_batch(const messages::TokenBatch& batch) {
         }
         append(all.tokens, chunk.tokens);
         append(all.logprobs, chunk.logprobs);
+        append(all.ranks, chunk.ranks);
         append(all.top_ids, chunk.top_ids);
         append(all.top_logprobs, chunk.top_logprobs);
         append(all.ids_logprobs, chunk.ids_logprobs);
@@ -153,6 +154,7 @@ Received Rig::expected(const Ask& ask) const {
         for (auto i = static_cast<std::size_t>(prompt.start); i < ask.prompt.size(); ++i) {
             const auto before = std::span(ask.prompt).first(i);
             prompt.logprobs.push_back(fake_logprob(model, before, ask.prompt[i]));
+            prompt.ranks.push_back(fake_rank(before, ask.prompt[i]));
             for (std::int64_t n = 0; n < ask.logprobs.top; ++n) {
                 const TokenId top = fake_top_token(model, before, n);
                 prompt.top_ids.push_back(top);
@@ -173,6 +175,7 @@ Received Rig::expected(const Ask& ask) const {
         want.tokens.push_back(token);
         if (ask.logprobs.enabled) {
             want.logprobs.push_back(fake_logprob(model, context, token));
+            want.ranks.push_back(fake_rank(context, token));
             for (std::int64_t n = 0; n < ask.logprobs.top; ++n) {
                 const TokenId top = fake_top_token(model, context, n);
                 want.top_ids.push_back(top);

@@ -16,6 +16,7 @@ namespace pitstop::scheduler {
 struct Received {
     std::vector<TokenId> tokens{};
     std::vector<float> logprobs{};
+    std::vector<std::int32_t> ranks{};
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logprobs{};
     std::vector<float> ids_logprobs{};

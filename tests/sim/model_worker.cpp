@@ -128,6 +128,7 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
         const TokenId target =
             placed.plan.targets.values[placed.first_target + static_cast<std::size_t>(i)];
         result.scores.logprobs.values.push_back(score_at(target, end - row.num_scored + i, live_));
+        result.scores.ranks.values.push_back(raw(target) + 1);
     }
     if (row.output_index < 0) return;
     if (end != slot.setup.prompt_len + row.output_index) {
@@ -141,6 +142,7 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
     oracle_.sampled(key, row.output_index, slot.last, context.kv);
     result.sampled.values.push_back(slot.last);
     result.logprobs.values.push_back(logprob_at(seed, row.output_index, live_));
+    result.ranks.values.push_back(raw(slot.last) + 1);
 }
 
 ModelWorker::Entry* ModelWorker::entry_of(const PlacedRow& placed, std::int64_t position) {

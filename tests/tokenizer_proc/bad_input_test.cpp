@@ -77,6 +77,57 @@ TEST_F(BadInput, TokenIdsOutOfRange) {
         message.logprobs.enabled = true;
         message.logprobs.ids = {TokenId{id}};
         expect_refused(message, std::to_string(id));
+        message = prompt("bad");
+        message.sampling.allowed_token_ids = {TokenId{1}, TokenId{id}};
+        expect_refused(message, std::to_string(id));
+        message = prompt("bad");
+        message.sampling.bad_tokens = {{TokenId{1}}, {TokenId{2}, TokenId{id}}};
+        expect_refused(message, std::to_string(id));
+    }
+}
+
+TEST_F(BadInput, BadWordsWithoutTextOrTooMany) {
+    messages::Generate message = prompt("bad");
+    message.sampling.bad_words = {"no", " \t"};
+    expect_refused(message, "bad_words");
+    message.sampling.bad_words.assign(messages::kBadWordsMax + 1, "no");
+    expect_refused(message, "1025");
+    message.sampling.bad_words = {std::string(messages::kBadWordBytesMax + 1, 'n')};
+    expect_refused(message, "1025 bytes");
+    message.sampling.bad_words.clear();
+    message.sampling.bad_tokens = {{TokenId{1}}, {}};
+    expect_refused(message, "empty sequence");
+    message.sampling.bad_tokens.assign(messages::kBadSequencesMax, {TokenId{1}});
+    message.sampling.bad_words = {"no"};  // one sequence more, once it is tokens
+    expect_refused(message, "4097 sequences");
+}
+
+class BadInputOfALongContext : public BadInput {
+  protected:
+    BadInputOfALongContext() { context_len_ = 4 * kContextLen; }
+};
+
+// Whole vocabularies: as many positions as a reply holds.
+TEST_F(BadInputOfALongContext, MoreLogprobsThanAReplyHolds) {
+    messages::Generate message = prompt("bad");
+    message.logprobs.enabled = true;
+    message.logprobs.top = kVocabSize + 1;
+    expect_refused(message, "2049");
+    const auto refused = [&](std::int64_t num_prompt, std::int64_t num_output) {
+        message = prompt("bad");
+        message.text.reset();
+        message.input_ids = std::vector<TokenId>(static_cast<std::size_t>(num_prompt), TokenId{1});
+        message.sampling.max_new_tokens = num_output;
+        message.logprobs = {.enabled = true, .prompt_start = 0, .top = kVocabSize};
+        message.logprobs.ids.assign(messages::kLogprobIdsMax, TokenId{1});
+        send("p", message);
+        return refusal("p").error;
+    };
+    // (2 + 2 * 2048 + 1024) * 5 bytes each: 1310 fit.
+    for (const auto& [num_prompt, num_output] : {std::pair{1311, 1}, std::pair{1, 1311}}) {
+        const Error error = refused(num_prompt, num_output);
+        EXPECT_EQ(error.code, ErrorCode::kTooLarge) << error.message;
+        EXPECT_NE(error.message.find("1311"), std::string::npos) << error.message;
     }
 }
 

@@ -36,12 +36,16 @@ void run_null_model(
         const RequestState& request = *slots[static_cast<std::size_t>(raw(row.slot))];
         const bool is_score = row.kind == LogitRow::Kind::kScore;
         std::vector<TokenId>& top = is_score ? scores.top_ids.values : result->top_ids.values;
+        // All logits are equal: a token's place is its id's.
+        if (is_score) scores.ranks.values[row.entry] = raw(row.target) + 1;
         const std::int64_t num_top = std::min(request.logprobs().top, vocab_len);
         for (std::int64_t k = 0; k < num_top; ++k) {
             top[row.top_begin + static_cast<std::size_t>(k)] = static_cast<TokenId>(k);
         }
-        if (!is_score)
-            result->sampled.values[row.entry] = token_at(request, row.output_index, vocab_len);
+        if (is_score) continue;
+        const TokenId token = token_at(request, row.output_index, vocab_len);
+        result->sampled.values[row.entry] = token;
+        if (request.logprobs().enabled) result->ranks.values[row.entry] = raw(token) + 1;
     }
 }
 

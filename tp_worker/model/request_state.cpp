@@ -5,8 +5,15 @@
 #include <map>
 
 namespace pitstop::tp_worker {
+namespace {
 
-RequestState::RequestState(const messages::RequestSetup& setup)
+constexpr float kBanned = -std::numeric_limits<float>::infinity();
+// What is more stays finite when it is added to a logit and divided by a temperature.
+constexpr double kBiasMax = 1e30;
+
+}  // namespace
+
+RequestState::RequestState(const messages::RequestSetup& setup, std::int64_t vocab_len)
     : prompt_len_(setup.prompt_len),
       min_new_tokens_(setup.sampling.min_new_tokens),
       stop_ids_(setup.stop_ids),
@@ -37,13 +44,78 @@ RequestState::RequestState(const messages::RequestSetup& setup)
             count(setup.history[i], is_output ? 1 : 0);
         }
     }
+    set_biases(params, vocab_len);
+    set_bad_tokens(setup);
+}
+
+void RequestState::set_biases(const messages::SamplingParams& params, std::int64_t vocab_len) {
     std::map<TokenId, float> biases;
     for (const auto& [id, bias] : params.logit_bias) {
-        biases[static_cast<TokenId>(id)] = static_cast<float>(bias);
+        biases[static_cast<TokenId>(id)] =
+            static_cast<float>(std::clamp(bias, -kBiasMax, kBiasMax));
     }
-    for (const auto& [id, bias] : biases) biases_.push_back({id, bias});
-    for (const TokenId id : stop_ids_) biases[id] = -std::numeric_limits<float>::infinity();
-    for (const auto& [id, bias] : biases) early_biases_.push_back({id, bias});
+    if (!params.allowed_token_ids.empty()) {
+        std::vector<bool> is_allowed(static_cast<std::size_t>(vocab_len), false);
+        for (const TokenId id : params.allowed_token_ids)
+            is_allowed[static_cast<std::size_t>(raw(id))] = true;
+        for (std::int32_t id = 0; id < vocab_len; ++id) {
+            if (!is_allowed[static_cast<std::size_t>(id)]) biases[TokenId{id}] = kBanned;
+        }
+    }
+    for (const std::vector<TokenId>& sequence : params.bad_tokens) {
+        if (sequence.size() == 1) biases[sequence.front()] = kBanned;
+    }
+    for (const auto& [id, bias] : biases) biases_.now.push_back({id, bias});
+    if (min_new_tokens_ == 0) return;
+    for (const TokenId id : stop_ids_) biases[id] = kBanned;
+    for (const auto& [id, bias] : biases) early_biases_.now.push_back({id, bias});
+}
+
+// Of two tokens or more: whether their last may come depends on the output.
+void RequestState::set_bad_tokens(const messages::RequestSetup& setup) {
+    for (const std::vector<TokenId>& sequence : setup.sampling.bad_tokens) {
+        if (sequence.size() == 1) continue;
+        bad_tokens_.push_back(sequence);
+        tail_len_max_ = std::max(tail_len_max_, sequence.size() - 1);
+    }
+    if (bad_tokens_.empty()) return;
+    const auto output_begin =
+        static_cast<std::size_t>(prompt_len_ - setup.sampling.num_output_in_prompt);
+    const std::size_t num_output =
+        setup.history.size() - std::min(setup.history.size(), output_begin);
+    const auto tail_len = static_cast<std::ptrdiff_t>(std::min(num_output, tail_len_max_));
+    output_tail_.assign(setup.history.end() - tail_len, setup.history.end());
+    biases_.always = biases_.now;
+    early_biases_.always = early_biases_.now;
+    ban_completions();
+}
+
+// The biases of the next token: a bad sequence but for its last token ends the output.
+void RequestState::ban_completions() {
+    std::vector<TokenId> banned;
+    for (const std::vector<TokenId>& sequence : bad_tokens_) {
+        const std::size_t num = sequence.size() - 1;
+        if (num > output_tail_.size()) continue;
+        if (std::equal(
+                sequence.begin(),
+                sequence.end() - 1,
+                output_tail_.end() - static_cast<std::ptrdiff_t>(num)
+            ))
+            banned.push_back(sequence.back());
+    }
+    for (Biases* biases : {&biases_, &early_biases_}) {
+        biases->now = biases->always;
+        for (const TokenId id : banned) {
+            const auto place = std::ranges::lower_bound(
+                biases->now, id, {}, [](const kernels::LogitBias& bias) { return bias.id; }
+            );
+            if (place != biases->now.end() && place->id == id) {
+                place->bias = kBanned;
+            } else {
+                biases->now.insert(place, {id, kBanned});
+            }
+        }
+    }
 }
 
 kernels::SampleRow RequestState::draw(std::int64_t output_index) const {
@@ -60,7 +132,12 @@ void RequestState::count(TokenId id, std::int32_t num_output) {
 
 void RequestState::take_sampled(TokenId id) {
     last_token_ = id;
-    if (has_penalty_ && raw(id) >= 0) count(id, 1);
+    if (raw(id) < 0) return;
+    if (has_penalty_) count(id, 1);
+    if (bad_tokens_.empty()) return;
+    if (output_tail_.size() == tail_len_max_) output_tail_.erase(output_tail_.begin());
+    output_tail_.push_back(id);
+    ban_completions();
 }
 
 }  // namespace pitstop::tp_worker

@@ -23,16 +23,17 @@ inline constexpr double kTemperatureMin = 1e-6;
 class RequestState {
   public:
     // REQUIRES: the setup's ids are below vocab_len (step_batch.h checks).
-    explicit RequestState(const messages::RequestSetup& setup);
+    RequestState(const messages::RequestSetup& setup, std::int64_t vocab_len);
 
     // The draw of output token `output_index`.
     [[nodiscard]] kernels::SampleRow draw(std::int64_t output_index) const;
     [[nodiscard]] const kernels::PenaltyRow& penalty() const { return penalty_; }
     [[nodiscard]] std::span<const kernels::TokenCount> counts() const { return counts_; }
-    // Added to the logits of output token `output_index`; until min_new_tokens it bans the ids that
-    // would end the request.
+    // Added to the logits of the next output token, which is `output_index`: the request's biases,
+    // and minus infinity for what is not allowed, for what would complete bad tokens, and until
+    // min_new_tokens for the ids that would end the request.
     [[nodiscard]] std::span<const kernels::LogitBias> biases(std::int64_t output_index) const {
-        return output_index < min_new_tokens_ ? early_biases_ : biases_;
+        return output_index < min_new_tokens_ ? early_biases_.now : biases_.now;
     }
     // Whether the logits of output token `output_index` are changed before the draw.
     [[nodiscard]] bool has_edits(std::int64_t output_index) const {
@@ -47,15 +48,29 @@ class RequestState {
     void take_sampled(TokenId id);
 
   private:
+    // Biases in the order of their ids, each id once: those of every token, and with them the bans
+    // of the next one.
+    struct Biases {
+        std::vector<kernels::LogitBias> always{};  // empty where there are no bad tokens
+        std::vector<kernels::LogitBias> now{};
+    };
     void count(TokenId id, std::int32_t num_output);
+    void set_biases(const messages::SamplingParams& params, std::int64_t vocab_len);
+    void set_bad_tokens(const messages::RequestSetup& setup);
+    void ban_completions();
 
     kernels::SampleRow sample_{};
     kernels::PenaltyRow penalty_{};
     bool has_penalty_ = false;
     std::int64_t prompt_len_ = 0;
     std::int64_t min_new_tokens_ = 0;
-    std::vector<kernels::LogitBias> biases_{};
-    std::vector<kernels::LogitBias> early_biases_{};
+    Biases biases_{};
+    Biases early_biases_{};
+    // Sequences that may not come, of two tokens or more, and the end of the output: one token less
+    // than the longest.
+    std::vector<std::vector<TokenId>> bad_tokens_{};
+    std::vector<TokenId> output_tail_{};
+    std::size_t tail_len_max_ = 0;
     std::vector<TokenId> stop_ids_{};
     messages::LogprobOptions logprobs_{};
     std::vector<kernels::TokenCount> counts_{};            // in order of first appearance

@@ -1,5 +1,7 @@
 #include "tp_worker/model/sampler.h"
 
+#include "tp_worker/model/sorted_top.h"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -14,37 +16,16 @@ std::int64_t aligned(std::int64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Rows with edits share a call up to so many bytes of counts and biases.
-constexpr std::int64_t kEditBytes = std::int64_t{4} << 20;
+// Rows share a call up to so many bytes of counts and biases, or of top logits.
+constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
+
+// What says in a result that the request's own bans left nothing to draw (messages/steps.h).
+constexpr TokenId kNothingLeft{-2};
 
 std::int64_t edit_bytes(const RequestState& request, std::int64_t output_index) {
     return static_cast<std::int64_t>(
         request.counts().size_bytes() + request.biases(output_index).size_bytes()
     );
-}
-
-// Where the numbers of a row go.
-struct RowOutputs {
-    float* logprob;
-    TokenId* top_ids;
-    float* top_logprobs;
-    float* ids_logprobs;
-};
-
-RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
-    if (row.kind == LogitRow::Kind::kScore) {
-        messages::StepScores& scores = result->scores;
-        return {
-            scores.logprobs.values.data() + row.entry,
-            scores.top_ids.values.data() + row.top_begin,
-            scores.top_logprobs.values.data() + row.top_begin,
-            scores.ids_logprobs.values.data() + row.ids_begin};
-    }
-    return {
-        result->logprobs.values.data() + row.entry,
-        result->top_ids.values.data() + row.top_begin,
-        result->top_logprobs.values.data() + row.top_begin,
-        result->ids_logprobs.values.data() + row.ids_begin};
 }
 
 // A row of the call, and what follows from its request.
@@ -58,6 +39,7 @@ struct Row {
 
     // Whether its logprobs are of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
+    [[nodiscard]] bool wants_rank() const { return request->logprobs().enabled; }
 };
 
 Row row_of(const LogitRow& place, const RequestSlots& slots) {
@@ -83,9 +65,17 @@ struct LogitView {
     std::vector<kernels::LogitPick>
         picks{};                  // row by row: the choice or the target, then the ids asked for
     std::vector<float> picked{};  // their logits
+    std::vector<kernels::LogitPick> ranked{};  // of the picks, the choices and targets to rank,
+    std::vector<float> ranked_logits{};        // and so the next
+    std::vector<std::int32_t> num_before{};
     std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logits{};
+    struct Wide {
+        std::size_t row = 0;
+        std::vector<float> logits{};  // [V]
+    };
+    std::vector<Wide> wide{};  // whole rows, of those that want more than an op finds
 };
 
 }  // namespace
@@ -111,8 +101,10 @@ class Sampler::Call {
     void start_draw(LogitView& view, std::size_t begin, std::size_t end);
     void edit(std::span<const std::size_t> rows, View2<float> edited);
     void start_reports(LogitView& view);
+    void start_ranks(LogitView& view);
     void start_tops(LogitView& view);
-    void finish_reports(const LogitView& view, messages::StepResult* result);
+    void start_wide(LogitView& view, std::size_t k);
+    void finish_reports(LogitView& view, messages::StepResult* result);
 
     [[nodiscard]] std::size_t end_of_run(const LogitView& view, std::size_t begin) const;
     [[nodiscard]] std::int64_t edit_bytes_of(std::size_t i) const {
@@ -188,7 +180,7 @@ std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) 
     std::size_t end = begin;
     while (end < view.rows.size() && is_drawn(view, end)) {
         if (view.is_edited) bytes += edit_bytes_of(view.rows[end]);
-        if (end > begin && bytes > kEditBytes) break;
+        if (end > begin && bytes > kShareBytes) break;
         ++end;
     }
     return end;
@@ -265,8 +257,11 @@ void Sampler::Call::finish_draws(messages::StepResult* result) {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
         if (!is_finite(i)) ++result->num_nonfinite;
         if (!rows_[i].is_sample) continue;
-        result->sampled.values[rows_[i].place->entry] =
-            is_finite(i) ? model_.choices[i].id : TokenId{-1};
+        const kernels::Choice& choice = model_.choices[i];
+        const bool is_drawn = choice.score != -std::numeric_limits<float>::infinity();
+        result->sampled.values[rows_[i].place->entry] = !is_finite(i) ? TokenId{-1}
+                                                        : is_drawn    ? choice.id
+                                                                      : kNothingLeft;
     }
 }
 
@@ -295,6 +290,7 @@ void Sampler::Call::start_reports(LogitView& view) {
         }
         const auto at = static_cast<std::int32_t>(k);
         view.picks.push_back({at, row.is_sample ? choice.id : row.place->target});
+        if (row.wants_rank()) view.ranked.push_back(view.picks.back());
         for (const TokenId id : options.ids) view.picks.push_back({at, id});
     }
     view.picked.resize(view.picks.size());
@@ -319,7 +315,36 @@ void Sampler::Call::start_reports(LogitView& view) {
         .values = transfers_.out(std::span(view.picked)),
         .stream = sampler_.stream_,
     });
+    start_ranks(view);
     start_tops(view);
+}
+
+// Their logits are picked again, side by side.
+void Sampler::Call::start_ranks(LogitView& view) {
+    if (view.ranked.empty()) return;
+    view.ranked_logits.resize(view.ranked.size());
+    view.num_before.resize(view.ranked.size());
+    sampler_.make_room(static_cast<std::int64_t>(
+        view.ranked.size() * (sizeof(kernels::LogitPick) + sizeof(float) + sizeof(std::int32_t))
+    ));
+    const auto num_picks = static_cast<std::int64_t>(view.ranked.size());
+    const kernels::LogitPick* const picks = transfers_.in(view.ranked);
+    float* const values = transfers_.out(std::span(view.ranked_logits));
+    sampler_.ops_->pick_logits({
+        .logits = view.logits,
+        .picks = picks,
+        .num_picks = num_picks,
+        .values = values,
+        .stream = sampler_.stream_,
+    });
+    sampler_.ops_->count_before({
+        .logits = view.logits,
+        .picks = picks,
+        .values = values,
+        .num_picks = num_picks,
+        .counts = transfers_.out(std::span(view.num_before)),
+        .stream = sampler_.stream_,
+    });
 }
 
 // In runs of neighbours that want as many.
@@ -332,8 +357,13 @@ void Sampler::Call::start_tops(LogitView& view) {
     for (std::size_t begin = 0; begin < view.num_reported;) {
         const std::size_t top = top_of(view, begin);
         std::size_t end = begin + 1;
-        while (end < view.num_reported && top_of(view, end) == top) ++end;
-        if (top > 0) {
+        const auto row_bytes = static_cast<std::int64_t>(top * (sizeof(TokenId) + sizeof(float)));
+        while (end < view.num_reported && top_of(view, end) == top &&
+               static_cast<std::int64_t>(end - begin + 1) * row_bytes <= kShareBytes)
+            ++end;
+        if (top > std::size_t{kernels::TopLogitsArgs::kTopMax}) {
+            for (std::size_t k = begin; k < end; ++k) start_wide(view, k);
+        } else if (top > 0) {
             const std::size_t first = view.top_starts[begin];
             const std::size_t size = view.top_starts[end] - first;
             const auto num = static_cast<std::int64_t>(end - begin);
@@ -353,13 +383,38 @@ void Sampler::Call::start_tops(LogitView& view) {
     }
 }
 
+// Copies the whole row to the host, which sorts it.
+void Sampler::Call::start_wide(LogitView& view, std::size_t k) {
+    LogitView::Wide& wide = view.wide.emplace_back();
+    wide.row = k;
+    wide.logits.resize(static_cast<std::size_t>(sampler_.vocab_len_));
+    const std::vector<std::int32_t> row_index{static_cast<std::int32_t>(k)};
+    sampler_.make_room(sampler_.vocab_len_ * 4 + std::int64_t{sizeof(std::int32_t)});
+    sampler_.ops_->gather_rows({
+        .x = view.logits,
+        .row_index = transfers_.in(row_index),
+        .y = view2(transfers_.out(std::span(wide.logits)), 1, sampler_.vocab_len_),
+        .stream = sampler_.stream_,
+    });
+}
+
 void Sampler::Call::finish_reports(messages::StepResult* result) {
     finish_reports(model_, result);
     finish_reports(edited_, result);
 }
 
-void Sampler::Call::finish_reports(const LogitView& view, messages::StepResult* result) {
+void Sampler::Call::finish_reports(LogitView& view, messages::StepResult* result) {
+    for (const LogitView::Wide& wide : view.wide) {
+        const std::size_t first = view.top_starts[wide.row];
+        const std::size_t size = view.top_starts[wide.row + 1] - first;
+        sort_top(
+            wide.logits,
+            std::span(view.top_ids).subspan(first, size),
+            std::span(view.top_logits).subspan(first, size)
+        );
+    }
     std::size_t at = 0;  // in the picks
+    std::size_t ranked_at = 0;
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (!is_reported(view, k)) continue;
         const Row& row = rows_[view.rows[k]];
@@ -369,6 +424,7 @@ void Sampler::Call::finish_reports(const LogitView& view, messages::StepResult* 
         };
         const RowOutputs out = outputs_of(*row.place, result);
         *out.logprob = logprob_of(view.picked[at++]);
+        if (row.wants_rank()) *out.rank = view.num_before[ranked_at++] + 1;
         const std::size_t num_ids = row.request->logprobs().ids.size();
         for (std::size_t j = 0; j < num_ids; ++j)
             out.ids_logprobs[j] = logprob_of(view.picked[at++]);
@@ -391,16 +447,13 @@ std::int64_t Sampler::bytes(
 // More than any one call of make_room() asks for.
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
     constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
-    constexpr auto kBiasesMax =
-        std::int64_t{messages::kLogitBiasMax + messages::kStopTokensMax + messages::kStopsMax};
     constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
-    constexpr std::int64_t kTopBytes = sizeof(TokenId) + sizeof(float);
     constexpr std::int64_t kRowBytes = 1024;  // of a row's settings, choice and sums, rounded up
-    const std::int64_t edit_bytes_max = kEditBytes +
-                                        vocab_len * std::int64_t{sizeof(kernels::TokenCount)} +
-                                        kBiasesMax * std::int64_t{sizeof(kernels::LogitBias)};
-    return edit_bytes_max + (rows_max + 4) * (kPicksMax * kPickBytes +
-                                              messages::kTopLogprobsMax * kTopBytes + kRowBytes);
+    // Of one row that is more than its share: a count and a bias for each token.
+    constexpr std::int64_t kEditBytes =
+        std::int64_t{sizeof(kernels::TokenCount)} + std::int64_t{sizeof(kernels::LogitBias)};
+    return kShareBytes + vocab_len * kEditBytes +
+           (rows_max + 4) * (kPicksMax * kPickBytes + kRowBytes);
 }
 
 Result<Sampler> Sampler::make(const Args& args) {

@@ -1,10 +1,15 @@
 // From logits to tokens and logprobs, on rank 0.
 //
 // Of each row of logits: a draw (kSample) or the score of a given token (kScore), the request's top
-// ids and the ids it asked for. The draw is from the logits after penalties and bias; a logprob of
+// ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given token
+// among all. The draw is from the logits after penalties and bias; a logprob of
 // an output token comes from the distribution that the request's mode names
 // (messages/generation.h), of a prompt token always from the raw one. A row with a logit that is
-// not finite is not drawn from: its token is -1, its logprobs are 0, and it is counted.
+// not finite is not drawn from: its token is -1, its logprobs are 0, and it is counted. Where the
+// request's own bans leave nothing to draw the token is -2.
+//
+// A request may want the top of more than the op finds, up to the whole vocabulary: such rows come
+// to the host and are sorted there.
 //
 // Which rows share a call decides no bit of any of them (P6).
 //
@@ -16,8 +21,9 @@
 //
 // On a GPU a call waits for the device twice, for the choices and then for the logprobs that depend
 // on them; and once more whenever an op's arrays do not fit beside those under way
-// (transfer_bytes()): at most once for each 4 MiB of token counts and biases, and for each view's
-// logprobs. On the CPU it never waits: an op is done when it returns.
+// (transfer_bytes()): at most once for each 4 MiB of token counts and biases, or of top logits, for
+// each row that is sorted on the host, and twice for each view's logprobs. On the CPU it never
+// waits: an op is done when it returns.
 #pragma once
 
 #include "base/result.h"

@@ -11,6 +11,24 @@ bool is_token(TokenId id, std::int64_t vocab_len) { return raw(id) >= 0 && raw(i
 
 }  // namespace
 
+RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
+    if (row.kind == LogitRow::Kind::kScore) {
+        messages::StepScores& scores = result->scores;
+        return {
+            scores.logprobs.values.data() + row.entry,
+            scores.ranks.values.data() + row.entry,
+            scores.top_ids.values.data() + row.top_begin,
+            scores.top_logprobs.values.data() + row.top_begin,
+            scores.ids_logprobs.values.data() + row.ids_begin};
+    }
+    return {
+        result->logprobs.values.data() + row.entry,
+        result->ranks.values.data() + row.entry,
+        result->top_ids.values.data() + row.top_begin,
+        result->top_logprobs.values.data() + row.top_begin,
+        result->ids_logprobs.values.data() + row.ids_begin};
+}
+
 Result<> set_up_requests(
     const messages::StepPlan& plan, std::int64_t vocab_len, RequestSlots* slots
 ) {
@@ -42,6 +60,9 @@ Result<> set_up_requests(
         RETURN_IF_ERROR(check_ids(setup.stop_ids, "stop_ids"));
         RETURN_IF_ERROR(check_ids(setup.history, "history"));
         RETURN_IF_ERROR(check_ids(setup.logprobs.ids, "logprobs.ids"));
+        RETURN_IF_ERROR(check_ids(setup.sampling.allowed_token_ids, "allowed_token_ids"));
+        for (const std::vector<TokenId>& sequence : setup.sampling.bad_tokens)
+            RETURN_IF_ERROR(check_ids(sequence, "bad_tokens"));
         std::optional<std::string> problem = messages::invalid(setup.sampling);
         if (!problem) problem = messages::invalid(setup.logprobs);
         const auto& bias = setup.sampling.logit_bias;
@@ -51,10 +72,15 @@ Result<> set_up_requests(
         if (!problem && (setup.prompt_len < 0 || setup.prompt_len > messages::kPromptTokensMax)) {
             problem = fmt::format("prompt_len is {}", setup.prompt_len);
         }
+        if (!problem && (setup.sampling.num_output_in_prompt < 0 ||
+                         setup.sampling.num_output_in_prompt > setup.prompt_len)) {
+            problem =
+                fmt::format("num_output_in_prompt is {}", setup.sampling.num_output_in_prompt);
+        }
         if (problem) {
             return make_error(ErrorCode::kInvalidArgument, "setup of slot {}: {}", slot, *problem);
         }
-        (*slots)[static_cast<std::size_t>(slot)].emplace(setup);
+        (*slots)[static_cast<std::size_t>(slot)].emplace(setup, vocab_len);
     }
     return Ok{};
 }
@@ -232,10 +258,12 @@ messages::StepResult PlannedStep::empty_result(const messages::StepPlan& plan, R
     if (raw(rank) != 0) return result;
     result.sampled.values.resize(sampled_.entries, TokenId{-1});
     result.logprobs.values.resize(sampled_.entries);
+    result.ranks.values.resize(sampled_.entries);
     result.top_ids.values.resize(sampled_.top, TokenId{-1});
     result.top_logprobs.values.resize(sampled_.top);
     result.ids_logprobs.values.resize(sampled_.ids);
     result.scores.logprobs.values.resize(scored_.entries);
+    result.scores.ranks.values.resize(scored_.entries);
     result.scores.top_ids.values.resize(scored_.top, TokenId{-1});
     result.scores.top_logprobs.values.resize(scored_.top);
     result.scores.ids_logprobs.values.resize(scored_.ids);

@@ -29,6 +29,16 @@ struct LogitRow {
     std::size_t ids_begin = 0;
 };
 
+// Where a row's numbers go in a result that was sized for its step.
+struct RowOutputs {
+    float* logprob = nullptr;
+    std::int32_t* rank = nullptr;
+    TokenId* top_ids = nullptr;
+    float* top_logprobs = nullptr;
+    float* ids_logprobs = nullptr;
+};
+[[nodiscard]] RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result);
+
 // The requests by slot; empty where none was set up yet.
 using RequestSlots = std::vector<std::optional<RequestState>>;
 

@@ -34,11 +34,12 @@ def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> 
 def _logprobs(
     drawing: Drawing, is_wanted: bool, start: Optional[int], top: int, ids: Optional[Sequence[int]], mode: str
 ) -> Any:
-    """docs/protocol.md's LogprobOptions, from SGLang's arguments or vLLM's sampling parameters; None: none."""
-    num_top = max(top, drawing.logprobs or 0)
+    """docs/protocol.md's LogprobOptions, from SGLang's arguments or vLLM's sampling parameters; None: none. A `top` of
+    -1, vLLM's, is the whole vocabulary."""
+    tops = [top, drawing.logprobs or 0, drawing.prompt_logprobs or 0]
+    num_top = -1 if -1 in tops else max(tops)
     if drawing.prompt_logprobs is not None:
         start = 0 if start is None else start
-        num_top = max(num_top, drawing.prompt_logprobs)
     if not (is_wanted or drawing.logprobs is not None or start is not None or num_top or ids):
         return None
     asked = {"enabled": True, "mode": mode, "top": num_top, "prompt_start": -1 if start is None else start}
@@ -103,6 +104,8 @@ class GenerateCalls:
             logprobs = _logprobs(
                 drawing, bool(wants[index]), logprob_start_len, top_logprobs_num, token_ids_logprob, logprobs_mode
             )
+            if logprobs is not None and logprobs["top"] == -1:
+                logprobs["top"] = self._open().info.vocab_size
             for sample in range(drawing.n):
                 jobs.append((each, drawing, sample, logprobs, {**options, "rid": rids[len(jobs)]}))
         if stream:

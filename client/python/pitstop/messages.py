@@ -21,6 +21,9 @@ SAMPLING_FIELDS = frozenset(
         "presence_penalty",
         "num_output_in_prompt",
         "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "bad_tokens",
         "seed",
         "stop",
         "stop_token_ids",
@@ -65,6 +68,7 @@ class PromptLogprobs:
 
     start: int = 0
     logprobs: list[float] = field(default_factory=list)  # [n]
+    ranks: list[int] = field(default_factory=list)  # [n], from 1: the token's place in the vocabulary
     top_ids: list[int] = field(default_factory=list)  # [n * top]
     top_logprobs: list[float] = field(default_factory=list)  # [n * top]
     ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
@@ -79,6 +83,9 @@ class Counts:
     completion_tokens: int = 0
     retractions: int = 0
     replica: int = 0
+    queue_us: int = 0  # from its arrival at the scheduler until it was first admitted
+    prefill_us: int = 0  # from then until its first output token
+    decode_us: int = 0  # from then until its latest
 
 
 @dataclass
@@ -89,6 +96,7 @@ class Chunk:
     text: str = ""
     tokens: list[int] = field(default_factory=list)  # [n]
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
+    ranks: list[int] = field(default_factory=list)  # [n], likewise: the token's place, from 1
     top_ids: list[int] = field(default_factory=list)  # [n * top], most probable first
     top_logprobs: list[float] = field(default_factory=list)  # [n * top]
     ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
@@ -100,7 +108,7 @@ class Chunk:
     def append(self, other: Chunk) -> None:
         """Joins the chunk that follows this one; its counts and finish win."""
         self.text += other.text
-        for name in ("tokens", "logprobs", "top_ids", "top_logprobs", "ids_logprobs"):
+        for name in ("tokens", "logprobs", "ranks", "top_ids", "top_logprobs", "ids_logprobs"):
             getattr(self, name).extend(getattr(other, name))
         for span in other.spans:
             last = self.spans[-1] if self.spans else None

@@ -28,10 +28,12 @@ class Output:
     output_ids: list[int] = field(default_factory=list)  # [n]
     spans: list[Span] = field(default_factory=list)  # the versions of these tokens: their tokens sum to n
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
+    ranks: list[int] = field(default_factory=list)  # [n], likewise: each token's place, from 1, in that distribution
     top_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # [n][top], most probable first
     ids_logprobs: list[list[float]] = field(default_factory=list)  # [n][ids], in the request's order
     prompt_start: int = 0  # the prompt's index of the first of these
     prompt_logprobs: list[float] = field(default_factory=list)
+    prompt_ranks: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     finish: Optional[Finish] = None  # None: a stream goes on
 
@@ -98,10 +100,12 @@ def output_of(chunk: Chunk, index: int) -> Output:
         output_ids=list(chunk.tokens),
         spans=[dataclasses.replace(span) for span in chunk.spans],
         logprobs=list(chunk.logprobs),
+        ranks=list(chunk.ranks),
         top_logprobs=_rows(top, len(top) // num_tokens if num_tokens else 0),
         ids_logprobs=_rows(chunk.ids_logprobs, len(chunk.ids_logprobs) // num_tokens if num_tokens else 0),
         prompt_start=prompt.start if prompt else 0,
         prompt_logprobs=list(prompt.logprobs) if prompt else [],
+        prompt_ranks=list(prompt.ranks) if prompt else [],
         counts=chunk.counts or Counts(),
         finish=chunk.finish,
     )

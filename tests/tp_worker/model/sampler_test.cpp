@@ -71,10 +71,12 @@ class SampledRows {
         messages::StepResult result;
         result.sampled.values.resize(num_sampled_);
         result.logprobs.values.resize(num_sampled_);
+        result.ranks.values.resize(num_sampled_);
         result.top_ids.values.resize(num_top_, TokenId{-1});
         result.top_logprobs.values.resize(num_top_);
         result.ids_logprobs.values.resize(num_ids_);
         result.scores.logprobs.values.resize(num_scored_);
+        result.scores.ranks.values.resize(num_scored_);
         result.scores.top_ids.values.resize(num_scored_top_, TokenId{-1});
         result.scores.top_logprobs.values.resize(num_scored_top_);
         std::vector<float> logits = logits_;
@@ -88,7 +90,7 @@ class SampledRows {
         logits_.insert(logits_.end(), logits.begin(), logits.end());
         LogitRow row;
         row.slot = static_cast<SlotId>(slots_.size());
-        slots_.emplace_back(RequestState(setup));
+        slots_.emplace_back(RequestState(setup, vocab_len_));
         rows_.push_back(row);
     }
     const messages::LogprobOptions& options_of(const LogitRow& row) const {
@@ -132,6 +134,54 @@ TEST_F(SamplerTest, ReportsTopAndChosenIds) {
     EXPECT_NEAR(result.top_logprobs.values[2], expected[2], 1e-6);
     EXPECT_NEAR(result.ids_logprobs.values[0], expected[0], 1e-6);
     EXPECT_NEAR(result.ids_logprobs.values[1], expected[4], 1e-6);
+}
+
+// Where the token stands among all, in the distribution that its logprob is of.
+TEST_F(SamplerTest, RanksAreAmongTheWholeVocabularyWhereLogprobsAreAskedFor) {
+    const std::vector<float> logits{0.5f, 2.f, 1.f, 2.f, -3.f};
+    messages::RequestSetup setup = greedy_setup();
+    setup.sampling.logit_bias = {{2, 10.0}};
+    add_sample(setup, logits);  // none are asked for
+    setup.logprobs.enabled = true;
+    add_sample(setup, logits);  // raw: two are larger
+    setup.logprobs.mode = messages::LogprobsMode::kScaled;
+    add_sample(setup, logits);
+    for (const int target : {0, 1, 3, 4}) add_score(setup, logits, TokenId{target});
+    const messages::StepResult result = run();
+    EXPECT_EQ(result.sampled.values, std::vector<TokenId>(3, TokenId{2}));
+    EXPECT_EQ(result.ranks.values, (std::vector<std::int32_t>{0, 3, 1}));
+    EXPECT_EQ(result.scores.ranks.values, (std::vector<std::int32_t>{4, 1, 2, 5}));
+}
+
+TEST_F(SamplerTest, ReportsTheWholeVocabularyInItsOrder) {
+    constexpr std::size_t V = 3000;
+    std::mt19937 random(5);
+    std::vector<float> logits;
+    for (std::size_t i = 0; i < V; ++i)
+        logits.push_back(static_cast<float>(static_cast<int>(random() % 700) - 350) / 16.f);
+    logits[17] = -0.f;
+    messages::RequestSetup setup = greedy_setup();
+    setup.logprobs.enabled = true;
+    setup.logprobs.top = V;
+    add_sample(setup, logits);
+    setup.logprobs.top = 1500;
+    add_score(setup, logits, TokenId{7});
+    setup.logprobs.top = 2;
+    add_score(setup, logits, TokenId{7});
+    const messages::StepResult result = run();
+    std::vector<TokenId> order;
+    for (std::size_t i = 0; i < V; ++i) order.push_back(static_cast<TokenId>(i));
+    const auto logit_of = [&](TokenId id) { return logits[static_cast<std::size_t>(raw(id))]; };
+    std::ranges::stable_sort(order, std::ranges::greater{}, logit_of);
+    EXPECT_EQ(result.top_ids.values, order);
+    const std::vector<double> expected = log_softmax(to_doubles(logits));
+    for (std::size_t i = 0; i < V; ++i) {
+        const auto id = static_cast<std::size_t>(raw(order[i]));
+        ASSERT_NEAR(result.top_logprobs.values[i], expected[id], 4e-6) << i;
+    }
+    std::vector<TokenId> of_scores(order.begin(), order.begin() + 1500);
+    of_scores.insert(of_scores.end(), order.begin(), order.begin() + 2);
+    EXPECT_EQ(result.scores.top_ids.values, of_scores);
 }
 
 TEST_F(SamplerTest, MoreTopIdsThanTheVocabularyHasArePadded) {
@@ -249,6 +299,43 @@ TEST_F(SamplerTest, IdsThatEndTheRequestAreBannedBeforeMinNewTokens) {
     );
 }
 
+TEST_F(SamplerTest, OnlyAllowedTokensAreDrawn) {
+    messages::RequestSetup setup = greedy_setup();
+    const std::vector<float> logits{0.f, 9.f, 1.f, 8.f};
+    setup.sampling.allowed_token_ids = {TokenId{2}, TokenId{0}, TokenId{2}};
+    add_sample(setup, logits);
+    setup.sampling.logit_bias = {{1, 100.0}, {0, 1e200}};  // it makes no token allowed
+    add_sample(setup, logits);
+    setup.logprobs.mode = messages::LogprobsMode::kScaled;
+    setup.sampling.logit_bias = {};
+    setup.logprobs.ids = {TokenId{0}, TokenId{1}, TokenId{2}};
+    add_sample(setup, logits);
+    const messages::StepResult result = run();
+    EXPECT_EQ(result.sampled.values, (std::vector<TokenId>{TokenId{2}, TokenId{0}, TokenId{2}}));
+    const std::vector<double> expected = log_softmax({0.0, 1.0});
+    EXPECT_NEAR(result.ids_logprobs.values[0], expected[0], 1e-6);
+    EXPECT_EQ(result.ids_logprobs.values[1], -kInfinity);
+    EXPECT_NEAR(result.ids_logprobs.values[2], expected[1], 1e-6);
+}
+
+TEST_F(SamplerTest, WhatBansLeaveNothingOfIsToldApartFromLogitsThatAreNotFinite) {
+    messages::RequestSetup setup = greedy_setup();
+    setup.sampling.allowed_token_ids = {TokenId{1}};
+    setup.sampling.min_new_tokens = 1;
+    setup.stop_ids = {TokenId{1}};
+    for (const double temperature : {0.0, 1.0}) {
+        setup.sampling.temperature = temperature;
+        add_sample(setup, {0.f, 9.f, 1.f}, 0);
+        add_sample(setup, {0.f, 9.f, 1.f}, 1);
+    }
+    const messages::StepResult result = run();
+    EXPECT_EQ(
+        result.sampled.values,
+        (std::vector<TokenId>{TokenId{-2}, TokenId{1}, TokenId{-2}, TokenId{1}})
+    );
+    EXPECT_EQ(result.num_nonfinite, 0);
+}
+
 TEST_F(SamplerTest, LogitsThatAreNotFiniteAreCountedAndNotDrawnFrom) {
     messages::RequestSetup setup = greedy_setup();
     setup.logprobs.top = 1;
@@ -304,6 +391,7 @@ void add_random_row(std::mt19937& random, std::vector<SampledRows*> batches) {
         messages::LogprobsMode::kScaled,
         messages::LogprobsMode::kTruncated};
     setup.logprobs.mode = modes[random() % modes.size()];
+    setup.logprobs.enabled = is();
     setup.logprobs.top = static_cast<std::int64_t>(random() % 4);
     const bool is_score = random() % 4 == 0;
     if (!is_score && is()) setup.logprobs.ids = {any_id(), any_id()};
@@ -337,6 +425,8 @@ TEST_F(SamplerTest, P6_ReportsDependOnTheirOwnRowAlone) {
             expected.num_nonfinite += one.num_nonfinite;
             append(expected.sampled.values, one.sampled.values);
             append(expected.logprobs.values, one.logprobs.values);
+            append(expected.ranks.values, one.ranks.values);
+            append(expected.scores.ranks.values, one.scores.ranks.values);
             append(expected.top_ids.values, one.top_ids.values);
             append(expected.top_logprobs.values, one.top_logprobs.values);
             append(expected.ids_logprobs.values, one.ids_logprobs.values);
@@ -348,6 +438,8 @@ TEST_F(SamplerTest, P6_ReportsDependOnTheirOwnRowAlone) {
         EXPECT_EQ(all.num_nonfinite, expected.num_nonfinite);
         EXPECT_EQ(all.sampled.values, expected.sampled.values);
         EXPECT_EQ(all.logprobs.values, expected.logprobs.values);
+        EXPECT_EQ(all.ranks.values, expected.ranks.values);
+        EXPECT_EQ(all.scores.ranks.values, expected.scores.ranks.values);
         EXPECT_EQ(all.top_ids.values, expected.top_ids.values);
         EXPECT_EQ(all.top_logprobs.values, expected.top_logprobs.values);
         EXPECT_EQ(all.ids_logprobs.values, expected.ids_logprobs.values);
@@ -402,33 +494,6 @@ TEST_F(SamplerTest, TruncationKeepsTheMostProbable) {
     EXPECT_FALSE(counts[1].contains(0) || counts[1].contains(3));
     EXPECT_EQ(counts[2].size(), 1u);
     EXPECT_TRUE(counts[2].contains(1));
-}
-
-TEST(RequestState, CountsItsOwnOutputAsAHistoryWould) {
-    messages::RequestSetup setup;
-    setup.prompt_len = 2;
-    setup.sampling.frequency_penalty = 1.0;
-    setup.history = {TokenId{4}, TokenId{5}};
-    RequestState running(setup);
-    running.take_sampled(TokenId{5});
-    running.take_sampled(TokenId{9});
-    running.take_sampled(TokenId{-1});  // not finite: counts for nothing
-    setup.history = {TokenId{4}, TokenId{5}, TokenId{5}, TokenId{9}};
-    const RequestState resumed(setup);
-    ASSERT_EQ(running.counts().size(), resumed.counts().size());
-    for (std::size_t i = 0; i < resumed.counts().size(); ++i) {
-        EXPECT_EQ(running.counts()[i].id, resumed.counts()[i].id);
-        EXPECT_EQ(running.counts()[i].num_output, resumed.counts()[i].num_output);
-    }
-    EXPECT_EQ(running.last_token(), TokenId{-1});
-}
-
-TEST(RequestState, ATemperatureTooSmallToDivideByIsGreedy) {
-    messages::RequestSetup setup;
-    setup.sampling.temperature = 1e-30;
-    EXPECT_EQ(RequestState(setup).draw(0).temperature, 0.f);
-    setup.sampling.temperature = 1e-3;
-    EXPECT_EQ(RequestState(setup).draw(0).temperature, 1e-3f);
 }
 
 }  // namespace

@@ -49,8 +49,9 @@ def completion_of(out: Output) -> CompletionOutput:
     if out.logprobs:
         tops = out.top_logprobs or [[] for _ in out.logprobs]
         logprobs = []
-        for token, logprob, top in zip(out.output_ids, out.logprobs, tops):
-            row = {token: Logprob(logprob)}
+        ranks = out.ranks or [None] * len(out.logprobs)
+        for token, logprob, rank, top in zip(out.output_ids, out.logprobs, ranks, tops):
+            row = {token: Logprob(logprob, rank)}
             row.update((each.token, Logprob(each.logprob, rank)) for rank, each in enumerate(top, 1))
             logprobs.append(row)
     finish = out.finish
