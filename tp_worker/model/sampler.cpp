@@ -329,6 +329,7 @@ void Sampler::Call::start_ranks(LogitView& view) {
     ));
     const auto num_picks = static_cast<std::int64_t>(view.ranked.size());
     const kernels::LogitPick* const picks = transfers_.in(view.ranked);
+    transfers_.send();
     float* const values = transfers_.out(std::span(view.ranked_logits));
     sampler_.ops_->pick_logits({
         .logits = view.logits,
@@ -390,9 +391,11 @@ void Sampler::Call::start_wide(LogitView& view, std::size_t k) {
     wide.logits.resize(static_cast<std::size_t>(sampler_.vocab_len_));
     const std::vector<std::int32_t> row_index{static_cast<std::int32_t>(k)};
     sampler_.make_room(sampler_.vocab_len_ * 4 + std::int64_t{sizeof(std::int32_t)});
+    const std::int32_t* const there = transfers_.in(row_index);
+    transfers_.send();
     sampler_.ops_->gather_rows({
         .x = view.logits,
-        .row_index = transfers_.in(row_index),
+        .row_index = there,
         .y = view2(transfers_.out(std::span(wide.logits)), 1, sampler_.vocab_len_),
         .stream = sampler_.stream_,
     });
