@@ -123,9 +123,12 @@ __global__ void __launch_bounds__(kThreads) pick_logits_kernel(
 
 // ---- count_before ----
 
-// grid [num_picks], block [kThreads]; a block owns a pick. Memory-bound: 4 bytes in per logit,
-// which softmax_stats has just read, so mostly of L2. A count has no order (P6).
-__global__ void __launch_bounds__(kThreads) count_before_kernel(
+constexpr int kCountThreads = 1024;
+
+// grid [num_picks], block [kCountThreads]; a block owns a pick. Memory-bound: 4 bytes in per logit,
+// which softmax_stats has just read, so mostly of L2. A step of few rows has few blocks: their
+// width and the loads in flight are its speed. A count has no order (P6).
+__global__ void __launch_bounds__(kCountThreads) count_before_kernel(
     const float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,
     std::int64_t num_ids,
@@ -139,11 +142,12 @@ __global__ void __launch_bounds__(kThreads) count_before_kernel(
     const float* const from = logits + pick.row * stride;
     const std::int64_t index = std::int64_t{raw(pick.id)} - vocab_begin;
     std::int32_t count = 0;
-    for (std::int64_t i = threadIdx.x; i < num_ids; i += kThreads) {
+#pragma unroll 8
+    for (std::int64_t i = threadIdx.x; i < num_ids; i += kCountThreads) {
         const float logit = from[i];
         count += logit > value || (logit == value && i < index) ? 1 : 0;
     }
-    count = block_sum<kThreads>(count);
+    count = block_sum<kCountThreads>(count);
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
@@ -353,7 +357,7 @@ void count_before_cuda(const CountBeforeArgs& args) {
     if (args.num_picks == 0) return;
     launch<count_before_kernel>(
         {.grid = dim3(narrow<unsigned>(args.num_picks)),
-         .block = dim3(kThreads),
+         .block = dim3(kCountThreads),
          .stream = args.stream},
         args.logits.data,
         args.logits.stride,

@@ -6,10 +6,10 @@
 
 #include "base/ids.h"
 #include "messages/fields.h"
+#include "messages/sampling.h"
 #include "messages/verdict.h"
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,135 +22,7 @@ inline constexpr std::size_t kRidBytesMax = 256;
 // first that of the connection it came by (base/fair_queue.h).
 inline constexpr std::size_t kClientLevelsMax = 3;
 inline constexpr std::size_t kClientNameBytesMax = 128;
-inline constexpr std::size_t kStopsMax = 64;
-inline constexpr std::size_t kStopBytesMax = 1024;
-inline constexpr std::size_t kStopTokensMax = 1024;
-inline constexpr std::size_t kLogitBiasMax = std::size_t{1} << 20;      // entries
-inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 20;  // entries
-inline constexpr std::size_t kBadWordsMax = 1024;
-inline constexpr std::size_t kBadWordBytesMax = 1024;
-inline constexpr std::size_t kBadSequencesMax = 4096;  // two of each word, and the caller's
-inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // of all sequences
-inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole vocabulary
-// A request that asks for more of a position is wide: it may ask for few positions (the door says
-// how many), and a step has few of them.
-inline constexpr int kWideTopLogprobs = 256;
-inline constexpr std::size_t kLogprobIdsMax = 1024;
 inline constexpr std::int64_t kPromptTokensMax = std::int64_t{1} << 22;
-
-// How the next token is drawn. Order of application: penalties, logit bias, temperature, then
-// top-k, top-p, min-p on the scaled distribution, then one draw. A token that is not allowed, or
-// would complete bad words, has a bias of minus infinity.
-struct SamplingParams {
-    std::optional<std::int64_t> max_new_tokens{};
-    std::int64_t min_new_tokens = 0;
-    double temperature = 1.0;
-    std::int64_t top_k = -1;
-    double top_p = 1.0;
-    double min_p = 0.0;
-    double repetition_penalty = 1.0;
-    double frequency_penalty = 0.0;
-    double presence_penalty = 0.0;
-    std::int64_t num_output_in_prompt = 0;
-    std::map<std::int64_t, double> logit_bias{};
-    std::vector<TokenId> allowed_token_ids{};
-    std::vector<std::string> bad_words{};
-    std::vector<std::vector<TokenId>> bad_tokens{};
-    std::optional<std::uint64_t> seed{};
-    std::vector<std::string> stop{};
-    std::vector<TokenId> stop_token_ids{};
-    bool ignore_eos = false;
-    bool no_stop_trim = false;
-    bool skip_special_tokens = true;
-    bool spaces_between_special_tokens = true;
-
-    template <class F>
-    void fields(F&& f) {
-        f("max_new_tokens",
-          max_new_tokens,
-          "at most so many output tokens; absent: as many as fit the context");
-        f("min_new_tokens",
-          min_new_tokens,
-          "no end-of-sequence, stop token or stop string before so many output tokens");
-        f("temperature",
-          temperature,
-          "logits are divided by it; 0 is greedy: the largest logit, the lowest id of equal ones");
-        f("top_k", top_k, "draw among the k largest; -1: all; equals of the k-th are kept");
-        f("top_p",
-          top_p,
-          "in (0, 1]: draw among the fewest that hold this probability; equals of the last are kept"
-        );
-        f("min_p", min_p, "in [0, 1]: drop what is less probable than min_p times the most probable"
-        );
-        f("repetition_penalty",
-          repetition_penalty,
-          "in (0, 2]: logits of prompt and output tokens are divided (if positive) or multiplied "
-          "by it");
-        f("frequency_penalty",
-          frequency_penalty,
-          "in [-2, 2]: subtracted once per occurrence in the output");
-        f("presence_penalty",
-          presence_penalty,
-          "in [-2, 2]: subtracted once from every token of the output");
-        f("num_output_in_prompt",
-          num_output_in_prompt,
-          "so many of the prompt's last tokens are output to these two penalties: a request that "
-          "began elsewhere goes on here");
-        f("logit_bias", logit_bias, "token id -> added to its logit: any finite number");
-        f("allowed_token_ids", allowed_token_ids, "only these are drawn; empty: all");
-        f("bad_words",
-          bad_words,
-          "the output has none of these texts, as their tokens at a text's start and after a "
-          "space; "
-          "empty inside the tree");
-        f("bad_tokens", bad_tokens, "the output has none of these sequences of tokens");
-        f("seed", seed, "draws depend on it and the position alone; absent: one is chosen at random"
-        );
-        f("stop", stop, "the output ends before the first of these texts");
-        f("stop_token_ids", stop_token_ids, "the output ends with any of these tokens");
-        f("ignore_eos", ignore_eos, "the model's end-of-sequence tokens do not end the output");
-        f("no_stop_trim", no_stop_trim, "keep the stop text, or the stop token's text, in the text"
-        );
-        f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the text");
-        f("spaces_between_special_tokens",
-          spaces_between_special_tokens,
-          "keep the spaces next to special tokens in the text");
-    }
-    friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
-};
-
-// Which distribution a reported logprob comes from.
-//   kRaw        log-softmax of the model's logits
-//   kScaled     of the logits after penalties, bias and temperature (at temperature 0: divided by
-//   1) kTruncated  the same, renormalized over what top-k, top-p and min-p left
-enum class LogprobsMode : std::uint8_t { kRaw, kScaled, kTruncated };
-template <>
-struct EnumNames<LogprobsMode> {
-    static constexpr std::array<std::string_view, 3> kNames{"raw", "scaled", "truncated"};
-};
-
-struct LogprobOptions {
-    bool enabled = false;
-    LogprobsMode mode = LogprobsMode::kRaw;
-    std::int64_t prompt_start = -1;
-    std::int64_t top = 0;
-    std::vector<TokenId> ids{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("enabled", enabled, "report the logprob of every output token");
-        f("mode",
-          mode,
-          "raw, scaled or truncated: the distribution that logprobs of output tokens come from "
-          "(prompt tokens: raw)");
-        f("prompt_start",
-          prompt_start,
-          "report prompt tokens' logprobs from this index on; -1: none. Token 0 has none");
-        f("top", top, "also the so many most probable tokens at each position");
-        f("ids", ids, "also these tokens at each position");
-    }
-    friend bool operator==(const LogprobOptions&, const LogprobOptions&) = default;
-};
 
 // Which cached prefixes a request accepts (P9).
 enum class KvTolerance : std::uint8_t { kNever, kMaxLag, kKeep };
@@ -496,8 +368,6 @@ struct TextBatch {
 
 // What is wrong with it, or nothing.
 std::optional<std::string> invalid_client(const std::vector<std::string>& client);
-std::optional<std::string> invalid(const SamplingParams& params);
-std::optional<std::string> invalid(const LogprobOptions& options);
 std::optional<std::string> invalid(const Generate& message);
 std::optional<std::string> invalid(const Cancel& message);
 

@@ -244,6 +244,12 @@ def test_what_is_not_served_is_refused_by_name(engine):
     ):
         with pytest.raises(pitstop.PitstopError, match=why):
             call()
+    for wrong in ([], ()):
+        with pytest.raises(ValueError, match="allowed_token_ids is empty"):
+            engine.generate(PROMPT, {"allowed_token_ids": wrong})
+    for name, value in {"allowed_token_ids": [99999], "bad_words": [" "], "bad_tokens": [[]]}.items():
+        with pytest.raises(pitstop.PitstopError, match=name):
+            engine.generate(PROMPT, {name: value})
     with pytest.raises(TypeError, match="no parameter json_schema"):
         engine.generate(PROMPT, {"json_schema": "{}"})
     with pytest.raises(TypeError, match="unexpected keyword argument 'tempature'"):

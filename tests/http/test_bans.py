@@ -156,28 +156,91 @@ def test_a_bias_may_be_of_any_size_and_for_every_token(http, vocab_size):
     assert complete(http, max_tokens=3, logit_bias=bias, return_token_ids=True)["token_ids"] == [17] * 3
 
 
-REFUSED = {
-    "no token allowed": ({"allowed_token_ids": []}, "allowed_token_ids"),
-    "an allowed token past the vocabulary": ({"allowed_token_ids": [5, 99999]}, "99999"),
-    "a word for allowed tokens": ({"allowed_token_ids": ["a"]}, "allowed_token_ids"),
-    "an empty bad word": ({"bad_words": ["no", ""]}, "bad_words"),
-    "a bad word of spaces": ({"bad_words": ["  "]}, "bad_words"),
-    "more bad words than are taken": ({"bad_words": ["a"] * 1025}, "bad_words has 1025"),
-    "a bad word that is long": ({"bad_words": ["a" * 1025]}, "1025 bytes"),
-    "a bias over OpenAI's": ({"logit_bias": {"5": 101}}, "logit_bias"),
-    "a bias of a token that is none": ({"logit_bias": {"99999": 1}}, "99999"),
-    "logprobs below all": ({"logprobs": -2}, "logprobs"),
-    "more logprobs than there are tokens": ({"logprobs": 5000}, "logprobs.top"),
-    "prompt logprobs below all": ({"prompt_logprobs": -2}, "prompt_logprobs"),
-    "a stream of all prompt logprobs": ({"stream": True, "prompt_logprobs": -1}, "prompt_logprobs"),
+# By every route: where its fields of sampling are, and a body beside them.
+DIALECTS = {
+    "/v1/completions": (None, {"prompt": PROMPT, "max_tokens": 3}),
+    "/v1/chat/completions": (None, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),
+    "/v1/responses": (None, {"input": "Hi", "max_output_tokens": 3}),
+    "/v1/messages": (None, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}),
+    "/generate": ("sampling_params", {"input_ids": PROMPT}),
+    "/inference/v1/generate": ("sampling_params", {"token_ids": PROMPT}),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_named(http, name):
-    body, named = REFUSED[name]
-    answer = http.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, **body})
-    assert answer.status == 400 and named in answer.message, answer
+def body_by(path, **fields):
+    inside, body = DIALECTS[path]
+    return {**body, inside: fields} if inside else {**body, **fields}
+
+
+REFUSED_BANS = {
+    "no token allowed": ({"allowed_token_ids": []}, "allowed_token_ids"),
+    "no token but null allowed": ({"allowed_token_ids": [None]}, "allowed_token_ids"),
+    "an allowed token past the vocabulary": ({"allowed_token_ids": [5, 99999]}, "allowed_token_ids[1] is token 99999"),
+    "an allowed token below it": ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+    "a word for allowed tokens": ({"allowed_token_ids": ["a"]}, "allowed_token_ids"),
+    "half a token": ({"allowed_token_ids": [1.5]}, "allowed_token_ids"),
+    "one token for a list": ({"allowed_token_ids": 5}, "allowed_token_ids"),
+    "an empty bad word": ({"bad_words": ["no", ""]}, "bad_words"),
+    "a bad word of spaces": ({"bad_words": ["  "]}, "bad_words"),
+    "a bad word that is a number": ({"bad_words": [7]}, "bad_words"),
+    "more bad words than are taken": ({"bad_words": ["a"] * 1025}, "bad_words has 1025"),
+    "a bad word that is long": ({"bad_words": ["a" * 1025]}, "bad_words has a word of 1025 bytes"),
+    "a bias of a token that is none": ({"logit_bias": {"99999": 1}}, "logit_bias names token 99999"),
+    "a bias of a token below all": ({"logit_bias": {"-1": 1}}, "logit_bias names token -1"),
+    "a bias of a word": ({"logit_bias": {"no": 1}}, "logit_bias"),
+    "a bias that is a list": ({"logit_bias": [1]}, "logit_bias"),
+    "a bias that is infinite": ({"logit_bias": {"5": "inf"}}, "logit_bias"),
+    "a bias that is no number": ({"logit_bias": {"5": "nan"}}, "logit_bias"),
+}
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("name", REFUSED_BANS)
+def test_a_ban_that_is_none_is_refused_by_its_name(http, path, name):
+    fields, named = REFUSED_BANS[name]
+    refused = http.post(path, body_by(path, **fields))
+    assert refused.status == 400 and named in refused.message, refused
+    taken = {"allowed_token_ids": [5, 7], "bad_words": ["no"], "logit_bias": {"5": 1.5}}
+    assert http.post(path, body_by(path, **taken)).status == 200
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_biases_past_openais_bound_are_refused_where_openai_has_them(http, path):
+    answer = http.post(path, body_by(path, logit_bias={"5": 101}))
+    if path in ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate"):
+        assert answer.status == 400 and "logit_bias" in answer.message, answer
+    else:
+        assert answer.status == 200, answer
+
+
+REFUSED_LOGPROBS = (
+    ("/v1/completions", {"logprobs": -2}, "logprobs"),
+    ("/v1/completions", {"logprobs": 5000}, "logprobs"),
+    ("/v1/completions", {"prompt_logprobs": -2}, "prompt_logprobs"),
+    ("/v1/completions", {"prompt_logprobs": 5000}, "logprobs"),
+    ("/v1/completions", {"stream": True, "prompt_logprobs": -1}, "prompt_logprobs"),
+    ("/v1/chat/completions", {"logprobs": True, "top_logprobs": -2}, "top_logprobs"),
+    ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 5000}, "logprobs"),
+    ("/v1/chat/completions", {"stream": True, "prompt_logprobs": -1}, "prompt_logprobs"),
+    ("/v1/responses", {"include": ["message.output_text.logprobs"], "top_logprobs": -2}, "top_logprobs"),
+    ("/v1/responses", {"include": ["message.output_text.logprobs"], "top_logprobs": 5000}, "logprobs"),
+    ("/inference/v1/generate", {"logprobs": -2}, "logprobs"),
+    ("/inference/v1/generate", {"logprobs": 5000}, "logprobs"),
+    ("/inference/v1/generate", {"prompt_logprobs": -2}, "prompt_logprobs"),
+)
+
+
+@pytest.mark.parametrize("path, fields, named", REFUSED_LOGPROBS)
+def test_logprobs_past_the_whole_vocabulary_are_refused_by_name(http, path, fields, named):
+    refused = http.post(path, body_by(path, **fields))
+    assert refused.status == 400 and named in refused.message, refused
+
+
+@pytest.mark.parametrize("num", (-1, 5000))
+def test_so_they_are_by_sglangs_route(http, num):
+    body = {**body_by("/generate"), "return_logprob": True, "top_logprobs_num": num}
+    refused = http.post("/generate", body)
+    assert refused.status == 400 and "logprobs" in refused.message, refused
 
 
 @pytest.mark.parametrize("name, value", (("allowed_token_ids", [5]), ("bad_words", ["no"])))

@@ -49,7 +49,7 @@ SHOWN = (
     ("logprobs.cu: softmax_part_kernel<true>", "rows aligned", 256, 0),
     ("logprobs.cu: softmax_merge_kernel", "", 128, 0),
     ("logprobs.cu: pick_logits_kernel", "", 256, 0),
-    ("logprobs.cu: count_before_kernel", "", 256, 0),
+    ("logprobs.cu: count_before_kernel", "", 1024, 0),
     ("logprobs.cu: top_logits_kernel", "", 1024, 0),
     ("attention_decode.cu: decode_kernel<128>", "persistent", 32, 32 << 10),
     ("attention_decode.cu: decode_kernel<64>", "persistent", 32, 16 << 10),

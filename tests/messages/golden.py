@@ -93,6 +93,7 @@ MESSAGES = [
                     "text": " Lily",
                     "tokens": [605],
                     "logprobs": [F32(-0.125)],
+                    "ranks": [300],
                     "top_ids": [605, 13],
                     "top_logprobs": [F32(-0.125), F32(-2.5)],
                     "spans": [
@@ -111,6 +112,9 @@ MESSAGES = [
                         "completion_tokens": 64,
                         "retractions": 1,
                         "replica": 1,
+                        "queue_us": 70000,
+                        "prefill_us": 200,
+                        "decode_us": 0,
                     },
                     "finish": {"reason": "stop", "matched_token": 2, "was_waiting": False},
                 }

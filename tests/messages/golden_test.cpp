@@ -169,6 +169,7 @@ TEST(Golden, OutputsIsPythons) {
     chunk.text = " Lily";
     chunk.tokens = {TokenId{605}};
     chunk.logprobs = {-0.125f};
+    chunk.ranks = {300};
     chunk.top_ids = {TokenId{605}, TokenId{13}};
     chunk.top_logprobs = {-0.125f, -2.5f};
     chunk.spans = {
@@ -183,7 +184,9 @@ TEST(Golden, OutputsIsPythons) {
         .cached_tokens = 0,
         .completion_tokens = 64,
         .retractions = 1,
-        .replica = 1};
+        .replica = 1,
+        .queue_us = 70'000,
+        .prefill_us = 200};
     chunk.finish = Finish{.reason = FinishReason::kStop, .matched_token = TokenId{2}};
     expect_golden(Outputs{.chunks = {chunk}});
 }

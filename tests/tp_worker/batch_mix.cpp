@@ -14,6 +14,15 @@ std::int64_t shared_len(const BatchMix& mix) {
     return std::min(kSharedMax, mix.prompt_len_max * 2 / 3);
 }
 
+// Sixteen tokens, none of which follows itself or may come after the one below it.
+void allow_few(messages::SamplingParams* sampling) {
+    for (std::int32_t i = 0; i < 16; ++i) {
+        sampling->allowed_token_ids.push_back(TokenId{300 + i});
+        sampling->bad_tokens.push_back({TokenId{300 + i}, TokenId{300 + i}});
+        sampling->bad_tokens.push_back({TokenId{300 + i}, TokenId{301 + i}});
+    }
+}
+
 }  // namespace
 
 std::vector<TestRequest> make_requests(const BatchMix& mix) {
@@ -39,6 +48,8 @@ std::vector<TestRequest> make_requests(const BatchMix& mix) {
     requests[1].sampling.top_k = 40;
     requests[1].logprobs.prompt_start = shared + 1;
     requests[2].sampling.temperature = 1.3;
+    allow_few(&requests[2].sampling);
+    requests[2].logprobs.mode = messages::LogprobsMode::kScaled;
     requests[3].sampling.top_p = 0.9;
     requests[3].sampling.repetition_penalty = 1.2;
     requests[3].sampling.presence_penalty = 0.5;

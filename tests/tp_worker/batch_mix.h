@@ -14,7 +14,7 @@ struct BatchMix {
     std::int64_t prompt_len_max = 130;
 };
 
-// A bit of everything: greedy and seeded draws, truncation, penalties, every logprobs mode.
+// A bit of everything: greedy and seeded draws, truncation, penalties, bans, every logprobs mode.
 [[nodiscard]] std::vector<TestRequest> make_requests(const BatchMix& mix);
 
 // Each alone, its prompt in one piece.
@@ -26,7 +26,7 @@ struct BatchMix {
     TestReplica* replica, const BatchMix& mix, unsigned seed
 );
 
-// Tokens, logprobs and scores are the same bits.
+// Tokens, logprobs, ranks and scores are the same bits.
 void expect_same(const std::vector<TestRequest>& a, const std::vector<TestRequest>& b);
 
 }  // namespace pitstop::tp_worker

@@ -149,18 +149,21 @@ class NumbersReader {
   public:
     NumbersReader(
         const std::vector<float>& logprobs,
+        const std::vector<std::int32_t>& ranks,
         const std::vector<TokenId>& top_ids,
         const std::vector<float>& top_logprobs,
         const std::vector<float>& ids_logprobs
     )
         : logprobs_(logprobs),
+          ranks_(ranks),
           top_ids_(top_ids),
           top_logprobs_(top_logprobs),
           ids_logprobs_(ids_logprobs) {}
 
     TestRequest::Numbers next(const messages::LogprobOptions& options) {
         TestRequest::Numbers numbers;
-        numbers.logprob = logprobs_.at(entry_++);
+        numbers.logprob = logprobs_.at(entry_);
+        numbers.rank = ranks_.at(entry_++);
         for (std::int64_t k = 0; k < options.top; ++k, ++top_) {
             numbers.top_ids.push_back(top_ids_.at(top_));
             numbers.top_logprobs.push_back(top_logprobs_.at(top_));
@@ -171,12 +174,13 @@ class NumbersReader {
         return numbers;
     }
     [[nodiscard]] bool is_used_up() const {
-        return entry_ == logprobs_.size() && top_ == top_ids_.size() &&
+        return entry_ == logprobs_.size() && entry_ == ranks_.size() && top_ == top_ids_.size() &&
                top_ == top_logprobs_.size() && ids_ == ids_logprobs_.size();
     }
 
   private:
     const std::vector<float>& logprobs_;
+    const std::vector<std::int32_t>& ranks_;
     const std::vector<TokenId>& top_ids_;
     const std::vector<float>& top_logprobs_;
     const std::vector<float>& ids_logprobs_;
@@ -194,12 +198,14 @@ void run_step(
     const messages::StepResult result = replica->run(std::move(plan));
     NumbersReader sampled(
         result.logprobs.values,
+        result.ranks.values,
         result.top_ids.values,
         result.top_logprobs.values,
         result.ids_logprobs.values
     );
     NumbersReader scored(
         result.scores.logprobs.values,
+        result.scores.ranks.values,
         result.scores.top_ids.values,
         result.scores.top_logprobs.values,
         result.scores.ids_logprobs.values

@@ -58,6 +58,7 @@ struct TestRequest {
     // What came back: of each output token, and of each scored prompt position (-> the next token).
     struct Numbers {
         float logprob = 0.f;
+        std::int32_t rank = 0;
         std::vector<TokenId> top_ids{};
         std::vector<float> top_logprobs{};
         std::vector<float> ids_logprobs{};

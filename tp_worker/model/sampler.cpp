@@ -1,5 +1,6 @@
 #include "tp_worker/model/sampler.h"
 
+#include "tp_worker/model/logit_view.h"
 #include "tp_worker/model/sorted_top.h"
 
 #include <algorithm>
@@ -28,55 +29,15 @@ std::int64_t edit_bytes(const RequestState& request, std::int64_t output_index) 
     );
 }
 
-// A row of the call, and what follows from its request.
-struct Row {
-    const LogitRow* place = nullptr;
-    const RequestState* request = nullptr;
-    bool is_sample = false;     // else it scores
-    bool is_raw = false;        // its logprobs are of the logits as the model made them
-    bool is_edited = false;     // it is drawn from logits after penalties and bias
-    kernels::SampleRow draw{};  // of a sample
-
-    // Whether its logprobs are of the edited logits.
-    [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
-    [[nodiscard]] bool wants_rank() const { return request->logprobs().enabled; }
-};
-
-Row row_of(const LogitRow& place, const RequestSlots& slots) {
+SampledRow row_of(const LogitRow& place, const RequestSlots& slots) {
     const RequestState& request = *slots[static_cast<std::size_t>(raw(place.slot))];
-    Row row{.place = &place, .request = &request};
+    SampledRow row{.place = &place, .request = &request};
     row.is_sample = place.kind == LogitRow::Kind::kSample;
     row.is_raw = !row.is_sample || request.logprobs().mode == messages::LogprobsMode::kRaw;
     row.is_edited = row.is_sample && request.has_edits(place.output_index);
     if (row.is_sample) row.draw = request.draw(place.output_index);
     return row;
 }
-
-// Logits side by side, some of whose rows are drawn from, and some reported from: those that the
-// model made, or the edited copies. [R] are their rows, each with the row of the call that it is.
-struct LogitView {
-    View2<float> logits{};                       // [R, V]
-    bool is_edited = false;                      // a copy, still to be made
-    std::vector<std::size_t> rows{};             // [R]
-    std::vector<kernels::Choice> choices{};      // [R], of those drawn from here
-    std::size_t num_reported = 0;                // only rows before it are reported from
-    std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], and so the next
-    std::vector<kernels::SoftmaxStats> stats{};
-    std::vector<kernels::LogitPick>
-        picks{};                  // row by row: the choice or the target, then the ids asked for
-    std::vector<float> picked{};  // their logits
-    std::vector<kernels::LogitPick> ranked{};  // of the picks, the choices and targets to rank,
-    std::vector<float> ranked_logits{};        // and so the next
-    std::vector<std::int32_t> num_before{};
-    std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
-    std::vector<TokenId> top_ids{};
-    std::vector<float> top_logits{};
-    struct Wide {
-        std::size_t row = 0;
-        std::vector<float> logits{};  // [V]
-    };
-    std::vector<Wide> wide{};  // whole rows, of those that want more than an op finds
-};
 
 }  // namespace
 
@@ -101,7 +62,7 @@ class Sampler::Call {
     void start_draw(LogitView& view, std::size_t begin, std::size_t end);
     void edit(std::span<const std::size_t> rows, View2<float> edited);
     void start_reports(LogitView& view);
-    void start_ranks(LogitView& view);
+    void set_picks(LogitView& view);
     void start_tops(LogitView& view);
     void start_wide(LogitView& view, std::size_t k);
     void finish_reports(LogitView& view, messages::StepResult* result);
@@ -112,7 +73,7 @@ class Sampler::Call {
     }
     [[nodiscard]] bool is_finite(std::size_t i) const { return num_nonfinite_[i] == 0; }
     [[nodiscard]] bool is_drawn(const LogitView& view, std::size_t k) const {
-        const Row& row = rows_[view.rows[k]];
+        const SampledRow& row = rows_[view.rows[k]];
         return row.is_sample && row.is_edited == view.is_edited;
     }
     [[nodiscard]] bool is_reported(const LogitView& view, std::size_t k) const {
@@ -127,7 +88,7 @@ class Sampler::Call {
 
     Sampler& sampler_;
     Transfers& transfers_;
-    std::vector<Row> rows_{};
+    std::vector<SampledRow> rows_{};
     std::vector<std::int32_t> num_nonfinite_{};  // by row
     LogitView model_{};   // row i is row i of the call; all choices once the draws are finished
     LogitView edited_{};  // those with edits; first those that are reported from here
@@ -279,7 +240,7 @@ void Sampler::Call::start_reports(LogitView& view) {
     view.stats.resize(view.num_reported);
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (!is_reported(view, k)) continue;
-        const Row& row = rows_[view.rows[k]];
+        const SampledRow& row = rows_[view.rows[k]];
         const messages::LogprobOptions& options = row.request->logprobs();
         const kernels::Choice& choice = model_.choices[view.rows[k]];
         if (!row.is_raw) {
@@ -288,15 +249,12 @@ void Sampler::Call::start_reports(LogitView& view) {
             if (options.mode == messages::LogprobsMode::kTruncated)
                 view.softmax[k].kept_min = choice.kept_min;
         }
-        const auto at = static_cast<std::int32_t>(k);
-        view.picks.push_back({at, row.is_sample ? choice.id : row.place->target});
-        if (row.wants_rank()) view.ranked.push_back(view.picks.back());
-        for (const TokenId id : options.ids) view.picks.push_back({at, id});
     }
-    view.picked.resize(view.picks.size());
+    set_picks(view);
     sampler_.make_room(static_cast<std::int64_t>(
         view.num_reported * (sizeof(kernels::SoftmaxRow) + sizeof(kernels::SoftmaxStats)) +
-        view.picks.size() * (sizeof(kernels::LogitPick) + sizeof(float))
+        view.picks.size() * (sizeof(kernels::LogitPick) + sizeof(float)) +
+        view.num_before.size() * sizeof(std::int32_t)
     ));
     const kernels::SoftmaxRow* const rows = transfers_.in(view.softmax);
     const kernels::LogitPick* const picks = transfers_.in(view.picks);
@@ -308,44 +266,46 @@ void Sampler::Call::start_reports(LogitView& view) {
         .workspace = sampler_.stats_workspace_,
         .stream = sampler_.stream_,
     });
+    float* const picked = transfers_.out(std::span(view.picked));
     sampler_.ops_->pick_logits({
         .logits = view.logits,
         .picks = picks,
         .num_picks = static_cast<std::int64_t>(view.picks.size()),
-        .values = transfers_.out(std::span(view.picked)),
+        .values = picked,
         .stream = sampler_.stream_,
     });
-    start_ranks(view);
+    if (!view.num_before.empty()) {
+        sampler_.ops_->count_before({
+            .logits = view.logits,
+            .picks = picks,
+            .values = picked,
+            .num_picks = static_cast<std::int64_t>(view.num_before.size()),
+            .counts = transfers_.out(std::span(view.num_before)),
+            .stream = sampler_.stream_,
+        });
+    }
     start_tops(view);
 }
 
-// Their logits are picked again, side by side.
-void Sampler::Call::start_ranks(LogitView& view) {
-    if (view.ranked.empty()) return;
-    view.ranked_logits.resize(view.ranked.size());
-    view.num_before.resize(view.ranked.size());
-    sampler_.make_room(static_cast<std::int64_t>(
-        view.ranked.size() * (sizeof(kernels::LogitPick) + sizeof(float) + sizeof(std::int32_t))
-    ));
-    const auto num_picks = static_cast<std::int64_t>(view.ranked.size());
-    const kernels::LogitPick* const picks = transfers_.in(view.ranked);
-    transfers_.send();
-    float* const values = transfers_.out(std::span(view.ranked_logits));
-    sampler_.ops_->pick_logits({
-        .logits = view.logits,
-        .picks = picks,
-        .num_picks = num_picks,
-        .values = values,
-        .stream = sampler_.stream_,
-    });
-    sampler_.ops_->count_before({
-        .logits = view.logits,
-        .picks = picks,
-        .values = values,
-        .num_picks = num_picks,
-        .counts = transfers_.out(std::span(view.num_before)),
-        .stream = sampler_.stream_,
-    });
+void Sampler::Call::set_picks(LogitView& view) {
+    for (const bool is_ranked : {true, false}) {
+        for (std::size_t k = 0; k < view.num_reported; ++k) {
+            const SampledRow& row = rows_[view.rows[k]];
+            if (!is_reported(view, k) || row.is_ranked() != is_ranked) continue;
+            const TokenId choice = model_.choices[view.rows[k]].id;
+            view.picks.push_back(
+                {static_cast<std::int32_t>(k), row.is_sample ? choice : row.place->target}
+            );
+        }
+        if (is_ranked) view.num_before.resize(view.picks.size());
+    }
+    view.ids_begin = view.picks.size();
+    for (std::size_t k = 0; k < view.num_reported; ++k) {
+        if (!is_reported(view, k)) continue;
+        for (const TokenId id : rows_[view.rows[k]].request->logprobs().ids)
+            view.picks.push_back({static_cast<std::int32_t>(k), id});
+    }
+    view.picked.resize(view.picks.size());
 }
 
 // In runs of neighbours that want as many.
@@ -416,21 +376,22 @@ void Sampler::Call::finish_reports(LogitView& view, messages::StepResult* result
             std::span(view.top_logits).subspan(first, size)
         );
     }
-    std::size_t at = 0;  // in the picks
-    std::size_t ranked_at = 0;
+    std::size_t ranked_at = 0;  // in the picks
+    std::size_t unranked_at = view.num_before.size();
+    std::size_t ids_at = view.ids_begin;
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (!is_reported(view, k)) continue;
-        const Row& row = rows_[view.rows[k]];
+        const SampledRow& row = rows_[view.rows[k]];
         const float inverse = 1.f / view.softmax[k].temperature;  // as the op scales
         const auto logprob_of = [&](float logit) {
             return kernels::logprob(logit * inverse, view.softmax[k].kept_min, view.stats[k]);
         };
         const RowOutputs out = outputs_of(*row.place, result);
-        *out.logprob = logprob_of(view.picked[at++]);
-        if (row.wants_rank()) *out.rank = view.num_before[ranked_at++] + 1;
+        if (row.is_ranked()) *out.rank = view.num_before[ranked_at] + 1;
+        *out.logprob = logprob_of(view.picked[row.is_ranked() ? ranked_at++ : unranked_at++]);
         const std::size_t num_ids = row.request->logprobs().ids.size();
         for (std::size_t j = 0; j < num_ids; ++j)
-            out.ids_logprobs[j] = logprob_of(view.picked[at++]);
+            out.ids_logprobs[j] = logprob_of(view.picked[ids_at++]);
         const std::size_t first = view.top_starts[k];
         for (std::size_t j = 0; first + j < view.top_starts[k + 1]; ++j) {
             out.top_ids[j] = view.top_ids[first + j];

@@ -4,7 +4,7 @@
 // ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given token
 // among all. The draw is from the logits after penalties and bias; a logprob of
 // an output token comes from the distribution that the request's mode names
-// (messages/generation.h), of a prompt token always from the raw one. A row with a logit that is
+// (messages/sampling.h), of a prompt token always from the raw one. A row with a logit that is
 // not finite is not drawn from: its token is -1, its logprobs are 0, and it is counted. Where the
 // request's own bans leave nothing to draw the token is -2.
 //
@@ -22,8 +22,8 @@
 // On a GPU a call waits for the device twice, for the choices and then for the logprobs that depend
 // on them; and once more whenever an op's arrays do not fit beside those under way
 // (transfer_bytes()): at most once for each 4 MiB of token counts and biases, or of top logits, for
-// each row that is sorted on the host, and twice for each view's logprobs. On the CPU it never
-// waits: an op is done when it returns.
+// each row that is sorted on the host, and for each view's logprobs. On the CPU it never waits: an
+// op is done when it returns.
 #pragma once
 
 #include "base/result.h"

@@ -54,7 +54,8 @@ def _said(params: Any) -> dict[str, Any]:
 
 
 def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
-    """TypeError: a parameter that means nothing here, by name. A value that is unset (None) is the default."""
+    """TypeError: a parameter that means nothing here, by name; ValueError: allowed_token_ids that are none. A value that is
+    unset (None) is the default."""
     given = _said(params)
     fields: dict[str, Any] = {}
     for name, value in given.items():
@@ -70,10 +71,13 @@ def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
         del fields["max_new_tokens"]
     if fields.get("top_k") == 0:  # vLLM's word for all
         fields["top_k"] = -1
-    if isinstance(fields.get("stop"), str):
-        fields["stop"] = [fields["stop"]]
+    for name in ("stop", "bad_words"):
+        if isinstance(fields.get(name), str):
+            fields[name] = [fields[name]]
     if "logit_bias" in fields:
         fields["logit_bias"] = {int(token): float(bias) for token, bias in fields["logit_bias"].items()}
+    if "allowed_token_ids" in fields and not fields["allowed_token_ids"]:  # in a message: all are
+        raise ValueError("sampling_params: allowed_token_ids is empty; a list of one token at least is accepted")
     n = given.get("n") or 1
     if not isinstance(n, int) or n < 1:
         raise TypeError(f"sampling_params: n is a whole number of 1 or more, not {n!r}")

@@ -96,6 +96,61 @@ TEST_F(GpuGraphs, GiveTheBitsOfStepsWithoutThem) {
     }
 }
 
+// What is drawn and reported comes after a graph, whether its rows have ranks and bans or not.
+TEST_F(GpuGraphs, RanksAndBansAreThoseOfStepsWithoutThem) {
+    const auto run = [](TestReplica& replica, bool is_together) {
+        std::vector<TestRequest> requests = requests_of(4, 16);
+        const auto allowed = [](int i) { return TokenId{300 + i}; };
+        for (TestRequest& request : requests) request.logprobs.prompt_start = 1;
+        messages::SamplingParams& few = requests[1].sampling;
+        for (int i = 0; i < 3; ++i) {
+            few.allowed_token_ids.push_back(allowed(i));
+            few.bad_tokens.push_back({allowed(i), allowed(i)});
+        }
+        few.bad_tokens.push_back({allowed(2), allowed(1)});
+        requests[2].sampling.temperature = 4.0;
+        requests[2].sampling.seed = 9;
+        requests[3].logprobs.mode = messages::LogprobsMode::kScaled;
+        requests[3].sampling.logit_bias = {{7, 1e300}};
+        for (int i = 0; i < 6; ++i) {
+            if (is_together) {
+                decode(replica, requests);
+                continue;
+            }
+            for (TestRequest& request : requests) {
+                messages::StepPlan plan;
+                add_row(&request, request.num_done == 0 ? request.prompt_len : 1, &plan);
+                run_step(&replica, std::move(plan), {&request});
+            }
+        }
+        return requests;
+    };
+    const auto with = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
+    const auto without = open(/*has_graphs=*/false, Determinism::kBatchInvariant);
+    const std::vector<TestRequest> requests = run(*with, /*is_together=*/true);
+    EXPECT_GE(num_launched(*with), 5);
+    expect_same(requests, run(*without, /*is_together=*/true));
+    expect_same(requests, run(*with, /*is_together=*/false));
+    expect_same(requests, run(*without, /*is_together=*/false));
+    std::int32_t largest = 0;
+    for (const TestRequest& request : requests) {
+        for (const TestRequest::Numbers& output : request.outputs) {
+            EXPECT_GE(output.rank, 1);
+            largest = std::max(largest, output.rank);
+        }
+        for (const auto& [position, score] : request.scores) EXPECT_GE(score.rank, 1) << position;
+    }
+    EXPECT_GT(largest, 10);  // at a temperature of four, and of tokens that alone are allowed
+    for (std::size_t i = 1; i < requests[1].tokens.size(); ++i) {
+        const TokenId token = requests[1].tokens[i];
+        if (static_cast<std::int64_t>(i) < requests[1].prompt_len) continue;
+        EXPECT_TRUE(raw(token) >= 300 && raw(token) < 303) << raw(token);
+        EXPECT_NE(token, requests[1].tokens[i - 1]);
+    }
+    for (const TestRequest::Numbers& output : requests[3].outputs) EXPECT_EQ(output.rank, 1);
+    EXPECT_EQ(requests[3].tokens.back(), TokenId{7});
+}
+
 // What a retired copy holds is not what a graph of the live one reads.
 TEST_F(GpuGraphs, P1_EachCopyOfTheWeightsHasItsOwn) {
     const auto replica = open(/*has_graphs=*/true);
