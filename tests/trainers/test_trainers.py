@@ -13,6 +13,8 @@ def is_a_step(said, fresh):
     assert said["after"] == fresh["bard"][1]
     if "colocated" in said:
         assert said["colocated"] == fresh["bard"][1]
+    for first, second, own in said.get("distilled", ()):
+        assert first >= second > own > float("-inf")
 
 
 @pytest.fixture(params=["openai", "anthropic", "trl", "skyrl", "sglang", "verl", "areal", "checkpoint_engine"])

@@ -73,6 +73,10 @@ def main(url, other):
     sequence = ids["prompt_ids"][0] + ids["completion_ids"][0]
     scored = client.get_sequence_logprobs([sequence], [len(ids["prompt_ids"][0])], top_logprobs=2)
     said["scores"] = len(scored["logprobs"][0])
+    # Distillation's: tokens far from the top, which have ranks past it.
+    num_prompt = len(ids["prompt_ids"][0])
+    scored = client.get_sequence_logprobs([sequence[:num_prompt] + [17, 1999, 31]], [num_prompt], top_logprobs=2)
+    said["distilled"] = [[*best, *own] for best, own in zip(scored["logprobs"][0], scored["actual_logprobs"][0])]
     print(json.dumps(said))
 
 
