@@ -134,7 +134,7 @@ Task<Response> count_tokens(Exchange& exchange) {
     if (!call) co_return Message::refusal(call.error());
     if (const auto known = check_model(exchange, call->model); !known)
         co_return Message::refusal(known.error());
-    const Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, call->chat);
+    const Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, *call);
     if (!ids) co_return Message::refusal(ids.error());
     JsonWriter json;
     json.begin_object().key("input_tokens").integer(static_cast<std::int64_t>(ids->size()));

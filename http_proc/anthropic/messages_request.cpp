@@ -56,17 +56,22 @@ void read_tool_choice(FieldReader& fields, ChatCall& call) {
     if (choice == nullptr) return;
     const std::string type = type_of(*choice);
     if (type == "none") call.has_tools = false;
-    if (type == "any" || type == "tool") {
-        constexpr std::string_view kWhy =
-            "there are no grammars to force a call with; auto and none are";
-        return fields.refuse("tool_choice", kWhy);
-    }
-    if (type != "auto" && type != "none")
-        return fields.fail("tool_choice", "an object with the type auto or none");
+    if (type != "auto" && type != "none" && type != "any" && type != "tool")
+        return fields.fail("tool_choice", "an object with the type auto, none, any or tool");
     FieldReader inside(*choice, "tool_choice");
     inside.read("disable_parallel_tool_use", call.takes_one_call);
     if (inside.error())
         fields.fail("tool_choice", "an object with disable_parallel_tool_use a bool");
+    if (type != "any" && type != "tool") return;
+    ForcedCall forced;
+    if (type == "tool") {
+        const Json name = choice->value("name", Json());
+        if (!name.is_string() || name == "")
+            return fields.fail("tool_choice", "an object of the type tool with its name");
+        forced.function = name.get<std::string>();
+        call.takes_one_call = true;
+    }
+    force_call(fields, std::move(forced), call);
 }
 
 // Reads what a template is told of thinking. What it makes the model think would not be told from
@@ -166,6 +171,13 @@ Result<> read_conversation(const OrderedJson& body, ChatCall& call, OrderedJson&
             ErrorCode::kInvalidArgument,
             "messages[{}]: after calls of tools come their results; a turn that the model goes on "
             "with ends with text",
+            turns.size() - 1
+        );
+    }
+    if (goes_on && call.forced_call) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "tool_choice forces a call, and messages[{}] is the model's own, to be gone on with",
             turns.size() - 1
         );
     }

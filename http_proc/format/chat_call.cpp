@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -65,6 +66,18 @@ void read_chat_call(FieldReader& fields, ChatCall& call) {
     fields.read("chat_template", call.chat.chat_template);
     const Json* kwargs = fields.find("chat_template_kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("chat_template_kwargs", "an object");
+}
+
+void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call) {
+    const Json* tools = fields.find("tools");
+    if (tools == nullptr || !tools->is_array() || tools->empty())
+        return fields.refuse("tool_choice", "it forces a call, and there are no tools");
+    const auto is_meant = [&](const Json& tool) {
+        return tool.is_object() && tool.value("name", Json()) == forced.function;
+    };
+    if (!forced.function.empty() && std::ranges::none_of(*tools, is_meant))
+        return fields.refuse("tool_choice", "the tool that it names is not in tools");
+    call.forced_call = std::move(forced);
 }
 
 Result<> finish_chat_call(const OrderedJson& body, OrderedJson variables, ChatCall& call) {

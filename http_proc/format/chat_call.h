@@ -4,11 +4,13 @@
 
 #include "base/result.h"
 #include "http_proc/format/chat_prompt.h"
+#include "http_proc/format/forced_call.h"
 #include "http_proc/format/json_body.h"
 #include "messages/generation.h"
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +24,7 @@ struct ChatCall {
     bool is_streamed = false;
     bool has_tools = false;       // that the model may call
     bool takes_one_call = false;  // of tools: what comes after it is left out
+    std::optional<ForcedCall> forced_call{};
     bool wants_token_ids = false;
 };
 
@@ -29,6 +32,10 @@ struct ChatCall {
 // `return_token_ids`. What /v1/chat/completions has and these two have not is refused by name.
 // Problems are left in `fields`.
 void read_chat_call(FieldReader& fields, ChatCall& call);
+
+// Takes the call that `tool_choice` forces. Where there is no tool for it that is refused in
+// `fields`. A tool of these two routes has its name at its top.
+void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call);
 
 // Ends the reading: adds `chat_template_kwargs` of the body to the template's variables. Errors:
 // what the engine does not sample by.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace pitstop::http {
 
@@ -18,9 +19,12 @@ class AssistantTurn {
         kOne,  // what comes after the first one is left out
     };
 
-    // Without a format whatever comes is text.
-    explicit AssistantTurn(std::optional<ToolFormat> format = {}, Calls calls = Calls::kAny)
-        : format_(format), calls_(calls) {
+    // Without a format whatever comes is text. `opening` is of what the assistant says, and was of
+    // the prompt: it is told with the first that comes.
+    explicit AssistantTurn(
+        std::optional<ToolFormat> format = {}, Calls calls = Calls::kAny, std::string opening = {}
+    )
+        : format_(format), calls_(calls), opening_(std::move(opening)) {
         if (format) parser_.emplace(*format);
     }
 
@@ -35,6 +39,7 @@ class AssistantTurn {
   private:
     std::optional<ToolFormat> format_;
     Calls calls_;
+    std::string opening_{};
     std::optional<ToolCallParser> parser_{};
     bool is_over_ = false;
 };

@@ -17,7 +17,9 @@ ChatAnswer::ChatAnswer(Exchange& exchange, ChatCall given, std::string_view pref
     std::optional<ToolFormat> format;
     if (call.has_tools) format = exchange.server().options().tool_format;
     turn = AssistantTurn(
-        format, call.takes_one_call ? AssistantTurn::Calls::kOne : AssistantTurn::Calls::kAny
+        format,
+        call.takes_one_call ? AssistantTurn::Calls::kOne : AssistantTurn::Calls::kAny,
+        call.forced_call && format ? call.forced_call->opening(*format) : std::string()
     );
     Prompt& only = prompts.emplace_back(Prompt{.request = std::move(call.request)});
     if (call.wants_token_ids) only.num_kept = 1;
@@ -26,7 +28,7 @@ ChatAnswer::ChatAnswer(Exchange& exchange, ChatCall given, std::string_view pref
 }
 
 Task<Result<>> ChatAnswer::complete(Exchange& exchange, Prompt& prompt) {
-    Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, call.chat);
+    Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, call);
     if (!ids) co_return ids.error();
     call.chat = {};  // it may be as large as the body
     if (call.wants_token_ids) prompt_ids = *ids;
@@ -51,9 +53,16 @@ void ChatAnswer::write_own_members(JsonWriter& json) const {
     json.key("token_ids").ids(token_ids);
 }
 
-Task<Result<std::vector<TokenId>>> tokens_of_chat(Exchange& exchange, const ChatPrompt& chat) {
-    Result<messages::TokenizeReply> rendered = co_await ask(exchange, chat.question());
+Task<Result<std::vector<TokenId>>> tokens_of_chat(Exchange& exchange, const ChatCall& call) {
+    const std::optional<ToolFormat> format = exchange.server().options().tool_format;
+    if (auto known = check_forced_call(call.forced_call, format); !known) co_return known.error();
+    Result<messages::TokenizeReply> rendered = co_await ask(exchange, call.chat.question());
     if (!rendered) co_return rendered.error();
+    if (call.forced_call) {
+        Result<> appended =
+            co_await append_text(exchange, call.forced_call->opening(*format), rendered->ids);
+        if (!appended) co_return std::move(appended).error();
+    }
     co_return std::move(rendered->ids);
 }
 

@@ -48,10 +48,10 @@ struct ChatAnswer {
     void write_own_members(JsonWriter& json) const;
 };
 
-// Asks the tree for the tokens of a chat's prompt. Errors: kUnsupported, the model has no template
-// for it.
+// Asks the tree for the tokens of a chat's prompt, with the beginning of a call that is forced.
+// Errors: kUnsupported, the model has no template for it; check_forced_call's.
 [[nodiscard]] Task<Result<std::vector<TokenId>>> tokens_of_chat(
-    Exchange& exchange, const ChatPrompt& chat
+    Exchange& exchange, const ChatCall& call
 );
 
 // The status of an error of these two routes. A name in use is the caller's mistake, and so is a

@@ -34,6 +34,12 @@ template <class Question>
 // Puts the prompt's tokens in place of its text, where it has text. Errors: the tree's.
 [[nodiscard]] Task<Result<>> tokenize_prompt(Exchange& exchange, messages::Generate& prompt);
 
+// Appends the tokens of a text that goes on from the prompt; nothing for an empty one. Errors: the
+// tree's.
+[[nodiscard]] Task<Result<>> append_text(
+    Exchange& exchange, std::string text, std::vector<TokenId>& ids
+);
+
 // Returns the text of tokens. Errors: the tree's.
 [[nodiscard]] Task<Result<std::string>> text_of(Exchange& exchange, std::vector<TokenId> ids);
 

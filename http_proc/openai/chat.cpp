@@ -41,6 +41,7 @@ struct Chat : OpenAiAnswer {
     std::vector<TokenId> prompt_ids{};
     std::optional<ToolFormat> tool_format{};  // of calls to look for
     bool takes_one_call = false;              // of them
+    std::string opening{};                    // of a call that is forced
     std::vector<Choice> choices{};
 
     Chat(Exchange& exchange, OpenAiChat call);
@@ -49,6 +50,8 @@ struct Chat : OpenAiAnswer {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
         RETURN_IF_ERROR(check_model(exchange, call.options.model));
+        RETURN_IF_ERROR(check_forced_call(call.forced_call, exchange.server().options().tool_format)
+        );
         return Chat(exchange, std::move(call));
     }
     // A chat for a model without a template for it is the caller's mistake, too.
@@ -60,7 +63,9 @@ struct Chat : OpenAiAnswer {
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
         Choice& choice = choices.emplace_back();
         choice.turn = AssistantTurn(
-            tool_format, takes_one_call ? AssistantTurn::Calls::kOne : AssistantTurn::Calls::kAny
+            tool_format,
+            takes_one_call ? AssistantTurn::Calls::kOne : AssistantTurn::Calls::kAny,
+            opening
         );
     }
     bool take(const Generation::Event& event) {
@@ -93,6 +98,7 @@ Chat::Chat(Exchange& exchange, OpenAiChat call)
         options, has_logprobs, call.top_logprobs, exchange.tree().hello().vocab_size
     );
     if (call.has_tools) tool_format = exchange.server().options().tool_format;
+    if (call.forced_call) opening = call.forced_call->opening(*tool_format);
     Prompt& only = prompts.emplace_back(prompt());
     only.num_kept = 1;
     only.request.input_ids = std::move(call.input_ids);
@@ -105,8 +111,10 @@ Task<Result<>> Chat::complete(Exchange& exchange, Prompt& prompt) {
         Result<messages::TokenizeReply> rendered = co_await ask(exchange, chat.question());
         if (!rendered) co_return rendered.error();
         prompt.request.input_ids = std::move(rendered->ids);
-        if (wants_prompt_text) prompt_text = std::move(rendered->text);
+        if (wants_prompt_text) prompt_text = std::move(rendered->text) + opening;
     }
+    Result<> appended = co_await append_text(exchange, opening, *prompt.request.input_ids);
+    if (!appended) co_return appended;
     prompt_ids = *prompt.request.input_ids;
     co_return Ok{};
 }

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -41,12 +42,44 @@ std::string variables_of(const OrderedJson& body, bool begins_turn) {
     return variables.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
-void check_tools(FieldReader& fields) {
+// Tells whether {"type": "function", "function": {"name": N}} is in the list.
+bool has_function(const Json& tools, const std::string& name) {
+    return std::ranges::any_of(tools, [&](const Json& tool) {
+        if (!tool.is_object()) return false;
+        const auto function = tool.find("function");
+        return function != tool.end() && function->is_object() &&
+               function->value("name", Json()) == name;
+    });
+}
+
+// Reads which tools the model may call, or must.
+std::optional<ForcedCall> read_tools(FieldReader& fields) {
     const Json* tools = fields.find("tools");
     if (tools != nullptr && !tools->is_array()) fields.fail("tools", "a list of tools");
     const Json* choice = fields.find("tool_choice");
-    if (choice == nullptr || *choice == "auto" || *choice == "none") return;
-    fields.refuse("tool_choice", "there are no grammars to force a call with; auto and none are");
+    if (choice == nullptr || *choice == "auto" || *choice == "none") return std::nullopt;
+    ForcedCall forced;
+    if (*choice != "required") {
+        const Json* function = nullptr;
+        if (choice->is_object() && choice->value("type", Json()) == "function" &&
+            choice->contains("function"))
+            function = &choice->at("function");
+        const Json name =
+            function != nullptr && function->is_object() ? function->value("name", Json()) : Json();
+        if (!name.is_string() || name == "") {
+            constexpr std::string_view kAccepted =
+                R"(auto, none, required or {"type": "function", "function": {"name": N}})";
+            fields.fail("tool_choice", kAccepted);
+            return std::nullopt;
+        }
+        forced.function = name.get<std::string>();
+    }
+    if (tools == nullptr || !tools->is_array() || tools->empty()) {
+        fields.refuse("tool_choice", "it forces a call, and there are no tools");
+    } else if (!forced.function.empty() && !has_function(*tools, forced.function)) {
+        fields.refuse("tool_choice", "the function that it names is in no tool");
+    }
+    return forced;
 }
 
 // Reads the chat in a body that parse_json_object has taken.
@@ -57,8 +90,10 @@ Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
         fields.fail("messages", "a list of at least one message");
     const Json* kwargs = fields.find("chat_template_kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("chat_template_kwargs", "an object");
-    check_tools(fields);
+    const bool forces_call = read_tools(fields).has_value();
     fields.read("continue_final_message", chat.continue_final_message);
+    if (forces_call && chat.continue_final_message)
+        fields.refuse("tool_choice", "it forces a call, and the final message is gone on with");
     fields.read("chat_template", chat.chat_template);
     bool begins_turn = !chat.continue_final_message;
     fields.read("add_generation_prompt", begins_turn);
@@ -110,6 +145,8 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     if (call.wants_prompt_text && call.input_ids)
         fields.refuse("return_prompt_text", "input_ids are a prompt without a text");
     call.has_tools = has_tools(json);
+    call.forced_call = read_tools(fields);
+    if (call.forced_call && !call.forced_call->function.empty()) call.takes_one_call = true;
     if (fields.error()) return *fields.error();
     if (!call.input_ids) {
         ASSIGN_OR_RETURN(call.chat, read_chat(fields, body));

@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 #include "http_proc/format/chat_prompt.h"
+#include "http_proc/format/forced_call.h"
 #include "http_proc/openai/options.h"
 
 #include <cstdint>
@@ -20,8 +21,9 @@ struct OpenAiChat {
     std::optional<std::vector<TokenId>> input_ids{};  // SGLang's: the prompt, past the template
     bool has_logprobs = false;
     std::int64_t top_logprobs = 0;
-    bool has_tools = false;          // that the model may call
-    bool takes_one_call = false;     // of them: what comes after it is left out
+    bool has_tools = false;       // that the model may call
+    bool takes_one_call = false;  // of them: what comes after it is left out
+    std::optional<ForcedCall> forced_call{};
     bool wants_prompt_text = false;  // vLLM's: what the template made
 };
 

@@ -177,7 +177,7 @@ Task<Response> input_tokens(Exchange& exchange) {
     if (!given) co_return ResponseAnswer::refusal(given.error());
     if (const auto known = check_model(exchange, given->call.model); !known)
         co_return ResponseAnswer::refusal(known.error());
-    const Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, given->call.chat);
+    const Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, given->call);
     if (!ids) co_return ResponseAnswer::refusal(ids.error());
     JsonWriter json;
     json.begin_object().key("object").string("response.input_tokens");

@@ -99,12 +99,23 @@ void read_tool_choice(FieldReader& fields, ChatCall& call) {
     call.takes_one_call = !takes_many;
     const Json* choice = fields.find("tool_choice");
     if (choice == nullptr || *choice == "auto") return;
-    if (*choice != "none") {
-        constexpr std::string_view kWhy =
-            "there are no grammars to force a call with; auto and none are";
-        return fields.refuse("tool_choice", kWhy);
+    if (*choice == "none") {
+        call.has_tools = false;
+        return;
     }
-    call.has_tools = false;
+    ForcedCall forced;
+    if (*choice != "required") {
+        const bool is_function = choice->is_object() && choice->value("type", Json()) == "function";
+        const Json name = is_function ? choice->value("name", Json()) : Json();
+        if (!name.is_string() || name == "") {
+            constexpr std::string_view kAccepted =
+                R"(auto, none, required or {"type": "function", "name": N})";
+            return fields.fail("tool_choice", kAccepted);
+        }
+        forced.function = name.get<std::string>();
+        call.takes_one_call = true;
+    }
+    force_call(fields, std::move(forced), call);
 }
 
 void check_metadata(FieldReader& fields) {

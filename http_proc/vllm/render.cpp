@@ -80,6 +80,9 @@ Task<Response> render_chat(Exchange& exchange) {
     if (!call) co_return refusal(call.error());
     if (const auto known = check_model(exchange, call->options.model); !known)
         co_return refusal(known.error());
+    const std::optional<ToolFormat> format = exchange.server().options().tool_format;
+    if (const auto written = check_forced_call(call->forced_call, format); !written)
+        co_return refusal(written.error());
     std::vector<TokenId> ids;
     if (call->input_ids) {
         ids = *std::move(call->input_ids);
@@ -87,6 +90,11 @@ Task<Response> render_chat(Exchange& exchange) {
         Result<messages::TokenizeReply> reply = co_await ask(exchange, call->chat.question());
         if (!reply) co_return refusal(reply.error());
         ids = std::move(reply->ids);
+    }
+    if (call->forced_call) {
+        const Result<> appended =
+            co_await append_text(exchange, call->forced_call->opening(*format), ids);
+        if (!appended) co_return refusal(appended.error());
     }
     const auto logprobs = call->has_logprobs ? std::optional(call->top_logprobs) : std::nullopt;
     co_return Response::json(200, rendered(exchange, call->options, logprobs, ids));
