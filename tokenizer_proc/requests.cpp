@@ -173,7 +173,7 @@ std::vector<TokenId> Doors::end_tokens() const {
     if (config_.end_token && raw(*config_.end_token) < hellos_.front()->vocab_size)
         ids.push_back(*config_.end_token);
     std::ranges::sort(ids);
-    ids.erase(std::ranges::unique(ids).begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     return ids;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <variant>
 
 namespace pitstop::scheduler {
 namespace {
@@ -30,12 +31,19 @@ std::int64_t num_wide_positions(const messages::StepPlan& plan) {
     return num;
 }
 
+std::optional<messages::StepPlan> plan_of(const TurnOutput& out) {
+    for (const ToWorkers& message : out.workers) {
+        if (const auto* plan = std::get_if<messages::StepPlan>(&message)) return *plan;
+    }
+    return std::nullopt;
+}
+
 TEST(WideLogprobs, TakeTurnsAndHoldUpNobodyElse) {
     Rig rig;
     std::vector<RequestKey> keys;
     for (int i = 0; i < 3; ++i) keys.push_back(rig.send(wide(100 + i, 8)));
     const RequestKey other = rig.send({.prompt = prompt_of(8, 7), .max_new_tokens = 2});
-    const std::optional<messages::StepPlan> plan = rig.turn().plan;
+    const std::optional<messages::StepPlan> plan = plan_of(rig.turn());
     ASSERT_TRUE(plan);
     EXPECT_EQ(num_wide_positions(*plan), 2);
     EXPECT_EQ(plan->rows.size(), 3u);  // and the other one, which came last
@@ -54,7 +62,7 @@ TEST(WideLogprobs, AScoredPromptIsCutToWhatAStepReports) {
     ask.logprobs.prompt_start = 0;
     ask.max_new_tokens = 0;
     const RequestKey key = rig.send(ask);
-    const std::optional<messages::StepPlan> plan = rig.turn().plan;
+    const std::optional<messages::StepPlan> plan = plan_of(rig.turn());
     ASSERT_TRUE(plan);
     EXPECT_EQ(plan->tokens.values.size(), 2u);
     rig.run();
