@@ -18,7 +18,7 @@ SCRIPTS = {
                    '\n<tool_call>{"name": "time"}</tool_call>'],
     "llama3": ['{"name": "weather", "parameters":', ' {"city": "Paris"', "}}", '; {"name": "time", "parameters": {}}'],
     "llama3_any": ['{"name":', ' "weather", "parameters": {"city": "Paris"}}', '; {"name": "time"}'],
-    "mistral": ['[TOOL_CALLS][{"name": "weather", "arguments":', ' {"city": "Paris"', "}]", " Or so."],
+    "mistral": ['[TOOL_CALLS][{"name": "weather", "arguments":', ' {"city":', ' "Paris"}}]', " Or so."],
     "mistral_any": [("[TOOL_CALLS]",), '[{"name": "weather", "arguments": {"city": "Paris"}}, ', '{"name": "time"}]'],
 }  # fmt: skip
 WEATHER, TIME = ("weather", {"city": "Paris"}), ("time", {})
@@ -130,7 +130,7 @@ def test_one_call_where_calls_may_not_be_parallel(http):
 
 
 def test_a_stream_tells_the_same(http):
-    events = http.events(CHAT, chat_body(named(CHAT), stream=True))
+    events = list(http.events(CHAT, chat_body(named(CHAT), stream=True)))
     deltas = [choice["delta"] for event in events for choice in event["choices"]]
     (call,) = (call for delta in deltas for call in delta.get("tool_calls", ()))
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == WEATHER
