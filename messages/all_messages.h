@@ -17,7 +17,7 @@
 
 namespace pitstop::messages {
 
-// In the order of docs/protocol.md.
+// They stand in the order of docs/protocol.md.
 using AllMessages = MessageList<
     Hello,
     HelloReply,

@@ -1,5 +1,5 @@
-// Which call goes to which door, and what answers it. A call is a message with a `call` number that
-// is answered once, by its reply or by an `error`.
+// Says which call goes to which door, and what answers it. A call is a message with a `call` number
+// that is answered once, by its reply or by an `error`.
 //
 // The doors are two sockets: neither keeps its messages behind those of the other. A call at the
 // admin door that is about requests is therefore sent when the data door has read those before it.
@@ -59,7 +59,7 @@ using Calls = CallTable<
     CallRow<InitGroup, GroupReply, Door::kAdmin>,
     CallRow<DestroyGroup, GroupReply, Door::kAdmin>>;
 
-// What the admin door takes, "hello" apart.
+// Lists what the admin door takes, "hello" apart.
 using AdminCalls = Calls::RequestsAt<Door::kAdmin>;
 
 template <class Request, class Reply, Door door>

@@ -359,7 +359,8 @@ class Decoder {
         return kv.key.type == msgpack::type::STR &&
                std::string_view(kv.key.via.str.ptr, kv.key.via.str.size) == name;
     }
-    // As our own encoder writes it: every name is known, comes once, and in the order of fields().
+    // Tells whether it is as our own encoder writes it: every name is known, comes once, and in the
+    // order of fields().
     template <Fielded T>
     static bool is_in_order(
         const msgpack::object_kv* begin, const msgpack::object_kv* end, T& value

@@ -19,7 +19,7 @@
 
 namespace pitstop::messages {
 
-// What becomes of running requests in a pause (design section 4).
+// Says what becomes of running requests in a pause (design section 4).
 enum class PauseMode : std::uint8_t { kAbort, kInPlace, kRetract, kWait };
 template <>
 struct EnumNames<PauseMode> {
@@ -114,7 +114,7 @@ struct ContinuePart {
 
 using ContinueReply = ReplyOf<ContinuePart>;
 
-// What an abort did to one id.
+// Says what an abort did to one id.
 enum class AbortOutcome : std::uint8_t { kAborted, kAlreadyDone, kUnknown };
 template <>
 struct EnumNames<AbortOutcome> {

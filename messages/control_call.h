@@ -1,5 +1,5 @@
-// What control calls have in common: a call, the part of an answer that each replica sends, and the
-// reply that all parts make.
+// Defines what control calls have in common: a call, the part of an answer that each replica sends,
+// and the reply that all parts make.
 #pragma once
 
 #include "base/ids.h"

@@ -83,8 +83,8 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
     return std::nullopt;
 }
 
-// Where the value at `at` ends, with all that is in it. Nothing: no msgpack, or the bytes end
-// before.
+// Returns where the value at `at` ends, with all that is in it; nothing if it is no msgpack, or the
+// bytes end before.
 std::optional<std::size_t> end_of(std::string_view body, std::size_t at) {
     // Every value takes a byte at least, so this ends with the body; the sum cannot overflow, as a
     // body of kBodyBytesMax has room for 2^26 heads of 2^33 values.

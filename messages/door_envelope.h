@@ -1,5 +1,5 @@
-// What every message between a client and a door has besides its own fields: the protocol's version
-// is agreed on at `hello`, and the field `tree` names the tree.
+// Adds what every message between a client and a door has besides its own fields: the protocol's
+// version is agreed on at `hello`, and the field `tree` names the tree.
 //
 // A client's socket keeps what it was given while nobody is at the door, and hands it to whoever
 // binds the same place next. So every start of a tree draws an identity, which `hello_reply` says;
@@ -14,8 +14,8 @@
 
 namespace pitstop::messages {
 
-// Of `hello`, and of everything at the doors. The messages between the tree's own processes have a
-// version of their own (kProtocolVersion).
+// This is the version of `hello` and of everything at the doors. The messages between the tree's
+// own processes have a version of their own (kProtocolVersion).
 inline constexpr int kDoorProtocolVersion = 2;
 
 // Bytes that naming a tree adds to a message, at most.

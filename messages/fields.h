@@ -1,4 +1,4 @@
-// How a message lists its fields. A message is a plain struct with
+// Says how a message lists its fields. A message is a plain struct with
 //
 //   static constexpr std::string_view kType = "cancel";            // frame 0
 //   static constexpr std::string_view kAbout = "client -> data door: ...";

@@ -27,7 +27,7 @@ struct EnumNames<GroupBackend> {
     static constexpr std::array<std::string_view, 2> kNames{"nccl", "host"};
 };
 
-// How a worker of an NCCL group learns its unique id.
+// Says how a worker of an NCCL group learns its unique id.
 enum class Rendezvous : std::uint8_t {
     kSglang,  // torch's TCPStore, key /G/G//cuda//0, before the first broadcast
     kVllm,    // torch's TCPStore, key /broadcast_from/0/0, at once, or it is in the call; then all

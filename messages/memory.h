@@ -35,7 +35,7 @@ struct EnumNames<MemoryState> {
         "resident", "releasing", "released", "resuming"};
 };
 
-// What a rank (in a part and in status: a replica, all its ranks together) has under a tag.
+// Says what a rank (in a part and in status: a replica, all its ranks together) has under a tag.
 struct TagMemory {
     MemoryTag tag = MemoryTag::kWeights;
     MemoryState state = MemoryState::kResident;

@@ -46,7 +46,7 @@ std::string_view cpp_name() {
     return text.substr(text.rfind(':') + 1);
 }
 
-// What a reader in another language sees of a type.
+// Describes a type as a reader in another language sees it.
 template <class T>
 struct Type;
 template <class T>
@@ -133,8 +133,8 @@ struct Type<T> {
     }
 };
 
-// What a field is while a message does not say it: an empty text, array, map or absent optional is
-// not worth words.
+// Returns what a field is while a message does not say it: an empty text, array, map or absent
+// optional is not worth words.
 template <class T>
 std::string default_of(const T&) {
     return "";

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kPushProtocol = 1;
 
-// Whether the piece lies in its tensor and, if there is one, in the shard.
+// Returns whether the piece lies in its tensor and, if there is one, in the shard.
 bool is_inside(
     const ShardPiece& piece, std::int64_t rows, std::int64_t cols, std::int64_t shard_bytes
 ) {

@@ -382,7 +382,7 @@ struct CollectingStatus {
     friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
 };
 
-// What served last before a restart, and could not be brought back.
+// Describes what served last before a restart, and could not be brought back.
 struct LostVersion {
     Epoch epoch{};
     std::string label{};
@@ -401,7 +401,7 @@ struct LostVersion {
     friend bool operator==(const LostVersion&, const LostVersion&) = default;
 };
 
-// What --keep-committed has done.
+// Says what --keep-committed has done.
 struct KeepStatus {
     std::string state{};
     Epoch epoch{};

@@ -73,8 +73,8 @@ struct WorkerHello {
     }
 };
 
-// What a worker keeps of a running request, from the plan that starts (or resumes) it until the
-// slot is set up again.
+// Holds what a worker keeps of a running request, from the plan that starts (or resumes) it until
+// the slot is set up again.
 struct RequestSetup {
     SlotId slot{};
     RequestKey key{};

@@ -1,4 +1,4 @@
-// What the tree's own processes tell each other during an update: the door's orders to the
+// Defines what the tree's own processes tell each other during an update: the door's orders to the
 // schedulers, and theirs to the workers. weights.h has the transaction they carry out, and its
 // callers' side.
 //

@@ -57,7 +57,7 @@ struct EnumNames<UpdatePhase> {
         "dropped"};
 };
 
-// What is asked of everybody on the level below.
+// Says what is asked of everybody on the level below.
 enum class UpdateOrder : std::uint8_t { kOpen, kFill, kStage, kReady, kCommit, kDrop };
 template <>
 struct EnumNames<UpdateOrder> {
@@ -97,7 +97,7 @@ inline constexpr std::array kUpdateTransitions{
         UpdatePhase::kCommitted},
 };
 
-// What the order does in that phase; nothing: it may not come then.
+// Returns what the order does in that phase; nothing if it may not come then.
 [[nodiscard]] constexpr std::optional<UpdateTransition> transition(
     UpdatePhase from, UpdateOrder order
 ) {
@@ -109,7 +109,8 @@ inline constexpr std::array kUpdateTransitions{
     return std::nullopt;
 }
 
-// From `ready` on: what runs has been asked to stand, and does so until the update is over.
+// Returns whether `ready` was ordered: what runs has been asked to stand, and does so until the
+// update is over.
 [[nodiscard]] constexpr bool is_asked_to_stand(UpdatePhase phase) {
     return phase >= UpdatePhase::kReadying && phase < UpdatePhase::kCommitting;
 }

@@ -19,7 +19,7 @@ class UpdateRound {
   public:
     explicit UpdateRound(std::size_t num_asked) : has_answered_(num_asked, false) {}
 
-    // Of one that has failed: where it failed, until it is dropped.
+    // An update that has failed stays in the phase where it failed, until it is dropped.
     [[nodiscard]] UpdatePhase phase() const { return phase_; }
     [[nodiscard]] bool has_failed() const { return has_failed_; }
 
@@ -35,7 +35,7 @@ class UpdateRound {
     [[nodiscard]] bool is_asking() const {
         return phase_ != UpdatePhase::kIdle && phase_ == under_way_.asking && !has_failed_;
     }
-    // Whether that one has been asked this and has not answered.
+    // Returns whether that one has been asked this and has not answered.
     [[nodiscard]] bool awaits(UpdateOrder order, std::int64_t who) const;
 
     enum class Progress {
@@ -47,13 +47,13 @@ class UpdateRound {
     // A drop cannot fail: whoever answers has nothing left of the update. REQUIRES: who is awaited.
     Progress take(std::size_t who, Answer answer);
 
-    // What needs nobody's answer is done. REQUIRES: is_asking().
+    // Ends an order that needs nobody's answer. REQUIRES: is_asking().
     void finish();
     // Those who have not answered are waited for no longer.
     void fail() { has_failed_ = true; }
 
     [[nodiscard]] bool has_answered(std::size_t who) const { return has_answered_[who]; }
-    // Who is to answer yet, in order.
+    // Returns who is to answer yet, in order.
     [[nodiscard]] std::vector<std::size_t> silent() const;
 
   private:

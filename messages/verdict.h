@@ -1,4 +1,4 @@
-// What came of an order or a call, as every answer to one says it: done, or an error.
+// Says what came of an order or a call, as every answer to one does: done, or an error.
 #pragma once
 
 #include "base/result.h"

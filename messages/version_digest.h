@@ -1,4 +1,4 @@
-// From the parts that ranks report to the digests of tensors and of the version.
+// Makes, of the parts that ranks report, the digests of tensors and of the version.
 #pragma once
 
 #include "base/digest.h"

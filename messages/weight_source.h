@@ -1,4 +1,4 @@
-// Where the bytes of an update come from. A part of the messages in weights.h.
+// Says where the bytes of an update come from: a part of the messages in weights.h.
 //
 //   disk         every worker reads a checkpoint directory
 //   ipc          every worker connects to a socket of the sender's, and is handed buckets of shared
@@ -29,7 +29,7 @@ struct EnumNames<SourceKind> {
         "disk", "ipc", "tensors", "distributed", "buckets"};
 };
 
-// How tensors lie in what is sent.
+// Says how tensors lie in what is sent.
 enum class TensorFormat : std::uint8_t {
     kEach,       // distributed: one broadcast per tensor
     kFlattened,  // back to back in the order of `tensors`, nothing between
@@ -109,7 +109,7 @@ struct WeightSource {
     friend bool operator==(const WeightSource&, const WeightSource&) = default;
 };
 
-// What is wrong with it, or nothing.
+// Returns what is wrong with it, or nothing.
 std::optional<std::string> invalid(const WeightSource& source);
 
 }  // namespace pitstop::messages

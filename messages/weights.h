@@ -53,7 +53,7 @@ struct EnumNames<UpdateMode> {
     static constexpr std::array<std::string_view, 2> kNames{"staged", "direct"};
 };
 
-// What becomes of running requests and their KV at the commit.
+// Says what becomes of running requests and their KV at the commit.
 enum class KvPolicy : std::uint8_t {
     kKeep,       // go on with their KV
     kRecompute,  // retracted, then prefilled again under the new weights
@@ -65,7 +65,7 @@ struct EnumNames<KvPolicy> {
     static constexpr std::array<std::string_view, 4> kNames{"keep", "recompute", "drain", "abort"};
 };
 
-// What an update is. Part of update_weights, stage_weights and the workers' orders.
+// Describes an update. It is part of update_weights, stage_weights and the workers' orders.
 struct UpdateSpec {
     WeightSource source{};
     UpdateMode mode = UpdateMode::kStaged;
@@ -234,7 +234,7 @@ struct RollbackWeights {
     }
 };
 
-// Of tensors that a session still waits for, so many are named.
+// A reply names so many of the tensors that a session still waits for.
 inline constexpr std::size_t kMissingShownMax = 16;
 
 // One rank's part of an update.
@@ -364,8 +364,8 @@ struct UpdateReply {
     }
 };
 
-// Whether one of a replica's ranks may have written over what it had: a rank that failed before its
-// first byte says so.
+// Returns whether one of a replica's ranks may have written over what it had: a rank that failed
+// before its first byte says so.
 [[nodiscard]] bool may_have_written(const std::vector<RankOutcome>& ranks);
 
 std::optional<std::string> invalid(const UpdateSpec& spec);

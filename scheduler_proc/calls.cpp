@@ -1,4 +1,4 @@
-// What a call does to all four parts of the scheduler, and what each has against it.
+// Carries out what a call does to all four parts of the scheduler, and what each has against it.
 #include "base/check.h"
 #include "scheduler_proc/scheduler.h"
 
@@ -58,7 +58,8 @@ void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
     out.tokenizer.emplace_back(std::move(part));
 }
 
-// Why a release of these tags cannot be accepted in the state that requests and updates are in.
+// Returns why a release of these tags cannot be accepted in the state that requests and updates are
+// in.
 std::optional<Error> Scheduler::problem_of_release(const std::vector<messages::MemoryTag>& tags
 ) const {
     const auto refused = [](std::string why) {
@@ -138,7 +139,7 @@ void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
     update_.make_ready(order, now_, runner_.num_started(), why_not, out);
 }
 
-// Why running requests cannot run out, or nothing.
+// Returns why running requests cannot run out, or nothing.
 std::optional<std::string> Scheduler::why_no_drain() const {
     if (!runner_.has_started_requests()) return std::nullopt;
     if (memory_.is_lent()) {

@@ -1,4 +1,5 @@
-// What a finished step brought: tokens, scores, ends, pages; and the batch for the detokenizer.
+// Takes up what a finished step brought: tokens, scores, ends, pages; and the batch for the
+// detokenizer.
 #include "base/check.h"
 #include "scheduler_proc/runner.h"
 
@@ -108,7 +109,7 @@ void Runner::collect_scores(Request& request, const StepRow& row, const RowScore
     append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
 }
 
-// Why no request can go on with this token, or nothing.
+// Returns why no request can go on with this token, or nothing.
 std::optional<messages::Finish> Runner::problem_of_token(
     const InFlightStep& step, const StepRow& row, TokenId token
 ) const {

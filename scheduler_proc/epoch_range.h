@@ -7,7 +7,7 @@
 
 namespace pitstop::scheduler {
 
-// Both ends included. Epochs count from 1; the default, from 0 to 0, is "nothing yet".
+// Both ends are included. Epochs count from 1; the default, from 0 to 0, is "nothing yet".
 struct EpochRange {
     Epoch min{};
     Epoch max{};

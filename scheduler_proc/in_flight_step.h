@@ -22,14 +22,15 @@ struct Version {
     std::uint64_t serial = 1;  // another one for every commit and every new label
 };
 
-// What a request held and no longer needs, while a step in flight still uses it.
+// Keeps what a request held and no longer needs, while a step in flight still uses it.
 struct Lease {
     std::vector<PageId> pages{};
     std::size_t num_shared = 0;  // the first so many are nodes of the prefix cache
     std::optional<SlotId> slot{};
 };
 
-// What must be remembered of a row to read its part of the result, even if its request is gone.
+// Holds what must be remembered of a row to read its part of the result, even if its request is
+// gone.
 struct StepRow {
     RequestKey key{};
     std::int64_t run = 0;  // the request's, when planned
@@ -54,7 +55,7 @@ struct InFlightStep {
     [[nodiscard]] bool is_complete() const;
     // "rank 0, rank 2"
     [[nodiscard]] std::string who_is_missing() const;
-    // How rank 0's numbers disagree with the plan, or nothing.
+    // Returns how rank 0's numbers disagree with the plan, or nothing.
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
 };
 

@@ -131,7 +131,7 @@ bool MemoryBook::add(const messages::WorkerMemoryDone& answer) {
     return true;
 }
 
-// What an order freed stays what it freed.
+// Nothing is taken from it, as what an order freed stays what it freed.
 bool MemoryBook::take_measured(const messages::WorkerMemoryDone& answer) {
     if (raw(answer.rank) < 0 || raw(answer.rank) >= tp_) return false;
     auto& tags = ranks_[static_cast<std::size_t>(raw(answer.rank))];

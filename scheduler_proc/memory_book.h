@@ -1,5 +1,5 @@
-// Which memory the ranks have under each tag, and the order about it that is under way (design
-// section 6).
+// Keeps books of which memory the ranks have under each tag, and the order about it that is under
+// way (design section 6).
 //
 //   release   accepted -> (steps in flight end) -> ordered -> every rank has answered
 //   resume    ordered at once -> every rank has answered
@@ -64,8 +64,8 @@ class MemoryBook {
     [[nodiscard]] std::vector<messages::MemoryTag> tags_for(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags
     ) const;
-    // Why the order cannot be given now, or nothing. `is_done` then tells whether there was simply
-    // nothing left to do.
+    // Returns why the order cannot be given now, or nothing. `is_done` then tells whether there was
+    // simply nothing left to do.
     [[nodiscard]] std::optional<Error> problem_of(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags, bool& is_done
     ) const;

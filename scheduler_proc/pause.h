@@ -1,4 +1,4 @@
-// Whether generation is paused, and the calls that wait until everything stands still (design
+// Knows whether generation is paused, and the calls that wait until everything stands still (design
 // section 4, the table of pause states).
 //
 //   running -> pausing (steps in flight end; with wait: requests run out) -> paused -> running
@@ -26,7 +26,7 @@ class Pause {
     [[nodiscard]] messages::PauseMode mode() const { return state_->mode; }
     // No step is in flight and nothing is left to run out.
     [[nodiscard]] bool is_standing() const { return state_ && state_->is_standing; }
-    // With wait: requests that ran before run on.
+    // Returns whether requests that ran before run on, as with wait.
     [[nodiscard]] bool runs_out() const {
         return state_ && state_->mode == messages::PauseMode::kWait && !state_->is_standing;
     }
@@ -46,14 +46,15 @@ class Pause {
         TurnOutput& out
     );
 
-    // What runs now, for the decisions and answers below.
+    // Says what runs now, for the decisions and answers below.
     struct Load {
         bool is_still = false;    // no step is in flight
         bool is_run_out = false;  // no request that ran before is left
         std::int64_t num_running = 0;
         std::int64_t num_waiting = 0;
     };
-    // Whether everything stands still just now for the first time. Answers the calls that waited.
+    // Returns whether everything stands still just now for the first time. Answers the calls that
+    // waited.
     bool settle(const Load& load, TimePoint now, TurnOutput& out);
 
     // Calls that are late: `step` says what they waited for.

@@ -41,7 +41,7 @@ class Ports {
     // Sends everything, in order. Errors: a worker does not read (kUnavailable); the tokenizer or
     // the detokenizer has not read for kHeldMax messages (kResourceExhausted).
     Result<> send(TurnOutput out);
-    // Whether a slow receiver still has to be sent something: call send({}) again soon.
+    // Returns whether a slow receiver still has to be sent something: call send({}) again soon.
     [[nodiscard]] bool has_held() const {
         return !to_tokenizer_.empty() || !to_detokenizer_.empty();
     }

@@ -11,7 +11,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// With several acceptable versions of a prefix the longest is searched for; so many nodes are
+// The longest prefix is searched for where several versions of it are acceptable; so many nodes are
 // looked at per block of the prompt, so that a tree of many versions cannot hold a turn. The first
 // path to a leaf takes one each.
 constexpr std::size_t kVisitsPerBlock = 4;

@@ -1,4 +1,4 @@
-// Which pages hold the KV of which token prefixes, so that requests share them (P9).
+// Knows which pages hold the KV of which token prefixes, so that requests share them (P9).
 //
 // A radix tree over page-sized blocks of tokens: a node is one page, its path from the root is the
 // prefix that the page continues. A node is tagged with the weight epochs that computed it, and the
@@ -74,7 +74,8 @@ class PrefixCache {
     [[nodiscard]] std::int32_t num_refs(PageId page) const { return at(page).num_refs; }
     [[nodiscard]] EpochRange epochs_of(PageId page) const { return at(page).epochs; }
 
-    // What is wrong inside, or nothing. For tests and the simulator; walks every node.
+    // Returns what is wrong inside, or nothing. It is for tests and the simulator, as it walks
+    // every node.
     [[nodiscard]] std::optional<std::string> audit() const;
 
   private:

@@ -1,4 +1,4 @@
-// How far a request is in its sequence, which is the prompt's tokens and then the output's.
+// Says how far a request is in its sequence, which is the prompt's tokens and then the output's.
 //
 //     0 ...... done ...... planned ...... known
 //
@@ -32,7 +32,7 @@ class Progress {
     // Positions whose KV the last retraction gave up.
     [[nodiscard]] std::int64_t lost() const { return lost_; }
 
-    // Whether another token may be sampled after those known and pending.
+    // Returns whether another token may be sampled after those known and pending.
     [[nodiscard]] bool may_sample() const { return outputs() + pending_ < output_len_max_; }
     // Tokens the next step could take: all known ones without KV, or the one being sampled.
     [[nodiscard]] std::int64_t plannable() const {
@@ -62,7 +62,7 @@ class Progress {
         planned_ = done_ = 0;
     }
 
-    // Which invariant is broken, or nothing.
+    // Returns which invariant is broken, or nothing.
     [[nodiscard]] std::optional<std::string_view> problem() const {
         if (done_ < 0 || pending_ < 0) return "counts below zero";
         if (outputs() < 0 || outputs() > output_len_max_)

@@ -43,7 +43,7 @@ class ReplicaMemory {
     );
 
     // ---- the KV cache's memory, lent to an update: nobody calls for it ----
-    // An order is under way, a caller's or one of these: no other can be given.
+    // Says whether an order is under way, a caller's or one of these: no other can be given then.
     [[nodiscard]] bool has_order() const { return book_.job() != nullptr; }
     [[nodiscard]] bool is_kv_alike() const {
         return book_.are_ranks_alike(messages::MemoryTag::kKvCache);
@@ -60,7 +60,7 @@ class ReplicaMemory {
     // REQUIRES: !has_order(), is_lent().
     void take_back() { begin_loan(messages::MemoryAction::kResume); }
 
-    // What follows from a step of the order for the rest of the replica.
+    // Says what follows from a step of the order for the rest of the replica.
     struct Effects {
         bool releases_kv = false;       // the ranks are told to: the prefix cache is worth nothing
         bool releases_weights = false;  // likewise: so is the retained copy

@@ -17,7 +17,7 @@
 
 namespace pitstop::scheduler {
 
-// What the workers said of the model and of their memory; bounds every request.
+// Holds what the workers said of the model and of their memory; bounds every request.
 struct ModelLimits {
     std::int64_t context_len = 0;
     std::int64_t vocab_size = 0;
@@ -25,7 +25,7 @@ struct ModelLimits {
     std::vector<TokenId> eos_ids{};
 };
 
-// Why this request cannot be served, or nothing. The tokenizer checks most of it too.
+// Returns why this request cannot be served, or nothing. The tokenizer checks most of it too.
 [[nodiscard]] std::optional<Error> problem_of(
     const messages::TokenizedRequest& request, const ModelLimits& limits
 );
@@ -86,12 +86,12 @@ struct Request {
     [[nodiscard]] bool is_wide() const { return logprobs.top > messages::kWideTopLogprobs; }
     // The prompt token scored first. Token 0 has no logprob.
     [[nodiscard]] std::int64_t score_start() const;
-    // How many tokens may come from the cache: the last one is computed to sample after it, and
-    // scored positions are computed to be scored.
+    // Returns how many tokens may come from the cache: the last one is computed to sample after it,
+    // and scored positions are computed to be scored.
     [[nodiscard]] std::int64_t cacheable_len() const;
     // The epochs of cached KV it accepts when `current` serves.
     [[nodiscard]] EpochRange accepted_epochs(Epoch current) const;
-    // Why `token`, sampled as output `index`, ends it, or nothing.
+    // Returns why `token`, sampled as output `index`, ends it, or nothing.
     [[nodiscard]] std::optional<messages::Finish> finish_of(TokenId token, std::int64_t index)
         const;
     [[nodiscard]] messages::RequestCounts counts(ReplicaId replica) const;

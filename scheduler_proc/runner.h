@@ -1,4 +1,4 @@
-// What runs on this replica: its requests, the queue they wait in, the KV pages and slots they
+// Runs what this replica has: its requests, the queue they wait in, the KV pages and slots they
 // hold, the prefix cache, and the steps in flight.
 //
 //   runner.cpp   requests in and out; pages, slots and leases; flushes of the cache
@@ -89,7 +89,7 @@ class Runner {
         return static_cast<std::int64_t>(requests_.size());
     }
     [[nodiscard]] std::int64_t num_started() const;  // open, and ran before
-    // Whether a request that ran before is still to run out.
+    // Returns whether a request that ran before is still to run out.
     [[nodiscard]] bool has_started_requests() const {
         return !running_.empty() || waiting_.has_retracted();
     }
@@ -105,9 +105,9 @@ class Runner {
 
     // Messages that were refused with nobody to answer.
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
-    // Nothing is generated from now on until it is again.
+    // Tells the tallies that nothing is generated from now on, until something is again.
     void stop_rate() { tallies_.output_rate.stop(now_); }
-    // What steps take from here on is counted apart, for who stages weights meanwhile.
+    // Counts apart what steps take from here on, for who stages weights meanwhile.
     void watch_steps() { tallies_.step_times.watch(); }
     [[nodiscard]] const StepTimes::Watched& watched_steps() const {
         return tallies_.step_times.watched();
@@ -117,7 +117,7 @@ class Runner {
     // Rows computed once too often, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return num_rows_dropped_; }
 
-    // Which invariant is broken, or nothing; steps in flight run under `serving` or older.
+    // Returns which invariant is broken, or nothing; steps in flight run under `serving` or older.
     [[nodiscard]] std::optional<std::string> audit(Epoch serving) const;
 
   private:

@@ -41,10 +41,11 @@ class Scheduler {
 
     [[nodiscard]] TurnOutput turn(TurnInput in);
 
-    // What is there now, as `status` reports it.
+    // Returns what is there now, as `status` reports it.
     [[nodiscard]] messages::ReplicaStatus status(TimePoint now, CallId call) const;
 
-    // Which invariant is broken, or nothing. For tests and the simulator; walks everything.
+    // Returns which invariant is broken, or nothing. It is for tests and the simulator, as it walks
+    // everything.
     [[nodiscard]] std::optional<std::string> audit() const;
 
     [[nodiscard]] const Version& version() const { return update_.version(); }
@@ -95,14 +96,15 @@ class Scheduler {
         const std::vector<messages::MemoryTag>& tags
     ) const;
     [[nodiscard]] std::optional<std::string> why_no_drain() const;
-    // Why there are no weights to be staged over, rolled back to or made ready; or nothing.
+    // Returns why there are no weights to be staged over, rolled back to or made ready; or nothing.
     [[nodiscard]] std::optional<std::string> why_no_update() const;
-    // Why nothing can be generated, or nothing.
+    // Returns why nothing can be generated, or nothing.
     [[nodiscard]] std::optional<Error> why_idle() const;
-    // Why a pause cannot end now, or nothing. Without weights alone it can: what is open goes on as
-    // soon as an update brings some.
+    // Returns why a pause cannot end now, or nothing. Without weights alone it can: what is open
+    // goes on as soon as an update brings some.
     [[nodiscard]] std::optional<Error> why_not_on() const;
-    // Why the live weights cannot be read, or nothing. Torn ones can: digests tell what is torn.
+    // Returns why the live weights cannot be read, or nothing. Torn ones can: digests tell what is
+    // torn.
     [[nodiscard]] std::optional<Error> why_unreadable() const;
     [[nodiscard]] Error not_ready() const;
 

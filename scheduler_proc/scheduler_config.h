@@ -1,4 +1,4 @@
-// How a replica's scheduler is set up.
+// Says how a replica's scheduler is set up.
 #pragma once
 
 #include "base/fair_queue.h"
@@ -21,13 +21,14 @@ struct SchedulerConfig {
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
     Fairness fairness = Fairness::kFair;     // --scheduling
     Duration step_timeout = std::chrono::seconds(300);  // a pass that takes longer never ends
-    // Of the weights that the workers load: another one where a tree was started again.
+    // The weights that the workers load have this epoch: another one where a tree was started
+    // again.
     Epoch epoch{1};
     std::string label{};
     std::string digest{};  // which these weights must have; empty: any
 };
 
-// What is wrong with it, or nothing.
+// Returns what is wrong with it, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);
 
 }  // namespace pitstop::scheduler

@@ -1,4 +1,4 @@
-// What a replica has counted since it started, for status alone: no decision reads it.
+// Holds what a replica has counted since it started, for status alone: no decision reads it.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace pitstop::scheduler {
 
-// How fast something happens: over a window of about kWindow, the last complete one.
+// Measures how fast something happens: over a window of about kWindow, the last complete one.
 class Rate {
   public:
     static constexpr auto kWindow = std::chrono::seconds(1);
@@ -20,7 +20,7 @@ class Rate {
     void add(TimePoint now, std::int64_t num);
     // Per second. A window that nothing was added to for long counts as it stands.
     [[nodiscard]] double at(TimePoint now) const;
-    // From now on it is 0.
+    // Makes the rate 0 from now on.
     void stop(TimePoint now);
 
   private:
@@ -29,17 +29,18 @@ class Rate {
     double last_ = 0;  // of the window before
 };
 
-// How long steps take, as their streams see it: what an update that is staged meanwhile costs them.
+// Measures how long steps take, as their streams see it: what an update that is staged meanwhile
+// costs them.
 class StepTimes {
   public:
     static constexpr std::size_t kRecentMax = 64;
 
     // `begin`: when it was sent, or when the step before it ended, if that was later.
     void add(TimePoint begin, TimePoint end);
-    // From now on steps are counted apart, beside the mean of the latest before.
+    // Counts steps apart from now on, beside the mean of the latest before.
     void watch();
 
-    // Since watch().
+    // Holds what was counted since watch().
     struct Watched {
         std::int64_t num = 0;
         Duration sum{};

@@ -1,4 +1,5 @@
-// What goes into a turn of the scheduler and what comes out: messages and the time, nothing else.
+// Defines what goes into a turn of the scheduler and what comes out: messages and the time, nothing
+// else.
 #pragma once
 
 #include "base/result.h"
@@ -17,8 +18,8 @@
 
 namespace pitstop::scheduler {
 
-// From the doors, in the order sent: calls that every replica answers, and orders. EndRequests may
-// come with requests too.
+// Comes from the doors, in the order sent: calls that every replica answers, and orders.
+// EndRequests may come with requests too.
 using Control = messages::VariantOf<decltype(
     messages::ReplicaCalls{} + messages::MessageList<
                                    messages::EndRequests,
@@ -35,7 +36,7 @@ using Control = messages::VariantOf<decltype(
                                    messages::WorkerKeep>{}
 )>::Type;
 
-// In the order of arrival; the rank in each is the sender's.
+// They come in the order of arrival; the rank in each is the sender's.
 using FromWorker = std::variant<
     messages::WorkerHello,
     messages::StepResult,
@@ -93,10 +94,10 @@ struct TurnOutput {
 inline constexpr std::size_t kPendingCallsMax = 1024;           // of one kind, not yet answered
 inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // of calls that name none
 
-// When a call that was made `now` is late. 0 ms: after kCallTimeout.
+// Returns when a call that was made `now` is late; with 0 ms, after kCallTimeout.
 [[nodiscard]] TimePoint deadline_of(TimePoint now, std::int64_t timeout_ms);
 
-// As `now + from_seconds(s)` cannot overflow: ten years at most.
+// Returns ten years at most, so that `now + from_seconds(s)` cannot overflow.
 [[nodiscard]] Duration from_seconds(double seconds);
 
 [[nodiscard]] inline double seconds(Duration duration) {

@@ -72,7 +72,8 @@ struct UpdateJob {
     // Errors: kDataLoss, naming tensors and ranks.
     [[nodiscard]] Result<std::string> verified_digest() const;
 
-    // How long the commit took, and for how long no step could run. REQUIRES: it is committed.
+    // Records how long the commit took, and for how long no step could run. REQUIRES: it is
+    // committed.
     void record_commit(TimePoint now);
     [[nodiscard]] messages::ReplicaOutcome full_outcome() const;
 };

@@ -76,8 +76,8 @@ class WaitingQueue {
         fresh_.begin()->second.pop();
         taken(fresh_.begin());
     }
-    // Who gives way where there are too many: the newest of the lowest priority's largest client.
-    // REQUIRES: a new one waits.
+    // Returns who gives way where there are too many: the newest of the lowest priority's largest
+    // client. REQUIRES: a new one waits.
     [[nodiscard]] RequestKey last_of_largest() const {
         return fresh_.rbegin()->second.last_of_largest();
     }

@@ -53,7 +53,7 @@ constexpr Duration timeout_of() {
     return Admin::kControlTimeout;
 }
 
-// What a call waits for, in a word: its reply's type less "_reply".
+// Returns what a call waits for, in a word: its reply's type less "_reply".
 template <class Message>
 constexpr std::string_view phase_of() {
     const std::string_view type = messages::ReplyTo<Message>::kType;
@@ -307,7 +307,7 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
     answer(caller, std::move(reply));
 }
 
-// For status: what came of the latest calls about weights; `what` is the call's type.
+// Keeps for status what came of the latest calls about weights; `what` is the call's type.
 void Admin::record(TimePoint now, std::string_view what, const messages::UpdateReply& reply) {
     if (reply.state == messages::UpdateState::kCollecting) return;  // nothing has come of it yet
     const bool is_effect = what == messages::UpdateWeights::kType ||

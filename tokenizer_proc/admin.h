@@ -34,12 +34,12 @@
 
 namespace pitstop::tokenizer {
 
-// Whether a client can share memory with the workers: one at a tcp door cannot.
+// Says whether a client can share memory with the workers: one at a tcp door cannot.
 enum class ClientPlace { kHere, kElsewhere };
 
 class Admin {
   public:
-    // What the door itself knows, for `status`.
+    // Holds what the door itself knows, for `status`.
     struct DoorFacts {
         std::string server{};  // "pitstop 0.1.0"
         std::string model{};   // the served model's name
@@ -49,7 +49,7 @@ class Admin {
         std::int64_t refused_total = 0;
         std::vector<messages::ListenerStatus> listeners{};
     };
-    // What an abort did, per id given (all: per open request), and which requests will end.
+    // Says what an abort did, per id given (all: per open request), and which requests will end.
     struct Aborted {
         std::vector<messages::AbortResult> results{};
         std::map<OpenId, ReplicaId> ending{};  // and where each runs
@@ -68,10 +68,10 @@ class Admin {
         TimePoint deadline{};
         messages::Abort call{};
     };
-    // What is to be done, in this order.
+    // Lists what is to be done, in this order.
     struct Out {
-        // What serves from the start, and each change: another version, of which the commit is
-        // about to be ordered, or another label. On record before anything below happens.
+        // Names what serves from the start, and each change: another version, of which the commit
+        // is about to be ordered, or another label. It is on record before anything below happens.
         std::vector<ServedVersion> serves{};
         std::vector<Order> orders{};
         std::vector<Answer> answers{};
@@ -98,7 +98,7 @@ class Admin {
     // Every message type that the door takes, "hello" apart.
     [[nodiscard]] static bool takes(std::string_view type);
 
-    // Before a call or a part that may tell them to somebody.
+    // Call this before a call or a part that may tell them to somebody.
     void set_facts(DoorFacts facts) { facts_ = std::move(facts); }
 
     // A call. Errors: it is malformed, or too many are open; the caller is to be told.
@@ -172,7 +172,7 @@ class Admin {
         OpenCalls::Awaited&& awaited,
         std::optional<ReplicaId> to = std::nullopt
     );
-    // What a call does to the update under way.
+    // Lets a call act on the update under way, and carries out what comes of it.
     template <class Drive>
     void drive(TimePoint now, Drive what) {
         UpdateCoordinator::Out out;
@@ -251,7 +251,7 @@ class Admin {
     void release_held(TimePoint now);
     void expire_held(TimePoint now);
     void end_pause_that_is_over(TimePoint now);
-    // What the answer to a held call says first; empty: it was not held.
+    // Returns what the answer to a held call says first; empty: it was not held.
     [[nodiscard]] std::string take_note(const AdminCaller& caller);
 
     int num_replicas_;
@@ -273,7 +273,7 @@ class Admin {
     std::int64_t num_updates_failed_ = 0;
     bool has_had_weights_ = false;
 
-    // What is known here of pauses and memory: enough to tell calls that belong together.
+    // The door knows this much of pauses and memory: enough to tell calls that belong together.
     bool is_paused_ = false;
     std::optional<TimePoint> paused_until_{};
     bool is_released_ = false;

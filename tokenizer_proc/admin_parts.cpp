@@ -1,4 +1,4 @@
-// What the tree's processes answer to the calls that Admin passed on.
+// Handles what the tree's processes answer to the calls that Admin passed on.
 #include "base/log.h"
 #include "tokenizer_proc/admin.h"
 

@@ -179,7 +179,7 @@ Result<std::string> cut_behind_final_message(
     return prompt;
 }
 
-// Whether a loop goes through some content: "for part in message['content']".
+// Returns whether a loop goes through some content: "for part in message['content']".
 bool loops_over_content(std::string_view text) {
     for (std::size_t at = text.find("for "); at != std::string_view::npos;
          at = text.find("for ", at + 1)) {

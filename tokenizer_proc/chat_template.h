@@ -33,10 +33,10 @@ class ChatTemplate {
     static constexpr std::int64_t kForeignStepsMax = 500'000;
     static constexpr std::size_t kForeignBuiltBytesMax = std::size_t{64} << 20;
 
-    // From a model's directory: chat_template.jinja, else chat_template of tokenizer_config.json
-    // (one, or several by name: "tool_use" where there are tools, else "default"), and the special
-    // tokens. A model without a template, or with one that is not supported, is served: rendering
-    // is what fails then, with problem().
+    // Reads it from a model's directory: chat_template.jinja, else chat_template of
+    // tokenizer_config.json (one, or several by name: "tool_use" where there are tools, else
+    // "default"), and the special tokens. A model without a template, or with one that is not
+    // supported, is served: rendering is what fails then, with problem().
     static std::shared_ptr<const ChatTemplate> load(const std::string& model_dir);
 
     // `now`: local time, for templates that say the date. Errors: kInvalidArgument (not a chat, or
@@ -45,7 +45,7 @@ class ChatTemplate {
         const Chat& chat, const std::tm& now, const Interrupt& interrupt = {}
     ) const;
 
-    // Why there is no template to render with, if there is none.
+    // Returns why there is no template to render with, if there is none.
     [[nodiscard]] const std::optional<Error>& problem() const { return problem_; }
 
   private:

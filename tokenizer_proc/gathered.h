@@ -26,7 +26,7 @@ concept OfRank = requires(const Part& part) {
 [[nodiscard]] inline std::string silent_ranks(
     std::size_t replica, const std::vector<std::size_t>& silent, std::size_t tp
 ) {
-    // Nothing at all may be the scheduler's silence as well as theirs.
+    // No answer at all may be the scheduler's silence as well as theirs.
     return fmt::format(
         "replica {} ({}rank {})",
         replica,
@@ -42,7 +42,7 @@ class Gathered {
         : tp_(OfRank<Part> ? static_cast<std::size_t>(tp) : 1),
           parts_(static_cast<std::size_t>(num_replicas) * tp_) {}
 
-    // Whether it was the last one. A part that is nobody's, or comes twice, is ignored.
+    // Returns whether it was the last one. A part that is nobody's, or comes twice, is ignored.
     bool add(Part part) {
         std::size_t rank = 0;
         if constexpr (OfRank<Part>) rank = static_cast<std::size_t>(raw(part.rank));

@@ -25,7 +25,7 @@ namespace pitstop::tokenizer {
 
 class KeepCoordinator {
   public:
-    // In `directory`, by `num_ranks` ranks. `served` is what serves from the start.
+    // Keeps versions in `directory`, by `num_ranks` ranks. `served` is what serves from the start.
     KeepCoordinator(
         TimePoint now, std::string directory, int num_ranks, const ServedVersion& served
     );

@@ -30,7 +30,7 @@
 
 namespace pitstop::tokenizer {
 
-// Who asked at the admin door, and the number they gave their call.
+// Names who asked at the admin door, and the number they gave their call.
 struct AdminCaller {
     std::string peer{};
     CallId call{};
@@ -48,7 +48,7 @@ struct LastChunks {
 
 class OpenCalls {
   public:
-    // What replicas or ranks answer for themselves, or what else is waited for.
+    // Holds what replicas or ranks answer for themselves, or what else is waited for.
     template <class List>
     struct AwaitedOf;
     template <class... Parts>

@@ -1,5 +1,5 @@
-// What goes out of the doors. One message of output per client and flush; a client that does not
-// read costs only itself: what waits for it is joined per request, up to a bound.
+// Orders what goes out of the doors. One message of output per client and flush; a client that does
+// not read costs only itself: what waits for it is joined per request, up to a bound.
 //
 // Pure: what is to be sent comes out of flush(), and what could not be comes back by take_back().
 // Thread:  the loop thread only.
@@ -63,7 +63,7 @@ class Outbox {
     void flush(TimePoint now, std::vector<ToClient>& out);
     // Answers alone, behind all that.
     void flush_answers(std::vector<ToClient>& out);
-    // What of the last flush could not be sent, in its order.
+    // Takes back what of the last flush could not be sent, in its order.
     void take_back(std::vector<UnsentToClient> unsent);
     // Output stands behind the message that was flushed: flush again at once, unless that message
     // comes back.
@@ -94,7 +94,7 @@ class Outbox {
         // itself, if the client's queue was full.
         std::vector<std::string> head_rids{};
         std::optional<messages::Frames> head{};
-        // What came since, joined.
+        // These came since, joined.
         std::vector<messages::OutputChunk> chunks{};           // in the order of first arrival
         std::unordered_map<std::string, std::size_t> index{};  // rid -> its latest in chunks
         std::size_t chunks_bytes = 0;

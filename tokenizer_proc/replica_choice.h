@@ -1,5 +1,5 @@
-// Which replica a request goes to: the least loaded, unless another has served its beginning
-// before and is not much busier.
+// Chooses which replica a request goes to: the least loaded, unless another has served its
+// beginning before and is not much busier.
 //
 // Load is counted in tokens of open requests (prompt and expected output). Beginnings are known by
 // hashes of their first 1, 2, 4, ... pages, in a table of fixed size where a new entry overwrites
@@ -22,7 +22,8 @@ class ReplicaChoice {
     // A replica with a known prefix may be so many tokens ahead of the least loaded one: about what
     // prefilling a long shared prompt again would cost.
     static constexpr std::int64_t kAffinitySlackTokens = 8192;
-    // What a request without max_new_tokens is expected to write, and the most that one with it is.
+    // A request without max_new_tokens is expected to write so many tokens; one with it, as many at
+    // most.
     static constexpr std::int64_t kExpectedOutputMax = 1024;
 
     ReplicaChoice(int num_replicas, std::int64_t page_size);

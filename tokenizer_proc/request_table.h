@@ -22,7 +22,7 @@ namespace pitstop::tokenizer {
 // A piece of text work handed to another thread (text_worker.h).
 enum class JobId : std::uint64_t {};
 
-// Which request, also where clients use the same ids; never used again.
+// Says which request it is, also where clients use the same ids; never used again.
 enum class OpenId : std::uint64_t {};
 
 struct OpenRequest {
@@ -54,7 +54,7 @@ class RequestTable {
     [[nodiscard]] OpenRequest* find(const std::string& peer, const std::string& rid);
     [[nodiscard]] OpenRequest* find(RequestKey key);
     [[nodiscard]] OpenRequest* find(JobId job);
-    // In the order of peers, then ids, so that nothing depends on a hash.
+    // Returns them in the order of peers, then ids, so that nothing depends on a hash.
     [[nodiscard]] std::vector<OpenRequest*> of_peer(const std::string& peer);
     [[nodiscard]] std::vector<OpenRequest*> with_rid(const std::string& rid);
     [[nodiscard]] std::vector<OpenRequest*> all();

@@ -10,11 +10,11 @@ namespace {
 
 // All descriptors but the doors' connections.
 constexpr int own_descriptors(int num_replicas) { return 36 + 6 * num_replicas; }
-// With fewer, one door could not take its front end and somebody who asks for the state.
+// A door with fewer could not take its front end and somebody who asks for the state.
 constexpr int kDoorConnectionsMin = 8;
 
-// What a door takes of the descriptors that are left: as much as it may, but never what another
-// needs.
+// Says what a door takes of the descriptors that are left: as much as it may, but never what
+// another needs.
 struct DoorLimits {
     bus::SocketLimits data = bus::kDoorLimits;
     bus::SocketLimits admin = bus::kDoorLimits;

@@ -23,7 +23,7 @@ namespace pitstop::tokenizer {
 
 std::string_view name_of(messages::Door door);
 
-// Where a door listens for other machines, off by default.
+// Says where a door listens for other machines, off by default.
 struct TcpDoors {
     std::string data{};   // HOST:PORT, a numeric address; empty: none
     std::string admin{};  // likewise
@@ -31,7 +31,7 @@ struct TcpDoors {
 
     [[nodiscard]] bool has_any() const { return !data.empty() || !admin.empty(); }
 };
-// What is wrong with the flags, before anything is opened.
+// Returns what is wrong with the flags, before anything is opened.
 Result<> check(const TcpDoors& doors);
 
 class Sockets {

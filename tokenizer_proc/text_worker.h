@@ -75,8 +75,8 @@ class TextWorker {
     static constexpr std::size_t kClientBytesMax = kQueueBytesMax / 2;  // two of the longest
     // A job that waits takes memory of its own, however short its text.
     static constexpr std::size_t kJobBytes = 512;
-    // Of the thread's own time, so that a busy machine refuses nothing: the longest text that a
-    // door takes, 16 MiB, needs about one second.
+    // A job may take so much of the thread's own time, so that a busy machine refuses nothing: the
+    // longest text that a door takes, 16 MiB, needs about one second.
     static constexpr auto kJobCpuMax = std::chrono::seconds(4);
 
     explicit TextWorker(
@@ -95,7 +95,7 @@ class TextWorker {
     // Readable while something is done. For a poller.
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::vector<TextDone> take_done();
-    // Whether the destructor would wait.
+    // Returns whether the destructor would wait.
     [[nodiscard]] bool is_busy();
 
   private:

@@ -8,7 +8,8 @@
 
 namespace pitstop::tokenizer {
 
-// What the caller asked for, a day at most: far more overflows the clock. 0: `otherwise`.
+// Returns what the caller asked for, a day at most, as far more overflows the clock; `otherwise`
+// for 0.
 [[nodiscard]] inline Duration timeout_or(Duration otherwise, std::int64_t asked_ms) {
     constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;
     return asked_ms > 0 ? Duration(std::chrono::milliseconds(std::min(asked_ms, kDayMs)))

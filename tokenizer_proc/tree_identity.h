@@ -1,4 +1,4 @@
-// Which tree this is, and whether a client's message is meant for it.
+// Says which tree this is, and whether a client's message is meant for it.
 //
 // A client's socket keeps what it was given while nobody is at the door, and hands it to whoever
 // binds the same place next: so a pause or an update that its caller has long given up could be
@@ -20,14 +20,14 @@ namespace pitstop::tokenizer {
 
 class TreeIdentity {
   public:
-    // From 128 random bits, so that no other tree has or had it.
+    // Makes it of 128 random bits, so that no other tree has or had it.
     TreeIdentity(std::uint64_t high, std::uint64_t low);
 
     [[nodiscard]] const std::string& id() const { return id_; }
     // The number of this tree's first update or session. The next tree's lie elsewhere, so that a
     // session that outlived its tree is none of the next one's.
     [[nodiscard]] messages::UpdateId first_update() const { return first_update_; }
-    // Whether these bytes, whatever else they are, name another tree.
+    // Returns whether these bytes, whatever else they are, name another tree.
     [[nodiscard]] bool is_other(const messages::Frames& frames) const;
 
     // A client's message that is for this tree.

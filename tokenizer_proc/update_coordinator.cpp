@@ -17,7 +17,7 @@ bool UpdateCoordinator::has_weights() const {
     return std::ranges::all_of(has_weights_, [](bool has) { return has; });
 }
 
-// Why an update with this spec (null: not a stage) cannot begin now, or nothing.
+// Returns why an update with this spec (null: not a stage) cannot begin now, or nothing.
 std::optional<Error> UpdateCoordinator::refusal(const messages::UpdateSpec* spec) const {
     if (job_) {
         return make_error(
@@ -115,8 +115,8 @@ void UpdateCoordinator::handle(
     job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
 }
 
-// Why a call of `session` (0: any) cannot be made now, or nothing. A session that is open may be
-// filled and committed; what is staged may only be committed.
+// Returns why a call of `session` (0: any) cannot be made now, or nothing. A session that is open
+// may be filled and committed; what is staged may only be committed.
 std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs_open) const {
     if (!is_open() && (needs_open || !is_staged())) {
         return make_error(
@@ -213,7 +213,7 @@ void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
     job.is_rollback = begin.is_rollback;
     job.new_epoch = begin.spec.epoch.value_or(next(version_.epoch));
     job.spec = std::move(begin.spec);
-    // Said to every replica, so that all have one label whatever each had before.
+    // Every replica is told it, so that all have one label whatever each had before.
     if (job.spec.label.empty()) job.spec.label = version_.label;
     begin_waiting(now, std::move(begin.caller), begin.timeout_ms);
     if (job.is_rollback)
@@ -352,8 +352,8 @@ std::optional<Error> UpdateCoordinator::problem_of_stages() const {
     return std::nullopt;
 }
 
-// Whether replicas may differ, or one of them be half-written: a commit was ordered; or a direct
-// stage was, and not every rank has said that it failed before it wrote anything.
+// Returns whether replicas may differ, or one of them be half-written: a commit was ordered; or a
+// direct stage was, and not every rank has said that it failed before it wrote anything.
 bool UpdateCoordinator::may_be_torn() const {
     if (phase() == messages::UpdatePhase::kCommitting) return true;
     const bool is_overwritten = job_->spec.mode == messages::UpdateMode::kDirect &&

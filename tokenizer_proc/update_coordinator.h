@@ -42,7 +42,7 @@ struct ServedVersion {
 
 class UpdateCoordinator {
   public:
-    // Who asked, to be answered.
+    // Names who asked, to be answered.
     struct Caller {
         std::string peer{};
         CallId call{};
@@ -64,7 +64,7 @@ class UpdateCoordinator {
     // Deadlines of calls that name none, and of what nobody asked for.
     static constexpr auto kCallTimeout = std::chrono::minutes(10);
     static constexpr auto kDropTimeout = std::chrono::seconds(10);
-    // What a caller whose time is up still waits for a drop, which takes no longer as a rule.
+    // A caller whose time is up waits so much longer for a drop, which takes no longer as a rule.
     static constexpr auto kDropGrace = std::chrono::milliseconds(200);
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
     static constexpr auto kSessionIdle = std::chrono::minutes(5);  // of sessions that name none
@@ -74,14 +74,14 @@ class UpdateCoordinator {
           next_id_(first),
           has_weights_(static_cast<std::size_t>(num_replicas), true) {}
 
-    // What serves from the start.
+    // Sets what serves from the start.
     void set_version(ServedVersion version) { decided_ = version_ = std::move(version); }
     // The version that serves has another label, on every replica.
     void relabel(std::string label) { decided_.label = version_.label = std::move(label); }
     // A replica says that it has weights, or none (they were released and not kept, or never came).
     void set_has_weights(ReplicaId replica, bool has_weights);
 
-    // What each call of messages/weights.h does.
+    // Handles each call of messages/weights.h.
     void handle(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::StageWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
@@ -110,8 +110,8 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_staged() const { return phase() == messages::UpdatePhase::kPrepared; }
     // A session is open and waits for its next call.
     [[nodiscard]] bool is_open() const { return phase() == messages::UpdatePhase::kOpen; }
-    // Whether this call can be one of several that are one update: nothing that it declares is
-    // about the version after it alone.
+    // Returns whether this call can be one of several that are one update: nothing that it declares
+    // is about the version after it alone.
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
     // No version is there that a part could be laid over.
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
@@ -128,8 +128,8 @@ class UpdateCoordinator {
     }
     [[nodiscard]] messages::UpdateState state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
-    // What a tree that ended now was to come back with: the version that serves, or the one whose
-    // commit is ordered already. Some replica may serve it, and tokens of it may be out.
+    // Returns what a tree that ended now was to come back with: the version that serves, or the one
+    // whose commit is ordered already. Some replica may serve it, and tokens of it may be out.
     [[nodiscard]] const ServedVersion& decided() const { return decided_; }
     // Every replica has weights that serve.
     [[nodiscard]] bool has_weights() const;

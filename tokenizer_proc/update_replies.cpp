@@ -1,4 +1,4 @@
-// What callers of UpdateCoordinator are told.
+// Says what callers of UpdateCoordinator are told.
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <algorithm>

@@ -11,7 +11,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Which rank of which tree, and what it loads.
+// These say which rank of which tree it is, and what it loads.
 void add_place_flags(Options& options, FlagSet& flags) {
     flags.add("run-dir", &options.run_dir, "the tree's private directory");
     flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
@@ -30,7 +30,7 @@ void add_place_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// Where it computes, and what it may take of a GPU.
+// These say where it computes, and what it may take of a GPU.
 void add_device_flags(Options& options, FlagSet& flags) {
     flags.add("device", &options.device, "auto, cpu, or cuda: a GPU for each rank");
     flags.add("gpu", &options.engine.gpu, "with cuda: which, as the driver counts");
@@ -64,7 +64,7 @@ void add_device_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// What it computes with, and in what portions.
+// These say what it computes with, and in what portions.
 void add_engine_flags(Options& options, FlagSet& flags) {
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add(
@@ -97,7 +97,7 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// How long it waits for others, and how much of their time it takes.
+// These say how long it waits for others, and how much of their time it takes.
 void add_wait_flags(Options& options, FlagSet& flags) {
     flags.add("attach-timeout-ms", &options.attach_timeout_ms, "for all ranks to start");
     flags.add("peer-timeout-ms", &options.peer_timeout_ms, "for a rank to wait for another");
@@ -174,7 +174,8 @@ Result<> check_options(Options& options) {
     engine.has_graphs = !options.has_no_graphs;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
-    // Before the scheduler's clock for the same pass runs out: the worker knows what stands still.
+    // This comes before the scheduler's clock for the same pass runs out: the worker knows what
+    // stands still.
     constexpr double kOfStepTimeout = 0.8;
     engine.step_timeout = std::chrono::duration_cast<Duration>(
         std::chrono::duration<double>(kOfStepTimeout * options.step_timeout_s)

@@ -1,4 +1,4 @@
-// What the command line of a tp_worker says.
+// Holds what the command line of a tp_worker says.
 #pragma once
 
 #include "base/flags.h"
@@ -40,10 +40,11 @@ void add_flags(Options& options, FlagSet& flags);
 // Fills `options.engine` from the rest. An error names the flag and what it takes.
 [[nodiscard]] Result<> check_options(Options& options);
 
-// As the logs, the launcher and PITSTOP_FAULT_POINT call this rank: tp_worker[replica.rank].
+// Returns the name by which the logs, the launcher and PITSTOP_FAULT_POINT call this rank:
+// tp_worker[replica.rank].
 [[nodiscard]] std::string worker_name(const Options& options);
 
-// As asked for, or an even share of the machine's cores.
+// Returns the number asked for, or an even share of the machine's cores.
 [[nodiscard]] int choose_threads(const Options& options);
 
 }  // namespace pitstop::tp_worker

@@ -1,4 +1,4 @@
-// What a worker leaves to the processes beside it.
+// Leaves cores to the processes beside it.
 #pragma once
 
 namespace pitstop::tp_worker {

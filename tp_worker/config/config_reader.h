@@ -17,7 +17,7 @@
 
 namespace pitstop::tp_worker {
 
-// Of one file.
+// Collects the problems of one file.
 struct ConfigProblems {
     std::vector<std::string> list{};
     bool any_unsupported = false;  // else each is malformed

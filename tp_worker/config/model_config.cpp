@@ -26,7 +26,7 @@ constexpr std::int64_t kVocabMax = 1 << 22;
 constexpr std::int64_t kContextMax = 1 << 24;
 constexpr std::size_t kEosMax = 64;
 constexpr std::size_t kNameShownMax = 256;  // bytes, of a name that is not known
-// Of config.json. What copies or shows a value does so by recursion.
+// config.json may nest so deep. What copies or shows a value does so by recursion.
 constexpr std::size_t kDepthMax = 32;
 constexpr std::size_t kConfigValuesMax = 200'000;
 constexpr std::int64_t kHeadDimMax = 256;  // what attention takes (kernels/attention.h)
@@ -151,8 +151,8 @@ Window read_window(ConfigReader& reader, const ModelConfig& config, std::int64_t
     return std::clamp<std::int64_t>(window, 1, kContextMax);
 }
 
-// Which layers look at a window only. As in transformers: Mistral's every layer; Qwen's from
-// max_window_layers on; `layer_types` overrides both.
+// Returns which layers look at a window only, as in transformers: Mistral's every layer; Qwen's
+// from max_window_layers on; `layer_types` overrides both.
 std::vector<Window> read_windows(
     ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions
 ) {

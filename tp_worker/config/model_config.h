@@ -43,7 +43,7 @@ struct ModelConfig {
     // [num_layers]: keys a token sees, its own included; absent: all.
     std::vector<std::optional<std::int64_t>> windows{};
     std::vector<TokenId> eos_ids{};  // ascending, of both files
-    // What was read and may surprise whoever wrote the files, a line each.
+    // Says what was read and may surprise whoever wrote the files, a line each.
     std::vector<std::string> notes{};
 
     bool operator==(const ModelConfig&) const = default;
@@ -53,13 +53,13 @@ struct ModelConfig {
     static Result<ModelConfig> parse(
         std::string_view config, std::string_view generation_config, const std::string& directory
     );
-    // Of a checkpoint directory.
+    // Reads that of a checkpoint directory.
     static Result<ModelConfig> read(const std::string& directory);
 };
 
-// In what `other` computes differently, if its weights took the place of those of `serving`, by the
-// first key that says so; nothing where they may. All of the configuration counts but the context
-// length, the end-of-sequence ids and the notes, which are not the weights' matter.
+// Returns in what `other` computes differently, if its weights took the place of those of
+// `serving`, by the first key that says so; nothing where they may. All of the configuration counts
+// but the context length, the end-of-sequence ids and the notes, which are not the weights' matter.
 [[nodiscard]] std::optional<std::string> difference_in_shape(
     const ModelConfig& serving, const ModelConfig& other
 );

@@ -179,8 +179,8 @@ RopeConfig read_rope(
     return rope;
 }
 
-// As vLLM has it. SGLang multiplies for linear, too; for YaRN it keeps max_position_embeddings
-// where the original length is named. transformers has no limit.
+// Computes it as vLLM does. SGLang multiplies for linear, too; for YaRN it keeps
+// max_position_embeddings where the original length is named. transformers has no limit.
 std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positions) {
     if (rope.scaling != Scaling::kLinear && rope.scaling != Scaling::kYarn) return max_positions;
     const std::int64_t original =
@@ -206,7 +206,7 @@ std::vector<float> powers_of_theta(double theta, std::int64_t head_dim) {
     return powers;
 }
 
-// By how often the wave fits into the pretraining's context: Llama 3.1's reference code.
+// Scales by how often the wave fits into the pretraining's context: Llama 3.1's reference code.
 float llama3_frequency(const RopeConfig& rope, float frequency) {
     const auto context = static_cast<double>(rope.original_context);
     const auto factor = static_cast<float>(rope.factor);

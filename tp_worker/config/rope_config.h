@@ -1,5 +1,5 @@
-// How positions turn queries and keys: the frequencies of a checkpoint's rotary embedding, bit for
-// bit those that transformers computes, and what its cosines and sines are multiplied by.
+// Says how positions turn queries and keys: the frequencies of a checkpoint's rotary embedding, bit
+// for bit those that transformers computes, and what its cosines and sines are multiplied by.
 //
 // Source: transformers 5.23, modeling_rope_utils.py: what is read from where, and the arithmetic,
 //         which is fp32 there (torch_pow.h). YaRN: Peng et al. 2023 (arXiv:2309.00071).
@@ -14,8 +14,8 @@
 
 namespace pitstop::tp_worker {
 
-// As a configuration asks for it, whichever of its spellings it uses: settings that its type does
-// not read have the values here, so that two that are equal compute the same.
+// Holds what a configuration asks for it, whichever of its spellings it uses: settings that its
+// type does not read have the values here, so that two that are equal compute the same.
 struct RopeConfig {
     enum class Scaling : std::uint8_t {
         kNone,
@@ -38,8 +38,8 @@ struct RopeConfig {
 };
 [[nodiscard]] std::string_view name_of(RopeConfig::Scaling scaling);  // as rope_type: "yarn"
 
-// Of a whole config.json, with `max_positions` its max_position_embeddings. What is read and may
-// surprise is said in `notes`.
+// Reads it from a whole config.json, with `max_positions` its max_position_embeddings. What is read
+// and may surprise is said in `notes`.
 RopeConfig read_rope(
     ConfigReader& config,
     std::int64_t max_positions,

@@ -18,7 +18,7 @@ FloatPair normalized(FloatPair a) {
     return {sum, a.hi - sum + a.lo};
 }
 
-// What a + b lost when it was rounded to `sum`, whichever of them is larger.
+// Returns what a + b lost when it was rounded to `sum`, whichever of them is larger.
 float lost_bits(float a, float b, float sum) {
     const float b_seen = sum - a;
     return (a - (sum - b_seen)) + (b - b_seen);
@@ -68,7 +68,8 @@ FloatPair quotient(FloatPair a, FloatPair b) {
     return {high, std::fma(high, missing, std::fma(a.lo, inverse, lost))};
 }
 
-// By a series in (m - 1) / (m + 1), where d = m * 2^e and m is in [0.75, 1.5).
+// Computes the logarithm by a series in (m - 1) / (m + 1), where d = m * 2^e and m is in [0.75,
+// 1.5).
 FloatPair log_of(float d) {
     const int e = std::ilogb(d * (1.f / 0.75f));
     const float m = std::ldexp(d, -e);

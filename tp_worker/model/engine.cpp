@@ -139,8 +139,8 @@ Result<> Engine::load_model() {
     return load_runtime();
 }
 
-// What a GPU still has when weights are there and activations are counted: within the fraction for
-// KV, unless its size is given, less the room for a second copy of the weights.
+// Divides what a GPU still has when weights are there and activations are counted: within the
+// fraction for KV, unless its size is given, less the room for a second copy of the weights.
 Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ModelSizes one_page = sizes_;
     one_page.num_pages = 1;
@@ -333,7 +333,8 @@ Result<> Engine::compute(const messages::StepPlan& plan, messages::StepResult* r
         return Ok{};
     }
     RETURN_IF_ERROR(model_->forward(planned_.batch(plan), weights_->live()));
-    // In chunks, so that scoring a long prompt needs no more memory than a step of decodes.
+    // This goes in chunks, so that scoring a long prompt needs no more memory than a step of
+    // decodes.
     std::span<const LogitRow> left = planned_.logit_rows();
     std::vector<std::int32_t> token_rows;
     while (!left.empty()) {

@@ -72,7 +72,8 @@ struct EngineOptions {
 };
 
 inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all ranks, by default
-// Of logits held at a time: a GPU has the room, and each part costs it a round trip.
+// So many bytes of logits are held at a time: a GPU has the room, and each part costs it a round
+// trip.
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
 inline constexpr std::int64_t kLogitRowsMax = 512;
@@ -106,7 +107,7 @@ class Engine {
     [[nodiscard]] int tp() const { return communicator_.size(); }
     [[nodiscard]] int num_threads() const { return kernels::num_threads_of(device_.host_stream()); }
     [[nodiscard]] const Device& device() const { return device_; }
-    // For weights in host memory: staging.
+    // Returns the ops for weights in host memory, which stage them.
     [[nodiscard]] const kernels::Ops& ops() const { return device_.host_ops(); }
 
     // Of steps that this engine ran; null with the null model.
@@ -115,11 +116,11 @@ class Engine {
     // The copies of the weights, for updates; null with the null model. Only between passes may the
     // live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
-    // Of a copy of the weights that has memory. The background's. REQUIRES: is on a GPU.
+    // Digests a copy of the weights that has memory. The background's. REQUIRES: is on a GPU.
     Result<std::vector<messages::PartDigest>> digest_on_gpu(const std::byte* arena) {
         return gpu_digest_->digest(arena, device_.ops());
     }
-    // For stages; null on the CPU.
+    // Returns what stages need on a GPU; null on the CPU.
     [[nodiscard]] GpuStaging* gpu_staging() { return gpu_staging_ ? &*gpu_staging_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }

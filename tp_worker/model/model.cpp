@@ -42,7 +42,7 @@ class Carver {
 constexpr std::int64_t kArrivalsBytes =
     kernels::AttentionArgs::kArrivals * static_cast<std::int64_t>(sizeof(std::uint32_t));
 
-// Of what leaves a product and is not summed over the ranks (model.h).
+// Returns the type of what leaves a product and is not summed over the ranks (model.h).
 kernels::DType product_dtype(const Model::Args& args) {
     const bool is_bf16 = args.device.is_cuda() && args.compute == Compute::kBf16;
     return is_bf16 ? kernels::DType::kBF16 : kernels::DType::kF32;

@@ -66,7 +66,7 @@ struct StepBatch {
     std::int32_t kv_len_max = 0;
     std::int32_t q_len_max = 0;  // new tokens of a row
 };
-// What a batch takes of the transfers (transfers.h).
+// Returns what a batch takes of the transfers (transfers.h).
 [[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
 
 class Model {
@@ -82,7 +82,7 @@ class Model {
         std::byte* kv = nullptr;  // [num_layers][kv_bytes(kv_of_layer)]
         bool has_graphs = false;  // padded steps are launched as graphs (step_graphs.h)
     };
-    // What make() takes of the device's memory; does not depend on sizes.num_pages, kv or
+    // Returns what make() takes of the device's memory; does not depend on sizes.num_pages, kv or
     // transfers.
     [[nodiscard]] static std::int64_t bytes(const Args& args);
     // kResourceExhausted if the activations cannot be had.

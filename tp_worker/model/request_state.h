@@ -1,6 +1,6 @@
-// What a worker keeps of a running request, by slot: how it draws, what its penalties count, which
-// logprobs it wants. Set up by a plan, the same on every rank; it lives until the slot is set up
-// again.
+// Holds what a worker keeps of a running request, by slot: how it draws, what its penalties count,
+// which logprobs it wants. Set up by a plan, the same on every rank; it lives until the slot is set
+// up again.
 #pragma once
 
 #include "base/ids.h"
@@ -35,15 +35,15 @@ class RequestState {
     [[nodiscard]] std::span<const kernels::LogitBias> biases(std::int64_t output_index) const {
         return output_index < min_new_tokens_ ? early_biases_.now : biases_.now;
     }
-    // Whether the logits of output token `output_index` are changed before the draw.
+    // Returns whether the logits of output token `output_index` are changed before the draw.
     [[nodiscard]] bool has_edits(std::int64_t output_index) const {
         return has_penalty_ || !biases(output_index).empty();
     }
     [[nodiscard]] const messages::LogprobOptions& logprobs() const { return logprobs_; }
     [[nodiscard]] std::span<const TokenId> stop_ids() const { return stop_ids_; }
 
-    // What it sampled last: the input of a row that takes_sampled. -1: nothing, or the logits were
-    // not finite.
+    // Returns what it sampled last, the input of a row that takes_sampled; -1 if nothing, or the
+    // logits were not finite.
     [[nodiscard]] TokenId last_token() const { return last_token_; }
     void take_sampled(TokenId id);
 

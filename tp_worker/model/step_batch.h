@@ -1,4 +1,4 @@
-// From a plan, which is pages and slots, to what the ops run on: a position and a place in the KV
+// Makes, of a plan, which is pages and slots, what the ops run on: a position and a place in the KV
 // for each token, and the list of logits wanted. Everything in a plan is checked here against this
 // worker's own bounds; past this point ranges are trusted.
 #pragma once
@@ -86,7 +86,7 @@ class PlannedStep {
         const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
     );
 
-    // How far the arrays of a result have been handed out.
+    // Says how far the arrays of a result have been handed out.
     struct Sizes {
         std::size_t entries = 0;
         std::size_t top = 0;

@@ -28,9 +28,9 @@ class CheckpointEngine {
   public:
     CheckpointEngine(const SourceArgs& args, ReplySocket& socket) : args_(args), socket_(socket) {}
 
-    // From the sender's first message to its last. Errors: ipc_source.h.
+    // Receives everything from the sender's first message to its last. Errors: ipc_source.h.
     Result<> run(const std::string& first);
-    // Nothing is taken: the sender is told why, from its first message on, and has back what it
+    // Takes nothing: the sender is told why, from its first message on, and has back what it
     // lent with that. Returns `why`.
     Result<> refuse(const std::string& first, Error why, TimePoint until);
 

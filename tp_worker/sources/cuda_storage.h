@@ -27,7 +27,7 @@ namespace pitstop::tp_worker {
 
 struct CudaHandle;
 
-// How long a sender's work on its GPU may take until what it sent is there.
+// A sender's work on its GPU may take so long until what it sent is there.
 struct CudaWait {
     TimePoint until = TimePoint::max();
     const std::atomic<bool>& is_dropped;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::int64_t kBroadcastBytesMax = std::int64_t{16} << 30;
 
-// As torch broadcasts a tensor: ranks must have the same count and type.
-// Source: torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclDataType.
+// Names the type as torch broadcasts a tensor: ranks must have the same count and type. Source:
+// torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclDataType.
 Broadcast broadcast_of(checkpoint::StoredDtype dtype, std::int64_t bytes) {
     using kernels::NcclType;
     const auto of = [bytes](NcclType type) {
@@ -101,7 +101,7 @@ class Broadcasts {
         return landed;
     }
 
-    // How many tensors from `begin` on come in one broadcast.
+    // Returns how many tensors from `begin` on come in one broadcast.
     [[nodiscard]] std::size_t end_of_pack(std::size_t begin) const {
         if (args_.source.format == messages::TensorFormat::kEach) return begin + 1;
         if (args_.source.packed_bytes == 0) return specs_.size();
@@ -150,7 +150,7 @@ class Broadcasts {
         return Ok{};
     }
 
-    // In the host's memory, where elements are looked at.
+    // Receives into the host's memory, where elements are looked at.
     Result<std::vector<std::byte>> receive_to_host(
         checkpoint::StoredDtype dtype, std::int64_t bytes
     ) {

@@ -19,13 +19,13 @@ Result<> deliver_ipc(const SourceArgs& args);
 // The stage could not begin: whoever sends to this rank is told so. Returns `why`.
 Result<> decline_ipc(const SourceArgs& args, const Error& why);
 
-// How long a sender may take to hear that nothing comes of it, however much it still has to say.
+// A sender may take so long to hear that nothing comes of it, however much it still has to say.
 inline constexpr std::chrono::seconds kFarewellMax{2};
 
 // Every problem of a failed step, for the sender: valid UTF-8, and not empty.
 [[nodiscard]] std::string text_of(const WeightStage& stage, const Error& error);
 
-// Where a tensor lies in the sender's buffer: [begin, end) in bytes, and its name.
+// Says where a tensor lies in the sender's buffer: [begin, end) in bytes, and its name.
 struct Placed {
     std::int64_t begin = 0;
     std::int64_t end = 0;

@@ -1,4 +1,4 @@
-// Which files another process has mapped, at one moment.
+// Tells which files another process has mapped, at one moment.
 //
 // Bounded: kMapsMax mappings are looked at, more than the kernel allows by default.
 // Source: proc(5), /proc/PID/maps.

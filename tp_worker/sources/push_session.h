@@ -16,7 +16,7 @@ class PushSession {
   public:
     PushSession(const SourceArgs& args, ReplySocket& socket) : args_(args), socket_(socket) {}
 
-    // From the pusher's first message to its last. Errors: ipc_source.h.
+    // Receives everything from the pusher's first message to its last. Errors: ipc_source.h.
     Result<> run(std::vector<std::string> first);
     // The answer to a message that is owed one: nothing is taken, and why.
     void refuse(const Error& why);

@@ -32,7 +32,7 @@ struct ReplySocket::State {
     bool is_gone = false;
     bool owes_answer = false;
 
-    // Whether a frame is there, whatever signals come meanwhile.
+    // Returns whether a frame is there, whatever signals come meanwhile.
     static bool take_frame(zmq::socket_t& from, zmq::message_t& frame) {
         while (::zmq_msg_recv(frame.handle(), from.handle(), ZMQ_DONTWAIT) < 0) {
             if (errno != EINTR) return false;

@@ -10,7 +10,7 @@
 
 namespace pitstop::tp_worker {
 
-// What a sender may still do to its memfd.
+// Says what a sender may still do to its memfd.
 enum class Seal {
     kMayWrite,  // write, but not make it smaller: reading never faults
     kFinal,     // nothing

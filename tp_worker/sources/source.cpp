@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kNameBytesMax = 1024;
 
-// As safetensors writes them, and as torch does.
+// Takes dtypes as safetensors writes them, and as torch does.
 constexpr std::array<std::pair<std::string_view, checkpoint::StoredDtype>, 22> kDtypes{{
     {"BF16", checkpoint::StoredDtype::kBf16},
     {"bfloat16", checkpoint::StoredDtype::kBf16},

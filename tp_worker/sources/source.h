@@ -1,4 +1,4 @@
-// Where weights come from: each source delivers tensors into a stage, whichever way they came.
+// Says where weights come from: each source delivers tensors into a stage, whichever way they came.
 //
 //   disk_source.h         a checkpoint directory
 //   ipc_source.h          buckets of shared memory, announced on a sender's socket
@@ -29,7 +29,7 @@ namespace pitstop::tp_worker {
 
 class Groups;
 
-// What a source needs to know of this rank.
+// Holds what a source needs to know of this rank.
 struct Worker {
     ReplicaId replica{};
     Rank rank{};
@@ -46,13 +46,13 @@ struct SourceArgs {
     WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
     TimePoint deadline = TimePoint::max();                   // of the whole delivery
 
-    // What ends even a farewell.
+    // Returns what ends even a farewell.
     [[nodiscard]] const std::atomic<bool>& is_over() const {
         static const std::atomic<bool> never{false};
         return worker.is_over == nullptr ? never : *worker.is_over;
     }
 
-    // How CUDA handles of the source are opened; nothing on the CPU.
+    // Says how CUDA handles of the source are opened; nothing on the CPU.
     [[nodiscard]] std::optional<CudaOpening> cuda_opening() const {
         const bool is_on_gpu = stage.args().gpu != nullptr || stage.args().pieces != nullptr;
         if (!is_on_gpu) return std::nullopt;
@@ -61,7 +61,7 @@ struct SourceArgs {
             .wait = {.until = stall_deadline(), .is_dropped = stage.args().is_dropped}};
     }
 
-    // How long a sender may be silent from now on.
+    // Returns how long a sender may be silent from now on.
     [[nodiscard]] TimePoint stall_deadline() const {
         // Whatever the wire said: far more overflows the clock.
         constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;

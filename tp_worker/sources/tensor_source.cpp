@@ -44,8 +44,8 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     return data_of(payloads[index]);
 }
 
-// What one pickle holds. Documents and storages live as long as the tensors are read: storages are
-// known by their nodes, and end first.
+// Holds what one pickle has. Documents and storages live as long as the tensors are read: storages
+// are known by their nodes, and end first.
 class PickledTensors {
   public:
     // `why_not`: the stage takes nothing, and what was lent is given back.

@@ -59,7 +59,7 @@ struct StorageBytes {
     bool is_on_gpu = false;
 };
 
-// What a worker on a GPU opens CUDA handles with.
+// Says what a worker on a GPU opens CUDA handles with.
 struct CudaOpening {
     std::string device_uuid{};
     CudaWait wait;

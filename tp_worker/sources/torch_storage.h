@@ -25,8 +25,8 @@
 
 namespace pitstop::tp_worker {
 
-// Whose an object of torch's in shared memory is: "/torch_<pid>_<random>_<n>". Nothing: no such
-// name.
+// Returns whose an object of torch's in shared memory is: "/torch_<pid>_<random>_<n>"; nothing if
+// it is no such name.
 [[nodiscard]] std::optional<pid_t> torch_sender_of(std::string_view name);
 
 class TorchStorage {
@@ -47,7 +47,8 @@ class TorchStorage {
     // kDataLoss: the sender has cut it short.
     Result<> is_whole() const;
 
-    // What the reference was worth. REQUIRES: the last call on it, but for what kLast asks for.
+    // Gives back what the reference was worth. REQUIRES: the last call on it, but for what kLast
+    // asks for.
     enum class Returned {
         kDone,
         kLast,  // nobody holds another, so it was kept: the sender's own, or one that it lent and
@@ -57,7 +58,7 @@ class TorchStorage {
     void remove();
 
     [[nodiscard]] pid_t sender() const { return sender_; }
-    // Which file it is: of this device and inode.
+    // Says which file it is: that of this device and inode.
     struct File {
         dev_t device = 0;
         ino_t inode = 0;

@@ -31,7 +31,7 @@ struct SmallFile {
 inline constexpr std::size_t kSmallFileBytesMax = std::size_t{64} << 20;
 inline constexpr std::size_t kSmallFilesMax = 64;
 
-// What `model_dir` holds beside the weights, as it is now: the directory may change later.
+// Holds what `model_dir` has beside the weights, as it is now: the directory may change later.
 // Errors: a file cannot be read, or there are more or larger ones than the bounds.
 Result<std::vector<SmallFile>> read_small_files(const std::string& model_dir);
 
@@ -52,7 +52,7 @@ class KeptDirectory {
     // REQUIRES: its weights are on the disk (fsync).
     Result<std::string> seal(std::string_view digest);
     Result<> drop();
-    // Of a path that find() gave.
+    // Removes the version at a path that find() gave.
     Result<> remove(const std::string& version);
 
   private:

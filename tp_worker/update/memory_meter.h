@@ -29,8 +29,8 @@ class MemoryMeter {
 
     // Something was done that may have taken memory or given it back: a pass, an order.
     void touch() { is_touched_ = true; }
-    // When measure_if_due() has something to do; nothing: not until the next touch(), or the next
-    // answer of the background.
+    // Returns when measure_if_due() has something to do; nothing if not until the next touch(), or
+    // the next answer of the background.
     [[nodiscard]] std::optional<TimePoint> due() const;
     void measure_if_due(TimePoint now);
 

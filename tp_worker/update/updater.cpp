@@ -95,8 +95,8 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
     return encode(vote);
 }
 
-// Of the stage that is held, which fills `target`; null: host memory, whose place is known when it
-// is taken.
+// Returns what the stage that is held needs, which fills `target`; null is host memory, whose place
+// is known when it is taken.
 StageArgs Updater::args_for(Arena* target) {
     WeightStore& store = *engine_.weights();
     GpuStaging* const gpu = engine_.gpu_staging();
@@ -132,7 +132,7 @@ StageArgs Updater::args_for(Arena* target) {
     };
 }
 
-// For the stage to write to.
+// Takes the memory that the stage writes to.
 Result<> Updater::take_memory(Stage& stage, Arena* target, CopyLedger& ledger) {
     if (stage.host != nullptr) {
         if (stage.host->host_bytes() == 0) ledger.forget_all();

@@ -32,7 +32,7 @@
 
 namespace pitstop::tp_worker {
 
-// How this rank's device is named in an ipc source's handles.
+// Returns how this rank's device is named in an ipc source's handles.
 [[nodiscard]] std::string device_uuid(const Device& device, ReplicaId replica, Rank rank);
 
 class Updater {
@@ -54,10 +54,10 @@ class Updater {
     // Errors: the order breaks the protocol (a commit of what is not staged): this rank must end.
     Result<std::vector<messages::Frames>> handle_order(const messages::Frames& order);
 
-    // What this rank's memory takes is told from time to time, as an answer to no order.
+    // Tells from time to time what this rank's memory takes, as an answer to no order.
     [[nodiscard]] MemoryMeter& meter() { return meter_; }
 
-    // To be polled; then take_answers().
+    // Poll it; when it is readable, call take_answers().
     [[nodiscard]] int fd() const { return background_.fd(); }
     std::vector<messages::Frames> take_answers();
 
@@ -102,8 +102,8 @@ class Updater {
     Groups groups_{};
     Worker worker_{};
     std::atomic<bool> is_over_{false};
-    // Of the version in host memory, where updates are staged there, and of the live one; empty:
-    // they could not be had.
+    // These are of the version in host memory, where updates are staged there, and of the live one;
+    // empty where they could not be had.
     std::vector<messages::PartDigest> host_digests_{};
     std::vector<messages::PartDigest> live_digests_{};
     const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that

@@ -1,4 +1,5 @@
-// What an updater answers of the weights that are live: a tensor's bytes, and the digests of all.
+// Answers what an updater is asked of the weights that are live: a tensor's bytes, and the digests
+// of all.
 #include "base/log.h"
 #include "bus/limits.h"
 #include "messages/codec.h"
@@ -13,8 +14,8 @@ constexpr std::string_view kReleased = "the weights are released; resume them fi
 constexpr std::string_view kBeingWritten =
     "a direct update writes the live weights; read them when it is committed";
 
-// Of a tensor that is read: what a message of the tree holds, less the head of one. A larger one
-// would end the connection to the scheduler.
+// A reply about a tensor has at most what a message of the tree holds, less the head of one. A
+// larger one would end the connection to the scheduler.
 constexpr auto kReadBytesMax =
     static_cast<std::int64_t>(bus::kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
 

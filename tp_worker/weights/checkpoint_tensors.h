@@ -1,6 +1,6 @@
-// Which tensors of a checkpoint directory fill a model, at a start and in an update from disk: most
-// by their name; in a tied model the head may stand for the embedding; what other programs keep
-// beside a model, a value head say, is left out.
+// Says which tensors of a checkpoint directory fill a model, at a start and in an update from disk:
+// most by their name; in a tied model the head may stand for the embedding; what other programs
+// keep beside a model, a value head say, is left out.
 //
 // Source: how transformers 5.23 loads (modeling_utils.py, tie_weights): tensors that it does not
 //         expect are warned of, tied weights are tied to whichever of the two is there, and not at
@@ -24,7 +24,7 @@ class CheckpointTensors {
     // Both outlive it.
     CheckpointTensors(const WeightLayout& layout, const checkpoint::Checkpoint& checkpoint);
 
-    // What is offered to the model, as find_problems() wants it.
+    // Returns what is offered to the model, as find_problems() wants it.
     [[nodiscard]] const std::vector<const checkpoint::StoredTensor*>& offered() const {
         return offered_;
     }
@@ -34,8 +34,8 @@ class CheckpointTensors {
     // REQUIRES: check_whole() found nothing. Null: the layout has no such tensor.
     [[nodiscard]] const checkpoint::StoredTensor* find(std::string_view name) const;
 
-    // What whoever serves the model should know, a line each: what is left out, and what is rounded
-    // to bf16, which resident weights are.
+    // Says what whoever serves the model should know, a line each: what is left out, and what is
+    // rounded to bf16, which resident weights are.
     [[nodiscard]] std::vector<std::string> notes() const;
 
     [[nodiscard]] const checkpoint::Checkpoint& checkpoint() const { return checkpoint_; }

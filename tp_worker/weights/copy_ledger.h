@@ -1,6 +1,6 @@
-// What one copy of a rank's weights is known to hold: of each tensor, which writing of it that is,
-// and its digest. Where both copies hold the same writing, a stage need neither copy the tensor nor
-// digest it: a partial update costs its own bytes, and those of the one before it.
+// Says what one copy of a rank's weights is known to hold: of each tensor, which writing of it that
+// is, and its digest. Where both copies hold the same writing, a stage need neither copy the tensor
+// nor digest it: a partial update costs its own bytes, and those of the one before it.
 //
 // A tensor is known from when all of it is in its place and digested until somebody begins to write
 // it, or its memory is mapped anew. What failed half-way, was dropped or was adopted in between is
@@ -22,7 +22,7 @@ namespace pitstop::tp_worker {
 
 class CopyLedger {
   public:
-    // Which writing of a tensor: the copy that was written to, and a count of that copy's.
+    // Names a writing of a tensor: the copy that was written to, and a count of that copy's.
     struct Writing {
         int copy = 0;
         std::uint64_t number = 0;
@@ -38,7 +38,7 @@ class CopyLedger {
     // `copy` tells this copy's writings from the other's.
     CopyLedger(int copy, std::size_t num_tensors) : copy_(copy), entries_(num_tensors) {}
 
-    // Nothing is known of memory that was mapped since the last look.
+    // Forgets memory that was mapped since the last look.
     void look_at(const Arena& memory);
 
     // Null: not known. Tensors are named by their place in the layout.

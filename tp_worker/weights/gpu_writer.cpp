@@ -19,7 +19,7 @@ namespace {
 constexpr auto kWatch = kernels::DeviceEvent::Watch::kLoose;
 constexpr auto kDigestBytes = static_cast<std::int64_t>(sizeof(Digest));
 constexpr auto kCountBytes = static_cast<std::int64_t>(sizeof(std::uint64_t));
-// Of an update of an element on its way: where, and what.
+// An update of an element takes so many bytes on its way: where, and what.
 constexpr std::int64_t kElementUpdateBytes = 8 + kElementBytes;
 
 std::int64_t row_bytes_of(const WeightTensor& tensor) { return tensor.cols * kElementBytes; }
@@ -150,8 +150,8 @@ Result<> GpuWriter::for_each_rows(
     return Ok{};
 }
 
-// Of the host: a piece of rows at a time is sliced and converted into page-locked memory, from
-// which `take` sends it.
+// Sends what lies in the host's memory: a piece of rows at a time is sliced and converted into
+// page-locked memory, from which `take` sends it.
 Result<> GpuWriter::send(
     const WeightTensor& tensor, const TensorBytes& bytes, const TakeRows& take
 ) {
@@ -174,7 +174,7 @@ Result<> GpuWriter::send(
     );
 }
 
-// Of the GPU: `rows` of the whole tensor that `bytes` is, to where their shard is to be.
+// Copies within the GPU: `rows` of the whole tensor that `bytes` is, to where their shard is to be.
 Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to) {
     std::vector<kernels::ShardCopy> copies;
     for (const ShardPart& part : rows.parts) {
@@ -195,7 +195,7 @@ Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, 
     });
 }
 
-// By a piece of device memory that the next one overwrites.
+// It goes by a piece of device memory that the next one overwrites.
 Result<> GpuWriter::digest_head(const FillJob& job, const Sums& sums) {
     const WeightTensor& tensor = args_.layout.tensors()[job.index];
     const TensorBytes& bytes = job.incoming->bytes;
@@ -282,7 +282,7 @@ void GpuWriter::read_sums(
     std::ranges::sort(filled.problems);
 }
 
-// Which one, of a tensor that has at least one.
+// Returns which one, of a tensor that has at least one.
 std::string GpuWriter::find_nonfinite(const WeightTensor& tensor) {
     const std::int64_t rows_max =
         std::max<std::int64_t>(1, PinnedPieces::kPieceBytes / row_bytes_of(tensor));

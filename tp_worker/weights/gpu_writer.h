@@ -23,8 +23,8 @@
 
 namespace pitstop::tp_worker {
 
-// What staging on a GPU needs beside the copies, taken once: to allocate or free on a GPU may wait
-// for what runs there, a step too (CUDA Runtime API, cudaFree).
+// Holds what staging on a GPU needs beside the copies, taken once: to allocate or free on a GPU may
+// wait for what runs there, a step too (CUDA Runtime API, cudaFree).
 //
 // Thread: the background's, but for start_after().
 class GpuStaging {
@@ -71,7 +71,7 @@ class GpuWriter : public ShardWriter {
         override;
 
   private:
-    // Where the digests of a tensor's parts are added up, and its values that are not finite.
+    // Says where the digests of a tensor's parts are added up, and its values that are not finite.
     struct Sums {
         std::int64_t first = 0;
         std::optional<std::int64_t> count{};  // nothing: they are not counted
@@ -104,7 +104,7 @@ class GpuWriter : public ShardWriter {
     template <class F>
     Result<> enqueue(std::int64_t bytes, F launch);
     void wait();
-    // Of a launch now: beside passes most of the GPU is theirs.
+    // Returns how many blocks a launch may have now: beside passes most of the GPU is theirs.
     [[nodiscard]] int blocks_max() const { return args_.pace.is_serving() ? gpu_.blocks_max_ : 0; }
     [[nodiscard]] kernels::Stream stream() const { return gpu_.pieces_->stream(); }
 

@@ -56,7 +56,7 @@ Filled HostWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     });
     std::int64_t num_elements = 0;
     for (const FillJob& job : jobs) num_elements += elements(job);
-    // To wake a thread costs some 10 us: a tenth of what 1 MiB takes.
+    // Waking a thread costs some 10 us: a tenth of what 1 MiB takes.
     constexpr std::int64_t kElementsPerThread = 512 << 10;
     const std::int64_t num_threads_max =
         std::clamp<std::int64_t>(std::ssize(jobs), 1, std::max(1, args_.num_threads));

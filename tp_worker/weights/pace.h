@@ -62,7 +62,7 @@ class Pacer {
   public:
     explicit Pacer(const Pace& pace) : pace_(pace), rested_at_(thread_time()) {}
 
-    // Between two pieces of work: rests if this thread has used up its share.
+    // Call it between two pieces of work: it rests if this thread has used up its share.
     void rest_if_due() {
         const Duration now = thread_time();
         if (pace_.share() >= 1.0 || !pace_.is_serving()) {

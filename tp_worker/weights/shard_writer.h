@@ -24,17 +24,17 @@
 
 namespace pitstop::tp_worker {
 
-// What to do about one tensor.
+// Says what to do about one tensor.
 struct FillJob {
     std::size_t index = 0;                    // of the tensor in the layout
     const Incoming* incoming = nullptr;       // null: kept
     std::span<messages::PartDigest> parts{};  // of the tensor; what is resident is added
     bool is_head_beside = false;  // a tied head, and the embedding comes, too: only digested
 };
-// What becomes of tensors that are kept.
+// Says what becomes of tensors that are kept.
 enum class Keep : std::uint8_t { kCopy, kInPlace };
 
-// What filling came to.
+// Says what filling came to.
 struct Filled {
     std::int64_t num_tensors = 0;
     std::int64_t bytes = 0;
@@ -64,13 +64,13 @@ class ShardWriter {
     // The tensor as it is live; not digested.
     virtual void copy_live(const WeightTensor& tensor) = 0;
     virtual void write(const WeightTensor& tensor, const ShardElements& elements) = 0;
-    // How many of the elements have another value there.
+    // Returns how many of the elements have another value there.
     virtual std::int64_t count_different(
         const WeightTensor& tensor, const ShardElements& elements
     ) = 0;
 };
 
-// What an update is refused for, unless it allows it.
+// Returns what an update is refused for, unless it allows it.
 [[nodiscard]] std::string nonfinite_problem(
     const WeightTensor& tensor, bf16 value, std::int64_t row, std::int64_t col
 );

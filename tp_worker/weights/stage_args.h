@@ -1,4 +1,4 @@
-// What a stage of weights is of, and what sources hand to it (weight_stage.h).
+// Says what a stage of weights is of, and what sources hand to it (weight_stage.h).
 #pragma once
 
 #include "base/result.h"

@@ -134,7 +134,7 @@ Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& ro
     return Ok{};
 }
 
-// Which one: rows [begin, begin + num) of the shard have at least one.
+// Returns which one: rows [begin, begin + num) of the shard have at least one.
 void TensorFiller::report_nonfinite(
     const WeightTensor& tensor, std::int64_t begin, std::int64_t num
 ) {

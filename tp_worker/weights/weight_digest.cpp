@@ -29,7 +29,7 @@ void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>&
 
 namespace {
 
-// Where the words of a part are in the whole tensor. REQUIRES: the part cuts none.
+// Returns where the words of a part are in the whole tensor. REQUIRES: the part cuts none.
 struct PartWords {
     std::uint64_t first = 0;    // number of its first word
     std::uint64_t per_row = 0;  // of the tensor's

@@ -20,8 +20,8 @@ namespace pitstop::tp_worker {
 // The entries of one tensor's parts on this rank, their lanes zero.
 void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>& parts);
 
-// What the op takes of a part whose shard starts at `shard`, but for the sum and the stream.
-// REQUIRES: the tensor has !cuts_words.
+// Returns what the op takes of a part whose shard starts at `shard`, but for the sum and the
+// stream. REQUIRES: the tensor has !cuts_words.
 [[nodiscard]] kernels::DigestArgs digest_args(const ShardPart& part, const std::byte* shard);
 
 // Adds rows [row_begin, row_begin + num_rows) of the shard to its parts' digests, and returns how

@@ -226,7 +226,7 @@ class LayoutBuilder {
         if (!config_.tied_embeddings) add_vocab(std::string(kHeadName));
     }
 
-    // In the order added, which is the order of use; then listed by name.
+    // They are placed in the order added, which is the order of use; then listed by name.
     void place() {
         std::int64_t end = 0;
         for (WeightTensor& tensor : layout_.tensors_) {

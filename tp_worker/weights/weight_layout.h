@@ -1,5 +1,6 @@
-// Which part of which tensor a rank holds, and where in its arena. Everything that fills, checks,
-// digests or serves weights goes by this one list: the loader at start, a staged update, a digest.
+// Says which part of which tensor a rank holds, and where in its arena. Everything that fills,
+// checks, digests or serves weights goes by this one list: the loader at start, a staged update, a
+// digest.
 //
 // Tensors keep the checkpoint's names and layout (rows contiguous along the reduced dimension).
 // Split as in Megatron: q, k, v, gate, up by rows; o and down by columns; embedding and head by
@@ -41,8 +42,8 @@ inline constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));  
 // or pushes weights is a loop over these. All counts are elements, of whatever dtype the whole
 // tensor has where it comes from; in the shard an element is kElementBytes.
 struct ShardPart {
-    // Which of the tensor's num_parts it is. The parts of all ranks cover the tensor; whoever holds
-    // the same index holds a copy.
+    // It is this one of the tensor's num_parts. The parts of all ranks cover the tensor; whoever
+    // holds the same index holds a copy.
     std::int64_t index = 0;
     std::int64_t rows = 0;
     std::int64_t cols = 0;
@@ -60,7 +61,7 @@ struct ShardPart {
     [[nodiscard]] bool is_contiguous() const {
         return cols == whole_stride && cols == shard_stride;
     }
-    // What of it lies in rows [begin, begin + num) of the whole tensor, or of the shard.
+    // Returns what of it lies in rows [begin, begin + num) of the whole tensor, or of the shard.
     [[nodiscard]] ShardPart in_whole_rows(std::int64_t begin, std::int64_t num) const {
         return cut(begin - whole_row, num);
     }
@@ -103,7 +104,7 @@ struct ShardShape {
 inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 inline constexpr std::string_view kHeadName = "lm_head.weight";
 
-// Of names that the model has no use for.
+// Says what becomes of names that the model has no use for.
 enum class ExtraTensors : std::uint8_t { kRefuse, kIgnore };
 
 class WeightLayout {
@@ -139,8 +140,8 @@ class WeightLayout {
     ExtraTensors extra_ = ExtraTensors::kRefuse;
 };
 
-// How many tensors a checkpoint of this model may hold, those of other layers and heads that it
-// does not use among them: what is more is no checkpoint of it, and is not read.
+// Returns how many tensors a checkpoint of this model may hold, those of other layers and heads
+// that it does not use among them: what is more is no checkpoint of it, and is not read.
 inline constexpr std::size_t kOfferedPerTensor = 16;
 inline constexpr std::size_t kOfferedMin = 4096;
 [[nodiscard]] std::size_t offered_max(const WeightLayout& layout);
@@ -192,7 +193,7 @@ struct ModelWeights {
     std::vector<LayerWeights> layers{};
 };
 
-// Where the weights are in a copy that starts at `arena`.
+// Returns where the weights are in a copy that starts at `arena`.
 [[nodiscard]] ModelWeights bind_weights(
     const WeightLayout& layout, const ModelConfig& config, const std::byte* arena
 );

@@ -39,7 +39,7 @@ struct RowsArgs {
 };
 void copy_rows(const RowsArgs& args);
 
-// Where the bytes of a whole tensor are: in memory, or to be read piece by piece.
+// Says where the bytes of a whole tensor are: in memory, or to be read piece by piece.
 struct TensorBytes {
     checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
     const std::byte* data = nullptr;  // row-major, any alignment; null: `read` fills `out` from
@@ -51,7 +51,7 @@ struct TensorBytes {
     // `data` is memory of the opened GPU: kernels read it where it is.
     bool is_on_gpu = false;
 };
-// As the ops name it. REQUIRES: dtype is BF16, F16 or F32.
+// Returns the dtype as the ops name it. REQUIRES: dtype is BF16, F16 or F32.
 [[nodiscard]] kernels::DType op_dtype(checkpoint::StoredDtype dtype);
 [[nodiscard]] TensorBytes stored_bytes(
     const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored

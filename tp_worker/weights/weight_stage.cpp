@@ -186,7 +186,7 @@ Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
     return Ok{};
 }
 
-// What this update should have brought and did not.
+// Lists what this update should have brought and did not.
 void WeightStage::add_missing() {
     if (!args_.spec.partial) {
         std::vector<checkpoint::TensorSpec> there;
@@ -258,14 +258,16 @@ Result<> WeightStage::finish() {
     return Ok{};
 }
 
-// Whether the target holds the tensor as it is live, and what of it was digested then is so still.
+// Returns whether the target holds the tensor as it is live, and what of it was digested then is so
+// still.
 bool WeightStage::is_there(std::size_t tensor) const {
     const CopyLedger::Entry* const there = args_.target_ledger.find(tensor);
     const CopyLedger::Entry* const live = args_.live_ledger.find(tensor);
     return there != nullptr && live != nullptr && there->writing == live->writing;
 }
 
-// What did not arrive: copied from the live version and digested, unless it is there already.
+// Fills in what did not arrive: it is copied from the live version and digested, unless it is there
+// already.
 Result<> WeightStage::keep_others() {
     std::vector<FillJob> jobs;
     for (std::size_t i = 0; i < states_.size(); ++i) {
@@ -446,7 +448,7 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     return outcome;
 }
 
-// What a session over nothing waits for, so that its caller need not guess.
+// Says what a session over nothing waits for, so that its caller need not guess.
 void WeightStage::list_missing(messages::RankOutcome& outcome) const {
     if (args_.spec.partial || args_.spec.source.kind != messages::SourceKind::kBuckets) return;
     for (const WeightTensor& tensor : args_.layout.tensors()) {

@@ -47,7 +47,8 @@ class WeightStage {
     // written. After an error the stage is of no use, but for vote() and outcome().
     enum class Expect { kMore, kAll };
     Result<> take(std::span<const Incoming> tensors, Expect expect);
-    // In place on a copy of the live version, which must be the one it was made for.
+    // Changes elements in place on a copy of the live version, which must be the one it was made
+    // for.
     Result<> take_sparse(std::span<const SparseTensor> tensors);
     // The whole target, laid out as it is in memory: in its place already (a shard that was
     // adopted), or to be copied there.
@@ -55,11 +56,12 @@ class WeightStage {
     Result<> take_shard(std::span<const std::byte> bytes, Shard shard);
     Result<> finish();
 
-    // How far it came, with this result. outcome.phase is kIdle as long as nothing was written.
+    // Says how far it came, with this result. outcome.phase is kIdle as long as nothing was
+    // written.
     [[nodiscard]] messages::RankOutcome outcome(const Result<>& result) const;
     [[nodiscard]] messages::WorkerStaged vote(const Result<>& result) const;
 
-    // Of what is resident in the target. REQUIRES: finish() found no problem.
+    // Returns the digests of what is resident in the target. REQUIRES: finish() found no problem.
     [[nodiscard]] const std::vector<messages::PartDigest>& digests() const { return digests_; }
 
     [[nodiscard]] const StageArgs& args() const { return args_; }

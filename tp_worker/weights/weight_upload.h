@@ -15,7 +15,8 @@
 
 namespace pitstop::tp_worker {
 
-// As load_weights (weight_loader.h); `arena` is the GPU's. Returns when everything is there.
+// Loads as load_weights does (weight_loader.h), but `arena` is the GPU's. Returns when everything
+// is there.
 Result<> upload_weights(
     const WeightLayout& layout,
     const CheckpointTensors& tensors,
