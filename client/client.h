@@ -28,7 +28,9 @@
 #include "messages/calls.h"
 #include "messages/codec.h"
 #include "messages/generation.h"
+#include "messages/greeting.h"
 #include "messages/status.h"
+#include "messages/text_calls.h"
 
 #include <chrono>
 #include <cstddef>

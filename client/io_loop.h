@@ -12,7 +12,7 @@
 #include "client/ready_queue.h"
 #include "messages/calls.h"
 #include "messages/generation.h"
-#include "messages/status.h"
+#include "messages/greeting.h"
 
 #include <zmq.hpp>
 

@@ -11,7 +11,7 @@
 #include "base/time.h"
 #include "bus/poller.h"
 #include "bus/socket.h"
-#include "messages/status.h"
+#include "messages/greeting.h"
 
 #include <zmq.hpp>
 

@@ -4,6 +4,7 @@
 
 #include "messages/control.h"
 #include "messages/generation.h"
+#include "messages/greeting.h"
 #include "messages/groups.h"
 #include "messages/keep.h"
 #include "messages/memory.h"
@@ -11,6 +12,7 @@
 #include "messages/push.h"
 #include "messages/status.h"
 #include "messages/steps.h"
+#include "messages/text_calls.h"
 #include "messages/update_orders.h"
 #include "messages/weight_reads.h"
 #include "messages/weights.h"

@@ -10,6 +10,7 @@
 #include "messages/memory.h"
 #include "messages/message_list.h"
 #include "messages/status.h"
+#include "messages/text_calls.h"
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
 

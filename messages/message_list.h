@@ -52,6 +52,14 @@ MessageList<Messages..., Others...> operator+(MessageList<Messages...>, MessageL
     return {};
 }
 
+// One message of a list.
+template <class List>
+struct VariantOf;
+template <class... Messages>
+struct VariantOf<MessageList<Messages...>> {
+    using Type = std::variant<Messages...>;
+};
+
 template <class Variant>
 struct ListOf;
 template <class... Messages>

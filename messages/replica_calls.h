@@ -9,7 +9,6 @@
 #include "messages/status.h"
 
 #include <type_traits>
-#include <variant>
 
 namespace pitstop::messages {
 
@@ -60,13 +59,5 @@ constexpr auto replica_parts(MessageList<Parts...> parts, MessageList<First, Oth
 
 using ReplicaCalls = decltype(replica_calls(AdminCalls{}));
 using ReplicaParts = decltype(replica_parts(MessageList<>{}, ReplicaCalls{}));
-
-// One message of a list.
-template <class List>
-struct VariantOf;
-template <class... Messages>
-struct VariantOf<MessageList<Messages...>> {
-    using Type = std::variant<Messages...>;
-};
 
 }  // namespace pitstop::messages

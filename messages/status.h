@@ -1,9 +1,8 @@
-// Greetings, status, errors: what a peer says of itself.
+// The state of the tree, of each replica and of each rank.
 #pragma once
 
 #include "base/ids.h"
 #include "messages/fields.h"
-#include "messages/frames.h"
 #include "messages/generation.h"
 #include "messages/memory.h"
 #include "messages/verdict.h"
@@ -15,105 +14,6 @@
 #include <vector>
 
 namespace pitstop::messages {
-
-struct Hello {
-    static constexpr std::string_view kType = "hello";
-    static constexpr std::string_view kAbout =
-        "client -> either door: first message of a connection. Answered by `hello_reply` or "
-        "`error`.";
-    int protocol = 0;
-    std::string name{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("protocol", protocol, "protocol version the client speaks");
-        f("name", name, "who the client is, for logs");
-    }
-};
-
-struct HelloReply {
-    static constexpr std::string_view kType = "hello_reply";
-    static constexpr std::string_view kAbout =
-        "either door -> client: who answers, and what it serves.";
-    int protocol = kProtocolVersion;
-    std::string server{};
-    std::string model{};
-    std::string model_path{};
-    std::string model_type{};
-    std::int64_t context_len = 0;
-    std::int64_t vocab_size = 0;
-    std::int64_t replicas = 0;
-    std::int64_t tp = 0;
-    std::vector<TokenId> eos_ids{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("protocol", protocol, "protocol version the tree speaks");
-        f("server", server, "pitstop and its version");
-        f("model", model, "the served model's name");
-        f("model_path", model_path, "the directory it was loaded from");
-        f("model_type", model_type, "its family");
-        f("context_len", context_len, "prompt and output together have at most so many tokens");
-        f("vocab_size", vocab_size, "token ids are below it");
-        f("replicas", replicas, "data-parallel replicas");
-        f("tp", tp, "ranks per replica");
-        f("eos_ids", eos_ids, "end-of-sequence tokens");
-    }
-};
-
-struct ErrorReply {
-    static constexpr std::string_view kType = "error";
-    static constexpr std::string_view kAbout =
-        "either door -> client: a message was refused, or a request ended with an error before any "
-        "output.";
-    std::string rid{};
-    CallId call{};
-    Error error{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("rid", rid, "the request refused; empty: none");
-        f("call", call, "the call refused; 0: none");
-        f("code", error.code, "the error's code, from the list above");
-        f("message", error.message, "what, which, what is accepted");
-    }
-};
-
-struct SchedulerHello {
-    static constexpr std::string_view kType = "scheduler_hello";
-    static constexpr std::string_view kAbout =
-        "scheduler_proc -> tokenizer_proc: all workers are loaded; sent once, first.";
-    ReplicaId replica{};
-    std::string model_type{};
-    std::int64_t context_len = 0;
-    std::int64_t vocab_size = 0;
-    std::int64_t pool_tokens = 0;
-    std::int64_t page_size = 0;
-    std::int64_t queue_len_max = 0;
-    std::int64_t tp = 1;
-    std::vector<TokenId> eos_ids{};
-    Epoch epoch{};
-    std::string label{};
-    std::string digest{};
-    bool has_weights = true;
-
-    template <class F>
-    void fields(F&& f) {
-        f("replica", replica, "the sender");
-        f("model_type", model_type, "the checkpoint's family");
-        f("context_len", context_len, "positions a request may have");
-        f("vocab_size", vocab_size, "token ids are below it");
-        f("pool_tokens", pool_tokens, "tokens the KV pool holds");
-        f("page_size", page_size, "tokens per page");
-        f("queue_len_max", queue_len_max, "open requests the scheduler takes");
-        f("tp", tp, "ranks");
-        f("eos_ids", eos_ids, "end-of-sequence tokens");
-        f("epoch", epoch, "the weight version that serves");
-        f("label", label, "its label");
-        f("digest", digest, "its digest");
-        f("has_weights", has_weights, "false: it waits for a first complete update");
-    }
-};
 
 struct Status {
     static constexpr std::string_view kType = "status";
@@ -485,82 +385,5 @@ struct StatusReply {
         f("collecting", collecting, "the update that calls without a session make; absent: none");
     }
 };
-
-struct Tokenize {
-    static constexpr std::string_view kType = "tokenize";
-    static constexpr std::string_view kAbout =
-        "client -> data door: encode a text, or decode tokens.";
-    CallId call{};
-    std::optional<std::string> text{};
-    std::optional<std::vector<TokenId>> ids{};
-    bool add_special_tokens = true;
-    bool skip_special_tokens = false;
-    bool each_token = false;
-    std::vector<std::string> client{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("text", text, "encode this; exactly one of text and ids");
-        f("ids", ids, "decode these");
-        f("add_special_tokens", add_special_tokens, "add the model's own special tokens");
-        f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the decoded text"
-        );
-        f("each_token", each_token, "also the text of every token by itself");
-        f("client", client, "on whose behalf, as in generate");
-    }
-};
-
-struct TokenizeReply {
-    static constexpr std::string_view kType = "tokenize_reply";
-    static constexpr std::string_view kAbout =
-        "data door -> client: the tokens and the text they decode to.";
-    CallId call{};
-    std::vector<TokenId> ids{};
-    std::string text{};
-    std::vector<std::string> texts{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the call answered");
-        f("ids", ids, "token ids");
-        f("text", text, "their text");
-        f("texts", texts, "with each_token: of each; part of a character is U+FFFD");
-    }
-};
-
-struct RenderChat {
-    static constexpr std::string_view kType = "render_chat";
-    static constexpr std::string_view kAbout =
-        "client -> data door: a chat to the prompt that the model's chat template makes of it. "
-        "Answered by `tokenize_reply`.";
-    CallId call{};
-    std::string variables{};
-    bool continue_final_message = false;
-    std::string chat_template{};
-    bool add_special_tokens = false;
-    std::vector<std::string> client{};
-
-    template <class F>
-    void fields(F&& f) {
-        f("call", call, "the caller's number for this call, not 0");
-        f("variables",
-          variables,
-          "a JSON object: `messages`, and what else the template takes: tools, "
-          "add_generation_prompt, enable_thinking, ... The special tokens are there already");
-        f("continue_final_message",
-          continue_final_message,
-          "the prompt ends within the last message, for the model to go on with it");
-        f("chat_template", chat_template, "a template in place of the model's; empty: the model's");
-        f("add_special_tokens",
-          add_special_tokens,
-          "also add the model's own special tokens; templates write their own");
-        f("client", client, "on whose behalf, as in generate");
-    }
-};
-
-std::optional<std::string> invalid(const Hello& message);
-std::optional<std::string> invalid(const Tokenize& message);
-std::optional<std::string> invalid(const RenderChat& message);
 
 }  // namespace pitstop::messages

@@ -5,10 +5,12 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "messages/generation.h"
+#include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/replica_calls.h"
 #include "messages/steps.h"
 #include "messages/update_orders.h"
+#include "messages/worker_orders.h"
 
 #include <chrono>
 #include <cstdint>
@@ -50,19 +52,9 @@ using FromWorker = std::variant<
     messages::WorkerGrouped,
     messages::WorkerKept>;
 
-// To every rank of the replica, each the same, in this order: the order is P1.
-using ToWorkers = std::variant<
-    messages::StepPlan,
-    messages::WorkerStage,
-    messages::WorkerFill,
-    messages::WorkerFinish,
-    messages::WorkerCommit,
-    messages::WorkerDrop,
-    messages::WorkerReadTensor,
-    messages::WorkerDigest,
-    messages::WorkerMemory,
-    messages::WorkerGroup,
-    messages::WorkerKeep>;
+// These go to every rank of the replica, each the same, in this order: the order is P1.
+using ToWorkers = messages::VariantOf<
+    decltype(messages::MessageList<messages::StepPlan>{} + messages::WorkerOrders{})>::Type;
 
 using ToTokenizer = messages::VariantOf<decltype(
     messages::ReplicaParts{} + messages::MessageList<

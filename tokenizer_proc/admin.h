@@ -14,6 +14,7 @@
 #include "base/time.h"
 #include "messages/calls.h"
 #include "messages/codec.h"
+#include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/update_orders.h"
 #include "tokenizer_proc/collected_calls.h"

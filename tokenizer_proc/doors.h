@@ -17,6 +17,7 @@
 #include "bus/socket.h"
 #include "messages/calls.h"
 #include "messages/generation.h"
+#include "messages/greeting.h"
 #include "messages/status.h"
 #include "text/tokenizer.h"
 #include "tokenizer_proc/admin.h"

@@ -12,6 +12,7 @@
 #include "bus/run_dir.h"
 #include "bus/socket.h"
 #include "messages/calls.h"
+#include "messages/greeting.h"
 #include "messages/status.h"
 
 #include <optional>

@@ -1,7 +1,7 @@
 // Holds a chat as a request gives it, for the model's chat template to make a prompt of.
 #pragma once
 
-#include "messages/status.h"
+#include "messages/text_calls.h"
 
 #include <string>
 

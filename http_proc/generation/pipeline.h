@@ -13,7 +13,7 @@
 #include "http_proc/generation/event_stream.h"
 #include "http_proc/generation/generation.h"
 #include "http_proc/server/errors.h"
-#include "messages/status.h"
+#include "messages/generation.h"
 
 #include <concepts>
 #include <cstddef>

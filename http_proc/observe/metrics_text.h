@@ -5,6 +5,7 @@
 #pragma once
 
 #include "http_proc/server/request_metrics.h"
+#include "messages/greeting.h"
 #include "messages/status.h"
 
 #include <string>

@@ -12,7 +12,7 @@
 #include "messages/calls.h"
 #include "messages/codec.h"
 #include "messages/door_envelope.h"
-#include "messages/status.h"
+#include "messages/greeting.h"
 
 #include <algorithm>
 #include <atomic>

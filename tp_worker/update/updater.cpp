@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "messages/message_list.h"
+#include "messages/worker_orders.h"
 #include "tp_worker/update/memory_tags.h"
 #include "tp_worker/weights/weight_stage.h"
 
@@ -13,18 +13,6 @@
 
 namespace pitstop::tp_worker {
 namespace {
-
-using Orders = messages::MessageList<
-    messages::WorkerStage,
-    messages::WorkerFill,
-    messages::WorkerFinish,
-    messages::WorkerCommit,
-    messages::WorkerDrop,
-    messages::WorkerReadTensor,
-    messages::WorkerDigest,
-    messages::WorkerMemory,
-    messages::WorkerGroup,
-    messages::WorkerKeep>;
 
 // A rank's answer to a bucket; 0: the session is open.
 messages::Frames filled(
@@ -65,16 +53,19 @@ Updater::~Updater() {
     if (stage_) stage_->is_dropped = true;  // so that the background comes to its end soon
 }
 
-bool Updater::takes(std::string_view type) { return Orders::has(type); }
+bool Updater::takes(std::string_view type) { return messages::WorkerOrders::has(type); }
 
 Result<std::vector<messages::Frames>> Updater::handle_order(const messages::Frames& order) {
     meter_.touch();
     std::vector<messages::Frames> answers;
-    const Result<bool> taken =
-        Orders::dispatch(order, messages::UnknownFields::kIgnore, [&](auto message) -> Result<> {
+    const Result<bool> taken = messages::WorkerOrders::dispatch(
+        order,
+        messages::UnknownFields::kIgnore,
+        [&](auto message) -> Result<> {
             ASSIGN_OR_RETURN(answers, carry_out(std::move(message)));
             return Ok{};
-        });
+        }
+    );
     if (!taken) return taken.error();
     CHECK(*taken);
     return answers;

@@ -1,0 +1,118 @@
+// Defines what a peer says first of itself, and how a refusal is said.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "messages/fields.h"
+#include "messages/frames.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::messages {
+
+struct Hello {
+    static constexpr std::string_view kType = "hello";
+    static constexpr std::string_view kAbout =
+        "client -> either door: first message of a connection. Answered by `hello_reply` or "
+        "`error`.";
+    int protocol = 0;
+    std::string name{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("protocol", protocol, "protocol version the client speaks");
+        f("name", name, "who the client is, for logs");
+    }
+};
+
+struct HelloReply {
+    static constexpr std::string_view kType = "hello_reply";
+    static constexpr std::string_view kAbout =
+        "either door -> client: who answers, and what it serves.";
+    int protocol = kProtocolVersion;
+    std::string server{};
+    std::string model{};
+    std::string model_path{};
+    std::string model_type{};
+    std::int64_t context_len = 0;
+    std::int64_t vocab_size = 0;
+    std::int64_t replicas = 0;
+    std::int64_t tp = 0;
+    std::vector<TokenId> eos_ids{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("protocol", protocol, "protocol version the tree speaks");
+        f("server", server, "pitstop and its version");
+        f("model", model, "the served model's name");
+        f("model_path", model_path, "the directory it was loaded from");
+        f("model_type", model_type, "its family");
+        f("context_len", context_len, "prompt and output together have at most so many tokens");
+        f("vocab_size", vocab_size, "token ids are below it");
+        f("replicas", replicas, "data-parallel replicas");
+        f("tp", tp, "ranks per replica");
+        f("eos_ids", eos_ids, "end-of-sequence tokens");
+    }
+};
+
+struct ErrorReply {
+    static constexpr std::string_view kType = "error";
+    static constexpr std::string_view kAbout =
+        "either door -> client: a message was refused, or a request ended with an error before any "
+        "output.";
+    std::string rid{};
+    CallId call{};
+    Error error{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("rid", rid, "the request refused; empty: none");
+        f("call", call, "the call refused; 0: none");
+        f("code", error.code, "the error's code, from the list above");
+        f("message", error.message, "what, which, what is accepted");
+    }
+};
+
+struct SchedulerHello {
+    static constexpr std::string_view kType = "scheduler_hello";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: all workers are loaded; sent once, first.";
+    ReplicaId replica{};
+    std::string model_type{};
+    std::int64_t context_len = 0;
+    std::int64_t vocab_size = 0;
+    std::int64_t pool_tokens = 0;
+    std::int64_t page_size = 0;
+    std::int64_t queue_len_max = 0;
+    std::int64_t tp = 1;
+    std::vector<TokenId> eos_ids{};
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    bool has_weights = true;
+
+    template <class F>
+    void fields(F&& f) {
+        f("replica", replica, "the sender");
+        f("model_type", model_type, "the checkpoint's family");
+        f("context_len", context_len, "positions a request may have");
+        f("vocab_size", vocab_size, "token ids are below it");
+        f("pool_tokens", pool_tokens, "tokens the KV pool holds");
+        f("page_size", page_size, "tokens per page");
+        f("queue_len_max", queue_len_max, "open requests the scheduler takes");
+        f("tp", tp, "ranks");
+        f("eos_ids", eos_ids, "end-of-sequence tokens");
+        f("epoch", epoch, "the weight version that serves");
+        f("label", label, "its label");
+        f("digest", digest, "its digest");
+        f("has_weights", has_weights, "false: it waits for a first complete update");
+    }
+};
+
+std::optional<std::string> invalid(const Hello& message);
+
+}  // namespace pitstop::messages

@@ -1,0 +1,90 @@
+// Calls of the data door about text alone, which no replica runs.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::messages {
+
+struct Tokenize {
+    static constexpr std::string_view kType = "tokenize";
+    static constexpr std::string_view kAbout =
+        "client -> data door: encode a text, or decode tokens.";
+    CallId call{};
+    std::optional<std::string> text{};
+    std::optional<std::vector<TokenId>> ids{};
+    bool add_special_tokens = true;
+    bool skip_special_tokens = false;
+    bool each_token = false;
+    std::vector<std::string> client{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("text", text, "encode this; exactly one of text and ids");
+        f("ids", ids, "decode these");
+        f("add_special_tokens", add_special_tokens, "add the model's own special tokens");
+        f("skip_special_tokens", skip_special_tokens, "leave special tokens out of the decoded text"
+        );
+        f("each_token", each_token, "also the text of every token by itself");
+        f("client", client, "on whose behalf, as in generate");
+    }
+};
+
+struct TokenizeReply {
+    static constexpr std::string_view kType = "tokenize_reply";
+    static constexpr std::string_view kAbout =
+        "data door -> client: the tokens and the text they decode to.";
+    CallId call{};
+    std::vector<TokenId> ids{};
+    std::string text{};
+    std::vector<std::string> texts{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("ids", ids, "token ids");
+        f("text", text, "their text");
+        f("texts", texts, "with each_token: of each; part of a character is U+FFFD");
+    }
+};
+
+struct RenderChat {
+    static constexpr std::string_view kType = "render_chat";
+    static constexpr std::string_view kAbout =
+        "client -> data door: a chat to the prompt that the model's chat template makes of it. "
+        "Answered by `tokenize_reply`.";
+    CallId call{};
+    std::string variables{};
+    bool continue_final_message = false;
+    std::string chat_template{};
+    bool add_special_tokens = false;
+    std::vector<std::string> client{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+        f("variables",
+          variables,
+          "a JSON object: `messages`, and what else the template takes: tools, "
+          "add_generation_prompt, enable_thinking, ... The special tokens are there already");
+        f("continue_final_message",
+          continue_final_message,
+          "the prompt ends within the last message, for the model to go on with it");
+        f("chat_template", chat_template, "a template in place of the model's; empty: the model's");
+        f("add_special_tokens",
+          add_special_tokens,
+          "also add the model's own special tokens; templates write their own");
+        f("client", client, "on whose behalf, as in generate");
+    }
+};
+
+std::optional<std::string> invalid(const Tokenize& message);
+std::optional<std::string> invalid(const RenderChat& message);
+
+}  // namespace pitstop::messages

@@ -1,0 +1,26 @@
+// Lists what a scheduler orders its ranks to do beside the steps: each gets the same, between two
+// plans.
+#pragma once
+
+#include "messages/groups.h"
+#include "messages/keep.h"
+#include "messages/memory.h"
+#include "messages/message_list.h"
+#include "messages/update_orders.h"
+#include "messages/weight_reads.h"
+
+namespace pitstop::messages {
+
+using WorkerOrders = MessageList<
+    WorkerStage,
+    WorkerFill,
+    WorkerFinish,
+    WorkerCommit,
+    WorkerDrop,
+    WorkerReadTensor,
+    WorkerDigest,
+    WorkerMemory,
+    WorkerGroup,
+    WorkerKeep>;
+
+}  // namespace pitstop::messages
