@@ -16,8 +16,8 @@
 // position; each segment is an online softmax of its own (Milakov and Gimelshein 2018,
 // arXiv:1805.02867), merged in ascending order (the split of Flash-Decoding). Scores and sums are
 // fp32. Where keys and values are fp32, so are the probabilities in the second product; where they
-// are bf16, it takes pairs of keys and each probability is rounded to bf16 (FlashAttention's choice;
-// their sum is not rounded). Keys outside the window or after p are never read.
+// are bf16, it takes pairs of keys and each probability is rounded to bf16 (FlashAttention's
+// choice; their sum is not rounded). Keys outside the window or after p are never read.
 #pragma once
 
 #include "kernels/kv_cache.h"

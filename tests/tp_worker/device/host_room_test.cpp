@@ -1,4 +1,5 @@
-// free_host_bytes and total_host_bytes over files as the kernel has them, under a root of the test's own.
+// free_host_bytes and total_host_bytes over files as the kernel has them, under a root of the
+// test's own.
 #include "tp_worker/device/host_room.h"
 
 #include <gtest/gtest.h>
