@@ -55,7 +55,7 @@ void World::go_on(std::size_t i) {
 void World::start_collecting() {
     if (!random_.once_in(4))
         call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 200);
-    collect(random_.between(1, 4));
+    collect(random_.between(1, 5));
 }
 
 void World::collect(std::int64_t num_left) {

@@ -47,7 +47,7 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_buckets, 2000);
     EXPECT_GT(all.num_sessions_committed, 2000);
     EXPECT_GT(all.num_sessions_expired, 200);
-    EXPECT_GT(all.num_collected, 1500);
+    EXPECT_GT(all.num_collected, 2000);
     EXPECT_GT(all.num_collections_committed, 500);
     EXPECT_GT(all.num_texts, 2000);
 }
