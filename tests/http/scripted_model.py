@@ -4,11 +4,16 @@ Its tokenizer has a token for each piece of each script. Its layers pass their i
 has, for each token, the direction of the token before it: so each piece is followed by the next.
 """
 
+import contextlib
 import json
+import pathlib
+import shutil
+import tempfile
 
 import numpy
 
 from control_tree import STORIES
+from process_tree import ProcessTree
 from trainers import load, write_checkpoint
 
 EOS = 2047
@@ -58,3 +63,18 @@ def write_scripted_model(directory, scripts):
         })  # fmt: skip
     path.write_text(json.dumps(tokenizer))
     return model, prompts
+
+
+@contextlib.contextmanager
+def serve_scripts(scripts):
+    """A tree that serves such a model, whose calls of tools are read as Hermes'; `prompts` has each script's."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    model, prompts = write_scripted_model(path / "model", scripts)
+    served = ProcessTree(path / "tree", "--port", 0, "--model", model, "--tool-call-parser", "hermes")
+    served.prompts = prompts
+    try:
+        yield served
+        served.stop()
+    finally:
+        served.abandon()
+        shutil.rmtree(path)

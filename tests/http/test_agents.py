@@ -2,15 +2,11 @@
 their results sent back. The model is one that writes what the test wants."""
 
 import json
-import pathlib
 import re
-import shutil
-import tempfile
 
 import pytest
 
-from process_tree import ProcessTree
-from scripted_model import write_scripted_model
+from scripted_model import serve_scripts
 
 SCRIPTS = {
     "two": ["Let me", " look.", "<tool", "_call>", '\n{"name": "weather", "argu',
@@ -31,16 +27,8 @@ EXTRA = {"temperature": 0, "chat_template": TEMPLATE}
 
 @pytest.fixture(scope="module")
 def scripted():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    model, _ = write_scripted_model(path / "model", SCRIPTS)
-    flags = ("--port", 0, "--model", model, "--tool-call-parser", "hermes")
-    served = ProcessTree(path / "tree", *flags)
-    try:
+    with serve_scripts(SCRIPTS) as served:
         yield served
-        served.stop()
-    finally:
-        served.abandon()
-        shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -2,14 +2,10 @@
 model is one that writes what the test wants after the beginning of a call."""
 
 import json
-import pathlib
-import shutil
-import tempfile
 
 import pytest
 
-from process_tree import ProcessTree
-from scripted_model import write_scripted_model
+from scripted_model import serve_scripts
 
 # What each format begins a call with, of a function by its name and of any; and how the model goes on.
 SCRIPTS = {
@@ -27,16 +23,8 @@ TEMPLATE = "Which? "
 
 @pytest.fixture(scope="module")
 def scripted():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    model, prompts = write_scripted_model(path / "model", SCRIPTS)
-    served = ProcessTree(path / "tree", "--port", 0, "--model", model, "--tool-call-parser", "hermes")
-    served.prompts = prompts
-    try:
+    with serve_scripts(SCRIPTS) as served:
         yield served
-        served.stop()
-    finally:
-        served.abandon()
-        shutil.rmtree(path)
 
 
 @pytest.fixture

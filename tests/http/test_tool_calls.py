@@ -2,15 +2,11 @@
 read it. The model is one that writes what the test wants."""
 
 import json
-import pathlib
 import re
-import shutil
-import tempfile
 
 import pytest
 
-from process_tree import ProcessTree
-from scripted_model import write_scripted_model
+from scripted_model import serve_scripts
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 SCRIPTS = {
@@ -29,16 +25,8 @@ CALLS = [("weather", {"city": "Paris", "days": 2}), ("time", {})]
 
 @pytest.fixture(scope="module")
 def scripted():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    model, prompts = write_scripted_model(path / "model", SCRIPTS)
-    served = ProcessTree(path / "tree", "--port", 0, "--model", model, "--tool-call-parser", "hermes")
-    served.prompts = prompts
-    try:
+    with serve_scripts(SCRIPTS) as served:
         yield served
-        served.stop()
-    finally:
-        served.abandon()
-        shutil.rmtree(path)
 
 
 @pytest.fixture
