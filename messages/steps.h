@@ -175,6 +175,11 @@ struct StepScores {
     friend bool operator==(const StepScores&, const StepScores&) = default;
 };
 
+// What stands in a result for a token that could not be drawn: the logits were not finite, or the
+// request's own bans left nothing.
+inline constexpr TokenId kNotFinite{-1};
+inline constexpr TokenId kNothingLeft{-2};
+
 struct StepResult {
     static constexpr std::string_view kType = "step_result";
     static constexpr std::string_view kAbout =

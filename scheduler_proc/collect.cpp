@@ -114,7 +114,7 @@ std::optional<messages::Finish> Runner::problem_of_token(
     const InFlightStep& step, const StepRow& row, TokenId token
 ) const {
     if (raw(token) >= 0 && raw(token) < limits_.vocab_size) return std::nullopt;
-    if (raw(token) == -2) {
+    if (token == messages::kNothingLeft) {
         return messages::Finish{
             .reason = messages::FinishReason::kError,
             .verdict = make_error(
@@ -125,7 +125,7 @@ std::optional<messages::Finish> Runner::problem_of_token(
             ),
         };
     }
-    const std::string what = raw(token) == -1
+    const std::string what = token == messages::kNotFinite
                                  ? std::string("the logits were not finite")
                                  : fmt::format("a token outside the vocabulary, {}", raw(token));
     return messages::Finish{

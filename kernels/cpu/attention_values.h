@@ -41,6 +41,26 @@ struct Probabilities {
 PITSTOP_INLINE void store_probabilities(float* p, F32x16 x) { store(p, x); }
 PITSTOP_INLINE void store_probabilities(std::uint16_t* p, F32x16 x) { store_u16(p, bf16_bits(x)); }
 
+// Loads what queries have, times alpha; and stores it. `out` is [kQueries, D_padded], from an
+// element.
+template <int kQueries, int kVectors>
+PITSTOP_INLINE void load_scaled(
+    F32x16 (&acc)[kQueries][kVectors], const float* out, std::int64_t D_padded, const float* alpha
+) {
+    for (int i = 0; i < kQueries; ++i) {
+        for (int c = 0; c < kVectors; ++c)
+            acc[i][c] = load(out + i * D_padded + c * kLanes) * set1(alpha[i]);
+    }
+}
+template <int kQueries, int kVectors>
+PITSTOP_INLINE void store_sums(
+    float* out, std::int64_t D_padded, const F32x16 (&acc)[kQueries][kVectors]
+) {
+    for (int i = 0; i < kQueries; ++i) {
+        for (int c = 0; c < kVectors; ++c) store(out + i * D_padded + c * kLanes, acc[i][c]);
+    }
+}
+
 // Computes out[i] = out[i] * alpha[i] + sum_j p[i][j] * values[j], j ascending, elements [d, d +
 // kVectors * 16), or as many as there are where kVectors is 1.
 template <int kQueries, int kVectors>
@@ -55,10 +75,7 @@ PITSTOP_INLINE void add_some_values(
     std::int64_t D_padded
 ) {
     F32x16 acc[kQueries][kVectors];
-    for (int i = 0; i < kQueries; ++i) {
-        for (int c = 0; c < kVectors; ++c)
-            acc[i][c] = load(out + i * D_padded + d + c * kLanes) * set1(alpha[i]);
-    }
+    load_scaled(acc, out + d, D_padded, alpha);
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
         F32x16 value[kVectors];
         for (int c = 0; c < kVectors; ++c) {
@@ -70,9 +87,7 @@ PITSTOP_INLINE void add_some_values(
             for (int c = 0; c < kVectors; ++c) acc[i][c] = fma(probability, value[c], acc[i][c]);
         }
     }
-    for (int i = 0; i < kQueries; ++i) {
-        for (int c = 0; c < kVectors; ++c) store(out + i * D_padded + d + c * kLanes, acc[i][c]);
-    }
+    store_sums(out + d, D_padded, acc);
 }
 
 // Computes the same for bf16, pairs ascending, the odd key of each first. kVectors is even.
@@ -89,10 +104,7 @@ PITSTOP_INLINE void add_some_values(
 ) {
     constexpr int kPairs = kVectors / 2;
     F32x16 acc[kQueries][kVectors];
-    for (int i = 0; i < kQueries; ++i) {
-        for (int c = 0; c < kVectors; ++c)
-            acc[i][c] = load(out + i * D_padded + d + c * kLanes) * set1(alpha[i]);
-    }
+    load_scaled(acc, out + d, D_padded, alpha);
     const auto add_pair = [&](std::int64_t j, bool sees_even, bool sees_odd) PITSTOP_INLINE_LAMBDA {
         Bf16x32 low[kPairs];
         Bf16x32 high[kPairs];
@@ -121,9 +133,7 @@ PITSTOP_INLINE void add_some_values(
     }
     for (; j + 2 <= seen.end; j += 2) add_pair(j, true, true);
     if (j < seen.end) add_pair(j, true, false);
-    for (int i = 0; i < kQueries; ++i) {
-        for (int c = 0; c < kVectors; ++c) store(out + i * D_padded + d + c * kLanes, acc[i][c]);
-    }
+    store_sums(out + d, D_padded, acc);
 }
 
 // Adds the values of the keys that all of kQueries queries see.

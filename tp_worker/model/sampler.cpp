@@ -20,9 +20,6 @@ std::int64_t aligned(std::int64_t bytes) {
 // Rows share a call up to so many bytes of counts and biases, or of top logits.
 constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
 
-// What says in a result that the request's own bans left nothing to draw (messages/steps.h).
-constexpr TokenId kNothingLeft{-2};
-
 std::int64_t edit_bytes(const RequestState& request, std::int64_t output_index) {
     return static_cast<std::int64_t>(
         request.counts().size_bytes() + request.biases(output_index).size_bytes()
@@ -220,9 +217,9 @@ void Sampler::Call::finish_draws(messages::StepResult* result) {
         if (!rows_[i].is_sample) continue;
         const kernels::Choice& choice = model_.choices[i];
         const bool is_drawn = choice.score != -std::numeric_limits<float>::infinity();
-        result->sampled.values[rows_[i].place->entry] = !is_finite(i) ? TokenId{-1}
+        result->sampled.values[rows_[i].place->entry] = !is_finite(i) ? messages::kNotFinite
                                                         : is_drawn    ? choice.id
-                                                                      : kNothingLeft;
+                                                                      : messages::kNothingLeft;
     }
 }
 
