@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 namespace pitstop::messages {
 namespace {
 
@@ -71,8 +73,23 @@ std::optional<std::string> invalid(const PushBucket& message) {
             "a bucket has {} tensors; at most {} are accepted", message.tensors.size(), kManifestMax
         );
     }
+    if (message.allocations.size() > kManifestMax) {
+        return fmt::format(
+            "a bucket has {} allocations; at most {} are accepted",
+            message.allocations.size(),
+            kManifestMax
+        );
+    }
+    const auto num_allocations = std::ssize(message.allocations);
     for (const PushTensor& tensor : message.tensors) {
         if (tensor.name.empty()) return "a tensor without a name";
+        if (tensor.allocation && (*tensor.allocation < 0 || *tensor.allocation >= num_allocations))
+            return fmt::format(
+                "'{}' is in allocation {}; the bucket has {}",
+                tensor.name,
+                *tensor.allocation,
+                num_allocations
+            );
     }
     return std::nullopt;
 }

@@ -18,6 +18,10 @@
 // sealed against writing, too: from then on its bytes are what was digested, whoever has it open.
 // A tensor in a bucket is whole, row-major; every worker may read the same bucket, and reads only
 // what its shard needs.
+//
+// A tensor may lie in the memory of the worker's GPU instead: its bucket names the allocations by
+// their CUDA IPC handles, which the worker opens, reads and closes again before it answers. The
+// pusher's GPU is done with them before it sends the bucket, and it keeps them until the answer.
 #pragma once
 
 #include "base/ids.h"
@@ -116,18 +120,33 @@ struct PushLayout {
     }
 };
 
+// Memory of the pusher's on a GPU, as cudaMalloc gave it.
+struct PushAllocation {
+    std::string handle{};
+    std::string device_uuid{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("handle", handle, "its cudaIpcMemHandle_t, 128 hex digits");
+        f("device_uuid", device_uuid, "the GPU's, as `status` names the worker: GPU-...");
+    }
+    friend bool operator==(const PushAllocation&, const PushAllocation&) = default;
+};
+
 struct PushTensor {
     std::string name{};
     std::string dtype{};
     std::vector<std::int64_t> shape{};
     std::int64_t offset = 0;
+    std::optional<std::int64_t> allocation{};
 
     template <class F>
     void fields(F&& f) {
         f("name", name, "checkpoint name");
         f("dtype", dtype, "BF16, F16 or F32");
         f("shape", shape, "of the whole tensor");
-        f("offset", offset, "of its first byte in the memory");
+        f("offset", offset, "of its first byte in the memory, or in the allocation");
+        f("allocation", allocation, "which of the bucket's it lies in; absent: in the memory");
     }
     friend bool operator==(const PushTensor&, const PushTensor&) = default;
 };
@@ -139,11 +158,13 @@ struct PushBucket {
         "they were read.";
     std::int64_t bucket = 0;
     std::vector<PushTensor> tensors{};
+    std::vector<PushAllocation> allocations{};
 
     template <class F>
     void fields(F&& f) {
         f("bucket", bucket, "counted from 0");
         f("tensors", tensors, "in any order");
+        f("allocations", allocations, "of the worker's GPU, each once");
     }
 };
 

@@ -48,6 +48,7 @@ VALUES = {
     "UpdateSpec": {"digest": DIGEST, "base_digest": DIGEST[::-1]},
     "TensorInfo": {"digest": DIGEST},
     "push_layout": {"shard_bytes": 1 << 33},
+    "PushTensor": {"allocation": 0},
     "ShardTensor": {"shape": [300, 70_000]},
     "ShardPiece": {
         "row_begin": 1,

@@ -138,6 +138,10 @@ class Filler {
             }
         }
     }
+    void make_valid(PushBucket& message) {
+        message.allocations.resize(1);
+        for (PushTensor& tensor : message.tensors) tensor.allocation = 0;
+    }
     void make_valid(PauseGeneration& message) { message.max_pause_s = 1.5; }
     void make_valid(Abort& message) { message.all = false; }
     void make_valid(Shutdown& message) { message.drain_s = 1.5; }

@@ -216,8 +216,10 @@ MESSAGES = [
         {
             "bucket": 3,
             "tensors": [
-                {"name": "lm_head.weight", "dtype": "F32", "shape": [151936, 1024], "offset": 64}
+                {"name": "lm_head.weight", "dtype": "F32", "shape": [151936, 1024], "offset": 64},
+                {"name": "model.norm.weight", "dtype": "BF16", "shape": [1024], "offset": 512, "allocation": 0},
             ],
+            "allocations": [{"handle": "0123456789abcdef" * 8, "device_uuid": "GPU-0123"}],
         },
     ),
     ("push_shard", {"memory": {"pid": 4711, "fd": 24, "bytes": 4096}}),

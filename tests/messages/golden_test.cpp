@@ -246,7 +246,15 @@ TEST(Golden, PushIsPythons) {
     expect_golden(layout);
     PushBucket bucket{.bucket = 3};
     bucket.tensors = {
-        {.name = "lm_head.weight", .dtype = "F32", .shape = {151'936, 1024}, .offset = 64}};
+        {.name = "lm_head.weight", .dtype = "F32", .shape = {151'936, 1024}, .offset = 64},
+        {.name = "model.norm.weight",
+         .dtype = "BF16",
+         .shape = {1024},
+         .offset = 512,
+         .allocation = 0}};
+    std::string handle;
+    for (int i = 0; i < 8; ++i) handle += "0123456789abcdef";
+    bucket.allocations = {{.handle = handle, .device_uuid = "GPU-0123"}};
     expect_golden(bucket);
     expect_golden(PushShard{.memory = {.pid = 4711, .fd = 24, .bytes = 4096}});
     expect_golden(PushEnd{.verdict = Error{ErrorCode::kDataLoss, "'a' was cut short"}});

@@ -3,8 +3,14 @@
 #include "messages/codec.h"
 #include "tp_worker/sources/ipc_source.h"
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
+#include <iterator>
+#include <set>
+#include <span>
+#include <system_error>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -29,6 +35,19 @@ messages::ShardTensor describe(const WeightTensor& tensor) {
         });
     }
     return shard;
+}
+
+Result<std::string> bytes_of_hex(const std::string& hex) {
+    std::string bytes;
+    for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+        unsigned char byte = 0;
+        const char* const first = hex.data() + i;
+        const auto [end, error] = std::from_chars(first, first + 2, byte, 16);
+        if (error != std::errc{} || end != first + 2) break;
+        bytes.push_back(static_cast<char>(byte));
+    }
+    if (2 * bytes.size() == hex.size()) return bytes;
+    return make_error(ErrorCode::kInvalidArgument, "an allocation's handle is not hex digits");
 }
 
 }  // namespace
@@ -151,17 +170,59 @@ messages::PushLayout PushSession::layout() const {
     return layout;
 }
 
+Result<std::vector<kernels::DeviceImport>> PushSession::open_allocations(
+    const messages::PushBucket& message
+) const {
+    std::vector<kernels::DeviceImport> allocations;
+    if (message.allocations.empty()) return allocations;
+    const std::optional<CudaOpening> cuda = args_.cuda_opening();
+    if (!cuda) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "tensors in a GPU's memory for a worker that computes on the CPU; push them from host "
+            "memory"
+        );
+    }
+    std::set<std::string> handles;
+    for (const messages::PushAllocation& each : message.allocations) {
+        if (each.device_uuid != cuda->device_uuid) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "an allocation is on device {}; this worker's is {}",
+                each.device_uuid,
+                cuda->device_uuid
+            );
+        }
+        ASSIGN_OR_RETURN(std::string handle, bytes_of_hex(each.handle));
+        if (!handles.insert(handle).second)
+            return make_error(ErrorCode::kInvalidArgument, "a bucket has an allocation twice");
+        ASSIGN_OR_RETURN(kernels::DeviceImport import, kernels::DeviceImport::open(handle));
+        allocations.push_back(std::move(import));
+    }
+    return allocations;
+}
+
 Result<> PushSession::take_bucket(const messages::PushBucket& message) {
-    if (!memory_)
+    const bool is_all_on_gpu = std::ranges::all_of(message.tensors, [](const auto& tensor) {
+        return tensor.allocation.has_value();
+    });
+    if (!memory_ && !is_all_on_gpu)
         return make_error(ErrorCode::kFailedPrecondition, "a bucket, and no memory was named");
-    const std::span<const std::byte> memory = memory_->bytes();
-    std::vector<Incoming> tensors;
+    ASSIGN_OR_RETURN(const auto allocations, open_allocations(message));
+    // Those of the GPU, then the host's.
+    std::vector<std::span<const std::byte>> memories;
+    for (const kernels::DeviceImport& each : allocations)
+        memories.emplace_back(each.data(), static_cast<std::size_t>(each.bytes()));
+    memories.push_back(memory_ ? memory_->bytes() : std::span<const std::byte>{});
     std::vector<Placed> places;
+    std::vector<Incoming> tensors;
     for (const messages::PushTensor& tensor : message.tensors) {
         ASSIGN_OR_RETURN(
             checkpoint::TensorSpec spec, read_spec(tensor.name, tensor.dtype, tensor.shape)
         );
         ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+        const std::int64_t index = tensor.allocation.value_or(std::ssize(message.allocations));
+        const std::span<const std::byte> memory = memories[static_cast<std::size_t>(index)];
         if (tensor.offset < 0 || tensor.offset > static_cast<std::int64_t>(memory.size())) {
             return make_error(
                 ErrorCode::kInvalidArgument,
@@ -171,11 +232,20 @@ Result<> PushSession::take_bucket(const messages::PushBucket& message) {
                 memory.size()
             );
         }
-        places.push_back({tensor.offset, tensor.offset + bytes, tensor.name});
-        TensorBytes source{.dtype = spec.dtype, .data = memory.data() + tensor.offset};
+        Placed placed{tensor.offset, tensor.offset + bytes, tensor.name};
+        if (tensor.allocation) {  // two names of one tensor lie in one place
+            RETURN_IF_ERROR(check_places({placed}, static_cast<std::int64_t>(memory.size())));
+        } else {
+            places.push_back(std::move(placed));
+        }
+        TensorBytes source{
+            .dtype = spec.dtype,
+            .data = memory.data() + tensor.offset,
+            .is_on_gpu = tensor.allocation.has_value()};
         tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
     }
-    RETURN_IF_ERROR(check_places(std::move(places), static_cast<std::int64_t>(memory.size())));
+    const auto host_bytes = static_cast<std::int64_t>(memories.back().size());
+    RETURN_IF_ERROR(check_places(std::move(places), host_bytes));
     return args_.stage.take(tensors, WeightStage::Expect::kMore);
 }
 

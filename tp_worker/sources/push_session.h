@@ -1,6 +1,7 @@
 // The worker's side of pitstop's own push protocol (messages/push.h).
 #pragma once
 
+#include "kernels/device_import.h"
 #include "messages/push.h"
 #include "tp_worker/sources/reply_socket.h"
 #include "tp_worker/sources/shared_memory.h"
@@ -25,6 +26,12 @@ class PushSession {
     enum class Next { kGoOn, kOver };
     Result<Next> take(const std::vector<std::string>& frames);
     Result<> open(const messages::PushOpen& message);
+    // Open as long as the bucket is read; none where it names none. Errors: kUnsupported (a worker
+    // on the CPU), kInvalidArgument (another GPU's), kUnavailable (nothing is opened by the
+    // handle).
+    [[nodiscard]] Result<std::vector<kernels::DeviceImport>> open_allocations(
+        const messages::PushBucket& message
+    ) const;
     Result<> take_bucket(const messages::PushBucket& message);
     Result<> take_shard(const messages::PushShard& message);
     [[nodiscard]] messages::PushLayout layout() const;

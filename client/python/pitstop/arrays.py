@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Union
+from typing import Any, Callable, Iterable, Mapping, Union
 
 import numpy
+
+from .cuda_tensors import CudaTensor, host_array
 
 NamedTensors = Union[Mapping[str, Any], Iterable["tuple[str, Any]"]]
 
@@ -18,10 +20,7 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
     if isinstance(tensor, numpy.ndarray):
         array = tensor
     elif _is_torch(tensor):
-        import torch
-
-        flat = tensor.detach().cpu().contiguous()  # of a GPU: through host memory
-        array = flat.view(torch.int16).numpy().view(numpy.uint16) if flat.dtype == torch.bfloat16 else flat.numpy()
+        array = host_array(tensor)
     else:
         raise TypeError(f"{name}: a NumPy array or a torch tensor, not {type(tensor).__name__}")
     if array.dtype.name not in ("float32", "float16", "uint16", "bfloat16"):
@@ -29,15 +28,29 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
     return array
 
 
+def _by_name(tensors: NamedTensors, take: Callable[[str, Any], Any]) -> dict[str, Any]:
+    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    taken: dict[str, Any] = {}
+    for name, tensor in pairs:
+        if name in taken:
+            raise TypeError(f"{name} comes twice")
+        taken[name] = take(name, tensor)
+    return taken
+
+
 def arrays_of(tensors: NamedTensors) -> dict[str, numpy.ndarray]:
     """By their checkpoint names. TypeError: a name that comes twice, too."""
-    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
-    arrays: dict[str, numpy.ndarray] = {}
-    for name, tensor in pairs:
-        if name in arrays:
-            raise TypeError(f"{name} comes twice")
-        arrays[name] = array_of(name, tensor)
-    return arrays
+    return _by_name(tensors, array_of)
+
+
+def weights_of(tensors: NamedTensors) -> dict[str, Union[numpy.ndarray, CudaTensor]]:
+    """The same, but what is in a GPU's memory stays there."""
+
+    def take(name: str, tensor: Any) -> Union[numpy.ndarray, CudaTensor]:
+        is_on_gpu = _is_torch(tensor) and tensor.is_cuda
+        return CudaTensor.of(name, tensor) if is_on_gpu else array_of(name, tensor)
+
+    return _by_name(tensors, take)
 
 
 def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:

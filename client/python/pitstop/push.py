@@ -5,7 +5,8 @@
 
 Arrays are float32 or float16, or bfloat16 as uint16 holds it (or ml_dtypes has it). Buckets lie in
 memory that all workers of the machine share: each is filled once, while the workers read those
-before. Nothing takes effect before every rank has every byte and the digests agree.
+before. PyTorch's tensors in a GPU's memory (arrays.weights_of) are read where they are
+(cuda_tensors.py). Nothing takes effect before every rank has every byte and the digests agree.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import mmap
 import os
 import threading
 import time
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import msgpack
 import numpy
 import zmq
 
 from .client import Client
+from .cuda_tensors import CudaTensor, LentTensors, buckets_of, can_be_lent, visible_gpus
 from .errors import PitstopError
 
 PROTOCOL = 1
@@ -36,9 +38,13 @@ F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
 _numbers = itertools.count()
 
+Tensors = Mapping[str, Union[numpy.ndarray, CudaTensor]]
 
-def dtype_name(array: numpy.ndarray) -> str:
+
+def dtype_name(array: Union[numpy.ndarray, CudaTensor]) -> str:
     """As the tree calls it. Raises TypeError for what is no weight."""
+    if isinstance(array, CudaTensor):
+        return array.dtype_name
     name = array.dtype.name
     known = {"float32": "F32", "float16": "F16", "uint16": "BF16", "bfloat16": "BF16"}
     if name not in known:
@@ -46,8 +52,10 @@ def dtype_name(array: numpy.ndarray) -> str:
     return known[name]
 
 
-def tensor_digest(array: numpy.ndarray) -> str:
+def tensor_digest(array: Union[numpy.ndarray, CudaTensor]) -> str:
     """Of a bfloat16 tensor, 32 hex digits: docs/design.md, section 5."""
+    if isinstance(array, CudaTensor):
+        return array.digest()
     words = array.view(numpy.uint16)
     rows = words.reshape(-1, words.shape[-1]) if words.ndim else words.reshape(1, 1)
     padding = -rows.shape[1] % 4
@@ -64,13 +72,22 @@ def tensor_digest(array: numpy.ndarray) -> str:
     return f"{lane0:016x}{lane1:016x}"
 
 
-def manifest_of(tensors: Mapping[str, numpy.ndarray]) -> list[dict[str, Any]]:
+def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
     """The bfloat16 ones, declared with their digests: docs/protocol.md's TensorInfo."""
     return [
         {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
         for name, array in tensors.items()
         if dtype_name(array) == "BF16"
     ]
+
+
+def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
+    """Those in GPUs' memory as they are, where workers on these devices can read them there; else copies in the host's
+    memory."""
+    on_gpus = [each for each in tensors.values() if isinstance(each, CudaTensor)]
+    if not on_gpus or can_be_lent(on_gpus, devices):
+        return tensors
+    return {name: each.in_host() if isinstance(each, CudaTensor) else each for name, each in tensors.items()}
 
 
 class _Memory:
@@ -102,7 +119,7 @@ class WeightPusher:
 
     def push(
         self,
-        tensors: Mapping[str, numpy.ndarray],
+        tensors: Tensors,
         *,
         partial: bool = False,
         digests: bool = True,
@@ -116,9 +133,10 @@ class WeightPusher:
         one call, which a paused tree joins with those before it (docs/weights.md). Raises PitstopError; the old
         version serves on then."""
         spec = {"partial": partial, **update}
+        devices = self._devices()
+        tensors = lendable(tensors, devices)
         if digests and session:
             spec["manifest"] = manifest_of(tensors)
-        devices = self._devices()
         if not session:
             return self._push_buckets(
                 devices,
@@ -147,7 +165,7 @@ class WeightPusher:
 
     def stage(
         self,
-        tensors: Mapping[str, numpy.ndarray],
+        tensors: Tensors,
         *,
         on_progress: Optional[Callable[[int, int], None]] = None,
         timeout: float = 600.0,
@@ -155,9 +173,10 @@ class WeightPusher:
     ) -> dict[str, Any]:
         """The first half of a push: received, checked and held on every rank, until commit_weights or drop_stage.
         `update` are fields of docs/protocol.md's UpdateSpec. What `on_progress` raises gives it up."""
+        devices = self._devices()
         return self._push_buckets(
-            self._devices(),
-            tensors,
+            devices,
+            lendable(tensors, devices),
             on_progress,
             timeout,
             lambda source: self._client.stage_weights("", source=source, timeout=timeout, **update),
@@ -192,41 +211,20 @@ class WeightPusher:
 
         call = threading.Thread(target=bucket_call)
         call.start()
-        sizes = [-(-max(1, array.nbytes) // ALIGN) * ALIGN for array in tensors.values()]
+        arrays, lent = _split(tensors)
+        report = _Sent(on_progress, sum(each.nbytes for each in tensors.values()))
         # Small buckets are still in the cache when workers read them. A larger tensor makes few large ones.
+        sizes = [-(-max(1, array.nbytes) // ALIGN) * ALIGN for array in arrays.values()]
         most = min(max([self._bucket_bytes, *sizes]), sum(sizes))
         num_slots = BUCKETS_MAX if most <= self._bucket_bytes else 2
-        memory = _Memory(num_slots * most)
+        memory = _Memory(num_slots * most) if arrays else None
         conversation = _Conversation(sockets, self._stall, failures)
         try:
-            conversation.ask("push_open", protocol=PROTOCOL, memory=memory.describe())
+            conversation.ask("push_open", protocol=PROTOCOL, memory=memory.describe() if memory else {"bytes": 0})
             conversation.answers()
-            num_asked = 0
-            sent, total = 0, sum(array.nbytes for array in tensors.values())
-            for number, bucket in enumerate(_buckets(tensors, self._bucket_bytes)):
-                if num_asked == num_slots:  # the oldest one's slot is needed
-                    conversation.answers()
-                    num_asked -= 1
-                entries = []
-                for name, array, at in bucket:
-                    offset = number % num_slots * most + at
-                    flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
-                    memory.bytes[offset : offset + len(flat)] = flat
-                    entries.append(
-                        {
-                            "name": name,
-                            "dtype": dtype_name(array),
-                            "shape": list(array.shape),
-                            "offset": offset,
-                        }
-                    )
-                    sent += len(flat)
-                conversation.ask("push_bucket", bucket=number, tensors=entries)
-                num_asked += 1
-                if on_progress is not None:
-                    on_progress(sent, total)
-            for _ in range(num_asked):
-                conversation.answers()
+            if memory is not None:
+                self._send_arrays(conversation, arrays, memory, num_slots, most, report)
+            _send_lent(conversation, devices, lent, report)
             conversation.ask("push_end")
             conversation.answers()
         except BaseException as error:
@@ -236,11 +234,70 @@ class WeightPusher:
         finally:
             if not failures and call.is_alive():
                 call.join(self._stall)
-            memory.close()
+            if memory is not None:
+                memory.close()
         call.join(timeout)
         if failures:
             raise failures[0]
         return answer
+
+    def _send_arrays(self, conversation, arrays, memory, num_slots, most, report) -> None:
+        """Through memory of that many slots of `most` bytes, which are filled in turn."""
+        num_asked = 0
+        for number, bucket in enumerate(_buckets(arrays, self._bucket_bytes)):
+            if num_asked == num_slots:  # the oldest one's slot is needed
+                conversation.answers()
+                num_asked -= 1
+            entries, num_bytes = [], 0
+            for name, array, at in bucket:
+                offset = number % num_slots * most + at
+                flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
+                memory.bytes[offset : offset + len(flat)] = flat
+                entry = {"name": name, "dtype": dtype_name(array), "shape": list(array.shape), "offset": offset}
+                entries.append(entry)
+                num_bytes += len(flat)
+            conversation.ask("push_bucket", bucket=number, tensors=entries)
+            num_asked += 1
+            report(num_bytes)
+        for _ in range(num_asked):
+            conversation.answers()
+
+
+def _split(tensors: Tensors) -> tuple[dict[str, numpy.ndarray], dict[str, CudaTensor]]:
+    """Those of the host's memory, and those of GPUs."""
+    lent = {name: each for name, each in tensors.items() if isinstance(each, CudaTensor)}
+    return {name: each for name, each in tensors.items() if name not in lent}, lent
+
+
+class _Sent:
+    """How much is: on_progress(bytes so far, of all)."""
+
+    def __init__(self, on_progress: Optional[Callable[[int, int], None]], total: int):
+        self._on_progress = on_progress
+        self._sent = 0
+        self._total = total
+
+    def __call__(self, num_bytes: int) -> None:
+        self._sent += num_bytes
+        if self._on_progress is not None:
+            self._on_progress(self._sent, self._total)
+
+
+def _send_lent(conversation, devices, tensors: Mapping[str, CudaTensor], report) -> None:
+    """Each worker is told of them in its own GPU's memory, and reads them there."""
+    gpus = visible_gpus() if tensors else {}
+    for number, bucket in enumerate(buckets_of(tensors)):
+        lent: dict[str, LentTensors] = {}
+        try:
+            for device in devices:
+                lent[device] = LentTensors(device, gpus[device], bucket)
+            bodies = {d: {"tensors": each.entries, "allocations": each.allocations} for d, each in lent.items()}
+            conversation.ask("push_bucket", bodies, bucket=number)
+            conversation.answers()
+        finally:
+            for each in lent.values():
+                each.give_back()
+        report(sum(each.nbytes for each in bucket.values()))
 
 
 class _Conversation:
@@ -251,10 +308,12 @@ class _Conversation:
         self._stall = stall
         self._failures = failures
 
-    def ask(self, kind: str, **body: Any) -> None:
-        frames = [b"", kind.encode(), msgpack.packb(body)]
+    def ask(self, kind: str, by_device: Optional[Mapping[str, Mapping[str, Any]]] = None, **body: Any) -> None:
+        """`by_device`: what each is told besides."""
         deadline = time.monotonic() + self._stall
-        for socket in self._sockets.values():
+        for device, socket in self._sockets.items():
+            own = by_device[device] if by_device is not None else {}
+            frames = [b"", kind.encode(), msgpack.packb({**body, **own})]
             while not socket.poll(20, zmq.POLLOUT):  # its worker is still to come
                 self._check(deadline, "a worker did not connect in time")
             socket.send_multipart(frames)

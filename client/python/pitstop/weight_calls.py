@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 import numpy
 
 from .aio import AsyncClient, off_loop
-from .arrays import NamedTensors, arrays_of, unflattened
+from .arrays import NamedTensors, unflattened, weights_of
 from .calls import UPDATE_TIMEOUT_S
 from .client import Client
 from .errors import PitstopError
@@ -72,7 +72,8 @@ class WeightCalls:
         between two passes when this returns, or nowhere.
 
         named_tensors  (name, tensor) pairs or a dict, of NumPy or torch: float32, float16, bfloat16. They go through
-                       memory that all workers share, without a pickle; what is on a GPU is copied to the host first
+                       memory that all workers share, without a pickle. What is on a GPU is read there by workers of
+                       that GPU, by CUDA IPC, and is copied for those of others; by way of the host where that cannot be
         partial        only some: the others stay
         kv_policy      keep, recompute, drain or abort: what becomes of running requests
         digests        bfloat16 tensors are declared with their digests, which this computes
@@ -108,17 +109,17 @@ class WeightCalls:
     async def _push(
         self, named_tensors: NamedTensors, use_tqdm: Optional[bool], timeout: float, **update: Any
     ) -> Update:
-        arrays = arrays_of(named_tensors)
+        weights = weights_of(named_tensors)
         self._open()
         is_shown = use_tqdm if use_tqdm is not None else self._use_tqdm
 
         def push() -> dict[str, Any]:
             if self._blocking is None:
                 self._blocking = Client(**self._doors, name="engine")
-            total = sum(array.nbytes for array in arrays.values())
+            total = sum(each.nbytes for each in weights.values())
             with Progress("updating", total, is_shown, "B") as progress:
                 return WeightPusher(self._blocking).push(
-                    arrays, on_progress=progress.go_to, timeout=timeout, **update
+                    weights, on_progress=progress.go_to, timeout=timeout, **update
                 )
 
         return update_of(await off_loop(push))

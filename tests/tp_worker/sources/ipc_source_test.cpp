@@ -103,6 +103,29 @@ TEST_F(IpcSourceTest, APusherIsToldOfADropThatCameBeforeIt) {
     EXPECT_TRUE(answer<messages::WorkerDropped>());
 }
 
+TEST_F(IpcSourceTest, P2_AWorkerOnACpuRefusesWhatIsInAGpusMemory) {
+    give(order_);
+    const messages::Frames open = encode(messages::PushOpen{});
+    say({open.type, open.body});
+    const messages::Frames heard{.type = std::string(messages::PushLayout::kType), .body = hear()};
+    ASSERT_TRUE(decode<messages::PushLayout>(heard, messages::UnknownFields::kRefuse));
+    messages::PushBucket bucket;
+    bucket.tensors = {
+        {.name = "model.norm.weight", .dtype = "BF16", .shape = {128}, .allocation = 0}};
+    bucket.allocations = {{.handle = std::string(128, '0'), .device_uuid = "GPU-0"}};
+    const messages::Frames lent = encode(bucket);
+    say({lent.type, lent.body});
+    const messages::Frames said{.type = std::string(messages::PushDone::kType), .body = hear()};
+    const auto done = decode<messages::PushDone>(said, messages::UnknownFields::kRefuse);
+    ASSERT_TRUE(done) << said.body;
+    EXPECT_EQ(done->verdict.code, ErrorCode::kUnsupported);
+    EXPECT_TRUE(done->verdict.message.find("computes on the CPU") != std::string::npos)
+        << done->verdict.message;
+    const auto refused = answer<messages::WorkerStaged>();
+    ASSERT_TRUE(refused);
+    EXPECT_FALSE(refused->outcome.ok);
+}
+
 TEST_F(IpcSourceTest, P5_AFarewellEndsWithTheProcess) {
     give(order_);
     give(messages::WorkerDrop{.update = order_.update});

@@ -1,0 +1,187 @@
+"""PyTorch's tensors in the memory of GPUs, lent to the workers of these GPUs by CUDA IPC: no byte of them goes through
+the host, and nothing is pickled (messages/push.h).
+
+Source: torch/multiprocessing/reductions.py, reduce_tensor; torch/csrc/StorageSharing.cpp.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
+
+import numpy
+
+HANDLE_BYTES = 64  # cudaIpcMemHandle_t
+BUCKET_BYTES = 256 << 20  # lent at a time; of copies for another GPU as much is there besides
+DIGEST_WORDS = 4 << 20  # at a time: some ten times their bytes are needed meanwhile
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+MASK32 = 0xFFFFFFFF
+
+
+def _signed(word: int) -> int:
+    """A word of 64 bits as PyTorch's integers hold it."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+MIX_STEP, MIX_1, MIX_2 = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@dataclasses.dataclass(frozen=True)
+class CudaTensor:
+    """A weight in a GPU's memory; its face is a NumPy array's, as far as a push looks at it."""
+
+    tensor: Any  # torch's: contiguous
+
+    @classmethod
+    def of(cls, name: str, tensor: Any) -> CudaTensor:
+        """TypeError: a dtype that no weight has."""
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in DTYPES:
+            raise TypeError(f"{name}: dtype {kind}; accepted are float32, float16 and bfloat16")
+        return cls(tensor.detach().contiguous())
+
+    @property
+    def dtype_name(self) -> str:
+        return DTYPES[str(self.tensor.dtype).removeprefix("torch.")]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.tensor.numel() * self.tensor.element_size()
+
+    def digest(self) -> str:
+        return digest_of(self.tensor)
+
+    def in_host(self) -> numpy.ndarray:
+        return host_array(self.tensor)
+
+
+def host_array(tensor: Any) -> numpy.ndarray:
+    """PyTorch's, in the host's memory: copied only from a GPU's. bfloat16 comes as uint16."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous()
+    return flat.view(torch.int16).numpy().view(numpy.uint16) if flat.dtype == torch.bfloat16 else flat.numpy()
+
+
+def digest_of(tensor: Any) -> str:
+    """push.tensor_digest of a bfloat16 tensor of PyTorch's, where it lies. Sums wrap as there."""
+    import torch
+
+    flat = tensor.detach().contiguous()
+    rows = flat.reshape(-1, flat.shape[-1]) if flat.dim() else flat.reshape(1, 1)
+    words_per_row = -(-rows.shape[1] // 4)
+    rows_at_once = max(1, DIGEST_WORDS // max(1, words_per_row))
+    lanes = [0, 0]
+    for begin in range(0, rows.shape[0], rows_at_once):
+        part = rows[begin : begin + rows_at_once].view(torch.int16)
+        part = torch.nn.functional.pad(part, (0, 4 * words_per_row - part.shape[1])).contiguous()
+        word = part.view(torch.int64).reshape(-1)
+        first = begin * words_per_row + 1
+        number = torch.arange(first, first + word.numel(), dtype=torch.int64, device=word.device)
+        z = word + number * MIX_STEP
+        for bits, factor in ((30, MIX_1), (27, MIX_2), (31, None)):
+            z = z ^ ((z >> bits) & ((1 << (64 - bits)) - 1))  # shifts of signed words keep the sign
+            z = z if factor is None else z * factor
+        lanes[0] += int(z.sum())
+        lanes[1] += int((((z >> 32) & MASK32) * (z & MASK32)).sum())
+    return "".join(f"{lane % (1 << 64):016x}" for lane in lanes)
+
+
+def visible_gpus() -> dict[str, int]:
+    """PyTorch's number of each GPU that this program sees, by the name that workers have for it. {}: PyTorch does not
+    say which is which."""
+    import torch
+
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+        if uuid is not None:
+            found[f"GPU-{str(uuid).removeprefix('GPU-')}"] = index
+    return found
+
+
+class _LentStorage:
+    """A reference to a storage, until it is given back."""
+
+    def __init__(self, storage: Any):
+        self.device, raw, _, self.offset, *counter = storage._share_cuda_()[:6]
+        self._counter = counter
+        self._storage = storage
+        # From 2.5 on two bytes before the handle say what it is; expandable segments have none of 64 bytes.
+        is_plain = len(raw) == HANDLE_BYTES or (len(raw) == HANDLE_BYTES + 2 and raw[1:2] == b"c")
+        self.handle: Optional[bytes] = raw[-HANDLE_BYTES:] if is_plain else None
+
+    def give_back(self) -> None:
+        type(self._storage)._release_ipc_counter(*self._counter, device=self.device)
+
+
+class LentTensors:
+    """Tensors of one GPU, as a bucket names them. They stay where they are until they are given back."""
+
+    def __init__(self, device_uuid: str, index: int, tensors: Mapping[str, CudaTensor]):
+        import torch
+
+        self.allocations: list[dict[str, str]] = []
+        self.entries: list[dict[str, Any]] = []
+        self._storages: dict[int, _LentStorage] = {}
+        self._kept = []  # copies for a GPU on which they are not
+        numbers: dict[bytes, int] = {}
+        try:
+            for name, each in tensors.items():
+                tensor = each.tensor.to(f"cuda:{index}")
+                self._kept.append(tensor)
+                lent = self._lend(tensor.untyped_storage())
+                if lent.handle not in numbers:
+                    numbers[lent.handle] = len(numbers)
+                    self.allocations.append({"handle": lent.handle.hex(), "device_uuid": device_uuid})
+                offset = lent.offset + tensor.storage_offset() * tensor.element_size()
+                entry = {"name": name, "dtype": each.dtype_name, "shape": list(each.shape), "offset": offset}
+                self.entries.append({**entry, "allocation": numbers[lent.handle]})
+            torch.cuda.synchronize(index)  # workers read what is there when they are told
+        except BaseException:
+            self.give_back()
+            raise
+
+    def _lend(self, storage: Any) -> _LentStorage:
+        """Tensors may share one."""
+        key = storage.data_ptr()
+        if key not in self._storages:
+            self._storages[key] = _LentStorage(storage)
+        return self._storages[key]
+
+    def give_back(self) -> None:
+        storages, self._storages = self._storages, {}
+        for each in storages.values():
+            each.give_back()
+        self._kept.clear()
+
+
+def can_be_lent(tensors: Iterable[CudaTensor], devices: Sequence[str]) -> bool:
+    """Every worker's GPU is one that this program sees, and the memory is of a kind that another process can open."""
+    gpus = visible_gpus()
+    if not devices or any(device not in gpus for device in devices):
+        return False
+    for each in tensors:
+        lent = _LentStorage(each.tensor.untyped_storage())
+        lent.give_back()
+        if lent.handle is None:
+            return False
+    return True
+
+
+def buckets_of(tensors: Mapping[str, CudaTensor]) -> Iterator[dict[str, CudaTensor]]:
+    """Of at most BUCKET_BYTES, or of one larger tensor; none of no tensor."""
+    bucket: dict[str, CudaTensor] = {}
+    size = 0
+    for name, each in tensors.items():
+        if bucket and size + each.nbytes > BUCKET_BYTES:
+            yield bucket
+            bucket, size = {}, 0
+        bucket[name] = each
+        size += each.nbytes
+    if bucket:
+        yield bucket

@@ -1,0 +1,87 @@
+"""pitstop.Engine is given tensors in a GPU's memory: workers of that GPU read them there. On the GPU in software; what
+stands in for PyTorch is in cuda_engine.py."""
+
+import pytest
+
+from cuda_engine import Trainer
+from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
+from test_updates import BARD, DIGESTS, STORIES, update
+
+pytestmark = needs_gpu
+
+
+@pytest.fixture
+def trainer_of(gpu, start_tree):  # noqa: F811
+    """trainer_of(tp, **sees): a trainer beside a tree of so many ranks, and the tree's admin door."""
+
+    def start(tp=1, device=CUDA, sees=lambda uuids: uuids):
+        tree = start_tree(*device, "--tp", tp, "--model", STORIES)
+        admin = tree.door("admin")
+        (replica,) = admin.call("status")["replicas"]
+        uuids = [worker["device_uuid"] for worker in replica["workers"]]
+        trainer = Trainer(BUILD, tree.run_dir, BARD, sees(uuids))
+        trainers.append(trainer)
+        return trainer, admin
+
+    trainers = []
+    yield start
+    for trainer in trainers:
+        trainer.__exit__()
+
+
+def serves(admin):
+    return admin.call("weight_digests")["digest"]
+
+
+def is_lent(said):
+    """Nothing went through the host's memory, and every reference came back."""
+    assert said["num_to_host"] == 0, said
+    assert said["references"] and not any(said["references"]), said
+    return said["digest"] == DIGESTS["bard"]["digest"]
+
+
+def test_P10_tensors_in_the_workers_gpu_are_read_there(trainer_of):
+    trainer, admin = trainer_of()
+    for dtype in ("bfloat16", "float32"):
+        said = trainer.ask("update", dtype=dtype)
+        assert is_lent(said) and said["num_copied"] == 0, said
+        assert serves(admin) == DIGESTS["bard"]["digest"]
+        assert update(admin, STORIES)["ok"]
+    said = trainer.ask("calls")
+    assert is_lent(said), said
+
+
+def test_P10_workers_of_other_gpus_are_lent_copies_that_lie_there(trainer_of):
+    trainer, admin = trainer_of(tp=2)
+    said = trainer.ask("update")
+    assert is_lent(said) and said["num_copied"] == said["num_tensors"], said
+    assert serves(admin) == DIGESTS["bard"]["digest"]
+
+
+@pytest.mark.parametrize(
+    "why, kind, sees",
+    [
+        ("expandable segments", "0265", lambda uuids: uuids),
+        ("a GPU that the trainer does not see", "0263", lambda uuids: ["GPU-another"]),
+    ],
+)
+def test_what_cannot_be_lent_goes_by_way_of_the_host(trainer_of, why, kind, sees):
+    trainer, admin = trainer_of(sees=sees)
+    said = trainer.ask("update", kind=kind)
+    assert said["digest"] == serves(admin) == DIGESTS["bard"]["digest"], said
+    assert said["num_to_host"] == said["num_tensors"] and not any(said["references"]), said
+
+
+def test_a_tree_on_cpus_is_sent_copies(trainer_of):
+    trainer, admin = trainer_of(device=(), sees=lambda uuids: ["GPU-another"])
+    said = trainer.ask("update")
+    assert said["digest"] == serves(admin) == DIGESTS["bard"]["digest"], said
+    assert said["num_to_host"] == said["num_tensors"] and not said["references"], said
+
+
+def test_P2_a_handle_that_opens_nothing_is_refused_and_given_back(trainer_of):
+    trainer, admin = trainer_of()
+    said = trainer.ask("update", lie="00" * 64)
+    assert said["code"] == "unavailable" and not any(said["references"]), said
+    assert serves(admin) == DIGESTS["stories"]["digest"]
+    assert is_lent(trainer.ask("update"))
