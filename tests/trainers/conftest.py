@@ -13,7 +13,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tree"))
 
-from environments import python_of  # noqa: E402
+from environments import LIGHT, python_of  # noqa: E402
 from process_tree import ROOT, ProcessTree  # noqa: E402
 
 MODELS = ROOT / "launch" / "models"
@@ -59,12 +59,13 @@ def step(tree):
     """step(environment, program): what steps/PROGRAM.py prints in that environment, against the tree."""
 
     def run(environment, program, *arguments):
+        paths = [HERE / "steps", *([HERE / "without_torch"] if environment == LIGHT else ())]
         command = [python_of(environment), str(HERE / "steps" / f"{program}.py"), tree.url]
         command += [str(MODELS / "bard"), *map(str, arguments)]
         done = subprocess.run(
             command,
             cwd=HERE / "steps",
-            env={**os.environ, "PYTHONPATH": str(HERE / "steps"), "NO_PROXY": "*", "TOKENIZERS_PARALLELISM": "false",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "NO_PROXY": "*", "TOKENIZERS_PARALLELISM": "false",
                  "HF_HUB_OFFLINE": "1", "PITSTOP_CLIENT": str(ROOT / "client" / "python")},
             capture_output=True,
             text=True,

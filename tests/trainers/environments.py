@@ -1,7 +1,8 @@
 """The packages of trainers, pinned, each in an environment of its own under build/trainers.
 
 They are made when a test first needs them and kept; where no package index can be reached its tests skip by name.
-PyTorch is one for all: its packages take minutes to install, the others seconds.
+PyTorch is one for all: its packages take minutes to install, the others seconds. Where it is not, one environment has
+what works without it.
 """
 
 import dataclasses
@@ -31,13 +32,23 @@ class Environment:
 HTTP = ("aiohttp==3.14.5", "requests==2.34.2", "pydantic==2.14.3", "pyzmq==27.3.0", "msgpack")
 HF = ("transformers==5.23.0", "accelerate==1.15.0", "safetensors==0.8.0")
 WEB = ("fastapi==0.165.0", "uvicorn==0.54.0", "orjson==3.13.0", "pybase64==1.5.1", "psutil==7.2.2")
+LIGHT = "light"
 ENVIRONMENTS = {
     "torch": Environment(TORCH, needs_torch=False, is_nightly=True),
     "openai": Environment(("openai==3.54.0",), needs_torch=False),
     "anthropic": Environment(("anthropic==2.12.0",), needs_torch=False),
     "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
-    "lm_eval": Environment(("lm-eval[api]==0.4.13", "transformers==5.23.0"), needs_torch=False, is_nightly=True),
+    # Those that work without PyTorch, or with what stands in for it (without_torch), in one place.
+    LIGHT: Environment(
+        (*HTTP, *WEB, "numpy==2.4.6", "transformers==5.23.0", "aiofiles==25.1.0", "colorlog==6.12.0", "einops==0.8.2",
+         "httpx==0.28.1", "hydra-core==1.3.8", "interegular==0.3.3", "ipython==9.18.1", "jinja2==3.1.6", "json5==0.17.3",
+         "lark==1.3.1", "loguru==0.7.3", "msgspec==0.22.0", "networkx==3.6.1", "omegaconf==2.3.1", "openai==3.54.0",
+         "partial-json-parser==0.2.1.1.post7", "pillow==13.0.0", "prometheus-client==0.26.0", "python-multipart",
+         "setproctitle==1.3.8", "tabulate==0.10.0", "tenacity==9.2.1", "tqdm", "uvloop==0.23.0"),
+        ("areal==1.0.4", "lm-eval==0.4.13", "sglang==0.5.23", "skyrl==0.3.0", "trl==1.16.0", "verl==0.9.1"),
+        needs_torch=False,
+    ),
     "trl": Environment((*HTTP, *HF), ("trl==1.16.0",), is_nightly=True),
     "skyrl": Environment((*HTTP, *HF, "loguru==0.7.3"), ("skyrl==0.3.0",), is_nightly=True),
     "sglang": Environment(
@@ -52,7 +63,7 @@ ENVIRONMENTS = {
         (*HTTP, *HF, *WEB, "aiofiles==25.1.0", "blosc==1.11.4", "colorlog==6.12.0", "datasets==5.2.0", "httpx==0.28.1",
          "einops==0.8.2", "flask==3.1.3", "h5py==3.16.0", "hydra-core==1.3.8", "json5==0.17.3", "lark==1.3.1",
          "networkx==3.6.1", "numba==0.68.1", "omegaconf==2.3.1", "openai==3.54.0", "pandas==3.1.1", "pebble==5.2.3",
-         "ray==2.60.0", "redis==8.1.0", "setproctitle==1.3.8", "tabulate==0.10.0", "tenacity==9.2.1",
+         "pillow==13.0.0", "ray==2.60.0", "redis==8.1.0", "setproctitle==1.3.8", "tabulate==0.10.0", "tenacity==9.2.1",
          "torchdata==0.11.0", "uvloop==0.23.0", "zstandard==0.25.0"),
         ("areal==1.0.4",),
         is_nightly=True,

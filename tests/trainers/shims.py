@@ -1,4 +1,4 @@
-"""What stands in for a GPU, or for a package that needs one, in the trainers' steps: every line that says `shim`.
+"""What stands in for a GPU, or for a package, in the trainers' steps: every line that says `shim`.
 
     tests/trainers/shims.py          prints the list that docs/trainers.md has
 """
@@ -6,19 +6,22 @@
 import pathlib
 import re
 
-STEPS = pathlib.Path(__file__).resolve().parent / "steps"
+HERE = pathlib.Path(__file__).resolve().parent
+PLACES = ("steps", "without_torch")
 
 
 def lines():
     """A row of the page's table each."""
     rows = []
-    for path in sorted(STEPS.glob("*.py")):
+    paths = [path for place in PLACES for path in sorted((HERE / place).rglob("*.py"))]
+    for path in paths:
+        name = path.name if path.parent.name == "steps" else path.relative_to(HERE)
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if re.search(r"\bshim\b", line):
                 code, _, why = line.partition("#")
                 said = f"`{code.strip()}`" if code.strip() and '"""' not in line else ""
                 why = why or line.strip().strip('"')
-                rows.append(f"| `{path.name}:{number}` | {said.replace('|', chr(92) + '|')} | {why.replace('shim:', '').strip()} |")
+                rows.append(f"| `{name}:{number}` | {said.replace('|', chr(92) + '|')} | {why.replace('shim:', '').strip()} |")
     return rows
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from environments import ROOT, python_of
+from environments import LIGHT, ROOT, python_of
 
 
 def is_a_step(said, fresh):
@@ -27,9 +27,15 @@ def test_a_whole_step_and_the_colocated_cycle(trainer, fresh, step):
     is_a_step(step(trainer, f"{trainer}_step", json.dumps(fresh["stories"][0])), fresh)
 
 
+@pytest.mark.parametrize("trainer", ["trl", "skyrl", "sglang", "verl", "areal"])
+def test_a_whole_step_without_pytorch(trainer, fresh, step):
+    """The same programs, where what stands in for PyTorch holds the tensors."""
+    is_a_step(step(LIGHT, f"{trainer}_step", json.dumps(fresh["stories"][0])), fresh)
+
+
 def test_lm_eval_scores_the_version_that_serves(step):
     """Log-likelihoods are those of the tree's own prompt logprobs, before an update and after it."""
-    said = step("lm_eval", "lm_eval_step", ROOT / "launch" / "models" / "stories")
+    said = step(LIGHT, "lm_eval_step", ROOT / "launch" / "models" / "stories")
     for mine, theirs in zip(said["lm_eval"], said["engine"]):
         assert mine == pytest.approx(theirs, abs=1e-4)
     assert said["lm_eval"][0] != pytest.approx(said["lm_eval"][1], abs=0.1)

@@ -1,0 +1,3 @@
+"""Before a program's first line: what it imports is there."""
+
+import torch  # noqa: F401
