@@ -5,7 +5,9 @@
 
 #include <cuda.h>
 
+#include <bit>
 #include <cstring>
+#include <unistd.h>
 
 namespace pitstop::kernels {
 namespace {
@@ -65,8 +67,103 @@ Result<DeviceImport> DeviceImport::open(std::string_view handle) {
     return import;
 }
 
+Result<DeviceImport> DeviceImport::open_chunks(
+    std::int64_t chunk_bytes, std::int64_t num, const ChunkFd& fd_of
+) {
+    enter_cuda_device();
+    const std::int64_t total = device_memory_info().total_bytes;
+    if (chunk_bytes <= 0 || num <= 0 || chunk_bytes > total || num > total / chunk_bytes) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{} chunks of {} bytes of GPU memory; the device has {} bytes",
+            num,
+            chunk_bytes,
+            total
+        );
+    }
+    const auto size = static_cast<std::size_t>(chunk_bytes * num);
+    CUdeviceptr address = 0;
+    const CUresult error = driver().address_reserve(&address, size, 0, 0, 0);
+    if (error != CUDA_SUCCESS) {
+        return make_error(
+            error == CUDA_ERROR_INVALID_VALUE ? ErrorCode::kInvalidArgument
+                                              : ErrorCode::kResourceExhausted,
+            "{} addresses for {} chunks of {} bytes of GPU memory: {}",
+            size,
+            num,
+            chunk_bytes,
+            name_of(error)
+        );
+    }
+    DeviceImport import;
+    import.data_ = std::bit_cast<std::byte*>(address);
+    import.bytes_ = static_cast<std::int64_t>(size);
+    import.chunk_bytes_ = chunk_bytes;
+    for (std::int64_t i = 0; i < num; ++i) {
+        ASSIGN_OR_RETURN(const int fd, fd_of(i));
+        Result<> mapped = import.map_next(fd);
+        ::close(fd);
+        RETURN_IF_ERROR(std::move(mapped));
+    }
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    const CUmemAccessDesc access{
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUresult accessed = driver().set_access(address, size, &access, 1);
+    if (accessed == CUDA_SUCCESS) return import;
+    return make_error(
+        ErrorCode::kUnavailable,
+        "the sender's GPU memory cannot be accessed from this worker's device: {}",
+        name_of(accessed)
+    );
+}
+
+// The mapping keeps the memory, so that its handle is released at once.
+Result<> DeviceImport::map_next(int fd) {
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult error = driver().import_handle(
+        &handle,
+        reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    );
+    if (error == CUDA_SUCCESS) {
+        const auto address = std::bit_cast<CUdeviceptr>(data_ + mapped_bytes_);
+        error = driver().map(address, static_cast<std::size_t>(chunk_bytes_), 0, handle, 0);
+        const CUresult released = driver().release(handle);
+        if (released != CUDA_SUCCESS) end_by_cuda_failure("cuMemRelease: " + name_of(released));
+    }
+    if (error == CUDA_SUCCESS) {
+        mapped_bytes_ += chunk_bytes_;
+        return Ok{};
+    }
+    return make_error(
+        error == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
+        "chunk {} of the sender's GPU memory, of {} bytes, cannot be opened: {}",
+        mapped_bytes_ / chunk_bytes_,
+        chunk_bytes_,
+        name_of(error)
+    );
+}
+
+void DeviceImport::close_chunks() {
+    const auto address = std::bit_cast<CUdeviceptr>(data_);
+    CUresult error = CUDA_SUCCESS;
+    if (mapped_bytes_ > 0) error = driver().unmap(address, static_cast<std::size_t>(mapped_bytes_));
+    if (error == CUDA_SUCCESS)
+        error = driver().address_free(address, static_cast<std::size_t>(bytes_));
+    if (error != CUDA_SUCCESS)
+        end_by_cuda_failure("closing a sender's GPU memory: " + name_of(error));
+}
+
 DeviceImport::~DeviceImport() {
-    if (data_ != nullptr) CUDA_CHECK(cudaIpcCloseMemHandle(data_));
+    if (data_ == nullptr) return;
+    enter_cuda_device();
+    if (chunk_bytes_ > 0) {
+        close_chunks();
+    } else {
+        CUDA_CHECK(cudaIpcCloseMemHandle(data_));
+    }
 }
 
 std::string ipc_handle_of(const DeviceBuffer& buffer) {

@@ -19,6 +19,7 @@ struct Driver {
     decltype(&cuMemUnmap) unmap = nullptr;
     decltype(&cuMemSetAccess) set_access = nullptr;
     decltype(&cuMemExportToShareableHandle) export_handle = nullptr;
+    decltype(&cuMemImportFromShareableHandle) import_handle = nullptr;
     decltype(&cuMemGetAddressRange) get_address_range = nullptr;
 };
 

@@ -37,6 +37,7 @@ Driver resolve_all() {
     resolve("cuMemUnmap", driver.unmap);
     resolve("cuMemSetAccess", driver.set_access);
     resolve("cuMemExportToShareableHandle", driver.export_handle);
+    resolve("cuMemImportFromShareableHandle", driver.import_handle);
     resolve("cuMemGetAddressRange", driver.get_address_range);
     return driver;
 }

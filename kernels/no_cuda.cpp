@@ -54,6 +54,9 @@ void DeviceGraph::begin_capture(Stream) { CHECK(false); }
 Result<DeviceGraph> DeviceGraph::end_capture(Stream) { return no_cuda(); }
 void DeviceGraph::launch(Stream) const { CHECK(false); }
 Result<DeviceImport> DeviceImport::open(std::string_view) { return no_cuda(); }
+Result<DeviceImport> DeviceImport::open_chunks(std::int64_t, std::int64_t, const ChunkFd&) {
+    return no_cuda();
+}
 DeviceImport::~DeviceImport() = default;
 std::string ipc_handle_of(const DeviceBuffer&) { CHECK(false); }
 Result<EventImport> EventImport::open(std::string_view) { return no_cuda(); }

@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <map>
 #include <string_view>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -221,19 +220,14 @@ CUresult cuMemExportToShareableHandle(
     return CUDA_SUCCESS;
 }
 
-// The importer's share counts as its own memory here, though on a GPU it is the exporter's alone.
 CUresult cuMemImportFromShareableHandle(
     CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType type
 ) {
     PITSTOP_ENTER_DRIVER();
     const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle));
-    struct stat file {};
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || ::fstat(fd, &file) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    const int gpu = current_gpu();
-    if (own < 0 || !take_memory(gpu, file.st_size)) return CUDA_ERROR_OUT_OF_MEMORY;
-    auto physical = std::make_shared<Physical>(gpu, static_cast<std::size_t>(file.st_size), own);
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<Physical> physical = import_physical(current_gpu(), fd);
+    if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *handle = handles().add({std::move(physical), false});
     return CUDA_SUCCESS;
 }

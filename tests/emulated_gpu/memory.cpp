@@ -10,7 +10,9 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -18,13 +20,15 @@
 namespace pitstop::emulator {
 namespace {
 
+constexpr const char* kPhysicalName = "pitstop_emulated_chunk";
+
 constexpr std::size_t kPage = 4096;
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-// Memory of a file without a name, so that other processes can map it.
-int make_pages(std::size_t bytes) {
-    const int fd = ::memfd_create("pitstop_emulated_gpu", MFD_CLOEXEC);
+// Memory of a file without a path, so that other processes can map it.
+int make_pages(std::size_t bytes, const char* name = "pitstop_emulated_gpu") {
+    const int fd = ::memfd_create(name, MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail("memfd_create");
     return fd;
 }
@@ -205,14 +209,30 @@ std::optional<Allocation> find_memory(const void* address) {
 
 Physical::~Physical() {
     ::close(fd);
-    give_memory(gpu, static_cast<std::int64_t>(bytes));
+    if (!is_imported) give_memory(gpu, static_cast<std::int64_t>(bytes));
 }
 
 std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes) {
     if (!take_memory(gpu, static_cast<std::int64_t>(bytes))) return nullptr;
-    const int fd = make_pages(bytes);
+    const int fd = make_pages(bytes, kPhysicalName);
     poison(fd, bytes);
     return std::make_shared<Physical>(gpu, bytes, fd);
+}
+
+std::shared_ptr<Physical> import_physical(int gpu, int fd) {
+    // What /proc says of a memory file: its name. Other descriptors are no memory of a GPU.
+    char name[64] = {};
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);
+    const ssize_t length = ::readlink(path.c_str(), name, sizeof name - 1);
+    const std::string memory_file = std::string("/memfd:") + kPhysicalName;
+    struct stat file {};
+    if (length < 0 || !std::string_view(name).starts_with(memory_file) || ::fstat(fd, &file) != 0)
+        return nullptr;
+    const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return nullptr;
+    auto imported = std::make_shared<Physical>(gpu, static_cast<std::size_t>(file.st_size), own);
+    imported->is_imported = true;
+    return imported;
 }
 
 std::byte* reserve_range(std::size_t bytes) {

@@ -61,6 +61,7 @@ struct Physical {
     int gpu = 0;
     std::size_t bytes = 0;
     int fd = -1;
+    bool is_imported = false;  // the exporter's, who counts it
     Physical(int gpu_in, std::size_t bytes_in, int fd_in)
         : gpu(gpu_in), bytes(bytes_in), fd(fd_in) {}
     Physical(const Physical&) = delete;
@@ -69,6 +70,8 @@ struct Physical {
 };
 // Null: the GPU has not got that much.
 [[nodiscard]] std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes);
+// Another process's, by a descriptor of this one. Null: it is of no such memory.
+[[nodiscard]] std::shared_ptr<Physical> import_physical(int gpu, int fd);
 [[nodiscard]] std::byte* reserve_range(std::size_t bytes);
 // False where the arguments do not fit what is there; nothing is changed then.
 [[nodiscard]] bool free_range(std::byte* begin, std::size_t bytes);

@@ -21,6 +21,11 @@ COUNTERS = 10_000
 HEADER_BYTES = 64
 TO_DEVICE = 1
 INTERPROCESS = 0x04 | 0x02  # an event that has no time
+# A chunk of PyTorch's pool of small tensors, and the kinds of handles that its headers name from version 3 on.
+CHUNK_BYTES = 2 << 20
+POSIX_FD, FABRIC = 1, 2
+READ_WRITE = 3
+FABRIC_HANDLE_BYTES = 64
 
 
 class Sender:
@@ -135,6 +140,29 @@ class Cuda:
         self.call("cudaMemcpy", pointer, data, ctypes.c_size_t(len(data)), TO_DEVICE)
         return pointer
 
+    def allocate_segment(self, data):
+        """An expandable segment: chunks that are mapped one after another, and a descriptor of each."""
+
+        class Properties(ctypes.Structure):  # CUmemAllocationProp, as far as the GPU in software has it
+            _fields_ = [(name, ctypes.c_int) for name in ("type", "handle_types", "location_type", "location")]
+
+        num = -(-len(data) // CHUNK_BYTES)
+        size, address = ctypes.c_size_t(num * CHUNK_BYTES), ctypes.c_ulonglong()
+        self.call("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), ctypes.c_ulonglong(0), ctypes.c_ulonglong(0))
+        properties, fds = Properties(1, POSIX_FD, 1, 0), []
+        for i in range(num):
+            handle, fd, none = ctypes.c_ulonglong(), ctypes.c_int(), ctypes.c_ulonglong(0)
+            self.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(CHUNK_BYTES), ctypes.byref(properties), none)
+            place = ctypes.c_ulonglong(address.value + i * CHUNK_BYTES)
+            self.call("cuMemMap", place, ctypes.c_size_t(CHUNK_BYTES), ctypes.c_size_t(0), handle, none)
+            self.call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, POSIX_FD, none)
+            fds.append(fd.value)
+        access = (ctypes.c_int * 3)(1, 0, READ_WRITE)
+        self.call("cuMemSetAccess", address, size, access, ctypes.c_size_t(1))
+        pointer = ctypes.c_void_p(address.value)
+        self.call("cudaMemcpy", pointer, data, ctypes.c_size_t(len(data)), TO_DEVICE)
+        return pointer, fds
+
     def take_all(self, piece=1 << 20):
         num_before = len(self.taken)
         while True:
@@ -179,12 +207,26 @@ class Shared:
             packed += bytes(-len(packed) % ALIGNMENT)
         self.num_bytes = len(packed)
         self.pointer = self.cuda.allocate(bytes(packed))
-        self.handle = self.cuda.handle(self.pointer)
+        self.handle = b"\x02c" + self.cuda.handle(self.pointer)
+        self.packed, self.fds = bytes(packed), None
         self.event = self.cuda.event()
         self.counter = f"/torch_{os.getpid()}_4242_0"
         self.counters = pathlib.Path("/dev/shm" + self.counter)
         self.counters.write_bytes(bytes(HEADER_BYTES + 8 * COUNTERS))
         self.num_lent = 0
+
+    def expand(self, version=3, pid=None, chunk_bytes=CHUNK_BYTES, kind=POSIX_FD, only=None):
+        """From now on the model lies in an expandable segment, whose handle this is. Source:
+        c10/cuda/CUDACachingAllocator.cpp, ExpandableSegment::share; `only`: so many chunks of it."""
+        if self.fds is None:
+            self.pointer, self.fds = self.cuda.allocate_segment(self.packed)
+            self.event = self.cuda.event()  # behind the bytes
+        fds = self.fds[:only]
+        header = struct.pack("<i4xQQ", os.getpid() if pid is None else pid, chunk_bytes, len(fds))
+        if version > 2:
+            header += struct.pack("<i4x", kind)
+        handles = [struct.pack("<i", fd) if kind == POSIX_FD else bytes(FABRIC_HANDLE_BYTES) for fd in fds]
+        self.handle = bytes([version]) + b"e" + header + b"".join(handles)
 
     def lend(self):
         """The place of a new reference counter, which is 1."""
@@ -206,6 +248,7 @@ class Shared:
         for extent in reversed(extents):
             strides.insert(0, stride)
             stride *= extent
+        strides = lie.get("strides", strides)
         dtype = names.bfloat16 if shape is not None else names.uint8
         return (
             names.Tensor,
@@ -215,7 +258,7 @@ class Shared:
             names.TypedStorage,
             dtype,
             device,
-            b"\x02c" + lie.get("handle", self.handle),
+            lie.get("handle", self.handle),
             lie.get("storage_bytes", num_bytes),
             offset,
             False,
@@ -234,10 +277,21 @@ class Shared:
 
         return Reduced()
 
+    def transpose(self, name):
+        """From now on the matrix lies in memory the other way round, and is seen through a transposed view."""
+        at, size, (rows, columns) = self.places[name]
+        elements = memoryview(self.packed[at : at + size]).cast("H")
+        turned = b"".join(elements[column::columns].tobytes() for column in range(columns))
+        self.packed = self.packed[:at] + turned + self.packed[at + size :]
+        self.pointer, self.fds = self.cuda.allocate(self.packed), None
+        self.handle = b"\x02c" + self.cuda.handle(self.pointer)
+        self.event = self.cuda.event()
+        return [1, rows]
+
     def share(self, only=None, flattened=False, device=0, about=None, **lie):
         """`about`: the one tensor that the lie is about; else all."""
         if "handle" in lie:
-            lie["handle"] = bytes.fromhex(lie["handle"])
+            lie["handle"] = b"\x02c" + bytes.fromhex(lie["handle"])
         places = {n: p for n, p in self.places.items() if only is None or n in only}
         if not flattened:
             tensors = [
@@ -308,6 +362,15 @@ def main():
             answer = {"bytes": shared.cuda.take_all()}
         elif do == "give":  # that again
             shared.cuda.give_all()
+            answer = {}
+        elif do == "transpose":
+            answer = {"strides": shared.transpose(**command)}
+        elif do == "expand":
+            shared.expand(**command)
+            answer = {"chunks": len(shared.fds)}
+        elif do == "close":  # the descriptors: what is mapped by others stays
+            for fd in shared.fds:
+                os.close(fd)
             answer = {}
         elif do == "free":
             shared.cuda.call("cudaFree", shared.pointer)

@@ -61,7 +61,8 @@ Result<> wait_for(const kernels::EventImport& event, const CudaWait& wait) {
 }  // namespace
 
 CudaStorages::~CudaStorages() {
-    imports_.clear();  // before the sender may free them
+    // What is not kept is closed before the sender may free it.
+    if (mappings_ != nullptr) mappings_->end_message();
     for (const auto& [counter, index] : references_) give_back(counter, index);
 }
 
@@ -82,12 +83,19 @@ Result<std::span<const std::byte>> CudaStorages::open(
             device_uuid
         );
     }
-    auto opened = imports_.find(handle.memory);
-    if (opened == imports_.end()) {
-        ASSIGN_OR_RETURN(kernels::DeviceImport import, kernels::DeviceImport::open(handle.memory));
-        opened = imports_.emplace(handle.memory, std::move(import)).first;
+    const std::optional<pid_t> sender = torch_sender_of(handle.counter);
+    if (!sender) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "'{}' is no name of torch's reference counters (/torch_<pid>_<random>_<n>)",
+            handle.counter.substr(0, 128)
+        );
     }
-    const kernels::DeviceImport& allocation = opened->second;
+    ASSIGN_OR_RETURN(
+        const kernels::DeviceImport* const found,
+        mappings_->find(handle.memory, {.pid = *sender, .counters = handle.counter})
+    );
+    const kernels::DeviceImport& allocation = *found;
     if (handle.storage_offset > allocation.bytes() ||
         handle.storage_bytes > allocation.bytes() - handle.storage_offset) {
         return make_error(

@@ -1,23 +1,21 @@
 // Storages of torch's in a peer's GPU memory, as one message hands them over: each allocation is
-// opened once, however many tensors lie in it, and read where it is.
+// read where it is, through the update's mappings (cuda_mappings.h).
 //
 // What the sender lends is counted in its shared memory, a reference for each handle; they are
-// given back at the end of the message, when nothing reads the memory any more and it is closed:
-// from then on the sender may free it. So nothing is kept open for the next message: an exporter
-// must not free what an importer has open.
+// given back at the end of the message, when nothing reads the memory any more: from then on the
+// sender may write to it or free it.
 //
-// Owns:   the mappings, and the references.
-// Source: torch/csrc/CudaIPCTypes.h, torch/csrc/StorageSharing.cpp; CUDA Runtime API,
-//         cudaIpcOpenMemHandle.
+// Owns:   the references.
+// Source: torch/csrc/CudaIPCTypes.h, torch/csrc/StorageSharing.cpp.
 #pragma once
 
 #include "base/result.h"
 #include "base/time.h"
-#include "kernels/device_import.h"
+#include "tp_worker/sources/cuda_mappings.h"
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -35,13 +33,17 @@ struct CudaWait {
 
 class CudaStorages {
   public:
-    CudaStorages() = default;
+    // Null: nothing is opened here, on a CPU; references are given back all the same.
+    explicit CudaStorages(CudaMappings* mappings) : mappings_(mappings) {
+        if (mappings_ != nullptr) mappings_->begin_message();
+    }
+    // REQUIRES: nothing enqueued reads a storage any more.
     ~CudaStorages();
     CudaStorages(const CudaStorages&) = delete;
     CudaStorages& operator=(const CudaStorages&) = delete;
 
     // The storage's bytes, in the opened GPU's memory, once the sender's GPU is done with them.
-    // From here on its reference is this one's, whatever comes of it.
+    // From here on its reference is this one's, whatever comes of it. REQUIRES: there are mappings.
     // Errors: kInvalidArgument (another GPU's, sizes beyond the allocation), kUnavailable (nothing
     // is opened by it), kDeadlineExceeded, kAborted (the stage was dropped).
     Result<std::span<const std::byte>> open(
@@ -52,8 +54,8 @@ class CudaStorages {
     void hold(const CudaHandle& handle);
 
   private:
+    CudaMappings* mappings_ = nullptr;
     std::set<std::pair<std::string, std::int64_t>> references_{};  // counter and index
-    std::map<std::string, kernels::DeviceImport> imports_{};       // by the handle's bytes
 };
 
 }  // namespace pitstop::tp_worker

@@ -43,6 +43,7 @@ struct SourceArgs {
     const messages::WeightSource& source;
     const Worker& worker;
     WeightStage& stage;
+    CudaMappings& mappings;                                  // of the update
     WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
     TimePoint deadline = TimePoint::max();                   // of the whole delivery
 
@@ -57,6 +58,7 @@ struct SourceArgs {
         const bool is_on_gpu = stage.args().gpu != nullptr || stage.args().pieces != nullptr;
         if (!is_on_gpu) return std::nullopt;
         return CudaOpening{
+            .mappings = mappings,
             .device_uuid = worker.device_uuid,
             .wait = {.until = stall_deadline(), .is_dropped = stage.args().is_dropped}};
     }

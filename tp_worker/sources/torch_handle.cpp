@@ -1,6 +1,7 @@
 #include "tp_worker/sources/torch_handle.h"
 
 #include "base/cut_guard.h"
+#include "kernels/device_memory.h"
 #include "tp_worker/sources/source.h"
 
 #include <cstring>
@@ -36,29 +37,6 @@ std::vector<std::int64_t> ints(const Document& document, const Node& node) {
 
 bool is_text(const Node& node) { return node.kind == Kind::kString || node.kind == Kind::kBytes; }
 
-// The bytes of the CUDA allocation's IPC handle. Versions 1 to 3 of type 'c' are the same.
-Result<std::string> read_memory_handle(const std::string& bytes) {
-    constexpr std::size_t kHandleBytes = 64;
-    if (bytes.size() == kHandleBytes) return bytes;  // before torch 2.5
-    const auto version = bytes.empty() ? 0 : static_cast<unsigned char>(bytes[0]);
-    if (bytes.size() >= 2 && bytes[1] == 'e') {
-        return make_error(
-            ErrorCode::kUnsupported,
-            "a CUDA handle of expandable segments; the sender must set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
-        );
-    }
-    if (bytes.size() == kHandleBytes + 2 && bytes[1] == 'c' && version >= 1 && version <= 3)
-        return bytes.substr(2);
-    return make_error(
-        ErrorCode::kUnsupported,
-        "a CUDA memory handle of {} bytes, version {}; known are 64 bytes, or 66 of versions 1 to "
-        "3",
-        bytes.size(),
-        version
-    );
-}
-
 // rebuild_cuda_tensor's arguments, from a call or from a tuple of (function, arguments).
 Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) {
     constexpr std::size_t kArguments = 15;
@@ -91,8 +69,9 @@ Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) 
     cuda.storage_bytes = at(8).integer;
     cuda.storage_offset = at(9).integer;
     if (at(7).kind == Kind::kNone && cuda.storage_bytes == 0) return handle;  // an empty storage
-    if (at(7).kind != Kind::kBytes) return bad_handle("the storage handle is not bytes");
-    ASSIGN_OR_RETURN(cuda.memory, read_memory_handle(at(7).text));
+    if (at(7).kind != Kind::kBytes || at(7).text.empty())
+        return bad_handle("the storage handle is not bytes");
+    cuda.memory = at(7).text;
     if (!is_text(at(11)) || at(12).kind != Kind::kInt || at(12).integer < 0 ||
         at(12).integer >= kCountersMax) {
         return bad_handle("the reference counter's place is none");
@@ -257,22 +236,35 @@ Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::
             .is_whole = storage.is_whole,
             .is_on_gpu = storage.is_on_gpu};
     }
+    RETURN_IF_ERROR(count_gathered(storage, extent.elements, size));
+    const std::span elements(first, static_cast<std::size_t>((extent.last + 1) * size));
     if (storage.is_on_gpu) {
-        return make_error(
-            ErrorCode::kUnsupported,
-            "a view of GPU memory that is not contiguous; send it contiguous"
-        );
+        std::vector<std::byte> on_host(elements.size());
+        kernels::copy_and_wait(on_host.data(), first, std::ssize(on_host));
+        const std::byte* gathered = gather(handle, extent.elements, size, on_host.data());
+        return TensorBytes{.dtype = dtype, .data = gathered};
     }
-    ASSIGN_OR_RETURN(const TorchStorage* const shared, host_storage(handle));
-    if (extent.elements > room) {  // an expanded view: as large as the sender likes
+    const CutGuard guard(elements);
+    const std::byte* gathered = gather(handle, extent.elements, size, first);
+    RETURN_IF_ERROR(storage.is_whole());
+    if (guard.is_cut())
+        return make_error(ErrorCode::kDataLoss, "a tensor was cut short while it was read");
+    return TensorBytes{.dtype = dtype, .data = gathered};
+}
+
+Result<> TorchStorages::count_gathered(
+    const StorageBytes& storage, std::int64_t num_elements, std::int64_t element_bytes
+) {
+    const std::int64_t room = std::ssize(storage.bytes) / element_bytes;
+    if (num_elements > room) {  // an expanded view: as large as the sender likes
         return bad_handle(fmt::format(
             "{} elements seen through a view of a storage of {}; send it contiguous",
-            extent.elements,
+            num_elements,
             room
         ));
     }
-    std::int64_t& gathered_bytes = gathered_bytes_[shared];
-    gathered_bytes += extent.elements * size;
+    std::int64_t& gathered_bytes = gathered_bytes_[storage.bytes.data()];
+    gathered_bytes += num_elements * element_bytes;
     if (gathered_bytes > kGatheredTimesMax * std::ssize(storage.bytes)) {
         return bad_handle(fmt::format(
             "views of a storage of {} bytes that are together more than {} times as large; send "
@@ -281,13 +273,7 @@ Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::
             kGatheredTimesMax
         ));
     }
-    const std::span elements(first, static_cast<std::size_t>((extent.last + 1) * size));
-    const CutGuard guard(elements);
-    const std::byte* gathered = gather(handle, extent.elements, size, first);
-    RETURN_IF_ERROR(shared->is_whole());
-    if (guard.is_cut())
-        return make_error(ErrorCode::kDataLoss, "a tensor was cut short while it was read");
-    return TensorBytes{.dtype = dtype, .data = gathered};
+    return Ok{};
 }
 
 // Element by element: rare, and never large (a transposed view).

@@ -2,13 +2,15 @@
 // opened where this build can.
 //
 //   CPU   torch.multiprocessing's file_system strategy: POSIX shared memory
-//   CUDA  an IPC handle of the allocation, a counter to be lowered, an event to be waited for
+//   CUDA  a handle of the allocation (cuda_memory.h), a counter to be lowered, an event to be
+//   waited for
 //
 // Source: torch/multiprocessing/reductions.py; torch/csrc/StorageSharing.cpp.
 #pragma once
 
 #include "base/result.h"
 #include "pickle/reader.h"
+#include "tp_worker/sources/cuda_mappings.h"
 #include "tp_worker/sources/cuda_storage.h"
 #include "tp_worker/sources/torch_storage.h"
 #include "tp_worker/weights/weight_stage.h"
@@ -28,7 +30,7 @@ namespace pitstop::tp_worker {
 // The 15 arguments of rebuild_cuda_tensor that matter to a receiver.
 struct CudaHandle {
     std::string device_uuid{};  // without "GPU-"; empty: the sender gave its own index
-    std::string memory{};       // cudaIpcMemHandle_t, 64 bytes
+    std::string memory{};       // as cuda_memory.h opens it; empty: an empty storage
     std::int64_t storage_bytes = 0;
     std::int64_t storage_offset = 0;  // bytes from the base of the allocation
     std::string counter{};            // shared memory of the reference counters
@@ -61,6 +63,7 @@ struct StorageBytes {
 
 // Says what a worker on a GPU opens CUDA handles with.
 struct CudaOpening {
+    CudaMappings& mappings;
     std::string device_uuid{};
     CudaWait wait;
 };
@@ -76,14 +79,13 @@ class TorchStorages {
 
     // Nothing: this worker computes on the CPU, and refuses CUDA handles.
     explicit TorchStorages(std::optional<CudaOpening> cuda = std::nullopt)
-        : cuda_(std::move(cuda)) {}
+        : cuda_(std::move(cuda)), cuda_storages_(cuda_ ? &cuda_->mappings : nullptr) {}
     ~TorchStorages() { give_back(storages_); }
     TorchStorages(const TorchStorages&) = delete;
     TorchStorages& operator=(const TorchStorages&) = delete;
 
     // The tensor's bytes, valid as long as this is: where they are, if they are contiguous; others
-    // are gathered here. kUnsupported for CUDA handles on a worker without a GPU, and for views of
-    // CUDA storages that are not contiguous.
+    // are gathered here, in host memory. kUnsupported for CUDA handles on a worker without a GPU.
     // REQUIRES: the document of handles from before is still there.
     Result<TensorBytes> open(const TensorHandle& handle, checkpoint::StoredDtype dtype);
     // The storage behind it, for a buffer that is read again and again.
@@ -93,6 +95,10 @@ class TorchStorages {
 
   private:
     Result<const TorchStorage*> host_storage(const TensorHandle& handle);
+    // Errors: kInvalidArgument, views that are larger than what they are views of.
+    Result<> count_gathered(
+        const StorageBytes& storage, std::int64_t num_elements, std::int64_t element_bytes
+    );
     // The elements of a view, row-major. `first` is its first.
     const std::byte* gather(
         const TensorHandle& handle,
@@ -102,11 +108,11 @@ class TorchStorages {
     );
 
     std::optional<CudaOpening> cuda_;
-    CudaStorages cuda_storages_{};
+    CudaStorages cuda_storages_;
     std::vector<std::unique_ptr<TorchStorage>> storages_{};
     std::map<const pickle::Node*, const TorchStorage*> by_node_{};
     std::deque<std::vector<std::byte>> gathered_{};
-    std::map<const TorchStorage*, std::int64_t> gathered_bytes_{};
+    std::map<const std::byte*, std::int64_t> gathered_bytes_{};  // by where the storage is
 };
 
 }  // namespace pitstop::tp_worker

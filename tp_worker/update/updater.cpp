@@ -209,9 +209,11 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
                 .source = stage.spec.source,
                 .worker = worker_,
                 .stage = *stage.fill,
+                .mappings = stage.mappings,
                 .deadline = deadline,
             };
             result = result ? deliver(source) : decline(source, result.error());
+            stage.mappings.clear();
             stage.spec.source.payloads = {};  // may be large
             return result ? stage.fill->finish() : result;
         }
@@ -265,6 +267,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerFill or
                 .source = order.source,
                 .worker = worker_,
                 .stage = *stage.fill,
+                .mappings = stage.mappings,
                 .expect = WeightStage::Expect::kMore,
                 .deadline = deadline,
             });
@@ -281,7 +284,10 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
             static_cast<std::uint64_t>(order.update)
         );
     }
-    give(messages::UpdateOrder::kStage, 0, [](Stage& stage) { return stage.fill->finish(); });
+    give(messages::UpdateOrder::kStage, 0, [](Stage& stage) {
+        stage.mappings.clear();  // the sender is done
+        return stage.fill->finish();
+    });
     return std::vector<messages::Frames>{};
 }
 

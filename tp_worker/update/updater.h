@@ -72,6 +72,7 @@ class Updater {
         std::atomic<bool> is_dropped{false};  // to the background
         std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from it
         std::optional<WeightStage> fill{};
+        CudaMappings mappings{};  // the background's; closed when all bytes are there
     };
     using StageJob = std::function<Result<>(Stage&)>;
     static constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";

@@ -1,0 +1,61 @@
+#include "tp_worker/sources/cuda_mappings.h"
+
+#include "tp_worker/sources/cuda_memory.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace pitstop::tp_worker {
+
+void CudaMappings::close_where(const std::function<bool(const Entry&)>& is_over) {
+    std::erase_if(entries_, [&](const auto& entry) { return is_over(entry.second); });
+}
+
+void CudaMappings::begin_message() {
+    ++message_;
+    close_where([](const Entry& entry) { return entry.sender && entry.sender->has_ended(); });
+}
+
+void CudaMappings::end_message() {
+    close_where([](const Entry& entry) { return !entry.is_kept; });
+    while (entries_.size() > kMax) {
+        const auto oldest = std::ranges::min_element(entries_, {}, [](const auto& entry) {
+            return entry.second.last_message;
+        });
+        entries_.erase(oldest);
+    }
+}
+
+Result<kernels::DeviceImport> CudaMappings::open(const std::string& handle, pid_t pid) {
+    Result<kernels::DeviceImport> opened = open_cuda_memory(handle, pid);
+    const auto is_idle = [&](const Entry& entry) { return entry.last_message != message_; };
+    const bool may_be_stale =
+        !opened && opened.error().code == ErrorCode::kUnavailable &&
+        std::ranges::any_of(entries_, [&](const auto& entry) { return is_idle(entry.second); });
+    if (!may_be_stale) return opened;
+    close_where(is_idle);
+    return open_cuda_memory(handle, pid);
+}
+
+Result<const kernels::DeviceImport*> CudaMappings::find(
+    const std::string& handle, const Sender& sender
+) {
+    const std::pair<std::string, std::string> key(handle, sender.counters);
+    if (const auto found = entries_.find(key); found != entries_.end()) {
+        ++num_found_open_;
+        found->second.last_message = message_;
+        return &found->second.import;
+    }
+    ASSIGN_OR_RETURN(kernels::DeviceImport import, open(handle, sender.pid));
+    ++num_opened_;
+    Entry& entry = entries_[key];
+    entry.import = std::move(import);
+    entry.last_message = message_;
+    // A process that cannot be watched may end unseen.
+    Result<PeerDescriptors> process = PeerDescriptors::open(sender.pid);
+    entry.is_kept = process.has_value() && !is_segment_run(handle);
+    if (process) entry.sender.emplace(*std::move(process));
+    return &entry.import;
+}
+
+}  // namespace pitstop::tp_worker

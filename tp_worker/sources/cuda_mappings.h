@@ -1,0 +1,76 @@
+// Mappings of senders' GPU memory, kept for one update: an allocation is opened when it is first
+// named, and found again by every later tensor and message of the update that lies in it.
+//
+// A mapping is found by the handle's bytes and by the name of the sender's reference counters,
+// which no other process has: so one of a process that has ended never answers a new one that was
+// given its number. The device is this worker's one. What is closed:
+//   - all, when the update has its bytes or is given up: the sender's memory goes back to its
+//     driver then, where the sender has freed it meanwhile;
+//   - those of a sender that has ended, when the next message begins;
+//   - the one used longest ago, when there are kMax; and those that this message does not use, when
+//     an allocation cannot be opened: a stale one may lie where the sender's new one is;
+//   - runs of expandable segments, with their message: the numbers of file descriptors, which are
+//     their handle, may mean other memory in the next.
+//
+// Owns:    the mappings.
+// Thread:  one at a time.
+// Bounded: kMax mappings beside those of the message that is read.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/device_import.h"
+#include "tp_worker/sources/peer_descriptors.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <utility>
+
+namespace pitstop::tp_worker {
+
+class CudaMappings {
+  public:
+    // Opening one takes 0.1 to 1 ms (UNMEASURED here); a model's tensors lie in some hundreds.
+    static constexpr std::size_t kMax = 512;
+
+    struct Sender {
+        pid_t pid = 0;
+        std::string counters{};  // the name of its shared memory
+    };
+
+    // What begins here ends with end_message(): what it found stays open as long.
+    void begin_message();
+    // The allocation behind `handle` (cuda_memory.h). Errors: open_cuda_memory()'s.
+    Result<const kernels::DeviceImport*> find(const std::string& handle, const Sender& sender);
+    // REQUIRES: nothing reads what was found.
+    void end_message();
+
+    // Closes all. REQUIRES: no message is read.
+    void clear() { entries_.clear(); }
+
+    [[nodiscard]] std::int64_t num_opened() const { return num_opened_; }
+    [[nodiscard]] std::int64_t num_found_open() const { return num_found_open_; }
+    [[nodiscard]] std::size_t num_open() const { return entries_.size(); }
+
+  private:
+    struct Entry {
+        kernels::DeviceImport import{};
+        std::optional<PeerDescriptors> sender{};  // none: it is not seen from here, nor kept
+        std::int64_t last_message = 0;
+        bool is_kept = false;  // beyond its message
+    };
+
+    Result<kernels::DeviceImport> open(const std::string& handle, pid_t pid);
+    void close_where(const std::function<bool(const Entry&)>& is_over);
+
+    std::map<std::pair<std::string, std::string>, Entry> entries_{};  // by handle and counters
+    std::int64_t message_ = 0;
+    std::int64_t num_opened_ = 0;
+    std::int64_t num_found_open_ = 0;
+};
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,80 @@
+#include "tp_worker/sources/peer_descriptors.h"
+
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <string_view>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace pitstop::tp_worker {
+namespace {
+
+// The numbers of both calls are the same on every architecture; headers of before 2020 lack them.
+constexpr long kPidfdOpen = 434;
+constexpr long kPidfdGetfd = 438;
+
+Error refusal(std::string_view call, pid_t pid, int error) {
+    if (error == ESRCH) {
+        return make_error(
+            ErrorCode::kUnavailable,
+            "the sender, process {}, has ended, or is in another PID namespace ({})",
+            pid,
+            call
+        );
+    }
+    const bool is_full = error == EMFILE || error == ENFILE || error == ENOMEM;
+    return make_error(
+        is_full ? ErrorCode::kResourceExhausted : ErrorCode::kUnsupported,
+        "{} of the sender, process {}: {}",
+        call,
+        pid,
+        std::strerror(error)
+    );
+}
+
+}  // namespace
+
+Result<PeerDescriptors> PeerDescriptors::open(pid_t pid) {
+    if (pid <= 0)
+        return make_error(ErrorCode::kInvalidArgument, "{} is no number of a process", pid);
+    const auto fd = static_cast<int>(::syscall(kPidfdOpen, pid, 0));
+    if (fd < 0) return refusal("pidfd_open", pid, errno);
+    return PeerDescriptors(pid, fd);
+}
+
+PeerDescriptors::~PeerDescriptors() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+// Its descriptor can be read from the process's end on.
+bool PeerDescriptors::has_ended() const {
+    pollfd end{.fd = fd_, .events = POLLIN, .revents = 0};
+    return ::poll(&end, 1, 0) > 0;
+}
+
+Result<int> PeerDescriptors::take(int fd) const {
+    const auto taken = static_cast<int>(::syscall(kPidfdGetfd, fd_, fd, 0));
+    if (taken >= 0) return taken;
+    const int error = errno;
+    if (error == EBADF) {
+        return make_error(
+            ErrorCode::kUnavailable,
+            "the sender, process {}, has no descriptor {}: it has freed what it shared",
+            pid_,
+            fd
+        );
+    }
+    if (error == EPERM) {
+        return make_error(
+            ErrorCode::kPermissionDenied,
+            "the sender, process {}, does not let this one take its descriptors (pidfd_getfd): "
+            "both have to be one user's, with kernel.yama.ptrace_scope=0, or this one has to have "
+            "CAP_SYS_PTRACE",
+            pid_
+        );
+    }
+    return refusal("pidfd_getfd", pid_, error);
+}
+
+}  // namespace pitstop::tp_worker
