@@ -24,6 +24,8 @@ struct Refused {
 constexpr std::array kRefused{
     Refused{"container", "code is not run"},
     Refused{"context_management", "a prompt is taken as a whole or refused"},
+    Refused{"compaction", "a prompt is taken as a whole or refused"},
+    Refused{"thread", "nothing is kept of earlier requests"},
     Refused{"mcp_servers", "tools are the client's"},
     Refused{"diagnostics", "nothing is kept of earlier requests"},
     Refused{"inference_geo", "the model runs where the engine is"},

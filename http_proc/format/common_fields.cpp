@@ -26,6 +26,9 @@ constexpr std::string_view kNoCode = "code is not run";
 constexpr std::string_view kNoThinking = "thinking is not told from other output";
 constexpr std::string_view kOneEngine = "one engine prefills and decodes";
 constexpr std::string_view kLists = "top logprobs come as lists";
+constexpr std::string_view kNoBeams = "samples are drawn once each";
+constexpr std::string_view kNoWatermarks = "outputs have no watermarks";
+constexpr std::string_view kNoScores = "models generate; there are no scores of pairs";
 constexpr std::array kUnsupported{
     Unsupported{"regex", kNoGrammars},
     Unsupported{"ebnf", kNoGrammars},
@@ -39,20 +42,32 @@ constexpr std::array kUnsupported{
     Unsupported{"stop_regex", "stop texts are plain"},
     Unsupported{"custom_logit_processor", kNoCode},
     Unsupported{"logits_processors", kNoCode},
-    Unsupported{"use_beam_search", "samples are drawn once each"},
+    Unsupported{"use_beam_search", kNoBeams},
+    Unsupported{"trace_decode_token_ids", "outputs are sampled"},
+    Unsupported{"watermark", kNoWatermarks},
+    Unsupported{"watermarking", kNoWatermarks},
     Unsupported{"repetition_detection", "outputs end by their length and stops"},
     Unsupported{"thinking_token_budget", kNoThinking},
     Unsupported{"max_thinking_tokens", kNoThinking},
     Unsupported{"require_reasoning", kNoThinking},
     Unsupported{"lora_path", kNoAdapters},
     Unsupported{"lora_request", kNoAdapters},
+    Unsupported{"lora_id", kNoAdapters},
     Unsupported{"session_params", "there are no sessions"},
     Unsupported{"prompt_embeds", "prompts are text or tokens"},
     Unsupported{"input_embeds", "prompts are text or tokens"},
+    Unsupported{"positional_embed_overrides", "prompts are text or tokens"},
+    Unsupported{"multi_item_delimiter_indices", kNoScores},
+    Unsupported{"token_indices_to_pool", kNoScores},
     Unsupported{"truncate_prompt_tokens", "a prompt is taken as a whole or refused"},
     Unsupported{"kv_transfer_params", kOneEngine},
+    Unsupported{"ec_transfer_params", kOneEngine},
     Unsupported{"bootstrap_host", kOneEngine},
+    Unsupported{"bootstrap_port", kOneEngine},
     Unsupported{"bootstrap_room", kOneEngine},
+    Unsupported{"bootstrap_pair_key", kOneEngine},
+    Unsupported{"decode_tp_size", kOneEngine},
+    Unsupported{"disagg_prefill_dp_rank", kOneEngine},
     Unsupported{"functions", "tools are their later form"},
     Unsupported{"function_call", "tool_choice is its later form"},
     Unsupported{"image_data", kTextAlone},
@@ -60,6 +75,7 @@ constexpr std::array kUnsupported{
     Unsupported{"audio_data", kTextAlone},
     Unsupported{"audio", kTextAlone},
     Unsupported{"web_search_options", "nothing is searched"},
+    Unsupported{"moderation", "nothing is moderated"},
     Unsupported{"background", "an answer is told as it comes, and not kept"},
     Unsupported{"return_hidden_states", kNotKept},
     Unsupported{"return_routed_experts", kNotKept},
@@ -68,8 +84,42 @@ constexpr std::array kUnsupported{
     Unsupported{"return_entropy", "entropies are not computed"},
     Unsupported{"return_flat_raw_top_logprobs", kLists},
     Unsupported{"return_flat_raw_top_logprobs_b64", kLists},
+    Unsupported{"return_flat_raw_output_top_logprobs", kLists},
+    Unsupported{"flat_logprobs", kLists},
+    Unsupported{"prompt_logprob_token_ids", "prompt_logprobs are of the most probable tokens"},
+    Unsupported{"return_cached_tokens_details", "cached_tokens is one number"},
+    Unsupported{"return_spec_tokens_details", "there is no speculative decoding"},
+    Unsupported{"return_input_ids_in_sglext", "return_prompt_token_ids shows them"},
+    Unsupported{"return_output_ids_in_sglext", "return_token_ids shows them"},
     Unsupported{"sampling_logprobs_mode", "logprobs_mode says which distribution they come from"},
 };
+
+// What read_sampling() takes, and what routes take beside it.
+constexpr auto kSampling = std::to_array<std::string_view>(
+    {"max_new_tokens",
+     "max_tokens",
+     "min_new_tokens",
+     "min_tokens",
+     "temperature",
+     "top_p",
+     "top_k",
+     "min_p",
+     "frequency_penalty",
+     "presence_penalty",
+     "repetition_penalty",
+     "stop",
+     "stop_token_ids",
+     "ignore_eos",
+     "no_stop_trim",
+     "skip_special_tokens",
+     "spaces_between_special_tokens",
+     "logit_bias",
+     "allowed_token_ids",
+     "bad_words",
+     "n",
+     "seed",
+     "sampling_seed"}
+);
 
 constexpr double kGreedyBelow = 1e-6;  // both engines take what is less for 0
 
@@ -86,6 +136,34 @@ void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) 
             return fields.fail("logit_bias", kAccepted);
         bias[id] = *number;
     }
+}
+
+// Fields of which one value, and not nothing, is what the engine does.
+void refuse_other_values(FieldReader& fields) {
+    const auto refuse_unless = [&](std::string_view name, std::string_view why, auto is_accepted) {
+        const Json* given = fields.find(name);
+        if (given != nullptr && !is_accepted(*given)) fields.refuse(name, why);
+    };
+    refuse_unless("modalities", kTextAlone, [](const Json& value) {
+        return asks_for_nothing(value) ||
+               (value.is_array() &&
+                std::ranges::all_of(value, [](const Json& m) { return m == "text"; }));
+    });
+    refuse_unless("response_format", kNoGrammars, [](const Json& value) {
+        return value.is_object() && value.value("type", Json()) == "text";
+    });
+    refuse_unless("verbosity", "it is not the model's to know; medium is", [](const Json& value) {
+        return value == "medium";
+    });
+    refuse_unless("include_reasoning", kNoThinking, [](const Json& value) {
+        return value == true;
+    });
+    refuse_unless("beam_width", kNoBeams, [](const Json& value) { return value == 1; });
+    refuse_unless(
+        "prompt_logprob_start",
+        "prompt_logprobs are of all its tokens",
+        [](const Json& value) { return value == 0; }
+    );
 }
 
 }  // namespace
@@ -157,10 +235,10 @@ void read_sampling(FieldReader& fields, messages::SamplingParams& params) {
     fields.read("bad_words", params.bad_words);
 }
 
-void refuse_bans(FieldReader& fields) {
-    for (const std::string_view name : {"allowed_token_ids", "bad_words"}) {
+void refuse_sampling(FieldReader& fields) {
+    for (const std::string_view name : kSampling) {
         const Json* given = fields.find(name);
-        if (given != nullptr && !asks_for_nothing(*given))
+        if (given != nullptr && (given->is_boolean() || !asks_for_nothing(*given)))
             fields.refuse(name, "its place is in sampling_params");
     }
 }
@@ -170,12 +248,7 @@ void refuse_unsupported(FieldReader& fields) {
         const Json* given = fields.find(entry.name);
         if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(entry.name, entry.why);
     }
-    const Json* modalities = fields.find("modalities");
-    if (modalities == nullptr || asks_for_nothing(*modalities)) return;
-    const bool is_text =
-        modalities->is_array() &&
-        std::ranges::all_of(*modalities, [](const Json& m) { return m == "text"; });
-    if (!is_text) fields.refuse("modalities", kTextAlone);
+    refuse_other_values(fields);
 }
 
 }  // namespace pitstop::http

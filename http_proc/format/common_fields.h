@@ -18,9 +18,9 @@ void read_kv_tolerance(FieldReader& fields, messages::Generate& request);
 // Reads the sampling parameters that have one name in every dialect.
 void read_sampling(FieldReader& fields, messages::SamplingParams& params);
 
-// Refuses by name what read_sampling() takes of bans where it is not read: beside the object of
-// sampling parameters. There it would be dropped in silence.
-void refuse_bans(FieldReader& fields);
+// Refuses by name what read_sampling() takes where it is not read: beside the object of sampling
+// parameters. There it would be dropped in silence.
+void refuse_sampling(FieldReader& fields);
 
 // Reads what decides when, where and on what a request runs: `priority` (larger first), the replica
 // (`routed_dp_rank`, `data_parallel_rank`), `kv_tolerance` and `kv_max_lag`.

@@ -75,10 +75,6 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     options.replica = placed.replica;
     options.kv_tolerance = placed.kv_tolerance;
     options.kv_max_lag = placed.kv_max_lag;
-    if (const Json* given = fields.find("response_format"); given != nullptr) {
-        if (!given->is_object() || given->value("type", Json()) != "text")
-            fields.refuse("response_format", "there are no grammars");
-    }
     const Json* stream_options = fields.find("stream_options");
     if (stream_options == nullptr) return;
     if (!stream_options->is_object()) return fields.fail("stream_options", "an object");

@@ -344,9 +344,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
     FieldReader fields(json);
     refuse_unsupported(fields);
-    refuse_bans(fields);
-    if (const Json* id = fields.find("session_id"); id != nullptr && *id != "")
-        fields.refuse("session_id", "there are no sessions");
+    refuse_sampling(fields);
     if (fields.error()) return *fields.error();
 
     SglangGenerate call;

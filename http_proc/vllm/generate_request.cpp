@@ -34,7 +34,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     if (fields.error()) return *fields.error();
 
     // The top has what is about the answer, sampling_params what is about the tokens.
-    refuse_bans(fields);
+    refuse_sampling(fields);
     read_openai_options(fields, options);
     options.priority = -options.priority;  // vLLM's lower is first
     options.sampling = {};

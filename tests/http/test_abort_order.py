@@ -131,18 +131,21 @@ def test_an_abort_reaches_what_the_tree_has_read_of_another_front_end(tree, http
         assert end_of(request.read()) == "abort", body
 
 
+ALL_OF_IT = {"max_tokens": LONG, "ignore_eos": True}
+
+
 @pytest.mark.parametrize(
     "path, fields",
     (
-        ("/v1/completions", {"prompt": "Once", "return_token_ids": True}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once"}]}),
-        ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": {"max_tokens": LONG, "ignore_eos": True}}),
+        ("/v1/completions", {"prompt": "Once", "return_token_ids": True, **ALL_OF_IT}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once"}], **ALL_OF_IT}),
+        ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": ALL_OF_IT}),
     ),
 )
 def test_an_answer_is_aborted_by_its_name_from_the_moment_it_was_read(tree, http, path, fields):
     request, aborts = Line(http), Line(http)
     with frozen(tree, DOORS):
-        request.send(path, {"request_id": "named", "max_tokens": LONG, "ignore_eos": True, **fields})
+        request.send(path, {"request_id": "named", **fields})
         was_read(http)
         aborts.send("/abort_requests", {"request_ids": ["named"]})
         was_read(http)

@@ -192,6 +192,31 @@ ABSENT = {
     "web_search_options": {"search_context_size": "low"},
     "audio": {"voice": "alloy", "format": "wav"},
     "modalities": ["text", "audio"],
+    "response_format": {"type": "json_object"},
+    "verbosity": "low",
+    "include_reasoning": False,
+    "moderation": {"model": "m"},
+    "watermark": {"key": 1},
+    "watermarking": True,
+    "beam_width": 2,
+    "trace_decode_token_ids": [5, 6],
+    "flat_logprobs": True,
+    "prompt_logprob_token_ids": [5],
+    "prompt_logprob_start": 3,
+    "return_flat_raw_output_top_logprobs": True,
+    "return_cached_tokens_details": True,
+    "return_spec_tokens_details": True,
+    "return_input_ids_in_sglext": True,
+    "return_output_ids_in_sglext": True,
+    "lora_id": "a",
+    "positional_embed_overrides": [[1]],
+    "multi_item_delimiter_indices": [1],
+    "token_indices_to_pool": [1],
+    "ec_transfer_params": {"do_remote_encode": True},
+    "bootstrap_port": 8998,
+    "bootstrap_pair_key": "a",
+    "decode_tp_size": 2,
+    "disagg_prefill_dp_rank": 1,
 }
 
 
@@ -228,8 +253,26 @@ def test_agents_requests_run_on_the_replica_they_name(http, admin, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_asks_for_text_alone_is_taken(http, path):
-    assert http.post(path, body_of(path, modalities=["text"], background=False)).status == 200
+def test_what_asks_for_what_is_done_anyhow_is_taken(http, path):
+    for fields in (
+        {"modalities": ["text"], "background": False, "response_format": {"type": "text"}},
+        {"verbosity": "medium", "include_reasoning": True, "separate_reasoning": True},
+        {"session_id": "a conversation", "cache_salt": "a", "extra_key": "b", "routing_key": "c"},
+    ):
+        assert http.post(path, body_of(path, **fields)).status == 200, fields
+
+
+@pytest.mark.parametrize("path", ("/generate", "/inference/v1/generate"))
+@pytest.mark.parametrize(
+    "name, value",
+    [("temperature", 0.5), ("top_p", 0.5), ("n", 2), ("seed", 1), ("max_tokens", 5), ("max_new_tokens", 5),
+     ("stop", "a"), ("logit_bias", {"5": 1}), ("skip_special_tokens", False), ("bad_words", ["a"])],
+)  # fmt: skip
+def test_sampling_parameters_beside_their_object_are_refused_by_name(http, path, name, value):
+    """Both engines drop them in silence, and sample otherwise than the caller believes."""
+    refused = http.post(path, {**body_of(path), name: value})
+    assert refused.status == 400 and name in refused.message and "sampling_params" in refused.message, refused
+    assert http.post(path, {**body_of(path), name: None}).status == 200
 
 
 @pytest.mark.parametrize("path", PATHS)

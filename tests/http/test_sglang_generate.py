@@ -264,7 +264,7 @@ def test_what_is_refused_says_why_in_both_shapes(http, name):
 def test_unknown_members_and_odd_types_are_taken_as_sglang_takes_them(http):
     answer = http.post(
         "/generate",
-        {"text": PROMPT, "max_new_tokens": 99, "stream": "false", "no_such": 1,
+        {"text": PROMPT, "stream": "false", "no_such": 1,
          "sampling_params": {"max_new_tokens": "2", "temperature": "0", "top_p": None}},
     )  # fmt: skip
     assert answer.status == 200 and answer.json["meta_info"]["completion_tokens"] == 2

@@ -77,7 +77,7 @@ TEST(OpenAiRequest, HasOpenAisDefaults) {
 
 TEST(VllmRequest, KeepsTheTwoLevelsApart) {
     const auto call = parse_vllm_generate(
-        R"({"token_ids": [1], "priority": 3, "temperature": 0.1,
+        R"({"token_ids": [1], "priority": 3,
             "sampling_params": {"temperature": 0.5, "max_tokens": 2, "logprobs": 0, "n": 2}})"
     );
     ASSERT_TRUE(call) << call.error().message;
@@ -87,6 +87,11 @@ TEST(VllmRequest, KeepsTheTwoLevelsApart) {
     EXPECT_EQ(call->logprobs, 0);
     EXPECT_EQ(call->options.priority, -3);  // vLLM's lower is first
     EXPECT_FALSE(parse_vllm_generate(R"({"token_ids": [], "sampling_params": {}})"));
+    const auto beside = parse_vllm_generate(
+        R"({"token_ids": [1], "temperature": 0.1, "sampling_params": {"max_tokens": 2}})"
+    );
+    ASSERT_FALSE(beside);
+    EXPECT_NE(beside.error().message.find("temperature"), std::string::npos);
 }
 
 TEST(Requests, AnyDamageIsRefusedOrValid) {
