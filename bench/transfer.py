@@ -4,7 +4,7 @@
     bench/transfer.py --build build/cpu [--gb 1.2] [--tp 1] [--json out.json] [-- flags of push]
 
 Makes a model of that size (and one of 10,000 tensors), starts a tree, pushes, and updates 1 % of it from a
-directory as against all of it, prints a table. Every
+directory as against all of it, and 724 MiB in 16 calls as against one session; prints a table. Every
 push is verified: the sender digests what it sends and declares that with the commit, each worker
 digests what it has written. The best of five counts, as for memcpy: one thread's, between arrays
 of the model's size that were touched before.
@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import struct
 import subprocess
 import sys
@@ -28,7 +29,10 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 import numpy  # noqa: E402  (after the path)
 import pitstop  # noqa: E402
 
+from pitstop.push import WeightPusher  # noqa: E402
+
 NUM_SMALL_TENSORS = 10_000
+NUM_CALLS, CALLS_BYTES = 16, 724 << 20
 
 
 def make_model(directory, hidden, ffn, num_layers, seed):
@@ -235,6 +239,74 @@ def partial(tree, model, num_bytes, results):
     }
 
 
+def calls(options, place, results):
+    """Sixteen calls without a session, of a paused tree, beside one session that brings the same: in turn, in pairs."""
+    model = place / "calls"
+    _, num_bytes = make_model(model, 1024, 3072, round(CALLS_BYTES / 27.3e6), seed=3)
+    arrays = list(load(model).items())
+    per_call = -(-len(arrays) // NUM_CALLS)
+    groups = [dict(arrays[i : i + per_call]) for i in range(0, len(arrays), per_call)]
+    with Tree(options.build, model, place, "--tp", options.tp) as tree:
+        with pitstop.Client(str(tree.run_dir)) as client:
+            pusher = WeightPusher(client)
+
+            def timed(update):
+                before = client.status()["replicas"][0]["epoch"]
+                begin = time.perf_counter()
+                client.pause("in_place")
+                replies = update()
+                client.continue_generation(timeout=600)
+                taken = time.perf_counter() - begin
+                moved = sum(rank["bytes"] for rank in replies[-1]["replicas"][0]["ranks"])
+                after = client.status()["replicas"][0]
+                return taken, moved, after["epoch"] - before, after["digest"]
+
+            def by_calls():
+                return [pusher.push(group, partial=True, session=False) for group in groups]
+
+            def by_session():
+                session = client.begin_update(timeout=60)["session"]
+                for group in groups:
+                    pusher.push_bucket(group, session)
+                return [client.commit_weights(session=session)]
+
+            def by_push():
+                return [pusher.push(dict(arrays), digests=False)]
+
+            rounds = []
+            for turn in range(options.pairs):
+                order = (by_calls, by_session, by_push)
+                found = {update: timed(update) for update in (order if turn % 2 == 0 else order[::-1])}
+                rounds.append([found[update] for update in order])
+    assert len({of_way[3] for each in rounds for of_way in each}) == 1, "digests differ"
+    assert all(of_way[2] == 1 for each in rounds for of_way in each), "more than one commit"
+    best = [min(each[way][0] for each in rounds) for way in range(3)]
+    results[f"{len(groups)} calls under a pause"] = {
+        "model_bytes": num_bytes,
+        "calls_s": best[0],
+        "one session of as many_s": best[1],
+        "one push_s": best[2],
+        "ratio to the session": best[0] / best[1],
+        "ratio, median of pairs": statistics.median(each[0][0] / each[1][0] for each in rounds),
+        "ratio to one push": best[0] / best[2],
+        "pairs": len(rounds),
+        "bytes written, of the model's": max(each[0][1] for each in rounds) / num_bytes,
+        "commits": 1,
+    }
+
+
+def load(model):
+    """{name: bfloat16 as uint16}, mapped."""
+    with open(model / "model.safetensors", "rb") as file:
+        (header_len,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_len))
+    data = numpy.memmap(model / "model.safetensors", numpy.uint8, "r", 8 + header_len)
+    return {
+        name: data[slice(*entry["data_offsets"])].view(numpy.uint16).reshape(entry["shape"])
+        for name, entry in header.items()
+    }
+
+
 def small(options, place, results):
     model = place / "small"
     shapes, num_bytes = make_model(model, 16, 16, NUM_SMALL_TENSORS // 11, seed=2)
@@ -275,6 +347,7 @@ def main():
     parser.add_argument("--gb", type=float, default=1.2, help="bytes of the large model / 1e9")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--no-small", action="store_true", help="the large model alone")
+    parser.add_argument("--pairs", type=int, default=8, help="of calls and sessions")
     parser.add_argument("--json", type=pathlib.Path, help="write the numbers here, too")
     parser.add_argument("flags", nargs="*", help="of launch/pitstop push, after --")
     options = parser.parse_args()
@@ -284,6 +357,7 @@ def main():
         large(options, pathlib.Path(place) / "a", results)
         if not options.no_small:
             small(options, pathlib.Path(place) / "b", results)
+        calls(options, pathlib.Path(place) / "c", results)
     for name, value in results.items():
         if isinstance(value, dict):
             print(name)

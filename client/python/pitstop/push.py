@@ -163,6 +163,17 @@ class WeightPusher:
             raise
         return self._client.commit_weights(session=number, timeout=timeout)
 
+    def push_bucket(self, tensors: Tensors, session: int, timeout: float = 600.0) -> dict[str, Any]:
+        """Some tensors of a session that the caller has begun, and commits."""
+        devices = self._devices()
+        return self._push_buckets(
+            devices,
+            lendable(tensors, devices),
+            None,
+            timeout,
+            lambda source: self._client.update_bucket(source, session=session, timeout=timeout),
+        )
+
     def stage(
         self,
         tensors: Tensors,
