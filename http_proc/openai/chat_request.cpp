@@ -124,6 +124,10 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     OpenAiOptions& options = call.options;
     read_openai_options(fields, options);
     fields.read("max_completion_tokens", options.sampling.max_new_tokens);
+    const bool has_later_name = fields.has("max_completion_tokens");
+    check_lengths(
+        fields, has_later_name ? "max_completion_tokens" : "max_tokens", options.sampling
+    );
     fields.read("logprobs", call.has_logprobs);
     fields.read("top_logprobs", call.top_logprobs);
     bool adds_special = false;

@@ -40,6 +40,8 @@ void read_prompts(FieldReader& fields, std::vector<OpenAiPrompt>& prompts) {
     const auto add = [&](const Json& value) {
         auto prompt = prompt_of(value);
         if (!prompt) return fields.fail("prompt", kAccepted);
+        const bool is_empty = prompt->text ? prompt->text->empty() : prompt->ids->empty();
+        if (is_empty) return fields.fail("prompt", "at least one token, of each prompt");
         prompts.push_back(*std::move(prompt));
     };
     if (!is_list) return add(*given);
@@ -70,6 +72,7 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     std::int64_t best_of = options.n;
     fields.read("best_of", best_of);
     if (best_of != options.n) fields.refuse("best_of", "every sample is returned");
+    check_lengths(fields, "max_tokens", options.sampling);
     check_top_logprobs(fields, "logprobs", call.logprobs);
     if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");

@@ -21,6 +21,16 @@ void check_top_logprobs(
     fields.fail(name, fmt::format("[0, {}], or -1: all", messages::kTopLogprobsMax));
 }
 
+void check_lengths(
+    FieldReader& fields, std::string_view longest, const messages::SamplingParams& params
+) {
+    constexpr std::string_view kAccepted = "0 or more";
+    if (params.max_new_tokens.value_or(0) < 0) fields.fail(longest, kAccepted);
+    if (params.min_new_tokens < 0) fields.fail("min_tokens", kAccepted);
+    if (params.max_new_tokens && params.min_new_tokens > *params.max_new_tokens)
+        fields.fail("min_tokens", fmt::format("up to {}, {}", longest, *params.max_new_tokens));
+}
+
 messages::Generate OpenAiOptions::request() const {
     messages::Generate request;
     request.sampling = sampling;

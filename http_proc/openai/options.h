@@ -42,6 +42,12 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options);
 // where there is no max_tokens.
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options);
 
+// Checks how many tokens are asked for, by the caller's names: `longest` is the one of at most how
+// many. messages::invalid() has the engine's.
+void check_lengths(
+    FieldReader& fields, std::string_view longest, const messages::SamplingParams& params
+);
+
 // Checks that a number of top logprobs is one, of those that `accepted` names, or kAllLogprobs.
 inline constexpr std::int64_t kAllLogprobs = -1;  // vLLM's word for the whole vocabulary
 void check_top_logprobs(

@@ -46,6 +46,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     read_logprobs_mode(sampling, options.logprobs_mode);
     bool detokenizes = true;
     sampling.read("detokenize", detokenizes);
+    check_lengths(sampling, "max_tokens", options.sampling);
     if (!sampling.error()) check_top_logprobs(sampling, "logprobs", call.logprobs);
     if (sampling.error()) return *sampling.error();
     read_output_mode(fields, call);

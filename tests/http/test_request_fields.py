@@ -308,6 +308,25 @@ def test_what_would_change_the_prompt_or_the_answer_is_refused_by_name(http, pat
     assert http.post(path, {"max_tokens": 1, **taken}).status == 200
 
 
+@pytest.mark.parametrize(
+    "path, name, wrong",
+    (
+        ("/v1/completions", "max_tokens", {"max_tokens": -1}),
+        ("/v1/completions", "min_tokens", {"max_tokens": 2, "min_tokens": 3}),
+        ("/v1/completions", "prompt", {"prompt": ""}),
+        ("/v1/completions", "prompt", {"prompt": [[5], []]}),
+        ("/v1/chat/completions", "max_completion_tokens", {"max_completion_tokens": -1}),
+        ("/v1/chat/completions", "min_tokens", {"min_tokens": -1}),
+        ("/inference/v1/generate", "max_tokens", {"sampling_params": {"max_tokens": -1}}),
+        ("/v1/responses", "max_output_tokens", {"max_output_tokens": -1}),
+        ("/v1/messages", "max_tokens", {"max_tokens": -1}),
+    ),
+)
+def test_what_is_wrong_has_the_name_that_the_caller_gave_it(http, path, name, wrong):
+    refused = http.post(path, {**(AGENTS_BODIES.get(path) or body_of(path)), **wrong})
+    assert refused.status == 400 and name in refused.message and "new_tokens" not in refused.message, refused
+
+
 @pytest.mark.parametrize("path", ("/v1/tokenize", "/v1/detokenize"))
 def test_tokenizing_has_its_other_name(http, path):
     body = {"prompt": "Once"} if path == "/v1/tokenize" else {"tokens": [5]}
