@@ -147,12 +147,7 @@ Result<UpdateWaterfall> update_from_disk(Client& client, const std::string& path
     }
     return UpdateWaterfall{
         .call_s = seconds_since(begin),
-        .total_s = reply.total_s,
-        .receive_s = reply.receive_s,
-        .verify_s = reply.verify_s,
-        .vote_s = reply.vote_s,
-        .pause_s = reply.pause_s,
-        .commit_s = reply.commit_s,
+        .seconds = reply.seconds,
         .bytes = static_cast<double>(reply.bytes),
     };
 }

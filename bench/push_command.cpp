@@ -63,15 +63,14 @@ Result<UpdateWaterfall> run_push(const PushCommand& command) {
     if (!report.is_object() || !report.contains("reply") || !report.contains("filled"))
         return make_error(ErrorCode::kMalformed, "the push says: {}", output);
     const auto& reply = report["reply"];
-    const auto& filled = report["filled"];
+    messages::UpdateSeconds seconds;
+    seconds.fields_in([&](const char* name, double& value, const char* /*about*/) {
+        value = reply[name];
+    });
+    seconds.total_s = report["total_s"];  // with the opening and the sending
     return UpdateWaterfall{
         .call_s = call.count(),
-        .total_s = report["total_s"],
-        .receive_s = filled["receive_s"],
-        .verify_s = filled["verify_s"],
-        .vote_s = reply["vote_s"],
-        .pause_s = reply["pause_s"],
-        .commit_s = reply["commit_s"],
+        .seconds = seconds,
         .bytes = report["bytes"],
     };
 }

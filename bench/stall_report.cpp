@@ -10,9 +10,9 @@
 namespace pitstop::bench {
 namespace {
 
-double largest(const std::vector<UpdateWaterfall>& updates, double UpdateWaterfall::*member) {
+double largest_pause(const std::vector<UpdateWaterfall>& updates) {
     double found = 0;
-    for (const UpdateWaterfall& update : updates) found = std::max(found, update.*member);
+    for (const UpdateWaterfall& update : updates) found = std::max(found, update.seconds.pause_s);
     return found;
 }
 
@@ -27,14 +27,13 @@ Json json_of(const std::vector<UpdateWaterfall>& updates) {
     for (const UpdateWaterfall& u : updates) {
         list.push_back({
             {"call_s", u.call_s},
-            {"total_s", u.total_s},
-            {"receive_s", u.receive_s},
-            {"verify_s", u.verify_s},
-            {"vote_s", u.vote_s},
-            {"pause_s", u.pause_s},
-            {"commit_s", u.commit_s},
             {"bytes", u.bytes},
         });
+        messages::UpdateSeconds(u.seconds).fields_in(
+            [&](const char* name, double value, const char* /*about*/) {
+                list.back()[name] = value;
+            }
+        );
     }
     return list;
 }
@@ -53,23 +52,18 @@ std::vector<Target> targets_of(const StallReport& r) {
         );
     }
     if (!r.updates.empty()) {
-        targets.push_back(
-            {"pause of an update",
-             largest(r.updates, &UpdateWaterfall::pause_s) * 1e3,
-             2,
-             true,
-             "ms"}
-        );
+        targets.push_back({"pause of an update", largest_pause(r.updates) * 1e3, 2, true, "ms"});
     }
     if (!r.idle_updates.empty() && r.copy_rate > 0) {
-        const double rate =
-            median_of(r.idle_updates, [](const auto& u) { return u.bytes / u.receive_s; });
+        const double rate = median_of(r.idle_updates, [](const auto& u) {
+            return u.bytes / u.seconds.stage.receive_s;
+        });
         targets.push_back({"staging rate / memcpy rate", rate / r.copy_rate, 0.6, false});
         // The digest's share counts what is digested where it is, and what digesting adds to
         // copying.
         const double on_the_way = std::max(0.0, r.digested_copy_s - r.copy_s);
         const double share = median_of(r.idle_updates, [&](const auto& u) {
-            return (u.verify_s + on_the_way) / u.total_s;
+            return (u.seconds.stage.verify_s + on_the_way) / u.seconds.total_s;
         });
         targets.push_back({"digest's share of an update", share, 0.1});
     }
@@ -120,15 +114,20 @@ void add_waterfalls(
 ) {
     for (const UpdateWaterfall& u : updates) {
         lines.add(
-            "  {:<20}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.3f}{:>9.4f}{:>9.4f}{:>9.2f}",
+            "  "
+            "{:<16}{:>8.3f}{:>8.3f}{:>8.3f}{:>8.3f}{:>8.3f}{:>8.3f}{:>8.3f}{:>8.4f}{:>8.4f}{:>7."
+            "2f}",
             name,
-            u.total_s,
-            u.receive_s,
-            u.verify_s,
-            u.vote_s,
-            u.pause_s,
-            u.commit_s,
-            u.bytes / u.receive_s / 1e9
+            u.seconds.total_s,
+            u.seconds.stage.open_s,
+            u.seconds.stage.wait_s,
+            u.seconds.stage.receive_s,
+            u.seconds.stage.verify_s,
+            u.seconds.stage.rest_s,
+            u.seconds.vote_s,
+            u.seconds.pause_s,
+            u.seconds.commit_s,
+            u.bytes / u.seconds.stage.receive_s / 1e9
         );
     }
 }
@@ -174,11 +173,14 @@ std::string stall_table(const StallReport& r) {
     lines.add_summary(fmt::format("status during a pass of {:.1f} s", r.long_pass_s), r.status_ms);
     lines.add("");
     lines.add(
-        "  {:<20}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+        "  {:<16}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>7}",
         "update, seconds",
         "total",
+        "open",
+        "wait",
         "receive",
         "verify",
+        "rest",
         "vote",
         "pause",
         "commit",

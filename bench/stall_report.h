@@ -3,6 +3,7 @@
 
 #include "bench/json_report.h"
 #include "bench/percentiles.h"
+#include "messages/update_seconds.h"
 
 #include <cstdint>
 #include <string>
@@ -13,12 +14,7 @@ namespace pitstop::bench {
 // Holds one update as the tree reported it.
 struct UpdateWaterfall {
     double call_s = 0;  // as the caller saw it
-    double total_s = 0;
-    double receive_s = 0;
-    double verify_s = 0;
-    double vote_s = 0;
-    double pause_s = 0;
-    double commit_s = 0;
+    messages::UpdateSeconds seconds{};
     double bytes = 0;
 };
 

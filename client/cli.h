@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "messages/update_seconds.h"
 
 #include <optional>
 #include <string>
@@ -17,6 +18,10 @@ int cli_keygen(int argc, char** argv);
 // Runs pause, continue, abort, flush, update, stage, commit, drop, rollback, digests; nothing: no
 // such command.
 std::optional<int> cli_control(std::string_view command, int argc, char** argv);
+
+// Returns a rank's seconds of staging as words, those that took some: "receive 0.310 s, rest 0.020
+// s".
+[[nodiscard]] std::string text_of(const messages::StageSeconds& seconds);
 
 // Prints "pitstop_cli: <code>: <message>" and returns 1.
 int cli_fail(const Error& error);

@@ -178,15 +178,13 @@ void print_update(const messages::UpdateReply& reply) {
         reply.digest
     );
     fmt::print(
-        "  {:.1f} MiB; receive {:.3f} s, verify {:.3f} s, vote {:.3f} ms, pause {:.3f} ms, commit "
-        "{:.3f} ms; {:.3f} s in all\n",
+        "  {:.1f} MiB; {}, vote {:.3f} ms, pause {:.3f} ms, commit {:.3f} ms; {:.3f} s in all\n",
         static_cast<double>(reply.bytes) / (1 << 20),
-        reply.receive_s,
-        reply.verify_s,
-        reply.vote_s * 1000,
-        reply.pause_s * 1000,
-        reply.commit_s * 1000,
-        reply.total_s
+        text_of(reply.seconds.stage),
+        reply.seconds.vote_s * 1000,
+        reply.seconds.pause_s * 1000,
+        reply.seconds.commit_s * 1000,
+        reply.seconds.total_s
     );
     for (const messages::ReplicaOutcome& replica : reply.replicas) {
         fmt::print(

@@ -12,6 +12,18 @@ int cli_fail(const Error& error) {
     return 1;
 }
 
+std::string text_of(const messages::StageSeconds& seconds) {
+    std::string text;
+    messages::StageSeconds(seconds).fields_in(
+        [&](std::string_view name, double value, std::string_view /*about*/) {
+            name.remove_suffix(std::string_view("_s").size());
+            if (value <= 0 && name != "receive") return;
+            text += fmt::format("{}{} {:.3f} s", text.empty() ? "" : ", ", name, value);
+        }
+    );
+    return text;
+}
+
 namespace {
 
 int usage(std::FILE* out, int exit_code) {

@@ -110,29 +110,24 @@ void print_report(const PushReport& report) {
         mib / std::max(report.push_s, 1e-9)
     );
     fmt::print(
-        "  here: fill {:.3f} s, wait {:.3f} s; there: receive {:.3f} s, verify {:.3f} s, vote "
-        "{:.3f} "
-        "ms, pause {:.3f} ms, commit {:.3f} ms; {:.3f} s in all\n",
+        "  here: fill {:.3f} s, wait {:.3f} s; there: {}, vote {:.3f} ms, pause {:.3f} ms, commit "
+        "{:.3f} ms; {:.3f} s in all\n",
         report.fill_s,
         report.wait_s,
-        report.filled.receive_s,
-        report.filled.verify_s,
-        report.reply.vote_s * 1000,
-        report.reply.pause_s * 1000,
-        report.reply.commit_s * 1000,
+        text_of(report.reply.seconds.stage),
+        report.reply.seconds.vote_s * 1000,
+        report.reply.seconds.pause_s * 1000,
+        report.reply.seconds.commit_s * 1000,
         report.total_s
     );
     for (const messages::ReplicaOutcome& replica : report.reply.replicas) {
         for (const messages::RankOutcome& rank : replica.ranks) {
             fmt::print(
-                "  replica {} rank {}: {:.1f} MiB, receive {:.3f} s, verify {:.3f} s, commit "
-                "{:.3f} "
-                "ms\n",
+                "  replica {} rank {}: {:.1f} MiB, {}, commit {:.3f} ms\n",
                 raw(replica.replica),
                 raw(rank.rank),
                 static_cast<double>(rank.bytes) / (1 << 20),
-                rank.receive_s,
-                rank.verify_s,
+                text_of(rank.stage),
                 rank.commit_s * 1000
             );
         }

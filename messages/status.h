@@ -5,6 +5,7 @@
 #include "messages/fields.h"
 #include "messages/generation.h"
 #include "messages/memory.h"
+#include "messages/update_seconds.h"
 #include "messages/verdict.h"
 
 #include <cstdint>
@@ -201,12 +202,7 @@ struct UpdateRecord {
     std::string digest{};
     double age_s = 0;
     std::int64_t bytes = 0;
-    double receive_s = 0;
-    double verify_s = 0;
-    double vote_s = 0;
-    double pause_s = 0;
-    double commit_s = 0;
-    double total_s = 0;
+    UpdateSeconds seconds{};
 
     template <class F>
     void fields(F&& f) {
@@ -218,12 +214,7 @@ struct UpdateRecord {
         f("digest", digest, "its digest");
         f("age_s", age_s, "seconds since the answer");
         f("bytes", bytes, "bytes written, all ranks");
-        f("receive_s", receive_s, "seconds");
-        f("verify_s", verify_s, "seconds");
-        f("vote_s", vote_s, "seconds");
-        f("pause_s", pause_s, "seconds");
-        f("commit_s", commit_s, "seconds");
-        f("total_s", total_s, "seconds");
+        seconds.fields_in(f);
     }
     friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
 };

@@ -24,6 +24,7 @@
 #include "messages/control_call.h"
 #include "messages/fields.h"
 #include "messages/update_phase.h"
+#include "messages/update_seconds.h"
 #include "messages/verdict.h"
 #include "messages/weight_source.h"
 
@@ -249,8 +250,7 @@ struct RankOutcome {
     std::int64_t tensors = 0;
     std::vector<std::string> missing{};
     std::int64_t num_missing = 0;
-    double receive_s = 0;
-    double verify_s = 0;
+    StageSeconds stage{};
     double commit_s = 0;
 
     template <class F>
@@ -267,8 +267,7 @@ struct RankOutcome {
         f("tensors", tensors, "tensors that arrived");
         f("missing", missing, "a complete session: tensors that are still to come, the first 16");
         f("num_missing", num_missing, "how many they are");
-        f("receive_s", receive_s, "seconds of receiving");
-        f("verify_s", verify_s, "seconds of checking and digesting");
+        stage.fields_in(f);
         f("commit_s", commit_s, "seconds of the swap");
     }
     friend bool operator==(const RankOutcome&, const RankOutcome&) = default;
@@ -324,12 +323,7 @@ struct UpdateReply {
     std::string label{};
     std::string digest{};
     std::int64_t bytes = 0;
-    double receive_s = 0;
-    double verify_s = 0;
-    double vote_s = 0;
-    double pause_s = 0;
-    double commit_s = 0;
-    double total_s = 0;
+    UpdateSeconds seconds{};
     std::vector<ReplicaOutcome> replicas{};
 
     template <class F>
@@ -354,12 +348,7 @@ struct UpdateReply {
         f("label", label, "its label");
         f("digest", digest, "its digest: of the resident weights");
         f("bytes", bytes, "bytes written, all ranks");
-        f("receive_s", receive_s, "the slowest rank's seconds of receiving");
-        f("verify_s", verify_s, "the slowest rank's seconds of checking and digesting");
-        f("vote_s", vote_s, "from the last rank prepared to the commit order");
-        f("pause_s", pause_s, "the longest replica's seconds without a step");
-        f("commit_s", commit_s, "the slowest replica's commit");
-        f("total_s", total_s, "from the call to this answer");
+        seconds.fields_in(f);
         f("replicas", replicas, "every rank's outcome");
     }
 };

@@ -323,12 +323,7 @@ void Admin::record(TimePoint now, std::string_view what, const messages::UpdateR
           .label = reply.label,
           .digest = reply.digest,
           .bytes = reply.bytes,
-          .receive_s = reply.receive_s,
-          .verify_s = reply.verify_s,
-          .vote_s = reply.vote_s,
-          .pause_s = reply.pause_s,
-          .commit_s = reply.commit_s,
-          .total_s = reply.total_s}}
+          .seconds = reply.seconds}}
     );
     if (past_updates_.size() > kUpdatesShown) past_updates_.pop_front();
 }

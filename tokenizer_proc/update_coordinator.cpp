@@ -206,6 +206,7 @@ void UpdateCoordinator::handle(
 
 void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
     Job& job = job_.emplace(static_cast<std::size_t>(num_replicas_));
+    job.begun = now;
     job.id = std::exchange(
         next_id_, static_cast<messages::UpdateId>(static_cast<std::uint64_t>(next_id_) + 1)
     );

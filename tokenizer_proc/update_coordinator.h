@@ -150,12 +150,13 @@ class UpdateCoordinator {
         messages::UpdateSpec spec{};
         Epoch new_epoch{};
         std::optional<Caller> caller{};  // nobody waits while a stage is held
-        TimePoint started{};
-        TimePoint deadline{};          // of the phase
-        TimePoint caller_deadline{};   // of who waits for an answer
-        Duration idle_timeout{};       // session
-        std::int64_t num_buckets = 0;  // session: ordered so far
-        bool is_collection = false;    // nobody opened the session
+        TimePoint begun{};               // by its first call
+        TimePoint started{};             // by the call under way
+        TimePoint deadline{};            // of the phase
+        TimePoint caller_deadline{};     // of who waits for an answer
+        Duration idle_timeout{};         // session
+        std::int64_t num_buckets = 0;    // session: ordered so far
+        bool is_collection = false;      // nobody opened the session
         TimePoint collecting_since{};
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};

@@ -81,18 +81,19 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     reply.epoch = is_about_stage ? job.new_epoch : version_.epoch;
     reply.label = is_about_stage ? job.label : version_.label;
     reply.digest = is_about_stage ? job.digest : version_.digest;
+    messages::UpdateSeconds& spent = reply.seconds;
     for (const messages::ReplicaOutcome& replica : job.outcomes) {
         for (const messages::RankOutcome& rank : replica.ranks) {
             reply.bytes += rank.bytes;
-            reply.receive_s = std::max(reply.receive_s, rank.receive_s);
-            reply.verify_s = std::max(reply.verify_s, rank.verify_s);
+            if (rank.stage.sum() > spent.stage.sum()) spent.stage = rank.stage;
         }
-        reply.pause_s = std::max(reply.pause_s, replica.pause_s);
-        reply.commit_s = std::max(reply.commit_s, replica.commit_s);
+        spent.pause_s = std::max(spent.pause_s, replica.pause_s);
+        spent.commit_s = std::max(spent.commit_s, replica.commit_s);
     }
+    if (job.last_prepared > job.begun) spent.stage_s = seconds(job.last_prepared - job.begun);
     if (job.commit_ordered > job.last_prepared)
-        reply.vote_s = seconds(job.commit_ordered - job.last_prepared);
-    reply.total_s = seconds(now - job.started);
+        spent.vote_s = seconds(job.commit_ordered - job.last_prepared);
+    spent.total_s = seconds(now - job.started);
     reply.replicas = job.outcomes;
     out.replies.emplace_back(*std::move(job.caller), std::move(reply));
     job.caller.reset();

@@ -104,7 +104,7 @@ void write_sglang_rest(Writer& out, std::string_view model, const messages::Stat
     );
     if (last == status.updates.rend()) return;
     out.metric("sglang:weight_load_duration_seconds", "gauge", "Of the last update.");
-    out.sample(fmt::format("model_name=\"{}\",source=\"disk\"", model), last->total_s);
+    out.sample(fmt::format("model_name=\"{}\",source=\"disk\"", model), last->seconds.total_s);
 }
 
 void write_vllm_rest(Writer& out, std::string_view model, const messages::StatusReply& status) {
@@ -234,16 +234,11 @@ void write_update(Writer& out, const messages::StatusReply& status) {
     const std::string labels =
         fmt::format("what=\"{}\",ok=\"{}\"", last.what, last.ok ? "true" : "false");
     out.metric("pitstop_update_phase_seconds", "gauge", "The last update's waterfall.");
-    const std::array<std::pair<std::string_view, double>, 6> phases{{
-        {"receive", last.receive_s},
-        {"verify", last.verify_s},
-        {"vote", last.vote_s},
-        {"pause", last.pause_s},
-        {"commit", last.commit_s},
-        {"total", last.total_s},
-    }};
-    for (const auto& [phase, phase_s] : phases)
-        out.sample(fmt::format("{},phase=\"{}\"", labels, phase), phase_s);
+    messages::UpdateSeconds(last.seconds)
+        .fields_in([&](std::string_view name, double seconds, std::string_view /*about*/) {
+            name.remove_suffix(std::string_view("_s").size());
+            out.sample(fmt::format("{},phase=\"{}\"", labels, name), seconds);
+        });
     out.metric("pitstop_update_age_seconds", "gauge", "Since the last update's answer.");
     out.sample(labels, last.age_s);
     out.metric("pitstop_update_bytes", "gauge", "The last update's bytes.");

@@ -1,6 +1,7 @@
 // Serves the status page: one static page at /, and the events it lives on.
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
+#include "http_proc/observe/update_seconds_json.h"
 #include "http_proc/server/errors.h"
 
 #include <nlohmann/json.hpp>
@@ -78,7 +79,7 @@ Json replica_json(const messages::ReplicaStatus& replica) {
 enum class Reader { kAnybody, kMayData };
 
 Json update_json(const messages::UpdateRecord& update, Reader reader) {
-    return {
+    Json json{
         {"what", update.what},
         {"ok", update.ok},
         {"message",
@@ -86,13 +87,9 @@ Json update_json(const messages::UpdateRecord& update, Reader reader) {
         {"epoch", raw(update.epoch)},
         {"label", update.label},
         {"age_s", update.age_s},
-        {"bytes", update.bytes},
-        {"receive_s", update.receive_s},
-        {"verify_s", update.verify_s},
-        {"vote_s", update.vote_s},
-        {"pause_s", update.pause_s},
-        {"commit_s", update.commit_s},
-        {"total_s", update.total_s}};
+        {"bytes", update.bytes}};
+    add_seconds(json, update.seconds);
+    return json;
 }
 
 // It has no path and no reason: this route is open.

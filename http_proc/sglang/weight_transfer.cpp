@@ -7,6 +7,7 @@
 #include "http_proc/format/base64.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
+#include "http_proc/observe/update_seconds_json.h"
 #include "http_proc/server/posts.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
@@ -28,15 +29,13 @@ Json ranks_of(const messages::UpdateReply& reply) {
     Json ranks = Json::array();
     for (const messages::ReplicaOutcome& replica : reply.replicas) {
         for (const messages::RankOutcome& rank : replica.ranks) {
-            ranks.push_back(
-                {{"replica", raw(replica.replica)},
-                 {"rank", raw(rank.rank)},
-                 {"bytes", rank.bytes},
-                 {"tensors", rank.tensors},
-                 {"receive_s", rank.receive_s},
-                 {"verify_s", rank.verify_s},
-                 {"commit_s", rank.commit_s}}
-            );
+            Json& json = ranks.emplace_back(Json{
+                {"replica", raw(replica.replica)},
+                {"rank", raw(rank.rank)},
+                {"bytes", rank.bytes},
+                {"tensors", rank.tensors}});
+            add_seconds(json, rank.stage);
+            json["commit_s"] = rank.commit_s;
         }
     }
     return ranks;
@@ -49,21 +48,15 @@ Response success(
         reply.state != messages::UpdateState::kCollecting)
         message += fmt::format(" Weight version updated to {}.", label);
     if (!reply.verdict.message.empty()) message += " " + reply.verdict.message;
-    return Response::json(
-        200,
-        {{"success", true},
-         {"message", message},
-         {"weight_epoch", raw(reply.epoch)},
-         {"weight_digest", reply.digest},
-         {"bytes", reply.bytes},
-         {"receive_s", reply.receive_s},
-         {"verify_s", reply.verify_s},
-         {"vote_s", reply.vote_s},
-         {"pause_s", reply.pause_s},
-         {"commit_s", reply.commit_s},
-         {"total_s", reply.total_s},
-         {"ranks", ranks_of(reply)}}
-    );
+    Json answer{
+        {"success", true},
+        {"message", message},
+        {"weight_epoch", raw(reply.epoch)},
+        {"weight_digest", reply.digest},
+        {"bytes", reply.bytes}};
+    add_seconds(answer, reply.seconds);
+    answer["ranks"] = ranks_of(reply);
+    return Response::json(200, answer);
 }
 
 // Reads what every update of a trainer's may say.

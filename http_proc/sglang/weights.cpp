@@ -3,6 +3,7 @@
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
+#include "http_proc/observe/update_seconds_json.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
 #include "http_proc/sglang/weight_transfer.h"
@@ -75,21 +76,15 @@ Task<Response> update_from_dir(Exchange& exchange, const nlohmann::json& body) {
     Json num_paused = 0;
     const std::int64_t num_replicas = exchange.tree().hello().replicas;
     if (num_replicas > 1) num_paused = std::vector<int>(static_cast<std::size_t>(num_replicas), 0);
-    co_return Response::json(
-        200,
-        {{"success", true},
-         {"message", message},
-         {"num_paused_requests", num_paused},
-         {"weight_epoch", raw(reply->epoch)},
-         {"weight_digest", reply->digest},
-         {"bytes", reply->bytes},
-         {"receive_s", reply->receive_s},
-         {"verify_s", reply->verify_s},
-         {"vote_s", reply->vote_s},
-         {"pause_s", reply->pause_s},
-         {"commit_s", reply->commit_s},
-         {"total_s", reply->total_s}}
-    );
+    Json answer{
+        {"success", true},
+        {"message", message},
+        {"num_paused_requests", num_paused},
+        {"weight_epoch", raw(reply->epoch)},
+        {"weight_digest", reply->digest},
+        {"bytes", reply->bytes}};
+    add_seconds(answer, reply->seconds);
+    co_return Response::json(200, answer);
 }
 
 namespace {

@@ -9,11 +9,12 @@ StallReport example() {
     StallReport report;
     report.gap_ms = {.count = 100, .mean = 20, .p50 = 20, .p90 = 21, .p99 = 22, .max = 30};
     report.gap_update_ms = {.count = 50, .mean = 24, .p50 = 22, .p90 = 30, .p99 = 33, .max = 61};
-    report.updates = {{.total_s = 1, .receive_s = 0.8, .pause_s = 0.001, .bytes = 8e8}};
+    report.updates = {
+        {.seconds = {.stage = {.receive_s = 0.8}, .pause_s = 0.001, .total_s = 1}, .bytes = 8e8}};
     report.idle_updates = {
-        {.total_s = 1, .receive_s = 0.5, .verify_s = 0.05, .bytes = 4e9},
-        {.total_s = 1, .receive_s = 1.0, .verify_s = 0.20, .bytes = 4e9},
-        {.total_s = 1, .receive_s = 0.8, .verify_s = 0.08, .bytes = 4e9},
+        {.seconds = {.stage = {.receive_s = 0.5, .verify_s = 0.05}, .total_s = 1}, .bytes = 4e9},
+        {.seconds = {.stage = {.receive_s = 1.0, .verify_s = 0.20}, .total_s = 1}, .bytes = 4e9},
+        {.seconds = {.stage = {.receive_s = 0.8, .verify_s = 0.08}, .total_s = 1}, .bytes = 4e9},
     };
     report.copy_rate = 1e10;
     report.pause_idle_ms = {.count = 5, .mean = 1, .p50 = 1, .p90 = 1, .p99 = 1, .max = 1};

@@ -117,8 +117,12 @@ TEST(MetricsText, HasTheLastUpdatesWaterfallOnceThereIsOne) {
     messages::StatusReply status;
     status.replicas = {replica(0)};
     EXPECT_FALSE(page_of(status).has("pitstop_update_phase_seconds"));
-    status.updates.push_back({.what = "update_weights", .ok = true, .bytes = 5, .verify_s = 0.5});
-    status.updates.push_back({.what = "update_weights", .ok = false, .verify_s = 0.25});
+    status.updates.push_back(
+        {.what = "update_weights", .ok = true, .bytes = 5, .seconds = {.stage = {.verify_s = 0.5}}}
+    );
+    status.updates.push_back(
+        {.what = "update_weights", .ok = false, .seconds = {.stage = {.verify_s = 0.25}}}
+    );
     const Page page = page_of(status);
     EXPECT_EQ(
         page.of(

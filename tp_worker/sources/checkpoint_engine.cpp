@@ -42,7 +42,7 @@ Result<> CheckpointEngine::converse() {
         Result<std::vector<std::string>> frames =
             parting_until_ ? socket_.receive(*parting_until_, args_.is_over())
                            : socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
-        args_.stage.add_receive(Clock::now() - begun);
+        args_.stage.add_wait(Clock::now() - begun);
         if (!frames) {
             // One None was the end of releases before 0.4.0: they close then.
             const bool is_over =

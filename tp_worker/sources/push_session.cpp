@@ -63,7 +63,7 @@ Result<> PushSession::run(std::vector<std::string> frames) {
         const TimePoint begun = Clock::now();
         Result<std::vector<std::string>> received =
             socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
-        args_.stage.add_receive(Clock::now() - begun);
+        args_.stage.add_wait(Clock::now() - begun);
         if (!received) {
             if (received.error().code == ErrorCode::kAborted) {
                 // Dropped: the pusher hears it with its next message, if it has one.

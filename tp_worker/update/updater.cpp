@@ -240,7 +240,9 @@ void Updater::stand() {
 void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StageJob job) {
     stage_->round.ask(order);
     background_.give([stage = stage_, order, bucket, job = std::move(job)] {
+        stage->fill->begin_work();
         const Result<> result = job(*stage);
+        stage->fill->end_work();
         stage->answer =
             result ? messages::UpdateRound::Answer::kDone : messages::UpdateRound::Answer::kFailed;
         if (order == messages::UpdateOrder::kStage)

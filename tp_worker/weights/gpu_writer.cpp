@@ -103,7 +103,8 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     }
     wait();  // after an error, too: whatever is on its way reads what the source holds
     const TimePoint received = Clock::now();
-    filled.receive = received - begun;
+    filled.rest = std::exchange(rested_, Duration{});
+    filled.receive = received - begun - filled.rest;
     for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
         const WeightTensor& tensor = args_.layout.tensors()[jobs[i].index];
         if (jobs[i].is_head_beside) continue;
@@ -112,7 +113,9 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     }
     if (!filled.error) read_sums(jobs, sums, filled);
     wait();
-    filled.verify = Clock::now() - received;
+    const Duration rest = std::exchange(rested_, Duration{});
+    filled.verify = Clock::now() - received - rest;
+    filled.rest += rest;
     return filled;
 }
 
@@ -165,7 +168,7 @@ Result<> GpuWriter::send(
                 {.tensor = rows, .bytes = bytes, .ops = args_.ops, .arena = piece},
                 scratch_,
                 [&](const WrittenRows&) {
-                    pacer_.rest_if_due();
+                    rested_ += pacer_.rest_if_due();
                     return check_dropped();
                 }
             ));
@@ -300,18 +303,20 @@ std::string GpuWriter::find_nonfinite(const WeightTensor& tensor) {
     return fmt::format("'{}' is not finite", tensor.name);
 }
 
-Result<> GpuWriter::fill_target(std::span<const std::byte> bytes) {
+Result<Duration> GpuWriter::fill_target(std::span<const std::byte> bytes) {
     const std::int64_t num_bytes = args_.layout.bytes();
     CHECK(std::ssize(bytes) >= num_bytes);
     Result<> result = Ok{};
+    Duration rest{};
     for (std::int64_t begin = 0; begin < num_bytes && result; begin += PinnedPieces::kPieceBytes) {
         const std::int64_t size = std::min(PinnedPieces::kPieceBytes, num_bytes - begin);
         gpu_.pieces_->send(args_.target + begin, bytes.data() + begin, size);
-        pacer_.rest_if_due();
+        rest += pacer_.rest_if_due();
         result = check_dropped();
     }
     gpu_.pieces_->wait();
-    return result;
+    if (!result) return result.error();
+    return rest;
 }
 
 Result<> GpuWriter::copy_paced(const WeightTensor& tensor) {
@@ -396,7 +401,9 @@ Result<> GpuWriter::enqueue(std::int64_t bytes, F launch) {
     const auto rest = std::chrono::duration_cast<Duration>(
         used * ((1.0 - args_.pace.share()) / args_.pace.share())
     );
+    const TimePoint rested_from = Clock::now();
     std::this_thread::sleep_for(std::min<Duration>(rest, kRestMax));
+    rested_ += Clock::now() - rested_from;
     return Ok{};
 }
 

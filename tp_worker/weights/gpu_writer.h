@@ -64,7 +64,7 @@ class GpuWriter : public ShardWriter {
     GpuWriter(const StageArgs& args, GpuStaging& gpu);
 
     Filled fill(std::vector<FillJob> jobs, Keep keep) override;
-    Result<> fill_target(std::span<const std::byte> bytes) override;
+    Result<Duration> fill_target(std::span<const std::byte> bytes) override;
     void copy_live(const WeightTensor& tensor) override;
     void write(const WeightTensor& tensor, const ShardElements& elements) override;
     std::int64_t count_different(const WeightTensor& tensor, const ShardElements& elements)
@@ -111,6 +111,7 @@ class GpuWriter : public ShardWriter {
     const StageArgs& args_;
     GpuStaging& gpu_;
     Pacer pacer_;
+    Duration rested_{};  // not yet in what filling came to
     std::int64_t bytes_since_rest_ = 0;
     std::vector<std::byte> scratch_{};
 };

@@ -11,6 +11,7 @@ void add(Filled& sum, Filled more) {
     sum.bytes += more.bytes;
     sum.receive += more.receive;
     sum.verify += more.verify;
+    sum.rest += more.rest;
     std::move(more.problems.begin(), more.problems.end(), std::back_inserter(sum.problems));
     if (!sum.error) sum.error = std::move(more.error);
 }

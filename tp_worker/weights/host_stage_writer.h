@@ -19,7 +19,7 @@ class HostStageWriter : public ShardWriter {
         : args_(args), pieces_(pieces), host_(args) {}
 
     Filled fill(std::vector<FillJob> jobs, Keep keep) override;
-    Result<> fill_target(std::span<const std::byte> bytes) override {
+    Result<Duration> fill_target(std::span<const std::byte> bytes) override {
         return host_.fill_target(bytes.first(static_cast<std::size_t>(args_.layout.bytes())));
     }
     void copy_live(const WeightTensor& tensor) override;

@@ -12,27 +12,22 @@
 namespace pitstop::tp_worker {
 namespace {
 
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-// Problems and errors in the tensors' order. The seconds are those of the thread that was busy
-// longest, divided as all threads' were.
+// Problems and errors in the tensors' order. The seconds are those of the thread that was at it
+// longest.
 Filled sum_of(std::vector<Filled> of_threads) {
     Filled sum;
-    Duration longest{};
     for (Filled& of_thread : of_threads) {
         sum.num_tensors += of_thread.num_tensors;
         sum.bytes += of_thread.bytes;
-        sum.receive += of_thread.receive;
-        sum.verify += of_thread.verify;
-        longest = std::max(longest, of_thread.busy());
+        if (of_thread.time() > sum.time()) {
+            sum.receive = of_thread.receive;
+            sum.verify = of_thread.verify;
+            sum.rest = of_thread.rest;
+        }
         std::ranges::move(of_thread.problems, std::back_inserter(sum.problems));
         if (of_thread.error && (!sum.error || of_thread.error->first < sum.error->first))
             sum.error = std::move(of_thread.error);
     }
-    const double all = seconds(sum.busy());
-    const double scale = all > 0 ? seconds(longest) / all : 0;
-    sum.receive = std::chrono::duration_cast<Duration>(sum.receive * scale);
-    sum.verify = std::chrono::duration_cast<Duration>(sum.verify * scale);
     std::ranges::sort(sum.problems);
     return sum;
 }
@@ -96,9 +91,9 @@ Filled HostWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     return sum_of(std::move(filled));
 }
 
-Result<> HostWriter::fill_target(std::span<const std::byte> bytes) {
+Result<Duration> HostWriter::fill_target(std::span<const std::byte> bytes) {
     std::memcpy(args_.target, bytes.data(), bytes.size());
-    return Ok{};
+    return Duration{};
 }
 
 void HostWriter::copy_live(const WeightTensor& tensor) {

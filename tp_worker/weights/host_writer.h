@@ -15,7 +15,7 @@ class HostWriter : public ShardWriter {
     explicit HostWriter(const StageArgs& args) : args_(args) {}
 
     Filled fill(std::vector<FillJob> jobs, Keep keep) override;
-    Result<> fill_target(std::span<const std::byte> bytes) override;
+    Result<Duration> fill_target(std::span<const std::byte> bytes) override;
     void copy_live(const WeightTensor& tensor) override;
     void write(const WeightTensor& tensor, const ShardElements& elements) override;
     std::int64_t count_different(const WeightTensor& tensor, const ShardElements& elements)

@@ -62,21 +62,24 @@ class Pacer {
   public:
     explicit Pacer(const Pace& pace) : pace_(pace), rested_at_(thread_time()) {}
 
-    // Call it between two pieces of work: it rests if this thread has used up its share.
-    void rest_if_due() {
+    // Call it between two pieces of work: it rests if this thread has used up its share, and
+    // returns how long it did.
+    Duration rest_if_due() {
         const Duration now = thread_time();
         if (pace_.share() >= 1.0 || !pace_.is_serving()) {
             rested_at_ = now;
-            return;
+            return {};
         }
         const Duration used = now - rested_at_;
         const auto quantum =
             std::chrono::duration_cast<Duration>(pace_.last_pass() * pace_.share());
-        if (used < std::min<Duration>(quantum, kUsedMax)) return;
+        if (used < std::min<Duration>(quantum, kUsedMax)) return {};
         const auto rest =
             std::chrono::duration_cast<Duration>(used * ((1.0 - pace_.share()) / pace_.share()));
+        const TimePoint begun = Clock::now();
         std::this_thread::sleep_for(std::min<Duration>(rest, kRestMax));
         rested_at_ = thread_time();
+        return Clock::now() - begun;
     }
 
   private:

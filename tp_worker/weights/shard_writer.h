@@ -40,10 +40,11 @@ struct Filled {
     std::int64_t bytes = 0;
     Duration receive{};
     Duration verify{};
+    Duration rest{};                                              // so that passes went on
     std::vector<std::pair<std::size_t, std::string>> problems{};  // of the tensor with this index
     std::optional<std::pair<std::size_t, Error>> error{};         // that ended the work
 
-    [[nodiscard]] Duration busy() const { return receive + verify; }
+    [[nodiscard]] Duration time() const { return receive + verify + rest; }
 };
 
 // Elements of a tensor's shard, each once.
@@ -59,8 +60,8 @@ class ShardWriter {
     // When this returns, all bytes are in their place and digested, and what they came from may
     // change; after an error some are.
     virtual Filled fill(std::vector<FillJob> jobs, Keep keep) = 0;
-    // The whole target, laid out as it is there; not digested.
-    virtual Result<> fill_target(std::span<const std::byte> bytes) = 0;
+    // The whole target, laid out as it is there; not digested. Returns how long it rested.
+    virtual Result<Duration> fill_target(std::span<const std::byte> bytes) = 0;
     // The tensor as it is live; not digested.
     virtual void copy_live(const WeightTensor& tensor) = 0;
     virtual void write(const WeightTensor& tensor, const ShardElements& elements) = 0;

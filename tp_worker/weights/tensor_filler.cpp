@@ -127,7 +127,7 @@ Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& ro
     filled_.bytes += rows.num * tensor.cols * kElementBytes;
     if (rows.num_nonfinite != 0 && !args_.spec.allow_nonfinite)
         report_nonfinite(tensor, rows.begin, rows.num);
-    pacer_.rest_if_due();
+    filled_.rest += pacer_.rest_if_due();
     if (args_.is_dropped.load(std::memory_order_relaxed))
         return make_error(ErrorCode::kAborted, "the stage was dropped");
     piece_begun_ = Clock::now();

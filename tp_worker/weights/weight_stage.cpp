@@ -221,9 +221,11 @@ Result<> WeightStage::take_shard(std::span<const std::byte> bytes, Shard shard) 
     for (std::size_t i = 0; i < states_.size(); ++i) args_.target_ledger.forget(i);
     if (shard == Shard::kToCopy) {
         const TimePoint begun = Clock::now();
-        const Result<> filled = writer_->fill_target(bytes);
-        receive_ += Clock::now() - begun;
-        RETURN_IF_ERROR(filled);
+        const Result<Duration> rest = writer_->fill_target(bytes);
+        const Duration all = Clock::now() - begun;
+        if (!rest) return rest.error();
+        receive_ += all - *rest;
+        rest_ += *rest;
     }
     return fill_all(std::move(jobs), Keep::kInPlace);
 }
@@ -339,6 +341,7 @@ Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
     bytes_ += filled.bytes;
     receive_ += filled.receive;
     verify_ += filled.verify;
+    rest_ += filled.rest;
     for (auto& [index, problem] : filled.problems) problems_.push_back(std::move(problem));
     if (filled.error) return std::move(filled.error->second);
     if (!problems_.empty()) return fail_with_problems();
@@ -425,6 +428,19 @@ Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& te
     return Ok{};
 }
 
+void WeightStage::begin_work() {
+    const TimePoint now = Clock::now();
+    wait_ += now - counted_until_;
+    time_ += now - counted_until_;
+    counted_until_ = now;
+}
+
+void WeightStage::end_work() {
+    const TimePoint now = Clock::now();
+    time_ += now - counted_until_;
+    counted_until_ = now;
+}
+
 messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     messages::RankOutcome outcome;
     outcome.rank = args_.rank;
@@ -433,8 +449,14 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     outcome.bytes = bytes_;
     outcome.tensors = num_tensors_;
     list_missing(outcome);
-    outcome.receive_s = seconds(receive_);
-    outcome.verify_s = seconds(verify_);
+    const Duration known = wait_ + receive_ + verify_ + rest_;
+    outcome.stage = {
+        .open_s = seconds(std::max(time_ - known, Duration{})),
+        .wait_s = seconds(wait_),
+        .receive_s = seconds(receive_),
+        .verify_s = seconds(verify_),
+        .rest_s = seconds(rest_),
+    };
     if (result) return outcome;
     outcome.code = result.error().code;
     outcome.problems = problems_;

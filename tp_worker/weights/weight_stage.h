@@ -16,6 +16,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/time.h"
 #include "messages/update_orders.h"
 #include "messages/version_digest.h"
 #include "messages/weights.h"
@@ -68,8 +69,12 @@ class WeightStage {
     [[nodiscard]] bool is_dropped() const {
         return args_.is_dropped.load(std::memory_order_relaxed);
     }
-    // Time that a source spent waiting for its sender.
+    // A job for it begins, or is over: between two of them it waits.
+    void begin_work();
+    void end_work();
+    // Time that a source spent receiving bytes, and waiting for its sender.
     void add_receive(Duration duration) { receive_ += duration; }
+    void add_wait(Duration duration) { wait_ += duration; }
 
   private:
     Result<> fill_all(std::vector<FillJob> jobs, Keep keep);
@@ -106,6 +111,10 @@ class WeightStage {
     std::int64_t bytes_ = 0;
     Duration receive_{};
     Duration verify_{};
+    Duration rest_{};
+    Duration wait_{};  // between jobs, too
+    Duration time_{};  // of it all, until the last job ended
+    TimePoint counted_until_ = Clock::now();
 };
 
 }  // namespace pitstop::tp_worker

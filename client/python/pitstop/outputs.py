@@ -127,8 +127,12 @@ class Update:
     digest: str = ""  # of the weights as they are resident, 32 hex digits
     message: str = ""
     bytes: int = 0
-    receive_s: float = 0.0
-    verify_s: float = 0.0
+    open_s: float = 0.0  # the slowest rank's stage: taking its memory, opening, checking and closing the source
+    wait_s: float = 0.0  # waiting for the sender
+    receive_s: float = 0.0  # copying into place, digested on the way
+    verify_s: float = 0.0  # digesting apart from copying
+    rest_s: float = 0.0  # resting, so that steps went on
+    stage_s: float = 0.0  # from the update's first call to the last rank's vote
     vote_s: float = 0.0
     pause_s: float = 0.0
     commit_s: float = 0.0

@@ -1,0 +1,53 @@
+// Says where the time of an update went, so that every millisecond of it is in a field.
+#pragma once
+
+namespace pitstop::messages {
+
+// Holds the seconds of one rank's stage, from its order to its latest answer: their sum. With
+// several threads it is the time of the one that was at it longest.
+struct StageSeconds {
+    double open_s = 0;
+    double wait_s = 0;
+    double receive_s = 0;
+    double verify_s = 0;
+    double rest_s = 0;
+
+    [[nodiscard]] double sum() const { return open_s + wait_s + receive_s + verify_s + rest_s; }
+
+    template <class F>
+    void fields_in(F&& f) {
+        f("open_s",
+          open_s,
+          "seconds of taking the memory, opening the source, checking and closing it");
+        f("wait_s", wait_s, "seconds of waiting for the sender, or for work ordered before");
+        f("receive_s", receive_s, "seconds of copying into place, digested on the way");
+        f("verify_s", verify_s, "seconds of digesting apart from copying");
+        f("rest_s", rest_s, "seconds of rest, so that steps went on (--stage-share)");
+    }
+    friend bool operator==(const StageSeconds&, const StageSeconds&) = default;
+};
+
+// Holds the whole update's: `stage` is the slowest rank's.
+struct UpdateSeconds {
+    StageSeconds stage{};
+    double stage_s = 0;
+    double vote_s = 0;
+    double pause_s = 0;
+    double commit_s = 0;
+    double total_s = 0;
+
+    template <class F>
+    void fields_in(F&& f) {
+        stage.fields_in(f);
+        f("stage_s",
+          stage_s,
+          "from the update's first call to the last rank's vote; the five above are its part");
+        f("vote_s", vote_s, "from then to the commit order");
+        f("pause_s", pause_s, "the longest replica's seconds without a step; it is in commit_s");
+        f("commit_s", commit_s, "from the order to the slowest replica's last swap");
+        f("total_s", total_s, "from the call to this answer");
+    }
+    friend bool operator==(const UpdateSeconds&, const UpdateSeconds&) = default;
+};
+
+}  // namespace pitstop::messages
