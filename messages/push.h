@@ -13,9 +13,9 @@
 // next: a bucket's place in the memory is its own again with the bucket's answer. A push_done with
 // a code ends the push: the stage is dropped, the old version serves on.
 //
-// Memory is a memfd of the pusher's, named by its process and descriptor, and opened through /proc.
-// A bucket's is sealed against shrinking, so that reading it cannot fault. An adopted shard's is
-// sealed against writing, too: from then on its bytes are what was digested, whoever has it open.
+// Memory is a file of shared memory, named by a process that has it open and its descriptor there,
+// and opened through /proc. What may become shorter ends the push if it does. An adopted shard's is
+// a memfd that is sealed: from then on its bytes are what was digested, whoever has it open.
 // A tensor in a bucket is whole, row-major; every worker may read the same bucket, and reads only
 // what its shard needs.
 //
@@ -37,7 +37,7 @@
 
 namespace pitstop::messages {
 
-// A memfd of the sender's.
+// A file of shared memory.
 struct SharedMemory {
     std::int64_t pid = 0;
     std::int64_t fd = 0;
@@ -45,7 +45,7 @@ struct SharedMemory {
 
     template <class F>
     void fields(F&& f) {
-        f("pid", pid, "the process that owns it");
+        f("pid", pid, "a process that has it open");
         f("fd", fd, "its descriptor there");
         f("bytes", bytes, "its size");
     }

@@ -1,6 +1,7 @@
 """Weights from trainers over the bus: serialized tensors, raw bytes, sessions, sparse updates, NumPy pushes;
 each all or nothing."""
 
+import mmap
 import os
 import pickle
 import time
@@ -25,7 +26,9 @@ from weights_sources import (  # noqa: F401  (the fixture)
 )
 
 import pitstop
+from pitstop import push
 from pitstop.push import WeightPusher, tensor_digest
+from pitstop.shared_memory import SharedFile
 
 TREE_FLAGS = ("--tp", 2)
 
@@ -285,6 +288,78 @@ def test_P10_numpy_arrays_are_pushed(client):
     WeightPusher(client).push(single, partial=True)
     tensors = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
     assert tensors["model.norm.weight"] == DIGESTS["stories"]["tensors"]["model.norm.weight"]
+
+
+class _Shared:
+    """Shared memory of this process, not sealed: tensors that lie in it."""
+
+    def __init__(self, tensors):
+        self.fd = os.memfd_create("a test's")
+        os.ftruncate(self.fd, 4096 + sum(array.nbytes for array in tensors.values()))
+        memory = mmap.mmap(self.fd, 0)
+        self.tensors, at = {}, 4096
+        for name, array in tensors.items():
+            lying = numpy.frombuffer(memory, array.dtype, array.size, at).reshape(array.shape)
+            lying[...] = array
+            self.tensors[name] = lying
+            at += array.nbytes
+
+
+@pytest.fixture
+def shared_bard():
+    shared = _Shared(BARD_TENSORS)
+    yield shared
+    os.close(shared.fd)
+
+
+def test_P10_arrays_in_shared_memory_are_read_where_they_are(client, shared_bard, monkeypatch):
+    monkeypatch.setattr(push, "_Memory", None)  # nothing is copied
+    seen = []
+    reply = WeightPusher(client, holders=[1, os.getpid()]).push(
+        shared_bard.tensors, on_progress=lambda done, total: seen.append(done / total)
+    )
+    assert reply["digest"] == DIGESTS["bard"]["digest"] == digest_of(client)
+    assert seen[-1] == 1.0
+
+
+def test_P10_arrays_elsewhere_are_copied_whoever_is_named_as_holder(client, shared_bard):
+    half = {**shared_bard.tensors, "model.norm.weight": BARD_TENSORS["model.norm.weight"]}
+    reply = WeightPusher(client, holders=[os.getpid()]).push(half)
+    assert reply["digest"] == DIGESTS["bard"]["digest"] == digest_of(client)
+    turned = {**shared_bard.tensors}
+    for name, array in shared_bard.tensors.items():
+        if array.ndim == 2 and array.shape[0] == array.shape[1]:
+            turned[name] = array.T  # lies there too, but in another order
+    wanted = {name: numpy.ascontiguousarray(array) for name, array in turned.items()}
+    WeightPusher(client, holders=[os.getpid()]).push(turned)
+    found = {t["name"]: t["digest"] for t in client.weight_digests()["tensors"]}
+    assert found == {name: tensor_digest(array) for name, array in wanted.items() if name in found}
+
+
+def test_P2_shared_memory_that_is_cut_short_ends_its_push_alone(client, shared_bard, monkeypatch):
+    monkeypatch.setattr(push, "READ_BYTES", 300_000)
+
+    def cut(done, total):
+        os.ftruncate(shared_bard.fd, 4096)
+
+    error = refused(WeightPusher(client, holders=[os.getpid()]).push, shared_bard.tensors, on_progress=cut)
+    assert error.code == "data_loss" and "shorter" in error.message, error
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
+    reply = WeightPusher(client).push(BARD_TENSORS)
+    assert reply["digest"] == DIGESTS["bard"]["digest"], "the workers live"
+
+
+def test_P2_a_file_that_is_no_shared_memory_is_refused(client, tmp_path, monkeypatch):
+    file = open(tmp_path / "weights", "w+b")
+    file.write(bytes(1 << 20))
+    file.flush()
+    monkeypatch.setattr(
+        push, "find_shared_file",
+        lambda tensors, holders: SharedFile(os.getpid(), file.fileno(), 1 << 20, dict.fromkeys(tensors, 0)),
+    )
+    error = refused(WeightPusher(client, holders=[os.getpid()]).push, BARD_TENSORS)
+    assert error.code == "invalid_argument" and "no shared memory" in error.message, error
+    assert digest_of(client) == DIGESTS["stories"]["digest"]
 
 
 def test_P2_a_pusher_that_fails_tells_its_workers(client):

@@ -126,6 +126,7 @@ Result<PushSession::Next> PushSession::take(const std::vector<std::string>& part
             );
         }
         memory_.reset();
+        file_.reset();
         socket_.send(frames_of(encode(messages::PushDone{})));
         return Next::kOver;
     }
@@ -154,8 +155,9 @@ Result<PushSession::Next> PushSession::take(const std::vector<std::string>& part
 
 Result<> PushSession::open(const messages::PushOpen& message) {
     if (message.memory.bytes == 0) return Ok{};
-    ASSIGN_OR_RETURN(const SharedFd fd, SharedFd::open(message.memory, Seal::kMayWrite));
+    ASSIGN_OR_RETURN(SharedFd fd, SharedFd::open(message.memory, Seal::kNone));
     ASSIGN_OR_RETURN(memory_, SharedMapping::map(fd));
+    if (fd.may_shrink()) file_ = std::move(fd);
     return Ok{};
 }
 
@@ -242,6 +244,7 @@ Result<> PushSession::take_bucket(const messages::PushBucket& message) {
             .dtype = spec.dtype,
             .data = memory.data() + tensor.offset,
             .is_on_gpu = tensor.allocation.has_value()};
+        if (file_ && !source.is_on_gpu) source.is_whole = [this] { return file_->is_whole(); };
         tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
     }
     const auto host_bytes = static_cast<std::int64_t>(memories.back().size());

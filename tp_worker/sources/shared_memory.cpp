@@ -32,17 +32,19 @@ Result<SharedFd> SharedFd::open(const messages::SharedMemory& memory, Seal seal)
     }
     SharedFd shared(fd, memory.bytes);
     struct stat info {};
-    const int seals = ::fcntl(fd, F_GET_SEALS);
-    const int wanted = F_SEAL_SHRINK | (seal == Seal::kFinal ? F_SEAL_WRITE | F_SEAL_GROW : 0);
+    const int seals = ::fcntl(fd, F_GET_SEALS);  // an error for a file that is not shared memory
+    const int wanted = seal == Seal::kFinal ? F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_GROW : 0;
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || seals < 0 ||
         (seals & wanted) != wanted) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} is no memfd sealed against shrinking{}",
+            "{} is no {}",
             path,
-            seal == Seal::kFinal ? ", growing and writing" : ""
+            seal == Seal::kFinal ? "memfd sealed against shrinking, growing and writing"
+                                 : "shared memory"
         );
     }
+    shared.may_shrink_ = (seals & F_SEAL_SHRINK) == 0;
     if (info.st_size != memory.bytes) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -56,14 +58,23 @@ Result<SharedFd> SharedFd::open(const messages::SharedMemory& memory, Seal seal)
 }
 
 SharedFd::SharedFd(SharedFd&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      may_shrink_(other.may_shrink_) {}
 SharedFd& SharedFd::operator=(SharedFd&& other) noexcept {
     std::swap(fd_, other.fd_);
     std::swap(bytes_, other.bytes_);
+    std::swap(may_shrink_, other.may_shrink_);
     return *this;
 }
 SharedFd::~SharedFd() {
     if (fd_ >= 0) ::close(fd_);
+}
+
+Result<> SharedFd::is_whole() const {
+    struct stat info {};
+    if (::fstat(fd_, &info) == 0 && info.st_size >= bytes_) return Ok{};
+    return make_error(ErrorCode::kDataLoss, "the pusher's memory has become shorter");
 }
 
 Result<SharedMapping> SharedMapping::map(const SharedFd& fd) {

@@ -1,4 +1,4 @@
-// Memory of another process: sealed memfds.
+// Memory of another process: its memfds, and other files of shared memory that it has open.
 #pragma once
 
 #include "base/result.h"
@@ -10,17 +10,17 @@
 
 namespace pitstop::tp_worker {
 
-// Says what a sender may still do to its memfd.
+// Says what a sender may still do to its memory.
 enum class Seal {
-    kMayWrite,  // write, but not make it smaller: reading never faults
-    kFinal,     // nothing
+    kNone,   // write; and make it shorter, unless it is sealed against that
+    kFinal,  // nothing
 };
 
-// A memfd of another process (messages/push.h), opened and checked, not mapped.
+// Such a file (messages/push.h), opened and checked, not mapped.
 class SharedFd {
   public:
-    // Errors: kNotFound (no such process or descriptor), kPermissionDenied, kInvalidArgument (not a
-    // memfd, another size, not sealed).
+    // Errors: kNotFound (no such process or descriptor), kPermissionDenied, kInvalidArgument (no
+    // shared memory, another size, not sealed).
     static Result<SharedFd> open(const messages::SharedMemory& memory, Seal seal);
     SharedFd(SharedFd&& other) noexcept;
     SharedFd& operator=(SharedFd&& other) noexcept;
@@ -28,11 +28,17 @@ class SharedFd {
 
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+    // Whether somebody may make it shorter: a mapping of it is then read in a CutGuard
+    // (base/cut_guard.h), and is_whole() asked after that.
+    [[nodiscard]] bool may_shrink() const { return may_shrink_; }
+    // Errors: kDataLoss.
+    [[nodiscard]] Result<> is_whole() const;
 
   private:
     SharedFd(int fd, std::int64_t bytes) : fd_(fd), bytes_(bytes) {}
     int fd_ = -1;
     std::int64_t bytes_ = 0;
+    bool may_shrink_ = false;
 };
 
 // It, mapped for reading.

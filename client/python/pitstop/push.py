@@ -5,8 +5,9 @@
 
 Arrays are float32 or float16, or bfloat16 as uint16 holds it (or ml_dtypes has it). Buckets lie in
 memory that all workers of the machine share: each is filled once, while the workers read those
-before. PyTorch's tensors in a GPU's memory (arrays.weights_of) are read where they are
-(cuda_tensors.py). Nothing takes effect before every rank has every byte and the digests agree.
+before. Arrays that lie in shared memory already are read there (`holders`), and so are PyTorch's
+tensors in a GPU's memory (arrays.weights_of, cuda_tensors.py). Nothing takes effect before every
+rank has every byte and the digests agree.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import mmap
 import os
 import threading
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import msgpack
 import numpy
@@ -26,12 +27,14 @@ import zmq
 from .client import Client
 from .cuda_tensors import CudaTensor, LentTensors, buckets_of, can_be_lent, visible_gpus
 from .errors import PitstopError
+from .shared_memory import SharedFile, find_shared_file
 
 PROTOCOL = 1
 # Between two calls of a push lies a moment's work: a session left there keeps others out for so long.
 IDLE_MAX_S = 10.0
 ALIGN = 64
 BUCKETS_MAX = 4  # under way: filled, not yet read by every worker
+READ_BYTES = 32 << 20  # that workers are asked to read at once, of what is in shared memory already
 MESSAGE_MAX = 1024  # of what workers are told, in characters
 MIX_STEP = numpy.uint64(0x9E3779B97F4A7C15)
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
@@ -109,13 +112,76 @@ class _Memory:
         os.close(self.fd)
 
 
-class WeightPusher:
-    """Owns nothing between two pushes. One push at a time per tree."""
+class _Ring:
+    """Buckets that are filled in turn, each in a place of its own that is free again when every worker has read it."""
 
-    def __init__(self, client: Client, bucket_bytes: int = 8 << 20, stall: float = 60.0):
+    def __init__(self, tensors: Mapping[str, numpy.ndarray], bucket_bytes: int):
+        self._tensors = tensors
+        self._bucket_bytes = bucket_bytes
+        sizes = [_room(array) for array in tensors.values()]
+        # Small buckets are still in the cache when workers read them. A larger tensor makes few large ones.
+        self._most = min(max([bucket_bytes, *sizes]), sum(sizes))
+        self.under_way_max = BUCKETS_MAX if self._most <= bucket_bytes else 2
+        self._memory = _Memory(self.under_way_max * self._most)
+
+    def describe(self) -> dict[str, int]:
+        return self._memory.describe()
+
+    def buckets(self) -> Iterator[list[dict[str, Any]]]:
+        """What workers are told of each. REQUIRES: under_way_max before it have been read."""
+        for number, bucket in enumerate(_buckets(self._tensors, self._bucket_bytes)):
+            entries = []
+            for name, array, at in bucket:
+                offset = number % self.under_way_max * self._most + at
+                flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
+                self._memory.bytes[offset : offset + len(flat)] = flat
+                entries.append(_entry(name, array, offset))
+            yield entries
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+class _Lying:
+    """Buckets of arrays that lie in shared memory already: nothing is filled."""
+
+    under_way_max = 2
+
+    def __init__(self, tensors: Mapping[str, numpy.ndarray], file: SharedFile):
+        self._tensors = tensors
+        self._file = file
+
+    def describe(self) -> dict[str, int]:
+        return self._file.describe()
+
+    def buckets(self) -> Iterator[list[dict[str, Any]]]:
+        for bucket in _buckets(self._tensors, READ_BYTES):
+            yield [_entry(name, array, self._file.offsets[name]) for name, array, _ in bucket]
+
+    def close(self) -> None:
+        pass  # it is its owner's
+
+
+def _entry(name: str, array: numpy.ndarray, offset: int) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype_name(array), "shape": list(array.shape), "offset": offset}
+
+
+def _room(array: numpy.ndarray) -> int:
+    return -(-max(1, array.nbytes) // ALIGN) * ALIGN
+
+
+class WeightPusher:
+    """Owns nothing between two pushes. One push at a time per tree.
+
+    holders  processes (by pid): if all tensors lie in one file of shared memory that one of these has open, workers read
+             them where they are, and nothing is copied into buckets. Until the push ends they stay as they are.
+    """
+
+    def __init__(self, client: Client, bucket_bytes: int = 8 << 20, stall: float = 60.0, holders: Sequence[int] = ()):
         self._client = client
         self._bucket_bytes = bucket_bytes
         self._stall = stall
+        self._holders = holders
 
     def push(
         self,
@@ -224,17 +290,13 @@ class WeightPusher:
         call.start()
         arrays, lent = _split(tensors)
         report = _Sent(on_progress, sum(each.nbytes for each in tensors.values()))
-        # Small buckets are still in the cache when workers read them. A larger tensor makes few large ones.
-        sizes = [-(-max(1, array.nbytes) // ALIGN) * ALIGN for array in arrays.values()]
-        most = min(max([self._bucket_bytes, *sizes]), sum(sizes))
-        num_slots = BUCKETS_MAX if most <= self._bucket_bytes else 2
-        memory = _Memory(num_slots * most) if arrays else None
+        memory = self._memory_of(arrays)
         conversation = _Conversation(sockets, self._stall, failures)
         try:
             conversation.ask("push_open", protocol=PROTOCOL, memory=memory.describe() if memory else {"bytes": 0})
             conversation.answers()
             if memory is not None:
-                self._send_arrays(conversation, arrays, memory, num_slots, most, report)
+                self._send_arrays(conversation, arrays, memory, report)
             _send_lent(conversation, devices, lent, report)
             conversation.ask("push_end")
             conversation.answers()
@@ -252,24 +314,25 @@ class WeightPusher:
             raise failures[0]
         return answer
 
-    def _send_arrays(self, conversation, arrays, memory, num_slots, most, report) -> None:
-        """Through memory of that many slots of `most` bytes, which are filled in turn."""
+    def _memory_of(self, arrays: Mapping[str, numpy.ndarray]) -> Union[None, _Ring, _Lying]:
+        if not arrays:
+            return None
+        file = find_shared_file(arrays, self._holders) if self._holders else None
+        return _Ring(arrays, self._bucket_bytes) if file is None else _Lying(arrays, file)
+
+    def _send_arrays(self, conversation, arrays, memory, report) -> None:
         num_asked = 0
-        for number, bucket in enumerate(_buckets(arrays, self._bucket_bytes)):
-            if num_asked == num_slots:  # the oldest one's slot is needed
+        buckets = enumerate(memory.buckets())
+        while True:
+            if num_asked == memory.under_way_max:  # the oldest one's place is needed
                 conversation.answers()
                 num_asked -= 1
-            entries, num_bytes = [], 0
-            for name, array, at in bucket:
-                offset = number % num_slots * most + at
-                flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
-                memory.bytes[offset : offset + len(flat)] = flat
-                entry = {"name": name, "dtype": dtype_name(array), "shape": list(array.shape), "offset": offset}
-                entries.append(entry)
-                num_bytes += len(flat)
+            number, entries = next(buckets, (0, None))
+            if entries is None:
+                break
             conversation.ask("push_bucket", bucket=number, tensors=entries)
             num_asked += 1
-            report(num_bytes)
+            report(sum(arrays[entry["name"]].nbytes for entry in entries))
         for _ in range(num_asked):
             conversation.answers()
 
@@ -362,7 +425,7 @@ def _buckets(tensors: Mapping[str, numpy.ndarray], bucket_bytes: int):
     """Lists of (name, array, offset), each of at most that many bytes, or of one larger tensor."""
     bucket, at = [], 0
     for name, array in tensors.items():
-        size = -(-max(1, array.nbytes) // ALIGN) * ALIGN
+        size = _room(array)
         if at + size > bucket_bytes and bucket:
             yield bucket
             bucket, at = [], 0

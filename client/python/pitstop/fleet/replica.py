@@ -197,7 +197,8 @@ class Replica:
                 raise GivenUp
 
         arrays = {name: array_of(name, tensor) for name, tensor in tensors.items()}
-        return WeightPusher(self._blocking).stage(arrays, on_progress=on_progress, **update)
+        # Ray's own process of this machine, which started this one, has the object store open.
+        return WeightPusher(self._blocking, holders=[os.getppid()]).stage(arrays, on_progress=on_progress, **update)
 
     async def _commit(self, order: Commit) -> Answer:
         relay, self._relay = self._relay, None  # who is told to commit has received, as all have
