@@ -22,7 +22,14 @@ def test_without_a_session_the_beginning_of_the_prompt_decides():
     shared = "x" * 300
     assert key_of(shared + "a", None) == key_of(shared + "b", None)
     assert key_of([*range(64), 1], None) == key_of([*range(64), 2], None)
-    assert key_of("a", None) != key_of("b", None)
+    assert key_of("a" * 200, None) != key_of("b" * 200, None)
+
+
+def test_a_prompt_too_short_to_share_goes_where_there_is_least():
+    loads = collections.Counter()
+    for i in range(300):
+        loads[choose(members(4), loads, key_of("Once upon a time" if i % 2 else [1, 2, i], None))] += 1
+    assert set(loads.values()) == {75}
 
 
 def test_a_replica_that_goes_moves_only_what_it_had():

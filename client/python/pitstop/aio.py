@@ -14,7 +14,7 @@ import zmq
 from .calls import CALL_TIMEOUT_S, Calls
 from .client import REPLY_GRACE_S
 from .errors import PitstopError
-from .messages import Chunk, ServerInfo
+from .messages import Chunk, Finish, ServerInfo
 from .wire import Wire, door_endpoint, key_for
 
 
@@ -37,6 +37,9 @@ class _Mailbox:
     def put(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
         self._filled.set()
+
+    def take_ready(self) -> Optional[Chunk]:
+        return self._chunks.popleft() if self._chunks else None
 
     async def take(self) -> Chunk:
         while not self._chunks:
@@ -62,10 +65,20 @@ class AsyncStream(AsyncIterator[Chunk]):
     def __aiter__(self) -> AsyncStream:
         return self
 
+    def take_ready(self) -> Optional[Chunk]:
+        """The next chunk, if it is here already; None also after the end. Raises PitstopError."""
+        chunk = self._mailbox.take_ready()
+        if chunk is not None and chunk.finish is not None:
+            self._finish(chunk.finish)
+        return chunk
+
     async def __anext__(self) -> Chunk:
         if self.finished:
             raise StopAsyncIteration
-        if self._deadline is None:
+        chunk = self._mailbox.take_ready()
+        if chunk is not None:
+            pass
+        elif self._deadline is None:
             chunk = await self._mailbox.take()
         else:
             left = self._deadline - asyncio.get_running_loop().time()
@@ -78,10 +91,13 @@ class AsyncStream(AsyncIterator[Chunk]):
                     "deadline_exceeded", f"request '{self.rid}' was not done in time"
                 ) from None
         if chunk.finish is not None:
-            self.finished = True
-            if chunk.finish.reason == "error":
-                raise PitstopError(chunk.finish.code, chunk.finish.message)
+            self._finish(chunk.finish)
         return chunk
+
+    def _finish(self, finish: Finish) -> None:
+        self.finished = True
+        if finish.reason == "error":
+            raise PitstopError(finish.code, finish.message)
 
     async def result(self) -> Chunk:
         """Everything that was not taken yet, joined. Raises PitstopError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -140,8 +141,14 @@ class ServerInfo:
 
 def read(kind: type, body: Mapping[str, Any]) -> Any:
     """A dataclass from a message's map. Fields of a newer tree are ignored."""
-    names = {each.name for each in dataclasses.fields(kind)}
+    names = _names_of(kind)
     return kind(**{name: value for name, value in body.items() if name in names})
+
+
+@functools.cache
+def _names_of(kind: type) -> frozenset[str]:
+    """Looked up once: chunks are read for each token of each stream."""
+    return frozenset(each.name for each in dataclasses.fields(kind))
 
 
 def read_chunk(body: Mapping[str, Any]) -> Chunk:

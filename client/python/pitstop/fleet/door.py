@@ -88,9 +88,8 @@ class Door:
             await asyncio.wait_for(wait(), timeout)
         except asyncio.TimeoutError:
             why = self.view.get("why")
-            raise PitstopError(
-                "deadline_exceeded", f"{what}: not after {timeout:g} s{': ' + why if why else ''}"
-            ) from None
+            said = f"{what}: not after {timeout:g} s{': ' + why if why else ''}"
+            raise PitstopError("deadline_exceeded", said) from None
 
     # ---- connections ----
 
@@ -232,7 +231,7 @@ class CarriedStream(AsyncIterator[Chunk]):
                     await self._begin()
                     if self.finished:  # all its tokens had come
                         return Chunk(rid=self.rid, finish=Finish(reason="length"))
-                chunk = await self._stream.__anext__()
+                chunk = self._stream.take_ready() or await self._stream.__anext__()
             except StopAsyncIteration:
                 self._end()
                 break
@@ -385,9 +384,6 @@ class _OwedText:
 def _without_tail(text: str, stops: Sequence[str]) -> str:
     """Less what may still change: half a character, the beginning of a stop."""
     text = text.rstrip("\ufffd")
-    longest = 0
-    for stop in stops:
-        for length in range(1, len(stop)):
-            if text.endswith(stop[:length]):
-                longest = max(longest, length)
+    lengths = (length for stop in stops for length in range(1, len(stop)) if text.endswith(stop[:length]))
+    longest = max(lengths, default=0)
     return text[: len(text) - longest]

@@ -11,14 +11,16 @@ import math
 from typing import Any, Mapping, Optional, Sequence, Union
 
 LOAD_FACTOR = 1.25  # no replica has more than this times the mean, rounded up
-PREFIX_CHARS = 256
-PREFIX_TOKENS = 64
+PREFIX_CHARS = 256  # what has less than half of this has hardly a page of KV to share,
+PREFIX_TOKENS = 64  # so that it had better go where there is least
 
 
 def key_of(prompt: Union[str, Sequence[int]], session: Optional[str]) -> str:
-    """What stays together."""
+    """What stays together; empty: nothing to stay for."""
     if session is not None:
         return f"session {session}"
+    if len(prompt) < (PREFIX_CHARS if isinstance(prompt, str) else PREFIX_TOKENS) // 2:
+        return ""
     if isinstance(prompt, str):
         return prompt[:PREFIX_CHARS]
     return ",".join(str(token) for token in prompt[:PREFIX_TOKENS])
@@ -34,6 +36,8 @@ def choose(members: Mapping[str, Mapping[str, Any]], loads: Mapping[str, int], k
     names = [name for name, each in members.items() if each["epoch"] >= min_epoch]
     if not names:
         return None
+    if not key:
+        return min(names, key=lambda name: loads.get(name, 0))
     most = math.ceil(LOAD_FACTOR * (1 + sum(loads.get(name, 0) for name in names)) / len(names))
     by_rank = sorted(names, key=lambda name: _rank(key, name), reverse=True)
     return next((name for name in by_rank if loads.get(name, 0) < most), by_rank[0])
