@@ -369,7 +369,7 @@ class World:
 
     def check(self):
         coordinator = self.coordinators[-1]
-        if coordinator.is_deposed:
+        if coordinator.deposed_by:
             raise Broken("the newest coordinator was deposed")
         taking_part = coordinator._update.left if coordinator._update else {}
         for name in coordinator.ready:

@@ -14,6 +14,7 @@ from pitstop.fleet import conductor as conductors
 from pitstop.fleet import orders, participant
 from pitstop.fleet.conductor import Conductor, Slot
 from pitstop.fleet.coordinator import Coordinator
+from pitstop.fleet.hold import Hold
 from pitstop.fleet.relay import Relay
 from pitstop.fleet.replica import Replica
 from pitstop.fleet.ways import Way
@@ -33,9 +34,15 @@ class Tree:
         self.staged.clear()
 
 
+def replica_of(tree):
+    replica = Replica("r")
+    replica._client, replica._participant, replica._hold = tree, participant.Participant("r", SERVES), Hold(tree)
+    return replica
+
+
 async def a_stage_that_was_dropped_while_a_fetch_gave_way_to_it():
-    replica, tree = Replica("r"), Tree()
-    replica._client, replica._participant = tree, participant.Participant("r", SERVES)
+    tree = Tree()
+    replica = replica_of(tree)
     fetches = asyncio.Event()
 
     async def fetch(order):
@@ -60,6 +67,83 @@ async def a_stage_that_was_dropped_while_a_fetch_gave_way_to_it():
     assert tree.staged == [], "its tree holds what the replica does not know of"
     answer = await replica.order(orders.Stage(1, (1, 2), 3, "v"))
     assert answer.version.uid == "v" and tree.staged == [(1, 2)]
+
+
+class PausingTree(Tree):
+    def __init__(self, pause_mode="", hangs=False):
+        super().__init__()
+        self.said = []
+        self._pause_mode, self._hangs = pause_mode, hangs
+
+    async def status(self):
+        return {"replicas": [{"pause_mode": self._pause_mode}]}
+
+    async def pause(self, mode, max_pause_s):
+        self.said.append((mode, max_pause_s))
+        if self._hangs:
+            await asyncio.Event().wait()
+
+    async def continue_generation(self):
+        self.said.append("continue")
+        return {"parts": [{"paused_s": 0.25}]}
+
+    async def commit_weights(self):
+        self.said.append("commit")
+        return {}
+
+    async def call(self, door, kind, timeout, **fields):
+        self.said.append(kind)
+
+
+async def decided(tree, hold_s):
+    """A replica that has an update staged and was told that it is decided."""
+    replica = replica_of(tree)
+
+    async def staged(order, given_up):
+        replica._hold_s = order.payload["hold_s"]
+        return {"epoch": order.epoch, "digest": "d2"}
+
+    replica._staged = staged
+    await replica.order(orders.Stage(1, (1, 1), 2, "u", {"hold_s": hold_s}))
+    assert await replica.order(orders.Decide(1, (1, 1))) == orders.Decided("r", (1, 1))
+    return replica
+
+
+async def a_tree_that_is_held_until_its_commit():
+    tree = PausingTree()
+    replica = await decided(tree, 60.0)
+    assert await replica.order(orders.Decide(0, (1, 1))) == orders.Refused("r", 1)
+    pausing = asyncio.ensure_future(replica.call("pause_generation", 1.0, {}))
+    await replica.call("status", 1.0, {})  # what is no pause does not wait
+    assert await replica.order(orders.Decide(1, (1, 1))) == orders.Decided("r", (1, 1))
+    committed = await replica.order(orders.Commit(1, (1, 1)))
+    assert committed.report["held_s"] == 0.25
+    await pausing
+    assert tree.said == [("in_place", 60.0), "status", "commit", "continue", "pause_generation"], tree.said
+
+
+async def a_hold_that_is_not_to_be():
+    for tree, said in (
+        (PausingTree(pause_mode="retract"), ["commit"]),  # somebody else has paused it
+        (PausingTree(hangs=True), [("in_place", 0.01), "commit"]),  # it is not waited for
+    ):
+        replica = await decided(tree, 0.01)
+        await replica._hold.is_over.wait()
+        assert (await replica.order(orders.Commit(1, (1, 1)))).report["held_s"] == 0.0
+        assert tree.said == said, tree.said
+    tree = PausingTree()
+    await decided(tree, 0.0)
+    assert tree.said == []
+
+
+async def a_hold_that_outlives_the_time_of_the_one_before():
+    tree = PausingTree()
+    hold = Hold(tree)
+    await hold.begin(0.01)
+    await hold.end()
+    await hold.begin(60.0)
+    await asyncio.sleep(0.05)
+    assert await hold.end() == 0.25 and tree.said[-1] == "continue", tree.said
 
 
 async def a_trainer_that_is_gone():
@@ -146,7 +230,8 @@ def another_fleets_names_are_not_this_ones():
 def main():
     for each in (
         a_stage_that_was_dropped_while_a_fetch_gave_way_to_it, a_trainer_that_is_gone, one_that_vanishes_while_all_are_asked,
-        one_that_dies_again_and_again_before_it_is_ready,
+        one_that_dies_again_and_again_before_it_is_ready, a_tree_that_is_held_until_its_commit, a_hold_that_is_not_to_be,
+        a_hold_that_outlives_the_time_of_the_one_before,
     ):
         asyncio.run(asyncio.wait_for(each(), 60))
     another_fleets_names_are_not_this_ones()

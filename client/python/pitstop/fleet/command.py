@@ -1,4 +1,10 @@
-"""launch/fleet: a fleet until Ctrl-C, and what one says to it."""
+"""Many trees on Ray, one update for all of them (docs/fleet.md).
+
+  launch/fleet --replicas 3                     a fleet on this machine, until Ctrl-C
+  launch/fleet generate "Once upon a time"      on the fleet that runs
+  launch/fleet update DIR --label step-41       on all its replicas, or on none
+  launch/fleet status | pause | resume | add N | remove SLOT
+"""
 
 from __future__ import annotations
 
@@ -12,19 +18,12 @@ from typing import Any, Optional, Sequence
 from ..errors import PitstopError
 from .fleet import AsyncFleet
 
-ABOUT = """Many trees on Ray, one update for all of them (docs/fleet.md).
-
-  launch/fleet --replicas 3                     a fleet on this machine, until Ctrl-C
-  launch/fleet generate "Once upon a time"      on the fleet that runs
-  launch/fleet update DIR --label step-41       on all its replicas, or on none
-  launch/fleet status | pause | resume | add N | remove SLOT
-"""
 COMMANDS = ("serve", "generate", "update", "status", "pause", "resume", "add", "remove")
 
 
 def parser() -> argparse.ArgumentParser:
     own = argparse.ArgumentParser(
-        prog="launch/fleet", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="launch/fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Further flags of serve are those of every tree: launch/pitstop serve --help.",
     )
     own.add_argument("command", nargs="?", choices=COMMANDS, default="serve")
@@ -43,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--router-port", type=int, default=30000, help="serve: where the router listens (30000)")
     own.add_argument("--label", default="", help="update: the version's name")
     own.add_argument("--kv-policy", default="keep", help="update: keep, recompute, drain or abort (keep)")
+    own.add_argument("--hold-s", type=float, default=0.0, help="update: all stand still until all commit, so long at most (0)")
     own.add_argument("--max-new-tokens", type=int, default=200, help="generate: at most so many (200)")
     own.add_argument("--temperature", type=float, default=1.0, help="generate: 0 is greedy (1)")
     own.add_argument("--mode", default="in_place", help="pause: in_place, retract, abort or wait (in_place)")
@@ -111,24 +111,22 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
     if command == "generate":
         return await _generate(fleet, given)
     if command == "update":
-        outcome = await fleet.update_weights_from_disk(what[0], given.label, kv_policy=given.kv_policy)
+        outcome = await fleet.update_weights_from_disk(what[0], given.label, kv_policy=given.kv_policy, hold_s=given.hold_s)
         print(f"epoch {outcome.version.epoch}, digest {outcome.version.digest}")
         for member, each in outcome.replicas.items():
             print(f"  {member}: {each['outcome']} {each['message']}")
-        return 0
-    if command == "status":
+    elif command == "status":
         print(json.dumps(await fleet.status(), indent=2))
-        return 0
-    if command == "add":
+    elif command == "add":
         print(*await fleet.add_replicas(int(what[0]) if what else 1))
-        return 0
-    if command == "remove":
+    elif command == "remove":
         await fleet.remove_replica(int(what[0]))
-        return 0
-    answers = await (fleet.pause(given.mode) if command == "pause" else fleet.resume())
-    for member, answer in answers.items():
-        print(member, "ok" if answer["ok"] else f"{answer['code']}: {answer['message']}")
-    return 0 if all(answer["ok"] for answer in answers.values()) else 1
+    else:
+        answers = await (fleet.pause(given.mode) if command == "pause" else fleet.resume())
+        for member, answer in answers.items():
+            print(member, "ok" if answer["ok"] else f"{answer['code']}: {answer['message']}")
+        return 0 if all(answer["ok"] for answer in answers.values()) else 1
+    return 0
 
 
 async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:

@@ -59,10 +59,8 @@ def slot_name(fleet: str, slot: int) -> str:
 def worker_environment() -> dict[str, Any]:
     """What a worker needs to find this package, also in a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    variables = {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))}
-    if "PITSTOP_BUILD" in os.environ:
-        variables["PITSTOP_BUILD"] = os.environ["PITSTOP_BUILD"]
-    return {"env_vars": variables}
+    given = {name: os.environ[name] for name in ("PITSTOP_BUILD",) if name in os.environ}
+    return {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")])), **given}}
 
 
 class Slot:
@@ -244,7 +242,7 @@ class Conductor:
                 log.info("%s is gone: %s", member, why)
                 slot.num_failed, slot.why = (0, "") if state.standing is Standing.READY else (slot.num_failed + 1, why)
                 self._gone(member, why)
-                self._status.num_deaths += 1
+                self._status.counts["deaths_total"] += 1
                 member = None
             if slot.num_failed:
                 await asyncio.sleep(RESTART_PAUSE_S * 2 ** min(slot.num_failed, DOUBLINGS_MAX))
@@ -320,7 +318,7 @@ class Conductor:
             if future is not None and not future.done():
                 future.set_result(outcome)
             self._status.take(outcome)
-        if coordinator.is_deposed:
+        if coordinator.deposed_by:
             self._yield()
             return
         if not self._is_view_due:
@@ -465,8 +463,8 @@ class Conductor:
 
     async def tell_moves(self, moved: int, lost: int) -> None:
         """What a client has seen more of: requests that went on elsewhere, and those that could not."""
-        self._status.num_moved += moved
-        self._status.num_lost += lost
+        self._status.counts["moved_requests_total"] += moved
+        self._status.counts["lost_requests_total"] += lost
 
     async def status(self) -> dict[str, Any]:
         await self.start()

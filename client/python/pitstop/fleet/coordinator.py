@@ -119,7 +119,7 @@ class Coordinator:
 
     def hear(self, answer: Answer) -> None:
         member = self.members.get(answer.member)
-        if member is None or self.is_deposed:
+        if member is None or self.deposed_by:
             return
         if isinstance(answer, Refused):
             if answer.generation > self.generation:
@@ -134,7 +134,7 @@ class Coordinator:
     def update(self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "") -> None:
         """Its Outcome comes in any case."""
         update = Update(uid, payload, timeout_s, path)
-        if self.is_deposed:
+        if self.deposed_by:
             self._refuse(update, "aborted", "another coordinator has taken over")
         elif len(self._waiting) >= UPDATES_WAITING_MAX:
             self._refuse(update, "resource_exhausted", f"{len(self._waiting)} updates wait already")
@@ -145,7 +145,7 @@ class Coordinator:
     def tick(self, now: float) -> None:
         """Says again what was not answered, and ends a stage whose time is up."""
         self._now = now
-        if self.is_deposed:
+        if self.deposed_by:
             return
         for member, (order, said) in list(self._unanswered.items()):
             if now - said >= RESEND_S:
@@ -166,10 +166,6 @@ class Coordinator:
     def take_outcomes(self) -> list[Outcome]:
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
-
-    @property
-    def is_deposed(self) -> bool:
-        return self.deposed_by > 0
 
     @property
     def update_uid(self) -> Optional[str]:
@@ -317,7 +313,7 @@ class Coordinator:
 
     def _go_on(self) -> None:
         """Whatever the facts so far allow."""
-        if self.is_deposed:
+        if self.deposed_by:
             return
         if self.phase is Phase.RECOVERING and self._num_asked == 0:
             self._recover()
@@ -393,9 +389,7 @@ class Coordinator:
         update, self._update = self._update, None
         self.phase = Phase.IDLE
         if update.uid:
-            self._outcomes.append(
-                Outcome(update.uid, not code, self.committed, code, message, update.replicas)
-            )
+            self._outcomes.append(Outcome(update.uid, not code, self.committed, code, message, update.replicas))
 
     def _recover(self) -> None:
         """What a predecessor decided is in what the members say: one that heard of it, or serves it, commits it."""

@@ -10,6 +10,7 @@ AsyncFleet has the same calls, awaited.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import re
 import uuid
@@ -29,6 +30,7 @@ from ..push import manifest_of
 from .conductor import LONG_POLL_S, Conductor, conductor_name, worker_environment
 from .door import Call, Door
 from .generate_door import GenerateDoor
+from .hold import HOLD_S_MAX
 from .http import HttpServer
 from .orders import Outcome
 from .relay import NAMESPACE
@@ -248,8 +250,8 @@ class AsyncFleet:
         return _OneCall(Call(self._open(), session, min_epoch), self._use_tqdm)
 
     async def generate(self, *args: Any, session: Optional[str] = None, min_epoch: int = 0, **options: Any) -> Any:
-        """As AsyncEngine's. What has the same session (or, without one, the same beginning) goes to the same replica
-        while that has not too much; `min_epoch`: to one that serves this version or a newer one. Spans name replicas."""
+        """As AsyncEngine's. What has the same session (or, without one, the same beginning, if that is long) goes to the same
+        replica while that has not too much; `min_epoch`: to one that serves this version or a newer one. Spans name replicas."""
         return await self._one_call(session, min_epoch).generate(*args, **options)
 
     async def chat(self, *args: Any, session: Optional[str] = None, min_epoch: int = 0, **options: Any) -> Any:
@@ -267,8 +269,9 @@ class AsyncFleet:
         self, named_tensors: NamedTensors, label: str = "", *, partial: bool = False, kv_policy: str = "keep",
         digests: bool = True, timeout: float = UPDATE_TIMEOUT_S, **update: Any,
     ) -> Outcome:
-        """A whole version, into the object store once: in effect on every replica when this returns, or on none.
-        PitstopError: on none; its `reply` is the Outcome."""
+        """A whole version, into the object store once: in effect on every replica when this returns, or on none. With
+        `hold_s` (1 at most) they stand still between two passes until all commit, and go on at the latest so many seconds
+        after it was decided. PitstopError: it is in effect on none; its `reply` is the Outcome."""
         arrays = arrays_of(named_tensors)
         if not arrays:
             raise TypeError("named_tensors has none")
@@ -291,6 +294,8 @@ class AsyncFleet:
         return await self._update({"path": os.path.abspath(path), "label": label, "kv_policy": kv_policy, **update}, timeout)
 
     async def _update(self, payload: dict[str, Any], timeout: float) -> Outcome:
+        if not 0.0 <= payload.get("hold_s", 0.0) <= HOLD_S_MAX:
+            raise TypeError(f"hold_s is 0 to {HOLD_S_MAX:g} seconds: {payload['hold_s']}")
         uid = uuid.uuid4().hex
         payload["timeout"] = timeout
         try:
@@ -314,7 +319,7 @@ class AsyncFleet:
         return await self._ask("fan_out", kind, timeout, fields)
 
     async def pause(self, mode: str = "in_place", max_pause_s: float = 0.0) -> dict[str, dict[str, Any]]:
-        mode = {"keep": "in_place"}.get(mode, mode)
+        mode = "in_place" if mode == "keep" else mode
         return await self.fan_out("pause_generation", UPDATE_TIMEOUT_S, mode=mode, max_pause_s=float(max_pause_s))
 
     async def resume(self) -> dict[str, dict[str, Any]]:
@@ -373,9 +378,6 @@ class Fleet(Blocking):
         super().__init__(AsyncFleet(*args, **kwargs))
 
 
-for _name in (
-    "until_ready", "chat", "tokenize", "detokenize", "update_weights", "update_weights_from_disk", "fan_out", "pause",
-    "resume", "abort_request", "release_memory_occupation", "resume_memory_occupation", "flush_cache", "status",
-    "add_replicas", "remove_replica", "start_door", "start_router",
-):
-    setattr(Fleet, _name, blocking(getattr(AsyncFleet, _name)))
+for _name, _call in vars(AsyncFleet).items():
+    if not _name.startswith("_") and inspect.iscoroutinefunction(_call) and not hasattr(Fleet, _name) and _name != "start":
+        setattr(Fleet, _name, blocking(_call))

@@ -30,8 +30,7 @@ class GenerateDoor:
 
     async def handle(self, request: Request) -> Answer:
         if request.path == "/health" and request.method in ("GET", "HEAD"):
-            is_ready = bool(self._fleet.num_ready)
-            return Answer("", 200 if is_ready else 503)
+            return Answer("", 200 if self._fleet.num_ready else 503)
         if request.path.startswith("/v1/"):
             return error_of(501, f"{request.path}: {NOT_HERE}")
         if request.path != "/generate":

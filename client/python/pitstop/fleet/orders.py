@@ -33,18 +33,24 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What do you serve, and what is under way? Answered by State. From then on older coordinators are refused."""
-
+class _Said:
     generation: int
 
 
 @dataclass(frozen=True)
-class Stage:
+class _OfUpdate(_Said):
+    key: Key
+
+
+@dataclass(frozen=True)
+class Ask(_Said):
+    """What do you serve, and what is under way? Answered by State. From then on older coordinators are refused."""
+
+
+@dataclass(frozen=True)
+class Stage(_OfUpdate):
     """Receive and check a version beside the one that serves. Answered by Staged."""
 
-    generation: int
-    key: Key
     epoch: int
     uid: str
     payload: Any = None  # where the bytes are; the coordinator never looks at it,
@@ -52,46 +58,36 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Decide:
+class Decide(_OfUpdate):
     """All are prepared: this update will take effect. Answered by Decided, before anybody is told to commit."""
-
-    generation: int
-    key: Key
 
 
 @dataclass(frozen=True)
-class Commit:
+class Commit(_OfUpdate):
     """Serve it. Answered by Committed."""
 
-    generation: int
-    key: Key
     at: float = 0.0  # on the machines' clocks, so that all begin together; on one that is wrong
     lead_s: float = 0.0  # no later than so long after the order comes
 
 
 @dataclass(frozen=True)
-class Drop:
+class Drop(_OfUpdate):
     """Forget the stage, and never begin it again. Answered by Dropped."""
-
-    generation: int
-    key: Key
 
 
 @dataclass(frozen=True)
-class Fetch:
+class Fetch(_Said):
     """Serve this version, from a replica that does (or from a directory). Answered by Fetched."""
 
-    generation: int
     version: Version
     donor: str = ""
     path: str = ""
 
 
 @dataclass(frozen=True)
-class Retire:
+class Retire(_Said):
     """End: what you serve cannot become what the fleet serves."""
 
-    generation: int
     reason: str = ""
 
 
@@ -102,8 +98,12 @@ Order = Union[Ask, Stage, Decide, Commit, Drop, Fetch, Retire]
 
 
 @dataclass(frozen=True)
-class State:
+class _SaidBy:
     member: str
+
+
+@dataclass(frozen=True)
+class State(_SaidBy):
     generation: int
     version: Optional[Version]  # None: no weights
     staged: Optional[Version] = None
@@ -112,8 +112,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Staged:
-    member: str
+class Staged(_SaidBy):
     key: Key
     version: Optional[Version]  # None: it failed
     code: str = ""
@@ -122,16 +121,14 @@ class Staged:
 
 
 @dataclass(frozen=True)
-class Decided:
-    member: str
+class Decided(_SaidBy):
     key: Key
     code: str = ""
     message: str = ""
 
 
 @dataclass(frozen=True)
-class Committed:
-    member: str
+class Committed(_SaidBy):
     key: Key
     code: str = ""
     message: str = ""
@@ -139,24 +136,21 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Dropped:
-    member: str
+class Dropped(_SaidBy):
     key: Key
 
 
 @dataclass(frozen=True)
-class Fetched:
-    member: str
+class Fetched(_SaidBy):
     version: Optional[Version]  # what serves now
     code: str = ""
     message: str = ""
 
 
 @dataclass(frozen=True)
-class Refused:
+class Refused(_SaidBy):
     """A newer coordinator is there."""
 
-    member: str
     generation: int
 
 

@@ -27,7 +27,8 @@ from ..client import Client
 from ..errors import PitstopError
 from ..local_tree import LocalTree
 from ..push import WeightPusher
-from .orders import Answer, Commit, Drop, Fetch, Key, Order, Stage, Version
+from .hold import Hold
+from .orders import Answer, Commit, Decided, Drop, Fetch, Key, Order, Stage, Version
 from .participant import Cancel, End, Participant
 from .relay import NAMESPACE, GivenUp, Relay
 from .ways import Way
@@ -58,6 +59,8 @@ class Replica:
         self._participant: Optional[Participant] = None
         self._given_up = threading.Event()  # of the stage or fetch under way
         self._relay: Optional[Relay] = None  # of the stage under way, if its bytes come over the network
+        self._hold: Optional[Hold] = None
+        self._hold_s = 0.0  # of the update that is staged
         self._work = asyncio.Lock()  # the tree's weights change one step at a time
         self._ended: Optional[asyncio.Event] = None
         self._is_stopping = False
@@ -72,6 +75,7 @@ class Replica:
             options = {**options, "tcp_door": f"{ray.util.get_node_ip_address()}:0"}
         self._tree = await off_loop(LocalTree, options, start_timeout, False)
         self._client = await AsyncClient(self._tree.run_dir, name=self._member).connect()
+        self._hold = Hold(self._client)
         self._blocking = await off_loop(lambda: Client(self._tree.run_dir, name=f"{self._member} weights"))
         self._participant = Participant(self._member, version_of(await self._client.status()))
         self._ended = asyncio.Event()
@@ -122,6 +126,8 @@ class Replica:
 
     async def call(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, Any]:
         """One call of the admin door, and its reply."""
+        if kind in ("pause_generation", "continue_generation"):
+            await self._hold.is_over.wait()
         return await self._client.call("admin", kind, timeout, timeout_ms=int(timeout * 1000), **fields)
 
     # ---- weights ----
@@ -131,6 +137,9 @@ class Replica:
         answer, works = self._participant.take(order)
         if isinstance(order, Drop) and self._relay is not None and self._relay.key <= order.key:
             self._relay = None
+        if isinstance(answer, Decided) and not answer.code and self._hold_s:
+            hold_s, self._hold_s = self._hold_s, 0.0
+            await self._hold.begin(hold_s)
         for work in works:
             said = await self._do(work)
             answer = said or answer
@@ -144,6 +153,7 @@ class Replica:
             self._given_up.set()
             async with self._work:
                 await self._drop()
+                await self._hold.end()
                 self._given_up = threading.Event()
                 self._relay = None
             return work.then
@@ -180,7 +190,7 @@ class Replica:
         if given_up.is_set():
             raise GivenUp
         update = {"epoch": order.epoch, "timeout": UPDATE_TIMEOUT_S, **order.payload}
-        path, buckets, _ = (update.pop(name, None) for name in ("path", "buckets", "node"))
+        path, buckets, self._hold_s, _ = (update.pop(name, None) for name in ("path", "buckets", "hold_s", "node"))
         if path:
             return await off_loop(functools.partial(self._blocking.stage_weights, path, **update))
         self._relay = Relay(order.key, order.way or Way(), buckets, update["timeout"])
@@ -204,12 +214,13 @@ class Replica:
         relay, self._relay = self._relay, None  # who is told to commit has received, as all have
         await asyncio.sleep(min(order.at - time.time(), order.lead_s))
         try:
-            reply = await self._client.commit_weights()
+            report = {**await self._client.commit_weights(), "committed_at": time.time()}
         except PitstopError as error:
             return self._participant.commit_done(order.key, error.code, error.message)
-        return self._participant.commit_done(order.key, report={
-            **reply, "committed_at": time.time(), "buckets_from": dict(relay.num_from) if relay is not None else {},
-        })
+        finally:
+            held_s = await self._hold.end()
+        buckets_from = dict(relay.num_from) if relay is not None else {}
+        return self._participant.commit_done(order.key, report={**report, "held_s": held_s, "buckets_from": buckets_from})
 
     # ---- a replica that comes late ----
 

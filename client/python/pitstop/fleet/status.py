@@ -15,27 +15,26 @@ PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 <style>body{{font:14px system-ui;margin:2em}}td,th{{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}}
 .no{{color:#b00}}</style><h1>{title}</h1><p>{summary}</p><table>{rows}</table>"""
 
+# Of all that this conductor has seen. Moved: requests that went on elsewhere; lost: that did not.
+COUNTERS = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
+# Of a replica, by their names in its tree's status.
+SUMS = {"running": "num_running", "waiting": "num_waiting", **{name: name for name in (
+    "output_tokens_total", "output_tokens_per_s")}}
+
 
 class FleetStatus:
     """What was found out last. Owns nothing that is not found out again."""
 
     def __init__(self, fleet: str):
         self.fleet = fleet
-        self.num_deaths = 0
-        self.num_updates = 0
-        self.num_failed_updates = 0
+        self.counts = dict.fromkeys(COUNTERS, 0)
         self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last's
-        self.num_moved = 0  # requests that went on elsewhere,
-        self.num_lost = 0  # and that did not
         self.said: dict[str, Any] = {"fleet": fleet, "replicas": {}}
 
     def take(self, outcome: Outcome) -> None:
-        self.num_updates += outcome.ok
-        self.num_failed_updates += not outcome.ok
-        times = [
-            each["report"]["committed_at"] for each in outcome.replicas.values()
-            if (each.get("report") or {}).get("committed_at")
-        ]
+        self.counts["updates_total" if outcome.ok else "updates_failed_total"] += 1
+        reports = [each.get("report") or {} for each in outcome.replicas.values()]
+        times = [report["committed_at"] for report in reports if report.get("committed_at")]
         if outcome.ok and times:
             self.skew_s = max(times) - min(times)
 
@@ -63,10 +62,7 @@ class FleetStatus:
                 "epoch": epoch,
                 "digest": parts[0].get("digest", "") if parts else "",
                 "lag": max(0, committed.epoch - epoch) if committed else 0,
-                "running": sum(part.get("num_running", 0) for part in parts),
-                "waiting": sum(part.get("num_waiting", 0) for part in parts),
-                "output_tokens_total": sum(part.get("output_tokens_total", 0) for part in parts),
-                "output_tokens_per_s": sum(part.get("output_tokens_per_s", 0.0) for part in parts),
+                **{shown: sum(part.get(name, 0) for part in parts) for shown, name in SUMS.items()},
             }
         self.said = {
             "fleet": self.fleet,
@@ -79,11 +75,7 @@ class FleetStatus:
             "slots": len(slots),
             "ready": sum(each["standing"] == "ready" for each in replicas.values()),
             "skew_s": self.skew_s,
-            "updates_total": self.num_updates,
-            "updates_failed_total": self.num_failed_updates,
-            "deaths_total": self.num_deaths,
-            "moved_requests_total": self.num_moved,
-            "lost_requests_total": self.num_lost,
+            **self.counts,
             "why_not_started": {number: slot.why for number, slot in slots.items() if slot.why},
             "replicas": replicas,
         }
@@ -92,17 +84,13 @@ class FleetStatus:
 
     def metrics(self) -> str:
         said = self.said
-        counters = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
         lines = []
-        for name in ("slots", "ready", "epoch", "skew_s", *counters):
+        for name in ("slots", "ready", "epoch", "skew_s", *COUNTERS):
             metric = "pitstop_fleet_" + {"skew_s": "commit_skew_seconds", "ready": "ready_replicas"}.get(name, name)
-            lines += [f"# TYPE {metric} {'counter' if name in counters else 'gauge'}", f"{metric} {said.get(name, 0)}"]
-        for name, kind in (
-            ("epoch", "gauge"), ("lag", "gauge"), ("running", "gauge"), ("waiting", "gauge"),
-            ("output_tokens_total", "counter"),
-        ):
+            lines += [f"# TYPE {metric} {'counter' if name in COUNTERS else 'gauge'}", f"{metric} {said.get(name, 0)}"]
+        for name in ("epoch", "lag", "running", "waiting", "output_tokens_total"):
             metric = f"pitstop_fleet_replica_{name}"
-            lines.append(f"# TYPE {metric} {kind}")
+            lines.append(f"# TYPE {metric} {'counter' if name.endswith('_total') else 'gauge'}")
             lines += [f'{metric}{{replica="{member}"}} {each[name]}' for member, each in said["replicas"].items()]
         return "\n".join(lines) + "\n"
 
@@ -116,10 +104,8 @@ class FleetStatus:
             mark = "" if each["standing"] == "ready" else ' class="no"'
             cells = [member, *(f"{each[name]:.0f}" if isinstance(each[name], float) else each[name] for name in columns)]
             rows.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(str(cell or ''))}</td>" for cell in cells))
-        summary = ", ".join(
-            f"{name.replace('_', ' ')} {said[name]}" for name in said
-            if name not in ("fleet", "replicas", "time", "why_not_started")
-        )
+        shown = [name for name in said if name not in ("fleet", "replicas", "time", "why_not_started")]
+        summary = ", ".join(f"{name.replace('_', ' ')} {said[name]}" for name in shown)
         for number, why in said.get("why_not_started", {}).items():
             summary += f". Slot {number} does not start: {why}"
         title = html.escape(f"pitstop fleet {self.fleet}")
@@ -135,12 +121,10 @@ class StatusPages:
     async def handle(self, request: Request) -> Answer:
         if request.method not in ("GET", "HEAD"):
             return Answer('{"message": "GET, HEAD"}', 405)
-        if request.path == "/":
-            return Answer(self._status.page(), kind="text/html; charset=utf-8")
-        if request.path == "/status":
-            return Answer(json.dumps(self._status.said))
-        if request.path == "/metrics":
-            return Answer(self._status.metrics(), kind="text/plain; version=0.0.4; charset=utf-8")
-        if request.path == "/health":
-            return Answer("", 200 if self._status.said.get("ready", 0) else 503)
-        return Answer('{"message": "/, /status, /metrics, /health"}', 404)
+        pages = {
+            "/": lambda: Answer(self._status.page(), kind="text/html; charset=utf-8"),
+            "/status": lambda: Answer(json.dumps(self._status.said)),
+            "/metrics": lambda: Answer(self._status.metrics(), kind="text/plain; version=0.0.4; charset=utf-8"),
+            "/health": lambda: Answer("", 200 if self._status.said.get("ready", 0) else 503),
+        }
+        return pages.get(request.path, lambda: Answer(json.dumps({"message": ", ".join(pages)}), 404))()

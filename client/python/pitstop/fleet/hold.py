@@ -1,0 +1,51 @@
+"""A tree that is held between two passes from the decision of an update to its commit, so that all of a fleet commit at
+once: otherwise each commits when the pass that it is in has ended.
+
+It is a pause with a deadline of the tree's own: whatever becomes of the coordinator or of this process's loop, the tree
+goes on by then. One that somebody has paused stands anyway, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Optional
+
+from ..aio import AsyncClient
+from ..errors import PitstopError
+
+HOLD_S_MAX = 1.0  # of one that hangs nobody hears sooner; and half of RESEND_S, so that no decision is told twice meanwhile
+
+
+class Hold:
+    def __init__(self, client: AsyncClient):
+        self._client = client
+        self.is_over = asyncio.Event()  # none is on
+        self.is_over.set()
+        self._deadline: Optional[asyncio.TimerHandle] = None
+
+    async def begin(self, hold_s: float) -> None:
+        """The tree stands when this returns; or so long has passed."""
+        self.is_over.clear()
+        self._deadline = asyncio.get_running_loop().call_later(hold_s, self.is_over.set)
+        try:
+            await asyncio.wait_for(self._stand(hold_s), hold_s)
+        except (PitstopError, asyncio.TimeoutError):
+            pass  # the others do not wait for it; it commits between two passes of its own
+
+    async def _stand(self, hold_s: float) -> None:
+        if any(each.get("pause_mode") for each in (await self._client.status())["replicas"]):
+            self.is_over.set()
+        else:
+            await self._client.pause("in_place", hold_s)
+
+    async def end(self) -> float:
+        """Seconds that the tree stood still."""
+        if self.is_over.is_set():
+            return 0.0
+        self._deadline.cancel()
+        try:
+            return max(part.get("paused_s", 0.0) for part in (await self._client.continue_generation())["parts"])
+        except PitstopError:
+            return 0.0
+        finally:
+            self.is_over.set()
