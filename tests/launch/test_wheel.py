@@ -79,8 +79,7 @@ def call(command, **environment):
 
 
 def test_it_is_small(wheel):
-    if (pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build" / "cpu")) / "bin" / "kernels_gpu_test").exists():
-        pytest.skip("this build has kernels for GPUs, which launch/wheel leaves out")
+    """With a build's kernels for GPUs, too, which launch/wheel leaves out."""
     assert wheel.stat().st_size < WHEEL_BYTES_MAX
     assert "-py3-none-manylinux_" in wheel.name
 
