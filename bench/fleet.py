@@ -15,6 +15,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -27,12 +28,17 @@ import ray  # noqa: E402
 from machines import another_version, kill, places, weights_of  # noqa: E402
 from pitstop.aio import AsyncClient  # noqa: E402
 from pitstop.fleet.door import CarriedStream  # noqa: E402
-from pitstop.fleet.fleet import Fleet, start_ray  # noqa: E402
+from pitstop.fleet.fleet import AsyncFleet, Fleet, start_ray  # noqa: E402
 
 STREAMS = 64
 UPDATES = 16
+WARM_UPDATES = 4
+COPY_BYTES = 256 << 20
 DEATHS = 5
-ROUNDS = 31
+HOLD_S = 0.5
+ROUNDS = 40
+WARM_S, WINDOW_S = 0.2, 0.8  # of a round
+STATES = ("idle", "streams", "held")
 PARTS = ("calls", "updates", "layer", "death", "late")
 
 
@@ -61,12 +67,18 @@ def calls(_):
     return {"call_thread_s": thread, "call_wall_s": wall}
 
 
-def copy_rate():
-    """Bytes per second that one thread copies."""
-    source = numpy.ones(64 << 20, numpy.uint8)
-    target = numpy.zeros_like(source)
-    best = min(_timed(lambda: numpy.copyto(target, source)) for _ in range(8))
-    return source.nbytes / best
+def copy_rate(num_threads):
+    """Bytes per second that so many threads copy together, each its own 256 MiB."""
+    pairs = [(numpy.ones(COPY_BYTES, numpy.uint8), numpy.zeros(COPY_BYTES, numpy.uint8)) for _ in range(num_threads)]
+
+    def copy():
+        threads = [threading.Thread(target=numpy.copyto, args=(target, source)) for source, target in pairs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return num_threads * COPY_BYTES / min(_timed(copy) for _ in range(8))
 
 
 def _spread(values):
@@ -102,78 +114,109 @@ def background(fleet, count, tokens):
 
 
 def updates(given):
-    rows = []
+    """The limit: a copy into the object store and one for each tree, at the rate at which all the machine's threads copy."""
+    rates = {"one_thread": copy_rate(1), "all_threads": copy_rate(os.cpu_count())}
+    rows, puts = [], []
+    update = AsyncFleet._update
+
+    async def timed_update(self, payload, timeout):
+        puts.append(time.perf_counter())  # all buckets are in the store
+        return await update(self, payload, timeout)
+
+    AsyncFleet._update = timed_update
     for num_trees in given.trees:
         with Fleet(given.model, replicas=num_trees, threads=1, name=f"updates{num_trees}", resources={"CPU": 0.01}) as fleet:
             weights = weights_of(next(iter(places(fleet).values())))
             size = sum(array.nbytes for array in weights.values())
-            row = {"trees": num_trees, "bytes": size}
-            for name, streams in (("idle", 0), ("streams", 2 * num_trees)):
+            row = {"trees": num_trees, "bytes": size, "limit_s": (1 + num_trees) * size / rates["all_threads"],
+                   "limit_s_one_thread": (1 + num_trees) * size / rates["one_thread"]}
+            for number in range(WARM_UPDATES):  # the object store's pages and the trees' second copies are made
+                fleet.update_weights(another_version(weights, 100 + number), digests=False)
+            for name in given.states:
+                streams = 0 if name == "idle" else 2 * num_trees
+                hold_s = HOLD_S if name == "held" else 0.0
                 end = background(fleet, streams, 400) if streams else lambda: None
-                took, skews, own, passes = [], [], [], []
+                took, put, receive, skews, own, passes, held = [], [], [], [], [], [], []
                 for number in range(UPDATES):
                     version = another_version(weights, number + 1)
                     begun = time.perf_counter()
-                    outcome = fleet.update_weights(version, digests=False)
+                    outcome = fleet.update_weights(version, digests=False, hold_s=hold_s)
                     took.append(time.perf_counter() - begun)
+                    put.append(puts.pop() - begun)
                     reports = [each["report"] for each in outcome.replicas.values()]
                     skews.append(_spread(report["committed_at"] for report in reports))
                     own.append(_spread(report["total_s"] for report in reports))  # of the trees alone, by their own clocks
+                    receive.append(max(report["receive_s"] for report in reports))
+                    held.append(max(report["held_s"] for report in reports))
                     passes.append(statistics.median(report["replicas"][0]["step_s"] for report in reports))
                 end()
                 commits = [report["total_s"] for report in reports]
-                row[name] = {"update_s": statistics.median(took), "commit_s": statistics.median(commits),
+                row[name] = {"update_s": statistics.median(took), "update_s_min": min(took), "update_s_max": max(took),
+                             "put_s": statistics.median(put), "receive_s": statistics.median(receive),
+                             "over_limit": statistics.median(took) / row["limit_s"], "commit_s": statistics.median(commits),
                              "pass_ms": 1000 * statistics.median(passes),
                              "skew_ms": 1000 * statistics.median(skews), "skew_ms_min": 1000 * min(skews),
-                             "skew_ms_max": 1000 * max(skews), "skew_ms_of_the_trees": 1000 * statistics.median(own)}
+                             "skew_ms_max": 1000 * max(skews), "held_ms": 1000 * statistics.median(held),
+                             "skew_ms_of_the_trees": 1000 * statistics.median(own)}
             rows.append(row)
             print(json.dumps(row), flush=True)
-    return {"rows": rows, "copy_rate": copy_rate()}
+    AsyncFleet._update = update
+    return {"rows": rows, "copy_rate": rates}
 
 
-async def _rate(requests):
-    begun = time.perf_counter()
-    counts = await asyncio.gather(*requests)
-    return sum(counts) / (time.perf_counter() - begun)
+async def _rate(generate):
+    """Tokens per second of STREAMS streams, each a request after another, in a window in which all of them run.
+    generate(number): a request's stream."""
+    over = time.perf_counter() + WARM_S + WINDOW_S
+    begun = over - WINDOW_S
+
+    async def one(number):
+        count = 0
+        while True:
+            stream = generate(number)
+            async for chunk in stream:
+                now = time.perf_counter()
+                if now > over:
+                    stream.cancel()
+                    return count
+                count += len(chunk.tokens) if now > begun else 0
+
+    return sum(await asyncio.gather(*map(one, range(STREAMS)))) / WINDOW_S
 
 
 def layer(given):
-    """Tokens per second of 64 streams, null model: clients of the trees themselves, and the fleet's."""
-    tokens = 400
-    sampling = {"max_new_tokens": tokens, "ignore_eos": True}
+    """Null model, 64 streams: clients of the trees themselves, and the fleet's. In pairs, of which every other one begins
+    with the fleet."""
+    sampling = {"max_new_tokens": 400, "ignore_eos": True, "text_output": False}
     with Fleet("stories", replicas=2, threads=1, name="layer", load_format="null", resources={"CPU": 0.01}) as fleet:
         run_dirs = [place["run_dir"] for place in places(fleet).values()]
 
-        async def direct():
-            clients = [await AsyncClient(run_dir).connect() for run_dir in run_dirs]
+        async def connected():
+            return [await AsyncClient(run_dir).connect() for run_dir in run_dirs]
 
-            async def one(number):
-                stream = clients[number % len(clients)].generate([1, 2, number + 3], text_output=False, **sampling)
-                return len((await stream.result()).tokens)
-
-            rate = await _rate([one(number) for number in range(STREAMS)])
-            for client in clients:
-                await client.close()
-            return rate
-
-        async def through():
-            call = fleet._inner._one_call(None, 0)._call
-
-            async def one(number):
-                stream = call.generate([1, 2, number + 3], text_output=False, **sampling)
-                return len((await stream.result()).tokens)
-
-            return await _rate([one(number) for number in range(STREAMS)])
-
+        clients = fleet._wait(connected())
+        call = fleet._inner._one_call(None, 0)._call
+        ways = [
+            ("direct", lambda number: clients[number % len(clients)].generate([1, 2, number + 3], **sampling)),
+            ("fleet", lambda number: call.generate([1, 2, number + 3], **sampling)),
+        ]
         rates = {"direct": [], "fleet": []}
         for _ in range(ROUNDS):  # in turn, so that what else runs here is in both
-            rates["direct"].append(fleet._wait(direct()))
-            rates["fleet"].append(fleet._wait(through()))
+            for name, generate in ways:
+                rates[name].append(fleet._wait(_rate(generate)))
+            ways.reverse()
+
+        async def close():
+            for client in clients:
+                await client.close()
+
+        fleet._wait(close())
     best = {name: max(each) for name, each in rates.items()}
     median = {name: statistics.median(each) for name, each in rates.items()}
     costs = sorted(1 - through / direct for direct, through in zip(rates["direct"], rates["fleet"]))
     return {"tokens_per_s": median, "best": best, "cost": statistics.median(costs),
-            "cost_quartiles": [costs[len(costs) // 4], costs[-1 - len(costs) // 4]], "rounds": ROUNDS}
+            "cost_quartiles": [costs[len(costs) // 4], costs[-1 - len(costs) // 4]],
+            "cost_range": [costs[0], costs[-1]], "rounds": ROUNDS}
 
 
 def death(given):
@@ -234,9 +277,12 @@ def main():
     parser.add_argument("parts", nargs="*", default=[], help=", ".join(PARTS))
     parser.add_argument("--model", default="stories")
     parser.add_argument("--trees", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--states", nargs="+", choices=STATES, default=STATES, help="of the trees in updates: idle, beside "
+                        "two streams per tree, or those and held until all commit (all three)")
+    parser.add_argument("--object-store-mib", type=int, default=512, help="a version, and two buckets of 64 MiB more (512)")
     parser.add_argument("--json", help="write it there, too")
     given = parser.parse_args()
-    start_ray(object_store_bytes=512 << 20, num_cpus=2, log_to_driver=False)
+    start_ray(object_store_bytes=given.object_store_mib << 20, num_cpus=2, log_to_driver=False)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     said = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores", "load": os.getloadavg()[0], "ray": ray.__version__,
