@@ -5,7 +5,8 @@
 //   release the KV -> they stage, vote, commit, or drop -> they take the KV again
 //
 // A request's tokens stay where they were: here. It goes on by a prefill, under what serves then.
-// Whoever called is answered before the KV is back; nothing is planned until it is.
+// Whoever called is answered when the KV is back after a commit, or cannot be had again; nothing is
+// planned until it is.
 #include "scheduler_proc/scheduler.h"
 
 #include <utility>
@@ -26,6 +27,7 @@ void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
 
 void Scheduler::settle_loan(TurnOutput& out) {
     if (memory_.has_order()) return;
+    if (update_.awaits_return() && !memory_.is_on_loan()) return update_.end_loan(now_, out);
     if (update_.wants_loan()) {
         if (update_.drains_for_loan() && runner_.has_started_requests()) return;
         if (!runner_.is_still()) return;
@@ -34,6 +36,7 @@ void Scheduler::settle_loan(TurnOutput& out) {
         const bool is_there =
             memory_.is_resident(messages::MemoryTag::kKvCache) || !memory_.is_kv_alike();
         if (!is_there || memory_.is_lent()) return update_.start_on_loan(now_, out);
+        update_.note_standing(now_);
         memory_.lend();
     } else if (memory_.is_lent() && !update_.has_loan()) {
         memory_.take_back();

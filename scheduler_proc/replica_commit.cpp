@@ -81,7 +81,8 @@ bool ReplicaUpdate::add(const messages::WorkerCommitted& answer, TimePoint now, 
     rank.commit_s = static_cast<double>(answer.elapsed_us) * 1e-6;
     if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
         job.record_commit(now);
-        end(messages::UpdateOrder::kCommit, out);
+        job.committed = job.is_on_loan ? std::optional(now) : std::nullopt;
+        if (!job.committed) end(messages::UpdateOrder::kCommit, out);
     } else {
         tell_who_is_awaited(out);
     }

@@ -117,8 +117,14 @@ void ReplicaUpdate::note_loan(std::int64_t num_retracted, std::int64_t num_drain
 
 void ReplicaUpdate::start_on_loan(TimePoint now, TurnOutput& out) {
     CHECK(wants_loan());
-    job_->standing_since = now;
+    if (!job_->standing_since) job_->standing_since = now;
     out.workers.emplace_back(*std::exchange(job_->held, std::nullopt));
+}
+
+void ReplicaUpdate::end_loan(TimePoint now, TurnOutput& out) {
+    CHECK(awaits_return());
+    job_->record_return(now);
+    end(messages::UpdateOrder::kCommit, out);
 }
 
 void ReplicaUpdate::refuse_loan(Error error, TurnOutput& out) {

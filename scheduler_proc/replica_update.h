@@ -69,8 +69,11 @@ class ReplicaUpdate {
     }
 
     // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ----
-    // From the stage's order to the end of the update: nothing is planned, but for a drain.
-    [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan; }
+    // From the stage's order to the last rank's commit or drop: nothing is planned, but for a
+    // drain.
+    [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan && !job_->committed; }
+    // It is committed everywhere, and answered when the KV has its memory again.
+    [[nodiscard]] bool awaits_return() const { return job_ && job_->committed; }
     // Its stage waits for that memory.
     [[nodiscard]] bool wants_loan() const {
         return job_ && job_->held && !job_->round.has_failed();
@@ -79,10 +82,14 @@ class ReplicaUpdate {
     [[nodiscard]] bool drains_for_loan() const {
         return wants_loan() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
+    // No step runs from now on, for the memory's sake.
+    void note_standing(TimePoint now) { job_->standing_since = now; }
     // What that memory cost those who ran: retracted, or waited for.
     void note_loan(std::int64_t num_retracted, std::int64_t num_drained);
     // The memory is there, no step runs: the ranks begin. REQUIRES: wants_loan().
     void start_on_loan(TimePoint now, TurnOutput& out);
+    // It is back, or is not to be had: the caller is answered. REQUIRES: awaits_return().
+    void end_loan(TimePoint now, TurnOutput& out);
     // It could not be had. The update fails if it waits for it still.
     void refuse_loan(Error error, TurnOutput& out);
 

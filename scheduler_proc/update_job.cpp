@@ -116,6 +116,11 @@ void UpdateJob::record_commit(TimePoint now) {
     if (standing_since) outcome.pause_s += seconds(commit_ordered - *standing_since);
 }
 
+void UpdateJob::record_return(TimePoint now) {
+    outcome.commit_s += seconds(now - *committed);
+    outcome.pause_s += seconds(now - *committed);
+}
+
 messages::ReplicaOutcome UpdateJob::full_outcome() const {
     messages::ReplicaOutcome full = outcome;
     full.ranks = ranks;

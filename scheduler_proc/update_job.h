@@ -47,6 +47,7 @@ struct UpdateJob {
     TimePoint deadline = TimePoint::max();      // of the order under way
     std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since
     TimePoint commit_ordered{};
+    std::optional<TimePoint> committed{};  // on loan: all ranks have; the KV takes its memory again
     std::string drop_reason{};
     messages::ReplicaOutcome outcome{};  // without ranks
 
@@ -75,6 +76,8 @@ struct UpdateJob {
     // Records how long the commit took, and for how long no step could run. REQUIRES: it is
     // committed.
     void record_commit(TimePoint now);
+    // The loan of the KV's memory is over. REQUIRES: committed.
+    void record_return(TimePoint now);
     [[nodiscard]] messages::ReplicaOutcome full_outcome() const;
 };
 

@@ -18,6 +18,7 @@
 #include "tp_worker/weights/pace.h"
 #include "tp_worker/worker_loop.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +29,27 @@
 
 namespace pitstop::tp_worker {
 namespace {
+
+// --device auto on a machine that has fewer GPUs than the tree has ranks is --device cpu, decided
+// before a rank waits for another: all see the same GPUs, so all decide alike. Where there are
+// enough, each rank tries its own, and a replica's ranks agree when they have
+// (Engine::open_device).
+void settle_auto(Options& options) {
+    EngineOptions& engine = options.engine;
+    if (engine.device != DeviceKind::kAuto) return;
+    const Result<int> num = kernels::num_cuda_devices();
+    const int num_needed = std::max(options.num_gpus, engine.gpu + 1);
+    if (num && *num >= num_needed) return;
+    engine.device = DeviceKind::kCpu;
+    engine.device_why = "no GPU: the driver shows none";
+    if (!num) {
+        engine.device_why = num.error().message;
+    } else if (*num > 0) {
+        engine.device_why =
+            fmt::format("too few GPUs: the driver shows {}, the ranks need {}", *num, num_needed);
+        spdlog::warn("{}", engine.device_why);
+    }
+}
 
 Result<std::unique_ptr<Communicator>> join_peers(
     const Options& options, const bus::RunDir& run_dir
@@ -64,6 +86,8 @@ Result<std::unique_ptr<Engine>> load_engine(
         hello.compute,
         threads.num_threads()
     );
+    if (const std::string& why = engine->device().why(); !why.empty())
+        spdlog::info("--device auto took {}: {}", engine->device().name(), why);
     return engine;
 }
 
@@ -181,6 +205,7 @@ int main(int argc, char** argv) {
     options.engine.weights_are_lost = [&](const Error& error) {
         supervision.say_lost(error.message);
     };
+    settle_auto(options);
     Result<> result = supervision.attach();
     if (result) result = run(options, supervision);
     return result ? 0 : supervision.fail(result.error());

@@ -32,7 +32,12 @@ void add_place_flags(Options& options, FlagSet& flags) {
 
 // These say where it computes, and what it may take of a GPU.
 void add_device_flags(Options& options, FlagSet& flags) {
-    flags.add("device", &options.device, "auto, cpu, or cuda: a GPU for each rank");
+    flags.add(
+        "device",
+        &options.device,
+        "cuda: a GPU for each rank; cpu; or auto: GPUs where there are enough, else the CPU"
+    );
+    flags.add("num-gpus", &options.num_gpus, "with auto: how many the tree's ranks need");
     flags.add("gpu", &options.engine.gpu, "with cuda: which, as the driver counts");
     flags.add(
         "mem-fraction",

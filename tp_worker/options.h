@@ -15,7 +15,8 @@ struct Options {
     std::string log_level = "info";
     std::string load_format = "auto";
     std::string compute = "bf16";
-    std::string device = "cpu";
+    std::string device = "auto";
+    int num_gpus = 1;
     std::string update_mode = "auto";
     bool has_no_graphs = false;
     bool is_deterministic = false;

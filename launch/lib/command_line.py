@@ -111,9 +111,10 @@ def add_engine_flags(parser):
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
         "--device",
-        default="cpu",
+        default="auto",
         choices=("auto", "cpu", "cuda"),
-        help="cuda: a GPU for each rank; auto: GPUs where all ranks have one (default cpu)",
+        help="cuda: a GPU for each rank; auto: that where there are enough that can be used, else the CPU "
+        "(default auto)",
     )
     add(
         "--mem-fraction",

@@ -123,6 +123,8 @@ def _worker_flags(options, weights, replica, rank):
     flags += [f"--epoch={weights.epoch}", *_weights_flags(weights)]
     if options.device != "cpu":
         flags.append(f"--gpu={replica * options.tp + rank}")
+    if options.device == "auto":
+        flags.append(f"--num-gpus={options.dp * options.tp}")
     if options.deterministic:
         flags.append("--deterministic")
     if options.no_graphs:

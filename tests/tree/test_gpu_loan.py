@@ -46,7 +46,8 @@ def test_P1_P2_P3_P8_P10_a_version_staged_where_kv_lies_takes_effect_and_kv_come
     assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
     outcome = reply["replicas"][0]
     assert (outcome["num_kept"], outcome["num_recomputed"]) == (0, 1), outcome
-    assert reply["pause_s"] > 0, reply
+    assert memory_of(admin, "kv_cache")["state"] == "resident", "it is back before the answer"
+    assert reply["total_s"] >= reply["pause_s"] > 0, reply
     (output,) = door.finish([rid])
     spans = joined(output.spans)
     assert [span["epoch"] for span in spans] == [1, 2], spans

@@ -37,10 +37,15 @@ Device Device::on_cpu(IsaLevel isa, kernels::ThreadPool* threads) {
 }
 
 Result<Device> Device::open(const DeviceOptions& options, kernels::ThreadPool& threads) {
-    if (options.kind == DeviceKind::kCpu) return on_cpu(options.isa, &threads);
-    Result<Device> device = open_cuda(options, threads);
-    if (device || options.kind == DeviceKind::kCuda) return device;
     Device cpu = on_cpu(options.isa, &threads);
+    cpu.why_ = options.why;
+    if (options.kind == DeviceKind::kCpu) return cpu;
+    Result<Device> device = open_cuda(options, threads);
+    if (options.kind == DeviceKind::kCuda) return device;
+    if (device) {
+        device->why_ = fmt::format("GPU {} can be used", options.gpu);
+        return device;
+    }
     cpu.why_ = device.error().message;
     return cpu;
 }

@@ -34,13 +34,14 @@ struct DeviceOptions {
     int gpu = 0;  // its index, as the driver counts
     IsaLevel isa = IsaLevel::kScalar;
     Determinism determinism = Determinism::kFast;
+    std::string why{};  // it is this kind, where that was chosen before
 };
 
 class Device {
   public:
     // Errors with kCuda: kUnsupported (a build without CUDA, an old GPU), kUnavailable (no
-    // driver), kNotFound (no such GPU, no cuBLASLt). With kAuto none: why() says what stood in the
-    // way. `threads` outlives the device.
+    // driver), kNotFound (no such GPU, no cuBLASLt). With kAuto none: why() says what decided.
+    // `threads` outlives the device.
     static Result<Device> open(const DeviceOptions& options, kernels::ThreadPool& threads);
     // `threads` null: the calling thread alone.
     static Device on_cpu(IsaLevel isa, kernels::ThreadPool* threads);
@@ -51,7 +52,7 @@ class Device {
     [[nodiscard]] const std::string& uuid() const { return uuid_; }
     // NVIDIA's that were found, with version and file; none on the CPU.
     [[nodiscard]] const std::vector<std::string>& libraries() const { return libraries_; }
-    // Why kAuto took the CPU; empty otherwise.
+    // Why kAuto took this one; empty where it was asked for by its name.
     [[nodiscard]] const std::string& why() const { return why_; }
 
     [[nodiscard]] const kernels::Ops& ops() const { return *ops_; }

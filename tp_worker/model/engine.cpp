@@ -43,17 +43,18 @@ Result<Device> Engine::open_device(
         .gpu = options.gpu,
         .isa = options.isa,
         .determinism = options.determinism,
+        .why = options.device_why,
     };
     ASSIGN_OR_RETURN(Device device, Device::open(device_options, threads));
-    if (!device.why().empty()) {
-        spdlog::warn("computing on the CPU ({}): {}", device.name(), device.why());
-    }
+    if (device_options.kind == DeviceKind::kAuto && !device.is_cuda())
+        spdlog::warn("a GPU that cannot be used: {}", device.why());
     if (device_options.kind != DeviceKind::kAuto || communicator.size() == 1) return device;
     // All ranks on GPUs, or none.
     ASSIGN_OR_RETURN(const bool is_cuda, holds_on_all(device.is_cuda(), communicator));
     if (is_cuda || !device.is_cuda()) return device;
-    spdlog::warn("computing on the CPU: another rank has no GPU");
     device_options.kind = DeviceKind::kCpu;
+    device_options.why = "another rank of this replica cannot use its GPU";
+    spdlog::warn("{}", device_options.why);
     return Device::open(device_options, threads);
 }
 
@@ -395,6 +396,7 @@ messages::WorkerHello Engine::describe() const {
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
     hello.device = model_ ? device_.name() : "null";
     hello.libraries = device_.libraries();
+    if (!device_.why().empty()) hello.libraries.push_back("--device auto: " + device_.why());
     hello.compute = name_of(options_.compute);
     if (weights_) {
         hello.update_mode = name_of(room_.room);

@@ -50,6 +50,7 @@ struct EngineOptions {
     Compute compute = Compute::kBf16;
     IsaLevel isa = IsaLevel::kScalar;
     DeviceKind device = DeviceKind::kCpu;
+    std::string device_why{};  // it is this one, where --device auto chose
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
     bool has_graphs = true;                      // on a GPU: steps of decodes are CUDA graphs
