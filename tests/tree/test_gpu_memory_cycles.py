@@ -34,6 +34,7 @@ def host_state(pid):
     return 1024 * kib, len((process / "maps").read_text().splitlines()), len(list((process / "fd").iterdir()))
 
 
+@pytest.mark.timeout(4 * 3600 if ALL else 900)
 def test_P8_many_releases_and_resumes_beside_another_allocator_leave_nothing(gpu, start_tree, place, reference):
     gpu(memory=160 << 20)
     tree = start_tree(*CUDA)
