@@ -8,6 +8,8 @@ import pathlib
 import re
 import struct
 
+import pytest
+
 from cuda_sender import Sender
 from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
 from test_gpu_updates import greedy
