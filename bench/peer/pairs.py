@@ -1,0 +1,71 @@
+"""Runs the same workload on one engine after the other, in turn, so that a slow minute meets all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import statistics
+from typing import Iterator, Protocol, Sequence
+
+from .rows import Figures, Workload
+
+LOCK = "/tmp/pitstop-bench.lock"  # one measurement at a time on a machine
+
+
+class Engine(Protocol):
+    name: str
+    version: str
+    ready_s: float
+
+    def run(self, workload: Workload, seed: int) -> Figures: ...
+    def close(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Of each engine, what came of each run; and what share of the machine's limit pitstop's were, each limit
+    measured beside its run."""
+
+    figures: dict[str, list[Figures]]
+    of_limit: list[dict[str, float]]
+
+    def median(self, engine: str, figure: str) -> float:
+        return statistics.median(getattr(each, figure) for each in self.figures[engine])
+
+    def range(self, engine: str, figure: str) -> tuple[float, float]:
+        values = [getattr(each, figure) for each in self.figures[engine]]
+        return min(values), max(values)
+
+    def ratio(self, peer: str, figure: str) -> tuple[float, float, float]:
+        """pitstop over the peer: of the medians, and the least and the largest of a pair."""
+        pairs = [
+            getattr(ours, figure) / getattr(theirs, figure)
+            for ours, theirs in zip(self.figures["pitstop"], self.figures[peer])
+        ]
+        return self.median("pitstop", figure) / self.median(peer, figure), min(pairs), max(pairs)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Waits until no other measurement of this machine runs, and keeps others out."""
+    with open(LOCK, "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def measure(engines: Sequence[Engine], workload: Workload, num_pairs: int, first_seed: int) -> Measured:
+    """A first run of each is not counted: pages are touched then, and shapes compiled."""
+    figures: dict[str, list[Figures]] = {engine.name: [] for engine in engines}
+    of_limit: list[dict[str, float]] = []
+    for turn in range(num_pairs + 1):
+        for engine in engines if turn % 2 else reversed(engines):
+            made = engine.run(workload, first_seed + turn)
+            if turn == 0:
+                continue
+            figures[engine.name].append(made)
+            if engine.name == "pitstop":
+                of_limit.append(dict(getattr(engine, "of_limit", {})))
+    return Measured(figures, of_limit)
+
+

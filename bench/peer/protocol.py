@@ -1,0 +1,91 @@
+"""A line of JSON in, a line of JSON out: how bench/peers speaks to an engine in a process of its own.
+
+An engine says {"ready": seconds, "version": text} when it has loaded, then answers each {"rows", "prompt", "output",
+"seed"} with Figures' fields. What it prints besides goes to standard error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Callable, Sequence
+
+import numpy
+
+from .rows import Figures, Workload, figures_of
+
+Times = dict[int, list[float]]  # of each request: when each of its tokens came
+
+
+def prompts_of(workload: Workload, vocab_size: int, seed: int) -> list[list[int]]:
+    """Random token ids, below the special ones at the vocabulary's end."""
+    random = numpy.random.default_rng(seed)
+    return random.integers(0, vocab_size - 1024, (workload.rows, workload.prompt)).tolist()
+
+
+def serve(
+    load: Callable[[], tuple[str, int]], run: Callable[[list[list[int]], int], Times]
+) -> None:
+    """Runs in the engine's process. `load` returns its version and the vocabulary's size; `run` takes prompts and the
+    number of tokens to make of each, and returns time.perf_counter() of every token."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # engines print
+    begin = time.perf_counter()
+    version, vocab_size = load()
+    print(json.dumps({"ready": time.perf_counter() - begin, "version": version}), file=answers, flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        workload = Workload(order["rows"], order["prompt"], order["output"])
+        prompts = prompts_of(workload, vocab_size, order["seed"])
+        begin = time.perf_counter()
+        times = run(prompts, workload.output)
+        print(json.dumps(dataclasses.asdict(figures_of(workload, begin, times))), file=answers, flush=True)
+
+
+class EngineProcess:
+    """An engine that loads once and then runs what it is asked for."""
+
+    def __init__(self, name: str, command: Sequence[str], env: dict[str, str], log: str):
+        self.name = name
+        with open(log, "w", encoding="utf-8") as errors:
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, **env},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._log = log
+        hello = self._read()
+        self.ready_s = float(hello["ready"])
+        self.version = str(hello["version"])
+
+    def run(self, workload: Workload, seed: int) -> Figures:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({**dataclasses.asdict(workload), "seed": seed}) + "\n")
+        self._process.stdin.flush()
+        return Figures(**self._read())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with {self._process.wait()}; it said: {self._log}")
+        answer = json.loads(line)
+        if not isinstance(answer, dict):
+            raise RuntimeError(f"{self.name} said {line!r}")
+        return answer

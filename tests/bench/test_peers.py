@@ -1,0 +1,132 @@
+"""bench/peers: the figures that it takes from an engine's tokens, how it asks engines in turn, and what it prints."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.peer import environment, gguf_model, report  # noqa: E402  (after the path)
+from bench.peer.pairs import measure  # noqa: E402
+from bench.peer.pitstop_tree import PitstopTree  # noqa: E402
+from bench.peer.protocol import EngineProcess, prompts_of  # noqa: E402
+from bench.peer.rows import ROWS, Row, Workload, figures_of  # noqa: E402
+
+BUILD = pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build/cpu"))
+
+# An engine in a process of its own: a token every millisecond, of all rows at once.
+ENGINE = """
+import sys, time
+from bench.peer.protocol import serve
+
+def load():
+    print("what engines print while they load")
+    return "ticks 1.0", 5000
+
+def run(prompts, num_tokens):
+    times = {row: [] for row in range(len(prompts))}
+    for _ in range(num_tokens):
+        time.sleep(0.001)
+        for each in times.values():
+            each.append(time.perf_counter())
+    return times
+
+serve(load, run)
+"""
+
+
+def test_decode_counts_while_all_decode():
+    workload = Workload(rows=2, prompt=10, output=3)
+    # The second request's first token comes at 4, the first one's end at 6.
+    figures = figures_of(workload, begin=2.0, times={0: [3.0, 5.0, 6.0], 1: [4.0, 5.5, 8.0]})
+    assert figures.prefill_tokens_per_s == 20 / 2
+    assert figures.decode_tokens_per_s == 3 / 2  # at 5, 5.5 and 6
+    assert figures.total_tokens_per_s == 26 / 6
+    assert figures.seconds == 6
+
+
+def test_an_engine_that_makes_too_few_tokens_is_an_error():
+    with pytest.raises(RuntimeError, match="tokens"):
+        figures_of(Workload(2, 10, 3), 0.0, {0: [1.0, 2.0, 3.0], 1: [1.0]})
+
+
+def test_prompts_are_the_seeds():
+    workload = Workload(3, 7, 1)
+    assert prompts_of(workload, 5000, 1) == prompts_of(workload, 5000, 1) != prompts_of(workload, 5000, 2)
+    assert all(0 <= token < 5000 - 1024 for prompt in prompts_of(workload, 5000, 1) for token in prompt)
+
+
+@pytest.fixture
+def ticks(tmp_path):
+    engine = EngineProcess(
+        "ticks", [sys.executable, "-c", ENGINE], {"PYTHONPATH": str(ROOT)}, str(tmp_path / "ticks.log")
+    )
+    yield engine
+    engine.close()
+
+
+def test_an_engine_runs_what_it_is_asked_for(ticks):
+    figures = ticks.run(Workload(rows=4, prompt=5, output=10), seed=1)
+    assert 0 < figures.decode_tokens_per_s <= 4 * 1000
+    assert figures.seconds >= 0.010
+
+
+def test_an_engine_that_ends_is_told_with_its_log(tmp_path):
+    log = tmp_path / "log"
+    with pytest.raises(RuntimeError, match=f"no such engine ended with 3; it said: {log}"):
+        EngineProcess("no such engine", [sys.executable, "-c", "raise SystemExit(3)"], {}, str(log))
+
+
+def test_a_tree_and_a_peer_in_turn_and_the_page(ticks, tmp_path):
+    row = Row("decode, 2 requests", Workload(2, 8, 16), "decode_tokens_per_s", {"ticks": 1e9})
+    tree = PitstopTree(ROOT, BUILD, ROOT / "launch/models/stories", tmp_path / "tree.log")
+    try:
+        measured = measure([tree, ticks], row.workload, num_pairs=2, first_seed=1)
+        one = tree.run(Workload(1, 64, 4), seed=9)
+        assert one.prefill_tokens_per_s > 0 and 0 < tree.of_limit["prefill_tokens_per_s"]
+    finally:
+        tree.close()
+    assert [len(runs) for runs in measured.figures.values()] == [2, 2]
+    assert all(run.decode_tokens_per_s > 0 for runs in measured.figures.values() for run in runs)
+    page = report.table([(row, measured)], [tree, ticks], "bench/peers run", 2)
+    assert "1e+09 of ticks: MISSED" in page and tree.version in page and "ticks 1.0" in page
+    kept = json.loads(json.dumps(report.figures_json([(row, measured)], [], [tree, ticks], "bench/peers run")))
+    assert kept["rows"][0]["figures"]["ticks"][0]["decode_tokens_per_s"] > 0
+
+
+def test_what_the_index_does_not_have_is_not_asked_for(tmp_path):
+    wheel = tmp_path / "x-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(
+            "x-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: x\nRequires-Dist: numpy\nRequires-Dist: torch==2.13.0+cpu\n"
+            'Requires-Dist: torchaudio; platform_machine != "s390x"\nRequires-Dist: pandas; extra == "bench"\n',
+        )
+    assert environment.requirements_of(wheel) == ["numpy"]
+
+
+def test_a_checkpoint_is_read_as_bits():
+    names = {name: bits.shape for name, bits in gguf_model.tensors_of(ROOT / "launch/models/stories/model.safetensors")}
+    assert len(names["model.norm.weight"]) == 1
+    assert len(names["model.embed_tokens.weight"]) == 2
+
+
+def test_without_the_peers_it_says_what_to_run(tmp_path):
+    done = subprocess.run(
+        [ROOT / "bench/peers", "--peers", tmp_path, "--models", tmp_path, "run"], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "bench/peers install" in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_row_of_that_name(tmp_path):
+    done = subprocess.run(
+        [ROOT / "bench/peers", "--peers", tmp_path, "run", "--rows", "sideways"], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and all(row.name in done.stderr for row in ROWS), done.stderr
