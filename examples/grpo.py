@@ -4,7 +4,7 @@
     pip install torch matplotlib            besides pitstop
     python examples/grpo.py --out reward.png
 
-Each step a batch is sampled while the one before is trained on; the new weights are pushed in mid-generation, so many
+Each step a batch is sampled while the one before is trained on, its last group while the new weights are pushed: those
 outputs are begun by one version and ended by the next. Every token names the version that made it, and its logprob
 is that of its very pass: both are checked here against PyTorch, token by token.
 
@@ -15,6 +15,7 @@ import argparse
 import json
 import pathlib
 import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -147,7 +148,7 @@ def main():
     torch.set_num_threads(1)  # the engine has the other core
     begin = time.monotonic()
 
-    with pitstop.Engine("stories", threads=1, compute="fp32") as engine, ThreadPoolExecutor(1) as pool:
+    with pitstop.Engine("stories", threads=1, compute="fp32") as engine, ThreadPoolExecutor(2) as pool:
         info = engine.get_server_info()
         config = json.loads(pathlib.Path(info["model_path"], "config.json").read_text())
 
@@ -164,32 +165,37 @@ def main():
         versions = {newest: (info["weight_digest"], copy_of(model.get_parameter))}
         prompts = [engine.tokenize(text) for text in BEGINNINGS for _ in range(options.group)]
 
-        def sample(step):
-            how = [{"max_new_tokens": 80, "seed": 1000003 * options.seed + 1009 * step + i} for i in range(len(prompts))]
-            return list(zip(prompts, engine.generate(input_ids=prompts, sampling_params=how, return_logprob=True)))
+        def sample(step, first, end, is_begun=threading.Event()):
+            ids, latest = prompts[first:end], {}
+            how = [{"max_new_tokens": 80, "seed": 1000003 * options.seed + 1009 * step + i} for i in range(first, end)]
+            for out in engine.generate(input_ids=ids, sampling_params=how, return_logprob=True, stream=True):
+                latest[out.index] = out
+                is_begun.set()
+            return [(prompt, latest[i]) for i, prompt in enumerate(ids)]
 
-        rewards, spanning, worst = [], 0, 0.0
-        ahead = pool.submit(sample, 0)
+        rewards, spanning, worst, last = [], 0, 0.0, len(prompts) - options.group
+        ahead, rest = pool.submit(sample, 0, 0, last), pool.submit(sample, 0, last, len(prompts))
         for step in range(options.steps):
-            rows = ahead.result()
+            rows = ahead.result() + rest.result()
             worst = max(worst, check_versions(rows, versions, newest))
             spanning += sum(len(out.spans) > 1 for _, out in rows)
-            # The next batch is begun while we train, and goes on while the weights change.
-            mean, ahead = train(model, optimizer, rows, options.group, lambda: pool.submit(sample, step + 1))
+            # The next batch is begun while we train, and its last group goes on while the weights change.
+            mean, ahead = train(model, optimizer, rows, options.group, lambda: pool.submit(sample, step + 1, 0, last))
             rewards.append(mean)
-            pushed = copy_of(model.get_parameter)
+            pushed, is_begun = copy_of(model.get_parameter), threading.Event()
+            rest = pool.submit(sample, step + 1, last, len(prompts), is_begun)
+            is_begun.wait(60)
             answer = engine.update_weights(
                 ((name, p.bfloat16()) for name, p in pushed.named_parameters()), label=f"step {step}", kv_policy="recompute")
             newest, versions[answer.epoch] = answer.epoch, (answer.digest, pushed)
             versions.pop(newest - 2, None)
             print(f"step {step:2}  reward {rewards[-1]:.3f}  version {newest}  {time.monotonic() - begin:.0f} s", flush=True)
-        check_versions(ahead.result(), versions, newest)
+        check_versions(ahead.result() + rest.result(), versions, newest)
 
     report = {"rewards": rewards, "spanning": spanning, "logprob_error_max": worst, "seconds": time.monotonic() - begin}
     pathlib.Path(options.out).with_suffix(".json").write_text(json.dumps(report) + "\n")
-    import matplotlib
-    matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    plt.switch_backend("Agg")
     plt.plot(rewards)
     plt.xlabel("step"), plt.ylabel("mean reward"), plt.title(f"{spanning} outputs span two versions")
     plt.savefig(options.out)
