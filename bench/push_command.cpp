@@ -60,7 +60,7 @@ Result<UpdateWaterfall> run_push(const PushCommand& command) {
     ASSIGN_OR_RETURN(const std::string output, output_of(std::move(words)));
     const std::chrono::duration<double> call = Clock::now() - begin;
     const auto report = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
-    if (!report.is_object() || !report.contains("reply") || !report.contains("filled"))
+    if (!report.is_object() || !report.contains("reply"))
         return make_error(ErrorCode::kMalformed, "the push says: {}", output);
     const auto& reply = report["reply"];
     messages::UpdateSeconds seconds;

@@ -149,6 +149,11 @@ Result<> check_options(Options& options) {
     if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
     if (options.replica < 0) return bad("replica", "0 or more");
     if (options.epoch < 1) return bad("epoch", "1 or more");
+    constexpr int kGpusMax = 1 << 20;  // no machine has as many; one more can still be counted
+    if (options.engine.gpu < 0 || options.engine.gpu >= kGpusMax)
+        return bad("gpu", fmt::format("0 to {}", kGpusMax - 1));
+    if (options.num_gpus < 1 || options.num_gpus > kGpusMax)
+        return bad("num-gpus", fmt::format("1 to {}", kGpusMax));
     if (options.threads < 0 || options.threads > 1024) return bad("threads", "0 to 1024");
     if (options.load_format != "auto" && options.load_format != "null") {
         return bad("load-format", "auto or null");

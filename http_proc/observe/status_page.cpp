@@ -1,7 +1,7 @@
 // Serves the status page: one static page at /, and the events it lives on.
+#include "http_proc/format/update_seconds_json.h"
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
-#include "http_proc/observe/update_seconds_json.h"
 #include "http_proc/server/errors.h"
 
 #include <nlohmann/json.hpp>

@@ -3,7 +3,7 @@
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
-#include "http_proc/observe/update_seconds_json.h"
+#include "http_proc/format/update_seconds_json.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
 #include "http_proc/sglang/weight_transfer.h"

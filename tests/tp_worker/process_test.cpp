@@ -269,6 +269,11 @@ TEST_F(WorkerProcess, ASizeThatNoStepHasIsAUsageError) {
     EXPECT_EQ(wait_for_exit(0), 2);
 }
 
+TEST_F(WorkerProcess, AGpuThatCannotBeCountedIsAUsageError) {
+    start(1, {"--device=auto", "--gpu=2147483647"});
+    EXPECT_EQ(wait_for_exit(0), 2);
+}
+
 TEST_F(WorkerProcess, ABadFlagIsAUsageError) {
     start(1, {"--compute=fp8"});
     EXPECT_EQ(wait_for_exit(0), 2);
