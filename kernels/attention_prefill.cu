@@ -15,12 +15,230 @@ struct Shape {
     static constexpr int kRowTiles = kRowTiles_;  // of 16 rows, per warp
     static constexpr int kBlocksPerSm = kBlocksPerSm_;
     static constexpr bool kIsSegmented = kIsSegmented_;  // states merged at kSegmentKeys (P6)
-    static constexpr int kRows = kWarps * kRowTiles * kRowsPerWarp;  // of the block
-    static constexpr int kChunks = D / kChunkElements;               // of a row
+    static constexpr int kWarpRows = kRowTiles * kRowsPerWarp;
+    static constexpr int kRows = kWarps * kWarpRows;    // of the block
+    static constexpr int kChunks = D / kChunkElements;  // of a row
     static constexpr int kQueryBytes = kRows * D * 2;
     static constexpr int kTileBytes = kKeysPerTile * D * 2;
     static constexpr int kSharedBytes = kQueryBytes + 2 * kTileBytes;
 };
+
+// Starts the copy of the tile's queries; zeros where it has no such row.
+template <class S>
+__device__ __forceinline__ void copy_queries(
+    const AttentionParams& params, const PrefillTile& work, std::byte* queries
+) {
+    for (int i = static_cast<int>(threadIdx.x); i < S::kRows * S::kChunks; i += kThreads) {
+        const int tile_row = i / S::kChunks;
+        const int chunk = i % S::kChunks;
+        const bool is_there = tile_row / params.group < work.num_tokens;
+        const auto* const q = static_cast<const bf16*>(params.q);
+        const bf16* const from =
+            is_there ? q + work.query_index(params, tile_row, params.q_stride, S::D) +
+                           chunk * kChunkElements
+                     : q;
+        copy16_async(
+            queries + swizzled<S::kChunks>(tile_row, chunk), from, is_there ? kChunkBytes : 0
+        );
+    }
+}
+
+// Starts the copy of a tile of keys or values: a thread copies one chunk of every kThreads /
+// kChunks-th key.
+template <class S>
+__device__ __forceinline__ void copy_tile(
+    const AttentionParams& params,
+    std::byte* tile,
+    const std::int32_t (&rows)[kKeysPerTile],
+    std::int32_t offset  // of values, in rows of KV memory
+) {
+    constexpr int kKeysPerPass = kThreads / S::kChunks;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int chunk = thread % S::kChunks;
+#pragma unroll 4
+    for (int j = 0; j < kKeysPerTile / kKeysPerPass; ++j) {
+        const int key = thread / S::kChunks + j * kKeysPerPass;
+        const std::int32_t kv_row = rows[key];
+        copy_kv_chunk<S::D>(tile, key, chunk, params, kv_row == kNoRow ? kNoRow : kv_row + offset);
+    }
+    commit_copies();
+}
+
+// Returns the row of KV memory of this thread's key of a tile.
+__device__ __forceinline__ std::int32_t row_of_key(
+    const AttentionParams& params, const PrefillTile& work, std::int32_t tile
+) {
+    return key_row(
+        params,
+        work.row,
+        work.kv_head,
+        tile * kKeysPerTile + static_cast<int>(threadIdx.x),
+        work.keys_begin,
+        work.keys_end
+    );
+}
+
+// The keys that a warp's rows see. Those of each row lie in shared memory, as they are needed in
+// few key tiles.
+struct SeenKeys {
+    std::int32_t first;  // by any row
+    std::int32_t last;
+    std::int32_t all_first;  // by all of them
+    std::int32_t all_last;
+
+    // A tile that no row of the warp sees is skipped: for such rows it would change nothing.
+    __device__ __forceinline__ bool has_any_of(std::int32_t begin, std::int32_t end) const {
+        return begin <= last && end > first;
+    }
+    // A tile that every row sees whole needs no mask.
+    __device__ __forceinline__ bool has_all_of(std::int32_t begin, std::int32_t end) const {
+        return begin >= all_first && end - 1 <= all_last;
+    }
+};
+
+template <class S>
+__device__ __forceinline__ SeenKeys seen_keys(
+    const AttentionParams& params,
+    const PrefillTile& work,
+    const std::int32_t* last_keys  // of the warp's rows
+) {
+    SeenKeys seen{work.keys_end, kNoKey, 0, work.keys_end};
+    for (int i = lane_index(); i < S::kWarpRows; i += kWarp) {
+        const std::int32_t last = last_keys[i];
+        const std::int32_t first = last == kNoKey ? work.keys_end : first_key(last, params.window);
+        seen.first = min(seen.first, first);
+        seen.last = max(seen.last, last);
+        seen.all_first = max(seen.all_first, first);
+        seen.all_last = min(seen.all_last, last);
+    }
+    seen.first = __reduce_min_sync(kAllLanes, seen.first);
+    seen.last = __reduce_max_sync(kAllLanes, seen.last);
+    seen.all_first = __reduce_max_sync(kAllLanes, seen.all_first);
+    seen.all_last = __reduce_min_sync(kAllLanes, seen.all_last);
+    return seen;
+}
+
+template <class S>
+using Scores = float[S::kRowTiles][kScoreTiles][4];
+
+template <class S>
+__device__ __forceinline__ void multiply_keys(
+    Scores<S>& scores, const std::byte* warp_queries, const std::byte* keys
+) {
+#pragma unroll
+    for (int i = 0; i < S::kRowTiles; ++i) {
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) scores[i][n][e] = 0.f;
+        }
+    }
+#pragma unroll
+    for (int k16 = 0; k16 < S::D / 16; ++k16) {
+        std::uint32_t q[S::kRowTiles][4];
+#pragma unroll
+        for (int i = 0; i < S::kRowTiles; ++i) {
+            load_query<S::D>(q[i], warp_queries + i * kRowsPerWarp * S::D * 2, k16);
+        }
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; n += 2) {
+            // The compiler loads a key fragment once for all row tiles.
+#pragma unroll
+            for (int i = 0; i < S::kRowTiles; ++i)
+                add_scores<S::D>(scores[i][n], scores[i][n + 1], q[i], keys, n * 8, k16);
+        }
+    }
+}
+
+// Puts -inf for the scores of keys that a row must not see.
+__device__ __forceinline__ void mask_rows(
+    float (&scores)[kScoreTiles][4],
+    std::int32_t begin,             // the tile's first key
+    const std::int32_t* last_keys,  // of the block's rows
+    int row,                        // the first of the 16
+    const AttentionParams& params
+) {
+    std::int32_t first[2];
+    std::int32_t last[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        last[e] = last_keys[row + lane_index() / 4 + e * 8];
+        first[e] = first_key(last[e], params.window);
+    }
+    mask_scores(scores, begin, first, last);
+}
+
+// Holds what a warp's rows have of the keys so far.
+template <class S>
+struct Sums {
+    AttentionState<S::D> states[S::kRowTiles];                        // of this segment
+    AttentionState<S::D> totals[S::kIsSegmented ? S::kRowTiles : 1];  // of those before it
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < S::kRowTiles; ++i) {
+            states[i].clear();
+            if constexpr (S::kIsSegmented) totals[i].clear();
+        }
+    }
+
+    __device__ __forceinline__ void multiply_values(
+        const Scores<S>& probabilities, const std::byte* values
+    ) {
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; n += 2) {
+#pragma unroll
+            for (int i = 0; i < S::kRowTiles; ++i) {
+                add_values(states[i], probabilities[i][n], probabilities[i][n + 1], values, n * 8);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void end_segment(float scale_log2) {
+        if constexpr (S::kIsSegmented) {
+#pragma unroll
+            for (int i = 0; i < S::kRowTiles; ++i) {
+                sum_over_row(states[i]);
+                merge_segment(totals[i], states[i], scale_log2);
+                states[i].clear();
+            }
+        }
+    }
+};
+
+template <class S>
+__device__ __forceinline__ void store_rows(
+    Sums<S>& sums,
+    const AttentionParams& params,
+    const PrefillTile& work,
+    int warp_row,                  // the warp's first row, of the block's
+    const std::int32_t* last_keys  // of the block's rows
+) {
+#pragma unroll
+    for (int i = 0; i < S::kRowTiles; ++i) {
+        AttentionState<S::D>& state = sums.states[i];
+        if constexpr (S::kIsSegmented) {
+            state = sums.totals[i];
+        } else {
+            sum_over_row(state);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int tile_row = warp_row + i * kRowsPerWarp + lane_index() / 4 + e * 8;
+            if (last_keys[tile_row] == kNoKey) continue;
+            const std::int64_t index = work.query_index(params, tile_row, params.out_stride, S::D);
+#pragma unroll
+            for (int n = 0; n < S::D / 8; ++n) {
+                store_pair(
+                    params,
+                    index + n * 8 + lane_index() % 4 * 2,
+                    attention_output(state.acc[n][2 * e], state.sum[e]),
+                    attention_output(state.acc[n][2 * e + 1], state.sum[e])
+                );
+            }
+        }
+    }
+}
 
 // grid [KV heads, num_prefill_blocks], block [kThreads]; a block owns a PrefillTile of kRows rows.
 //
@@ -32,197 +250,60 @@ struct Shape {
 template <class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     prefill_kernel(const __grid_constant__ AttentionParams params) {
-    constexpr int D = S::D;
     __shared__ std::int32_t rows[2][kKeysPerTile];  // of KV memory, this tile's and the next one's
     __shared__ std::int32_t last_keys[S::kRows];    // seen by a row; kNoKey: there is no such row
     std::byte* const queries = dynamic_shared_memory();
     std::byte* const keys = queries + S::kQueryBytes;
     std::byte* const values = keys + S::kTileBytes;
     const int thread = static_cast<int>(threadIdx.x);
-    const int lane = lane_index();
     const PrefillTile work = prefill_tile(params, S::kRows);
     if (work.num_tokens <= 0) return;
-
-    // Queries, zeros where the tile has no such row.
-    for (int i = thread; i < S::kRows * S::kChunks; i += kThreads) {
-        const int tile_row = i / S::kChunks;
-        const int chunk = i % S::kChunks;
-        const bool is_there = tile_row / params.group < work.num_tokens;
-        const auto* const q = static_cast<const bf16*>(params.q);
-        const bf16* const from = is_there
-                                     ? q + work.query_index(params, tile_row, params.q_stride, D) +
-                                           chunk * kChunkElements
-                                     : q;
-        copy16_async(
-            queries + swizzled<S::kChunks>(tile_row, chunk), from, is_there ? kChunkBytes : 0
-        );
-    }
-
-    // What the tile's rows see lies in shared memory, as it is needed in few key tiles; what any
-    // row of the warp sees and what all of them do is in registers.
+    copy_queries<S>(params, work, queries);
     for (int i = thread; i < S::kRows; i += kThreads) last_keys[i] = work.last_key(params, i);
     __syncthreads();
-    std::int32_t warp_first = work.keys_end;
-    std::int32_t warp_last = kNoKey;
-    std::int32_t all_first = 0;
-    std::int32_t all_last = work.keys_end;
-    const int warp_row = warp_index() * S::kRowTiles * kRowsPerWarp;
-    const std::byte* const warp_queries = queries + warp_row * D * 2;
-    for (int i = lane; i < S::kRowTiles * kRowsPerWarp; i += kWarp) {
-        const std::int32_t last = last_keys[warp_row + i];
-        const std::int32_t first = last == kNoKey ? work.keys_end : first_key(last, params.window);
-        warp_first = min(warp_first, first);
-        warp_last = max(warp_last, last);
-        all_first = max(all_first, first);
-        all_last = min(all_last, last);
-    }
-    warp_first = __reduce_min_sync(kAllLanes, warp_first);
-    warp_last = __reduce_max_sync(kAllLanes, warp_last);
-    all_first = __reduce_max_sync(kAllLanes, all_first);
-    all_last = __reduce_min_sync(kAllLanes, all_last);
+    const int warp_row = warp_index() * S::kWarpRows;
+    const std::byte* const warp_queries = queries + warp_row * S::D * 2;
+    const SeenKeys seen = seen_keys<S>(params, work, last_keys + warp_row);
 
-    // A thread copies one chunk of every kThreads / kChunks-th key.
-    constexpr int kKeysPerPass = kThreads / S::kChunks;
-    const auto copy_tile = [&](std::byte* tile, const std::int32_t* tile_rows, std::int32_t offset
-                           ) {
-        const int chunk = thread % S::kChunks;
-#pragma unroll 4
-        for (int j = 0; j < kKeysPerTile / kKeysPerPass; ++j) {
-            const int key = thread / S::kChunks + j * kKeysPerPass;
-            const std::int32_t kv_row = tile_rows[key];
-            copy_kv_chunk<D>(tile, key, chunk, params, kv_row == kNoRow ? kNoRow : kv_row + offset);
-        }
-    };
-    const auto row_of_key = [&](std::int32_t tile) {  // this thread's key of a tile
-        return key_row(
-            params,
-            work.row,
-            work.kv_head,
-            tile * kKeysPerTile + thread,
-            work.keys_begin,
-            work.keys_end
-        );
-    };
     const std::int32_t tile_begin = work.keys_begin / kKeysPerTile;
     const std::int32_t tile_end = (work.keys_end + kKeysPerTile - 1) / kKeysPerTile;
-    if (thread < kKeysPerTile) rows[tile_begin % 2][thread] = row_of_key(tile_begin);
+    if (thread < kKeysPerTile) rows[tile_begin % 2][thread] = row_of_key(params, work, tile_begin);
     __syncthreads();
-    copy_tile(keys, rows[tile_begin % 2], 0);
-    commit_copies();
+    copy_tile<S>(params, keys, rows[tile_begin % 2], 0);
 
-    AttentionState<D> states[S::kRowTiles];
-    AttentionState<D> totals[S::kIsSegmented ? S::kRowTiles : 1];
-#pragma unroll
-    for (int i = 0; i < S::kRowTiles; ++i) {
-        states[i].clear();
-        if constexpr (S::kIsSegmented) totals[i].clear();
-    }
-    const auto end_segment = [&] {
-        if constexpr (S::kIsSegmented) {
-#pragma unroll
-            for (int i = 0; i < S::kRowTiles; ++i) {
-                sum_over_row(states[i]);
-                merge_segment(totals[i], states[i], params.scale_log2);
-                states[i].clear();
-            }
-        }
-    };
-
+    Sums<S> sums;
+    sums.clear();
     for (std::int32_t tile = tile_begin; tile < tile_end; ++tile) {
         // It is looked up early: its latency passes while the scores are computed.
-        const std::int32_t next_row = thread < kKeysPerTile ? row_of_key(tile + 1) : kNoRow;
+        const std::int32_t next_row =
+            thread < kKeysPerTile ? row_of_key(params, work, tile + 1) : kNoRow;
         wait_copies<0>();
         __syncthreads();  // keys (and queries) are there; all are done with the last values
-        copy_tile(values, rows[tile % 2], params.value_rows);
-        commit_copies();
+        copy_tile<S>(params, values, rows[tile % 2], params.value_rows);
 
         const std::int32_t begin = tile * kKeysPerTile;
         const std::int32_t end = begin + kKeysPerTile;
-        // A warp none of whose rows sees the tile skips it: for such rows it would change nothing.
-        const bool is_seen = begin <= warp_last && end > warp_first;
-        float scores[S::kRowTiles][kScoreTiles][4];
-        if (is_seen) {
-#pragma unroll
-            for (int i = 0; i < S::kRowTiles; ++i) {
-#pragma unroll
-                for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) scores[i][n][e] = 0.f;
-                }
-            }
-#pragma unroll
-            for (int k16 = 0; k16 < D / 16; ++k16) {
-                std::uint32_t q[S::kRowTiles][4];
-#pragma unroll
-                for (int i = 0; i < S::kRowTiles; ++i) {
-                    load_query<D>(q[i], warp_queries + i * kRowsPerWarp * D * 2, k16);
-                }
-#pragma unroll
-                for (int n = 0; n < kScoreTiles; n += 2) {
-                    // The compiler loads a key fragment once for all row tiles.
-#pragma unroll
-                    for (int i = 0; i < S::kRowTiles; ++i)
-                        add_scores<D>(scores[i][n], scores[i][n + 1], q[i], keys, n * 8, k16);
-                }
-            }
-        }
+        const bool is_seen = seen.has_any_of(begin, end);
+        Scores<S> scores;
+        if (is_seen) multiply_keys<S>(scores, warp_queries, keys);
         if (thread < kKeysPerTile) rows[(tile + 1) % 2][thread] = next_row;
         wait_copies<0>();
         __syncthreads();  // values are there; all are done with the keys; the next rows are known
-        if (tile + 1 < tile_end) {
-            copy_tile(keys, rows[(tile + 1) % 2], 0);
-            commit_copies();
-        }
+        if (tile + 1 < tile_end) copy_tile<S>(params, keys, rows[(tile + 1) % 2], 0);
         if (is_seen) {
-            const bool is_masked = begin < all_first || end - 1 > all_last;
+            const bool is_masked = !seen.has_all_of(begin, end);
 #pragma unroll
             for (int i = 0; i < S::kRowTiles; ++i) {
-                if (is_masked) {
-                    std::int32_t first[2];
-                    std::int32_t last[2];
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        last[e] = last_keys[warp_row + i * kRowsPerWarp + lane / 4 + e * 8];
-                        first[e] = first_key(last[e], params.window);
-                    }
-                    mask_scores(scores[i], begin, first, last);
-                }
-                softmax_step(states[i], scores[i], params.scale_log2);
+                if (is_masked)
+                    mask_rows(scores[i], begin, last_keys, warp_row + i * kRowsPerWarp, params);
+                softmax_step(sums.states[i], scores[i], params.scale_log2);
             }
-#pragma unroll
-            for (int n = 0; n < kScoreTiles; n += 2) {
-#pragma unroll
-                for (int i = 0; i < S::kRowTiles; ++i)
-                    add_values(states[i], scores[i][n], scores[i][n + 1], values, n * 8);
-            }
+            sums.multiply_values(scores, values);
         }
-        if (end % AttentionArgs::kSegmentKeys == 0) end_segment();
+        if (end % AttentionArgs::kSegmentKeys == 0) sums.end_segment(params.scale_log2);
     }
-    end_segment();  // the last one may be short; where it is empty nothing changes
-
-#pragma unroll
-    for (int i = 0; i < S::kRowTiles; ++i) {
-        if constexpr (S::kIsSegmented) {
-            states[i] = totals[i];
-        } else {
-            sum_over_row(states[i]);
-        }
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int tile_row = warp_row + i * kRowsPerWarp + lane / 4 + e * 8;
-            if (last_keys[tile_row] == kNoKey) continue;
-            const std::int64_t index = work.query_index(params, tile_row, params.out_stride, D);
-#pragma unroll
-            for (int n = 0; n < D / 8; ++n) {
-                store_pair(
-                    params,
-                    index + n * 8 + lane % 4 * 2,
-                    attention_output(states[i].acc[n][2 * e], states[i].sum[e]),
-                    attention_output(states[i].acc[n][2 * e + 1], states[i].sum[e])
-                );
-            }
-        }
-    }
+    sums.end_segment(params.scale_log2);  // it may be short; where it is empty nothing changes
+    store_rows<S>(sums, params, work, warp_row, last_keys);
 }
 
 template <class S>

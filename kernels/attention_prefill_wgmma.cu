@@ -48,6 +48,28 @@ __device__ int panel_place(int row, int chunk) {
            swizzled<kPanelChunks>(row, chunk % kPanelChunks);
 }
 
+__device__ __forceinline__ std::int32_t num_key_tiles(const PrefillTile& work) {
+    return (work.keys_end + kTileKeys - 1) / kTileKeys - work.keys_begin / kTileKeys;
+}
+
+// What the block's warpgroups share: [kRows, D] queries and kStages tiles each of keys and values.
+template <int D>
+struct Tiles {
+    std::byte* queries;
+    std::byte* keys;
+    std::byte* values;
+
+    __device__ __forceinline__ std::byte* keys_of(int stage) const {
+        return keys + stage * Shape<D>::kTileBytes;
+    }
+    __device__ __forceinline__ std::byte* values_of(int stage) const {
+        return values + stage * Shape<D>::kTileBytes;
+    }
+};
+
+using TableOfRows =
+    std::int32_t[kTableTiles][kTileKeys];  // of KV memory, by key of the latest tiles
+
 // The copying warpgroup fills keys and values in the order they are used, one group of cp.async
 // ahead of the one it waits for. keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
 //
@@ -56,35 +78,38 @@ __device__ int panel_place(int row, int chunk) {
 // tokens here. What it would give back is the registers and issue slots of this warpgroup, of which
 // the products need neither. Not measured.
 template <int D>
-__device__ void copy_tiles(
-    const AttentionParams& params,
-    const PrefillTile& work,
-    std::byte* queries,
-    std::byte* keys,
-    std::byte* values,
-    Barriers& barriers,
-    std::int32_t (&rows)[kTableTiles][kTileKeys]  // of KV memory, by key of the latest tiles
-) {
-    using S = Shape<D>;
-    const int thread = static_cast<int>(threadIdx.x);  // of the first warpgroup
-    constexpr int kChunks = D / kChunkElements;        // of a row
-    constexpr int kRowsPerPass = kWarpgroup / kChunks;
-    const int chunk = thread % kChunks;
-    const std::int32_t tile_begin = work.keys_begin / kTileKeys;
-    const std::int32_t num_tiles = (work.keys_end + kTileKeys - 1) / kTileKeys - tile_begin;
+struct TileCopier {
+    static constexpr int kChunks = D / kChunkElements;  // of a row
+    static constexpr int kRowsPerPass = kWarpgroup / kChunks;
 
-    for (int row = thread / kChunks; row < kRows; row += kRowsPerPass) {
-        const std::int32_t token = row / params.group;
-        const bool is_there = token < work.num_tokens;
-        const auto* const q = static_cast<const bf16*>(params.q);
-        const bf16* const from = is_there ? q + work.query_index(params, row, params.q_stride, D) +
-                                                chunk * kChunkElements
-                                          : q;
-        copy16_async(queries + panel_place<D>(row, chunk), from, is_there ? kChunkBytes : 0);
+    const AttentionParams& params;
+    const PrefillTile& work;
+    const Tiles<D>& tiles;
+    Barriers& barriers;
+    TableOfRows& rows;
+    int thread;  // of the first warpgroup
+    int chunk;   // that it copies of its rows
+    std::int32_t tile_begin;
+    std::int32_t next_row = kNoRow;   // of its key of the next tile
+    std::uint64_t* copied = nullptr;  // the barrier of the latest group of copies
+
+    __device__ __forceinline__ void copy_queries() const {
+        for (int row = thread / kChunks; row < kRows; row += kRowsPerPass) {
+            const std::int32_t token = row / params.group;
+            const bool is_there = token < work.num_tokens;
+            const auto* const q = static_cast<const bf16*>(params.q);
+            const bf16* const from =
+                is_there
+                    ? q + work.query_index(params, row, params.q_stride, D) + chunk * kChunkElements
+                    : q;
+            copy16_async(
+                tiles.queries + panel_place<D>(row, chunk), from, is_there ? kChunkBytes : 0
+            );
+        }
     }
 
-    const auto look_up = [&](std::int32_t n) {  // this thread's key of tile n
-        return key_row(
+    __device__ __forceinline__ void look_up(std::int32_t n) {
+        next_row = key_row(
             params,
             work.row,
             work.kv_head,
@@ -92,8 +117,11 @@ __device__ void copy_tiles(
             work.keys_begin,
             work.keys_end
         );
-    };
-    const auto copy_tile = [&](std::byte* tile, std::int32_t n, std::int32_t offset) {
+    }
+
+    // `offset`: of values, in rows of KV memory.
+    __device__ __forceinline__ void copy_tile(std::byte* tile, std::int32_t n, std::int32_t offset)
+        const {
         const auto* const kv = static_cast<const bf16*>(params.kv);
 #pragma unroll 4
         for (int key = thread / kChunks; key < kTileKeys; key += kRowsPerPass) {
@@ -104,42 +132,72 @@ __device__ void copy_tiles(
             copy16_async(tile + panel_place<D>(key, chunk), from, is_there ? kChunkBytes : 0);
         }
         commit_copies();
-    };
-    // What was copied a group ago is there: say so to the multiplying warpgroups.
-    std::uint64_t* copied = nullptr;
-    const auto announce = [&](std::uint64_t* next) {
+    }
+
+    // Tells the multiplying warpgroups what was copied a group ago; `next` is what they are told
+    // of the latest group by.
+    __device__ __forceinline__ void announce(std::uint64_t* next) {
         if (copied != nullptr) {
             wait_copies<1>();
             fence_async_proxy();
             barrier_arrive(copied);
         }
         copied = next;
-    };
-    std::int32_t next_row = look_up(0);
-    const auto copy_keys = [&](std::int32_t n) {
+    }
+
+    __device__ __forceinline__ void copy_keys(std::int32_t n) {
         const int stage = n % kStages;
         if (n >= kStages) barrier_wait(&barriers.keys_empty[stage], (n / kStages - 1) % 2);
         rows[n % kTableTiles][thread] = next_row;
         named_barrier<kCopyBarrier, kWarpgroup>();
-        copy_tile(keys + stage * S::kTileBytes, n, 0);
-        next_row = look_up(n + 1);
+        copy_tile(tiles.keys_of(stage), n, 0);
+        look_up(n + 1);
         announce(&barriers.keys_full[stage]);
-    };
-    const auto copy_values = [&](std::int32_t n) {
+    }
+
+    __device__ __forceinline__ void copy_values(std::int32_t n) {
         const int stage = n % kStages;
         if (n >= kStages) barrier_wait(&barriers.values_empty[stage], (n / kStages - 1) % 2);
-        copy_tile(values + stage * S::kTileBytes, n, params.value_rows);
+        copy_tile(tiles.values_of(stage), n, params.value_rows);
         announce(&barriers.values_full[stage]);
-    };
-    copy_keys(0);
-    for (std::int32_t n = 1; n < num_tiles; ++n) {
-        copy_keys(n);
-        copy_values(n - 1);
     }
-    copy_values(num_tiles - 1);
-    wait_copies<0>();
-    fence_async_proxy();
-    barrier_arrive(copied);
+
+    __device__ __forceinline__ void announce_last() const {
+        wait_copies<0>();
+        fence_async_proxy();
+        barrier_arrive(copied);
+    }
+};
+
+// What the first warpgroup does.
+template <int D>
+__device__ __forceinline__ void copy_tiles(
+    const AttentionParams& params,
+    const PrefillTile& work,
+    const Tiles<D>& tiles,
+    Barriers& barriers,
+    TableOfRows& rows
+) {
+    const int thread = static_cast<int>(threadIdx.x);
+    TileCopier<D> copier{
+        .params = params,
+        .work = work,
+        .tiles = tiles,
+        .barriers = barriers,
+        .rows = rows,
+        .thread = thread,
+        .chunk = thread % TileCopier<D>::kChunks,
+        .tile_begin = work.keys_begin / kTileKeys};
+    const std::int32_t num_tiles = num_key_tiles(work);
+    copier.copy_queries();
+    copier.look_up(0);
+    copier.copy_keys(0);
+    for (std::int32_t n = 1; n < num_tiles; ++n) {
+        copier.copy_keys(n);
+        copier.copy_values(n - 1);
+    }
+    copier.copy_values(num_tiles - 1);
+    copier.announce_last();
 }
 
 // Holds the online-softmax state of a multiplying thread's two rows (g and g + 8 of its warp's 16).
@@ -235,87 +293,60 @@ __device__ void multiply_values(
     wgmma_commit();
 }
 
-// A multiplying warpgroup computes the scores of a tile while the values of the tile before are
-// multiplied, and its softmax runs beside that product.
-template <int D>
-__device__ void multiply_tiles(
+// The keys that a multiplying thread's two rows see.
+struct RowKeys {
+    std::int32_t first[2];
+    std::int32_t last[2];    // kNoKey: there is no such row
+    std::int32_t all_first;  // by all 16 rows of the warp: a tile within needs no mask
+    std::int32_t all_last;
+};
+
+__device__ __forceinline__ RowKeys row_keys(
     const AttentionParams& params,
-    const PrefillTile& work,
-    const std::byte* queries,  // of this warpgroup
-    const std::byte* keys,
-    const std::byte* values,
-    Barriers& barriers,
     const std::int32_t* last_keys  // of this warp's 16 rows
 ) {
-    using S = Shape<D>;
-    const std::int32_t tile_begin = work.keys_begin / kTileKeys;
-    const std::int32_t num_tiles = (work.keys_end + kTileKeys - 1) / kTileKeys - tile_begin;
-    const int lane = lane_index();
-    std::int32_t first[2];
-    std::int32_t last[2];
+    RowKeys seen;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        last[r] = last_keys[lane / 4 + r * 8];
-        first[r] = first_key(last[r], params.window);
+        seen.last[r] = last_keys[lane_index() / 4 + r * 8];
+        seen.first[r] = first_key(seen.last[r], params.window);
     }
-    // All four rows of 128 keys seen by all rows of the warp need no mask.
-    const std::int32_t all_first = __reduce_max_sync(kAllLanes, max(first[0], first[1]));
-    const std::int32_t all_last = __reduce_min_sync(kAllLanes, min(last[0], last[1]));
+    seen.all_first = __reduce_max_sync(kAllLanes, max(seen.first[0], seen.first[1]));
+    seen.all_last = __reduce_min_sync(kAllLanes, min(seen.last[0], seen.last[1]));
+    return seen;
+}
 
-    RowState state{{minus_infinity(), minus_infinity()}, {0.f, 0.f}, {0.f, 0.f}};
-    float acc[D / 2];
-#pragma unroll
-    for (int i = 0; i < D / 2; ++i) acc[i] = 0.f;
-    float scores[64];
-    std::uint32_t p[8][4];
-    const auto softmax_tile = [&](std::int32_t n) {
-        const std::int32_t begin = (tile_begin + n) * kTileKeys;
-        if (begin < all_first || begin + kTileKeys - 1 > all_last) mask(scores, begin, first, last);
-        softmax(scores, state, params.scale_log2);
-    };
-    const auto release = [&](std::uint64_t* empty) {
-        if (lane == 0) barrier_arrive(empty);
-    };
+__device__ __forceinline__ void softmax_tile(
+    float (&scores)[64],
+    RowState& state,
+    const RowKeys& seen,
+    std::int32_t begin,  // the tile's first key
+    float scale_log2
+) {
+    if (begin < seen.all_first || begin + kTileKeys - 1 > seen.all_last)
+        mask(scores, begin, seen.first, seen.last);
+    softmax(scores, state, scale_log2);
+}
 
-    // The first tile stands apart: with a condition around the product of the values, the compiler
-    // can no longer prove that no product in flight uses a register and serializes them all.
-    barrier_wait(&barriers.keys_full[0], 0);
-    wgmma_fence();
-    multiply_keys<D>(scores, queries, keys);
-    wgmma_wait<0>(scores);
-    release(&barriers.keys_empty[0]);
-    softmax_tile(0);
-    pack_probabilities(p, scores);
+// A warp is done with a stage.
+__device__ __forceinline__ void release(std::uint64_t* empty) {
+    if (lane_index() == 0) barrier_arrive(empty);
+}
 
-    for (std::int32_t n = 1; n < num_tiles; ++n) {
-        const int stage = n % kStages;
-        const int before = (n - 1) % kStages;
-        barrier_wait(&barriers.keys_full[stage], n / kStages % 2);
-        wgmma_fence();
-        multiply_keys<D>(scores, queries, keys + stage * S::kTileBytes);
-        barrier_wait(&barriers.values_full[before], (n - 1) / kStages % 2);
-        wgmma_fence();
-        multiply_values<D>(acc, p, values + before * S::kTileBytes);
-        wgmma_wait<1>(scores);
-        release(&barriers.keys_empty[stage]);
-        softmax_tile(n);
-        wgmma_wait<0>(acc);
-        release(&barriers.values_empty[before]);
-#pragma unroll
-        for (int i = 0; i < D / 2; ++i) acc[i] *= state.factor[i % 4 / 2];
-        pack_probabilities(p, scores);
-    }
-    const int final_stage = (num_tiles - 1) % kStages;
-    barrier_wait(&barriers.values_full[final_stage], (num_tiles - 1) / kStages % 2);
-    wgmma_fence();
-    multiply_values<D>(acc, p, values + final_stage * S::kTileBytes);
-    wgmma_wait<0>(acc);
-
+template <int D>
+__device__ __forceinline__ void store_rows(
+    const AttentionParams& params,
+    const PrefillTile& work,
+    const float (&acc)[D / 2],
+    const RowState& state,
+    const RowKeys& seen
+) {
+    const int lane = lane_index();
     const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;  // of the block's 128
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = warp_sum<4>(state.sum[r]);
-        if (last[r] == kNoKey) continue;
+        if (seen.last[r] == kNoKey) continue;
         const std::int64_t index =
             work.query_index(params, warp_row + lane / 4 + r * 8, params.out_stride, D);
 #pragma unroll
@@ -328,6 +359,63 @@ __device__ void multiply_tiles(
             );
         }
     }
+}
+
+// What the other two warpgroups do: each computes the scores of a tile while the values of the tile
+// before are multiplied, and its softmax runs beside that product.
+template <int D>
+__device__ __forceinline__ void multiply_tiles(
+    const AttentionParams& params,
+    const PrefillTile& work,
+    const Tiles<D>& tiles,
+    const std::byte* queries,  // of this warpgroup
+    Barriers& barriers,
+    const std::int32_t* last_keys  // of this warp's 16 rows
+) {
+    const std::int32_t tile_begin = work.keys_begin / kTileKeys;
+    const std::int32_t num_tiles = num_key_tiles(work);
+    const RowKeys seen = row_keys(params, last_keys);
+    RowState state{{minus_infinity(), minus_infinity()}, {0.f, 0.f}, {0.f, 0.f}};
+    float acc[D / 2];
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) acc[i] = 0.f;
+    float scores[64];
+    std::uint32_t p[8][4];
+
+    // The first tile stands apart: with a condition around the product of the values, the compiler
+    // can no longer prove that no product in flight uses a register and serializes them all.
+    barrier_wait(&barriers.keys_full[0], 0);
+    wgmma_fence();
+    multiply_keys<D>(scores, queries, tiles.keys_of(0));
+    wgmma_wait<0>(scores);
+    release(&barriers.keys_empty[0]);
+    softmax_tile(scores, state, seen, tile_begin * kTileKeys, params.scale_log2);
+    pack_probabilities(p, scores);
+
+    for (std::int32_t n = 1; n < num_tiles; ++n) {
+        const int stage = n % kStages;
+        const int before = (n - 1) % kStages;
+        barrier_wait(&barriers.keys_full[stage], n / kStages % 2);
+        wgmma_fence();
+        multiply_keys<D>(scores, queries, tiles.keys_of(stage));
+        barrier_wait(&barriers.values_full[before], (n - 1) / kStages % 2);
+        wgmma_fence();
+        multiply_values<D>(acc, p, tiles.values_of(before));
+        wgmma_wait<1>(scores);
+        release(&barriers.keys_empty[stage]);
+        softmax_tile(scores, state, seen, (tile_begin + n) * kTileKeys, params.scale_log2);
+        wgmma_wait<0>(acc);
+        release(&barriers.values_empty[before]);
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) acc[i] *= state.factor[i % 4 / 2];
+        pack_probabilities(p, scores);
+    }
+    const int final_stage = (num_tiles - 1) % kStages;
+    barrier_wait(&barriers.values_full[final_stage], (num_tiles - 1) / kStages % 2);
+    wgmma_fence();
+    multiply_values<D>(acc, p, tiles.values_of(final_stage));
+    wgmma_wait<0>(acc);
+    store_rows<D>(params, work, acc, state, seen);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
@@ -346,11 +434,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     using S = Shape<D>;
     __shared__ Barriers barriers;
-    __shared__ std::int32_t rows[kTableTiles][kTileKeys];
+    __shared__ TableOfRows rows;
     __shared__ std::int32_t last_keys[kRows];
-    std::byte* const queries = dynamic_shared_memory();
-    std::byte* const keys = queries + S::kTileBytes;
-    std::byte* const values = keys + kStages * S::kTileBytes;
+    std::byte* const shared = dynamic_shared_memory();
+    const Tiles<D> tiles{
+        .queries = shared,
+        .keys = shared + S::kTileBytes,
+        .values = shared + (1 + kStages) * S::kTileBytes};
     const int thread = static_cast<int>(threadIdx.x);
     const PrefillTile work = prefill_tile(params, kRows);
     if (work.num_tokens <= 0) return;
@@ -367,16 +457,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (thread < kWarpgroup) {
         give_registers<kCopyRegisters>();
-        copy_tiles<D>(params, work, queries, keys, values, barriers, rows);
+        copy_tiles(params, work, tiles, barriers, rows);
     } else {
         take_registers<kMultiplyRegisters>();
         const int warpgroup = thread / kWarpgroup - 1;
-        multiply_tiles<D>(
+        multiply_tiles(
             params,
             work,
-            queries + warpgroup * 64 * kPanelRowBytes,
-            keys,
-            values,
+            tiles,
+            tiles.queries + warpgroup * 64 * kPanelRowBytes,
             barriers,
             last_keys + (thread - kWarpgroup) / kWarp * kRowsPerWarp
         );

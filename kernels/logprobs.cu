@@ -200,25 +200,16 @@ __device__ void find_digit(TopShared& shared, int shift) {
     }
 }
 
-// grid [R], block [kTopThreads]; a block owns a row. Four passes of a radix select for the n-th
-// largest, two to collect (ties by lower id: warps own ascending parts of the row), then a bitonic
-// sort of at most 1024. Six reads of a row, five of them from L2: about 30 us for a row of 152k at
-// one block's 115 GB/s; rows run side by side.
-__global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
-    const float* __restrict__ logits,  // [R, V_rank]
-    std::int64_t stride,
-    std::int64_t num_ids,
-    std::int64_t vocab_begin,
-    int n,                      // 1 <= n <= min(num_ids, kTopMax)
-    TokenId* __restrict__ ids,  // [R, n]
-    std::int64_t ids_stride,
-    float* __restrict__ values,  // [R, n]
-    std::int64_t values_stride
-) {
-    __shared__ TopShared shared;
-    const std::int64_t r = blockIdx.x;
+// The n-th largest image of a row. `num_ties` of those equal to it are among the n largest.
+struct NthImage {
+    std::uint32_t image;
+    std::uint32_t num_ties;  // at least 1: the n-th itself
+};
+
+// Four passes of a radix select, a digit of 8 bits each. The whole block calls it.
+__device__ __forceinline__ NthImage
+find_nth(TopShared& shared, const float* from, std::int64_t num_ids, int n) {
     const int thread = static_cast<int>(threadIdx.x);
-    const float* const from = logits + r * stride;
     if (thread == 0) {
         shared.prefix = 0;
         shared.wanted = static_cast<std::uint32_t>(n);
@@ -238,31 +229,36 @@ __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
         if (warp_index() == 0) find_digit(shared, shift);
         __syncthreads();
     }
-    const std::uint32_t nth = shared.prefix;
-    const std::uint32_t ties_wanted = shared.wanted;  // at least 1: the n-th itself
+    return {shared.prefix, shared.wanted};
+}
 
-    // Each warp counts the ties of its part; then it knows how many come before it.
+// Puts the n largest into shared.found, in no order; the rest of it is 0. Of the ties those of the
+// lower ids are wanted: warps own ascending parts of the row, and each counts the ties of its part
+// first, so that the later ones know how many come before theirs.
+__device__ __forceinline__ void collect_top(
+    TopShared& shared, const float* from, std::int64_t num_ids, NthImage nth
+) {
     const std::int64_t part = (num_ids + kTopWarps - 1) / kTopWarps;
     const std::int64_t begin = warp_index() * part;
     const std::int64_t end = min(begin + part, num_ids);
     std::uint32_t num_ties = 0;
     for (std::int64_t i = begin + lane_index(); i < end; i += kWarp)
-        num_ties += top_image(from[i]) == nth ? 1 : 0;
+        num_ties += top_image(from[i]) == nth.image ? 1 : 0;
     num_ties = warp_sum(num_ties);
     if (lane_index() == 0) shared.num_ties[warp_index()] = num_ties;
-    for (int i = thread; i < kTopMax; i += kTopThreads) shared.found[i] = 0;
+    shared.found[threadIdx.x] = 0;
     __syncthreads();
     std::uint32_t ties_before = 0;
     for (int warp = 0; warp < warp_index(); ++warp) ties_before += shared.num_ties[warp];
     for (std::int64_t base = begin; base < end; base += kWarp) {
         const std::int64_t i = base + lane_index();
         const std::uint32_t image = i < end ? top_image(from[i]) : 0;
-        const bool is_tie = i < end && image == nth;
+        const bool is_tie = i < end && image == nth.image;
         const unsigned tie_lanes = __ballot_sync(kAllLanes, is_tie);
         const std::uint32_t tie =
             ties_before +
             static_cast<std::uint32_t>(__popc(tie_lanes & ((1u << lane_index()) - 1)));
-        if (i < end && (image > nth || (is_tie && tie < ties_wanted))) {
+        if (i < end && (image > nth.image || (is_tie && tie < nth.num_ties))) {
             const std::uint32_t slot = atomicAdd(&shared.num_found, 1u);  // sorted afterwards
             shared.found[slot] = static_cast<unsigned long long>(image) << 32 |
                                  static_cast<std::uint32_t>(~static_cast<std::uint32_t>(i));
@@ -270,9 +266,12 @@ __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
         ties_before += static_cast<std::uint32_t>(__popc(tie_lanes));
     }
     __syncthreads();
+}
 
-    // The sort is bitonic, descending, one pair per thread; what is not filled is 0 and sinks to
-    // the end.
+// Sorts what was found, descending: a bitonic sort, one pair per thread. What is not filled is 0
+// and sinks to the end.
+__device__ __forceinline__ void sort_found(TopShared& shared) {
+    const int thread = static_cast<int>(threadIdx.x);
     for (int size = 2; size <= kTopMax; size *= 2) {
         for (int step = size / 2; step > 0; step /= 2) {
             const int other = thread ^ step;
@@ -287,6 +286,30 @@ __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
             __syncthreads();
         }
     }
+}
+
+// grid [R], block [kTopThreads]; a block owns a row. Four passes of a radix select for the n-th
+// largest, two to collect (ties by lower id), then a bitonic sort of at most 1024. Six reads of a
+// row, five of them from L2: about 30 us for a row of 152k at one block's 115 GB/s; rows run side
+// by side.
+__global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
+    const float* __restrict__ logits,  // [R, V_rank]
+    std::int64_t stride,
+    std::int64_t num_ids,
+    std::int64_t vocab_begin,
+    int n,                      // 1 <= n <= min(num_ids, kTopMax)
+    TokenId* __restrict__ ids,  // [R, n]
+    std::int64_t ids_stride,
+    float* __restrict__ values,  // [R, n]
+    std::int64_t values_stride
+) {
+    __shared__ TopShared shared;
+    const std::int64_t r = blockIdx.x;
+    const int thread = static_cast<int>(threadIdx.x);
+    const float* const from = logits + r * stride;
+    const NthImage nth = find_nth(shared, from, num_ids, n);
+    collect_top(shared, from, num_ids, nth);
+    sort_found(shared);
     if (thread < n) {
         const auto index =
             static_cast<std::int64_t>(~static_cast<std::uint32_t>(shared.found[thread]));

@@ -43,8 +43,8 @@ MUTATIONS = (
     Mutation(
         "a missing proxy fence after the last tile",
         WGMMA,
-        "    wait_copies<0>();\n    fence_async_proxy();\n",
-        "    wait_copies<0>();\n",
+        "        wait_copies<0>();\n        fence_async_proxy();\n",
+        "        wait_copies<0>();\n",
         ATTENTION,
     ),
     Mutation(
@@ -52,7 +52,7 @@ MUTATIONS = (
         WGMMA,
         "    barrier_wait(&barriers.keys_full[0], 0);\n    wgmma_fence();\n",
         "    barrier_wait(&barriers.keys_full[0], 0);\n"
-        "    *reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(queries) + lane * 4) ^= 0x80008000u;\n"
+        "    *reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(queries) + lane_index() * 4) ^= 0x80008000u;\n"
         "    wgmma_fence();\n",
         ATTENTION,
     ),
@@ -66,8 +66,8 @@ MUTATIONS = (
     Mutation(
         "a missing wgmma.fence in the loop",
         WGMMA,
-        "        wgmma_fence();\n        multiply_keys<D>(scores, queries, keys + stage * S::kTileBytes);\n",
-        "        multiply_keys<D>(scores, queries, keys + stage * S::kTileBytes);\n",
+        "        wgmma_fence();\n        multiply_keys<D>(scores, queries, tiles.keys_of(stage));\n",
+        "        multiply_keys<D>(scores, queries, tiles.keys_of(stage));\n",
         ATTENTION,
     ),
     Mutation(
