@@ -1,17 +1,15 @@
-# The CUDA ops' tests: on a GPU, or, in the emulated preset, on the one in software.
+# The same, and what the CUDA ops alone have: on a GPU, or, in the emulated preset, on the one in software.
 set(PITSTOP_CUDA_TESTS
-    cuda_attention_test.cpp cuda_elementwise_test.cpp cuda_linear_test.cpp cuda_logprobs_test.cpp
-    cuda_exchange_test.cpp cuda_rope_test.cpp cuda_sampling_test.cpp cuda_weights_test.cpp)
+    $<TARGET_OBJECTS:pitstop_kernel_suites> cuda_backends.cpp cuda_attention_test.cpp cuda_exchange_test.cpp cuda_failure_test.cpp)
 if(PITSTOP_EMULATED_GPU)
-    pitstop_test(kernels_gpu_test LABEL emulated
-        SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)
+    pitstop_test(kernels_gpu_test LABEL emulated TIMEOUT 600 SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)
     target_compile_definitions(kernels_gpu_test PRIVATE PITSTOP_EMULATED)
     # What becomes of cuBLASLt's answers, which the real library gives as it likes.
     pitstop_test(kernels_cublas_test LABEL emulated SOURCES cublas_test.cpp LIBS pitstop_kernels)
     # Some asynchronous copies and products at once instead of at the last moment (tests/emulated_gpu/blocks.h).
     add_test(NAME kernels_gpu_copies_test COMMAND kernels_gpu_test --gtest_filter=*Attention*:UnequalRows.*:*Linear*)
     set_tests_properties(kernels_gpu_copies_test PROPERTIES
-        LABELS emulated TIMEOUT 300 ENVIRONMENT PITSTOP_EMULATOR_COPIES=random)
+        LABELS emulated TIMEOUT 600 ENVIRONMENT PITSTOP_EMULATOR_COPIES=random)
     # A pipeline of stages under twenty schedules: which warp is ahead, and when its copies arrive, is not to matter.
     add_test(NAME kernels_gpu_seeds_test
         COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/seeds.py 20 $<TARGET_FILE:kernels_gpu_test>
@@ -20,7 +18,7 @@ if(PITSTOP_EMULATED_GPU)
         LABELS emulated TIMEOUT 600
         ENVIRONMENT "PITSTOP_EMULATOR_COPIES=random;PITSTOP_REQUIRE_GPU=1;PITSTOP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 elseif(PITSTOP_WITH_CUDA)
-    pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} cuda_failure_test.cpp LIBS pitstop_kernels)
+    pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)
     # Registers and occupancy as KERNELS.md has them: those of one version of the compiler.
     if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0 AND CUDAToolkit_VERSION VERSION_LESS 13.1)
         add_test(NAME kernels_resources_test

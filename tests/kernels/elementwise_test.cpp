@@ -1,21 +1,25 @@
-// Tests embedding, rmsnorm, silu_mul, gather_rows and shard_copy: the ops whose rows stand alone.
-#include "tests/kernels/support.h"
+// Tests embedding, rmsnorm, silu_mul, gather_rows, count_nonfinite and penalties: the ops whose
+// rows stand alone. Some widths fit 16-byte loads, and some do not.
+#include "tests/kernels/backend.h"
 
+#include <cmath>
 #include <limits>
 
 namespace pitstop::kernels::test {
 namespace {
 
-constexpr std::int64_t kWidths[] = {1, 7, 15, 16, 17, 24, 63, 64, 65, 128, 130, 1000};
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr std::int64_t kWidths[] = {
+    1, 7, 8, 15, 16, 17, 24, 63, 64, 65, 128, 130, 1000, 1024, 2056, 4096, 8192, 8200};
 
-class Embedding : public OnLevel {};
-PITSTOP_ON_EVERY_LEVEL(Embedding);
+class Embedding : public OnBackend {};
+PITSTOP_ON_BACKENDS(Embedding, Order::kDefault);
 
 TEST_P(Embedding, GivesItsRowsAndZerosForOtherRanks) {
     for (const std::int64_t H : kWidths) {
         SCOPED_TRACE(testing::Message() << "H " << H);
         const Matrix<bf16> table = random_matrix<bf16>(5, H, 1);
-        const TokenId ids[] = {
+        const std::vector<TokenId> ids = {
             TokenId{10},
             TokenId{14},
             TokenId{9},
@@ -25,61 +29,83 @@ TEST_P(Embedding, GivesItsRowsAndZerosForOtherRanks) {
             TokenId{1 << 30}};
         Matrix<float> expected(7, H, 0x11);
         Matrix<float> actual(7, H, 0x22);
-        embedding_ref({.ids = ids, .table = table.view(), .vocab_begin = 10, .y = expected.view()});
-        ops().embedding(
-            {.ids = ids,
-             .table = table.view(),
-             .vocab_begin = 10,
-             .y = actual.view(),
-             .stream = stream_of(pool_)}
+        embedding_ref(
+            {.ids = ids.data(), .table = table.view(), .vocab_begin = 10, .y = expected.view()}
         );
+        const auto ids_there = put(ids);
+        const auto table_there = put(table);
+        const auto y = put(actual);
+        ops().embedding(
+            {.ids = ids_there.data(),
+             .table = table_there.view(),
+             .vocab_begin = 10,
+             .y = y.view(),
+             .stream = stream()}
+        );
+        y.fetch(actual);
         EXPECT_EQ(actual.bits(), expected.bits());
         EXPECT_EQ(actual.value(1, 0), table.value(4, 0));
         EXPECT_EQ(actual.value(3, 0), 0.0);
     }
 }
 
-class RmsNorm : public OnLevel {};
-PITSTOP_ON_EVERY_LEVEL(RmsNorm);
+class RmsNorm : public OnBackend {
+  protected:
+    // All squares are positive, so the sum errs relatively: on the CPU by H/64 sums in a lane and 6
+    // in the tree (twice in scalar, whose products round too); on a GPU by ceil(H / 1024) * 4 sums
+    // in a thread, 5 in the warp, 8 over the warps and rsqrt's 2 ulp; the root halves it; division,
+    // scaling and rounding add 5.
+    [[nodiscard]] double roundings(std::int64_t H) const {
+        const auto h = static_cast<double>(H);
+        return is_gpu() ? std::ceil(h / 1024.0) * 4.0 + 22.0 : h / 64.0 + 12.0;
+    }
 
-template <class Y>
-void expect_rmsnorm(const Ops& ops, Stream stream, std::int64_t H, bool has_delta) {
-    SCOPED_TRACE(testing::Message() << "H " << H << " delta " << has_delta);
-    const Matrix<float> x = random_matrix<float>(9, H, 1, 5.0);
-    const Matrix<float> delta = random_matrix<float>(9, H, 2);
-    const Matrix<bf16> w = random_matrix<bf16>(1, H, 3);
-    Matrix<float> x_expected = x;
-    Matrix<float> x_actual = x;
-    Matrix<Y> expected(9, H, 0x11);
-    Matrix<Y> actual(9, H, 0x22);
-    const View2<const float> added = has_delta ? delta.view() : View2<const float>{};
-    rmsnorm_ref(
-        {.x = x_expected.view(), .delta = added, .w = &w(0, 0), .y = expected.view(), .eps = 1e-6f}
-    );
-    ops.rmsnorm(
-        {.x = x_actual.view(),
-         .delta = added,
-         .w = &w(0, 0),
-         .y = actual.view(),
-         .eps = 1e-6f,
-         .stream = stream}
-    );
-    EXPECT_EQ(x_actual.bits(), x_expected.bits());
-    // All squares are positive, so the sum errs relatively: H/64 sums in a lane, 6 in the tree
-    // (twice in scalar, whose products round too); the root halves it; division, scaling and
-    // rounding add 5.
-    const double relative =
-        (static_cast<double>(H) / 64.0 + 12.0) * kEps32 + 2.02 * rounding_of(kDTypeOf<Y>);
-    expect_within(actual, expected, [&](std::int64_t r, std::int64_t c) {
-        return relative * std::abs(expected.value(r, c));
-    });
-}
+    template <class Y>
+    void expect_reference(std::int64_t H, bool has_delta) {
+        SCOPED_TRACE(testing::Message() << "H " << H << " delta " << has_delta);
+        const std::int64_t num_rows = is_gpu() ? 3 : 9;
+        const Matrix<float> x = random_matrix<float>(num_rows, H, 1, 5.0);
+        const Matrix<float> delta = random_matrix<float>(num_rows, H, 2);
+        const Matrix<bf16> w = random_matrix<bf16>(1, H, 3);
+        Matrix<float> x_expected = x;
+        Matrix<float> x_actual = x;
+        Matrix<Y> expected(num_rows, H, 0x11);
+        Matrix<Y> actual(num_rows, H, 0x22);
+        rmsnorm_ref(
+            {.x = x_expected.view(),
+             .delta = has_delta ? delta.view() : View2<const float>{},
+             .w = &w(0, 0),
+             .y = expected.view(),
+             .eps = 1e-6f}
+        );
+        const auto x_there = put(x_actual);
+        const auto delta_there = put(delta);
+        const auto w_there = put(w);
+        const auto y = put(actual);
+        ops().rmsnorm(
+            {.x = x_there.view(),
+             .delta = has_delta ? View2<const float>(delta_there.view()) : View2<const float>{},
+             .w = w_there.view().data,
+             .y = y.view(),
+             .eps = 1e-6f,
+             .stream = stream()}
+        );
+        y.fetch(actual);
+        x_there.fetch(x_actual);
+        EXPECT_EQ(x_actual.bits(), x_expected.bits());
+        const double relative = roundings(H) * kEps32 + 2.02 * rounding_of(kDTypeOf<Y>);
+        expect_within(actual, expected, [&](std::int64_t r, std::int64_t c) {
+            return relative * std::abs(expected.value(r, c));
+        });
+    }
+};
+PITSTOP_ON_BACKENDS(RmsNorm, Order::kDefault);
 
 TEST_P(RmsNorm, MeetsTheReferenceOnAwkwardShapes) {
     for (const std::int64_t H : kWidths) {
         for (const bool has_delta : {false, true}) {
-            expect_rmsnorm<float>(ops(), stream_of(pool_), H, has_delta);
-            expect_rmsnorm<bf16>(ops(), stream_of(pool_), H, has_delta);
+            expect_reference<float>(H, has_delta);
+            expect_reference<bf16>(H, has_delta);
         }
     }
 }
@@ -87,143 +113,250 @@ TEST_P(RmsNorm, MeetsTheReferenceOnAwkwardShapes) {
 TEST_P(RmsNorm, ARowOfZerosStaysZero) {
     Matrix<float> x(1, 64, 0);
     const Matrix<bf16> w = random_matrix<bf16>(1, 64, 3);
-    ops().rmsnorm({.x = x.view(), .w = &w(0, 0), .y = x.view(), .eps = 1e-6f});
+    const auto x_there = put(x);
+    const auto w_there = put(w);
+    ops().rmsnorm(
+        {.x = x_there.view(),
+         .w = w_there.view().data,
+         .y = x_there.view(),
+         .eps = 1e-6f,
+         .stream = one_thread()}
+    );
+    x_there.fetch(x);
     for (std::int64_t i = 0; i < 64; ++i) EXPECT_EQ(x.value(0, i), 0.0);
 }
 
-TEST_P(RmsNorm, P6_RowDoesNotDependOnBatch) {
+// The order of the sum is H's alone: not the number of rows or threads, nor where a row lies.
+TEST_P(RmsNorm, P6_RowDependsOnNeitherBatchNorAddress) {
+    const std::int64_t num_rows = is_gpu() ? 9 : 333;
     for (const std::int64_t H : kWidths) {
-        Matrix<float> x = random_matrix<float>(333, H, 1);
-        Matrix<float> x_alone(2, H, 0x7f);  // the row at another address, of another alignment
-        for (std::int64_t i = 0; i < H; ++i) x_alone(1, i) = x(7, i);
+        const Matrix<float> x = random_matrix<float>(num_rows, H, 1);
         const Matrix<bf16> w = random_matrix<bf16>(1, H, 2);
-        Matrix<float> alone(1, H, 0x11);
-        Matrix<float> batch(333, H, 0x22);
-        ops().rmsnorm({.x = x_alone.rows(1, 1), .w = &w(0, 0), .y = alone.view(), .eps = 1e-5f});
-        ops().rmsnorm({
-            .x = x.view(),
-            .w = &w(0, 0),
-            .y = batch.view(),
-            .eps = 1e-5f,
-            .stream = stream_of(pool_),
-        });
+        Matrix<float> x_shifted(2, H + 1, 0x7f);  // the same row, 4 bytes off
+        for (std::int64_t i = 0; i < H; ++i) x_shifted(1, i + 1) = x(7, i);
+        Matrix<float> batch(num_rows, H, 0x11);
+        Matrix<float> alone(1, H, 0x22);
+        const auto w_there = put(w);
+        const auto x_there = put(x);
+        const auto batch_there = put(batch);
+        ops().rmsnorm(
+            {.x = x_there.view(),
+             .w = w_there.view().data,
+             .y = batch_there.view(),
+             .eps = 1e-5f,
+             .stream = stream()}
+        );
+        const auto shifted_there = put(x_shifted);
+        const auto alone_there = put(alone);
+        ops().rmsnorm(
+            {.x = columns(rows(shifted_there.view(), 1, 1), 1, H),
+             .w = w_there.view().data,
+             .y = alone_there.view(),
+             .eps = 1e-5f,
+             .stream = one_thread()}
+        );
+        batch_there.fetch(batch);
+        alone_there.fetch(alone);
         EXPECT_EQ(alone.bits(0), batch.bits(7)) << "H " << H;
     }
 }
 
-class SiluMul : public OnLevel {};
-PITSTOP_ON_EVERY_LEVEL(SiluMul);
-
-template <class X, class Y>
-void expect_silu(const Ops& ops, Stream stream, std::int64_t F, double deviation) {
-    SCOPED_TRACE(testing::Message() << "F " << F << " deviation " << deviation);
-    const Matrix<X> gate = random_matrix<X>(5, F, 1, deviation);
-    const Matrix<X> up = random_matrix<X>(5, F, 2);
-    Matrix<Y> expected(5, F, 0x11);
-    Matrix<Y> actual(5, F, 0x22);
-    silu_mul_ref({.gate = gate.view(), .up = up.view(), .y = expected.view()});
-    ops.silu_mul({.gate = gate.view(), .up = up.view(), .y = actual.view(), .stream = stream});
-    // exp errs by 2^-22, sum, quotient and product by e each. Where exp leaves fp32's range (gate
-    // beyond -87) the result is below 88 * 2^-126, and may differ by that.
-    const double relative = 0x1p-22 + 4.0 * kEps32 + 2.02 * rounding_of(kDTypeOf<Y>);
-    expect_within(actual, expected, [&](std::int64_t r, std::int64_t c) {
-        return relative * std::abs(expected.value(r, c)) +
-               88.0 * 0x1p-125 * std::abs(up.value(r, c));
-    });
-}
+class SiluMul : public OnBackend {
+  protected:
+    template <class X, class Y>
+    void expect_reference(std::int64_t F, double deviation) {
+        SCOPED_TRACE(testing::Message() << "F " << F << " deviation " << deviation);
+        const std::int64_t num_rows = is_gpu() ? 3 : 5;
+        const Matrix<X> gate = random_matrix<X>(num_rows, F, 1, deviation);
+        const Matrix<X> up = random_matrix<X>(num_rows, F, 2);
+        Matrix<Y> expected(num_rows, F, 0x11);
+        Matrix<Y> actual(num_rows, F, 0x22);
+        silu_mul_ref({.gate = gate.view(), .up = up.view(), .y = expected.view()});
+        const auto gate_there = put(gate);
+        const auto up_there = put(up);
+        const auto y = put(actual);
+        ops().silu_mul(
+            {.gate = gate_there.view(), .up = up_there.view(), .y = y.view(), .stream = stream()}
+        );
+        y.fetch(actual);
+        // exp errs by 2^-22 on the CPU, exp and the fast division by 2 ulp each on a GPU; sum,
+        // quotient and product by e each. Where exp leaves fp32's range (gate beyond -87) the
+        // result is below 88 * 2^-126, and may differ by that or be 0.
+        const double own = is_gpu() ? 10.0 * kEps32 : 0x1p-22 + 4.0 * kEps32;
+        const double relative = own + 2.02 * rounding_of(kDTypeOf<Y>);
+        expect_within(actual, expected, [&](std::int64_t r, std::int64_t c) {
+            return relative * std::abs(expected.value(r, c)) +
+                   88.0 * 0x1p-125 * std::abs(up.value(r, c));
+        });
+    }
+};
+PITSTOP_ON_BACKENDS(SiluMul, Order::kDefault);
 
 TEST_P(SiluMul, MeetsTheReferenceOnAwkwardShapes) {
-    for (const std::int64_t F : kWidths) {
+    for (const std::int64_t F :
+         {1, 7, 8, 15, 16, 17, 24, 63, 64, 65, 130, 1000, 2048, 2056, 4099}) {
         for (const double deviation : {1.0, 60.0}) {
-            expect_silu<float, float>(ops(), stream_of(pool_), F, deviation);
-            expect_silu<float, bf16>(ops(), stream_of(pool_), F, deviation);
-            expect_silu<bf16, float>(ops(), stream_of(pool_), F, deviation);
-            expect_silu<bf16, bf16>(ops(), stream_of(pool_), F, deviation);
+            expect_reference<float, float>(F, deviation);
+            expect_reference<float, bf16>(F, deviation);
+            expect_reference<bf16, float>(F, deviation);
+            expect_reference<bf16, bf16>(F, deviation);
         }
     }
 }
 
-class GatherRows : public OnLevel {};
-PITSTOP_ON_EVERY_LEVEL(GatherRows);
+class GatherRows : public OnBackend {
+  protected:
+    template <class T>
+    void expect_rows(std::int64_t H) {
+        const Matrix<T> x = random_matrix<T>(11, H, 1);
+        const std::vector<std::int32_t> index = {10, 0, 0, 5};
+        Matrix<T> actual(4, H, 0x22);
+        const auto x_there = put(x);
+        const auto y = put(actual);
+        const auto index_there = put(index);
+        ops().gather_rows(
+            {.x = x_there.view(),
+             .row_index = index_there.data(),
+             .y = y.view(),
+             .stream = stream()}
+        );
+        y.fetch(actual);
+        for (std::int64_t i = 0; i < 4; ++i)
+            EXPECT_EQ(actual.bits(i), x.bits(index[static_cast<std::size_t>(i)])) << "H " << H;
+    }
+};
+PITSTOP_ON_BACKENDS(GatherRows, Order::kDefault);
 
 TEST_P(GatherRows, CopiesTheRowsAskedFor) {
-    const Matrix<float> x = random_matrix<float>(11, 33, 1);
-    const std::int32_t index[] = {10, 0, 0, 5};
-    Matrix<float> y(4, 33, 0x22);
-    ops().gather_rows({.x = x.view(), .row_index = index, .y = y.view(), .stream = stream_of(pool_)}
-    );
-    for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(y.bits(i), x.bits(index[i]));
-}
-
-class CountNonfinite : public OnLevel {};
-PITSTOP_ON_EVERY_LEVEL(CountNonfinite);
-
-TEST_P(CountNonfinite, CountsInfinitiesAndNaNsOfEachRow) {
-    Matrix<float> logits = random_matrix<float>(4, 37, 1);
-    row(logits.view(), 1)[0] = std::numeric_limits<float>::infinity();
-    row(logits.view(), 1)[36] = -std::numeric_limits<float>::infinity();
-    row(logits.view(), 3)[16] = std::numeric_limits<float>::quiet_NaN();
-    std::vector<std::int32_t> counts(4, -7);
-    ops().count_nonfinite(
-        {.logits = logits.view(), .counts = counts.data(), .stream = stream_of(pool_)}
-    );
-    EXPECT_EQ(counts, (std::vector<std::int32_t>{0, 2, 0, 1}));
-}
-
-class ShardCopyOp : public OnLevel {};
-PITSTOP_ON_EVERY_LEVEL(ShardCopyOp);
-
-// It converts every bf16, every f16, and floats around every rounding decision, at an odd address.
-TEST_P(ShardCopyOp, ConvertsEveryValueAsTheReference) {
-    std::vector<std::uint32_t> floats;
-    for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
-        for (const std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
-            floats.push_back(upper << 16 | lower);
+    for (const std::int64_t H : {1, 33, 128, 4096}) {
+        expect_rows<float>(H);
+        expect_rows<bf16>(H);
     }
-    std::vector<std::uint16_t> halves(0x10000);
-    for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+}
 
-    const auto run = [&](DType dtype, const void* src, std::int64_t n) {
-        std::vector<std::byte> shifted(static_cast<std::size_t>(n * size_of(dtype)) + 1);
-        std::memcpy(shifted.data() + 1, src, static_cast<std::size_t>(n * size_of(dtype)));
-        Matrix<bf16> expected(1, n, 0x11);
-        Matrix<bf16> actual(1, n, 0x22);
-        const ShardCopy to_expected{
-            .src = shifted.data() + 1, .src_dtype = dtype, .src_stride = n, .dst = expected.view()};
-        const ShardCopy to_actual{
-            .src = shifted.data() + 1, .src_dtype = dtype, .src_stride = n, .dst = actual.view()};
-        shard_copy_ref({.copies = {&to_expected, 1}});
-        ops().shard_copy({.copies = {&to_actual, 1}, .stream = stream_of(pool_)});
-        for (std::int64_t i = 0; i < n; ++i) {
-            ASSERT_EQ(actual(0, i).bits, expected(0, i).bits)
-                << "element " << i << " of dtype " << static_cast<int>(dtype);
+class CountNonfinite : public OnBackend {};
+PITSTOP_ON_BACKENDS(CountNonfinite, Order::kDefault);
+
+TEST_P(CountNonfinite, CountsInEveryPlaceOfARow) {
+    for (const std::int64_t V : {1, 15, 37, 4096, 4097, 9000}) {
+        SCOPED_TRACE(testing::Message() << "V " << V);
+        Matrix<float> logits = random_matrix<float>(4, V, 1, 5.0);
+        row(logits.view(), 0)[0] = kInf;
+        row(logits.view(), 0)[static_cast<std::size_t>(V - 1)] =
+            std::numeric_limits<float>::quiet_NaN();
+        row(logits.view(), 2)[static_cast<std::size_t>(V / 2)] = -kInf;
+        const auto there = put(logits);
+        const auto counts = put(std::vector<std::int32_t>(4, -7));
+        ops().count_nonfinite({.logits = there.view(), .counts = counts.data(), .stream = stream()}
+        );
+        EXPECT_EQ(counts.fetch(), (std::vector<std::int32_t>{V == 1 ? 1 : 2, 0, 1, 0}));
+    }
+}
+
+// Three rows and what is asked of them; the rank has ids from 100 on.
+struct PenaltyCase {
+    Matrix<float> logits;
+    std::vector<PenaltyRow> rows{};
+    std::vector<std::int32_t> count_starts{};
+    std::vector<TokenCount> counts{};
+    std::vector<std::int32_t> bias_starts{};
+    std::vector<LogitBias> biases{};
+};
+
+class Penalties : public OnBackend {
+  protected:
+    // Returns what becomes of the logits.
+    Matrix<float> run(const PenaltyCase& one) {
+        Matrix<float> actual = one.logits;
+        const auto logits = put(actual);
+        const auto rows = put(one.rows);
+        const auto count_starts = put(one.count_starts);
+        const auto counts = put(one.counts);
+        const auto bias_starts = put(one.bias_starts);
+        const auto biases = put(one.biases);
+        ops().penalties(
+            {.logits = logits.view(),
+             .vocab_begin = 100,
+             .rows = rows.data(),
+             .count_starts = count_starts.data(),
+             .counts = counts.data(),
+             .bias_starts = bias_starts.data(),
+             .biases = biases.data(),
+             .stream = stream()}
+        );
+        logits.fetch(actual);
+        return actual;
+    }
+};
+PITSTOP_ON_BACKENDS(Penalties, Order::kDefault);
+
+TEST_P(Penalties, AreAppliedInTheStatedOrderToTheRanksOwnIds) {
+    PenaltyCase one{
+        .logits = random_matrix<float>(3, 50, 1, 4.0),
+        .rows =
+            {{.repetition = 1.25f, .frequency = 0.5f, .presence = 0.25f}, {}, {.frequency = -1.f}},
+        .count_starts = {0, 4, 4, 5},
+        .counts =
+            {{TokenId{110}, 3},
+             {TokenId{111}, 0},
+             {TokenId{99}, 1},
+             {TokenId{150}, 1},
+             {TokenId{149}, 2}},
+        .bias_starts = {0, 1, 3, 3},
+        .biases = {{TokenId{110}, 10.f}, {TokenId{100}, -kInf}, {TokenId{7}, 1.f}}};
+    one.logits(0, 10) = 2.f;
+    one.logits(0, 11) = -2.f;
+    const Matrix<float>& before = one.logits;
+    const Matrix<float> logits = run(one);
+    EXPECT_FLOAT_EQ(logits(0, 10), 2.f / 1.25f - 0.5f * 3.f - 0.25f + 10.f);
+    EXPECT_FLOAT_EQ(logits(0, 11), -2.f * 1.25f);
+    EXPECT_EQ(logits(1, 0), -kInf);
+    EXPECT_FLOAT_EQ(logits(2, 49), before(2, 49) + 2.f);
+    int changed = 0;
+    for (std::int64_t r = 0; r < 3; ++r) {
+        for (std::int64_t i = 0; i < 50; ++i) changed += logits(r, i) != before(r, i);
+    }
+    EXPECT_EQ(changed, 4);
+}
+
+TEST_P(Penalties, MeetTheReferenceOnEveryRow) {
+    PenaltyCase one{
+        .logits = random_matrix<float>(3, 300, 1, 5.0),
+        .rows =
+            {{.repetition = 1.3f, .frequency = 0.2f, .presence = 0.5f}, {}, {.repetition = 0.8f}},
+        .count_starts = {0},
+        .bias_starts = {0}};
+    for (int r = 0; r < 3; ++r) {
+        for (std::int32_t i = 0; r != 1 && i < 250; ++i)  // also of other ranks: 100 .. 400 is here
+            one.counts.push_back({.id = TokenId{2 * i + r}, .num_output = i % 5});
+        for (std::int32_t i = 0; i < 150; ++i)
+            one.biases.push_back(
+                {.id = TokenId{3 * i}, .bias = i % 7 == 0 ? -kInf : 0.25f * static_cast<float>(i)}
+            );
+        one.count_starts.push_back(static_cast<std::int32_t>(one.counts.size()));
+        one.bias_starts.push_back(static_cast<std::int32_t>(one.biases.size()));
+    }
+    Matrix<float> expected = one.logits;
+    penalties_ref(
+        {.logits = expected.view(),
+         .vocab_begin = 100,
+         .rows = one.rows.data(),
+         .count_starts = one.count_starts.data(),
+         .counts = one.counts.data(),
+         .bias_starts = one.bias_starts.data(),
+         .biases = one.biases.data()}
+    );
+    const Matrix<float> actual = run(one);
+    // There are up to six roundings, each of at most e of the largest number on the way.
+    for (std::int64_t r = 0; r < 3; ++r) {
+        for (std::int64_t i = 0; i < 300; ++i) {
+            if (std::isinf(expected(r, i))) {
+                EXPECT_EQ(actual(r, i), expected(r, i));
+            } else {
+                EXPECT_NEAR(actual(r, i), expected(r, i), 6.0 * kEps32 * 100.0);
+            }
         }
-    };
-    run(DType::kF32, floats.data(), static_cast<std::int64_t>(floats.size()));
-    run(DType::kF16, halves.data(), static_cast<std::int64_t>(halves.size()));
-    run(DType::kBF16, halves.data(), static_cast<std::int64_t>(halves.size()));
-}
-
-TEST_P(ShardCopyOp, CutsColumnRangesOutOfSeveralTensors) {
-    const Matrix<float> a = random_matrix<float>(7, 50, 1);
-    const Matrix<bf16> b = random_matrix<bf16>(3, 40, 2);
-    Matrix<bf16> a_dst(7, 19, 0x22);
-    Matrix<bf16> b_dst(3, 40, 0x33);
-    const ShardCopy copies[] = {
-        {.src = &a(0, 20),
-         .src_dtype = DType::kF32,
-         .src_stride = a.view().stride,
-         .dst = a_dst.view()},
-        {.src = &b(0, 0),
-         .src_dtype = DType::kBF16,
-         .src_stride = b.view().stride,
-         .dst = b_dst.view()},
-    };
-    ops().shard_copy({.copies = copies, .stream = stream_of(pool_)});
-    for (std::int64_t r = 0; r < 7; ++r) {
-        for (std::int64_t c = 0; c < 19; ++c) EXPECT_EQ(a_dst(r, c), to_bf16(a(r, 20 + c)));
     }
-    EXPECT_EQ(b_dst.bits(), b.bits());
 }
 
 }  // namespace

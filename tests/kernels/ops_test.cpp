@@ -1,5 +1,5 @@
 // Tests the table, the levels, the threads, and what KERNELS.md promises about them.
-#include "tests/kernels/support.h"
+#include "tests/kernels/backend.h"
 #include "tests/source_dir.h"
 
 #include <atomic>
@@ -25,8 +25,8 @@ std::vector<void (*)()> entries(const Ops& ops) {
 }
 
 TEST(OpsTable, HasEveryOpOnEveryLevel) {
-    std::vector<const Ops*> tables = fast_ops();
-    tables.push_back(reference_ops());
+    std::vector<const Ops*> tables = {reference_ops()};
+    for (const Backend& backend : backends(Order::kDefault)) tables.push_back(backend.ops);
     for (const Ops* ops : tables) {
         Ops all = *ops;
         EXPECT_EQ(all.tune_linear, nullptr) << "a CPU has nothing to choose";

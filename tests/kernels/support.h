@@ -1,14 +1,11 @@
-// The kernel tests share this: matrices between guard bands, random numbers, the levels of this
-// machine.
+// The kernel tests share this: matrices between guard bands, random numbers, comparisons.
 //
 // Expected and actual are filled with different garbage first, so that what nobody wrote cannot
 // match, and an output's guard bands are checked when it dies: an op that writes outside fails its
 // test.
 #pragma once
 
-#include "kernels/ops.h"
 #include "kernels/reference.h"
-#include "kernels/thread_pool.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -119,48 +116,11 @@ Matrix<T> random_matrix(
     return m;
 }
 
-// The levels this machine has. Each test of a fast op runs on all of them.
-inline std::vector<const Ops*> fast_ops() {
-    std::vector<const Ops*> all;
-    for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
-        all.push_back(cpu_ops(static_cast<IsaLevel>(level)));
-    }
-    return all;
+// Returns columns [begin, begin + num) of a matrix.
+template <class T>
+View2<T> columns(View2<T> view, std::int64_t begin, std::int64_t num) {
+    return {view.data + begin, view.rows, num, view.stride};
 }
-
-// A test's parameter is one of fast_ops().
-class OnLevel : public testing::TestWithParam<const Ops*> {
-  protected:
-    [[nodiscard]] const Ops& ops() const { return *GetParam(); }
-    ThreadPool pool_{3};
-};
-inline std::string level_name(const testing::TestParamInfo<const Ops*>& info) {
-    return std::string(info.param->name.substr(4));  // without "cpu "
-}
-#define PITSTOP_ON_EVERY_LEVEL(suite)                            \
-    INSTANTIATE_TEST_SUITE_P(                                    \
-        Cpu,                                                     \
-        suite,                                                   \
-        testing::ValuesIn(::pitstop::kernels::test::fast_ops()), \
-        ::pitstop::kernels::test::level_name                     \
-    )
-
-// Owns scratch memory of an op, filled with NaNs.
-class Scratch {
-  public:
-    explicit Scratch(std::int64_t bytes) : words_(static_cast<std::size_t>(bytes / 64 + 1)) {
-        std::memset(words_.data(), 0xff, words_.size() * sizeof(Line));
-    }
-    [[nodiscard]] Workspace workspace() {
-        return {words_.data(), static_cast<std::int64_t>(words_.size() * sizeof(Line))};
-    }
-
-  private:
-    struct alignas(64) Line {
-        char bytes[64];
-    };
-    std::vector<Line> words_;
-};
 
 // Records properties of the running test, for tests/gpu/run: the largest error that it saw, and the
 // largest share that one had of its bound. They are of all comparisons: the property alone would be
