@@ -66,6 +66,8 @@ void print_replica(const messages::ReplicaStatus& replica) {
             gib(worker.weight_bytes),
             gib(worker.kv_bytes)
         );
+        if (!worker.device_why.empty())
+            fmt::print("    device   --device auto: {}\n", worker.device_why);
         if (!worker.update_mode.empty())
             fmt::print("    updates  {}: {}\n", worker.update_mode, worker.update_mode_why);
     }

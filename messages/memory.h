@@ -48,7 +48,10 @@ struct TagMemory {
         f("tag", tag, "weights (every copy of them) or kv_cache");
         f("state", state, "resident, releasing, released or resuming");
         f("resident_bytes", resident_bytes, "physical memory under the tag, as measured last");
-        f("host_bytes", host_bytes, "of it kept aside in host memory while it is released");
+        f("host_bytes",
+          host_bytes,
+          "host memory with versions of it: what is kept while released, and what --update-mode "
+          "host has staged or retained");
         f("freed_bytes", freed_bytes, "in an answer to release_memory: what was measured to go back"
         );
     }

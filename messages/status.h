@@ -38,6 +38,7 @@ struct WorkerStatus {
     std::int64_t pid = 0;
     std::string device{};
     std::string device_uuid{};
+    std::string device_why{};
     std::vector<std::string> libraries{};
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
@@ -50,6 +51,7 @@ struct WorkerStatus {
         f("pid", pid, "process id");
         f("device", device, "where it runs");
         f("device_uuid", device_uuid, "its name in an ipc source's handles: GPU-..., CPU-...");
+        f("device_why", device_why, "what --device auto took it for; empty: it was asked for");
         f("libraries",
           libraries,
           "on a GPU: NVIDIA's libraries that were found, with version and file");
@@ -58,7 +60,8 @@ struct WorkerStatus {
         f("update_mode",
           update_mode,
           "how updates are staged: staged (a second copy on the device), host (in page-locked host "
-          "memory, uploaded by the commit) or direct (no second copy)");
+          "memory, uploaded by the commit), lend (a second copy where KV lies otherwise) or direct "
+          "(no second copy)");
         f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
     }
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;

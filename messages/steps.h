@@ -39,6 +39,7 @@ struct WorkerHello {
     std::int64_t kv_bytes = 0;
     std::string device{};
     std::string device_uuid{};
+    std::string device_why{};
     std::vector<std::string> libraries{};
     std::string compute{};
     bool has_weights = true;
@@ -63,12 +64,13 @@ struct WorkerHello {
         f("kv_bytes", kv_bytes, "bytes of KV on this rank");
         f("device", device, "cpu, with its instruction set, or the GPU's name");
         f("device_uuid", device_uuid, "its name in an ipc source's handles");
+        f("device_why", device_why, "what --device auto took it for; empty: it was asked for");
         f("libraries",
           libraries,
           "on a GPU: NVIDIA's libraries that were found, with version and file");
         f("compute", compute, "bf16 or fp32");
         f("has_weights", has_weights, "false: it waits for a first complete update");
-        f("update_mode", update_mode, "how updates are staged: staged, host or direct");
+        f("update_mode", update_mode, "how updates are staged: staged, host, lend or direct");
         f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
     }
 };

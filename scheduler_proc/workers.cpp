@@ -123,6 +123,7 @@ std::vector<messages::WorkerStatus> Workers::status() const {
             .pid = hello->pid,
             .device = hello->device,
             .device_uuid = hello->device_uuid,
+            .device_why = hello->device_why,
             .libraries = hello->libraries,
             .weight_bytes = hello->weight_bytes,
             .kv_bytes = hello->kv_bytes,

@@ -18,8 +18,7 @@ def workers_of(tree):
 
 
 def why(worker):
-    (line,) = [line for line in worker.get("libraries", []) if line.startswith("--device auto: ")]
-    return line.removeprefix("--device auto: ")
+    return worker["device_why"]
 
 
 def serves_on_the_cpu(tree):
@@ -51,7 +50,7 @@ def test_where_the_driver_is_a_stub_a_tree_serves_on_the_cpu(start_tree, monkeyp
 
 def test_a_device_that_is_asked_for_by_its_name_has_no_reason(start_tree):
     (worker,) = workers_of(start_tree("--device", "cpu", *SMALL))
-    assert worker["device"].startswith("cpu ") and "libraries" not in worker, worker
+    assert worker["device"].startswith("cpu ") and "device_why" not in worker, worker
 
 
 def test_help_names_the_default():

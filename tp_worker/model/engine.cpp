@@ -396,7 +396,7 @@ messages::WorkerHello Engine::describe() const {
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
     hello.device = model_ ? device_.name() : "null";
     hello.libraries = device_.libraries();
-    if (!device_.why().empty()) hello.libraries.push_back("--device auto: " + device_.why());
+    hello.device_why = device_.why();
     hello.compute = name_of(options_.compute);
     if (weights_) {
         hello.update_mode = name_of(room_.room);
