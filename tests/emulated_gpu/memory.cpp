@@ -20,14 +20,17 @@
 namespace pitstop::emulator {
 namespace {
 
+// What /proc says of the file behind an address: which of the driver's three kinds of memory it is.
 constexpr const char* kPhysicalName = "pitstop_emulated_chunk";
+constexpr const char* kDeviceName = "pitstop_emulated_gpu";
+constexpr const char* kPinnedName = "pitstop_emulated_pinned";
 
 constexpr std::size_t kPage = 4096;
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 // Memory of a file without a path, so that other processes can map it.
-int make_pages(std::size_t bytes, const char* name = "pitstop_emulated_gpu") {
+int make_pages(std::size_t bytes, const char* name) {
     const int fd = ::memfd_create(name, MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail("memfd_create");
     return fd;
@@ -141,7 +144,7 @@ std::byte* allocate(MemoryKind kind, int gpu, std::size_t bytes) {
     const std::size_t page_bytes = round_up(rounded, kPage);
     const bool is_on_gpu = kind == MemoryKind::kDevice;
     if (is_on_gpu && !take_memory(gpu, static_cast<std::int64_t>(page_bytes))) return nullptr;
-    const int fd = make_pages(page_bytes);
+    const int fd = make_pages(page_bytes, is_on_gpu ? kDeviceName : kPinnedName);
     poison(fd, page_bytes);
     Memory& memory = Memory::of_process();
     const std::scoped_lock lock(memory.mutex);

@@ -133,7 +133,7 @@ FULL = ("--device", "cuda", "--tuning-dir", "none", "--update-mode")
 
 def test_P2_a_second_copy_that_does_not_fit_is_refused_with_the_numbers(gpu, start_tree, reference):
     gpu(memory=136 << 20)
-    tree = start_tree(*FULL, "direct", "--mem-fraction", 0.97)
+    tree = start_tree(*FULL, "direct", "--mem-fraction", 1)  # KV has all that is left
     door, admin = tree.door(), tree.door("admin")
     assert admin.call("status")["replicas"][0]["workers"][0]["update_mode"] == "direct"
     reply = update(admin, BARD)

@@ -150,10 +150,15 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
         config_.num_layers *
         kv_bytes(kv_of_layer(one_page, config_, layout_.shape(), options_.compute));
     const std::int64_t free = kernels::device_memory_info().free_bytes;
-    const std::int64_t others =
-        gpu_free_bytes_ - free + Model::bytes(args) + transfer_bytes_max() +
-        sizes_.num_scratch_pages * page +
-        Sampler::bytes(device_.ops(), sizes_.logit_rows_max, config_.vocab_len);
+    ASSIGN_OR_RETURN(const std::int64_t activations, bytes_taken(Model::bytes(args)));
+    ASSIGN_OR_RETURN(
+        const std::int64_t sampling,
+        bytes_taken(Sampler::bytes(device_.ops(), sizes_.logit_rows_max, config_.vocab_len))
+    );
+    ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // and less than that
+    const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
+                                transfer_bytes_max() + sizes_.num_scratch_pages * page +
+                                kv_rounding;
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
     const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
@@ -194,6 +199,12 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     }
     sizes_.num_positions = std::min(sizes_.num_positions, sizes_.num_pages * sizes_.page_size);
     return Ok{};
+}
+
+// The driver rounds a range up. It is asked by reserving addresses, which takes no memory.
+Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
+    ASSIGN_OR_RETURN(const Arena range, device_.reserve("a range that is measured", bytes));
+    return range.bytes();
 }
 
 // A full step's arrays, and the sampler's on top of them.

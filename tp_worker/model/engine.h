@@ -144,6 +144,7 @@ class Engine {
     Result<> load_runtime();
     void tune();
     Result<> divide_gpu_memory(const Model::Args& args);
+    [[nodiscard]] Result<std::int64_t> bytes_taken(std::int64_t bytes) const;
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     [[nodiscard]] std::int64_t padded_rows_max() const;
     Result<> load_checkpoint();

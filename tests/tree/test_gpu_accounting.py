@@ -1,0 +1,172 @@
+"""P8 in each --update-mode on the GPU in software: what `status` says of device and host memory is what the driver has
+allocated for the worker, at the start, in a stage, after it, released and resumed; and what the start planned is kept.
+
+The driver's side is read from outside: each piece of its memory is a file of the worker's, named by its kind
+(tests/emulated_gpu/memory.cpp), and the machine's file has the worker's total."""
+
+import os
+import pathlib
+import re
+
+import pytest
+
+from gpu_tree import gpu, needs_gpu  # noqa: F401
+from process_tree import run, wait_until
+from test_gpu_memory_cycles import gpu_bytes
+from test_gpu_updates import FULL, greedy
+from test_updates import BARD, DIGESTS, update
+
+pytestmark = needs_gpu
+ROOMY = 160 << 20  # of the GPU: two copies fit beside the KV of a whole context
+FRACTION = 0.97
+PAGE = 4096  # of the host: page-locked memory is so many of them
+MODES = ("staged", "host", "lend", "direct", "auto")
+NUMBERS = re.compile(
+    r"(\d+) bytes were free, of which (\d+) may be taken; the weights and what is beside them take (\d+), "
+    r"a second copy (\d+), and (\d+) pages of KV (\d+); of host memory (\d+) are free, of which a version takes (\d+)"
+)
+
+
+def driver_bytes(pid):
+    """{chunk, gpu, pinned: bytes}: mapped ranges, other memory of the GPU, page-locked memory of the host."""
+    found = dict.fromkeys(("chunk", "gpu", "pinned"), 0)
+    for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            name = re.match(r"/memfd:pitstop_emulated_(\w+)", os.readlink(path))
+            if name:
+                found[name.group(1)] += path.stat().st_size
+        except FileNotFoundError:  # closed meanwhile
+            pass
+    return found
+
+
+class Books:
+    """Both sides of one worker."""
+
+    def __init__(self, tree, machine):
+        self._admin, self._machine = tree.door("admin"), machine
+        (self._pid,) = tree.pids("tp_worker")
+        worker = self.worker()
+        numbers = map(int, NUMBERS.search(worker["update_mode_why"]).groups())
+        self.free, self.budget, self.others, self.copy, pages, kv, _, self.host_copy = numbers
+        self.page, self.whole_context = kv // pages, kv
+        self.mode = worker["update_mode"]
+        # Steps and copying have theirs from the start, and it stays as it is.
+        at_start, said = self._driver(), self.said()
+        self._fixed = at_start["chunk"] - sum(device for device, _ in said.values())
+        self._gpu, self._pinned = at_start["gpu"], at_start["pinned"]
+        assert self._fixed + self._gpu <= self.others
+
+    def worker(self):
+        return self._replica()["workers"][0]
+
+    def num_pages(self):
+        return self._replica()["pages_total"]
+
+    def _replica(self):
+        return self._admin.call("status")["replicas"][0]
+
+    def _driver(self):
+        found = driver_bytes(self._pid)
+        total = gpu_bytes(self._machine)[self._pid]
+        assert total == found["chunk"] + found["gpu"], "the driver's own books"
+        assert total <= self.budget, "never more than the start said may be taken"
+        return found
+
+    def said(self):
+        """{tag: (device bytes, host bytes)}"""
+        return {each["tag"]: (each["resident_bytes"], each.get("host_bytes", 0)) for each in self._replica()["memory"]}
+
+    def agree(self, weights, kv_cache, staged_on_host=0, kept=0):
+        """Until status says this, which is within a second of what changed; and the driver has just that."""
+        expected = {"weights": (weights, staged_on_host + kept), "kv_cache": (kv_cache, 0)}
+        wait_until(lambda: self.said() == expected, f"status to say {expected}, not {self.said()}")
+        found = self._driver()
+        assert found["chunk"] - self._fixed == weights + kv_cache and found["gpu"] == self._gpu, (found, expected)
+        assert found["pinned"] - self._pinned == -(-staged_on_host // PAGE) * PAGE, (found, expected)
+
+
+@pytest.fixture
+def tight(gpu, start_tree, place):
+    """Of the GPU's memory so much that a second copy fits where KV lies, and not beside the KV of a whole context."""
+    gpu(memory=ROOMY)
+    tree = start_tree(*FULL, "direct", "--mem-fraction", FRACTION)
+    books = Books(tree, place / "machine")
+    tree.stop()
+    return int((books.others + books.copy + books.whole_context / 2) / FRACTION)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_P8_status_and_the_driver_say_the_same_bytes_through_updates_and_releases(
+    gpu, start_tree, place, reference, tight, mode
+):
+    comes_to = "staged" if mode == "auto" else mode
+    gpu(memory=ROOMY if comes_to == "staged" else tight)
+    tree = start_tree(*FULL, mode, "--mem-fraction", FRACTION)
+    door, admin = tree.door(), tree.door("admin")
+    books = Books(tree, place / "machine")
+    assert books.mode == comes_to
+    one, kv = books.copy, books.said()["kv_cache"][0]
+    on_host = books.host_copy if mode == "host" else 0
+    two = 2 * one if comes_to == "staged" else one
+    assert kv > 0
+    books.agree(one, kv)  # neither a second copy nor host memory before it is needed
+    if mode == "direct":
+        assert update(admin, BARD, mode="direct")["ok"]
+    else:
+        assert admin.call("stage_weights", update={"source": {"kind": "disk", "path": BARD}})["ok"]
+        lent = mode == "lend"
+        books.agree(2 * one if lent else two, 0 if lent else kv, on_host)
+        assert admin.call("commit_weights")["ok"]
+    books.agree(two, kv, on_host)
+    assert greedy(door, reference, "bard")
+    assert admin.call("release_memory", keep_weights=True)["ok"]
+    kept = books.said()["weights"][1]
+    assert kept >= books.worker()["weight_bytes"]
+    books.agree(0, 0, kept=kept)
+    assert admin.call("resume_memory")["ok"]
+    books.agree(one, kv)
+    assert greedy(door, reference, "bard")
+    assert admin.call("release_memory", tags=["weights"])["ok"]
+    books.agree(0, kv)
+    assert admin.call("resume_memory")["ok"]
+    books.agree(one, kv)
+    assert update(admin, BARD)["digest"] == DIGESTS["bard"]["digest"]
+    books.agree(one, kv)
+    assert greedy(door, reference, "bard")
+
+
+def test_kv_is_given_what_a_mode_leaves(gpu, start_tree, place):
+    """The second copy's room is KV's in each mode but `staged`."""
+    pages = {}
+    for mode in MODES:
+        gpu(memory=ROOMY)
+        tree = start_tree(*FULL, mode, "--mem-fraction", FRACTION)
+        books = Books(tree, place / "machine")
+        pages[mode] = books.num_pages()
+        tree.stop()
+    assert pages["staged"] == pages["auto"] and pages["host"] == pages["lend"] == pages["direct"], pages
+    in_its_place = (pages["host"] - pages["staged"]) * books.page
+    assert abs(in_its_place - books.copy) <= books.page, (pages, books.page, books.copy)
+
+
+def test_a_model_of_which_two_copies_do_not_fit_is_updated_in_each_mode_but_staged(
+    gpu, start_tree, place, reference, tight
+):
+    gpu(memory=tight)
+    flags = ("--mem-fraction", FRACTION)
+    done = run("serve", "--no-http", "--run-dir", place / "staged", *FULL, "staged", *flags)
+    assert done.returncode == 3, (done.returncode, done.stderr)
+    found = NUMBERS.search(done.stderr)
+    assert found and "--update-mode host, lend and direct do without" in done.stderr, done.stderr
+    free, budget, others, copy, _, kv, _, _ = map(int, found.groups())
+    assert tight >= free >= budget and others + copy <= budget < others + copy + kv, found.groups()
+    for mode in ("host", "lend", "direct", "auto"):
+        tree = start_tree(*FULL, mode, *flags)
+        admin = tree.door("admin")
+        chosen = admin.call("status")["replicas"][0]["workers"][0]["update_mode"]
+        assert chosen == mode or (mode == "auto" and chosen != "staged"), chosen
+        reply = update(admin, BARD, mode="direct" if chosen == "direct" else "staged")
+        assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
+        assert greedy(tree.door(), reference, "bard")
+        tree.stop()
