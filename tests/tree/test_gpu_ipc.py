@@ -88,7 +88,9 @@ def test_P10_tensors_are_read_where_they_lie_and_their_references_come_back(clie
         references = sender.ask("references")["references"]
         assert references and not any(references), references
     sender.ask("free")  # nothing has it open
-    assert refusal(client, sender.payload(flattened=flattened)).code == "unavailable"
+    refused = refusal(client, sender.payload(flattened=flattened))
+    assert refused.code == "unavailable", refused
+    assert f"the sender, process {sender.process.pid}, runs: it has freed it" in refused.message, refused
 
 
 def test_P10_a_view_that_is_not_contiguous_is_gathered(client, sender):
@@ -113,6 +115,7 @@ def test_a_device_by_its_uuid(admin, client, sender):
 @pytest.mark.parametrize(
     "lie, code, what",
     [
+        ({"storage_bytes": 1 << 40}, "invalid_argument", f"a storage of {1 << 40} bytes"),
         ({"storage_bytes": 1 << 40}, "invalid_argument", "the sender's allocation has"),
         ({"handle": "00" * 64}, "unavailable", "cannot be opened"),
         ({"handle": "00" * 40}, "unsupported", "memory handle of 42 bytes"),
@@ -219,10 +222,11 @@ def test_a_call_that_no_worker_has_seen_lends_nothing_and_may_be_sent_again(admi
 
 
 def test_P2_handles_of_a_process_that_is_gone_are_refused(client, sender):
-    payload = sender.payload()
+    payload, pid = sender.payload(), sender.process.pid
     sender.kill()
     refused = refusal(client, payload)
     assert refused.code == "unavailable" and "cannot be opened" in refused.message, refused
+    assert f"the sender, process {pid}, has ended" in refused.message, refused
 
 
 def serve(admin, sender, manifest=(), **fields):
@@ -257,6 +261,13 @@ def test_P2_a_buffer_beyond_its_allocation_is_refused_and_the_sender_told(admin,
     assert refused["code"] == "invalid_argument", refused
     assert "the sender's allocation has" in sender.answer()["answers"][0]
     assert sender.ask("references")["references"] == [0]
+
+
+def test_sockets_for_another_device_are_refused_by_both_uuids(admin):
+    other = "GPU-00000000-0000-0000-0000-000000000000"
+    source = {"kind": "ipc", "handles": {other: "ipc://@pitstop-test-nobody.sock"}}
+    refused = admin.call("update_weights", update={"source": source})
+    assert refused["code"] == "not_found" and other in refused["message"] and uuid_of(admin) in refused["message"], refused
 
 
 def test_a_buffer_on_another_device_is_refused_by_its_uuid_and_given_back(admin, sender):

@@ -2,10 +2,31 @@
 
 #include "tp_worker/sources/cuda_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
 namespace pitstop::tp_worker {
+namespace {
+
+// CUDA says of every handle that opens nothing that it is invalid; what is known of its process is
+// added. (Runs of expandable segments are taken from the process itself, whose errors say this.)
+Error with_sender(Error error, const std::string& handle, pid_t pid) {
+    if (error.code != ErrorCode::kUnavailable || is_segment_run(handle)) return error;
+    const Result<PeerDescriptors> sender = PeerDescriptors::open(pid);
+    if (!sender) {
+        error.message += "; " + sender.error().message;
+    } else if (sender->has_ended()) {
+        error.message += fmt::format("; the sender, process {}, has ended", pid);
+    } else {
+        error.message +=
+            fmt::format("; the sender, process {}, runs: it has freed it, or never had it", pid);
+    }
+    return error;
+}
+
+}  // namespace
 
 void CudaMappings::close_where(const std::function<bool(const Entry&)>& is_over) {
     std::erase_if(entries_, [&](const auto& entry) { return is_over(entry.second); });
@@ -46,10 +67,11 @@ Result<const kernels::DeviceImport*> CudaMappings::find(
         found->second.last_message = message_;
         return &found->second.import;
     }
-    ASSIGN_OR_RETURN(kernels::DeviceImport import, open(handle, sender.pid));
+    Result<kernels::DeviceImport> import = open(handle, sender.pid);
+    if (!import) return with_sender(import.error(), handle, sender.pid);
     ++num_opened_;
     Entry& entry = entries_[key];
-    entry.import = std::move(import);
+    entry.import = *std::move(import);
     entry.last_message = message_;
     // A process that cannot be watched may end unseen.
     Result<PeerDescriptors> process = PeerDescriptors::open(sender.pid);

@@ -44,7 +44,8 @@ class CudaMappings {
 
     // What begins here ends with end_message(): what it found stays open as long.
     void begin_message();
-    // The allocation behind `handle` (cuda_memory.h). Errors: open_cuda_memory()'s.
+    // The allocation behind `handle` (cuda_memory.h). Errors: open_cuda_memory()'s; of one that
+    // cannot be opened with what is known of the sender.
     Result<const kernels::DeviceImport*> find(const std::string& handle, const Sender& sender);
     // REQUIRES: nothing reads what was found.
     void end_message();
