@@ -7,6 +7,26 @@
 #include <cstring>
 
 namespace pitstop::tp_worker {
+namespace {
+
+// Within the host's memory.
+void copy_by(TaskPool* threads, std::byte* to, const std::byte* from, std::int64_t bytes) {
+    // Twice what it costs to start a thread (task_pool.h).
+    constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
+    if (threads == nullptr) {
+        std::memcpy(to, from, static_cast<std::size_t>(bytes));
+        return;
+    }
+    const auto num_parts = static_cast<std::size_t>((bytes + kPartBytes - 1) / kPartBytes);
+    CHECK(threads->run(num_parts, [&](std::size_t part) -> Result<> {
+        const std::int64_t begin = static_cast<std::int64_t>(part) * kPartBytes;
+        const std::int64_t size = std::min(kPartBytes, bytes - begin);
+        std::memcpy(to + begin, from + begin, static_cast<std::size_t>(size));
+        return Ok{};
+    }));
+}
+
+}  // namespace
 
 Result<PinnedPieces> PinnedPieces::make() {
     PinnedPieces made;
@@ -46,10 +66,12 @@ void PinnedPieces::start_after(kernels::Stream stream) {
     is_before_.order_before(stream_.stream());
 }
 
-void PinnedPieces::send(std::byte* to, const std::byte* from_host, std::int64_t bytes) {
+void PinnedPieces::send(
+    std::byte* to, const std::byte* from_host, std::int64_t bytes, TaskPool* threads
+) {
     for (std::int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
         const std::int64_t size = std::min(kPieceBytes, bytes - begin);
-        std::memcpy(next(), from_host + begin, static_cast<std::size_t>(size));
+        copy_by(threads, next(), from_host + begin, size);
         send_next(to + begin, size);
     }
 }
@@ -58,7 +80,9 @@ void PinnedPieces::wait() {
     for (std::size_t i = 0; i < kNumPieces; ++i) wait_for_piece(static_cast<std::int64_t>(i));
 }
 
-void PinnedPieces::fetch(std::byte* to_host, const std::byte* from, std::int64_t bytes) {
+void PinnedPieces::fetch(
+    std::byte* to_host, const std::byte* from, std::int64_t bytes, TaskPool* threads
+) {
     kernels::enter_cuda_device();
     wait();  // no piece is on its way to the GPU any more
     const std::int64_t num_pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
@@ -76,11 +100,7 @@ void PinnedPieces::fetch(std::byte* to_host, const std::byte* from, std::int64_t
     for (std::int64_t number = 0; number < std::min(kAhead, num_pieces); ++number) ask(number);
     for (std::int64_t number = 0; number < num_pieces; ++number) {
         const Piece& piece = wait_for_piece(number);
-        std::memcpy(
-            to_host + number * kPieceBytes,
-            piece.memory.data(),
-            static_cast<std::size_t>(size_of(number))
-        );
+        copy_by(threads, to_host + number * kPieceBytes, piece.memory.data(), size_of(number));
         if (number + kAhead < num_pieces) ask(number + kAhead);
     }
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/task_pool.h"
 #include "kernels/device_memory.h"
 
 #include <array>
@@ -37,12 +38,18 @@ class PinnedPieces {
     // For what is to be in order with the copies.
     [[nodiscard]] kernels::Stream stream() const { return stream_.stream(); }
 
-    // To the GPU; `from_host` may be overwritten at once.
-    void send(std::byte* to, const std::byte* from_host, std::int64_t bytes);
+    // To the GPU; `from_host` may be overwritten at once. `threads` share the copying within host
+    // memory, of which one alone has a fraction of what the bus carries; null, as beside passes:
+    // the caller does it alone.
+    void send(
+        std::byte* to, const std::byte* from_host, std::int64_t bytes, TaskPool* threads = nullptr
+    );
     // Until all that was sent is there.
     void wait();
-    // From the GPU; returns when all of it is here.
-    void fetch(std::byte* to_host, const std::byte* from, std::int64_t bytes);
+    // From the GPU; returns when all of it is here. `threads` as of send().
+    void fetch(
+        std::byte* to_host, const std::byte* from, std::int64_t bytes, TaskPool* threads = nullptr
+    );
 
   private:
     struct Piece {

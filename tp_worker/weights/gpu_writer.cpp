@@ -163,18 +163,45 @@ Result<> GpuWriter::send(
         PinnedPieces::kPieceBytes,
         [&](std::int64_t row, std::int64_t num_rows) -> Result<> {
             const WeightTensor rows = cut(tensor, row, num_rows);
-            std::byte* const piece = gpu_.pieces_->next();
-            RETURN_IF_ERROR(load_tensor(
-                {.tensor = rows, .bytes = bytes, .ops = args_.ops, .arena = piece},
-                scratch_,
-                [&](const WrittenRows&) {
-                    rested_ += pacer_.rest_if_due();
-                    return check_dropped();
-                }
-            ));
+            RETURN_IF_ERROR(fill_piece(rows, bytes, gpu_.pieces_->next()));
             return take(row, num_rows);
         }
     );
+}
+
+// Slices and converts. Threads share a piece while no pass runs: one alone fills it at a fraction
+// of what the bus carries.
+Result<> GpuWriter::fill_piece(
+    const WeightTensor& rows, const TensorBytes& bytes, std::byte* piece
+) {
+    // Twice what it costs to start a thread (task_pool.h).
+    constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
+    const std::int64_t row_bytes = row_bytes_of(rows);
+    const std::int64_t part_rows = std::max<std::int64_t>(1, kPartBytes / row_bytes);
+    const bool is_shared = bytes.data != nullptr && args_.num_threads > 1 &&
+                           !args_.pace.is_serving() && rows.rows > part_rows;
+    if (!is_shared) {
+        return load_tensor(
+            {.tensor = rows, .bytes = bytes, .ops = args_.ops, .arena = piece},
+            scratch_,
+            [&](const WrittenRows&) {
+                rested_ += pacer_.rest_if_due();
+                return check_dropped();
+            }
+        );
+    }
+    if (!threads_) threads_.emplace(args_.num_threads);
+    const auto num_parts = static_cast<std::size_t>((rows.rows + part_rows - 1) / part_rows);
+    return threads_->run(num_parts, [&](std::size_t number) {
+        const std::int64_t begin = static_cast<std::int64_t>(number) * part_rows;
+        const WeightTensor part = cut(rows, begin, std::min(part_rows, rows.rows - begin));
+        std::vector<std::byte> unused;  // the bytes are in memory
+        return load_tensor(
+            {.tensor = part, .bytes = bytes, .ops = args_.ops, .arena = piece + begin * row_bytes},
+            unused,
+            [&](const WrittenRows&) { return check_dropped(); }
+        );
+    });
 }
 
 // Copies within the GPU: `rows` of the whole tensor that `bytes` is, to where their shard is to be.

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/task_pool.h"
 #include "kernels/device_memory.h"
 #include "kernels/ops.h"
 #include "tp_worker/device/pinned_pieces.h"
@@ -89,6 +90,7 @@ class GpuWriter : public ShardWriter {
         const WeightTensor& tensor, std::int64_t bytes_max, const TakeRows& take
     );
     Result<> send(const WeightTensor& tensor, const TensorBytes& bytes, const TakeRows& take);
+    Result<> fill_piece(const WeightTensor& rows, const TensorBytes& bytes, std::byte* piece);
     Result<> convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to);
     Result<> copy_paced(const WeightTensor& tensor);
     Result<> digest_head(const FillJob& job, const Sums& sums);
@@ -114,6 +116,7 @@ class GpuWriter : public ShardWriter {
     Duration rested_{};  // not yet in what filling came to
     std::int64_t bytes_since_rest_ = 0;
     std::vector<std::byte> scratch_{};
+    std::optional<TaskPool> threads_{};  // made with the first piece that they share
 };
 
 }  // namespace pitstop::tp_worker

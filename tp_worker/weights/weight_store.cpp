@@ -1,6 +1,8 @@
 #include "tp_worker/weights/weight_store.h"
 
 #include "base/check.h"
+#include "base/task_pool.h"
+#include "kernels/thread_pool.h"
 
 #include <utility>
 
@@ -11,6 +13,7 @@ Result<WeightStore> WeightStore::make(
 ) {
     WeightStore store;
     store.bytes_ = layout.bytes();
+    store.num_threads_ = kernels::num_threads_of(device.host_stream());
     if (device.is_cuda()) {
         ASSIGN_OR_RETURN(store.pieces_, PinnedPieces::make());
     }
@@ -75,7 +78,8 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
         ASSIGN_OR_RETURN(Arena kept, Arena::reserve("weights kept in host memory", bytes_));
         RETURN_IF_ERROR(kept.commit());
         if (pieces_) {
-            pieces_->fetch(kept.data(), live.data(), bytes_);
+            TaskPool threads(num_threads_);
+            pieces_->fetch(kept.data(), live.data(), bytes_, &threads);
         } else {
             live.move_to(kept);
         }
@@ -94,7 +98,8 @@ Result<> WeightStore::resume() {
     Arena& live = *copies_[live_].memory;
     RETURN_IF_ERROR(live.commit());
     if (kept_ && pieces_) {
-        pieces_->send(live.data(), kept_->data(), bytes_);
+        TaskPool threads(num_threads_);
+        pieces_->send(live.data(), kept_->data(), bytes_, &threads);
         pieces_->wait();
     } else if (kept_) {
         kept_->move_to(live);
