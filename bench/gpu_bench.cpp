@@ -89,7 +89,10 @@ Result<Json> run(const Options& options) {
     };
     meter.call_after_each_figure(write_so_far);
     if (options.copy_gb_s > 0) {
-        meter.set_limits({options.copy_gb_s * 1e9, options.matrix_tflop_s * 1e12});
+        meter.set_limits(
+            {.copy_bytes_s = options.copy_gb_s * 1e9,
+             .matrix_flop_s = options.matrix_tflop_s * 1e12}
+        );
     } else {
         meter.measure_limits();
     }

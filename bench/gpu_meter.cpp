@@ -63,6 +63,7 @@ void GpuMeter::measure_limits() {
         kernels::copy_on_device(to.data(), from.data(), bytes, stream());
     });
     limits_.copy_bytes_s = 2.0 * static_cast<double>(bytes) / copy_s;
+    measure_bus();
     constexpr std::int64_t kSide = 8192 / kScaledDown;
     const DeviceBuffer x = buffer(kSide * kSide * 2);
     const DeviceBuffer w = buffer(kSide * kSide * 2);
@@ -73,16 +74,36 @@ void GpuMeter::measure_limits() {
         median_seconds([&](int) { multiply(*cuda_ops(), x, w.data(), y, kSide, kSide, kSide); });
     limits_.matrix_flop_s = 2.0 * static_cast<double>(kSide * kSide * kSide) / product_s;
     std::printf(
-        "copy %.0f GB/s (read + write), bf16 products %.0f TFLOP/s\n",
+        "copy %.0f GB/s (read + write), from the host %.1f, to it %.1f, bf16 products %.0f "
+        "TFLOP/s\n",
         limits_.copy_bytes_s * 1e-9,
+        limits_.up_bytes_s * 1e-9,
+        limits_.down_bytes_s * 1e-9,
         limits_.matrix_flop_s * 1e-12
     );
+}
+
+void GpuMeter::measure_bus() {
+    constexpr std::int64_t kBytes = (std::int64_t{1} << 30) / kScaledDown;
+    const DeviceBuffer on_gpu = buffer(kBytes);
+    const Result<PinnedBuffer> on_host = PinnedBuffer::create(kBytes);
+    if (!on_host) throw std::runtime_error(on_host.error().message);
+    const double up_s = median_seconds([&](int) {
+        kernels::copy_to_device(on_gpu.data(), on_host->data(), kBytes, stream());
+    });
+    const double down_s = median_seconds([&](int) {
+        kernels::copy_to_host(on_host->data(), on_gpu.data(), kBytes, stream());
+    });
+    limits_.up_bytes_s = static_cast<double>(kBytes) / up_s;
+    limits_.down_bytes_s = static_cast<double>(kBytes) / down_s;
 }
 
 Json GpuMeter::report() const {
     return {
         {"limits",
          {{"copy_gb_s", limits_.copy_bytes_s * 1e-9},
+          {"h2d_gb_s", limits_.up_bytes_s * 1e-9},
+          {"d2h_gb_s", limits_.down_bytes_s * 1e-9},
           {"matrix_tflop_s", limits_.matrix_flop_s * 1e-12}}},
         {"kernels", *figures_}};
 }

@@ -29,6 +29,8 @@ struct GpuCase {
 struct GpuLimits {
     double copy_bytes_s = 0;
     double matrix_flop_s = 0;
+    double up_bytes_s = 0;    // from page-locked host memory; 0: not measured
+    double down_bytes_s = 0;  // to it
 
     // Seconds that a case takes at least.
     [[nodiscard]] double least(const GpuCase& c) const {
@@ -51,7 +53,8 @@ class GpuMeter {
     GpuMeter& operator=(GpuMeter&&) noexcept;
     ~GpuMeter();
 
-    // Copies 4 GiB, and multiplies bf16 matrices of 8192 x 8192.
+    // Copies 4 GiB within the GPU and 1 GiB from and to the host, and multiplies bf16 matrices of
+    // 8192 x 8192.
     void measure_limits();
     void set_limits(const GpuLimits& limits) { limits_ = limits; }
 
@@ -101,6 +104,7 @@ class GpuMeter {
 
   private:
     GpuMeter();
+    void measure_bus();
 
     // Fills memory with the host's bytes, over and over.
     [[nodiscard]] DeviceBuffer filled(const void* host, std::size_t host_bytes, std::size_t bytes)

@@ -221,8 +221,29 @@ def bench_shape(report, model, budget):
 
 
 def run_updates(report, name, shape, models, budget):
+    run_beside_limits(report, name, shape, models, budget, updates.of_this_machine)
+
+
+def run_host_updates(report, name, shape, models, budget):
+    run_beside_limits(report, name, shape, models, budget, updates.by_host_memory)
+
+
+def run_beside_limits(report, name, shape, models, budget, measure):
+    """measure(model, sizes, limits, environment, budget); without limits they are measured first."""
+    if report.kernels is None:
+        run_limits(report, "limits", budget)
+    limits = (report.kernels or {}).get("limits")
+    of = sizes.of(report.device)
+
+    def run_with(model):
+        return measure(model, of, limits, environment(), budget)
+
+    run_with_model(report, name, shape, models, budget, run_with)
+
+
+def run_broadcasts(report, name, shape, models, budget):
     def measure(model):
-        return updates.measure(model, sizes.of(report.device).tree, environment(), budget)
+        return updates.by_nccl(model, sizes.of(report.device), environment(), budget)
 
     run_with_model(report, name, shape, models, budget, measure)
 

@@ -10,6 +10,7 @@ import targets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECKED_BYTES = 1 << 20  # more than a report has
+BUS = {"from the host": "h2d_gb_s", "to it": "d2h_gb_s"}  # of the limits
 
 
 class Report:
@@ -93,7 +94,7 @@ class Report:
         return self.why_not or "the GPU was not asked yet"
 
     def _targets(self):
-        return targets.evaluate(self.kernels, self.parts)
+        return targets.evaluate(self.kernels, self.parts, (self.device or {}).get("name", ""))
 
     def _as_json(self):
         found = {
@@ -191,8 +192,9 @@ def _error_row(suite, errors):
 
 
 def _limits(limits):
+    bus = "".join(f", {what} {limits[name]:.1f}" for what, name in BUS.items() if limits.get(name))
     return (
-        f"Copy {limits['copy_gb_s']:.0f} GB/s (read + write), bf16 products "
+        f"Copy {limits['copy_gb_s']:.0f} GB/s (read + write){bus}, bf16 products "
         f"{limits['matrix_tflop_s']:.0f} TFLOP/s, measured in the same run."
     )
 

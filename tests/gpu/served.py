@@ -24,6 +24,7 @@ class Served:
         self._folder = None
         self._process = None
         self._client = None
+        self.run_dir = None  # of the tree, once there is one
 
     def __enter__(self):
         try:
@@ -31,7 +32,7 @@ class Served:
         except ImportError as error:
             raise NotServed(f"the Python client cannot be imported: {error}") from error
         self._folder = tempfile.mkdtemp(prefix="pitstop-gpu-")
-        run_dir = pathlib.Path(self._folder) / "run"
+        self.run_dir = run_dir = pathlib.Path(self._folder) / "run"
         self._log = open(pathlib.Path(self._folder) / "log", "w+")
         self._process = start([*self._command, f"--run-dir={run_dir}"], self._environment, stderr=self._log)
         try:

@@ -12,6 +12,9 @@ class Sizes:
     tests_s: float = 240.0  # of the kernels' tests, and with it of the engine's
     test_s: float = 45.0  # without a line of output: a test hangs
     text_tokens: int = 48  # of the bundled model's text
+    streams: int = 64  # requests that decode beside an update
+    tokens_before: int = 80  # of each, before it: the engine compares with its latest 64 steps
+    stream_tokens: int = 1024  # of each, if nobody ended it
     tree: tuple = ()  # flags of the trees
 
 
@@ -37,6 +40,9 @@ REHEARSED = Sizes(
     tests_s=420.0,
     test_s=300.0,
     text_tokens=8,
+    streams=3,
+    tokens_before=2,
+    stream_tokens=400,
     tree=("--tuning-dir=none", "--max-total-tokens=2048", "--chunked-prefill-size=256", "--max-running-requests=8"),
 )
 

@@ -1,7 +1,8 @@
 """What a GPU should reach, and whether it did.
 
-A target's figure is the worst of the kernel benchmarks that it names, or the share that decode of a
-whole model has of what reading its weights alone would take.
+A target's figure is the worst of the kernel benchmarks that it names, the share that decode of a whole model has of
+what reading its weights alone would take, or what an update or a release reached of a limit of the same run. Of a time
+that may not be exceeded it is the time over what it took: 100 % is just in time, and more is better.
 """
 
 # Title, share, of what, {family: how the benchmark's name begins}
@@ -23,9 +24,23 @@ KERNELS = (
 )
 DECODE = ("qwen3-8b decode, 1 request, without graphs", 0.60, "copy bandwidth")
 DECODE_PART = "qwen3-8b, random weights"
+UPDATES_PART = "memory and updates of qwen3-8b"
+HOST_PART = "updates of qwen3-8b by host memory"
+H200_GB_S, OTHERS_GB_S = 160.0, 107.0  # 16 GB in 100 ms, and in 150 ms
+HOST_GB_S = 40.0  # of weights that are kept
+RESUMED_S = 0.5  # for 60 GB
+
+# Title, share, of what, and whose number it is: the part, its figures, the name among them
+UPDATES = (
+    ("host memory to the second copy (push), verified", 0.80, "H2D rate", UPDATES_PART, "push", "of_h2d"),
+    ("page cache to the second copy (disk), verified", 0.70, "H2D rate", UPDATES_PART, "disk", "of_h2d"),
+    ("--update-mode host: the commit's upload", 0.90, "H2D rate", HOST_PART, "again", "up_of_h2d"),
+    ("memory that a release gives back, as the driver counts", 0.99, "tagged bytes", UPDATES_PART, "again", "back_of_said"),
+)
+LENT = "CUDA IPC beside 64 streams"
 
 
-def evaluate(kernels, parts):
+def evaluate(kernels, parts, device_name=""):
     """[{what, target, of, measured, holds}]; measured and holds None: not run."""
     rows = kernels["kernels"] if kernels else []
     found = []
@@ -34,7 +49,37 @@ def evaluate(kernels, parts):
         measured = None if None in figures else min(figures)
         found.append(_target(what, target, of, measured))
     found.append(_target(*DECODE, _decode_share(kernels, parts)))
-    return found
+    for what, target, of, part, figures, name in UPDATES:
+        found.append(_target(what, target, of, parts.get(part, {}).get(figures, {}).get(name)))
+    digest = _worst(rows, "digest", "")
+    found.append(_target("digest of resident weights", 0.85, "copy bandwidth", digest))
+    return [*found, *_memory(parts), *_lent(parts, device_name)]
+
+
+def _memory(parts):
+    """Release and resume of what was there, as seconds for 60 GB; weights that are kept, as a rate."""
+    found = parts.get(UPDATES_PART, {}).get("again", {})
+    weights = found.get("freed_bytes", {}).get("weights")
+    rates = (found["gb_s_to_host"], found["gb_s_to_gpu"]) if weights else None
+    kv = found.get("freed_bytes", {}).get("kv_cache")
+    resumed = kv * RESUMED_S / (60e9 * found["resume_kv_s"]) if kv and found["resume_kv_s"] else None
+    return [
+        _target("weights kept in host memory, each way", 1.0, f"{HOST_GB_S:.0f} GB/s", rates and min(rates) / HOST_GB_S),
+        _target(f"resume, {RESUMED_S} s for 60 GB", 1.0, "time", resumed),
+    ]
+
+
+def _lent(parts, device_name):
+    found = parts.get(UPDATES_PART, {}).get("lent", {})
+    limit = H200_GB_S if "H200" in device_name else OTHERS_GB_S
+    rate = found["gb"] / found["total_ms"] * 1e3 if found else None
+    runs = "slowdown" in found
+    return [
+        _target(f"{LENT}: the whole, verified", 1.0, f"{limit:.0f} GB/s", rate and rate / limit),
+        _target(f"{LENT}: pause of 1 ms", 1.0, "time", 1 / max(found["pause_ms"], 1e-3) if found else None),
+        _target(f"{LENT}: steps meanwhile", 0.87, "rate before", 1 / (1 + found["slowdown"]) if runs else None),
+        _target(f"{LENT}: gap of 2 steps", 1.0, "time", 2 / found["gap_steps"] if runs and found["gap_steps"] else None),
+    ]
 
 
 def _worst(rows, family, name):

@@ -98,11 +98,12 @@ def _wait_for(process, timeout_s, silence_s):
         return Ended(None, "".join(output), "did not end")
 
 
-def start(command, environment, stderr):
+def start(command, environment, stderr, stdin=None):
     """A process that stop() ends with all that it started, its standard output a pipe."""
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
         [str(word) for word in command],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,

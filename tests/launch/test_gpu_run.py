@@ -164,6 +164,29 @@ def test_a_target_is_the_worst_of_its_figures_and_not_run_without_all_of_them():
     assert found[targets.DECODE[0]]["holds"] is True
 
 
+def test_updates_are_held_against_the_bus_and_the_times_of_this_gpu():
+    lent = {"gb": 16.0, "total_ms": 125.0, "pause_ms": 0.5, "slowdown": 0.25, "gap_steps": 1.0}
+    again = {"freed_bytes": {"weights": 16e9, "kv_cache": 30e9}, "resume_kv_s": 0.125, "back_of_said": 0.98}
+    again.update(gb_s_to_host=50.0, gb_s_to_gpu=20.0)
+    part = {"lent": lent, "again": again, "push": {"of_h2d": 0.8}, "disk": {"of_h2d": None}}
+
+    def judged(device_name):
+        rows = targets.evaluate(None, {targets.UPDATES_PART: part}, device_name)
+        return {row["what"]: (row["measured"], row["holds"]) for row in rows}
+
+    found = judged("NVIDIA H100 80GB HBM3")
+    assert found[f"{targets.LENT}: the whole, verified"] == (pytest.approx(128 / 107), True)
+    assert judged("NVIDIA H200")[f"{targets.LENT}: the whole, verified"] == (pytest.approx(0.8), False)
+    assert found[f"{targets.LENT}: pause of 1 ms"] == (2.0, True)
+    assert found[f"{targets.LENT}: steps meanwhile"] == (0.8, False)
+    assert found[f"{targets.LENT}: gap of 2 steps"] == (2.0, True)
+    assert found["host memory to the second copy (push), verified"] == (0.8, True)
+    assert found["page cache to the second copy (disk), verified"] == (None, None)
+    assert found["memory that a release gives back, as the driver counts"] == (0.98, False)
+    assert found["weights kept in host memory, each way"] == (0.5, False)
+    assert found["resume, 0.5 s for 60 GB"] == (2.0, True)
+
+
 def test_without_a_gpu_every_target_says_not_run(tmp_path):
     report = gpu_report.Report(tmp_path)
     report.why_not = "no driver"

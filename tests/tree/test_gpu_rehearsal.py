@@ -17,6 +17,7 @@ from test_emulated_gpu import ALL
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 import sanitizers  # noqa: E402  (after the path)
+import targets  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not (BUILD / "bin/pitstop_gpu_bench").exists(), reason=f"{BUILD} is not built")
 nightly = pytest.mark.skipif(not ALL, reason="takes minutes: launch/test --emulated-gpu-all")
@@ -42,6 +43,7 @@ def rehearse(place, *flags, source=ROOT, timeout=900, **environment):
             **inherited,
             "PITSTOP_EMULATED_MACHINE": str(place / "machine"),
             "PITSTOP_EMULATED_POLICY": "early",
+            "PITSTOP_EMULATED_GPUS": "2",  # one to broadcast from
             **({"PITSTOP_BUILD": str(BUILD)} if source == ROOT else {}),
             **environment,
         },
@@ -73,8 +75,19 @@ def test_limits_memory_and_gaps_are_measured(place):
     done, report = rehearse(place, "--part=limits", "--part=updates", "--part=profile")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     parts = report["parts"]
-    memory = parts["memory and updates of qwen3-8b"]
+    memory = parts[targets.UPDATES_PART]
     assert parts["limits"]["copy_gb_s"] > 0 and memory["again"]["freed_bytes"]["weights"] > 0
+    assert memory["again"]["back_of_said"] == 1, "the driver has what was said to be freed"
+    size = memory["disk"]["gb"]
+    assert all(memory[way]["gb"] == size > 0 and memory[way]["gb_s"] > 0 for way in ("push", "lent")), memory
+    assert memory["lent"]["num_steps"] > 0 and memory["lent"]["gap_steps"] > 0, memory["lent"]
+    assert parts[targets.HOST_PART]["again"]["up_gb_s"] > 0, parts[targets.HOST_PART]
+    nccl = parts["flattened buckets of qwen3-0.6b over NCCL"]
+    assert nccl["broadcasts"] == nccl["buckets"] > 1, nccl
+    judged = {target["what"]: target["measured"] for target in report["targets"]}
+    for what, *_ in targets.UPDATES:
+        assert judged[what] > 0, judged
+    assert all(share > 0 for what, share in judged.items() if what.startswith((targets.LENT, "weights kept", "resume"))), judged
     assert [step["launches"] > 0 for step in report["gaps"]] == [True, True]
 
 

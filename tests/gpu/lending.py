@@ -1,0 +1,162 @@
+"""A trainer on the worker's GPU: pitstop_gpu_sender has the tensors there, and this lends them as pitstop's client lends
+PyTorch's.
+
+PyTorch is not needed: what stands in for it here is a module `torch` as far as the client looks at it
+(client/python/pitstop/cuda_tensors.py). Source: torch/storage.py; torch/multiprocessing/reductions.py.
+"""
+
+import contextlib
+import json
+import math
+import queue
+import subprocess
+import sys
+import threading
+import types
+
+import programs
+from timed_call import start, stop
+
+ANSWER_S = 120.0
+OF_MALLOC = b"\x02c"  # before a handle: version 2 of PyTorch's, of plain memory
+DTYPES = {"BF16": ("torch.bfloat16", 2), "F16": ("torch.float16", 2), "F32": ("torch.float32", 4)}
+
+
+class NoSender(Exception):
+    """Why there is none, or what it answered."""
+
+
+class Sender:
+    """with Sender(environment, gpu) as sender: sender.ask("load", dir=...)"""
+
+    def __init__(self, environment, gpu=0):
+        self._environment = environment
+        self._gpu = gpu
+        self._process = None
+        self._lines = queue.SimpleQueue()
+        self.device_uuid = None
+
+    def __enter__(self):
+        command = [programs.program("gpu_sender"), f"--gpu={self._gpu}"]
+        self._process = start(command, self._environment, stderr=subprocess.STDOUT, stdin=subprocess.PIPE)
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self.device_uuid = self._answer()["device_uuid"]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        stop(self._process)
+
+    def ask(self, do, **fields):
+        """Its answer. NoSender: the error that it named, or what it said as it ended."""
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its last line says why
+        return self._answer()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _answer(self):
+        try:
+            line = self._lines.get(timeout=ANSWER_S)
+        except queue.Empty:
+            raise NoSender(f"no answer within {ANSWER_S:.0f} s") from None
+        try:
+            answer = json.loads(line or "")
+        except ValueError:
+            raise NoSender((line or "it ended without a word").strip()) from None
+        if "error" in answer:
+            raise NoSender(answer["error"])
+        return answer
+
+
+class Storage:
+    """The sender's allocation, as PyTorch's of one tensor's memory. Lent references are counted."""
+
+    num_lent = 0
+
+    def __init__(self, handle, num_bytes):
+        self._raw = OF_MALLOC + bytes.fromhex(handle)
+        self._num_bytes = num_bytes
+
+    def data_ptr(self):
+        return id(self)  # it tells storages apart, and is read by nobody
+
+    def _share_cuda_(self):
+        Storage.num_lent += 1
+        return 0, self._raw, self._num_bytes, 0, b"", 0, b"", True
+
+    @staticmethod
+    def _release_ipc_counter(_handle, _offset, *, device):
+        Storage.num_lent -= 1
+
+
+class Tensor:
+    """Contiguous, in the GPU's memory."""
+
+    def __init__(self, storage, dtype, shape, offset):
+        self._storage, self._offset, self.shape = storage, offset, tuple(shape)
+        self.dtype, self._size = DTYPES[dtype]
+
+    def detach(self):
+        return self
+
+    contiguous = detach
+
+    def to(self, _device):
+        return self
+
+    def numel(self):
+        return math.prod(self.shape)
+
+    def element_size(self):
+        return self._size
+
+    def untyped_storage(self):
+        return self._storage
+
+    def storage_offset(self):
+        return self._offset // self._size
+
+
+def torch_of(device_uuid):
+    """The module: one GPU, whose work is done when it is asked about."""
+    torch = types.ModuleType("torch")
+    properties = types.SimpleNamespace(uuid=device_uuid.removeprefix("GPU-"))
+    torch.cuda = types.SimpleNamespace(
+        device_count=lambda: 1, get_device_properties=lambda _: properties, synchronize=lambda _: None
+    )
+    return torch
+
+
+def push_lent(client, loaded, device_uuid):
+    """The commit's reply to a push of all that the sender has loaded. PitstopError."""
+    from pitstop.cuda_tensors import CudaTensor
+    from pitstop.push import WeightPusher
+
+    storage = Storage(loaded["handle"], loaded["bytes"])
+    tensors = {
+        each["name"]: CudaTensor.of(each["name"], Tensor(storage, each["dtype"], each["shape"], each["offset"]))
+        for each in loaded["tensors"]
+    }
+    before = sys.modules.get("torch")
+    sys.modules["torch"] = torch_of(device_uuid)
+    try:
+        reply = WeightPusher(client).push(tensors, digests=False)
+    finally:
+        sys.modules.pop("torch")
+        if before is not None:
+            sys.modules["torch"] = before
+    if Storage.num_lent:
+        raise NoSender(f"{Storage.num_lent} references were not given back")
+    return reply
