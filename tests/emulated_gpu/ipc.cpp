@@ -3,6 +3,7 @@
 // again gives the same address.
 #include "tests/emulated_gpu/blocks.h"
 #include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/machine.h"
 #include "tests/emulated_gpu/memory.h"
 
 #include <cstring>
@@ -23,7 +24,7 @@ struct MemoryHandle {
     std::uint32_t magic = kMagic;
     std::int32_t pid = 0;
     std::int32_t fd = -1;
-    std::int32_t gpu = 0;
+    std::int32_t gpu = 0;  // the machine's number
     std::uint64_t page_bytes = 0;
     std::uint64_t offset = 0;  // of the allocation in its pages
     std::uint64_t bytes = 0;
@@ -87,7 +88,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
     const MemoryHandle made{
         .pid = ::getpid(),
         .fd = found->fd,
-        .gpu = found->gpu,
+        .gpu = machine_gpu(found->gpu),
         .page_bytes = found->page_bytes,
         .offset = static_cast<std::uint64_t>(found->begin - found->pages),
         .bytes = found->bytes,
@@ -102,6 +103,8 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     if (flags != cudaIpcMemLazyEnablePeerAccess || !read(handle, wanted))
         return told(cudaErrorInvalidValue);
     if (wanted.pid == ::getpid()) return told(cudaErrorDeviceUninitialized);
+    const int gpu = own_gpu(wanted.gpu);
+    if (gpu < 0) return told(cudaErrorInvalidDevice);
     const std::string bytes(handle.reserved, sizeof handle.reserved);
     const std::scoped_lock lock(imports().mutex);
     for (auto& [address, opened] : imports().by_address) {
@@ -110,9 +113,8 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
         *data = address;
         return cudaSuccess;
     }
-    *data = import_memory(
-        wanted.pid, wanted.fd, wanted.page_bytes, wanted.offset, wanted.bytes, wanted.gpu
-    );
+    *data =
+        import_memory(wanted.pid, wanted.fd, wanted.page_bytes, wanted.offset, wanted.bytes, gpu);
     if (*data == nullptr) return told(cudaErrorInvalidValue);
     imports().by_address[*data] = {bytes, 1};
     return cudaSuccess;

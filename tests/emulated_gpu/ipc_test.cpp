@@ -3,6 +3,7 @@
 #include "tests/emulated_gpu/cuda_calls.h"
 #include "tests/emulated_gpu/in_process.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -13,15 +14,20 @@ namespace {
 
 constexpr std::size_t kNum = 100;
 
-template <class Handle>
-std::string hex(const Handle& handle) {
+template <class Bytes>
+std::string hex_of(const Bytes& bytes) {
     std::string text;
     char digits[3];
-    for (const char byte : handle.reserved) {
+    for (const char byte : bytes) {
         std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
         text += digits;
     }
     return text;
+}
+
+template <class Handle>
+std::string hex(const Handle& handle) {
+    return hex_of(handle.reserved);
 }
 
 template <class Handle>
@@ -71,8 +77,27 @@ int read_what_was_freed() {
     return word == 0xffffffffu ? 0 : 5;
 }
 
-const bool defined =
-    define_part("import", double_imported_words) && define_part("ipc_freed", read_what_was_freed);
+// Of the machine's two GPUs it sees the second, as its first.
+int see_one_gpu() {
+    int num = 0;
+    if (cudaGetDeviceCount(&num) != cudaSuccess || num != 1) return 1;
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return 2;
+    if (hex_of(properties.uuid.bytes) != std::getenv("PITSTOP_TEST_UUID")) return 3;
+    void* words = nullptr;
+    const auto visible = from_environment<cudaIpcMemHandle_t>("PITSTOP_TEST_MEMORY");
+    if (cudaIpcOpenMemHandle(&words, visible, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+        return 4;
+    const auto other = from_environment<cudaIpcMemHandle_t>("PITSTOP_TEST_OTHER_MEMORY");
+    return cudaIpcOpenMemHandle(&words, other, cudaIpcMemLazyEnablePeerAccess) ==
+                   cudaErrorInvalidDevice
+               ? 0
+               : 5;
+}
+
+const bool defined = define_part("import", double_imported_words) &&
+                     define_part("ipc_freed", read_what_was_freed) &&
+                     define_part("see_one", see_one_gpu);
 
 TEST(Ipc, AnotherProcessWorksOnTheMemoryBehindTheEvent) {
     ASSERT_TRUE(defined);
@@ -118,6 +143,29 @@ TEST(Ipc, WhatItsOwnerFreedIsPoisonToWhoHasItMapped) {
     ASSERT_EQ(::write(freed[1], &byte, 1), 1);
     EXPECT_EQ(wait_part(process), 0);
     for (const int fd : {opened[0], freed[0], freed[1]}) ::close(fd);
+}
+
+TEST(Ipc, AProcessCountsTheGpusThatItSees) {
+    cudaDeviceProp properties{};
+    ASSERT_OK(cudaGetDeviceProperties(&properties, 1));
+    std::array<cudaIpcMemHandle_t, 2> handles{};
+    for (int gpu = 0; gpu < 2; ++gpu) {
+        ASSERT_OK(cudaSetDevice(gpu));
+        void* words = nullptr;
+        ASSERT_OK(cudaMalloc(&words, kNum));
+        ASSERT_OK(cudaIpcGetMemHandle(&handles[static_cast<std::size_t>(gpu)], words));
+    }
+    ASSERT_OK(cudaSetDevice(0));
+    EXPECT_EQ(
+        run_part(
+            "see_one",
+            {{"CUDA_VISIBLE_DEVICES", "1"},
+             {"PITSTOP_TEST_UUID", hex_of(properties.uuid.bytes)},
+             {"PITSTOP_TEST_MEMORY", hex(handles[1])},
+             {"PITSTOP_TEST_OTHER_MEMORY", hex(handles[0])}}
+        ),
+        0
+    );
 }
 
 TEST(Ipc, NobodyOpensAHandleOfItsOwn) {

@@ -4,6 +4,7 @@
 #include "tests/emulated_gpu/random.h"
 #include "tests/emulated_gpu/settings.h"
 
+#include <algorithm>
 #include <fcntl.h>
 #include <fstream>
 #include <functional>
@@ -37,7 +38,7 @@ class Machine {
         return *machine;
     }
 
-    // f(entries, mine), with the file locked and the dead swept out.
+    // f(mine), of a GPU by the machine's number, with the file locked and the dead swept out.
     template <class F>
     auto locked(int gpu, F f) {
         const std::scoped_lock lock(mutex_);
@@ -115,15 +116,30 @@ std::int64_t start_time_of(std::int64_t pid) {
     return start_time;
 }
 
+int machine_gpu(int gpu) {
+    const std::vector<int>& visible = settings().visible;
+    if (gpu < 0 || gpu >= static_cast<int>(visible.size()))
+        fail("a GPU that the process does not see");
+    return visible[static_cast<std::size_t>(gpu)];
+}
+
+int own_gpu(int machine_gpu) {
+    const std::vector<int>& visible = settings().visible;
+    const auto found = std::find(visible.begin(), visible.end(), machine_gpu);
+    return found == visible.end() ? -1 : static_cast<int>(found - visible.begin());
+}
+
 std::array<std::uint8_t, 16> uuid_of(int gpu) {
-    Random random(std::hash<std::string>{}(settings().machine) + static_cast<std::uint64_t>(gpu));
+    const auto number = static_cast<std::uint64_t>(machine_gpu(gpu));
+    Random random(std::hash<std::string>{}(settings().machine) + number);
     std::array<std::uint8_t, 16> bytes{};
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
     return bytes;
 }
 
-bool take_memory(int gpu, std::int64_t bytes) {
+bool take_memory(int own, std::int64_t bytes) {
     Machine& machine = Machine::shared();
+    const int gpu = machine_gpu(own);
     return machine.locked(gpu, [&](Entry& mine) {
         if (bytes > settings().memory_bytes - machine.used(gpu)) return false;
         mine.bytes += bytes;
@@ -132,22 +148,24 @@ bool take_memory(int gpu, std::int64_t bytes) {
 }
 
 void give_memory(int gpu, std::int64_t bytes) {
-    Machine::shared().locked(gpu, [&](Entry& mine) {
+    Machine::shared().locked(machine_gpu(gpu), [&](Entry& mine) {
         if (bytes > mine.bytes) fail("more memory is given back than was taken");
         mine.bytes -= bytes;
         return true;
     });
 }
 
-std::int64_t free_memory(int gpu) {
+std::int64_t free_memory(int own) {
     Machine& machine = Machine::shared();
+    const int gpu = machine_gpu(own);
     return machine.locked(gpu, [&](const Entry&) {
         return settings().memory_bytes - machine.used(gpu);
     });
 }
 
-std::vector<MemoryUser> memory_users(int gpu) {
+std::vector<MemoryUser> memory_users(int own) {
     Machine& machine = Machine::shared();
+    const int gpu = machine_gpu(own);
     return machine.locked(gpu, [&](const Entry&) { return machine.users(gpu); });
 }
 

@@ -1,5 +1,6 @@
 // The emulated machine: its GPUs, and who has how much of their memory. All processes that name the
 // same file (settings.h) are on one machine; what a process had is given back when it has ended.
+// Each counts the GPUs that it sees; what crosses to another names one by the machine's number.
 //
 // Thread: any.
 #pragma once
@@ -13,6 +14,10 @@ namespace pitstop::emulator {
 
 // Of each GPU: few, so that loops over a GPU's multiprocessors run more than once.
 inline constexpr int kMultiprocessors = 4;
+
+// The machine's number of the process's GPU `gpu`; and back, -1: the process does not see it.
+[[nodiscard]] int machine_gpu(int gpu);
+[[nodiscard]] int own_gpu(int machine_gpu);
 
 // The 16 bytes that cudaDeviceProp has for GPU `gpu` of this machine.
 [[nodiscard]] std::array<std::uint8_t, 16> uuid_of(int gpu);

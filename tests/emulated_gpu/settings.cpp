@@ -4,7 +4,9 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <sstream>
 #include <unistd.h>
+#include <utility>
 
 namespace pitstop::emulator {
 namespace {
@@ -38,11 +40,32 @@ Policy policy_of(const std::string& text) {
     fail("PITSTOP_EMULATED_POLICY takes late, early or random, not '" + text + "'");
 }
 
-}  // namespace
+// Source: CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES: those
+// before an index that is invalid are visible.
+std::vector<int> visible_of(int num_gpus) {
+    std::vector<int> visible;
+    const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (text == nullptr) {
+        for (int gpu = 0; gpu < num_gpus; ++gpu) visible.push_back(gpu);
+        return visible;
+    }
+    std::istringstream list(text);
+    for (std::string one; std::getline(list, one, ',');) {
+        char* end = nullptr;
+        const long gpu = std::strtol(one.c_str(), &end, 10);
+        if (end == one.c_str() || *end != '\0' || gpu < 0 || gpu >= num_gpus) break;
+        visible.push_back(static_cast<int>(gpu));
+    }
+    return visible;
+}
 
-const Settings& settings() {
-    static const Settings read{
-        .num_gpus = static_cast<int>(number_of("PITSTOP_EMULATED_GPUS", 1, 0, 64)),
+Settings read_settings() {
+    std::vector<int> visible =
+        visible_of(static_cast<int>(number_of("PITSTOP_EMULATED_GPUS", 1, 0, 64)));
+    const int num_visible = static_cast<int>(visible.size());
+    return {
+        .visible = std::move(visible),
+        .num_gpus = num_visible,
         .memory_bytes = number_of(
             "PITSTOP_EMULATED_MEMORY",
             std::int64_t{1} << 30,
@@ -59,6 +82,12 @@ const Settings& settings() {
         ),
         .faults = text_of("PITSTOP_EMULATED_FAULTS", ""),
     };
+}
+
+}  // namespace
+
+const Settings& settings() {
+    static const Settings read = read_settings();
     return read;
 }
 

@@ -2,6 +2,8 @@
 // accepted ends the process with a line that says what is.
 //
 //   PITSTOP_EMULATED_GPUS      how many GPUs the machine has (1)
+//   CUDA_VISIBLE_DEVICES       which of them the process sees, by their numbers, and in what order
+//                              (all). Up to the first that is none, as CUDA takes it
 //   PITSTOP_EMULATED_MEMORY    bytes of each (1 GiB)
 //   PITSTOP_EMULATED_PEERS     1: every GPU can access every other's memory (1); 0: none can
 //   PITSTOP_EMULATED_MACHINE   the file that the machine's processes share; two machines have two
@@ -13,13 +15,15 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pitstop::emulator {
 
 enum class Policy : std::uint8_t { kLate, kEarly, kRandom };
 
 struct Settings {
-    int num_gpus = 1;
+    std::vector<int> visible{};  // the machine's number of each GPU that the process sees;
+    int num_gpus = 1;            // so many. A number that has another name is the process's own
     std::int64_t memory_bytes = std::int64_t{1} << 30;
     bool has_peer_access = true;
     std::string machine{};
