@@ -1,4 +1,5 @@
-"""Weights as NumPy arrays, from whatever holds them: NumPy's, PyTorch's. What is in host memory is not copied."""
+"""Weights as NumPy arrays, from whatever holds them: NumPy's, PyTorch's, what has the CUDA array interface. What is in host
+memory is not copied."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ from typing import Any, Callable, Iterable, Mapping, Union
 
 import numpy
 
+from .cuda_arrays import CudaArray
 from .cuda_tensors import CudaTensor, host_array
 
+OnGpu = (CudaArray, CudaTensor)
+Weight = Union[numpy.ndarray, CudaArray, CudaTensor]
 NamedTensors = Union[Mapping[str, Any], Iterable["tuple[str, Any]"]]
 
 
@@ -21,8 +25,11 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
         array = tensor
     elif _is_torch(tensor):
         array = host_array(tensor)
+    elif hasattr(tensor, "__cuda_array_interface__"):
+        array = CudaArray.of(name, tensor).in_host()
     else:
-        raise TypeError(f"{name}: a NumPy array or a torch tensor, not {type(tensor).__name__}")
+        kinds = "a NumPy array, a torch tensor or what has the CUDA array interface"
+        raise TypeError(f"{name}: {kinds}, not {type(tensor).__name__}")
     if array.dtype.name not in ("float32", "float16", "uint16", "bfloat16"):
         raise TypeError(f"{name}: dtype {array.dtype.name}; accepted are float32, float16 and bfloat16")
     return array
@@ -43,14 +50,20 @@ def arrays_of(tensors: NamedTensors) -> dict[str, numpy.ndarray]:
     return _by_name(tensors, array_of)
 
 
-def weights_of(tensors: NamedTensors) -> dict[str, Union[numpy.ndarray, CudaTensor]]:
+def weights_of(tensors: NamedTensors) -> dict[str, Weight]:
     """The same, but what is in a GPU's memory stays there."""
 
-    def take(name: str, tensor: Any) -> Union[numpy.ndarray, CudaTensor]:
-        is_on_gpu = _is_torch(tensor) and tensor.is_cuda
-        return CudaTensor.of(name, tensor) if is_on_gpu else array_of(name, tensor)
+    def take(name: str, tensor: Any) -> Weight:
+        if _is_torch(tensor):
+            return CudaTensor.of(name, tensor) if tensor.is_cuda else array_of(name, tensor)
+        return CudaArray.of(name, tensor) if hasattr(tensor, "__cuda_array_interface__") else array_of(name, tensor)
 
     return _by_name(tensors, take)
+
+
+def in_host(weights: Mapping[str, Weight]) -> dict[str, numpy.ndarray]:
+    """All of them in host memory."""
+    return {name: each.in_host() if isinstance(each, OnGpu) else each for name, each in weights.items()}
 
 
 def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:

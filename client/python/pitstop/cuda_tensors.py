@@ -52,6 +52,10 @@ class CudaTensor:
     def nbytes(self) -> int:
         return self.tensor.numel() * self.tensor.element_size()
 
+    @property
+    def pointer(self) -> int:
+        return self.tensor.data_ptr()
+
     def digest(self) -> str:
         return digest_of(self.tensor)
 

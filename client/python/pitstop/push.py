@@ -24,6 +24,7 @@ import msgpack
 import numpy
 import zmq
 
+from .arrays import OnGpu, Weight, in_host
 from .client import Client
 from .cuda_tensors import CudaTensor, LentTensors, buckets_of, can_be_lent, visible_gpus
 from .errors import PitstopError
@@ -41,12 +42,12 @@ F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
 _numbers = itertools.count()
 
-Tensors = Mapping[str, Union[numpy.ndarray, CudaTensor]]
+Tensors = Mapping[str, Weight]
 
 
-def dtype_name(array: Union[numpy.ndarray, CudaTensor]) -> str:
+def dtype_name(array: Weight) -> str:
     """As the tree calls it. Raises TypeError for what is no weight."""
-    if isinstance(array, CudaTensor):
+    if isinstance(array, OnGpu):
         return array.dtype_name
     name = array.dtype.name
     known = {"float32": "F32", "float16": "F16", "uint16": "BF16", "bfloat16": "BF16"}
@@ -55,9 +56,9 @@ def dtype_name(array: Union[numpy.ndarray, CudaTensor]) -> str:
     return known[name]
 
 
-def tensor_digest(array: Union[numpy.ndarray, CudaTensor]) -> str:
+def tensor_digest(array: Weight) -> str:
     """Of a bfloat16 tensor, 32 hex digits: docs/design.md, section 5."""
-    if isinstance(array, CudaTensor):
+    if isinstance(array, OnGpu):
         return array.digest()
     words = array.view(numpy.uint16)
     rows = words.reshape(-1, words.shape[-1]) if words.ndim else words.reshape(1, 1)
@@ -87,10 +88,10 @@ def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
 def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
     """Those in GPUs' memory as they are, where workers on these devices can read them there; else copies in the host's
     memory."""
-    on_gpus = [each for each in tensors.values() if isinstance(each, CudaTensor)]
-    if not on_gpus or can_be_lent(on_gpus, devices):
+    on_gpus = [each for each in tensors.values() if isinstance(each, OnGpu)]
+    if not on_gpus or (all(isinstance(each, CudaTensor) for each in on_gpus) and can_be_lent(on_gpus, devices)):
         return tensors
-    return {name: each.in_host() if isinstance(each, CudaTensor) else each for name, each in tensors.items()}
+    return in_host(tensors)
 
 
 class _Memory:

@@ -1,0 +1,134 @@
+"""NVIDIA's libraries in this program, by ctypes: they are opened when they are needed, and nothing is linked to them.
+
+Source: CUDA Runtime API, "Device Management", "Memory Management", "Stream Management", "Unified Addressing".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import os
+import sys
+from typing import Any, Iterator, Sequence
+
+from .errors import PitstopError
+
+ANY_DIRECTION = 4  # cudaMemcpyDefault: which memory an address is of, the driver knows
+NON_BLOCKING = 1  # a stream that does not wait for the default one
+DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, Managed
+NOT_READY = 600  # cudaErrorNotReady
+ATTRIBUTES_BYTES = 256  # cudaPointerAttributes has 24, and may grow
+
+
+def _mapped(stem: str) -> Iterator[str]:
+    """What this program has open already: PyTorch brings its own."""
+    with open("/proc/self/maps") as maps:
+        for path in dict.fromkeys(line.split(maxsplit=5)[-1].strip() for line in maps if stem in line):
+            if os.path.basename(path).startswith(stem):
+                yield path
+
+
+def _installed(name: str) -> Iterator[str]:
+    """By the toolkit, or by pip where this program finds packages."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    patterns = [f"{home}/lib*/{name}" for home in homes if home] + [f"{place}/nvidia/*/lib/{name}" for place in sys.path]
+    for pattern in patterns:
+        yield from sorted(glob.glob(pattern))
+
+
+def open_library(names: Sequence[str], package: str) -> ctypes.CDLL:
+    """names: of the file, the likeliest first. PitstopError "not_found"."""
+    stem = names[0].partition(".so")[0] + ".so"
+    for place in (*_mapped(stem), *names, *(path for name in names for path in _installed(name))):
+        try:
+            return ctypes.CDLL(place)
+        except OSError:
+            pass
+    raise PitstopError(
+        "not_found", f"{' or '.join(names)} was not found: neither open in this program (as PyTorch has it), nor where the "
+        f"loader looks (LD_LIBRARY_PATH), nor under CUDA_HOME, nor installed by pip ({package})",
+    )
+
+
+class CudaRuntime:
+    """CUDA's runtime, and a GPU of this program's. Thread: any; whoever uses a GPU enters it first."""
+
+    def __init__(self) -> None:
+        """PitstopError: there is no such library ("not_found"), or no GPU ("failed_precondition")."""
+        names = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
+        self._library = open_library(names, "nvidia-cuda-runtime")
+        self._library.cudaGetErrorName.restype = ctypes.c_char_p
+        num = ctypes.c_int()
+        error = self._library.cudaGetDeviceCount(ctypes.byref(num))
+        if error or not num.value:
+            why = f" (cudaGetDeviceCount: {self._name_of(error)})" if error else ""
+            raise PitstopError("failed_precondition", f"this program sees no GPU{why}")
+
+    def _name_of(self, error: int) -> str:
+        return self._library.cudaGetErrorName(error).decode()
+
+    def call(self, name: str, *arguments: Any) -> None:
+        error = getattr(self._library, name)(*arguments)
+        if error:
+            code = "resource_exhausted" if name == "cudaMalloc" else "internal"
+            raise PitstopError(code, f"{name}: {self._name_of(error)}")
+
+    def current(self) -> int:
+        """The calling thread's GPU."""
+        device = ctypes.c_int()
+        self.call("cudaGetDevice", ctypes.byref(device))
+        return device.value
+
+    def enter(self, device: int) -> None:
+        self.call("cudaSetDevice", ctypes.c_int(device))
+
+    def finish(self, device: int) -> None:
+        """Waits for what was begun on that GPU."""
+        self.enter(device)
+        self.call("cudaDeviceSynchronize")
+
+    def device_of(self, pointer: int) -> int:
+        """The GPU in whose memory that is. PitstopError: in none's."""
+        attributes = (ctypes.c_int * (ATTRIBUTES_BYTES // 4))()
+        self.call("cudaPointerGetAttributes", ctypes.byref(attributes), ctypes.c_void_p(pointer))
+        if attributes[0] not in DEVICE_MEMORY:
+            raise PitstopError("invalid_argument", f"address {pointer:#x} is in no GPU's memory")
+        return attributes[1]
+
+    def allocate(self, num_bytes: int) -> int:
+        pointer = ctypes.c_void_p()
+        self.call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(num_bytes))
+        return pointer.value or 0
+
+    def free(self, pointer: int) -> None:
+        self.call("cudaFree", ctypes.c_void_p(pointer))
+
+    def copy(self, to: int, source: int, num_bytes: int) -> None:
+        """From and to any memory; done when this returns."""
+        self.call("cudaMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), ANY_DIRECTION)
+
+    def copy_on(self, stream: ctypes.c_void_p, to: int, source: int, num_bytes: int) -> None:
+        """The same, in the stream's order. Both memories stay as they are until the stream is done."""
+        arguments = (ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), ANY_DIRECTION, stream)
+        self.call("cudaMemcpyAsync", *arguments)
+
+    def stream(self) -> ctypes.c_void_p:
+        stream = ctypes.c_void_p()
+        self.call("cudaStreamCreateWithPriority", ctypes.byref(stream), NON_BLOCKING, 0)
+        return stream
+
+    def destroy(self, stream: ctypes.c_void_p) -> None:
+        self.call("cudaStreamDestroy", stream)
+
+    def is_done(self, stream: ctypes.c_void_p) -> bool:
+        error = self._library.cudaStreamQuery(stream)
+        if error not in (0, NOT_READY):
+            raise PitstopError("internal", f"cudaStreamQuery: {self._name_of(error)}")
+        return not error
+
+
+@functools.lru_cache(maxsize=None)
+def cuda_runtime() -> CudaRuntime:
+    """This program's, which is opened once."""
+    return CudaRuntime()

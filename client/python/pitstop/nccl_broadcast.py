@@ -1,0 +1,269 @@
+"""The trainer's side of an `nccl` group: rank 0, whose broadcasts reach the workers of one tree, or of many, at once.
+
+    with NcclBroadcast("w", num_workers=2) as group:
+        joined = executor.submit(client.init_group, **group.spec())          # they join meanwhile
+        group.accept(); joined.result()
+        update = executor.submit(client.update_weights, source=group.source(tensors))
+        group.send(tensors)
+        print(update.result()["digest"])
+
+Tensors are those of arrays.weights_of: NumPy's, PyTorch's, what has the CUDA array interface. A bucket of them is laid out
+in this GPU's memory and broadcast once, however many workers there are. The GPU is one on which no worker is.
+
+Source: NCCL documentation, "Creating a communicator with options", "Fault Tolerance", ncclCommGetAsyncError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import time
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import numpy
+
+from .arrays import OnGpu, Weight
+from .cuda_runtime import cuda_runtime, open_library
+from .errors import PitstopError
+from .push import dtype_name
+
+BUCKET_BYTES = 64 << 20  # a broadcast ends with the tensor that makes it longer
+ID_BYTES = 128
+SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, IN_PROGRESS = 0, 4, 5, 7
+CODES = {INVALID_ARGUMENT: "invalid_argument", INVALID_USAGE: "failed_precondition"}  # others: a peer, or the network
+UINT8 = 1
+VERSION_MIN = 21800  # what Config is the struct of
+UNDEFINED = -(1 << 31)
+CTAS_MAX = 8  # as the workers have it
+LOOK_S = 0.0005
+FAREWELL_S = 2.0
+
+
+class _Id(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * ID_BYTES)]
+
+
+class _Config(ctypes.Structure):
+    """ncclConfig_t of 2.18: a newer library has its own defaults for what came later."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
+        ("cga_cluster_size", ctypes.c_int), ("min_ctas", ctypes.c_int), ("max_ctas", ctypes.c_int),
+        ("net_name", ctypes.c_char_p), ("split_share", ctypes.c_int),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(
+            ctypes.sizeof(_Config), 0xCAFEBEEF, VERSION_MIN, 0, UNDEFINED, UNDEFINED, CTAS_MAX, None, UNDEFINED
+        )
+
+
+class NcclLibrary:
+    def __init__(self) -> None:
+        """PitstopError: there is none ("not_found"), or it is too old ("unsupported")."""
+        self.library = open_library(["libnccl.so.2"], "nvidia-nccl")
+        for name in ("ncclGetErrorString", "ncclGetLastError"):
+            getattr(self.library, name).restype = ctypes.c_char_p
+        code = ctypes.c_int()
+        self.library.ncclGetVersion(ctypes.byref(code))
+        self.version = f"{code.value // 10000}.{code.value // 100 % 100}.{code.value % 100}"
+        if code.value < VERSION_MIN:
+            raise PitstopError("unsupported", f"NCCL {self.version}: 2.18 and newer are accepted")
+
+    def check(self, result: int, what: str, comm: ctypes.c_void_p) -> None:
+        if result not in (SUCCESS, IN_PROGRESS):
+            said = self.library.ncclGetErrorString(result).decode()
+            more = (self.library.ncclGetLastError(comm) or b"").decode("utf-8", "replace")
+            text = ": ".join(filter(None, (f"NCCL {self.version}", what, said, more)))
+            raise PitstopError(CODES.get(result, "unavailable"), text)
+
+
+@functools.lru_cache(maxsize=None)
+def nccl_library() -> NcclLibrary:
+    """This program's, which is opened once."""
+    return NcclLibrary()
+
+
+def packs(sizes: Sequence[int], packed_bytes: int) -> list[range]:
+    """Which tensors, of so many bytes each, come in one broadcast: as the workers count them (docs/protocol.md)."""
+    made, begin, in_pack = [], 0, 0
+    for index, size in enumerate(sizes):
+        in_pack += size
+        if in_pack > packed_bytes or index == len(sizes) - 1:
+            made.append(range(begin, index + 1))
+            begin, in_pack = index + 1, 0
+    return made
+
+
+class NcclBroadcast:
+    """Owns: a communicator, a stream, and memory for a bucket, on one GPU.
+
+    Thread: any, one call at a time; close() calls off what another one waits for. After an error only close() is of use.
+    device        the GPU's number in this program; None: that of the thread that makes it
+    bucket_bytes  a broadcast ends with the tensor that makes it longer: so much memory of each GPU's is taken, and a
+                  tensor's more; None: 64 MiB
+    """
+
+    def __init__(self, group: str, num_workers: int, device: Optional[int] = None, bucket_bytes: Optional[int] = None):
+        """PitstopError: what is missing here: NCCL or CUDA's library ("not_found"), a GPU ("failed_precondition")."""
+        bucket_bytes = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
+        if num_workers < 1 or bucket_bytes < 1:
+            raise PitstopError("invalid_argument", f"num_workers and bucket_bytes are 1 or more: {num_workers}, {bucket_bytes}")
+        self.group = group
+        self.num_workers = num_workers
+        self.num_broadcasts = 0
+        self.num_bytes = 0  # broadcast so far
+        self._bucket_bytes = bucket_bytes
+        self._cuda = cuda_runtime()
+        self._nccl = nccl_library()
+        self._device = self._cuda.current() if device is None else device
+        self._comm = ctypes.c_void_p()
+        self._stream: Optional[ctypes.c_void_p] = None
+        self._bucket, self._room = 0, 0
+        self._is_whole = False  # all are there, and nothing has gone wrong
+        self._is_closing = False
+        self._turn = threading.Lock()
+        self._cuda.enter(self._device)
+        self._id = _Id()
+        self._call("ncclGetUniqueId", ctypes.byref(self._id))
+
+    @property
+    def version(self) -> str:
+        """NCCL's: the workers' must be the same, to the patch."""
+        return self._nccl.version
+
+    def spec(self, rank_offset: int = 1) -> dict[str, Any]:
+        """For init_group, of a tree whose first worker has this rank."""
+        return {
+            "group": self.group, "backend": "nccl", "rendezvous": "direct", "rank_offset": rank_offset,
+            "world_size": self.num_workers + 1, "unique_id": bytes(self._id),
+        }
+
+    def source(self, tensors: Mapping[str, Weight], stall_ms: int = 60_000) -> dict[str, Any]:
+        """For an update: what send() broadcasts."""
+        infos = [{"name": name, "dtype": dtype_name(each), "shape": list(each.shape)} for name, each in tensors.items()]
+        packed = {"format": "flattened", "packed_bytes": self._bucket_bytes, "stall_ms": stall_ms}
+        return {"kind": "distributed", "group": self.group, "tensors": infos, **packed}
+
+    def accept(self, timeout: float = 60.0, is_called_off: Callable[[], bool] = lambda: False) -> None:
+        """Waits until all workers have joined. PitstopError: not in time, or who cannot: two ranks on one GPU, say."""
+        deadline = time.monotonic() + timeout
+        with self._turn:
+            self._cuda.enter(self._device)
+            config = _Config()
+            rank, world_size = ctypes.c_int(0), ctypes.c_int(self.num_workers + 1)
+            self._call("ncclCommInitRankConfig", ctypes.byref(self._comm), world_size, self._id, rank, ctypes.byref(config))
+            self._wait(f"{self.num_workers} workers to join", self._is_ready, deadline, is_called_off)
+            self._stream = self._cuda.stream()
+            self._is_whole = True
+
+    def send(
+        self, tensors: Mapping[str, Weight], timeout: float = 600.0, is_called_off: Callable[[], bool] = lambda: False
+    ) -> None:
+        """A broadcast per bucket. PitstopError "deadline_exceeded": some worker does not receive; "unavailable": one is gone;
+        "aborted": it was called off."""
+        deadline = time.monotonic() + timeout
+        with self._turn:
+            if not self._is_whole:
+                raise PitstopError("failed_precondition", f"group '{self.group}' has ended, or not everybody has joined")
+            self._is_whole = False
+            self._send(list(tensors.values()), deadline, is_called_off)
+            self._is_whole = True
+
+    def _send(self, weights: Sequence[Weight], deadline: float, is_called_off: Callable[[], bool]) -> None:
+        for device in {self._cuda.device_of(each.pointer) for each in weights if isinstance(each, OnGpu) and each.nbytes}:
+            self._cuda.finish(device)  # whoever fills them
+        self._cuda.enter(self._device)
+        sizes = [each.nbytes for each in weights]
+        buckets = packs(sizes, self._bucket_bytes)
+        self._make_room(max((sum(sizes[index] for index in bucket) for bucket in buckets), default=0))
+        for bucket in buckets:
+            self._send_bucket([weights[index] for index in bucket], deadline, is_called_off)
+
+    def _make_room(self, num_bytes: int) -> None:
+        if num_bytes > self._room:
+            if self._bucket:
+                self._cuda.free(self._bucket)
+            self._bucket, self._room = 0, 0
+            self._bucket, self._room = self._cuda.allocate(num_bytes), num_bytes
+
+    def _send_bucket(self, weights: Sequence[Weight], deadline: float, is_called_off: Callable[[], bool]) -> None:
+        kept, at = [], 0
+        for each in weights:
+            if not isinstance(each, OnGpu):
+                each = numpy.ascontiguousarray(each)
+                kept.append(each)  # until the stream is done
+            pointer = each.pointer if isinstance(each, OnGpu) else each.ctypes.data
+            if each.nbytes:
+                self._cuda.copy_on(self._stream, self._bucket + at, pointer, each.nbytes)
+            at += each.nbytes
+        if not at:
+            return
+        memory = ctypes.c_void_p(self._bucket)
+        self._call("ncclBroadcast", memory, memory, ctypes.c_size_t(at), UINT8, 0, self._comm, self._stream)
+        what = f"broadcast {self.num_broadcasts + 1} ({at} bytes)"
+        self._wait(what, lambda: self._is_ready() and self._cuda.is_done(self._stream), deadline, is_called_off)
+        self.num_broadcasts += 1
+        self.num_bytes += at
+
+    def close(self) -> None:
+        """Takes leave of the workers, which leave the group meanwhile (destroy_group); from one that has failed, at once."""
+        self._is_closing = True
+        with self._turn:
+            self._cuda.enter(self._device)
+            try:
+                if self._is_whole:
+                    self._is_whole = False
+                    self._call("ncclCommFinalize", self._comm)
+                    self._until(self._is_ready, time.monotonic() + FAREWELL_S)
+                    comm, self._comm = self._comm, ctypes.c_void_p()
+                    self._nccl.library.ncclCommDestroy(comm)
+            except PitstopError:
+                pass  # some left without a word
+            self._free()
+
+    def _free(self) -> None:
+        comm, self._comm = self._comm, ctypes.c_void_p()
+        if comm:
+            self._nccl.library.ncclCommAbort(comm)
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:  # what was under way sees the abort: this is soon, or the GPU is lost, and its memory with it
+            self._until(lambda: self._cuda.is_done(stream), time.monotonic() + FAREWELL_S)
+            if self._bucket:
+                self._cuda.free(self._bucket)
+            self._cuda.destroy(stream)
+        except PitstopError:
+            pass
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._nccl.check(getattr(self._nccl.library, name)(*arguments), name, self._comm)
+
+    def _is_ready(self) -> bool:
+        """The latest call is through: joined, or enqueued."""
+        state = ctypes.c_int()
+        self._call("ncclCommGetAsyncError", self._comm, ctypes.byref(state))
+        self._nccl.check(state.value, f"group '{self.group}'", self._comm)
+        return state.value == SUCCESS
+
+    def _wait(self, what: str, is_done: Callable[[], bool], deadline: float, is_called_off: Callable[[], bool]) -> None:
+        while not is_done():
+            if self._is_closing or is_called_off():
+                raise PitstopError("aborted", f"group '{self.group}': called off while waiting for {what}")
+            if time.monotonic() >= deadline:
+                raise PitstopError("deadline_exceeded", f"group '{self.group}': waited for {what} in vain")
+            time.sleep(LOOK_S)
+
+    def _until(self, is_done: Callable[[], bool], deadline: float) -> None:
+        while not is_done():
+            if time.monotonic() >= deadline:
+                raise PitstopError("deadline_exceeded", f"group '{self.group}' does not end")
+            time.sleep(LOOK_S)
+
+    def __enter__(self) -> NcclBroadcast:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
