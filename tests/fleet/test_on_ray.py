@@ -66,12 +66,30 @@ def test_works_that_wait_for_one_tree_and_replicas_that_vanish_meanwhile(on_ray)
     assert on_ray("given_up")["ok"]
 
 
-@pytest.mark.skipif(
-    not (EMULATED / "bin/pitstop_tp_worker").exists(), reason=f"{EMULATED} is not built: cmake --preset emulated"
-)
-def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, tmp_path, monkeypatch):
-    """On the GPU in software (tests/emulated_gpu)."""
-    monkeypatch.setenv("PITSTOP_BUILD", str(EMULATED))
-    for name, value in {"machine": tmp_path / "machine", "gpus": 2, "policy": "random", "seed": 1}.items():
-        monkeypatch.setenv(f"PITSTOP_EMULATED_{name.upper()}", str(value))
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """gpus(num): those of the machine, in software (tests/emulated_gpu)."""
+    if not (EMULATED / "bin/pitstop_tp_worker").exists():
+        pytest.skip(f"{EMULATED} is not built: cmake --preset emulated")
+
+    def have(num):
+        monkeypatch.setenv("PITSTOP_BUILD", str(EMULATED))
+        for name, value in {"machine": tmp_path / "machine", "gpus": num, "policy": "random", "seed": 1}.items():
+            monkeypatch.setenv(f"PITSTOP_EMULATED_{name.upper()}", str(value))
+
+    return have
+
+
+def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, gpus):
+    gpus(2)
     assert on_ray("gpu")["text"]
+
+
+@pytest.mark.parametrize("part", ["all", "quorum", "cpu"])
+def test_P2_a_trainer_on_a_gpu_broadcasts_to_all_trees_at_once(on_ray, gpus, tmp_path, monkeypatch, part):
+    """Whoever comes, goes or dies meanwhile; with a quorum, to those that are left; and to none on a CPU."""
+    gpus(4)
+    for name, library in (("libcudart.so.13", "libpitstop_emulated_cuda.so"), ("libnccl.so.2", "libnccl.so.2")):
+        (tmp_path / name).symlink_to(next(EMULATED.rglob(library)))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert on_ray("nccl", part)["part"] == part

@@ -92,6 +92,48 @@ def test_one_that_is_ended_for_hanging_is_named_with_the_reason(phase):
     assert outcome.ok or outcome.message == "b: it has not answered for 9 s"
 
 
+def test_an_update_of_a_group_is_of_all_that_are_ready_or_does_not_begin():
+    coordinator = coordinator_of("a", "b")
+    coordinator.update("one of two", group=["a"])
+    coordinator.update("three of two", group=["a", "b", "c"])
+    refused = coordinator.take_outcomes()
+    assert [(each.uid, each.code, each.replicas) for each in refused] == [("one of two", "aborted", {}), ("three of two", "aborted", {})]
+    assert refused[0].message == "its group is a; ready are a, b" and not coordinator.take_orders()
+    coordinator.update("both", group=["b", "a"])
+    assert sorted(name for name, order in coordinator.take_orders() if order.uid == "both") == ["a", "b"]
+
+
+def test_none_of_a_group_is_set_aside_whatever_the_quorum():
+    coordinator = coordinator_of("a", "b", "c")
+    coordinator.quorum = 2
+    coordinator.update("it", group=["a", "b", "c"])
+    coordinator.take_orders()
+    coordinator.gone("b")
+    outcome, = coordinator.take_outcomes()
+    assert (outcome.code, outcome.message) == ("unavailable", "b: it vanished")
+    assert [(name, type(order)) for name, order in coordinator.take_orders()] == [("a", orders.Drop), ("c", orders.Drop)]
+
+
+def test_a_trainer_gives_up_what_is_staged_and_nothing_that_is_decided():
+    coordinator = coordinator_of("a", "b")
+    for uid in ("first", "second"):
+        coordinator.update(uid, group=["a", "b"])
+    key = coordinator.take_orders()[0][1].key
+    coordinator.give_up("second", "not this one yet")
+    assert coordinator.phase is coordinating.Phase.STAGING
+    coordinator.give_up("first", "the trainer: NCCL")
+    outcome, = coordinator.take_outcomes()
+    assert (outcome.uid, outcome.code, outcome.message) == ("first", "aborted", "the trainer: NCCL")
+    for name in ("a", "b"):
+        coordinator.hear(orders.Dropped(name, key))
+    key = coordinator.take_orders()[-1][1].key
+    for name in ("a", "b"):
+        coordinator.hear(orders.Staged(name, key, orders.Version(2, "d", "", "second")))
+    assert coordinator.phase is coordinating.Phase.DECIDING
+    coordinator.give_up("second", "too late")
+    assert coordinator.phase is coordinating.Phase.DECIDING and not coordinator.take_outcomes()
+
+
 def test_who_is_not_ready_says_why():
     coordinator = coordinator_of("a", "b")
     coordinator.update("it")
@@ -293,6 +335,28 @@ def ignores_the_quorum(monkeypatch):
     monkeypatch.setattr(Coordinator, "_fail", patched)
 
 
+def sets_one_of_a_group_aside(monkeypatch):
+    fail = Coordinator._fail
+
+    def patched(self, *args, **kwargs):
+        group, self._update.group = self._update.group, None
+        fail(self, *args, **kwargs)
+        if self._update is not None:
+            self._update.group = group
+
+    monkeypatch.setattr(Coordinator, "_fail", patched)
+
+
+def begins_with_whoever_is_ready(monkeypatch):
+    begin = Coordinator._begin_stage
+
+    def patched(self, update):
+        update.group = None
+        begin(self, update)
+
+    monkeypatch.setattr(Coordinator, "_begin_stage", patched)
+
+
 def fetches_beside_a_stage(monkeypatch):
     def patched(self, wanted):
         return True
@@ -330,7 +394,7 @@ BUGS = [
     commits_whatever_is_staged, recovers_from_the_first_answer, counts_answers_to_another_update,
     is_ready_with_whatever_was_fetched, stays_ready_when_set_aside, says_nothing_twice, takes_the_commit_of_any_update,
     begins_again_what_is_over, ignores_the_quorum, fetches_beside_a_stage, fetches_what_is_older,
-    goes_on_fetching_when_asked,
+    goes_on_fetching_when_asked, sets_one_of_a_group_aside, begins_with_whoever_is_ready,
 ]
 
 

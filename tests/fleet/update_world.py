@@ -70,14 +70,20 @@ class Oracle:
         self.served = {}  # key -> who committed it
         self.outcomes = {}  # uid -> Outcome
         self.uid_of = {}
+        self.groups = {}  # uid -> who receives it, or nobody
 
     def stage_ordered(self, member, order):
+        if member not in self.groups.get(order.uid, {member}):
+            raise Broken(f"{member} is to stage {order.uid}, which goes to {self.groups[order.uid]}")
         self.asked.setdefault(order.key, set()).add(member)
         self.uid_of[order.key] = order.uid
 
     def commits(self, member, key):
         needed = self.asked[key]
         prepared = self.prepared.get(key, set())
+        group = self.groups.get(self.uid_of[key])
+        if group is not None and not group <= prepared:
+            raise Broken(f"{member} commits {key}; {group - prepared} of its group were never prepared")
         if self.quorum is None and not needed <= prepared:
             raise Broken(f"{member} commits {key}; {needed - prepared} were never prepared")
         if self.quorum is not None and len(prepared) < min(self.quorum, len(needed)):
@@ -183,6 +189,7 @@ class World:
     def __init__(self, seed):
         self.dice = random.Random(seed)
         self.faults = throw(self.dice)
+        self.group_dice = random.Random(~seed)
         self.oracle = Oracle(self.faults.quorum)
         self.now = 0.0
         self.events = []
@@ -329,7 +336,17 @@ class World:
         self.num_asked += 1
         coordinator = self.coordinators[-1]
         path = self.dice.choice(["", "on disk"])
-        coordinator.update(f"u{self.num_asked}", timeout_s=self.dice.choice([3.0, 30.0]), path=path)
+        uid, group = f"u{self.num_asked}", None
+        if self.group_dice.random() < 0.3:
+            group = self.oracle.groups[uid] = frozenset(coordinator.ready)
+            if self.group_dice.random() < 0.2:
+                self.after(self.group_dice.random(), lambda: self.give_up(uid))
+        coordinator.update(uid, timeout_s=self.dice.choice([3.0, 30.0]), path=path, group=group)
+        self.carry(coordinator)
+
+    def give_up(self, uid):
+        coordinator = self.coordinators[-1]
+        coordinator.give_up(uid, "its trainer gives it up")
         self.carry(coordinator)
 
     # ---- messages ----

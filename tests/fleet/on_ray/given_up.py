@@ -14,7 +14,7 @@ from pitstop.fleet import conductor as conductors
 from pitstop.fleet import orders, participant
 from pitstop.fleet.conductor import Conductor, Slot
 from pitstop.fleet.coordinator import Coordinator
-from pitstop.fleet.hold import Hold
+from pitstop.hold import Hold
 from pitstop.fleet.relay import Relay
 from pitstop.fleet.replica import Replica
 from pitstop.fleet.ways import Way

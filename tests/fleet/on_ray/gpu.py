@@ -1,6 +1,7 @@
 """A fleet of trees on GPUs: a GPU each, updates through the object store and from a directory; and without room for it."""
 
 import json
+import os
 import pathlib
 
 from machines import another_version, machines, places, processes_of, weights_of
@@ -30,11 +31,21 @@ def serves(fleet, version):
 
 def main():
     with machines(1, cpus=2, gpus=2):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         with Fleet("stories", replicas=2, start_timeout=300, **TREE) as fleet:
             where = places(fleet)
             assert sorted(visible_gpus(place) for place in where.values()) == ["0", "1"]
             weights = weights_of(next(iter(where.values())))
-            serves(fleet, fleet.update_weights(another_version(weights, 1)).version)
+            outcome = fleet.update_weights(another_version(weights, 1))  # this program sees no GPU
+            assert outcome.sent["transfer"] == "store", outcome.sent
+            try:
+                fleet.update_weights(another_version(weights, 2), transfer="nccl")
+            except PitstopError as error:
+                assert error.code in ("failed_precondition", "not_found"), error
+                assert "sees no GPU" in error.message or "libcudart.so" in error.message, error
+            else:
+                raise AssertionError("a trainer without a GPU is in an NCCL group")
+            serves(fleet, outcome.version)
             text = serves(fleet, fleet.update_weights_from_disk(str(MODELS / "stories")).version)
         try:
             Fleet("stories", replicas=3, start_timeout=NO_ROOM_S, resources={"GPU": 2}, **TREE).close()

@@ -1,18 +1,58 @@
-"""A fleet on a cluster that it starts itself: any number of replicas share this machine, however few CPUs it has."""
+"""A fleet on a cluster that it starts itself: any number of replicas share this machine, however few CPUs it has. And commands
+find it among the machine's clusters by its name, whichever was started last.
+"""
 
 import functools
 import json
+import os
+import subprocess
+import sys
+
+from machines import started
+from ray._raylet import GcsClient
+from ray.cluster_utils import Cluster
 
 from pitstop.fleet import Fleet
 from pitstop.fleet import fleet as of_fleets
+from pitstop.fleet.conductor import conductor_name
+
+NAME = f"own-{os.getpid()}"
+
+
+def command(*arguments):
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return subprocess.run(
+        [sys.executable, "-m", "pitstop.fleet.command", *arguments], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def is_found_among_clusters(fleet):
+    head = {"num_cpus": 0, "include_dashboard": False, "node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
+    other = started(lambda: Cluster(initialize_head=True, head_node_args=head))
+    try:
+        done = command("status", "--name", NAME)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout[done.stdout.index("{"):])["fleet"] == NAME
+        missing = command("status", "--name", f"{NAME}-of-nobody")
+        assert missing.returncode == 1 and "not_found" in missing.stderr and other.address in missing.stderr, missing
+        GcsClient(address=other.address).internal_kv_put(conductor_name(NAME).encode(), b"", True, of_fleets.KV)
+        several = command("pause", "--name", NAME)
+        assert several.returncode == 1 and "failed_precondition" in several.stderr, several
+        assert all(each in several.stderr for each in (other.address, fleet._inner.cluster)), several.stderr
+        told = command("resume", "--name", NAME, "--address", fleet._inner.cluster)
+        assert told.returncode == 0, told.stderr
+    finally:
+        other.shutdown()
 
 
 def main():
     of_fleets.start_ray = functools.partial(of_fleets.start_ray, num_cpus=1, log_to_driver=False)
-    with Fleet("stories", replicas=2, threads=1, start_timeout=120) as fleet:
+    with Fleet("stories", replicas=2, threads=1, start_timeout=120, name=NAME) as fleet:
         fleet.add_replicas(1)
         fleet.until_ready(timeout=120)
-        print(json.dumps({"ready": fleet.status()["ready"]}))
+        ready = fleet.status()["ready"]
+        is_found_among_clusters(fleet)
+    print(json.dumps({"ready": ready}))
 
 
 if __name__ == "__main__":

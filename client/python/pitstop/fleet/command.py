@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("command", nargs="?", choices=COMMANDS, default="serve")
     own.add_argument("what", nargs="*", help="generate: the prompt; update: DIR; add: how many; remove: a slot")
     own.add_argument("--name", default="fleet", help="of the fleet, where a cluster has several (fleet)")
-    own.add_argument("--address", help="the Ray cluster: auto, or HOST:PORT (serve: one of this machine alone)")
+    own.add_argument("--address", help="the Ray cluster: HOST:PORT, or auto (serve: one of this machine alone; else the fleet's)")
     own.add_argument("--model", default="stories", help="serve: as of launch/pitstop (stories)")
     own.add_argument("--replicas", type=int, default=1, help="serve: trees, each on a machine of its own if it can (1)")
     own.add_argument("--tp", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
@@ -89,7 +89,8 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
         status = await fleet.status()
         router = f", router {await fleet.start_router(given.router, given.router_port)}" if given.router else ""
         door = f", door {await fleet.start_door(given.door_port)}" if given.door_port is not None else ""
-        print(f"the fleet is ready: {given.replicas} x {given.model}, status {status['status_url']}{door}{router}", flush=True)
+        where = f"cluster {fleet.cluster}, status {status['status_url']}{door}{router}"
+        print(f"the fleet is ready: {given.replicas} x {given.model}, {where}", flush=True)
         await waiting
         return 0
     finally:
@@ -142,7 +143,7 @@ async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
     needed = {"generate": "a prompt", "update": "a directory", "remove": "a slot"}.get(given.command)
     if needed and not given.what:
         raise PitstopError("invalid_argument", f"{given.command} takes {needed}")
-    async with AsyncFleet(name=given.name, address=given.address or "auto", start_timeout=given.start_timeout) as fleet:
+    async with AsyncFleet(name=given.name, address=given.address, start_timeout=given.start_timeout) as fleet:
         return await _say(fleet, given)
 
 

@@ -380,9 +380,18 @@ class Conductor:
         if known is not None:
             return known
         future = self._asked[uid] = asyncio.get_running_loop().create_future()
-        self._coordinator.update(uid, payload, timeout_s, payload.get("path", ""))
+        self._coordinator.update(uid, payload, timeout_s, payload.get("path", ""), payload.get("group"))
         self._go_on()
         return await asyncio.shield(future)
+
+    async def is_staging(self, uid: str) -> bool:
+        """Its turn has come."""
+        return self._coordinator is not None and self._coordinator.update_uid == uid
+
+    async def give_up(self, uid: str, message: str) -> None:
+        await self.start()
+        self._coordinator.give_up(uid, message)
+        self._go_on()
 
     async def outcome(self, uid: str) -> Optional[Outcome]:
         """What came of an update, also of one that a predecessor began; None: it is not in effect, and will not be."""
@@ -407,6 +416,7 @@ class Conductor:
             "committed": coordinator.committed,
             "members": {name: {**self._places[name], "epoch": each.epoch if each else 0} for name, each in ready.items()},
             "slots": len(self._slots),
+            "quorum": self._config.get("quorum"),
             "failed": min((slot.num_failed for slot in self._slots.values()), default=0),
             "why": next(filter(None, (each.why for each in (*self._slots.values(), *coordinator.members.values()))), ""),
         }
@@ -431,24 +441,28 @@ class Conductor:
                 pass
         return {**self._view, "number": (os.getpid(), self._view_number)}
 
-    async def fan_out(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """A call of every replica's admin door: member -> {"ok", "reply"} or {"ok", "code", "message"}."""
+    async def fan_out(
+        self, kind: str, timeout: float, fields: Mapping[str, Any], own: Optional[Mapping[str, Mapping[str, Any]]] = None
+    ) -> dict[str, dict[str, Any]]:
+        """A call of every replica's admin door, or of those with fields of their `own`: member -> {"ok", "reply"} or {"ok",
+        "code", "message"}."""
         await self.start()
 
-        async def ask(handle: Any) -> dict[str, Any]:
+        async def ask(member: str) -> dict[str, Any]:
             try:
-                call = handle.call.remote(kind, timeout, fields)
+                more = own[member] if own is not None else {}
+                call = self._handles[member].call.remote(kind, timeout, {**fields, **more})
                 return {"ok": True, "reply": await asyncio.wait_for(call, timeout + POLL_TIMEOUT_S)}
             except asyncio.TimeoutError:
                 return {"ok": False, "code": "deadline_exceeded", "message": f"{kind}: no answer after {timeout:g} s"}
-            except RayError as error:
+            except (RayError, KeyError) as error:
                 cause = getattr(error, "cause", None)
                 if isinstance(cause, PitstopError):
                     return {"ok": False, "code": cause.code, "message": cause.message}
                 return {"ok": False, "code": "unavailable", "message": "it vanished"}
 
-        handles = dict(self._handles)  # of which some may be gone before they are asked
-        return dict(zip(handles, await asyncio.gather(*map(ask, handles.values()))))
+        members = list(self._handles if own is None else own)  # of whom some may be gone before they are asked
+        return dict(zip(members, await asyncio.gather(*map(ask, members))))
 
     # ---- status ----
 

@@ -7,6 +7,9 @@
   committing  all that live have heard it. So nobody serves a version that anybody alive does not know of
   dropping    the old version serves on, everywhere. Who hangs is not waited for: a newer stage takes the older's place
 
+An update whose bytes reach a `group` of replicas, all of them or none (a broadcast), is one of exactly those that are ready
+when its turn comes, and none of them is set aside.
+
 A replica that comes late, or was set aside, is not ready until it serves what the fleet committed. Another that does
 gives it that, beside whatever update is under way. Deaths are final: who is `gone` never comes back under that
 name. What was sent may be lost: it is said again until it is answered.
@@ -66,6 +69,7 @@ class Update:
     payload: Any
     timeout_s: float
     path: str = ""  # the directory that it comes from, if any
+    group: Optional[frozenset[str]] = None  # who receives it, or nobody; None: each for itself
     key: Key = (0, 0)
     deadline: float = 0.0
     version: Optional[Version] = None
@@ -131,15 +135,23 @@ class Coordinator:
         }[type(answer)](member, answer)
         self._go_on()
 
-    def update(self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "") -> None:
+    def update(
+        self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "", group: Optional[Iterable[str]] = None
+    ) -> None:
         """Its Outcome comes in any case."""
-        update = Update(uid, payload, timeout_s, path)
+        update = Update(uid, payload, timeout_s, path, None if group is None else frozenset(group))
         if self.deposed_by:
             self._refuse(update, "aborted", "another coordinator has taken over")
         elif len(self._waiting) >= UPDATES_WAITING_MAX:
             self._refuse(update, "resource_exhausted", f"{len(self._waiting)} updates wait already")
         else:
             self._waiting.append(update)
+            self._go_on()
+
+    def give_up(self, uid: str, message: str) -> None:
+        """Its trainer sends no more of it."""
+        if self.phase is Phase.STAGING and self.update_uid == uid:
+            self._begin_drop("aborted", message)
             self._go_on()
 
     def tick(self, now: float) -> None:
@@ -302,8 +314,9 @@ class Coordinator:
         del update.left[name]
         update.awaited.pop(name, None)
         update.replicas[name] = {"outcome": outcome, "message": message, "report": None}
-        if self.quorum is None or len(update.left) < max(1, self.quorum):
-            left = "" if self.quorum is None else f" ({len(update.left)} are left, the quorum is {self.quorum})"
+        if self.quorum is None or update.group is not None or len(update.left) < max(1, self.quorum):
+            is_few = self.quorum is not None and update.group is None
+            left = f" ({len(update.left)} are left, the quorum is {self.quorum})" if is_few else ""
             self._begin_drop(code, f"{name}: {message}{left}", [name])
         elif name in self.members:
             # Set aside: it serves the old version, so it is behind from the commit on.
@@ -346,6 +359,9 @@ class Coordinator:
         ]
         if not names or len(names) < (self.quorum or 1):
             self._refuse(update, "unavailable", f"{len(names)} replicas can take part; {self.quorum or 1} must")
+            return
+        if update.group not in (None, frozenset(names)):
+            self._refuse(update, "aborted", f"its group is {', '.join(sorted(update.group))}; ready are {', '.join(names)}")
             return
         self._count += 1
         update.key = (self.generation, self._count)

@@ -19,7 +19,7 @@ from typing import Any, AsyncIterator, Callable, Mapping, Optional, Sequence
 from ..aio import AsyncClient, AsyncStream
 from ..errors import PitstopError
 from ..messages import Chunk, Finish, Prompt
-from .routing import choose, key_of
+from ..routing import choose, key_of
 
 WAIT_S = 60.0  # for a replica that may take a request
 RECONNECT_S = 0.5

@@ -11,39 +11,49 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import re
 import uuid
+from dataclasses import replace
 from typing import Any, Mapping, Optional, Sequence
 
 import ray
 from ray._private import ray_constants, services
+from ray._raylet import GcsClient
 from ray.exceptions import RayActorError, RayError
 
 from ..aio import off_loop
-from ..arrays import NamedTensors, arrays_of, grouped
+from ..arrays import NamedTensors, Weight, grouped, in_host, weights_of
 from ..blocking import Blocking, blocking
 from ..calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from ..errors import PitstopError
 from ..generate_calls import GenerateCalls
+from ..hold import HOLD_S_MAX
+from ..nccl_trees import is_on_gpus
 from ..push import manifest_of
+from ..router import Router
 from .conductor import LONG_POLL_S, Conductor, conductor_name, worker_environment
 from .door import Call, Door
 from .generate_door import GenerateDoor
-from .hold import HOLD_S_MAX
+from .group import TrainersGroup
 from .http import HttpServer
 from .orders import Outcome
 from .relay import NAMESPACE
-from .router import Router
 
 BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
 CONDUCTOR_CALLS_AT_ONCE = 1000
 CONDUCTOR_HANG_S = 30.0
+CANNOT = ("failed_precondition", "not_found", "unsupported")  # no NCCL group: an error before anything was staged
 STARTS_MAX = 3  # that fail in a row, of every replica: then a fleet that has none does not wait for more
+FIND_S = 5
+KV = b"pitstop"  # where a cluster keeps the names of its fleets
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 RETRY_S = 0.3
 SHARED_CPU = 0.01  # that a replica takes of a cluster which nobody else asks for room
 OBJECT_STORE_BYTES = 256 << 20  # of a cluster that this starts, unless it is told another size
+
+log = logging.getLogger("pitstop.fleet")
 
 
 def keep_on_loopback() -> None:
@@ -56,6 +66,28 @@ def keep_on_loopback() -> None:
 def _found_cluster() -> str:
     """HOST:PORT of the one that was started last on this machine; empty: none is known."""
     return os.environ.get("RAY_ADDRESS") or services.get_ray_address_from_environment("auto", None) or ""
+
+
+def _has(cluster: str, fleet: str) -> bool:
+    """A fleet of that name was started on it."""
+    try:
+        return GcsClient(address=cluster).internal_kv_exists(conductor_name(fleet).encode(), KV, FIND_S)
+    except RayError:  # it ends, or is not for this user
+        return False
+
+
+def _cluster_of(fleet: str) -> str:
+    """The address of the cluster, of those that this machine is in, on which that fleet is; of RAY_ADDRESS, if that is set.
+    PitstopError: there is none, or there are several."""
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"]
+    clusters = sorted(services.find_gcs_addresses())
+    found = [each for each in clusters if _has(each, fleet)]
+    if len(found) == 1:
+        return found[0]
+    said = f"fleets '{fleet}' run on {', '.join(found)}" if found else f"no fleet '{fleet}' runs on {', '.join(clusters) or 'any'}"
+    code = "failed_precondition" if found else "not_found"
+    raise PitstopError(code, f"of this machine's Ray clusters: {said}; another one's address can be given")
 
 
 def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_STORE_BYTES, **options: Any) -> None:
@@ -99,7 +131,8 @@ class AsyncFleet:
     resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda". On
                a cluster that is started here any number of replicas share this machine's CPUs
     quorum     an update takes effect if so many replicas are prepared, and the others are set aside; None: all must be
-    address    of the Ray cluster ("auto": the one that is there); None: one is started on this machine
+    address    of the Ray cluster ("auto": the one that was started last); None: one is started on this machine. Without a
+               model, of the cluster on which the fleet is; None or "auto": it is looked for on this machine's
     hang_timeout  seconds without an answer of a replica or its tree, after which it is ended and another takes its place
     status_port  of the status page and /metrics, on the conductor's loopback; 0: any free one; None: none
     options    flags of `pitstop serve` with underscores, for every tree; door_keys: also a door for other machines
@@ -132,6 +165,7 @@ class AsyncFleet:
         self._conductor: Any = None
         self._door: Optional[Door] = None
         self._telling: Optional[asyncio.Task] = None
+        self._group = TrainersGroup(f"fleet {name} {uuid.uuid4().hex[:8]}", self._ask, self._update)
         self._routers: list[Router] = []
         self._server: Optional[HttpServer] = None
         self._following: list[asyncio.Task] = []
@@ -141,13 +175,14 @@ class AsyncFleet:
     async def start(self, wait: bool = True) -> AsyncFleet:
         """With `wait`, until every replica is ready. PitstopError."""
         is_own = self._address is None and not ray.is_initialized()
-        await off_loop(start_ray, self._address)
+        is_found = self._config is None and self._address in (None, "auto") and not ray.is_initialized()
+        await off_loop(start_ray, await off_loop(_cluster_of, self.name) if is_found else self._address)
         name = conductor_name(self.name)
         if self._config is None:
             try:
                 self._conductor = ray.get_actor(name, NAMESPACE)
             except ValueError:
-                raise PitstopError("not_found", f"no fleet '{self.name}' runs on this cluster") from None
+                raise PitstopError("not_found", f"no fleet '{self.name}' runs on the cluster {self.cluster}") from None
         else:
             self._config["bundle"] = self._config["bundle"] or _bundle(self._config["options"], is_own)
             try:
@@ -156,7 +191,8 @@ class AsyncFleet:
                     max_concurrency=CONDUCTOR_CALLS_AT_ONCE, runtime_env=worker_environment(),
                 ).remote(self.name, self._config)
             except ValueError:
-                raise PitstopError("already_exists", f"a fleet '{self.name}' runs on this cluster") from None
+                raise PitstopError("already_exists", f"a fleet '{self.name}' runs on the cluster {self.cluster}") from None
+            await off_loop(GcsClient(address=self.cluster).internal_kv_put, name.encode(), b"", True, KV)
         self._door = Door(self._watch_view)
         try:
             await self._door.open()
@@ -185,6 +221,7 @@ class AsyncFleet:
         """Who started it ends it; who joined it leaves."""
         for task in (*self._following, *([self._telling] if self._telling else [])):
             task.cancel()
+        await self._group.part()
         if self._server is not None:
             self._server.stop()
         for router in self._routers:
@@ -267,25 +304,41 @@ class AsyncFleet:
 
     async def update_weights(
         self, named_tensors: NamedTensors, label: str = "", *, partial: bool = False, kv_policy: str = "keep",
-        digests: bool = True, timeout: float = UPDATE_TIMEOUT_S, **update: Any,
+        digests: bool = True, transfer: str = "auto", timeout: float = UPDATE_TIMEOUT_S, **update: Any,
     ) -> Outcome:
-        """A whole version, into the object store once: in effect on every replica when this returns, or on none. With
-        `hold_s` (1 at most) they stand still between two passes until all commit, and go on at the latest so many seconds
-        after it was decided. PitstopError: it is in effect on none; its `reply` is the Outcome."""
-        arrays = arrays_of(named_tensors)
-        if not arrays:
+        """A whole version, sent once: in effect on every replica when this returns, or on none. With `hold_s` (1 at most)
+        they stand still between two passes until all commit, and go on at the latest so many seconds after it was decided.
+        PitstopError: it is in effect on none; its `reply` is the Outcome.
+
+        transfer  nccl: broadcast to the workers of all trees, which compute on GPUs, from a GPU of this program's on which
+                  none of them is; store: by Ray's object store; auto: nccl for trees on GPUs where this program can
+        """
+        if transfer not in ("auto", "nccl", "store"):
+            raise TypeError(f"transfer: auto, nccl or store, not {transfer!r}")
+        weights = weights_of(named_tensors)
+        if not weights:
             raise TypeError("named_tensors has none")
+        payload: dict[str, Any] = {"partial": partial, "kv_policy": kv_policy, "label": label, **update}
+        if digests:
+            payload["manifest"] = await off_loop(manifest_of, weights)
+        members = self._open().view["members"].values()
+        if transfer == "nccl" or (transfer == "auto" and members and all(is_on_gpus(each["workers"]) for each in members)):
+            try:
+                outcome, sent = await self._group.update(weights, payload, timeout)
+                return replace(outcome, sent=sent)
+            except PitstopError as error:
+                if transfer == "nccl" or error.code not in CANNOT or error.reply:
+                    raise
+                log.warning("weights go by the object store, not over NCCL: %s", error)
+        return await self._put(weights, payload, timeout)
 
-        def put() -> dict[str, Any]:
-            payload: dict[str, Any] = {"partial": partial, "kv_policy": kv_policy, "label": label, **update}
-            if digests:
-                payload["manifest"] = manifest_of(arrays)
-            payload["node"] = ray.get_runtime_context().get_node_id()
-            groups = grouped(((name, array.nbytes) for name, array in arrays.items()), BUCKET_BYTES)
-            payload["buckets"] = [ray.put({name: arrays[name] for name in names}) for names in groups]
-            return payload
-
-        return await self._update(await off_loop(put), timeout)
+    async def _put(self, weights: Mapping[str, Weight], payload: dict[str, Any], timeout: float) -> Outcome:
+        arrays = await off_loop(in_host, weights)
+        groups = grouped(((name, array.nbytes) for name, array in arrays.items()), BUCKET_BYTES)
+        buckets = [await off_loop(ray.put, {name: arrays[name] for name in names}) for names in groups]
+        node = ray.get_runtime_context().get_node_id()
+        outcome = await self._update({**payload, "node": node, "buckets": buckets}, timeout)
+        return replace(outcome, sent={"transfer": "store", "bytes": sum(each.nbytes for each in weights.values())})
 
     async def update_weights_from_disk(
         self, path: str, label: str = "", *, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S, **update: Any
@@ -293,14 +346,13 @@ class AsyncFleet:
         """A checkpoint directory that every machine sees."""
         return await self._update({"path": os.path.abspath(path), "label": label, "kv_policy": kv_policy, **update}, timeout)
 
-    async def _update(self, payload: dict[str, Any], timeout: float) -> Outcome:
+    async def _update(self, payload: Mapping[str, Any], timeout: float, uid: Optional[str] = None) -> Outcome:
         if not 0.0 <= payload.get("hold_s", 0.0) <= HOLD_S_MAX:
             raise TypeError(f"hold_s is 0 to {HOLD_S_MAX:g} seconds: {payload['hold_s']}")
-        uid = uuid.uuid4().hex
-        payload["timeout"] = timeout
+        uid = uid or uuid.uuid4().hex
         try:
             self._open()
-            outcome = await self._conductor.update.remote(uid, payload, timeout)
+            outcome = await self._conductor.update.remote(uid, {**payload, "timeout": timeout}, timeout)
         except RayActorError:
             # It died in the middle: its successor has ended the update, one way or the other.
             outcome = await self._ask("outcome", uid)
@@ -354,6 +406,11 @@ class AsyncFleet:
         return self._server.url
 
     @property
+    def cluster(self) -> str:
+        """The Ray cluster's address."""
+        return ray.get_runtime_context().gcs_address
+
+    @property
     def num_ready(self) -> int:
         return len(self._open().view.get("members", {}))
 
@@ -363,8 +420,11 @@ class AsyncFleet:
         router = Router(kind, port=port, flags=flags)
         self._routers.append(router)
         await router.until_up()
-        self._following.append(asyncio.ensure_future(router.follow(self._open())))
+        self._following.append(asyncio.ensure_future(router.follow(self._urls)))
         return router.url
+
+    def _urls(self) -> list[str]:
+        return [each["url"] for each in self._open().view.get("members", {}).values() if each["url"]]
 
     async def remove_replica(self, slot: int) -> None:
         """What runs there goes on elsewhere."""

@@ -170,3 +170,4 @@ class Outcome:
     code: str = ""
     message: str = ""
     replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # member -> {"outcome", "message", "report"}
+    sent: dict[str, Any] = field(default_factory=dict)  # by the trainer: "transfer", "bytes"; nccl: "broadcasts", "workers", too

@@ -21,16 +21,17 @@ import numpy
 import ray
 
 from ..aio import AsyncClient, off_loop
-from ..arrays import array_of, grouped
+from ..arrays import grouped
 from ..calls import UPDATE_TIMEOUT_S
 from ..client import Client
 from ..errors import PitstopError
+from ..hold import Hold
 from ..local_tree import LocalTree
+from ..nccl_trees import workers_of
 from ..push import WeightPusher
-from .hold import Hold
 from .orders import Answer, Commit, Decided, Drop, Fetch, Key, Order, Stage, Version
 from .participant import Cancel, End, Participant
-from .relay import NAMESPACE, GivenUp, Relay
+from .relay import LOOK_S, NAMESPACE, GivenUp, Relay
 from .ways import Way
 
 CLIENT_KEY = "fleet"  # the name of the clients' key among the fleet's keys
@@ -54,6 +55,7 @@ class Replica:
     def __init__(self, member: str):
         self._member = member
         self._tree: Optional[LocalTree] = None
+        self._workers: list[dict[str, str]] = []  # of the tree
         self._client: Optional[AsyncClient] = None
         self._blocking: Optional[Client] = None
         self._participant: Optional[Participant] = None
@@ -77,7 +79,9 @@ class Replica:
         self._client = await AsyncClient(self._tree.run_dir, name=self._member).connect()
         self._hold = Hold(self._client)
         self._blocking = await off_loop(lambda: Client(self._tree.run_dir, name=f"{self._member} weights"))
-        self._participant = Participant(self._member, version_of(await self._client.status()))
+        status = await self._client.status()
+        self._workers = workers_of(status)
+        self._participant = Participant(self._member, version_of(status))
         self._ended = asyncio.Event()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         return self.where()
@@ -95,6 +99,7 @@ class Replica:
             "url": self._tree.url,
             "data": json.loads(self._tree.tree_file.read_text())["doors"].get("data") if self._key else None,
             "key": self._key,
+            "workers": self._workers,
             "model": self._client.info.model,
             "context_len": self._client.info.context_len,
         }
@@ -186,13 +191,20 @@ class Replica:
         return self._participant.stage_done(order.key, version, report=reply)
 
     async def _staged(self, order: Stage, given_up: threading.Event) -> dict[str, Any]:
-        """payload: "path" of a directory, or "buckets" in the object store of "node"; and fields of UpdateSpec."""
+        """payload: "path" of a directory, "source" (a `group`'s broadcasts), or "buckets" in the object store of "node"; and
+        fields of UpdateSpec."""
         if given_up.is_set():
             raise GivenUp
         update = {"epoch": order.epoch, "timeout": UPDATE_TIMEOUT_S, **order.payload}
-        path, buckets, self._hold_s, _ = (update.pop(name, None) for name in ("path", "buckets", "hold_s", "node"))
-        if path:
-            return await off_loop(functools.partial(self._blocking.stage_weights, path, **update))
+        path, buckets, self._hold_s, *_ = (update.pop(name, None) for name in ("path", "buckets", "hold_s", "node", "group"))
+        if path or "source" in update:
+            stage = asyncio.ensure_future(self._client.stage_weights(path, **update))
+            while not stage.done() and not given_up.is_set():
+                await asyncio.wait([stage], timeout=LOOK_S)
+            if not stage.done():  # what gave it up has the tree drop it
+                stage.cancel()
+                raise GivenUp
+            return stage.result()
         self._relay = Relay(order.key, order.way or Way(), buckets, update["timeout"])
         tensors = await self._relay.receive(given_up)
         return await off_loop(functools.partial(self._push, tensors, given_up, **update))
@@ -206,9 +218,8 @@ class Replica:
             if given_up.is_set():
                 raise GivenUp
 
-        arrays = {name: array_of(name, tensor) for name, tensor in tensors.items()}
         # Ray's own process of this machine, which started this one, has the object store open.
-        return WeightPusher(self._blocking, holders=[os.getppid()]).stage(arrays, on_progress=on_progress, **update)
+        return WeightPusher(self._blocking, holders=[os.getppid()]).stage(tensors, on_progress=on_progress, **update)
 
     async def _commit(self, order: Commit) -> Answer:
         relay, self._relay = self._relay, None  # who is told to commit has received, as all have

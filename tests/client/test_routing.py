@@ -7,7 +7,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "client" / "python"))
 
-from pitstop.fleet.routing import LOAD_FACTOR, choose, key_of  # noqa: E402
+from pitstop.routing import LOAD_FACTOR, choose, key_of  # noqa: E402
 
 
 def members(count, epoch=1):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Optional
 
-from ..aio import AsyncClient
-from ..errors import PitstopError
+from .aio import AsyncClient
+from .errors import PitstopError
 
 HOLD_S_MAX = 1.0  # of one that hangs nobody hears sooner; and half of RESEND_S, so that no decision is told twice meanwhile
 

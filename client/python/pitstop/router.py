@@ -1,4 +1,9 @@
-"""Other people's routers, unmodified, in front of a fleet: started here, and told of the replicas that are ready."""
+"""Other people's routers, unmodified, in front of trees that listen to HTTP: started here, and told of those that are ready.
+
+    router = Router("sglang")
+    await router.until_up()
+    router.feed(["http://127.0.0.1:8000", "http://127.0.0.1:8001"])
+"""
 
 from __future__ import annotations
 
@@ -12,10 +17,10 @@ import socket
 import subprocess
 import urllib.parse
 import urllib.request
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
-from ..aio import off_loop
-from ..errors import PitstopError
+from .aio import off_loop
+from .errors import PitstopError
 
 # The command of each, as its package installs it.
 COMMANDS = {
@@ -30,7 +35,7 @@ FEED_S = 1.0
 STOP_S = 10.0
 PR_SET_PDEATHSIG = 1
 
-log = logging.getLogger("pitstop.fleet")
+log = logging.getLogger("pitstop.router")
 
 
 def _free_port() -> int:
@@ -91,12 +96,11 @@ class Router:
             else:
                 self._call("POST", "/remove_worker?" + urllib.parse.urlencode({"url": url}))
 
-    async def follow(self, door: Any) -> None:
-        """Feeds it what the door sees, until it ends. Trees without HTTP are not routed to."""
+    async def follow(self, urls: Callable[[], Iterable[str]]) -> None:
+        """Feeds it these trees, once a second, until it ends."""
         while self._process.poll() is None:
-            urls = [each["url"] for each in door.view.get("members", {}).values() if each["url"]]
             try:
-                await off_loop(self.feed, urls)
+                await off_loop(self.feed, urls())
             except (OSError, ValueError, KeyError, TypeError):
                 pass  # it is busy, or adds a tree just now
             await asyncio.sleep(FEED_S)

@@ -1,0 +1,187 @@
+"""A trainer on a GPU broadcasts to all trees of a fleet on GPUs at once: in a group that is made anew when replicas come or go.
+PART: all, quorum or cpu (docs/fleet.md, "Trees on GPUs").
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from machines import another_version, kill, machines, places, processes_of, weights_of
+from pitstop import PitstopError, nccl_broadcast
+from pitstop.fleet import Fleet
+
+DEADLINE_S = 240
+TREE = {"device": "cuda", "max_total_tokens": 2048, "tuning_dir": "none", "hang_timeout": 3600, "start_timeout": 300}
+SAMPLING = {"max_new_tokens": 6, "temperature": 0}
+LAST_GPU = 3  # the trainer's; Ray gives the trees those before it
+BUCKET_BYTES = 500_000  # the model has 2.9 MB
+TRAINER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from machines import another_version, places, weights_of
+from pitstop.fleet import Fleet
+fleet = Fleet(address=sys.argv[2])
+weights = weights_of(next(iter(places(fleet).values())))
+for number in ("first", "second"):
+    fleet.update_weights(another_version(weights, len(number)), f"the trainer's {number}", transfer="nccl")
+    print("updated", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def until(is_so, what):
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def workers_of(place):
+    return [each["pid"] for each in processes_of(place)["processes"] if each["kind"] == "tp_worker"]
+
+
+def serve_one_version(fleet, version):
+    replicas = fleet.status()["replicas"].values()
+    assert {(each["epoch"], each["digest"]) for each in replicas} == {(version.epoch, version.digest)}, replicas
+    outputs = [fleet.generate("Once upon a time", SAMPLING, session=str(number)) for number in range(4)]
+    assert {span.epoch for output in outputs for span in output.spans} == {version.epoch}
+
+
+def in_thread(call, *args, **kwargs):
+    """Its result, or its PitstopError, when joined."""
+    said = []
+
+    def run():
+        try:
+            said.append(call(*args, **kwargs))
+        except PitstopError as error:
+            said.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def join():
+        thread.join(DEADLINE_S)
+        assert said, "the update does not end"
+        return said[0]
+
+    return join
+
+
+def num_buckets(weights):
+    """As docs/protocol.md has it: a broadcast ends after the tensor that makes it longer."""
+    num, size = 0, 0
+    for array in weights.values():
+        num, size = num + (size == 0), size + array.nbytes
+        size = 0 if size > BUCKET_BYTES else size
+    return num
+
+
+def is_sent(outcome, num_workers, weights):
+    num_bytes = sum(array.nbytes for array in weights.values())
+    sent = {"transfer": "nccl", "workers": num_workers, "broadcasts": num_buckets(weights), "bytes": num_bytes}
+    assert outcome.sent == sent and sent["broadcasts"] > 2, outcome
+    assert [each["outcome"] for each in outcome.replicas.values()] == ["committed"] * num_workers, outcome
+
+
+def stopped_in_a_broadcast(fleet, start):
+    """start() begins an update while a replica's worker stands still, so that no broadcast can end: that worker."""
+    member, place = sorted(places(fleet).items())[-1]
+    worker, = workers_of(place)
+    os.kill(worker, signal.SIGSTOP)
+    update = start()
+    until(lambda: fleet.status()["phase"] == "staging", "the update does not begin")
+    return member, worker, update
+
+
+def a_tree_dies(fleet, weights, number):
+    return stopped_in_a_broadcast(fleet, lambda: in_thread(fleet.update_weights, another_version(weights, number)))
+
+
+def of_all_or_none(made):
+    with Fleet("stories", replicas=2, **TREE) as fleet:
+        weights = weights_of(next(iter(places(fleet).values())))
+        for number in (1, 2):
+            outcome = fleet.update_weights(another_version(weights, number))
+            is_sent(outcome, 2, weights)
+            serve_one_version(fleet, outcome.version)
+        fleet.add_replicas(1)
+        fleet.until_ready(timeout=DEADLINE_S)
+        is_sent(fleet.update_weights(another_version(weights, 3), transfer="nccl"), 3, weights)
+        before = fleet.update_weights(another_version(weights, 4), transfer="store")
+        assert before.sent == {"transfer": "store", "bytes": sum(array.nbytes for array in weights.values())}
+        serve_one_version(fleet, before.version)
+
+        member, worker, update = a_tree_dies(fleet, weights, 5)
+        kill(worker)
+        error = update()
+        assert isinstance(error, PitstopError) and error.code in ("unavailable", "aborted"), error
+        assert error.reply["replicas"][member]["outcome"] in ("vanished", "failed", "dropped"), error.reply
+        until(lambda: member not in places(fleet), "the death is not seen")
+        fleet.until_ready(timeout=DEADLINE_S)
+        serve_one_version(fleet, before.version)
+        outcome = fleet.update_weights(another_version(weights, 6))
+        is_sent(outcome, 3, weights)
+
+        num_failed = fleet.status()["updates_failed_total"]
+        trainer = subprocess.Popen(
+            [sys.executable, "-c", TRAINER, str(pathlib.Path(__file__).parent), made.cluster.address],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        assert any(line == "updated\n" for line in trainer.stdout), "the trainer ended"
+        _, worker, _ = stopped_in_a_broadcast(fleet, lambda: (trainer.stdin.write("\n"), trainer.stdin.flush()))
+        assert trainer.poll() is None
+        trainer.kill()
+        os.kill(worker, signal.SIGCONT)
+        trainer.wait()
+        until(lambda: fleet.status()["updates_failed_total"] > num_failed, "the dead trainer's update does not end")
+        fleet.until_ready(timeout=DEADLINE_S)
+        assert fleet.status()["label"] == "the trainer's first"
+        outcome = fleet.update_weights(another_version(weights, 7))
+        is_sent(outcome, 3, weights)
+        serve_one_version(fleet, outcome.version)
+
+
+def with_a_quorum(_):
+    """The others are broadcast to anew."""
+    with Fleet("stories", replicas=3, quorum=2, **TREE) as fleet:
+        weights = weights_of(next(iter(places(fleet).values())))
+        member, worker, update = a_tree_dies(fleet, weights, 1)
+        kill(worker)
+        outcome = update()
+        assert not isinstance(outcome, PitstopError), outcome
+        assert outcome.sent["workers"] == 2 and member not in outcome.replicas, outcome
+        fleet.until_ready(timeout=DEADLINE_S)
+        serve_one_version(fleet, outcome.version)
+
+
+def on_the_cpu(_):
+    with Fleet("stories", replicas=1, device="cpu", threads=1, start_timeout=300) as fleet:
+        weights = weights_of(next(iter(places(fleet).values())))
+        assert fleet.update_weights(another_version(weights, 1)).sent["transfer"] == "store"
+        try:
+            fleet.update_weights(another_version(weights, 2), transfer="nccl")
+        except PitstopError as error:
+            assert error.code == "failed_precondition" and "slot-0.1 computes on CPU-0-0" in error.message, error
+        else:
+            raise AssertionError("a worker on a CPU is in an NCCL group")
+
+
+PARTS = {"all": of_all_or_none, "quorum": with_a_quorum, "cpu": on_the_cpu}
+
+
+def main(part):
+    nccl_broadcast.BUCKET_BYTES = BUCKET_BYTES
+    with machines(1, cpus=4, gpus=LAST_GPU) as made:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(LAST_GPU)
+        PARTS[part](made)
+    print(json.dumps({"part": part}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
