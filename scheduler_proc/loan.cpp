@@ -18,11 +18,11 @@ void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
     if (!update_.stage(std::move(order), now_, why_no_update(), out)) return;
     runner_.watch_steps();
     if (!update_.has_loan()) return;
-    if (!is_drain) return update_.note_loan(runner_.retract_all(), 0);
+    if (!is_drain) return update_.record_loan(runner_.retract_all(), 0);
     if (const auto why_not = why_no_drain()) {
         return update_.refuse_loan({ErrorCode::kFailedPrecondition, *why_not}, out);
     }
-    update_.note_loan(0, runner_.num_started());
+    update_.record_loan(0, runner_.num_started());
 }
 
 void Scheduler::settle_loan(TurnOutput& out) {
@@ -36,7 +36,7 @@ void Scheduler::settle_loan(TurnOutput& out) {
         const bool is_there =
             memory_.is_resident(messages::MemoryTag::kKvCache) || !memory_.is_kv_alike();
         if (!is_there || memory_.is_lent()) return update_.start_on_loan(now_, out);
-        update_.note_standing(now_);
+        update_.record_standing(now_);
         memory_.lend();
     } else if (memory_.is_lent() && !update_.has_loan()) {
         memory_.take_back();

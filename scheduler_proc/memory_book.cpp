@@ -108,7 +108,7 @@ messages::WorkerMemory MemoryBook::order() const {
     };
 }
 
-bool MemoryBook::add(const messages::WorkerMemoryDone& answer) {
+bool MemoryBook::handle_done(const messages::WorkerMemoryDone& answer) {
     if (answer.call == CallId{}) return take_measured(answer);
     const auto rank = static_cast<std::size_t>(raw(answer.rank));
     if (!job_ || !job_->is_sent || answer.call != job_->order || raw(answer.rank) < 0 ||

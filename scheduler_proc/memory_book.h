@@ -78,7 +78,7 @@ class MemoryBook {
     [[nodiscard]] messages::WorkerMemory order() const;
 
     // A rank's answer, or (call 0) what it measured unasked. False: to no order under way.
-    bool add(const messages::WorkerMemoryDone& answer);
+    bool handle_done(const messages::WorkerMemoryDone& answer);
     [[nodiscard]] bool have_all_answered() const;
     // A rank failed and every rank has answered: sets out to order all back.
     void turn_back();

@@ -62,7 +62,9 @@ void ReplicaUpdate::swap_version() {
     weights_ = Weights::kWhole;
 }
 
-bool ReplicaUpdate::add(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out) {
+bool ReplicaUpdate::handle_committed(
+    const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out
+) {
     if (!awaits(answer.update, messages::UpdateOrder::kCommit, answer.rank)) return false;
     UpdateJob& job = *job_;
     if (answer.epoch != job.new_epoch) {
@@ -79,7 +81,7 @@ bool ReplicaUpdate::add(const messages::WorkerCommitted& answer, TimePoint now, 
     rank.ok = true;
     rank.phase = messages::UpdatePhase::kCommitted;
     rank.commit_s = static_cast<double>(answer.elapsed_us) * 1e-6;
-    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
+    if (record_outcome(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
         job.record_commit(now);
         job.committed = job.is_on_loan ? std::optional(now) : std::nullopt;
         if (!job.committed) end(messages::UpdateOrder::kCommit, out);
@@ -121,12 +123,12 @@ void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
     tell_who_is_awaited(out);
 }
 
-bool ReplicaUpdate::add(const messages::WorkerDropped& answer, TurnOutput& out) {
+bool ReplicaUpdate::handle_dropped(const messages::WorkerDropped& answer, TurnOutput& out) {
     if (!awaits(answer.update, messages::UpdateOrder::kDrop, answer.rank)) return false;
     messages::RankOutcome rank = job_->ranks[static_cast<std::size_t>(raw(answer.rank))];
     // A rank that failed keeps the phase it failed in.
     if (rank.ok || !rank.code) rank.phase = messages::UpdatePhase::kDropped;
-    if (take(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
+    if (record_outcome(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
         end(messages::UpdateOrder::kDrop, out);
     } else {
         tell_who_is_awaited(out);

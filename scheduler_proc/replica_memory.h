@@ -72,7 +72,7 @@ class ReplicaMemory {
     // answered.
     Effects settle(bool is_still, TurnOutput& out);
     // A rank's answer. False: to no order under way.
-    bool add(const messages::WorkerMemoryDone& answer) { return book_.add(answer); }
+    bool handle_done(const messages::WorkerMemoryDone& answer) { return book_.handle_done(answer); }
     // The caller is told that it is late. An order that was not given is taken back; one that was
     // stands, and is carried out when the ranks answer. `step`: what it waited for.
     std::optional<messages::MemoryPart> end_late_call(TimePoint now, const std::string& step);

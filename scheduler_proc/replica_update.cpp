@@ -110,7 +110,7 @@ bool ReplicaUpdate::stage(
     return true;
 }
 
-void ReplicaUpdate::note_loan(std::int64_t num_retracted, std::int64_t num_drained) {
+void ReplicaUpdate::record_loan(std::int64_t num_retracted, std::int64_t num_drained) {
     job_->num_retracted = num_retracted;
     job_->outcome.num_drained = num_drained;
 }
@@ -132,7 +132,7 @@ void ReplicaUpdate::refuse_loan(Error error, TurnOutput& out) {
 }
 
 // What comes between the vote and the commit is not the stage's.
-void ReplicaUpdate::note_steps(const StepTimes::Watched& steps) {
+void ReplicaUpdate::record_steps(const StepTimes::Watched& steps) {
     if (!job_ || job_->phase() >= messages::UpdatePhase::kPrepared) return;
     messages::ReplicaOutcome& outcome = job_->outcome;
     outcome.num_steps = steps.num;
@@ -159,7 +159,7 @@ void ReplicaUpdate::fill(messages::UpdateFill order, TimePoint now, TurnOutput& 
     });
 }
 
-messages::UpdateRound::Progress ReplicaUpdate::take(messages::RankOutcome outcome) {
+messages::UpdateRound::Progress ReplicaUpdate::record_outcome(messages::RankOutcome outcome) {
     const auto at = static_cast<std::size_t>(raw(outcome.rank));
     job_->ranks[at] = std::move(outcome);
     return job_->round.take(
@@ -169,12 +169,12 @@ messages::UpdateRound::Progress ReplicaUpdate::take(messages::RankOutcome outcom
     );
 }
 
-bool ReplicaUpdate::add(messages::WorkerFilled answer, TurnOutput& out) {
+bool ReplicaUpdate::handle_filled(messages::WorkerFilled answer, TurnOutput& out) {
     const messages::UpdateOrder order =
         answer.bucket == 0 ? messages::UpdateOrder::kOpen : messages::UpdateOrder::kFill;
     if (!awaits(answer.update, order, answer.outcome.rank) || job_->bucket != answer.bucket)
         return false;
-    switch (take(std::move(answer.outcome))) {
+    switch (record_outcome(std::move(answer.outcome))) {
         case messages::UpdateRound::Progress::kGoesOn:
             break;
         case messages::UpdateRound::Progress::kFailed:
@@ -238,11 +238,11 @@ void ReplicaUpdate::roll_back(
     answer_order(messages::UpdateOrder::kStage, std::nullopt, out);
 }
 
-bool ReplicaUpdate::add(messages::WorkerStaged vote, TurnOutput& out) {
+bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
     if (!awaits(vote.update, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;
     UpdateJob& job = *job_;
     job.digests[static_cast<std::size_t>(raw(vote.outcome.rank))] = std::move(vote.digests);
-    switch (take(std::move(vote.outcome))) {
+    switch (record_outcome(std::move(vote.outcome))) {
         case messages::UpdateRound::Progress::kGoesOn:
             return true;
         case messages::UpdateRound::Progress::kFailed:

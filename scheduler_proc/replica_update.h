@@ -83,9 +83,9 @@ class ReplicaUpdate {
         return wants_loan() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
     // No step runs from now on, for the memory's sake.
-    void note_standing(TimePoint now) { job_->standing_since = now; }
+    void record_standing(TimePoint now) { job_->standing_since = now; }
     // What that memory cost those who ran: retracted, or waited for.
-    void note_loan(std::int64_t num_retracted, std::int64_t num_drained);
+    void record_loan(std::int64_t num_retracted, std::int64_t num_drained);
     // The memory is there, no step runs: the ranks begin. REQUIRES: wants_loan().
     void start_on_loan(TimePoint now, TurnOutput& out);
     // It is back, or is not to be had: the caller is answered. REQUIRES: awaits_return().
@@ -98,7 +98,7 @@ class ReplicaUpdate {
     // False: it was refused.
     bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
     // What steps took since the stage was ordered, for its answer.
-    void note_steps(const StepTimes::Watched& steps);
+    void record_steps(const StepTimes::Watched& steps);
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
@@ -125,10 +125,10 @@ class ReplicaUpdate {
     void drop(const messages::UpdateDrop& order, TurnOutput& out);
 
     // ---- answers of ranks. False: to nothing that was asked ----
-    bool add(messages::WorkerFilled answer, TurnOutput& out);
-    bool add(messages::WorkerStaged vote, TurnOutput& out);
-    bool add(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);
-    bool add(const messages::WorkerDropped& answer, TurnOutput& out);
+    bool handle_filled(messages::WorkerFilled answer, TurnOutput& out);
+    bool handle_vote(messages::WorkerStaged vote, TurnOutput& out);
+    bool handle_committed(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);
+    bool handle_dropped(const messages::WorkerDropped& answer, TurnOutput& out);
 
     // Answers `ready` once the replica stands as the update needs it.
     void settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
@@ -147,7 +147,7 @@ class ReplicaUpdate {
         return job_ && job_->id == update && job_->round.awaits(order, raw(rank));
     }
     void ask(messages::UpdateOrder order, TimePoint deadline);
-    messages::UpdateRound::Progress take(messages::RankOutcome outcome);
+    messages::UpdateRound::Progress record_outcome(messages::RankOutcome outcome);
     [[nodiscard]] std::optional<Error> problem_of_stage(
         const messages::UpdateStage& order, const WhyNot& why_not
     ) const;

@@ -103,21 +103,23 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
             return runner_.collect_result(std::move(result), out);
         },
         [&](messages::WorkerFilled& answer) {
-            update_.note_steps(runner_.watched_steps());
-            return update_.add(std::move(answer), out);
+            update_.record_steps(runner_.watched_steps());
+            return update_.handle_filled(std::move(answer), out);
         },
         [&](messages::WorkerStaged& vote) {
-            update_.note_steps(runner_.watched_steps());
-            return update_.add(std::move(vote), out);
+            update_.record_steps(runner_.watched_steps());
+            return update_.handle_vote(std::move(vote), out);
         },
-        [&](messages::WorkerCommitted& answer) { return update_.add(answer, now_, out); },
-        [&](messages::WorkerDropped& answer) { return update_.add(answer, out); },
+        [&](messages::WorkerCommitted& answer) {
+            return update_.handle_committed(answer, now_, out);
+        },
+        [&](messages::WorkerDropped& answer) { return update_.handle_dropped(answer, out); },
         [&](messages::WorkerTensor& tensor) { return pass_on(tensor); },
         [&](messages::WorkerDigests& digests) {
             if (digests.epoch == version().epoch) digests.label = version().label;
             return pass_on(digests);
         },
-        [&](messages::WorkerMemoryDone& answer) { return memory_.add(answer); },
+        [&](messages::WorkerMemoryDone& answer) { return memory_.handle_done(answer); },
         [&](messages::WorkerGrouped& answer) { return pass_on(answer); },
         [&](messages::WorkerKept& answer) {
             out.tokenizer.emplace_back(std::move(answer));
@@ -128,7 +130,7 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
 }
 
 void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
-    if (auto added = workers_.add(std::move(hello), config_.page_size); !added) {
+    if (auto added = workers_.handle_hello(std::move(hello), config_.page_size); !added) {
         out.fatal = added.error();
         return;
     }

@@ -45,7 +45,7 @@ std::string Workers::who_is_missing() const {
     return names;
 }
 
-Result<> Workers::add(messages::WorkerHello hello, std::int64_t page_size) {
+Result<> Workers::handle_hello(messages::WorkerHello hello, std::int64_t page_size) {
     CHECK(!has(hello.rank));
     if (hello.tp != tp()) {
         return make_error(

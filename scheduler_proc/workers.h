@@ -30,7 +30,7 @@ class Workers {
     // REQUIRES: !has(hello.rank), which is in [0, tp).
     // Errors: kInvalidArgument, naming the rank and the field in which it differs from the flags
     // or from an earlier rank.
-    Result<> add(messages::WorkerHello hello, std::int64_t page_size);
+    Result<> handle_hello(messages::WorkerHello hello, std::int64_t page_size);
 
     // ---- REQUIRES: is_complete() ----
     [[nodiscard]] bool have_weights() const { return first().has_weights; }

@@ -4,7 +4,7 @@
 // (update_coordinator.h). Whatever the call, its caller is answered once: with its reply, or with
 // an error by its deadline.
 //
-// Pure: messages and the time go in; what is to be done comes out of take().
+// Pure: messages and the time go in; what is to be done comes out of take_output().
 // Thread:  the loop thread only.
 // Bounded: kCallsMax open calls of each kind.
 #pragma once
@@ -80,7 +80,7 @@ class Admin {
         // The end of the tree was asked for; open requests may run out for so long.
         std::optional<Duration> drain{};
     };
-    [[nodiscard]] Out take() { return std::exchange(out_, {}); }
+    [[nodiscard]] Out take_output() { return std::exchange(out_, {}); }
 
     static constexpr std::size_t kUpdatesShown = 16;  // in status
 
@@ -190,7 +190,7 @@ class Admin {
     void handle_part(TimePoint now, const messages::WorkerKept& part);
     // Notes what the part of one replica says of it.
     template <class Part>
-    void note(const Part& part);
+    void record_state(const Part& part);
     // All parts are there.
     template <class Part>
     void finish(TimePoint now, const AdminCaller& caller, std::vector<Part> parts);

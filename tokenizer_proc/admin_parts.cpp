@@ -65,7 +65,7 @@ Result<bool> Admin::dispatch_part(TimePoint now, const messages::Frames& frames)
 
 template <class Part>
 void Admin::handle_part(TimePoint now, Part part) {
-    note(part);
+    record_state(part);
     if constexpr (std::is_same_v<Part, messages::WorkerDigests>) {
         // One who refuses is answer enough.
         if (!is_done(part) && calls_.find<Gathered<Part>>(part.call) != nullptr) {
@@ -73,12 +73,12 @@ void Admin::handle_part(TimePoint now, Part part) {
             return finish(now, caller, std::vector{std::move(part)});
         }
     }
-    if (auto complete = calls_.add(std::move(part)))
+    if (auto complete = calls_.handle_part(std::move(part)))
         finish(now, complete->caller, std::move(complete->parts));
 }
 
 template <class Part>
-void Admin::note(const Part& part) {
+void Admin::record_state(const Part& part) {
     if constexpr (requires { part.has_weights; })
         updates_.set_has_weights(part.replica, part.has_weights);
     if constexpr (std::is_same_v<Part, messages::MemoryPart>) {
@@ -156,14 +156,14 @@ void Admin::handle_part(TimePoint now, const messages::UpdatePart& part) {
 }
 
 void Admin::handle_part(TimePoint, messages::UpdateWaits waits) {
-    updates_.note_awaited(std::move(waits));
+    updates_.record_awaited(std::move(waits));
 }
 
 void Admin::handle_part(TimePoint, messages::WorkerTensor part) {
     const CallId id = part.call;
     auto* read = calls_.find<TensorRead>(id);
     if (read == nullptr) return;  // too late, or a copy
-    std::optional<Result<messages::WeightsReply>> whole = read->add(std::move(part));
+    std::optional<Result<messages::WeightsReply>> whole = read->handle_piece(std::move(part));
     if (!whole) return;
     const AdminCaller caller = calls_.close(id);
     if (*whole) {

@@ -49,7 +49,7 @@ DoorsOutput Doors::turn(DoorsInput in) {
         outbox_.probe(peers(), now_, out_.to_clients);
     }
     admin_.tick(now_);
-    carry_out(admin_.take());
+    carry_out(admin_.take_output());
     flush_outbox();
     send_to_replicas();
     out_.wake_at = next_deadline();
@@ -90,7 +90,7 @@ void Doors::carry_out(Admin::Out out) {
     if (out.drain) drain_until_ = now_ + *out.drain;
     for (const Admin::AbortAsked& asked : out.aborts) {
         admin_.aborted(asked, abort_ids(asked.call));
-        carry_out(admin_.take());
+        carry_out(admin_.take_output());
     }
 }
 
@@ -112,7 +112,7 @@ void Doors::from_client(messages::Door door, const bus::Received& received) {
     if (received.refused) {
         return refuse(door, received.peer, received.frames, *received.refused);
     }
-    if (auto taken = take(door, received); !taken) {
+    if (auto taken = handle_message(door, received); !taken) {
         refuse(door, received.peer, received.frames, taken.error());
     }
 }
@@ -137,7 +137,7 @@ void Doors::answer_error(
     outbox_.reply(door, peer, std::move(answer));
 }
 
-Result<> Doors::take(messages::Door door, const bus::Received& received) {
+Result<> Doors::handle_message(messages::Door door, const bus::Received& received) {
     const std::string& peer = received.peer;
     const messages::Frames& frames = received.frames;
     const bool is_admin_type = Admin::takes(frames.type);
@@ -165,7 +165,7 @@ Result<> Doors::take(messages::Door door, const bus::Received& received) {
         admin_.set_facts(facts());
         const auto place = received.key.empty() ? ClientPlace::kHere : ClientPlace::kElsewhere;
         Result<> taken = admin_.call(now_, peer, frames, place);
-        carry_out(admin_.take());
+        carry_out(admin_.take_output());
         return taken;
     }
     if (frames.type == messages::Generate::kType) {
@@ -293,7 +293,7 @@ Result<> Doors::handle_from_tree(const messages::Frames& frames) {
     if (!is_known) {
         admin_.set_facts(facts());
         ASSIGN_OR_RETURN(is_known, admin_.dispatch_part(now_, frames));
-        carry_out(admin_.take());
+        carry_out(admin_.take_output());
     }
     if (is_known) return Ok{};
     return make_error(
@@ -334,7 +334,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     choice_.emplace(config_.num_replicas, first.page_size);
     admin_.set_version(first, config_.weights_path, config_.lost);
     if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
-    carry_out(admin_.take());
+    carry_out(admin_.take_output());
     return Ok{};
 }
 
@@ -374,7 +374,7 @@ void Doors::flush_outbox() {
     outbox_.flush(now_, out_.to_clients);
     // An abort is answered behind the last chunks of what it ended.
     for (const OpenId request : std::exchange(ended_, {})) admin_.request_ended(request);
-    carry_out(admin_.take());
+    carry_out(admin_.take_output());
     outbox_.flush_answers(out_.to_clients);
 }
 
@@ -390,7 +390,7 @@ void Doors::shut_down(const std::string& why) {
     for (OpenRequest* request : requests_.all()) fail(*request, error);
     while (!tokenize_calls_.empty()) end_call(tokenize_calls_.begin()->first, &error);
     admin_.fail_all(error);
-    carry_out(admin_.take());
+    carry_out(admin_.take_output());
 }
 
 std::string Doors::who_is_missing() const {

@@ -134,7 +134,7 @@ class Doors {
 
     // ---- clients' messages ----
     void from_client(messages::Door door, const bus::Received& received);
-    Result<> take(messages::Door door, const bus::Received& received);
+    Result<> handle_message(messages::Door door, const bus::Received& received);
     void refuse(
         messages::Door door,
         const std::string& peer,

@@ -86,7 +86,7 @@ class OpenCalls {
         std::vector<Part> parts{};  // in the order of replicas, then ranks
     };
     template <class Part>
-    [[nodiscard]] std::optional<Complete<Part>> add(Part part) {
+    [[nodiscard]] std::optional<Complete<Part>> handle_part(Part part) {
         const CallId id = part.call;
         auto* gathered = find<Gathered<Part>>(id);
         if (gathered == nullptr || !gathered->add(std::move(part))) return std::nullopt;

@@ -258,7 +258,7 @@ std::int64_t UpdateCoordinator::time_of_replicas(TimePoint now) const {
     return std::max<std::int64_t>(1, (all - head_start).count());
 }
 
-void UpdateCoordinator::note_awaited(messages::UpdateWaits waits) {
+void UpdateCoordinator::record_awaited(messages::UpdateWaits waits) {
     const std::int32_t index = raw(waits.replica);
     if (!job_ || waits.update != job_->id || index < 0 || index >= num_replicas_ ||
         (phase() != messages::UpdatePhase::kCommitting &&

@@ -96,7 +96,7 @@ class UpdateCoordinator {
     // A replica's answer. One that belongs to no order under way is ignored and counted.
     void handle_part(TimePoint now, const messages::UpdatePart& part, Out& out);
     // Notes which ranks a replica waits for, of a commit or a drop.
-    void note_awaited(messages::UpdateWaits waits);
+    void record_awaited(messages::UpdateWaits waits);
 
     // Acts on deadlines that have come.
     void tick(TimePoint now, Out& out);

@@ -79,7 +79,8 @@ Result<> TensorRead::place(const messages::WorkerTensor& piece) {
     return Ok{};
 }
 
-std::optional<Result<messages::WeightsReply>> TensorRead::add(messages::WorkerTensor piece) {
+std::optional<Result<messages::WeightsReply>> TensorRead::handle_piece(messages::WorkerTensor piece
+) {
     using Answer = std::optional<Result<messages::WeightsReply>>;
     heard_.insert(piece.rank);
     if (!piece.verdict.is_done()) {

@@ -22,7 +22,7 @@ class TensorRead {
     explicit TensorRead(int tp) : tp_(tp) {}
 
     // A rectangle of it. The whole tensor, once every element is there; or an error.
-    std::optional<Result<messages::WeightsReply>> add(messages::WorkerTensor piece);
+    std::optional<Result<messages::WeightsReply>> handle_piece(messages::WorkerTensor piece);
     // "replica 0 (rank 1, ...)": those that have sent nothing.
     [[nodiscard]] std::string who_is_missing() const;
 

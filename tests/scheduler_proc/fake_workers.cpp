@@ -157,7 +157,7 @@ void FakeWorkers::check_pages(const messages::StepPlan& plan) {
     }
 }
 
-void FakeWorkers::take(ToWorkers message) {
+void FakeWorkers::receive(ToWorkers message) {
     if (const auto* plan = std::get_if<messages::StepPlan>(&message)) {
         if (const auto problem = messages::invalid(*plan)) problems_.push_back(*problem);
         check_pages(*plan);

@@ -60,7 +60,7 @@ class FakeWorkers {
     [[nodiscard]] std::vector<FromWorker> hellos() const;
 
     // Queues a message, as on every rank's socket.
-    void take(ToWorkers message);
+    void receive(ToWorkers message);
     [[nodiscard]] bool is_idle() const { return queue_.empty(); }
     [[nodiscard]] std::size_t num_queued() const { return queue_.size(); }
     [[nodiscard]] std::size_t num_plans_queued() const;

@@ -71,7 +71,7 @@ TurnOutput Rig::turn(TurnInput in) {
     in.now = now += tick;
     TurnOutput out = scheduler.turn(std::move(in));
     EXPECT_EQ(scheduler.audit().value_or(""), "");
-    for (const ToWorkers& message : out.workers) workers.take(message);
+    for (const ToWorkers& message : out.workers) workers.receive(message);
     for (const std::string& problem : workers.problems()) ADD_FAILURE() << problem;
     append(to_tokenizer, out.tokenizer);
     if (out.batch) take_batch(*out.batch);

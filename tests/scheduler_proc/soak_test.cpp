@@ -56,7 +56,7 @@ class Soak {
         rig_.control(messages::ContinueGeneration{.call = CallId{1}});
         rig_.run();
         for (int i = 0; i < 10 && update_ != messages::UpdateId{}; ++i) {
-            hear();
+            handle_answers();
             rig_.run();
         }
         EXPECT_EQ(update_, messages::UpdateId{}) << "an update was never answered";
@@ -66,7 +66,7 @@ class Soak {
     }
 
     // Drives an update as the door does, one order per answer.
-    void hear() {
+    void handle_answers() {
         for (messages::UpdatePart& part : rig_.take<messages::UpdatePart>()) {
             if (part.update != update_) continue;
             if (!part.ok) {
@@ -117,7 +117,7 @@ class Soak {
     }
 
     void event() {
-        hear();
+        handle_answers();
         switch (pick(0, 13)) {
             case 10:
                 begin_update();

@@ -19,10 +19,10 @@ TEST(Workers, AreCompleteWhenEveryRankIsThere) {
     const FakeModel model{.tp = 2};
     Workers workers(2);
     EXPECT_EQ(workers.who_is_missing(), "rank 0, rank 1");
-    ASSERT_TRUE(workers.add(hello_of(1, model), 4));
+    ASSERT_TRUE(workers.handle_hello(hello_of(1, model), 4));
     EXPECT_FALSE(workers.is_complete());
     EXPECT_EQ(workers.who_is_missing(), "rank 0");
-    ASSERT_TRUE(workers.add(hello_of(0, model), 4));
+    ASSERT_TRUE(workers.handle_hello(hello_of(0, model), 4));
     EXPECT_TRUE(workers.is_complete());
     ASSERT_TRUE(workers.digest());
     EXPECT_EQ(workers.digest()->size(), 32u);
@@ -35,8 +35,8 @@ TEST(Workers, TheRankWithTheFewestPagesSetsThePool) {
     messages::WorkerHello small = hello_of(1, model);
     small.num_pages = 10;
     small.num_slots = 3;
-    ASSERT_TRUE(workers.add(hello_of(0, model), 4));
-    ASSERT_TRUE(workers.add(small, 4));
+    ASSERT_TRUE(workers.handle_hello(hello_of(0, model), 4));
+    ASSERT_TRUE(workers.handle_hello(small, 4));
     EXPECT_EQ(workers.num_pages(), 10);
     EXPECT_EQ(workers.num_slots(), 3);
     EXPECT_EQ(workers.limits().pool_tokens, 40);
@@ -47,7 +47,7 @@ TEST(Workers, ThatClaimMoreThanCanBeKeptTrackOfAreCutShort) {
     messages::WorkerHello huge = hello_of(0, {});
     huge.num_pages = std::numeric_limits<std::int64_t>::max();
     huge.num_slots = std::numeric_limits<std::int64_t>::max();
-    ASSERT_TRUE(workers.add(huge, 4));
+    ASSERT_TRUE(workers.handle_hello(huge, 4));
     EXPECT_EQ(workers.num_pages(), kPagesMax);
     EXPECT_EQ(workers.num_slots(), 4096);
 }
@@ -56,10 +56,10 @@ TEST(Workers, ThatDisagreeAreRefusedWithTheField) {
     const FakeModel model{.tp = 2};
     const auto refusal_of = [&](auto change) {
         Workers workers(2);
-        EXPECT_TRUE(workers.add(hello_of(0, model), 4));
+        EXPECT_TRUE(workers.handle_hello(hello_of(0, model), 4));
         messages::WorkerHello other = hello_of(1, model);
         change(other);
-        const auto added = workers.add(other, 4);
+        const auto added = workers.handle_hello(other, 4);
         return added ? std::string("accepted") : added.error().message;
     };
     EXPECT_EQ(refusal_of([](messages::WorkerHello&) {}), "accepted");

@@ -49,7 +49,7 @@ void World::route(std::size_t r, scheduler::TurnOutput out) {
         for (std::size_t k = 0; k < replica.ranks.size(); ++k) order(r, k, message);
     }
     for (scheduler::ToTokenizer& message : out.tokenizer) {
-        deliver(replica.to_tokenizer, [this, m = std::move(message)] { hear(m); });
+        deliver(replica.to_tokenizer, [this, m = std::move(message)] { handle(m); });
     }
     if (out.batch) read_batch(r, *out.batch);
     if (out.wake_at) at(*out.wake_at, [this, r] { make_turn(r); });
@@ -164,7 +164,7 @@ ModelWorker::StageFate World::fate_of(std::size_t r, std::size_t k) const {
     return is_hit ? next_fate_ : ModelWorker::StageFate::kGood;
 }
 
-void World::hear(const scheduler::ToTokenizer& message) {
+void World::handle(const scheduler::ToTokenizer& message) {
     if (const auto* memory = std::get_if<messages::MemoryPart>(&message)) {
         if (!memory->has_weights) ++report_.num_discards;
     }

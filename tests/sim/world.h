@@ -130,7 +130,7 @@ class World {
     void make_turn(std::size_t replica);
     void turn(std::size_t replica);
     void route(std::size_t replica, scheduler::TurnOutput out);
-    void hear(const scheduler::ToTokenizer& message);
+    void handle(const scheduler::ToTokenizer& message);
     void read_batch(std::size_t replica, const messages::TokenBatch& batch);
     void order(std::size_t replica, std::size_t rank, const scheduler::ToWorkers& message);
     void work(std::size_t replica, std::size_t rank);

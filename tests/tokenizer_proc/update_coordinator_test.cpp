@@ -148,7 +148,7 @@ TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
         << "a replica speaks before the door";
     both_answer(messages::UpdateOrder::kReady);
     const auto waits = [&](int replica, std::vector<Rank> ranks) {
-        coordinator_.note_awaited(
+        coordinator_.record_awaited(
             {.update = messages::UpdateId{next_update_},
              .replica = ReplicaId{replica},
              .ranks = std::move(ranks)}
@@ -158,9 +158,10 @@ TEST_F(UpdateCoordinatorTest, P5_ALateCommitNamesTheRanksThatAreNotDone) {
     waits(1, {Rank{0}, Rank{1}, Rank{2}});
     waits(1, {Rank{0}, Rank{2}});
     answer(0, messages::UpdateOrder::kCommit);
-    coordinator_.note_awaited({.update = messages::UpdateId{77}, .replica = ReplicaId{1}}
+    coordinator_.record_awaited({.update = messages::UpdateId{77}, .replica = ReplicaId{1}}
     );  // of no update here
-    coordinator_.note_awaited({.update = messages::UpdateId{next_update_}, .replica = ReplicaId{9}}
+    coordinator_.record_awaited(
+        {.update = messages::UpdateId{next_update_}, .replica = ReplicaId{9}}
     );
     now_ += seconds(60);
     coordinator_.tick(now_, out_);
