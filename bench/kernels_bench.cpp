@@ -64,7 +64,7 @@ void bench_linear(Bench& bench, const char* name, std::int64_t M, std::int64_t N
 }
 
 void bench_linears(Bench& bench) {
-    for (const std::int64_t M : {1, 2, 4, 8, 16, 64, 512}) {
+    for (const std::int64_t M : {1, 2, 4, 8, 16, 32, 64, 512}) {
         bench_linear<bf16>(bench, "qkv", M, (kQ + 2 * kK) * kD, kH);
         bench_linear<bf16>(bench, "o", M, kH, kQ * kD);
         bench_linear<bf16>(bench, "gate-up", M, 2 * kF, kH);

@@ -70,32 +70,54 @@ inline std::int64_t group_of(const AttentionArgs& args) {
     return args.num_q_heads / args.kv.num_kv_heads;
 }
 
-// Tiles of a row and one KV head.
-inline std::int64_t num_tiles(const AttentionArgs& args, std::int64_t r) {
-    return ((args.q_starts[r + 1] - args.q_starts[r]) * group_of(args) + kTileQueries - 1) /
-           kTileQueries;
+// Holds tiles of a row that follow each other, against the same KV head: a block of its keys is
+// packed once for all of them.
+constexpr int kGroupTiles = 8;
+template <class T>
+struct TileGroup {
+    int num = 0;
+    Tile<T> tiles[kGroupTiles];
+};
+
+// Groups of up to `group_tiles` tiles of a row and one KV head.
+inline std::int64_t num_groups_of_row(const AttentionArgs& args, std::int64_t r, int group_tiles) {
+    const std::int64_t queries = (args.q_starts[r + 1] - args.q_starts[r]) * group_of(args);
+    const std::int64_t most = std::int64_t{kTileQueries} * group_tiles;
+    return (queries + most - 1) / most;
+}
+// Groups of the batch, of all KV heads.
+inline std::int64_t num_groups(const AttentionArgs& args, int group_tiles) {
+    std::int64_t num = 0;
+    for (std::int64_t r = 0; r < args.num_rows; ++r)
+        num += num_groups_of_row(args, r, group_tiles) * args.kv.num_kv_heads;
+    return num;
 }
 
-// Walks the tiles of the batch: rows, then tiles of the row, then KV heads.
+// Walks the groups of the batch: rows, then groups of the row, then KV heads.
 struct TilePlace {
+    int group_tiles = 1;  // tiles of a group, at most kGroupTiles
     std::int64_t row = 0;
     std::int64_t in_row = 0;
 
-    void skip_to(const AttentionArgs& args, std::int64_t tile) {
-        in_row = tile;
-        for (row = 0; in_row >= num_tiles(args, row) * args.kv.num_kv_heads; ++row) {
-            in_row -= num_tiles(args, row) * args.kv.num_kv_heads;
+    void skip_to(const AttentionArgs& args, std::int64_t index) {
+        in_row = index;
+        row = 0;
+        for (;; ++row) {
+            const std::int64_t num =
+                num_groups_of_row(args, row, group_tiles) * args.kv.num_kv_heads;
+            if (in_row < num) return;
+            in_row -= num;
         }
     }
 };
 
+// Makes the tile of a row and KV head from the row's query vector `first` on: token by token, and
+// in each the heads of the group.
 template <class T>
-Tile<T> make_tile(const AttentionArgs& args, const TilePlace& place) {
+Tile<T> make_tile(
+    const AttentionArgs& args, std::int64_t r, std::int64_t kv_head, std::int64_t first
+) {
     const KvCache& kv = args.kv;
-    const std::int64_t r = place.row;
-    const std::int64_t kv_head = place.in_row % kv.num_kv_heads;
-    const std::int64_t first =
-        place.in_row / kv.num_kv_heads * kTileQueries;  // query vector of the row
     const std::int64_t group = group_of(args);
     const std::int64_t num_tokens = args.q_starts[r + 1] - args.q_starts[r];
     Tile<T> tile;
@@ -112,6 +134,18 @@ Tile<T> make_tile(const AttentionArgs& args, const TilePlace& place) {
         tile.position[v] = args.kv_lens[r] - num_tokens + t;
     }
     return tile;
+}
+
+template <class T>
+TileGroup<T> make_group(const AttentionArgs& args, const TilePlace& place) {
+    const std::int64_t kv_head = place.in_row % args.kv.num_kv_heads;
+    const std::int64_t queries =
+        (args.q_starts[place.row + 1] - args.q_starts[place.row]) * group_of(args);
+    std::int64_t first = place.in_row / args.kv.num_kv_heads * place.group_tiles * kTileQueries;
+    TileGroup<T> group;
+    for (; group.num < place.group_tiles && first < queries; first += kTileQueries)
+        group.tiles[group.num++] = make_tile<T>(args, place.row, kv_head, first);
+    return group;
 }
 
 // Segments [begin, end) that any query of the tile sees.

@@ -38,9 +38,6 @@ struct Probabilities {
     using Element = std::conditional_t<std::is_same_v<T, bf16>, std::uint16_t, float>;
     alignas(64) Element of[kTileQueries][kBlock];
 };
-PITSTOP_INLINE void store_probabilities(float* p, F32x16 x) { store(p, x); }
-PITSTOP_INLINE void store_probabilities(std::uint16_t* p, F32x16 x) { store_u16(p, bf16_bits(x)); }
-
 // Loads what queries have, times alpha; and stores it. `out` is [kQueries, D_padded], from an
 // element.
 template <int kQueries, int kVectors>

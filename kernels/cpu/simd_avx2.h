@@ -219,6 +219,12 @@ PITSTOP_INLINE F32x16 sums(const F32x16* a) {
     for (int i = 0; i < 16; i += 4) sum4(a + i, lanes + i);
     return load(lanes);
 }
+// Returns max_lane(a[i]) in each lane i.
+PITSTOP_INLINE F32x16 max_lanes(const F32x16* a) {
+    alignas(64) float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = max_lane(a[i]);
+    return load(lanes);
+}
 
 PITSTOP_INLINE void transpose4x8(__m256i& a, __m256i& b, __m256i& c, __m256i& d) {
     const __m256i t0 = _mm256_unpacklo_epi32(a, b);
@@ -236,10 +242,30 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
     transpose4x8(rows[0].hi, rows[1].hi, rows[2].hi, rows[3].hi);
 }
 
+// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the quarters'
+// places.
+PITSTOP_INLINE void transpose16(U32x16* rows) {
+    for (int i = 0; i < 16; i += 4) transpose4(rows + i);
+    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters
+        U32x16* const r = rows + j;
+        const U32x16 r0 = r[0], r4 = r[4], r8 = r[8], r12 = r[12];
+        r[0].lo = _mm256_permute2x128_si256(r0.lo, r4.lo, 0x20);
+        r[0].hi = _mm256_permute2x128_si256(r8.lo, r12.lo, 0x20);
+        r[4].lo = _mm256_permute2x128_si256(r0.lo, r4.lo, 0x31);
+        r[4].hi = _mm256_permute2x128_si256(r8.lo, r12.lo, 0x31);
+        r[8].lo = _mm256_permute2x128_si256(r0.hi, r4.hi, 0x20);
+        r[8].hi = _mm256_permute2x128_si256(r8.hi, r12.hi, 0x20);
+        r[12].lo = _mm256_permute2x128_si256(r0.hi, r4.hi, 0x31);
+        r[12].hi = _mm256_permute2x128_si256(r8.hi, r12.hi, 0x31);
+    }
+}
+
 // Pairs of bf16, the even element in the low half of each 32-bit lane.
 struct Bf16x32 {
     __m256i lo, hi;
 };
+PITSTOP_INLINE U32x16 words_of(Bf16x32 pairs) { return {pairs.lo, pairs.hi}; }
+PITSTOP_INLINE Bf16x32 pairs_of(U32x16 words) { return {words.lo, words.hi}; }
 PITSTOP_INLINE Bf16x32 load_pairs(const bf16* p) {
     const __m256i* q = reinterpret_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};

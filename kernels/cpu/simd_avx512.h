@@ -137,34 +137,45 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     _mm_storeu_ps(out, _mm_unpacklo_ps(d02, d13));
 }
 
-// Returns sum(a[i]) in each lane i, by the same tree, in 45 instructions. Each level adds the
-// halves of what the one before left of two vectors.
-PITSTOP_INLINE F32x16 sums(const F32x16* a) {
+// Returns what `op` makes of the lanes of a[i] in each lane i, by the tree of sum(), in 45
+// instructions. Each level joins the halves of what the one before left of two vectors.
+template <class Op>
+PITSTOP_INLINE F32x16 reduce16(const F32x16* a, Op op) {
     __m512 eights[8];  // of a[i] and a[i + 4]
     for (std::size_t i = 0; i < 8; ++i) {
         const __m512 first = a[i / 4 * 8 + i % 4].v;
         const __m512 second = a[i / 4 * 8 + i % 4 + 4].v;
-        eights[i] = _mm512_add_ps(
-            _mm512_shuffle_f32x4(first, second, 0x44), _mm512_shuffle_f32x4(first, second, 0xee)
-        );
+        eights[i] =
+            op(_mm512_shuffle_f32x4(first, second, 0x44),
+               _mm512_shuffle_f32x4(first, second, 0xee));
     }
     __m512 fours[4];  // of a[i], a[i + 4], a[i + 8] and a[i + 12], a quarter each
     for (std::size_t i = 0; i < 4; ++i) {
-        fours[i] = _mm512_add_ps(
-            _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
-            _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xdd)
-        );
+        fours[i] =
+            op(_mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
+               _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xdd));
     }
     __m512 twos[2];  // in each quarter, of two neighbours
     for (std::size_t i = 0; i < 2; ++i) {
-        twos[i] = _mm512_add_ps(
-            _mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0x44),
-            _mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0xee)
-        );
+        twos[i] =
+            op(_mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0x44),
+               _mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0xee));
     }
-    return {_mm512_add_ps(
-        _mm512_shuffle_ps(twos[0], twos[1], 0x88), _mm512_shuffle_ps(twos[0], twos[1], 0xdd)
-    )};
+    return {
+        op(_mm512_shuffle_ps(twos[0], twos[1], 0x88), _mm512_shuffle_ps(twos[0], twos[1], 0xdd))};
+}
+
+// Returns sum(a[i]) in each lane i, by the same tree.
+PITSTOP_INLINE F32x16 sums(const F32x16* a) {
+    return reduce16(a, [](__m512 x, __m512 y) PITSTOP_INLINE_LAMBDA {
+        return _mm512_add_ps(x, y);
+    });
+}
+// Returns max_lane(a[i]) in each lane i.
+PITSTOP_INLINE F32x16 max_lanes(const F32x16* a) {
+    return reduce16(a, [](__m512 x, __m512 y) PITSTOP_INLINE_LAMBDA {
+        return _mm512_max_ps(x, y);
+    });
 }
 
 // Transposes 4x4 in each quarter of four lanes: lane j of a row i goes to lane i of row j.
@@ -179,10 +190,28 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
     rows[3].v = _mm512_unpackhi_epi64(t2, t3);
 }
 
+// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the quarters'
+// places.
+PITSTOP_INLINE void transpose16(U32x16* rows) {
+    for (int i = 0; i < 16; i += 4) transpose4(rows + i);
+    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters
+        const __m512i even01 = _mm512_shuffle_i32x4(rows[j].v, rows[j + 4].v, 0x88);
+        const __m512i odd01 = _mm512_shuffle_i32x4(rows[j].v, rows[j + 4].v, 0xdd);
+        const __m512i even23 = _mm512_shuffle_i32x4(rows[j + 8].v, rows[j + 12].v, 0x88);
+        const __m512i odd23 = _mm512_shuffle_i32x4(rows[j + 8].v, rows[j + 12].v, 0xdd);
+        rows[j].v = _mm512_shuffle_i32x4(even01, even23, 0x88);
+        rows[j + 4].v = _mm512_shuffle_i32x4(odd01, odd23, 0x88);
+        rows[j + 8].v = _mm512_shuffle_i32x4(even01, even23, 0xdd);
+        rows[j + 12].v = _mm512_shuffle_i32x4(odd01, odd23, 0xdd);
+    }
+}
+
 // Pairs of bf16, the even element in the low half of each 32-bit lane.
 struct Bf16x32 {
     __m512i v;
 };
+PITSTOP_INLINE U32x16 words_of(Bf16x32 pairs) { return {pairs.v}; }
+PITSTOP_INLINE Bf16x32 pairs_of(U32x16 words) { return {words.v}; }
 PITSTOP_INLINE Bf16x32 load_pairs(const bf16* p) { return {_mm512_loadu_si512(p)}; }
 PITSTOP_INLINE Bf16x32
 load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero

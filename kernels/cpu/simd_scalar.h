@@ -201,6 +201,12 @@ PITSTOP_INLINE F32x16 sums(const F32x16* a) {
     for (int i = 0; i < 16; i += 4) sum4(a + i, lanes + i);
     return load(lanes);
 }
+// Returns max_lane(a[i]) in each lane i.
+PITSTOP_INLINE F32x16 max_lanes(const F32x16* a) {
+    alignas(64) float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = max_lane(a[i]);
+    return load(lanes);
+}
 
 // Transposes 4x4 in each quarter of four lanes: lane j of a row i goes to lane i of row j.
 PITSTOP_INLINE void transpose4(U32x16* rows) {
@@ -213,8 +219,24 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
     }
 }
 
+// Transposes 16x16: lane j of row i goes to lane i of row j.
+PITSTOP_INLINE void transpose16(U32x16* rows) {
+    for (int i = 0; i < 16; i += 4) transpose4(rows + i);
+    for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters
+        for (int a = 0; a < 4; ++a) {
+            for (int b = 0; b < a; ++b) {
+                const U32x4 moved = rows[j + 4 * a].q[b];
+                rows[j + 4 * a].q[b] = rows[j + 4 * b].q[a];
+                rows[j + 4 * b].q[a] = moved;
+            }
+        }
+    }
+}
+
 // Pairs of bf16, the even element in the low half of each 32-bit lane.
 using Bf16x32 = U32x16;
+PITSTOP_INLINE U32x16 words_of(Bf16x32 pairs) { return pairs; }
+PITSTOP_INLINE Bf16x32 pairs_of(U32x16 words) { return words; }
 PITSTOP_INLINE Bf16x32 load_pairs(const bf16* p) { return load_u32(p); }
 PITSTOP_INLINE Bf16x32
 load_pairs(const bf16* p, std::int64_t n) {  // n < 32 elements, the rest zero

@@ -158,6 +158,11 @@ TEST_P(AttentionInFixedOrder, P6_TokenDoesNotDependOnChunksPagesBatchOrThreads) 
     expect_same_bits<float>({4, 2, 32}, kNoWindow);
     expect_same_bits<bf16>({3, 1, 24}, 100);
     expect_same_bits<float>({5, 1, 80}, 64);
+    // Heads enough that keys are packed for groups of tiles on the CPU, and a D that ends in half a
+    // word.
+    expect_same_bits<bf16>({16, 16, 25}, kNoWindow);
+    expect_same_bits<bf16>({16, 16, 64}, 90);
+    expect_same_bits<float>({16, 16, 25}, kNoWindow);
 }
 
 }  // namespace

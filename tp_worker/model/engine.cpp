@@ -240,6 +240,7 @@ Result<> Engine::load_runtime() {
     );
     RETURN_IF_ERROR(kv_memory_->commit());
     args.kv = kv_memory_->data();
+    if (!device_.is_cuda()) kv_ahead_.emplace(*kv_memory_, layer_kv, config_.num_layers);
     ASSIGN_OR_RETURN(
         transfers_, Transfers::make(device_, transfer_bytes_max(), options_.step_timeout)
     );
@@ -320,6 +321,7 @@ Result<messages::StepResult> Engine::run(const messages::StepPlan& plan) {
     RETURN_IF_ERROR(set_up_requests(plan, config_.vocab_len, &slots_));
     RETURN_IF_ERROR(planned_.prepare(plan, slots_, limits_));
     messages::StepResult result = planned_.empty_result(plan, communicator_.rank());
+    if (kv_ahead_) kv_ahead_->note_used(plan.pages.values);
     if (model_) {
         RETURN_IF_ERROR(compute(plan, &result));
         transfers_->wait();  // a step without logits is done, too, when its result says so

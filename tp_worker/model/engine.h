@@ -17,6 +17,7 @@
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
 #include "tp_worker/groups/communicator.h"
+#include "tp_worker/model/kv_ahead.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
 #include "tp_worker/model/step_batch.h"
@@ -128,6 +129,8 @@ class Engine {
     // The KV memory; null with the null model. Only without a pass in flight may it be released.
     [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }
     [[nodiscard]] const Arena* kv_memory() const { return kv_memory_ ? &*kv_memory_ : nullptr; }
+    // What an idle worker touches of it; null on a GPU and with the null model.
+    [[nodiscard]] KvAhead* kv_ahead() { return kv_ahead_ ? &*kv_ahead_ : nullptr; }
 
   private:
     Engine(
@@ -177,6 +180,7 @@ class Engine {
     std::vector<messages::PartDigest>
         digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
     std::optional<Arena> kv_memory_{};
+    std::optional<KvAhead> kv_ahead_{};  // empty on a GPU, whose memory comes at once
     std::optional<Transfers> transfers_{};
     std::optional<Model> model_{};
     std::optional<Sampler> sampler_{};

@@ -1,0 +1,102 @@
+#include "tp_worker/model/kv_ahead.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <sys/mman.h>
+#include <vector>
+
+namespace pitstop::tp_worker {
+namespace {
+
+constexpr std::int64_t kLayers = 3;
+constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+
+// Pages of 16 tokens of 4 KiB: 64 KiB of one layer.
+kernels::KvCache layer_of(std::int32_t num_pages) {
+    return {
+        .dtype = kernels::DType::kBF16,
+        .num_pages = num_pages,
+        .page_size = 16,
+        .num_kv_heads = 8,
+        .head_dim = 128};
+}
+
+class KvAheadTest : public testing::Test {
+  protected:
+    void make(std::int32_t num_pages) {
+        const kernels::KvCache layer = layer_of(num_pages);
+        memory_.emplace(*Arena::reserve("kv_cache", kLayers * kernels::kv_bytes(layer)));
+        ASSERT_TRUE(memory_->commit().has_value());
+        ahead_.emplace(*memory_, layer, kLayers);
+        if (::madvise(memory_->data(), 4096, MADV_POPULATE_WRITE) != 0)
+            GTEST_SKIP() << "this system does not populate memory";
+        page_bytes_ = kernels::page_bytes(layer);
+    }
+    // Touches until there is nothing more to touch; returns how often.
+    int touch_all() {
+        int num = 0;
+        for (; ahead_->is_behind() && num < 10'000; ++num) ahead_->touch_some();
+        return num;
+    }
+    // Of every layer `num` pages are in memory: at least, and no more than huge pages make of it.
+    void expect_pages(std::int64_t num) const {
+        const std::int64_t bytes = kLayers * num * page_bytes_;
+        EXPECT_GE(memory_->resident_bytes(), bytes);
+        EXPECT_LE(memory_->resident_bytes(), bytes + 3 * kLayers * kHugePage);
+    }
+
+    std::optional<Arena> memory_{};
+    std::optional<KvAhead> ahead_{};
+    std::int64_t page_bytes_ = 0;
+};
+
+TEST_F(KvAheadTest, TouchesWhatTheNextTokensNeedPieceByPiece) {
+    make(1000);
+    ASSERT_TRUE(ahead_->is_behind());
+    const int num_touched = touch_all();
+    EXPECT_GE(num_touched, 4 * kLayers);  // 8 MiB of each layer
+    expect_pages(KvAhead::kTokensAhead / 16);
+
+    const std::vector<PageId> used = {PageId{3}, PageId{200}, PageId{7}};
+    ahead_->note_used(used);
+    EXPECT_TRUE(ahead_->is_behind());
+    touch_all();
+    expect_pages(201 + KvAhead::kTokensAhead / 16);
+
+    ahead_->note_used(used);
+    EXPECT_FALSE(ahead_->is_behind());
+}
+
+TEST_F(KvAheadTest, NothingBehindTheLastPageIsTouched) {
+    make(50);
+    touch_all();
+    EXPECT_EQ(memory_->resident_bytes(), memory_->bytes());
+    ahead_->note_used(std::vector<PageId>{PageId{49}});
+    EXPECT_FALSE(ahead_->is_behind());
+}
+
+TEST_F(KvAheadTest, ReleasedMemoryIsLeftAloneAndWhatIsTakenBackIsNew) {
+    make(1000);
+    ahead_->note_used(std::vector<PageId>{PageId{500}});
+    touch_all();
+    ASSERT_TRUE(memory_->release().has_value());
+    EXPECT_FALSE(ahead_->is_behind());
+    ahead_->touch_some();
+    EXPECT_EQ(memory_->resident_bytes(), 0);
+
+    ASSERT_TRUE(memory_->commit().has_value());
+    EXPECT_TRUE(ahead_->is_behind());
+    touch_all();
+    expect_pages(KvAhead::kTokensAhead / 16);
+}
+
+TEST_F(KvAheadTest, WhatIsTouchedKeepsItsBytes) {
+    make(100);
+    memory_->data()[5 * page_bytes_] = std::byte{9};
+    touch_all();
+    EXPECT_EQ(memory_->data()[5 * page_bytes_], std::byte{9});
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,63 @@
+#include "tp_worker/model/kv_ahead.h"
+
+#include "base/log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace pitstop::tp_worker {
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;  // a huge page
+
+}  // namespace
+
+KvAhead::KvAhead(const Arena& memory, const kernels::KvCache& layer, std::int64_t num_layers)
+    : memory_(memory),
+      page_bytes_(kernels::page_bytes(layer)),
+      page_size_(layer.page_size),
+      num_pages_(layer.num_pages),
+      num_layers_(num_layers) {}
+
+void KvAhead::note_used(std::span<const PageId> pages) {
+    for (const PageId page : pages)
+        pages_used_ = std::max(pages_used_, std::int64_t{raw(page)} + 1);
+}
+
+std::int64_t KvAhead::pages_wanted() const {
+    return std::min(num_pages_, pages_used_ + (kTokensAhead + page_size_ - 1) / page_size_);
+}
+
+bool KvAhead::is_behind() {
+    if (is_refused_ || !memory_.is_committed()) return false;
+    if (mapping_ != memory_.mapping()) {
+        mapping_ = memory_.mapping();
+        pages_used_ = pages_touched_ = layers_touched_ = 0;
+    }
+    return pages_touched_ < pages_wanted();
+}
+
+void KvAhead::touch_some() {
+    if (!is_behind()) return;
+    const std::int64_t piece =
+        std::min(std::max<std::int64_t>(1, kPieceBytes / page_bytes_), num_pages_ - pages_touched_);
+    const std::int64_t begin = (layers_touched_ * num_pages_ + pages_touched_) * page_bytes_;
+    const std::int64_t system_page = ::sysconf(_SC_PAGESIZE);
+    const std::int64_t aligned = begin / system_page * system_page;
+    const std::int64_t size = begin + piece * page_bytes_ - aligned;
+    if (::madvise(memory_.data() + aligned, static_cast<std::size_t>(size), MADV_POPULATE_WRITE) !=
+        0) {
+        spdlog::debug("KV memory is not touched ahead: {}", std::strerror(errno));
+        is_refused_ = true;  // a step touches what it needs, as it would have without this
+        return;
+    }
+    if (++layers_touched_ == num_layers_) {
+        layers_touched_ = 0;
+        pages_touched_ += piece;
+    }
+}
+
+}  // namespace pitstop::tp_worker
