@@ -20,24 +20,31 @@ namespace {
 using emulator::products;
 using Algorithms = std::vector<std::uint64_t>;
 
+// A chain of K / 16 mma errs by e of the magnitudes per rounding, twice where tensor cores
+// truncate, then bias and y; the output's own rounding is on top, for both.
+double cublas_bound(double sum_magnitudes, double y, std::int64_t K, DType out) {
+    const double roundings = static_cast<double>(K) / 16.0 + 16.0 + 4.0;
+    return 2.0 * roundings * kEps32 * sum_magnitudes + 2.02 * rounding_of(out) * std::abs(y);
+}
+
 // Holds x, a weight and y on the GPU, and the call that multiplies them.
 template <class Y>
 class Call {
   public:
-    Call(std::int64_t M, std::int64_t N, std::int64_t K, bool has_bias, Stream stream)
+    Call(std::int64_t M, std::int64_t N, std::int64_t K, bool has_bias, Place place)
         : x_(random_matrix<bf16>(M, K, 1)),
           w_(random_matrix<bf16>(N, K, 2)),
           bias_(random_matrix<bf16>(1, N, 3)),
           y_(random_matrix<Y>(M, N, 4)),
-          x_there_(x_, stream),
-          w_there_(w_, stream),
-          bias_there_(bias_, stream),
-          y_there_(y_, stream),
+          x_there_(x_, place),
+          w_there_(w_, place),
+          bias_there_(bias_, place),
+          y_there_(y_, place),
           part_{
               .w = w_there_.view(),
               .bias = has_bias ? bias_there_.view().data : nullptr,
               .y = y_there_.view()},
-          stream_(stream) {}
+          stream_(place.stream) {}
 
     [[nodiscard]] LinearArgs args(LinearMode mode = LinearMode::kWrite) const {
         return {.x = x_there_.view(), .parts = {&part_, 1}, .mode = mode, .stream = stream_};
@@ -55,15 +62,15 @@ class Call {
             double magnitudes = 2.0;
             for (std::int64_t k = 0; k < x_.view().cols; ++k)
                 magnitudes += std::abs(x_.value(m, k) * w_.value(n, k));
-            return linear_bound(magnitudes, expected.value(m, n), x_.view().cols, false, kDTypeOf<Y>);
+            return cublas_bound(magnitudes, expected.value(m, n), x_.view().cols, kDTypeOf<Y>);
         });
     }
 
   private:
     Matrix<bf16> x_, w_, bias_;
     Matrix<Y> y_;
-    OnDevice<bf16> x_there_, w_there_, bias_there_;
-    OnDevice<Y> y_there_;
+    PlacedMatrix<bf16> x_there_, w_there_, bias_there_;
+    PlacedMatrix<Y> y_there_;
     LinearPart part_;
     Stream stream_;
 };
@@ -81,15 +88,15 @@ class Cublas : public OnCuda {
     template <class Y>
     void expect_reference(std::int64_t M, LinearMode mode, bool has_bias) {
         SCOPED_TRACE(testing::Message() << "M " << M << " bias " << has_bias);
-        Call<Y> call(M, kN, K, has_bias, stream());
+        Call<Y> call(M, kN, K, has_bias, place());
         linear_cuda(call.args(mode));
         call.expect_reference(mode);
     }
     void multiply(std::int64_t M) { expect_reference<float>(M, LinearMode::kWrite, false); }
     // Tunes over two layers' weights.
     int tune(std::int64_t M) {
-        const Call<float> first(M, kN, K, false, stream());
-        const Call<float> second(M, kN, K, false, stream());
+        const Call<float> first(M, kN, K, false, place());
+        const Call<float> second(M, kN, K, false, place());
         const std::vector<LinearArgs> rotation{first.args(), second.args()};
         const int num = tune_linear_cuda(rotation);
         stream_.wait();
@@ -184,7 +191,7 @@ TEST_F(Cublas, WhatItRefusesIsMultipliedWithoutIt) {
 
 // The parts q, k and v lie back to back, as do their outputs.
 TEST_F(Cublas, NeighbouringPartsAreOneProduct) {
-    const Call<float> whole(20, kN, K, false, stream());
+    const Call<float> whole(20, kN, K, false, place());
     const LinearArgs args = whole.args();
     const LinearPart& all = args.parts[0];
     const std::vector<LinearPart> parts{
