@@ -4,6 +4,7 @@ GPU has: memory that is full, calls that fail, work that is late."""
 import json
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -113,6 +114,25 @@ def test_P10_push_and_adopt(gpu, start_tree, reference):
         assert json.loads(done.stdout)["digest"] == DIGESTS[model]["digest"]
         assert admin.call("weight_digests")["digest"] == DIGESTS[model]["digest"]
     assert greedy(door, reference, "bard")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_P10_threads_that_share_large_tensors_put_every_byte_in_its_place(gpu, start_tree, place, dtype):
+    """Ranks cut them by rows and by columns. The expected digest is that of a start on the same files, on the CPU."""
+    for seed in (1, 2):
+        shape = ("--vocab", 2048, "--hidden", 1024, "--ffn", 1536, "--layers", 1, "--heads", 4, "--kv-heads", 2, "--head-dim", 16)
+        command = [BUILD / "bin/pitstop_make_model", "tiny", place / f"model-{seed}", "--seed", seed, "--dtype", dtype, *shape]
+        subprocess.run([str(word) for word in command], check=True, capture_output=True)
+    cpu = start_tree("--model", place / "model-2", "--device", "cpu")
+    expected = cpu.door("admin").call("weight_digests")["digest"]
+    cpu.stop()
+    tree = start_tree("--model", place / "model-1", *CUDA, "--tp", 2, "--threads", 3)
+    admin = tree.door("admin")
+    assert admin.call("weight_digests")["digest"] != expected
+    assert update(admin, str(place / "model-2"))["digest"] == expected
+    assert admin.call("release_memory", keep_weights=True)["ok"]
+    assert admin.call("resume_memory")["ok"]
+    assert admin.call("weight_digests")["digest"] == expected
 
 
 def test_P9_a_prefix_of_older_weights_is_computed_anew(gpu, start_tree):
