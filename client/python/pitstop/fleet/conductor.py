@@ -451,7 +451,7 @@ class Conductor:
         async def ask(member: str) -> dict[str, Any]:
             try:
                 more = own[member] if own is not None else {}
-                call = self._handles[member].call.remote(kind, timeout, {**fields, **more})
+                call = handles[member].call.remote(kind, timeout, {**fields, **more})
                 return {"ok": True, "reply": await asyncio.wait_for(call, timeout + POLL_TIMEOUT_S)}
             except asyncio.TimeoutError:
                 return {"ok": False, "code": "deadline_exceeded", "message": f"{kind}: no answer after {timeout:g} s"}
@@ -461,7 +461,8 @@ class Conductor:
                     return {"ok": False, "code": cause.code, "message": cause.message}
                 return {"ok": False, "code": "unavailable", "message": "it vanished"}
 
-        members = list(self._handles if own is None else own)  # of whom some may be gone before they are asked
+        handles = dict(self._handles)  # of which some may be gone before they are asked
+        members = list(handles if own is None else own)
         return dict(zip(members, await asyncio.gather(*map(ask, members))))
 
     # ---- status ----
