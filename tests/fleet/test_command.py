@@ -53,3 +53,24 @@ def test_what_means_nothing_is_refused_by_name_before_anything_starts(ray_python
                           capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert done.stderr.startswith("launch/fleet: ") and told in done.stderr
+
+
+def bundle(ray_python, options, is_own, gpus):
+    program = f"import json; from pitstop.fleet.fleet import bundle_of; print(json.dumps(bundle_of({options}, {is_own}, {gpus})))"
+    return json.loads(subprocess.run([ray_python, "-c", program], env={"PYTHONPATH": str(CLIENT)}, check=True,
+                                     capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "options, gpus, taken",
+    [
+        ({"tp": 2}, 0, {"CPU": 2}),
+        ({"tp": 2}, 2, {"CPU": 1, "GPU": 2}),  # the tree, told nothing, takes them
+        ({"tp": 2, "dp": 2}, 2, {"CPU": 4}),  # more ranks than GPUs: it computes on CPUs
+        ({"tp": 2, "device": "auto"}, 8, {"CPU": 1, "GPU": 2}),
+        ({"tp": 2, "device": "cpu"}, 8, {"CPU": 2}),
+        ({"tp": 2, "device": "cuda"}, 0, {"CPU": 1, "GPU": 2}),  # Ray waits for such a machine
+    ],
+)
+def test_a_replica_takes_the_gpus_that_its_tree_will_compute_on(ray_python, options, gpus, taken):
+    assert bundle(ray_python, options, False, gpus) == taken

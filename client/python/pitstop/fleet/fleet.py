@@ -105,10 +105,11 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
     ray.init(address="local", namespace=NAMESPACE, **{**own, **options})
 
 
-def _bundle(options: Mapping[str, Any], is_own: bool) -> dict[str, float]:
-    """What a replica takes of its machine: all of it on one."""
+def bundle_of(options: Mapping[str, Any], is_own: bool, gpus: float) -> dict[str, float]:
+    """What a replica takes of its machine: all of it on one. `gpus`: the most that a machine of the cluster has."""
     num_ranks = options["tp"] * int(options.get("dp", options.get("dp_size", 1)))
-    if options.get("device") == "cuda":
+    device = options.get("device") or "auto"
+    if device == "cuda" or device == "auto" and gpus >= num_ranks:
         return {"CPU": SHARED_CPU if is_own else 1, "GPU": num_ranks}
     return {"CPU": SHARED_CPU if is_own else num_ranks}
 
@@ -128,8 +129,9 @@ class AsyncFleet:
     model      as Engine's; None: joins the fleet of that name
     replicas   so many trees, each on a machine of its own as long as there are such
     tp         ranks of each, all on one machine
-    resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda". On
-               a cluster that is started here any number of replicas share this machine's CPUs
+    resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda",
+               or where a machine of the cluster has enough and no device is named. On a cluster that is started here any
+               number of replicas share this machine's CPUs
     quorum     an update takes effect if so many replicas are prepared, and the others are set aside; None: all must be
     address    of the Ray cluster ("auto": the one that was started last); None: one is started on this machine. Without a
                model, of the cluster on which the fleet is; None or "auto": it is looked for on this machine's
@@ -184,7 +186,8 @@ class AsyncFleet:
             except ValueError:
                 raise PitstopError("not_found", f"no fleet '{self.name}' runs on the cluster {self.cluster}") from None
         else:
-            self._config["bundle"] = self._config["bundle"] or _bundle(self._config["options"], is_own)
+            gpus = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+            self._config["bundle"] = self._config["bundle"] or bundle_of(self._config["options"], is_own, gpus)
             try:
                 self._conductor = ray.remote(Conductor).options(
                     name=name, namespace=NAMESPACE, num_cpus=0, max_restarts=-1, max_task_retries=0,
