@@ -55,22 +55,35 @@ def test_what_means_nothing_is_refused_by_name_before_anything_starts(ray_python
     assert done.stderr.startswith("launch/fleet: ") and told in done.stderr
 
 
-def bundle(ray_python, options, is_own, gpus):
-    program = f"import json; from pitstop.fleet.fleet import bundle_of; print(json.dumps(bundle_of({options}, {is_own}, {gpus})))"
+def place(ray_python, options, replicas, gpus, bundle):
+    config = {"options": options, "replicas": replicas, "bundle": bundle}
+    program = f"import json; from pitstop.fleet.fleet import place_for; print(json.dumps(place_for({config}, False, {gpus})))"
     return json.loads(subprocess.run([ray_python, "-c", program], env={"PYTHONPATH": str(CLIENT)}, check=True,
                                      capture_output=True, text=True).stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
-    "options, gpus, taken",
+    "options, replicas, gpus, bundle, device",
     [
-        ({"tp": 2}, 0, {"CPU": 2}),
-        ({"tp": 2}, 2, {"CPU": 1, "GPU": 2}),  # the tree, told nothing, takes them
-        ({"tp": 2, "dp": 2}, 2, {"CPU": 4}),  # more ranks than GPUs: it computes on CPUs
-        ({"tp": 2, "device": "auto"}, 8, {"CPU": 1, "GPU": 2}),
-        ({"tp": 2, "device": "cpu"}, 8, {"CPU": 2}),
-        ({"tp": 2, "device": "cuda"}, 0, {"CPU": 1, "GPU": 2}),  # Ray waits for such a machine
+        ({"tp": 2}, 1, [0], {"CPU": 2}, "cpu"),
+        ({"tp": 2}, 1, [2], {"CPU": 1, "GPU": 2}, None),  # the tree, told nothing, takes them
+        ({"tp": 1}, 3, [1], {"CPU": 1}, "cpu"),  # one GPU, three replicas: no two trees on it, and all three start
+        ({"tp": 2}, 3, [3, 4, 0], {"CPU": 1, "GPU": 2}, None),
+        ({"tp": 2}, 3, [3, 3, 0], {"CPU": 2}, "cpu"),  # six of them, but one replica would have its two on two machines
+        ({"tp": 2, "dp": 2}, 1, [2], {"CPU": 4}, "cpu"),
+        ({"tp": 2, "device": "auto"}, 1, [8], {"CPU": 1, "GPU": 2}, "auto"),
+        ({"tp": 2, "device": "cpu"}, 1, [8], {"CPU": 2}, "cpu"),
+        ({"tp": 2, "device": "cuda"}, 3, [0], {"CPU": 1, "GPU": 2}, "cuda"),  # Ray waits for such machines
     ],
 )
-def test_a_replica_takes_the_gpus_that_its_tree_will_compute_on(ray_python, options, gpus, taken):
-    assert bundle(ray_python, options, False, gpus) == taken
+def test_a_replica_takes_the_gpus_that_its_tree_will_compute_on(ray_python, options, replicas, gpus, bundle, device):
+    found = place(ray_python, options, replicas, gpus, {})
+    assert found["bundle"] == bundle
+    assert found["options"].get("device") == device
+
+
+@pytest.mark.parametrize("bundle, device", [({"CPU": 3}, "cpu"), ({"CPU": 1, "GPU": 1}, None), ({"GPU": 0}, "cpu")])
+def test_what_a_replica_takes_by_name_says_what_its_tree_computes_on(ray_python, bundle, device):
+    found = place(ray_python, {"tp": 1}, 1, [8], bundle)
+    assert found["bundle"] == bundle
+    assert found["options"].get("device") == device

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <sys/mman.h>
 #include <vector>
@@ -24,13 +26,18 @@ kernels::KvCache layer_of(std::int32_t num_pages) {
 
 class KvAheadTest : public testing::Test {
   protected:
+    void SetUp() override {
+        std::vector<std::byte> bytes(2 * 4096);
+        const auto at = reinterpret_cast<std::uintptr_t>(bytes.data());
+        void* const page = bytes.data() + (4096 - at % 4096) % 4096;
+        if (::madvise(page, 4096, MADV_POPULATE_WRITE) != 0)
+            GTEST_SKIP() << "this system does not populate memory";
+    }
     void make(std::int32_t num_pages) {
         const kernels::KvCache layer = layer_of(num_pages);
         memory_.emplace(*Arena::reserve("kv_cache", kLayers * kernels::kv_bytes(layer)));
         ASSERT_TRUE(memory_->commit().has_value());
         ahead_.emplace(*memory_, layer, kLayers);
-        if (::madvise(memory_->data(), 4096, MADV_POPULATE_WRITE) != 0)
-            GTEST_SKIP() << "this system does not populate memory";
         page_bytes_ = kernels::page_bytes(layer);
     }
     // Touches until there is nothing more to touch; returns how often.
@@ -52,7 +59,7 @@ class KvAheadTest : public testing::Test {
 };
 
 TEST_F(KvAheadTest, TouchesWhatTheNextTokensNeedPieceByPiece) {
-    make(1000);
+    ASSERT_NO_FATAL_FAILURE(make(1000));
     ASSERT_TRUE(ahead_->is_behind());
     const int num_touched = touch_all();
     EXPECT_GE(num_touched, 4 * kLayers);  // 8 MiB of each layer
@@ -69,7 +76,7 @@ TEST_F(KvAheadTest, TouchesWhatTheNextTokensNeedPieceByPiece) {
 }
 
 TEST_F(KvAheadTest, NothingBehindTheLastPageIsTouched) {
-    make(50);
+    ASSERT_NO_FATAL_FAILURE(make(50));
     touch_all();
     EXPECT_EQ(memory_->resident_bytes(), memory_->bytes());
     ahead_->note_used(std::vector<PageId>{PageId{49}});
@@ -77,7 +84,7 @@ TEST_F(KvAheadTest, NothingBehindTheLastPageIsTouched) {
 }
 
 TEST_F(KvAheadTest, ReleasedMemoryIsLeftAloneAndWhatIsTakenBackIsNew) {
-    make(1000);
+    ASSERT_NO_FATAL_FAILURE(make(1000));
     ahead_->note_used(std::vector<PageId>{PageId{500}});
     touch_all();
     ASSERT_TRUE(memory_->release().has_value());
@@ -92,7 +99,7 @@ TEST_F(KvAheadTest, ReleasedMemoryIsLeftAloneAndWhatIsTakenBackIsNew) {
 }
 
 TEST_F(KvAheadTest, WhatIsTouchedKeepsItsBytes) {
-    make(100);
+    ASSERT_NO_FATAL_FAILURE(make(100));
     memory_->data()[5 * page_bytes_] = std::byte{9};
     touch_all();
     EXPECT_EQ(memory_->data()[5 * page_bytes_], std::byte{9});

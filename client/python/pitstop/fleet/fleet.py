@@ -10,6 +10,7 @@ AsyncFleet has the same calls, awaited.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
@@ -81,11 +82,12 @@ def _cluster_of(fleet: str) -> str:
     PitstopError: there is none, or there are several."""
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"]
+    services.find_gcs_addresses.cache_clear()  # it remembers what was there when it was first asked
     clusters = sorted(services.find_gcs_addresses())
     found = [each for each in clusters if _has(each, fleet)]
     if len(found) == 1:
         return found[0]
-    said = f"fleets '{fleet}' run on {', '.join(found)}" if found else f"no fleet '{fleet}' runs on {', '.join(clusters) or 'any'}"
+    said = f"fleets '{fleet}' were started on {', '.join(found)}" if found else f"no fleet '{fleet}' runs on {', '.join(clusters) or 'any'}"
     code = "failed_precondition" if found else "not_found"
     raise PitstopError(code, f"of this machine's Ray clusters: {said}; another one's address can be given")
 
@@ -105,13 +107,21 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
     ray.init(address="local", namespace=NAMESPACE, **{**own, **options})
 
 
-def bundle_of(options: Mapping[str, Any], is_own: bool, gpus: float) -> dict[str, float]:
-    """What a replica takes of its machine: all of it on one. `gpus`: the most that a machine of the cluster has."""
+def place_for(config: Mapping[str, Any], is_own: bool, gpus: Sequence[float]) -> dict[str, dict[str, Any]]:
+    """What a replica takes of its machine, all of it on one, and the options of its tree: with no device named it computes
+    on GPUs if it takes some, and takes some if the machines (which have `gpus`) have them for every replica."""
+    options = config["options"]
     num_ranks = options["tp"] * int(options.get("dp", options.get("dp_size", 1)))
     device = options.get("device") or "auto"
-    if device == "cuda" or device == "auto" and gpus >= num_ranks:
-        return {"CPU": SHARED_CPU if is_own else 1, "GPU": num_ranks}
-    return {"CPU": SHARED_CPU if is_own else num_ranks}
+    has_room = sum(int(each) // num_ranks for each in gpus) >= config["replicas"]
+    if config["bundle"]:
+        bundle = config["bundle"]
+    elif device == "cuda" or device == "auto" and has_room:
+        bundle = {"CPU": SHARED_CPU if is_own else 1, "GPU": num_ranks}
+    else:
+        bundle = {"CPU": SHARED_CPU if is_own else num_ranks}
+    is_on_cpus = device == "auto" and not bundle.get("GPU")
+    return {"bundle": bundle, "options": {**options, "device": "cpu"} if is_on_cpus else dict(options)}
 
 
 class _OneCall(GenerateCalls):
@@ -130,8 +140,8 @@ class AsyncFleet:
     replicas   so many trees, each on a machine of its own as long as there are such
     tp         ranks of each, all on one machine
     resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda",
-               or where a machine of the cluster has enough and no device is named. On a cluster that is started here any
-               number of replicas share this machine's CPUs
+               or where no device is named and the cluster has them for all replicas. On a cluster that is started here
+               any number of replicas share this machine's CPUs
     quorum     an update takes effect if so many replicas are prepared, and the others are set aside; None: all must be
     address    of the Ray cluster ("auto": the one that was started last); None: one is started on this machine. Without a
                model, of the cluster on which the fleet is; None or "auto": it is looked for on this machine's
@@ -186,8 +196,8 @@ class AsyncFleet:
             except ValueError:
                 raise PitstopError("not_found", f"no fleet '{self.name}' runs on the cluster {self.cluster}") from None
         else:
-            gpus = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
-            self._config["bundle"] = self._config["bundle"] or bundle_of(self._config["options"], is_own, gpus)
+            gpus = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+            self._config.update(place_for(self._config, is_own, gpus))
             try:
                 self._conductor = ray.remote(Conductor).options(
                     name=name, namespace=NAMESPACE, num_cpus=0, max_restarts=-1, max_task_retries=0,
@@ -195,9 +205,10 @@ class AsyncFleet:
                 ).remote(self.name, self._config)
             except ValueError:
                 raise PitstopError("already_exists", f"a fleet '{self.name}' runs on the cluster {self.cluster}") from None
-            await off_loop(GcsClient(address=self.cluster).internal_kv_put, name.encode(), b"", True, KV)
         self._door = Door(self._watch_view)
         try:
+            if self._config is not None:
+                await off_loop(GcsClient(address=self.cluster).internal_kv_put, name.encode(), b"", True, KV)
             await self._door.open()
             self._telling = asyncio.ensure_future(self._tell_moves())
             if wait and self._config is not None:
@@ -239,6 +250,8 @@ class AsyncFleet:
             except (RayError, asyncio.TimeoutError):
                 pass
             ray.kill(conductor)
+            with contextlib.suppress(RayError):  # else the name stays until the cluster ends
+                await off_loop(GcsClient(address=self.cluster).internal_kv_del, conductor_name(self.name).encode(), False, KV)
         self._door = None
 
     async def __aenter__(self) -> AsyncFleet:
