@@ -241,8 +241,9 @@ MUTATIONS = (
     Mutation(
         "a page-locked piece given to the next rows before its copy",
         "tp_worker/weights/gpu_writer.cpp",
-        "            std::byte* const piece = gpu_.pieces_->next();\n            RETURN_IF_ERROR(load_tensor(",
-        "            static std::byte* const piece = gpu_.pieces_->next();\n            RETURN_IF_ERROR(load_tensor(",
+        "            RETURN_IF_ERROR(fill_piece(rows, bytes, gpu_.pieces_->next()));\n",
+        "            static std::byte* const piece = gpu_.pieces_->next();\n"
+        "            RETURN_IF_ERROR(fill_piece(rows, bytes, piece));\n",
         UPDATE,
         "late",
     ),
@@ -256,7 +257,7 @@ MUTATIONS = (
     Mutation(
         "weights kept through memory that is not page-locked",
         "tp_worker/weights/weight_store.cpp",
-        "            pieces_->fetch(kept.data(), live.data(), bytes_);\n",
+        "            pieces_->fetch(kept.data(), live.data(), bytes_, &threads);\n",
         "            kernels::copy_and_wait(kept.data(), live.data(), bytes_);\n",
         "tp_worker_gpu_test GpuEngine.P8_WeightsAreKeptByPageLockedMemory",
     ),

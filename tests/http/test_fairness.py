@@ -3,13 +3,14 @@
 import contextlib
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from http_client import Http
 from process_tree import ProcessTree, wait_until
 
 MANY = 120
-NUM_NEW = 24
+NUM_NEW = 100
 NUM_RUNNING = 2
 # Nearly all the steps that one rendering may take.
 COSTLY = "{% for i in range(450) %}{% for j in range(450) %}{% endfor %}{% endfor %}x"
@@ -35,16 +36,26 @@ class Greedy(threading.Thread):
 
 
 def finished_before(tree, headers):
-    """How many of a greedy client's requests it has seen end while one of another client waits, and how many tokens
-    the tree has emitted by then."""
+    """How many of a greedy client's requests it has seen end while one of another client, who asked last, waits, and
+    how many tokens the tree has emitted by then. Both ask under a pause, so that nobody is served for being quick."""
     greedy = Greedy(tree.url, headers[0])
-    greedy.start()
-    wait_until(lambda: greedy.finished >= 2, "the greedy client to be under way")
-    before = greedy.finished
     other = Http(tree.url, headers[1])
-    assert len(other.generate(text="A dog", max_new_tokens=4, temperature=0)["output_ids"]) == 4
-    passed = greedy.finished - before
-    with tree.door("admin") as admin:
+    with contextlib.ExitStack() as ends:
+        admin = ends.enter_context(tree.door("admin"))
+
+        def num_waiting():
+            (replica,) = admin.call("status")["replicas"]
+            return replica["num_waiting"]
+
+        assert admin.call("pause_generation", mode="in_place")["ok"]
+        greedy.start()
+        wait_until(lambda: num_waiting() == MANY, "the greedy client's requests to wait")
+        waits = ends.enter_context(ThreadPoolExecutor(1))
+        answer = waits.submit(other.generate, text="A dog", max_new_tokens=4, temperature=0)
+        wait_until(lambda: num_waiting() == MANY + 1, "the other client's to wait")
+        assert admin.call("continue_generation")["ok"]
+        assert len(answer.result(60)["output_ids"]) == 4
+        passed = greedy.finished
         (replica,) = admin.call("status")["replicas"]
     greedy.join(60)
     assert greedy.finished == MANY
