@@ -1,15 +1,18 @@
 """NVIDIA's libraries in this program, by ctypes: they are opened when they are needed, and nothing is linked to them.
 
-Source: CUDA Runtime API, "Device Management", "Memory Management", "Stream Management", "Unified Addressing".
+Source: CUDA Runtime API, "Device Management", "Memory Management", "Stream Management", "Unified Addressing"; CUDA Driver
+API, cuDevicePrimaryCtxGetState.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import glob
 import os
 import sys
+import uuid
 from typing import Any, Iterator, Sequence
 
 from .errors import PitstopError
@@ -18,6 +21,8 @@ ANY_DIRECTION = 4  # cudaMemcpyDefault: which memory an address is of, the drive
 NON_BLOCKING = 1  # a stream that does not wait for the default one
 DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, Managed
 NOT_READY = 600  # cudaErrorNotReady
+PROPERTIES_BYTES = 8192  # cudaDeviceProp has some 1,000, and may grow
+UUID_AT = 256  # in it, behind the name
 ATTRIBUTES_BYTES = 256  # cudaPointerAttributes has 24, and may grow
 
 
@@ -83,10 +88,41 @@ class CudaRuntime:
     def enter(self, device: int) -> None:
         self.call("cudaSetDevice", ctypes.c_int(device))
 
+    @contextlib.contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """The calling thread is on that GPU meanwhile."""
+        before = self.current()
+        if device == before:
+            yield
+            return
+        try:
+            self.enter(device)
+            yield
+        finally:
+            if self._is_in_use(before):
+                self.enter(before)
+
+    def _is_in_use(self, device: int) -> bool:
+        """Since CUDA 12 whoever enters a GPU takes some of its memory. A thread that never chose one is on the first, which may
+        be another program's: it is not entered for nothing."""
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return True
+        flags, is_active = ctypes.c_uint(), ctypes.c_int(1)
+        driver.cuDevicePrimaryCtxGetState(ctypes.c_int(device), ctypes.byref(flags), ctypes.byref(is_active))
+        return bool(is_active.value)
+
     def finish(self, device: int) -> None:
         """Waits for what was begun on that GPU."""
-        self.enter(device)
-        self.call("cudaDeviceSynchronize")
+        with self.on(device):
+            self.call("cudaDeviceSynchronize")
+
+    def uuid_of(self, device: int) -> str:
+        """As nvidia-smi prints it, and a worker's status."""
+        properties = (ctypes.c_ubyte * PROPERTIES_BYTES)()
+        self.call("cudaGetDeviceProperties", properties, ctypes.c_int(device))
+        return f"GPU-{uuid.UUID(bytes=bytes(properties[UUID_AT : UUID_AT + 16]))}"
 
     def device_of(self, pointer: int) -> int:
         """The GPU in whose memory that is. PitstopError: in none's."""

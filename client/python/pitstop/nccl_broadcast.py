@@ -124,14 +124,19 @@ class NcclBroadcast:
         self._is_whole = False  # all are there, and nothing has gone wrong
         self._is_closing = False
         self._turn = threading.Lock()
-        self._cuda.enter(self._device)
         self._id = _Id()
-        self._call("ncclGetUniqueId", ctypes.byref(self._id))
+        with self._cuda.on(self._device):
+            self._call("ncclGetUniqueId", ctypes.byref(self._id))
 
     @property
     def version(self) -> str:
         """NCCL's: the workers' must be the same, to the patch."""
         return self._nccl.version
+
+    @property
+    def is_whole(self) -> bool:
+        """All are there, and nothing has gone wrong: it can send."""
+        return self._is_whole
 
     def spec(self, rank_offset: int = 1) -> dict[str, Any]:
         """For init_group, of a tree whose first worker has this rank."""
@@ -149,8 +154,7 @@ class NcclBroadcast:
     def accept(self, timeout: float = 60.0, is_called_off: Callable[[], bool] = lambda: False) -> None:
         """Waits until all workers have joined. PitstopError: not in time, or who cannot: two ranks on one GPU, say."""
         deadline = time.monotonic() + timeout
-        with self._turn:
-            self._cuda.enter(self._device)
+        with self._turn, self._cuda.on(self._device):
             config = _Config()
             rank, world_size = ctypes.c_int(0), ctypes.c_int(self.num_workers + 1)
             self._call("ncclCommInitRankConfig", ctypes.byref(self._comm), world_size, self._id, rank, ctypes.byref(config))
@@ -164,29 +168,37 @@ class NcclBroadcast:
         """A broadcast per bucket. PitstopError "deadline_exceeded": some worker does not receive; "unavailable": one is gone;
         "aborted": it was called off."""
         deadline = time.monotonic() + timeout
+        weights = list(tensors.values())
         with self._turn:
             if not self._is_whole:
                 raise PitstopError("failed_precondition", f"group '{self.group}' has ended, or not everybody has joined")
             self._is_whole = False
-            self._send(list(tensors.values()), deadline, is_called_off)
+            for device in {self._cuda.device_of(each.pointer) for each in weights if isinstance(each, OnGpu) and each.nbytes}:
+                self._cuda.finish(device)  # whoever fills them
+            with self._cuda.on(self._device):
+                self._send(weights, deadline, is_called_off)
             self._is_whole = True
 
+    def make_room(self, tensors: Mapping[str, Weight]) -> None:
+        """Memory for their largest bucket, which send() takes else. PitstopError "resource_exhausted"."""
+        with self._turn, self._cuda.on(self._device):
+            self._room_for(list(tensors.values()))
+
     def _send(self, weights: Sequence[Weight], deadline: float, is_called_off: Callable[[], bool]) -> None:
-        for device in {self._cuda.device_of(each.pointer) for each in weights if isinstance(each, OnGpu) and each.nbytes}:
-            self._cuda.finish(device)  # whoever fills them
-        self._cuda.enter(self._device)
-        sizes = [each.nbytes for each in weights]
-        buckets = packs(sizes, self._bucket_bytes)
-        self._make_room(max((sum(sizes[index] for index in bucket) for bucket in buckets), default=0))
-        for bucket in buckets:
+        for bucket in self._room_for(weights):
             self._send_bucket([weights[index] for index in bucket], deadline, is_called_off)
 
-    def _make_room(self, num_bytes: int) -> None:
+    def _room_for(self, weights: Sequence[Weight]) -> list[range]:
+        """Their buckets, for the largest of which there is room when it returns."""
+        sizes = [each.nbytes for each in weights]
+        buckets = packs(sizes, self._bucket_bytes)
+        num_bytes = max((sum(sizes[index] for index in bucket) for bucket in buckets), default=0)
         if num_bytes > self._room:
             if self._bucket:
                 self._cuda.free(self._bucket)
             self._bucket, self._room = 0, 0
             self._bucket, self._room = self._cuda.allocate(num_bytes), num_bytes
+        return buckets
 
     def _send_bucket(self, weights: Sequence[Weight], deadline: float, is_called_off: Callable[[], bool]) -> None:
         kept, at = [], 0
@@ -211,32 +223,37 @@ class NcclBroadcast:
         """Takes leave of the workers, which leave the group meanwhile (destroy_group); from one that has failed, at once."""
         self._is_closing = True
         with self._turn:
-            self._cuda.enter(self._device)
             try:
                 if self._is_whole:
                     self._is_whole = False
-                    self._call("ncclCommFinalize", self._comm)
-                    self._until(self._is_ready, time.monotonic() + FAREWELL_S)
-                    comm, self._comm = self._comm, ctypes.c_void_p()
-                    self._nccl.library.ncclCommDestroy(comm)
+                    with self._cuda.on(self._device):
+                        self._take_leave()
             except PitstopError:
                 pass  # some left without a word
             self._free()
+
+    def _take_leave(self) -> None:
+        self._call("ncclCommFinalize", self._comm)
+        self._until(self._is_ready, time.monotonic() + FAREWELL_S)
+        comm, self._comm = self._comm, ctypes.c_void_p()
+        self._nccl.library.ncclCommDestroy(comm)
 
     def _free(self) -> None:
         comm, self._comm = self._comm, ctypes.c_void_p()
         if comm:
             self._nccl.library.ncclCommAbort(comm)
         stream, self._stream = self._stream, None
-        if stream is None:
-            return
-        try:  # what was under way sees the abort: this is soon, or the GPU is lost, and its memory with it
-            self._until(lambda: self._cuda.is_done(stream), time.monotonic() + FAREWELL_S)
-            if self._bucket:
-                self._cuda.free(self._bucket)
-            self._cuda.destroy(stream)
+        bucket, self._bucket, self._room = self._bucket, 0, 0
+        try:
+            with self._cuda.on(self._device):
+                if stream is not None:  # what was under way sees the abort: this is soon,
+                    self._until(lambda: self._cuda.is_done(stream), time.monotonic() + FAREWELL_S)
+                if bucket:
+                    self._cuda.free(bucket)
+                if stream is not None:
+                    self._cuda.destroy(stream)
         except PitstopError:
-            pass
+            pass  # or the GPU is lost, and its memory with it
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._nccl.check(getattr(self._nccl.library, name)(*arguments), name, self._comm)
@@ -251,6 +268,8 @@ class NcclBroadcast:
     def _wait(self, what: str, is_done: Callable[[], bool], deadline: float, is_called_off: Callable[[], bool]) -> None:
         while not is_done():
             if self._is_closing or is_called_off():
+                if is_done():
+                    return  # it was the end of this that ended what it was for, while this thread had no core
                 raise PitstopError("aborted", f"group '{self.group}': called off while waiting for {what}")
             if time.monotonic() >= deadline:
                 raise PitstopError("deadline_exceeded", f"group '{self.group}': waited for {what} in vain")
