@@ -114,13 +114,15 @@ def test_none_of_a_group_is_set_aside_whatever_the_quorum():
     assert [(name, type(order)) for name, order in coordinator.take_orders()] == [("a", orders.Drop), ("c", orders.Drop)]
 
 
-def test_a_trainer_gives_up_what_is_staged_and_nothing_that_is_decided():
+def test_a_trainer_gives_up_what_waits_or_is_staged_and_nothing_that_is_decided():
     coordinator = coordinator_of("a", "b")
-    for uid in ("first", "second"):
+    for uid in ("first", "waits", "second"):
         coordinator.update(uid, group=["a", "b"])
     key = coordinator.take_orders()[0][1].key
-    coordinator.give_up("second", "not this one yet")
-    assert coordinator.phase is coordinating.Phase.STAGING
+    coordinator.give_up("waits", "the trainer: it is late")
+    outcome, = coordinator.take_outcomes()
+    assert (outcome.uid, outcome.code, outcome.message) == ("waits", "aborted", "the trainer: it is late")
+    assert coordinator.phase is coordinating.Phase.STAGING and coordinator.update_uid == "first"
     coordinator.give_up("first", "the trainer: NCCL")
     outcome, = coordinator.take_outcomes()
     assert (outcome.uid, outcome.code, outcome.message) == ("first", "aborted", "the trainer: NCCL")
@@ -132,6 +134,55 @@ def test_a_trainer_gives_up_what_is_staged_and_nothing_that_is_decided():
     assert coordinator.phase is coordinating.Phase.DECIDING
     coordinator.give_up("second", "too late")
     assert coordinator.phase is coordinating.Phase.DECIDING and not coordinator.take_outcomes()
+
+
+def staged_by_all(coordinator, uid):
+    """The next update, up to its end: who was asked to stage it."""
+    stages = {name: order.key for name, order in coordinator.take_orders() if isinstance(order, orders.Stage) and order.uid == uid}
+    for name, key in stages.items():
+        coordinator.hear(orders.Staged(name, key, orders.Version(key[1] + 1, uid, "", uid)))
+    for answer in (orders.Decided, orders.Committed):
+        for name, key in stages.items():
+            coordinator.hear(answer(name, key))
+    coordinator._orders = [each for each in coordinator.take_orders() if isinstance(each[1], orders.Stage)]
+    return sorted(stages)
+
+
+def test_a_group_is_formed_in_its_turn_and_beside_no_update():
+    coordinator = coordinator_of("a", "b")
+    coordinator.update("first")
+    assert not coordinator.take_turn("a group")
+    coordinator.update("second")
+    assert not coordinator.take_turn("a group") and coordinator.phase is coordinating.Phase.STAGING
+    assert coordinator.num_waiting == 2
+    assert staged_by_all(coordinator, "first") == ["a", "b"]
+    assert coordinator.take_turn("a group") and not coordinator.take_orders()
+    coordinator.tick(coordinating.TURN_S / 2)
+    assert coordinator.take_turn("a group") and not coordinator.take_orders()
+    coordinator.give_up("a group", "it is formed")
+    assert staged_by_all(coordinator, "second") == ["a", "b"]
+    assert [outcome.uid for outcome in coordinator.take_outcomes()] == ["first", "second"]
+
+
+def test_who_does_not_come_for_its_turn_or_does_not_end_it_holds_no_update_for_long():
+    coordinator = coordinator_of("a", "b")
+    coordinator.update("first")
+    assert not coordinator.take_turn("dead meanwhile")
+    coordinator.update("second")
+    staged_by_all(coordinator, "first")
+    coordinator.tick(coordinating.CLAIM_S)
+    assert coordinator.update_uid == "second"
+    assert not coordinator.take_turn("dies in it")
+    staged_by_all(coordinator, "second")
+    assert coordinator.take_turn("dies in it")
+    coordinator.update("third")
+    coordinator.tick(coordinator._now + coordinating.TURN_S)
+    assert staged_by_all(coordinator, "third") == ["a", "b"]
+    assert not coordinator.take_turn("given up") and coordinator.take_turn("given up")
+    coordinator.gone("a")
+    coordinator.give_up("given up", "it is formed")
+    assert coordinator.phase is coordinating.Phase.IDLE and not coordinator._waiting
+    assert [outcome.uid for outcome in coordinator.take_outcomes()] == ["first", "second", "third"]
 
 
 def test_who_is_not_ready_says_why():

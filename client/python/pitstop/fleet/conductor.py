@@ -384,6 +384,13 @@ class Conductor:
         self._go_on()
         return await asyncio.shield(future)
 
+    async def take_turn(self, uid: str) -> bool:
+        await self.start()
+        try:
+            return self._coordinator.take_turn(uid)
+        finally:
+            self._go_on()
+
     async def is_staging(self, uid: str) -> bool:
         """Its turn has come."""
         return self._coordinator is not None and self._coordinator.update_uid == uid

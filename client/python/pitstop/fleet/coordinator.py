@@ -6,6 +6,7 @@
               successor that finds one replica which heard it commits, one that finds none drops
   committing  all that live have heard it. So nobody serves a version that anybody alive does not know of
   dropping    the old version serves on, everywhere. Who hangs is not waited for: a newer stage takes the older's place
+  forming     no update is under way: a trainer's group is formed, whose workers can receive nothing meanwhile
 
 An update whose bytes reach a `group` of replicas, all of them or none (a broadcast), is one of exactly those that are ready
 when its turn comes, and none of them is set aside.
@@ -34,6 +35,8 @@ from .orders import (
 
 UPDATES_WAITING_MAX = 16
 RESEND_S = 2.0
+TURN_S = 40.0  # that a trainer may take to form its group,
+CLAIM_S = 5.0  # if it asks so soon whether it may
 DROP_S = 10.0  # who has not said by then that it forgot a stage forgets it with the next order
 
 
@@ -52,6 +55,7 @@ class Phase(enum.Enum):
     DECIDING = "deciding"
     COMMITTING = "committing"
     DROPPING = "dropping"
+    FORMING = "forming"  # of a trainer's group
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Update:
     timeout_s: float
     path: str = ""  # the directory that it comes from, if any
     group: Optional[frozenset[str]] = None  # who receives it, or nobody; None: each for itself
+    is_turn: bool = False  # nothing is staged in it, and it has no Outcome
     key: Key = (0, 0)
     deadline: float = 0.0
     version: Optional[Version] = None
@@ -148,11 +153,27 @@ class Coordinator:
             self._waiting.append(update)
             self._go_on()
 
+    def take_turn(self, uid: str) -> bool:
+        """In which a trainer's group is formed: no update is under way until give_up(), or the end of its time. To be asked
+        again until it is True. A worker that joins one group receives nothing in another, and the other way round."""
+        if self.phase is Phase.FORMING and self.update_uid == uid:
+            self._update.deadline = self._now + TURN_S
+            return True
+        if len(self._waiting) < UPDATES_WAITING_MAX and all(each.uid != uid for each in self._waiting):
+            self._waiting.append(Update(uid, None, CLAIM_S, is_turn=True))
+            self._go_on()
+        return False
+
     def give_up(self, uid: str, message: str) -> None:
-        """Its trainer sends no more of it."""
+        """Its trainer sends no more of it, or needs its turn no more."""
         if self.phase is Phase.STAGING and self.update_uid == uid:
             self._begin_drop("aborted", message)
-            self._go_on()
+        elif self.phase is Phase.FORMING and self.update_uid == uid:
+            self._finish("", "")
+        for update in [each for each in self._waiting if each.uid == uid]:
+            self._waiting.remove(update)
+            self._refuse(update, "aborted", message)
+        self._go_on()
 
     def tick(self, now: float) -> None:
         """Says again what was not answered, and ends a stage whose time is up."""
@@ -167,7 +188,7 @@ class Coordinator:
             for member in list(update.awaited):
                 if self.phase is Phase.STAGING:
                     self._fail(member, "deadline_exceeded", "it was not prepared in time")
-        elif self.phase is Phase.DROPPING and now >= update.deadline:
+        elif self.phase in (Phase.DROPPING, Phase.FORMING) and now >= update.deadline:
             self._finish(update.code, update.message)
         self._go_on()
 
@@ -183,6 +204,11 @@ class Coordinator:
     def update_uid(self) -> Optional[str]:
         """Of the update under way; empty: a predecessor began it. None: there is none."""
         return self._update.uid if self._update is not None else None
+
+    @property
+    def num_waiting(self) -> int:
+        """Updates, and trainers that form a group, whose turn has not come."""
+        return len(self._waiting)
 
     @property
     def ready(self) -> list[str]:
@@ -219,7 +245,7 @@ class Coordinator:
         self._waiting.clear()
 
     def _refuse(self, update: Update, code: str, message: str) -> None:
-        if update.uid:
+        if update.uid and not update.is_turn:
             self._outcomes.append(Outcome(update.uid, False, self.committed, code, message, update.replicas))
 
     # ---- answers ----
@@ -353,6 +379,10 @@ class Coordinator:
             self._say(name, order)
 
     def _begin_stage(self, update: Update) -> None:
+        update.deadline = self._now + update.timeout_s
+        if update.is_turn:
+            self.phase, self._update = Phase.FORMING, update
+            return
         # Where nobody serves the fleet's version any more, whoever is there may begin anew.
         names = self.ready or [
             name for name, each in self.members.items() if each.standing in (Standing.BEHIND, Standing.FETCHING)
@@ -365,7 +395,6 @@ class Coordinator:
             return
         self._count += 1
         update.key = (self.generation, self._count)
-        update.deadline = self._now + update.timeout_s
         update.left = dict.fromkeys(names)
         for name in names:
             if self.members[name].standing is Standing.FETCHING:  # the stage ends that
@@ -404,7 +433,7 @@ class Coordinator:
     def _finish(self, code: str, message: str) -> None:
         update, self._update = self._update, None
         self.phase = Phase.IDLE
-        if update.uid:
+        if update.uid and not update.is_turn:
             self._outcomes.append(Outcome(update.uid, not code, self.committed, code, message, update.replicas))
 
     def _recover(self) -> None:

@@ -69,6 +69,7 @@ class FleetStatus:
             "time": time.time(),
             "generation": coordinator.generation,
             "phase": coordinator.phase.value,
+            "updates_waiting": coordinator.num_waiting,
             "epoch": committed.epoch if committed else 0,
             "label": committed.label if committed else "",
             "digest": committed.digest if committed else "",
