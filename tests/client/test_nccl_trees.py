@@ -12,6 +12,7 @@ from pitstop.nccl_broadcast import packs  # noqa: E402
 from pitstop.nccl_trees import first_ranks, why_not, workers_of  # noqa: E402
 
 VERSION = "2.28.9"
+TRAINERS = "GPU-trainers"
 
 
 def on_gpus(*gpus, nccl=VERSION):
@@ -27,15 +28,17 @@ def test_every_worker_has_a_rank_of_its_own_behind_the_trainer(sizes):
 
 def test_where_there_is_no_tree_there_is_no_rank():
     assert first_ranks({}) == {}
-    assert why_not({}, VERSION) == "there is no tree that serves"
+    assert why_not({}, VERSION, TRAINERS) == "there is no tree that serves"
 
 
 def test_who_cannot_be_in_a_group_is_named_with_the_reason():
-    assert why_not({"a": on_gpus(0, 1), "b": on_gpus(2)}, VERSION) == ""
+    assert why_not({"a": on_gpus(0, 1), "b": on_gpus(2)}, VERSION, TRAINERS) == ""
     on_cpu = {"a": on_gpus(0), "b": [{"device_uuid": "CPU-0-0", "nccl": "none"}]}
-    assert why_not(on_cpu, VERSION) == "b computes on CPU-0-0; a worker of an NCCL group has a GPU"
+    assert why_not(on_cpu, VERSION, TRAINERS) == "b computes on CPU-0-0; a worker of an NCCL group has a GPU"
     older = {"a": on_gpus(0), "b": on_gpus(1, nccl="2.27.3")}
-    assert why_not(older, VERSION) == "b has NCCL 2.27.3, the trainer 2.28.9; a group has one version, to the patch"
+    assert why_not(older, VERSION, TRAINERS) == "b has NCCL 2.27.3, the trainer 2.28.9; a group has one version, to the patch"
+    same = {"a": on_gpus(0), "b": on_gpus(1, "trainers")}
+    assert why_not(same, VERSION, TRAINERS) == "b computes on GPU-trainers, the trainer's own; a group has no GPU twice"
 
 
 def test_a_status_says_where_workers_compute_and_with_which_nccl():

@@ -85,7 +85,7 @@ def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, gpus):
     assert on_ray("gpu")["text"]
 
 
-@pytest.mark.parametrize("part", ["all", "quorum", "cpu"])
+@pytest.mark.parametrize("part", ["all", "quorum", "two", "cpu"])
 def test_P2_a_trainer_on_a_gpu_broadcasts_to_all_trees_at_once(on_ray, gpus, tmp_path, monkeypatch, part):
     """Whoever comes, goes or dies meanwhile; with a quorum, to those that are left; and to none on a CPU."""
     gpus(4)

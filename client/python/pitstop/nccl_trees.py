@@ -1,7 +1,7 @@
 """A trainer's NCCL group with the workers of several trees: one broadcast of a bucket reaches them all, in their GPUs' memory.
 
     trees = NcclTrees("w", ask)
-    group = await trees.meet({"a": workers of tree a, "b": ...})   # all of them are in it
+    group = await trees.meet({"a": workers of tree a, "b": ...}, tensors)   # all of them are in it
     ... an update with source=group.source(tensors) on each, and meanwhile:
     group.send(tensors)
 
@@ -12,12 +12,16 @@ all; part() then, and meet() those that are left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
+import time
+from typing import Any, AsyncContextManager, AsyncIterator, Awaitable, Callable, Mapping, Optional, Sequence
 
 from .aio import off_loop
+from .arrays import OnGpu, Weight
+from .cuda_runtime import cuda_runtime
 from .errors import PitstopError
-from .nccl_broadcast import NcclBroadcast
+from .nccl_broadcast import NcclBroadcast, nccl_library
 
 JOIN_S = 30.0
 LEAVE_S = 5.0
@@ -48,8 +52,8 @@ def is_on_gpus(workers: Sequence[Worker]) -> bool:
     return all(each["device_uuid"].startswith("GPU-") for each in workers)
 
 
-def why_not(trees: Mapping[str, Sequence[Worker]], version: str) -> str:
-    """What keeps these trees out of a group of the trainer's NCCL; empty: nothing."""
+def why_not(trees: Mapping[str, Sequence[Worker]], version: str, device_uuid: str) -> str:
+    """What keeps these trees out of a group of the trainer's NCCL and GPU; empty: nothing."""
     for name, workers in trees.items():
         if not is_on_gpus(workers):
             devices = ", ".join(each["device_uuid"] for each in workers)
@@ -57,50 +61,81 @@ def why_not(trees: Mapping[str, Sequence[Worker]], version: str) -> str:
         for each in workers:
             if each["nccl"] != version:
                 return f"{name} has NCCL {each['nccl']}, the trainer {version}; a group has one version, to the patch"
+            if each["device_uuid"] == device_uuid:
+                return f"{name} computes on {device_uuid}, the trainer's own; a group has no GPU twice"
     return "" if trees else "there is no tree that serves"
+
+
+def _device_of(weights: Mapping[str, Weight]) -> int:
+    """The trainer's GPU: where the first is that is on one; else the thread's."""
+    pointer = next((each.pointer for each in weights.values() if isinstance(each, OnGpu)), None)
+    return cuda_runtime().current() if pointer is None else cuda_runtime().device_of(pointer)
+
+
+@contextlib.asynccontextmanager
+async def _at_once(_: float) -> AsyncIterator[None]:
+    yield
 
 
 class NcclTrees:
     """Owns: the trainer's rank of the group. Thread: the loop's; what waits is on others.
 
     ask(kind, timeout, {tree: fields}): that call of each tree's admin door: {tree: {"ok", "code", "message"}}.
+    turn(deadline): entered while they join: a worker that waits in a broadcast joins nothing, and one that joins receives
+                    nothing, so other trainers' updates and joins are kept away meanwhile. None: there are no others.
+    Deadlines are time.monotonic()'s.
     """
 
-    def __init__(self, name: str, ask: Callable[[str, float, Mapping[str, Mapping[str, Any]]], Awaitable[Answers]]):
+    def __init__(
+        self, name: str, ask: Callable[[str, float, Mapping[str, Mapping[str, Any]]], Awaitable[Answers]],
+        turn: Optional[Callable[[float], AsyncContextManager[Any]]] = None,
+    ):
         self._name = name
         self._ask = ask
+        self._turn = turn or _at_once
         self._group: Optional[NcclBroadcast] = None
         self._trees: list[str] = []
         self._numbers = itertools.count(1)
         self._leaving: set[asyncio.Future] = set()
 
-    async def meet(self, trees: Mapping[str, Sequence[Worker]], device: Optional[int] = None) -> NcclBroadcast:
-        """Their group: the one that is there, if it is of the same. device: the trainer's GPU; None: the current one.
-        PitstopError: what is missing here or there, or who did not come."""
-        if self._group is not None and self._trees == list(trees):
-            return self._group
+    async def meet(
+        self, trees: Mapping[str, Sequence[Worker]], weights: Mapping[str, Weight], deadline: float = float("inf")
+    ) -> NcclBroadcast:
+        """Their group, with room for what it is to send: the one that is there, if it is of the same and whole.
+        PitstopError: what is missing here or there, before anybody is asked to join; or who did not come."""
+        group = self._group
+        if group is not None and group.is_whole and self._trees == list(trees):
+            await off_loop(group.make_room, weights)
+            return group
         await self.part()
-        firsts = first_ranks({name: len(workers) for name, workers in trees.items()})
-        num_workers = sum(len(workers) for workers in trees.values())
-        name = f"{self._name} {next(self._numbers)}"
-        group = await off_loop(NcclBroadcast, name, max(1, num_workers), device)
-        self._group, self._trees = group, list(trees)
+        group = self._group = await off_loop(self._new_group, trees, weights)
         try:
-            if why := why_not(trees, group.version):
-                raise PitstopError("failed_precondition", why)
-            await self._join(group, {name: {"spec": group.spec(first)} for name, first in firsts.items()})
+            await off_loop(group.make_room, weights)
+            firsts = first_ranks({name: len(workers) for name, workers in trees.items()})
+            async with self._turn(deadline):
+                self._trees = list(trees)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise PitstopError("deadline_exceeded", f"group '{group.group}': no time is left for the workers to join")
+                await self._join(group, {name: {"spec": group.spec(first)} for name, first in firsts.items()}, min(JOIN_S, left))
         except BaseException:
             await self.part()
             raise
         return group
 
-    async def _join(self, group: NcclBroadcast, specs: Mapping[str, Mapping[str, Any]]) -> None:
-        joining = asyncio.ensure_future(self._ask("init_group", JOIN_S, specs))
+    def _new_group(self, trees: Mapping[str, Sequence[Worker]], weights: Mapping[str, Weight]) -> NcclBroadcast:
+        device = _device_of(weights)
+        if why := why_not(trees, nccl_library().version, cuda_runtime().uuid_of(device)):
+            raise PitstopError("failed_precondition", why)
+        return NcclBroadcast(f"{self._name} {next(self._numbers)}", sum(map(len, trees.values())), device)
+
+    async def _join(self, group: NcclBroadcast, specs: Mapping[str, Mapping[str, Any]], timeout: float) -> None:
+        joining = asyncio.ensure_future(self._ask("init_group", timeout, specs))
 
         def have_failed() -> bool:
             return joining.done() and (joining.exception() is not None or bool(_failed(joining.result())))
 
-        accepted, answers = await asyncio.gather(off_loop(group.accept, JOIN_S, have_failed), joining, return_exceptions=True)
+        accepted, answers = await asyncio.gather(off_loop(group.accept, timeout, have_failed), joining, return_exceptions=True)
         if isinstance(answers, BaseException):
             raise answers
         for name, answer in _failed(answers):
@@ -111,11 +146,13 @@ class NcclTrees:
     async def part(self) -> None:
         """Both sides take leave; for trees that do not answer nobody waits."""
         group, self._group = self._group, None
+        trees, self._trees = self._trees, []
         if group is None:
             return
-        leaving = asyncio.ensure_future(self._leave({name: {"group": group.group} for name in self._trees}))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        if trees:
+            leaving = asyncio.ensure_future(self._leave({name: {"group": group.group} for name in trees}))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
         await off_loop(group.close)
 
     async def _leave(self, fields: Mapping[str, Mapping[str, Any]]) -> None:

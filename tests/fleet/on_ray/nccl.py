@@ -1,5 +1,5 @@
 """A trainer on a GPU broadcasts to all trees of a fleet on GPUs at once: in a group that is made anew when replicas come or go.
-PART: all, quorum or cpu (docs/fleet.md, "Trees on GPUs").
+PART: all, quorum, two or cpu (docs/fleet.md, "Trees on GPUs").
 """
 
 import json
@@ -28,9 +28,10 @@ from pitstop.fleet import Fleet
 fleet = Fleet(address=sys.argv[2])
 weights = weights_of(next(iter(places(fleet).values())))
 for number in ("first", "second"):
-    fleet.update_weights(another_version(weights, len(number)), f"the trainer's {number}", transfer="nccl")
-    print("updated", flush=True)
+    print("ready", flush=True)
     sys.stdin.readline()
+    fleet.update_weights(another_version(weights, len(number)), f"the trainer's {number}", transfer="nccl")
+print("ready", flush=True)
 """
 
 
@@ -99,6 +100,25 @@ def stopped_in_a_broadcast(fleet, start):
     return member, worker, update
 
 
+def begun_trainer(made):
+    """Another one, which updates the fleet each time that it goes on, twice."""
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, str(pathlib.Path(__file__).parent), made.cluster.address],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    until_ready(trainer)
+    return trainer
+
+
+def until_ready(trainer):
+    assert any(line == "ready\n" for line in trainer.stdout), "the trainer ended"
+
+
+def go_on(trainer):
+    trainer.stdin.write("\n")
+    trainer.stdin.flush()
+
+
 def a_tree_dies(fleet, weights, number):
     return stopped_in_a_broadcast(fleet, lambda: in_thread(fleet.update_weights, another_version(weights, number)))
 
@@ -129,12 +149,10 @@ def of_all_or_none(made):
         is_sent(outcome, 3, weights)
 
         num_failed = fleet.status()["updates_failed_total"]
-        trainer = subprocess.Popen(
-            [sys.executable, "-c", TRAINER, str(pathlib.Path(__file__).parent), made.cluster.address],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        assert any(line == "updated\n" for line in trainer.stdout), "the trainer ended"
-        _, worker, _ = stopped_in_a_broadcast(fleet, lambda: (trainer.stdin.write("\n"), trainer.stdin.flush()))
+        trainer = begun_trainer(made)
+        go_on(trainer)
+        until_ready(trainer)
+        _, worker, _ = stopped_in_a_broadcast(fleet, lambda: go_on(trainer))
         assert trainer.poll() is None
         trainer.kill()
         os.kill(worker, signal.SIGCONT)
@@ -151,13 +169,36 @@ def with_a_quorum(_):
     """The others are broadcast to anew."""
     with Fleet("stories", replicas=3, quorum=2, **TREE) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
+        is_sent(fleet.update_weights(another_version(weights, 9)), 3, weights)  # its group is the one that breaks
         member, worker, update = a_tree_dies(fleet, weights, 1)
         kill(worker)
         outcome = update()
         assert not isinstance(outcome, PitstopError), outcome
-        assert outcome.sent["workers"] == 2 and member not in outcome.replicas, outcome
+        assert member not in outcome.replicas and outcome.sent["workers"] == len(outcome.replicas) >= 2, outcome
         fleet.until_ready(timeout=DEADLINE_S)
         serve_one_version(fleet, outcome.version)
+
+
+def of_two_trainers(made):
+    """Whose group is formed waits for the other's update: its workers can receive nothing meanwhile."""
+    with Fleet("stories", replicas=2, **TREE) as fleet:
+        weights = weights_of(next(iter(places(fleet).values())))
+        is_sent(fleet.update_weights(another_version(weights, 3)), 2, weights)
+        trainer = begun_trainer(made)
+        _, worker, update = a_tree_dies(fleet, weights, 4)  # it only stands
+        go_on(trainer)
+        until(lambda: fleet.status()["updates_waiting"] == 1, "the other trainer does not ask for its turn")
+        os.kill(worker, signal.SIGCONT)
+        outcome = update()
+        is_sent(outcome, 2, weights)
+        until_ready(trainer)
+        for _ in range(3):  # each has its group now
+            is_sent(fleet.update_weights(another_version(weights, 5)), 2, weights)
+        go_on(trainer)
+        until_ready(trainer)
+        assert trainer.wait(DEADLINE_S) == 0
+        status = fleet.status()
+        assert status["label"] == "the trainer's second" and status["updates_failed_total"] == 0, status
 
 
 def on_the_cpu(_):
@@ -172,7 +213,7 @@ def on_the_cpu(_):
             raise AssertionError("a worker on a CPU is in an NCCL group")
 
 
-PARTS = {"all": of_all_or_none, "quorum": with_a_quorum, "cpu": on_the_cpu}
+PARTS = {"all": of_all_or_none, "quorum": with_a_quorum, "two": of_two_trainers, "cpu": on_the_cpu}
 
 
 def main(part):

@@ -32,12 +32,12 @@ from ..errors import PitstopError
 from ..generate_calls import GenerateCalls
 from ..hold import HOLD_S_MAX
 from ..nccl_trees import is_on_gpus
+from ..nccl_updates import TrainersGroup
 from ..push import manifest_of
 from ..router import Router
 from .conductor import LONG_POLL_S, Conductor, conductor_name, worker_environment
 from .door import Call, Door
 from .generate_door import GenerateDoor
-from .group import TrainersGroup
 from .http import HttpServer
 from .orders import Outcome
 from .relay import NAMESPACE
@@ -45,7 +45,7 @@ from .relay import NAMESPACE
 BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
 CONDUCTOR_CALLS_AT_ONCE = 1000
 CONDUCTOR_HANG_S = 30.0
-CANNOT = ("failed_precondition", "not_found", "unsupported")  # no NCCL group: an error before anything was staged
+CANNOT = ("failed_precondition", "not_found", "resource_exhausted", "unsupported")  # no NCCL group: before anything was staged
 STARTS_MAX = 3  # that fail in a row, of every replica: then a fleet that has none does not wait for more
 FIND_S = 5
 KV = b"pitstop"  # where a cluster keeps the names of its fleets
