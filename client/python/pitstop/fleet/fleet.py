@@ -82,6 +82,10 @@ def _cluster_of(fleet: str) -> str:
     PitstopError: there is none, or there are several."""
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"]
+    with contextlib.suppress(ImportError):  # a Ray without tokens
+        from ray._private.authentication import authentication_token_setup as tokens
+
+        tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as ray.init() does, but before it
     services.find_gcs_addresses.cache_clear()  # it remembers what was there when it was first asked
     clusters = sorted(services.find_gcs_addresses())
     found = [each for each in clusters if _has(each, fleet)]
