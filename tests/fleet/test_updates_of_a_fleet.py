@@ -39,7 +39,7 @@ def coordinator_of(*names):
     """Ready, in a fleet that serves the model's own weights."""
     made = Coordinator(1, names)
     for name in names:
-        made.hear(orders.State(name, 1, update_world.INITIAL))
+        made.handle_answer(orders.State(name, 1, update_world.INITIAL))
     made.take_orders()
     assert sorted(made.ready) == sorted(names)
     return made
@@ -50,11 +50,11 @@ def test_one_that_hangs_holds_neither_its_update_nor_the_next():
     coordinator.update("first", timeout_s=5.0)
     coordinator.update("second", timeout_s=5.0)
     key = coordinator.take_orders()[0][1].key
-    coordinator.hear(orders.Staged("a", key, orders.Version(2, "d", "", "first")))
+    coordinator.handle_answer(orders.Staged("a", key, orders.Version(2, "d", "", "first")))
     coordinator.tick(5.0)
     first, = coordinator.take_outcomes()
     assert (first.ok, first.code) == (False, "deadline_exceeded") and "b: " in first.message
-    coordinator.hear(orders.Dropped("a", key))
+    coordinator.handle_answer(orders.Dropped("a", key))
     coordinator.take_orders()
     coordinator.tick(5.0 + coordinating.DROP_S)
     assert [(name, order.uid) for name, order in coordinator.take_orders() if isinstance(order, orders.Stage)] == [
@@ -77,15 +77,15 @@ def test_one_that_is_ended_for_hanging_is_named_with_the_reason(phase):
         coordinating.Phase.COMMITTING: lambda name: orders.Committed(name, key),
     }
     for earlier, answer in said.items():
-        coordinator.hear(answer("a"))
+        coordinator.handle_answer(answer("a"))
         if earlier is phase:
             break
-        coordinator.hear(answer("b"))
+        coordinator.handle_answer(answer("b"))
     assert coordinator.phase is phase and not coordinator.take_outcomes()
     coordinator.gone("b", "it has not answered for 9 s")
-    coordinator.hear(orders.Dropped("a", key))
+    coordinator.handle_answer(orders.Dropped("a", key))
     for answer in said.values():
-        coordinator.hear(answer("a"))
+        coordinator.handle_answer(answer("a"))
     outcome, = coordinator.take_outcomes()
     assert outcome.ok is (phase is not coordinating.Phase.STAGING)
     assert outcome.replicas["b"] == {"outcome": "vanished", "message": "it has not answered for 9 s", "report": None}
@@ -127,10 +127,10 @@ def test_a_trainer_gives_up_what_waits_or_is_staged_and_nothing_that_is_decided(
     outcome, = coordinator.take_outcomes()
     assert (outcome.uid, outcome.code, outcome.message) == ("first", "aborted", "the trainer: NCCL")
     for name in ("a", "b"):
-        coordinator.hear(orders.Dropped(name, key))
+        coordinator.handle_answer(orders.Dropped(name, key))
     key = coordinator.take_orders()[-1][1].key
     for name in ("a", "b"):
-        coordinator.hear(orders.Staged(name, key, orders.Version(2, "d", "", "second")))
+        coordinator.handle_answer(orders.Staged(name, key, orders.Version(2, "d", "", "second")))
     assert coordinator.phase is coordinating.Phase.DECIDING
     coordinator.give_up("second", "too late")
     assert coordinator.phase is coordinating.Phase.DECIDING and not coordinator.take_outcomes()
@@ -140,10 +140,10 @@ def staged_by_all(coordinator, uid):
     """The next update, up to its end: who was asked to stage it."""
     stages = {name: order.key for name, order in coordinator.take_orders() if isinstance(order, orders.Stage) and order.uid == uid}
     for name, key in stages.items():
-        coordinator.hear(orders.Staged(name, key, orders.Version(key[1] + 1, uid, "", uid)))
+        coordinator.handle_answer(orders.Staged(name, key, orders.Version(key[1] + 1, uid, "", uid)))
     for answer in (orders.Decided, orders.Committed):
         for name, key in stages.items():
-            coordinator.hear(answer(name, key))
+            coordinator.handle_answer(answer(name, key))
     coordinator._orders = [each for each in coordinator.take_orders() if isinstance(each[1], orders.Stage)]
     return sorted(stages)
 
@@ -191,33 +191,33 @@ def test_who_is_not_ready_says_why():
     key = coordinator.take_orders()[0][1].key
     version = orders.Version(2, "d", "", "it")
     for name in ("a", "b"):
-        coordinator.hear(orders.Staged(name, key, version))
+        coordinator.handle_answer(orders.Staged(name, key, version))
     for name in ("a", "b"):
-        coordinator.hear(orders.Decided(name, key))
-        coordinator.hear(orders.Committed(name, key))
+        coordinator.handle_answer(orders.Decided(name, key))
+        coordinator.handle_answer(orders.Committed(name, key))
     coordinator.add("c")
-    coordinator.hear(orders.State("c", 1, None))
+    coordinator.handle_answer(orders.State("c", 1, None))
     assert isinstance(coordinator.take_orders()[-1][1], orders.Fetch)
-    coordinator.hear(orders.Fetched("c", None, "resource_exhausted", "no memory for them"))
+    coordinator.handle_answer(orders.Fetched("c", None, "resource_exhausted", "no memory for them"))
     assert coordinator.members["c"].why == "no memory for them"
     coordinator.gone("a")
     coordinator.gone("b")
     coordinator.tick(coordinating.RESEND_S)
     assert coordinator.members["c"].why == "no replica serves epoch 2 any more: it waits for the next complete update"
     coordinator.add("d")
-    coordinator.hear(orders.State("d", 1, orders.Version(3, "e")))
+    coordinator.handle_answer(orders.State("d", 1, orders.Version(3, "e")))
     assert coordinator.members["d"].why == "it serves epoch 3, digest e; the fleet epoch 2, digest d"
     coordinator.update("another")
     key = coordinator.take_orders()[-1][1].key
-    coordinator.hear(orders.Staged("c", key, orders.Version(4, "f", "", "another")))
-    coordinator.hear(orders.Decided("c", key))
-    coordinator.hear(orders.Committed("c", key))
+    coordinator.handle_answer(orders.Staged("c", key, orders.Version(4, "f", "", "another")))
+    coordinator.handle_answer(orders.Decided("c", key))
+    coordinator.handle_answer(orders.Committed("c", key))
     assert coordinator.ready == ["c"] and not coordinator.members["c"].why
 
 
 def test_an_updates_time_begins_with_the_clock_that_its_coordinator_was_made_with():
     coordinator = Coordinator(2, ["a"], now=1000.0)
-    coordinator.hear(orders.State("a", 2, update_world.INITIAL))
+    coordinator.handle_answer(orders.State("a", 2, update_world.INITIAL))
     coordinator.update("it", timeout_s=5.0)
     coordinator.tick(1001.0)
     assert coordinator.phase is coordinating.Phase.STAGING and not coordinator.take_outcomes()
@@ -228,14 +228,14 @@ def test_where_all_vanish_that_had_heard_the_decision_nobody_says_that_it_had_no
     coordinator = coordinator_of("a")
     coordinator.update("it")
     key = coordinator.take_orders()[0][1].key
-    coordinator.hear(orders.Staged("a", key, orders.Version(2, "d", "", "it")))
+    coordinator.handle_answer(orders.Staged("a", key, orders.Version(2, "d", "", "it")))
     assert coordinator.phase is coordinating.Phase.DECIDING
     successor, replica = Coordinator(2, ["a"]), Participant("a", update_world.INITIAL)
-    replica.take(orders.Stage(1, key, 2, "it"))
+    replica.handle_order(orders.Stage(1, key, 2, "it"))
     replica.stage_done(key, orders.Version(2, "d", "", "it"))
-    replica.take(orders.Decide(1, key))
-    successor.hear(replica.take(orders.Ask(2))[0])
-    successor.hear(replica.take(orders.Decide(2, key))[0])
+    replica.handle_order(orders.Decide(1, key))
+    successor.handle_answer(replica.handle_order(orders.Ask(2))[0])
+    successor.handle_answer(replica.handle_order(orders.Decide(2, key))[0])
     assert successor.take_orders()[-1] == ("a", orders.Commit(2, key))
     coordinator.gone("a")
     outcome, = coordinator.take_outcomes()
@@ -246,13 +246,13 @@ def test_where_all_vanish_that_had_heard_the_decision_nobody_says_that_it_had_no
 
 
 def obeys_old_coordinators(monkeypatch):
-    take = Participant.take
+    handle = Participant.handle_order
 
     def patched(self, order):
         self.generation = min(self.generation, order.generation)
-        return take(self, order)
+        return handle(self, order)
 
-    monkeypatch.setattr(Participant, "take", patched)
+    monkeypatch.setattr(Participant, "handle_order", patched)
 
 
 def commits_without_deciding(monkeypatch):
@@ -307,16 +307,16 @@ def commits_whatever_is_staged(monkeypatch):
 
 
 def recovers_from_the_first_answer(monkeypatch):
-    hear = Coordinator._hear_state
+    handle = Coordinator._handle_state
 
     def patched(self, member, answer):
-        hear(self, member, answer)
+        handle(self, member, answer)
         if self.phase is coordinating.Phase.RECOVERING:
             for name, each in self.members.items():
                 each.state = each.state or orders.State(name, self.generation, None)
             self._num_asked = 0
 
-    monkeypatch.setattr(Coordinator, "_hear_state", patched)
+    monkeypatch.setattr(Coordinator, "_handle_state", patched)
 
 
 def counts_answers_to_another_update(monkeypatch):
@@ -328,14 +328,14 @@ def counts_answers_to_another_update(monkeypatch):
 
 
 def is_ready_with_whatever_was_fetched(monkeypatch):
-    hear = Coordinator._hear_fetched
+    handle = Coordinator._handle_fetched
 
     def patched(self, member, answer):
-        hear(self, member, answer)
+        handle(self, member, answer)
         if not answer.code:
             member.standing = coordinating.Standing.READY
 
-    monkeypatch.setattr(Coordinator, "_hear_fetched", patched)
+    monkeypatch.setattr(Coordinator, "_handle_fetched", patched)
 
 
 def stays_ready_when_set_aside(monkeypatch):

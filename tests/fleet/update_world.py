@@ -129,11 +129,11 @@ class Node:
         elif self.is_alive:
             what()
 
-    def hear(self, order, reply):
-        self.act(lambda: self.obey(order, reply))
+    def deliver(self, order, reply):
+        self.act(lambda: self.handle_order(order, reply))
 
-    def obey(self, order, reply):
-        answer, works = self.participant.take(order)
+    def handle_order(self, order, reply):
+        answer, works = self.participant.handle_order(order)
         if answer is not None:
             reply(answer)
         for work in works:
@@ -375,11 +375,11 @@ class World:
             for delay in self.fates():
                 self.after(delay, lambda: self.answer(coordinator, answer))
 
-        self.nodes[name].hear(order, reply)
+        self.nodes[name].deliver(order, reply)
 
     def answer(self, coordinator, answer):
         if coordinator not in self.silent:
-            coordinator.hear(answer)
+            coordinator.handle_answer(answer)
             self.carry(coordinator)
 
     # ---- what is promised ----

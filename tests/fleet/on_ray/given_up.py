@@ -206,7 +206,7 @@ async def one_that_dies_again_and_again_before_it_is_ready():
         conductor._handles[name] = Handle()
         conductor._coordinator.add(name)
         if len(failed) == 4:
-            conductor._coordinator.hear(orders.State(name, 1, SERVES))
+            conductor._coordinator.handle_answer(orders.State(name, 1, SERVES))
         return name
 
     conductor._new_replica = new_replica

@@ -20,7 +20,8 @@ NAME = f"own-{os.getpid()}"
 
 
 def command(*arguments):
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    # As from another shell: without what ray.init() has set here, the address and how to prove who asks.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-m", "pitstop.fleet.command", *arguments], env=environment, capture_output=True, text=True, timeout=120
     )

@@ -317,7 +317,7 @@ class Conductor:
             future = self._asked.pop(outcome.uid, None)
             if future is not None and not future.done():
                 future.set_result(outcome)
-            self._status.take(outcome)
+            self._status.record(outcome)
         if coordinator.deposed_by:
             self._yield()
             return
@@ -351,7 +351,7 @@ class Conductor:
             log.error("%s: %s", member, error)
             return
         if answer is not None:
-            self._coordinator.hear(answer)
+            self._coordinator.handle_answer(answer)
             self._go_on()
 
     def _yield(self) -> None:

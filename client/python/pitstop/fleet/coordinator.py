@@ -126,7 +126,7 @@ class Coordinator:
         self._lose(member, "vanished", why)
         self._go_on()
 
-    def hear(self, answer: Answer) -> None:
+    def handle_answer(self, answer: Answer) -> None:
         member = self.members.get(answer.member)
         if member is None or self.deposed_by:
             return
@@ -135,8 +135,8 @@ class Coordinator:
                 self._depose(answer.generation)
             return
         {
-            State: self._hear_state, Staged: self._hear_staged, Decided: self._hear_decided,
-            Committed: self._hear_committed, Dropped: self._hear_dropped, Fetched: self._hear_fetched,
+            State: self._handle_state, Staged: self._handle_staged, Decided: self._handle_decided,
+            Committed: self._handle_committed, Dropped: self._handle_dropped, Fetched: self._handle_fetched,
         }[type(answer)](member, answer)
         self._go_on()
 
@@ -256,7 +256,7 @@ class Coordinator:
         is_current = update is not None and self.phase is phase and update.key == key and name in update.awaited
         return update if is_current else None
 
-    def _hear_state(self, member: Member, answer: State) -> None:
+    def _handle_state(self, member: Member, answer: State) -> None:
         if answer.generation != self.generation or member.standing is not Standing.ASKED:
             return
         self._answered(answer.member, Ask)
@@ -264,7 +264,7 @@ class Coordinator:
         member.version, member.state = answer.version, answer
         self._fall_behind(answer.member)
 
-    def _hear_staged(self, member: Member, answer: Staged) -> None:
+    def _handle_staged(self, member: Member, answer: Staged) -> None:
         update = self._current(answer.member, answer.key, Phase.STAGING)
         if update is None:
             return
@@ -281,7 +281,7 @@ class Coordinator:
         del update.awaited[answer.member]
         update.replicas[answer.member] = {"outcome": "prepared", "message": "", "report": answer.report}
 
-    def _hear_decided(self, member: Member, answer: Decided) -> None:
+    def _handle_decided(self, member: Member, answer: Decided) -> None:
         update = self._current(answer.member, answer.key, Phase.DECIDING)
         if update is None:
             return
@@ -292,7 +292,7 @@ class Coordinator:
         else:
             del update.awaited[answer.member]
 
-    def _hear_committed(self, member: Member, answer: Committed) -> None:
+    def _handle_committed(self, member: Member, answer: Committed) -> None:
         update = self._current(answer.member, answer.key, Phase.COMMITTING)
         if update is None:
             return
@@ -306,13 +306,13 @@ class Coordinator:
         report = answer.report or update.replicas.get(answer.member, {}).get("report")
         update.replicas[answer.member] = {"outcome": "committed", "message": "", "report": report}
 
-    def _hear_dropped(self, member: Member, answer: Dropped) -> None:
+    def _handle_dropped(self, member: Member, answer: Dropped) -> None:
         self._answered(answer.member, Drop, answer.key)
         update = self._current(answer.member, answer.key, Phase.DROPPING)
         if update is not None:
             del update.awaited[answer.member], update.left[answer.member]
 
-    def _hear_fetched(self, member: Member, answer: Fetched) -> None:
+    def _handle_fetched(self, member: Member, answer: Fetched) -> None:
         if member.standing is not Standing.FETCHING:
             return
         self._answered(answer.member, Fetch)

@@ -123,7 +123,7 @@ class Door:
             self.lose(member)
             raise
 
-    async def take(self, key: str, min_epoch: int) -> tuple[str, AsyncClient]:
+    async def place(self, key: str, min_epoch: int) -> tuple[str, AsyncClient]:
         """A replica for a request, counted as its load until leave(). PitstopError "unavailable": none in time."""
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -155,7 +155,7 @@ class Door:
     async def ask(self, call: str, *args: Any, **options: Any) -> dict[str, Any]:
         """A call of the data door that any replica can answer."""
         for attempt in range(MOVES_MAX + 1):
-            member, client = await self.take(call, 0)
+            member, client = await self.place(call, 0)
             try:
                 return await getattr(client, call)(*args, **options)
             except PitstopError as error:
@@ -284,7 +284,7 @@ class CarriedStream(AsyncIterator[Chunk]):
                 options["logprobs"] = {**options["logprobs"], "prompt_start": -1}
         if self._deadline is not None:
             options["timeout"] = max(0.001, self._deadline - time.monotonic())
-        self._member, client = await self._door.take(self._key, self._min_epoch)
+        self._member, client = await self._door.place(self._key, self._min_epoch)
         self._at_seam = kept
         self._stream = client.generate(prompt, **options)
         if self._is_cancelled:

@@ -35,6 +35,7 @@ from ..nccl_trees import is_on_gpus
 from ..nccl_updates import TrainersGroup
 from ..push import manifest_of
 from ..router import Router
+from . import ray_tokens
 from .conductor import LONG_POLL_S, Conductor, conductor_name, worker_environment
 from .door import Call, Door
 from .generate_door import GenerateDoor
@@ -72,7 +73,7 @@ def _found_cluster() -> str:
 def _has(cluster: str, fleet: str) -> bool:
     """A fleet of that name was started on it."""
     try:
-        return GcsClient(address=cluster).internal_kv_exists(conductor_name(fleet).encode(), KV, FIND_S)
+        return ray_tokens.ask(cluster, lambda client: client.internal_kv_exists(conductor_name(fleet).encode(), KV, FIND_S))
     except RayError:  # it ends, or is not for this user
         return False
 
@@ -82,10 +83,6 @@ def _cluster_of(fleet: str) -> str:
     PitstopError: there is none, or there are several."""
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"]
-    with contextlib.suppress(ImportError):  # a Ray without tokens
-        from ray._private.authentication import authentication_token_setup as tokens
-
-        tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as ray.init() does, but before it
     services.find_gcs_addresses.cache_clear()  # it remembers what was there when it was first asked
     clusters = sorted(services.find_gcs_addresses())
     found = [each for each in clusters if _has(each, fleet)]
@@ -102,6 +99,8 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
+        if ":" in address and "://" not in address:  # no name of Ray's own
+            ray_tokens.take_mode_of(address)
         if address.startswith(("127.", "localhost")) or (address == "auto" and _found_cluster().startswith("127.")):
             keep_on_loopback()
         ray.init(address=address, namespace=NAMESPACE, **options)

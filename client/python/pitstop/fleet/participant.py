@@ -46,7 +46,7 @@ class Participant:
         self._is_fetch_committing = False
         self._floor: Key = NO_KEY  # updates up to this one are over
 
-    def take(self, order: Order) -> tuple[Optional[Answer], list[Work]]:
+    def handle_order(self, order: Order) -> tuple[Optional[Answer], list[Work]]:
         """What to answer at once, and what to do, in this order."""
         if order.generation < self.generation:
             return Refused(self.member, self.generation), []

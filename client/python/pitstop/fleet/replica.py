@@ -139,7 +139,7 @@ class Replica:
 
     async def order(self, order: Order) -> Optional[Answer]:
         """Of one that is carried out already by another call: None, as that call answers it."""
-        answer, works = self._participant.take(order)
+        answer, works = self._participant.handle_order(order)
         if isinstance(order, Drop) and self._relay is not None and self._relay.key <= order.key:
             self._relay = None
         if isinstance(answer, Decided) and not answer.code and self._hold_s:

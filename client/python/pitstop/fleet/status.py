@@ -31,7 +31,7 @@ class FleetStatus:
         self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last's
         self.said: dict[str, Any] = {"fleet": fleet, "replicas": {}}
 
-    def take(self, outcome: Outcome) -> None:
+    def record(self, outcome: Outcome) -> None:
         self.counts["updates_total" if outcome.ok else "updates_failed_total"] += 1
         reports = [each.get("report") or {} for each in outcome.replicas.values()]
         times = [report["committed_at"] for report in reports if report.get("committed_at")]
