@@ -9,4 +9,9 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Duration = Clock::duration;
 
+// As messages, metrics and logs have it, with its fraction.
+[[nodiscard]] inline double seconds(Duration duration) {
+    return std::chrono::duration<double>(duration).count();
+}
+
 }  // namespace pitstop

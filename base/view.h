@@ -35,21 +35,4 @@ template <class T>
     return {view.data + begin * view.stride, num, view.cols, view.stride};
 }
 
-template <class T>
-struct View3 {
-    T* data = nullptr;
-    std::int64_t dim0 = 0;
-    std::int64_t dim1 = 0;
-    std::int64_t dim2 = 0;
-    std::int64_t stride0 = 0;  // elements between entries of dim0
-    std::int64_t stride1 = 0;  // elements between entries of dim1
-
-    operator View3<const T>() const { return {data, dim0, dim1, dim2, stride0, stride1}; }
-};
-
-template <class T>
-[[nodiscard]] View3<T> view3(T* data, std::int64_t dim0, std::int64_t dim1, std::int64_t dim2) {
-    return {data, dim0, dim1, dim2, dim1 * dim2, dim2};
-}
-
 }  // namespace pitstop

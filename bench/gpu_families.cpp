@@ -224,14 +224,18 @@ void run_logits(GpuMeter& gpu) {
         std::vector<SampleRow> rows(R, row);
         for (std::size_t r = 0; r < rows.size(); ++r) rows[r].seed = r;
         const DeviceBuffer rows_there = gpu.array(rows);
+        const DeviceBuffer arrivals =
+            gpu.array(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
         gpu.measure(
             {.family = "sampling", .what = what, .bytes = bytes, .target = target},
             [&](int i) {
                 cuda_ops()->sample(
                     {.logits = view(i),
                      .rows = static_cast<const SampleRow*>(rows_there.data()),
+                     .may_truncate = is_truncating(row, V),
                      .choices = static_cast<Choice*>(choices.data()),
                      .workspace = gpu.workspace(),
+                     .arrivals = static_cast<std::uint32_t*>(arrivals.data()),
                      .stream = gpu.stream()}
                 );
             }

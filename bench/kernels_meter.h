@@ -106,7 +106,7 @@ class Bench {
         while (samples.size() < 5 || Clock::now() - begin < budget) {
             const TimePoint before = Clock::now();
             m.run();
-            samples.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+            samples.push_back(seconds(Clock::now() - before));
         }
         std::sort(samples.begin(), samples.end());
         const double seconds = samples[samples.size() / 2];

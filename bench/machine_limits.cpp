@@ -33,7 +33,7 @@ double best_seconds(F&& run) {
     for (int i = 0; i < kRepeats; ++i) {
         const TimePoint begin = Clock::now();
         run();
-        best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+        best = std::min(best, seconds(Clock::now() - begin));
     }
     return best;
 }

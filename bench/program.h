@@ -24,8 +24,6 @@ struct Program {
 // Returns the exit code: the run's, 1 where it ended with an error, 2 for flags that are wrong.
 [[nodiscard]] int run_program(const Program& program, int argc, char** argv);
 
-[[nodiscard]] inline double seconds_since(TimePoint begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-}
+[[nodiscard]] inline double seconds_since(TimePoint begin) { return seconds(Clock::now() - begin); }
 
 }  // namespace pitstop::bench

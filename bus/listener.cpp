@@ -44,7 +44,7 @@ class Listener::Gate {
         ++counts_.accepted_total;
         return true;
     }
-    void note_word(int fd) {
+    void mark_spoken(int fd) {
         const MutexLock lock(mutex_);
         // The latest of that number is meant; those before it have ended.
         const auto place =
@@ -264,7 +264,7 @@ Listener::~Listener() {
 int Listener::fd() const { return gate_->fd(); }
 int Listener::connections_max() const { return gate_->connections_max(); }
 ListenerCounts Listener::counts() const { return gate_->counts(); }
-void Listener::note_word(int connection) { gate_->note_word(connection); }
+void Listener::mark_spoken(int connection) { gate_->mark_spoken(connection); }
 
 }  // namespace pitstop::bus
 

@@ -26,7 +26,7 @@ struct ListenerCounts {
     std::int64_t open = 0;            // connections now, greeted or not
     std::int64_t accepted_total = 0;  // those that were taken
     std::int64_t refused_total = 0;   // those that were one too many
-    std::int64_t silent_total = 0;    // those that ended before note_word()
+    std::int64_t silent_total = 0;    // those that ended before mark_spoken()
 };
 
 class Listener {
@@ -50,7 +50,7 @@ class Listener {
 
     // Notes that the connection of that descriptor came through its handshake: a message of it is
     // here.
-    void note_word(int connection);
+    void mark_spoken(int connection);
 
     class Gate;  // what accept4() asks
 

@@ -28,10 +28,10 @@ enum class SocketKind {
 
 // Holds what arrived: a message, or something that was refused and whom to tell.
 struct Received {
-    std::string peer{};              // kRouter: the sender's identity; else empty
-    std::string key{};               // kRouter: the client's public key; empty: it is local
-    int connection = -1;             // kRouter: the descriptor it came on, for Listener::note_word
-    messages::Frames frames{};       // empty if refused
+    std::string peer{};         // kRouter: the sender's identity; else empty
+    std::string key{};          // kRouter: the client's public key; empty: it is local
+    int connection = -1;        // kRouter: the descriptor it came on, for Listener::mark_spoken
+    messages::Frames frames{};  // empty if refused
     std::optional<Error> refused{};  // the envelope is not a message, or is over a limit
 };
 

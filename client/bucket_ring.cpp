@@ -4,7 +4,7 @@
 
 namespace pitstop {
 
-std::optional<std::int64_t> BucketRing::take(std::int64_t bytes) {
+std::optional<std::int64_t> BucketRing::reserve(std::int64_t bytes) {
     CHECK(bytes > 0 && bytes <= bytes_);
     std::int64_t begin = 0;
     if (!taken_.empty()) {

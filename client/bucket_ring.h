@@ -18,7 +18,7 @@ class BucketRing {
     // Takes a place for `bytes` and returns its offset; nothing as long as older ones are in the
     // way. In an empty ring it is the front, which the cache may hold still. REQUIRES: 0 < bytes <=
     // the ring's.
-    [[nodiscard]] std::optional<std::int64_t> take(std::int64_t bytes);
+    [[nodiscard]] std::optional<std::int64_t> reserve(std::int64_t bytes);
     // The oldest is over. REQUIRES: num_taken() > 0.
     void release_oldest();
     [[nodiscard]] std::size_t num_taken() const { return taken_.size(); }

@@ -48,7 +48,7 @@ struct PushSockets::State {
     }
 
     // The worker's answer, if it is there.
-    static std::optional<messages::Frames> try_take(Worker& worker) {
+    static std::optional<messages::Frames> try_receive(Worker& worker) {
         std::vector<std::string> parts;
         zmq::message_t part;
         if (!worker.socket.recv(part, zmq::recv_flags::dontwait)) return std::nullopt;
@@ -111,7 +111,7 @@ void PushSockets::flush() {
 }
 
 // Returns the answers by worker.
-Result<std::vector<messages::Frames>> PushSockets::take_all(
+Result<std::vector<messages::Frames>> PushSockets::receive_all(
     Duration patience, const IsOver& is_over
 ) {
     std::vector<messages::Frames> answers(size());
@@ -128,7 +128,7 @@ Result<std::vector<messages::Frames>> PushSockets::take_all(
             State::Worker& worker = state_->workers[i];
             State::try_send(worker);
             if (!is_awaited[i]) continue;
-            if (auto answer = State::try_take(worker)) {
+            if (auto answer = State::try_receive(worker)) {
                 answers[i] = *std::move(answer);
                 --worker.num_owed;
                 is_awaited[i] = false;
@@ -150,10 +150,10 @@ Result<std::vector<messages::Frames>> PushSockets::take_all(
     }
 }
 
-Result<std::vector<messages::PushLayout>> PushSockets::take_layouts(
+Result<std::vector<messages::PushLayout>> PushSockets::receive_layouts(
     Duration patience, const IsOver& is_over
 ) {
-    ASSIGN_OR_RETURN(const std::vector<messages::Frames> answers, take_all(patience, is_over));
+    ASSIGN_OR_RETURN(const std::vector<messages::Frames> answers, receive_all(patience, is_over));
     std::vector<messages::PushLayout> layouts;
     for (std::size_t i = 0; i < answers.size(); ++i) {
         const std::string& device = state_->workers[i].device;
@@ -174,8 +174,8 @@ Result<std::vector<messages::PushLayout>> PushSockets::take_layouts(
     return layouts;
 }
 
-Result<> PushSockets::take_done(Duration patience, const IsOver& is_over) {
-    ASSIGN_OR_RETURN(const std::vector<messages::Frames> answers, take_all(patience, is_over));
+Result<> PushSockets::receive_done(Duration patience, const IsOver& is_over) {
+    ASSIGN_OR_RETURN(const std::vector<messages::Frames> answers, receive_all(patience, is_over));
     for (std::size_t i = 0; i < answers.size(); ++i) {
         const std::string& device = state_->workers[i].device;
         if (answers[i].type != messages::PushDone::kType)

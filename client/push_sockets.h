@@ -40,15 +40,15 @@ class PushSockets {
     // error that names the worker; kDeadlineExceeded; what `is_over` says (asked now and then): the
     // tree has ended the update.
     using IsOver = std::function<std::optional<Error>()>;
-    Result<std::vector<messages::PushLayout>> take_layouts(
+    Result<std::vector<messages::PushLayout>> receive_layouts(
         Duration patience, const IsOver& is_over
     );
-    Result<> take_done(Duration patience, const IsOver& is_over);
+    Result<> receive_done(Duration patience, const IsOver& is_over);
 
   private:
     struct State;
     explicit PushSockets(std::unique_ptr<State> state);
-    Result<std::vector<messages::Frames>> take_all(Duration patience, const IsOver& is_over);
+    Result<std::vector<messages::Frames>> receive_all(Duration patience, const IsOver& is_over);
     std::unique_ptr<State> state_;
 };
 

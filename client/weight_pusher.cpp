@@ -28,8 +28,6 @@ constexpr std::int64_t kElementBytes = 2;  // of a resident weight
 constexpr std::int64_t kAlignBytes = 64;   // of a tensor in a bucket
 constexpr std::int64_t kBucketsMax = 4;    // under way: filled, not yet read
 
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 // One thread fills as fast as one copies memory, and the workers' threads want cores, too.
 int num_threads(const PushOptions& options) {
     if (options.num_threads > 0) return options.num_threads;
@@ -157,21 +155,21 @@ class Push {
         }
         sockets_->send_all(encode(open));
         if (options_.adopt) {
-            RETURN_IF_ERROR(take_layouts());
+            RETURN_IF_ERROR(receive_layouts());
             RETURN_IF_ERROR(push_shards());
         } else {
             RETURN_IF_ERROR(push_buckets(*buffer));
         }
         sockets_->send_all(encode(messages::PushEnd{}));
-        RETURN_IF_ERROR(take_done());
+        RETURN_IF_ERROR(receive_done());
         report_.push_s = seconds(Clock::now() - begun);
         return Ok{};
     }
 
     // The first buckets are filled while the workers are still to come.
-    Result<> take_layouts() {
+    Result<> receive_layouts() {
         const TimePoint begun = Clock::now();
-        ASSIGN_OR_RETURN(layouts_, sockets_->take_layouts(options_.stall, [this] {
+        ASSIGN_OR_RETURN(layouts_, sockets_->receive_layouts(options_.stall, [this] {
             return is_over();
         }));
         report_.wait_s += seconds(Clock::now() - begun);
@@ -180,10 +178,10 @@ class Push {
         return Ok{};
     }
 
-    Result<> take_done() {
-        if (layouts_.empty()) RETURN_IF_ERROR(take_layouts());
+    Result<> receive_done() {
+        if (layouts_.empty()) RETURN_IF_ERROR(receive_layouts());
         const TimePoint begun = Clock::now();
-        Result<> done = sockets_->take_done(options_.stall, [this] { return is_over(); });
+        Result<> done = sockets_->receive_done(options_.stall, [this] { return is_over(); });
         report_.wait_s += seconds(Clock::now() - begun);
         return done;
     }
@@ -234,7 +232,7 @@ class Push {
             ++report_.num_buckets;
             begin = end;
         }
-        for (; ring.num_taken() > 0; ring.release_oldest()) RETURN_IF_ERROR(take_done());
+        for (; ring.num_taken() > 0; ring.release_oldest()) RETURN_IF_ERROR(receive_done());
         return Ok{};
     }
 
@@ -255,9 +253,9 @@ class Push {
         for (std::size_t i = begin; i < end; ++i) bytes += aligned(tensors_[i].bytes());
         while (true) {
             if (ring.num_taken() < kBucketsMax) {
-                if (const auto base = ring.take(std::max(bytes, kAlignBytes))) return *base;
+                if (const auto base = ring.reserve(std::max(bytes, kAlignBytes))) return *base;
             }
-            RETURN_IF_ERROR(take_done());
+            RETURN_IF_ERROR(receive_done());
             ring.release_oldest();
         }
     }
@@ -305,7 +303,7 @@ class Push {
         for (std::size_t i = 0; i < layouts.size(); ++i)
             sockets_->send(i, encode(messages::PushShard{shards[shard_of[i]].describe()}));
         report_.num_buckets = 1;
-        return take_done();
+        return receive_done();
     }
 
     Result<> fill_shards(

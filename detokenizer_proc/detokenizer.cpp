@@ -46,7 +46,7 @@ messages::TextBatch Detokenizer::turn(messages::TokenBatch batch) {
             if (!is_last) out.stopped.push_back(key);
             continue;
         }
-        RequestText::Taken taken = place->second.take(std::move(chunk));
+        RequestText::Step taken = place->second.append(std::move(chunk));
         if (taken.chunk) out.chunks.push_back(*std::move(taken.chunk));
         if (taken.stopped) out.stopped.push_back(key);
         if (is_last) requests_.erase(place);

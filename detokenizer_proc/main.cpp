@@ -35,7 +35,7 @@ void send_held(Ports& ports) {
     if (ports.held && ports.tokenizer.send(*ports.held) == bus::Sent::kSent) ports.held.reset();
 }
 
-void take(const bus::Received& received, Detokenizer& detokenizer, Ports& ports) {
+void handle(const bus::Received& received, Detokenizer& detokenizer, Ports& ports) {
     if (received.refused) {
         spdlog::warn("refused a message: {}", received.refused->message);
         return;
@@ -73,7 +73,7 @@ void run(Detokenizer& detokenizer, Ports& ports, Supervision& supervision) {
         for (int n = 0; n < bus::kMessagesPerTurnMax && !ports.held; ++n) {
             const std::optional<bus::Received> received = ports.inbox.receive();
             if (!received) break;
-            take(*received, detokenizer, ports);
+            handle(*received, detokenizer, ports);
         }
         if (ports.held) {
             quiet.wait(Clock::now() + kHeldWait);

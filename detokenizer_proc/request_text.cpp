@@ -36,8 +36,8 @@ RequestText::RequestText(
       ),
       matcher_(std::move(matcher)) {}
 
-RequestText::Taken RequestText::take(messages::OutputChunk chunk) {
-    Taken taken;
+RequestText::Step RequestText::append(messages::OutputChunk chunk) {
+    Step taken;
     if (has_ended_) return taken;
     const bool scheduler_ended = chunk.finish.has_value();
     // Between the first chunk and the last they are told to this process alone, for a stop text.

@@ -26,12 +26,12 @@ class RequestText {
         std::shared_ptr<const text::Tokenizer> tokenizer, messages::TextOptions options
     );
 
-    struct Taken {
+    struct Step {
         std::optional<messages::OutputChunk> chunk{};  // to be sent on; none while it is held back
         bool stopped = false;  // it ended here, and the scheduler does not know
     };
-    // Takes the next chunk. After one with `finish` went out, later ones are dropped.
-    [[nodiscard]] Taken take(messages::OutputChunk chunk);
+    // Appends the next chunk. After one with `finish` went out, later ones are dropped.
+    [[nodiscard]] Step append(messages::OutputChunk chunk);
 
   private:
     RequestText(

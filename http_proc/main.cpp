@@ -3,6 +3,7 @@
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
+#include "base/time.h"
 #include "http_proc/routes.h"
 #include "http_proc/server/server.h"
 
@@ -44,9 +45,6 @@ struct Flags {
 };
 
 void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
-    const auto seconds = [](std::chrono::milliseconds time) {
-        return std::chrono::duration<double>(time).count();
-    };
     values.header_bytes_max = static_cast<std::int64_t>(options.limits.header_bytes_max);
     values.body_bytes_max = static_cast<std::int64_t>(options.limits.body_bytes_max);
     values.held_bytes_max = static_cast<std::int64_t>(options.limits.held_bytes_max);

@@ -1,5 +1,6 @@
 #include "kernels/digest.h"
 
+#include "base/isa.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/thread_pool.h"
 

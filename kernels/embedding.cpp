@@ -14,7 +14,8 @@ void check(const EmbeddingArgs& args) {
 void embedding_ref(const EmbeddingArgs& args) {
     check(args);
     for (std::int64_t t = 0; t < args.y.rows; ++t) {
-        const std::int64_t table_row = std::int64_t{raw(args.ids[t])} - args.vocab_begin;
+        const TokenId id = id_of(args.ids[t], args.sampled);
+        const std::int64_t table_row = std::int64_t{raw(id)} - args.vocab_begin;
         const bool is_here = table_row >= 0 && table_row < args.table.rows;
         for (std::int64_t i = 0; i < args.y.cols; ++i) {
             row(args.y, t)[static_cast<std::size_t>(i)] =

@@ -1,4 +1,5 @@
 #include "kernels/device/launch.cuh"
+#include "kernels/device/linear_params.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/shared_memory.cuh"
@@ -7,7 +8,7 @@
 
 // Four ways to multiply, all with the weights as they lie in the checkpoint:
 //
-//   gemv      M <= 4: CUDA cores, one read of the weights
+//   gemv      M <= 4: CUDA cores, one read of the weights (linear_gemv.cu)
 //   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend on x[m],
 //             w[n] and K alone, whatever the tile. Small M; every M where determinism is asked for
 //   cuBLASLt  M > kTilesMaxM (linear_cublas.cpp)
@@ -16,136 +17,7 @@ namespace pitstop::kernels {
 namespace {
 
 // Above kTilesMaxM cuBLASLt takes over: its kernels for such M should be as good. Not measured.
-constexpr std::int64_t kGemvMaxM = 4;
 constexpr std::int64_t kTilesMaxM = 16;
-
-struct Part {
-    const bf16* w = nullptr;  // [N, K]
-    std::int64_t w_stride = 0;
-    const bf16* bias = nullptr;  // [N] or null
-    void* y = nullptr;           // [M, N]
-    std::int64_t y_stride = 0;
-    std::int32_t N = 0;
-    std::int32_t tile_end = 0;  // tiles of N of this part and all before it
-    DType y_dtype = DType::kF32;
-};
-
-struct Params {
-    const void* x = nullptr;  // [M, K]
-    std::int64_t x_stride = 0;
-    std::int64_t M = 0;
-    std::int32_t K = 0;
-    std::int32_t num_parts = 0;
-    LinearMode mode = LinearMode::kWrite;
-    DType x_dtype = DType::kBF16;
-    Part parts[LinearArgs::kPartsMax];
-};
-
-// Says which part a tile of N belongs to, and the tile's number in it.
-struct Place {
-    int part;
-    int tile;
-};
-__device__ Place place_of(const Params& params, int tile) {
-    int part = 0;
-    while (part + 1 < params.num_parts && params.parts[part].tile_end <= tile) ++part;
-    return {part, part == 0 ? tile : tile - params.parts[part - 1].tile_end};
-}
-
-__device__ void finish(const Part& part, LinearMode mode, std::int64_t m, int n, float sum) {
-    if (part.bias != nullptr) sum += to_float(part.bias[n]);
-    const std::int64_t index = m * part.y_stride + n;
-    if (part.y_dtype == DType::kBF16) {
-        static_cast<bf16*>(part.y)[index] = to_bf16(sum);
-    } else {
-        float* const y = static_cast<float*>(part.y) + index;
-        *y = mode == LinearMode::kAdd ? sum + *y : sum;
-    }
-}
-
-// ---- gemv ----
-
-constexpr int kGemvThreads = 256;
-constexpr int kGemvWarps = kGemvThreads / kWarp;
-constexpr int kGemvRows = 2;  // weight rows of a warp, which share its reads of x
-// Says how many 16-byte loads per row and lane come before the first use: as the registers allow
-// beside kM sums.
-template <int kM>
-constexpr int kGemvUnroll = kM == 1 ? 4 : 2;
-constexpr int kGemvTile = kGemvWarps * kGemvRows;
-
-// grid [tiles of kGemvTile weight rows], block [kGemvThreads]; a warp owns two rows of w, its lanes
-// every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of w, read once past L1; x comes from
-// L1. qwen3-8b at 4.3 TB/s: QKV 50 MB 11.7 us, gate-up 201 MB 46.8 us, head 1.24 GB 289 us. 8 loads
-// of 16 bytes in flight per lane (4 at M > 1): 4 KiB per warp, 96 KiB per SM at 24 warps, three
-// times what is needed (26 KiB). About 26 instructions per 16 bytes of w at M = 1, a quarter of the
-// SM's issue slots at that rate; M = 4 stays below it. An output's sum: the lane's chunks
-// ascending, then the butterfly.
-template <int kM>  // M <= kM; the loads of x past M repeat the last row
-__global__ void __launch_bounds__(kGemvThreads) gemv_kernel(const __grid_constant__ Params params) {
-    const Place place = place_of(params, static_cast<int>(blockIdx.x));
-    const Part& part = params.parts[place.part];
-    const int n0 = place.tile * kGemvTile + warp_index() * kGemvRows;
-    if (n0 >= part.N) return;  // whole warps
-    const int num_chunks = params.K / kChunkElements;
-    const bf16* const x = static_cast<const bf16*>(params.x);
-    const bf16* w[kGemvRows];
-#pragma unroll
-    for (int r = 0; r < kGemvRows; ++r) w[r] = part.w + min(n0 + r, part.N - 1) * part.w_stride;
-    float sums[kGemvRows][kM] = {};
-    // Adds kNum of the lane's chunks, ascending.
-    const auto add_chunks = [&]<int kNum>(int first) {
-        uint4 packs[kNum][kGemvRows];
-#pragma unroll
-        for (int u = 0; u < kNum; ++u) {
-#pragma unroll
-            for (int r = 0; r < kGemvRows; ++r)
-                packs[u][r] = load16_streaming(w[r] + (first + u * kWarp) * kChunkElements);
-        }
-        // No load may sink below it: the compiler would save registers by waiting for each in turn.
-        if constexpr (kNum > 1) __syncwarp();
-#pragma unroll
-        for (int u = 0; u < kNum; ++u) {
-            float weights[kGemvRows][kChunkElements];
-#pragma unroll
-            for (int r = 0; r < kGemvRows; ++r) {
-                const uint4 pack = packs[u][r];
-                unpack_bf16x2(pack.x, weights[r][0], weights[r][1]);
-                unpack_bf16x2(pack.y, weights[r][2], weights[r][3]);
-                unpack_bf16x2(pack.z, weights[r][4], weights[r][5]);
-                unpack_bf16x2(pack.w, weights[r][6], weights[r][7]);
-            }
-#pragma unroll
-            for (int m = 0; m < kM; ++m) {
-                const std::int64_t row = min(std::int64_t{m}, params.M - 1);
-                float numbers[kChunkElements];
-                load_floats(
-                    x + row * params.x_stride + (first + u * kWarp) * kChunkElements, numbers
-                );
-#pragma unroll
-                for (int r = 0; r < kGemvRows; ++r) {
-#pragma unroll
-                    for (int k = 0; k < kChunkElements; ++k)
-                        sums[r][m] = fmaf(numbers[k], weights[r][k], sums[r][m]);
-                }
-            }
-        }
-    };
-    int first = 0;  // of the warp's chunks
-    for (; first + kGemvUnroll<kM> * kWarp <= num_chunks; first += kGemvUnroll<kM> * kWarp)
-        add_chunks.template operator()<kGemvUnroll<kM>>(first + lane_index());
-    for (int chunk = first + lane_index(); chunk < num_chunks; chunk += kWarp)
-        add_chunks.template operator()<1>(chunk);
-#pragma unroll
-    for (int r = 0; r < kGemvRows; ++r) {
-#pragma unroll
-        for (int m = 0; m < kM; ++m) {
-            const float sum = warp_sum(sums[r][m]);
-            if (lane_index() == 0 && n0 + r < part.N && m < params.M)
-                finish(part, params.mode, m, n0 + r, sum);
-        }
-    }
-}
 
 // ---- tiles ----
 
@@ -182,7 +54,12 @@ using LargeTile = TileShape<128, 128, 2, 4, 3, 2>;
 // a product of zeros leaves a sum as it was.
 template <class Shape>
 __device__ void load_stage(
-    std::byte* stage, const Params& params, const Part& part, std::int64_t m0, int n0, int k
+    std::byte* stage,
+    const LinearParams& params,
+    const LinearShare& part,
+    std::int64_t m0,
+    int n0,
+    int k
 ) {
     constexpr int kRows = Shape::kTileM + Shape::kTileN;
     static_assert(kRows * kTileChunks % Shape::kThreads == 0);
@@ -239,10 +116,10 @@ __device__ void multiply_stage(
 // or tensor cores by M, see the shapes. 2 M N K flops; 2 (M + N) K bytes if every tile met L2.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
-    tile_kernel(const __grid_constant__ Params params) {
+    tile_kernel(const __grid_constant__ LinearParams params) {
     std::byte* const shared = dynamic_shared_memory();
-    const Place place = place_of(params, static_cast<int>(blockIdx.y));
-    const Part& part = params.parts[place.part];
+    const LinearPlace place = place_of(params, static_cast<int>(blockIdx.y));
+    const LinearShare& part = params.parts[place.part];
     const std::int64_t m0 = std::int64_t{blockIdx.x} * Shape::kTileM;
     const int n0 = place.tile * Shape::kTileN;
     const int warp_m = warp_index() / Shape::kWarpsN;
@@ -287,7 +164,7 @@ constexpr int kGeneralTile = 64;
 constexpr int kGeneralK = 16;
 constexpr int kGeneralThreads = 256;  // 16 x 16, each 4 x 4 outputs
 
-__device__ float load_x(const Params& params, std::int64_t index) {
+__device__ float load_x(const LinearParams& params, std::int64_t index) {
     return params.x_dtype == DType::kF32 ? static_cast<const float*>(params.x)[index]
                                          : to_float(static_cast<const bf16*>(params.x)[index]);
 }
@@ -296,11 +173,11 @@ __device__ float load_x(const Params& params, std::int64_t index) {
 // outputs, 16 apart. Bound by FMA: 2 M N K flops at 60 TFLOP/s of fp32 at best. k ascends in one
 // chain per output. For fp32 activations (the truth mode), where speed is not the point.
 __global__ void __launch_bounds__(kGeneralThreads)
-    general_kernel(const __grid_constant__ Params params) {
+    general_kernel(const __grid_constant__ LinearParams params) {
     __shared__ float x_tile[kGeneralK][kGeneralTile + 1];  // + 1: a column's stores meet all banks
     __shared__ float w_tile[kGeneralK][kGeneralTile + 1];
-    const Place place = place_of(params, static_cast<int>(blockIdx.y));
-    const Part& part = params.parts[place.part];
+    const LinearPlace place = place_of(params, static_cast<int>(blockIdx.y));
+    const LinearShare& part = params.parts[place.part];
     const std::int64_t m0 = std::int64_t{blockIdx.x} * kGeneralTile;
     const int n0 = place.tile * kGeneralTile;
     const int thread = static_cast<int>(threadIdx.x);
@@ -360,41 +237,9 @@ __global__ void __launch_bounds__(kBiasThreads) add_bias_kernel(
 
 // ---- the choice ----
 
-// Params for tiles of `tile_n` weight rows, and how many there are.
-struct Cut {
-    Params params{};
-    std::int32_t num_tiles = 0;
-};
-Cut cut(const LinearArgs& args, int tile_n) {
-    Cut made{
-        .params = {
-            .x = args.x.data,
-            .x_stride = args.x.stride,
-            .M = args.x.rows,
-            .K = narrow<std::int32_t>(args.x.cols),
-            .num_parts = narrow<std::int32_t>(args.parts.size()),
-            .mode = args.mode,
-            .x_dtype = args.x.dtype,
-            .parts = {}}};
-    for (std::size_t i = 0; i < args.parts.size(); ++i) {
-        const LinearPart& part = args.parts[i];
-        made.num_tiles += narrow<std::int32_t>(ceil_div(part.w.rows, tile_n));
-        made.params.parts[i] = {
-            .w = part.w.data,
-            .w_stride = part.w.stride,
-            .bias = part.bias,
-            .y = part.y.data,
-            .y_stride = part.y.stride,
-            .N = narrow<std::int32_t>(part.w.rows),
-            .tile_end = made.num_tiles,
-            .y_dtype = part.y.dtype};
-    }
-    return made;
-}
-
 template <class Shape>
 void run_tiles(const LinearArgs& args) {
-    const Cut made = cut(args, Shape::kTileN);
+    const LinearCut made = cut(args, Shape::kTileN);
     launch<tile_kernel<Shape>>(
         {.grid = dim3(
              narrow<unsigned>(ceil_div(args.x.rows, Shape::kTileM)),
@@ -408,23 +253,12 @@ void run_tiles(const LinearArgs& args) {
 }
 
 void run_general(const LinearArgs& args) {
-    const Cut made = cut(args, kGeneralTile);
+    const LinearCut made = cut(args, kGeneralTile);
     launch<general_kernel>(
         {.grid = dim3(
              narrow<unsigned>(ceil_div(args.x.rows, kGeneralTile)), narrow<unsigned>(made.num_tiles)
          ),
          .block = dim3(kGeneralThreads),
-         .stream = args.stream},
-        made.params
-    );
-}
-
-template <int kM>
-void run_gemv(const LinearArgs& args) {
-    const Cut made = cut(args, kGemvTile);
-    launch<gemv_kernel<kM>>(
-        {.grid = dim3(narrow<unsigned>(made.num_tiles)),
-         .block = dim3(kGemvThreads),
          .stream = args.stream},
         made.params
     );
@@ -461,15 +295,21 @@ void linear_cuda(const LinearArgs& args) {
     if (M == 0) return;
     if (!fits_chunks(args)) {
         run_general(args);
-    } else if (M == 1) {
-        run_gemv<1>(args);
     } else if (M <= kGemvMaxM) {
-        run_gemv<kGemvMaxM>(args);
+        linear_gemv_cuda(args);
     } else if (M <= kTilesMaxM) {
         run_tiles<SmallTile>(args);
     } else {
         linear_cublas(args);
     }
+}
+
+bool linear_silu_mul_cuda(const LinearArgs& args, const ActView& gated) {
+    check(args);
+    CHECK(args.parts.size() == 2 && gated.rows == args.x.rows);
+    if (args.x.rows > kGemvMaxM || !fits_chunks(args)) return false;
+    if (args.x.rows > 0) linear_gemv_silu_mul_cuda(args, gated);
+    return true;
 }
 
 int tune_linear_cuda(std::span<const LinearArgs> rotation) {

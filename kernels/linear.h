@@ -45,6 +45,12 @@ void check(const LinearArgs& args);
 void linear_ref(const LinearArgs& args);
 void linear_cuda(const LinearArgs& args);
 
+// Computes silu_mul of two products, gate and up, into `gated` [M, N], in one pass with them where
+// it can: false, and nothing was done, where it cannot. The bits of linear_cuda() and
+// silu_mul_cuda(); what the parts' y hold afterwards is undefined. REQUIRES: two parts of one shape
+// and one type.
+[[nodiscard]] bool linear_silu_mul_cuda(const LinearArgs& args, const ActView& gated);
+
 // Multiplies on CUDA where the bits of a row must not depend on the batch: one instruction shape, k
 // ascending, one sum per output, for every M (P6). linear_cuda() promises this for its fp32 x
 // alone.

@@ -1,4 +1,4 @@
-// Declares the parts of the CUDA linear; for linear.cu and linear_cublas.cpp alone.
+// Declares the parts of the CUDA linear; for linear.cu, linear_gemv.cu and linear_cublas.cpp alone.
 #pragma once
 
 #include "kernels/linear.h"
@@ -6,6 +6,12 @@
 #include <span>
 
 namespace pitstop::kernels {
+
+inline constexpr std::int64_t kGemvMaxM = 4;
+// Multiplies M <= kGemvMaxM rows. REQUIRES: as linear_cublas().
+void linear_gemv_cuda(const LinearArgs& args);
+// The same for two parts, and silu_mul of what they give.
+void linear_gemv_silu_mul_cuda(const LinearArgs& args, const ActView& gated);
 
 // Multiplies by cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte aligned row by
 // row.

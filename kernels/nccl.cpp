@@ -26,6 +26,7 @@ bool resolve_all(void* library, NcclFunctions& found) {
     return resolve(library, "ncclGetVersion", found.get_version) &&
            resolve(library, "ncclGetErrorString", found.get_error_string) &&
            resolve(library, "ncclGetLastError", found.get_last_error) &&
+           resolve(library, "ncclGetUniqueId", found.get_unique_id) &&
            resolve(library, "ncclCommInitRankConfig", found.comm_init_rank_config) &&
            resolve(library, "ncclCommFinalize", found.comm_finalize) &&
            resolve(library, "ncclCommDestroy", found.comm_destroy) &&
@@ -136,6 +137,16 @@ std::int64_t bytes_of(NcclType type) {
     CHECK(false);
 }
 
+Result<std::string> make_nccl_id() {
+    if (compute_capability() == 0) return make_error(ErrorCode::kUnsupported, "no GPU is open");
+    if (!loaded()) return loaded().error();
+    enter_cuda_device();
+    NcclUniqueId id{};
+    const NcclResult result = nccl().get_unique_id(&id);
+    if (result != NcclResult::kSuccess) return refusal(result, "ncclGetUniqueId", nullptr);
+    return std::string(id.internal, sizeof id.internal);
+}
+
 Result<NcclCommunicator> NcclCommunicator::begin(const Args& args) {
     CHECK(args.id.size() == kNcclIdBytes);
     if (compute_capability() == 0) return make_error(ErrorCode::kUnsupported, "no GPU is open");
@@ -146,7 +157,7 @@ Result<NcclCommunicator> NcclCommunicator::begin(const Args& args) {
     std::memcpy(id.internal, args.id.data(), kNcclIdBytes);
     NcclConfig config;
     config.blocking = 0;
-    config.max_ctas = args.max_ctas;
+    if (args.max_ctas > 0) config.max_ctas = args.max_ctas;
     NcclComm comm = nullptr;
     const NcclResult result =
         nccl().comm_init_rank_config(&comm, args.num_ranks, id, args.rank, &config);

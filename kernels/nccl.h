@@ -33,6 +33,10 @@ struct NcclLibrary {
 
 inline constexpr std::size_t kNcclIdBytes = 128;
 
+// A new group's unique id, of kNcclIdBytes, for all of its ranks: they meet at this process, which
+// stays until they have joined. Errors: load_nccl()'s, kUnsupported (no GPU is open), and NCCL's.
+[[nodiscard]] Result<std::string> make_nccl_id();
+
 // Elements of a broadcast, by NCCL's numbers.
 enum class NcclType : int {
     kBytes = 1,  // uint8
@@ -59,7 +63,7 @@ class NcclCommunicator {
         int num_ranks = 0;
         int rank = 0;
         // Thread blocks of a collective, which spin until the peers come: so many multiprocessors
-        // are lost to steps meanwhile, and no more.
+        // are lost to steps meanwhile, and no more. 0: as many as NCCL takes.
         int max_ctas = 0;
     };
     // Begins to join; the others need not be there. Errors beside the class's: load_nccl()'s,

@@ -49,6 +49,7 @@ struct NcclFunctions {
     NcclResult (*get_version)(int* version) = nullptr;
     const char* (*get_error_string)(NcclResult result) = nullptr;
     const char* (*get_last_error)(NcclComm comm) = nullptr;
+    NcclResult (*get_unique_id)(NcclUniqueId* id) = nullptr;
     NcclResult (*comm_init_rank_config
     )(NcclComm* comm, int num_ranks, NcclUniqueId id, int rank, NcclConfig* config) = nullptr;
     NcclResult (*comm_finalize)(NcclComm comm) = nullptr;

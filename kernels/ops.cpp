@@ -1,5 +1,6 @@
 #include "kernels/ops.h"
 
+#include "base/isa.h"
 #include "kernels/cpu/levels.h"
 
 namespace pitstop::kernels {
@@ -19,6 +20,7 @@ const Ops* reference_ops() {
         .count_nonfinite = count_nonfinite_ref,
         .penalties = penalties_ref,
         .sample = sample_ref,
+        .note_draws = note_draws_ref,
         .softmax_stats = softmax_stats_ref,
         .pick_logits = pick_logits_ref,
         .count_before = count_before_ref,

@@ -8,9 +8,9 @@
 // Pointers in Args are memory of the device, except where a header says host.
 #pragma once
 
-#include "base/isa.h"
 #include "kernels/attention.h"
 #include "kernels/digest.h"
+#include "kernels/draws.h"
 #include "kernels/embedding.h"
 #include "kernels/gather_rows.h"
 #include "kernels/linear.h"
@@ -24,6 +24,14 @@
 #include "kernels/shard_copy.h"
 #include "kernels/silu_mul.h"
 
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace pitstop {
+enum class IsaLevel : std::uint8_t;  // base/isa.h, whose fmt no instruction level needs
+}  // namespace pitstop
+
 namespace pitstop::kernels {
 
 struct Ops {
@@ -32,6 +40,8 @@ struct Ops {
     void (*embedding)(const EmbeddingArgs&) = nullptr;
     void (*rmsnorm)(const RmsNormArgs&) = nullptr;
     void (*linear)(const LinearArgs&) = nullptr;
+    // Null where there is none: linear and silu_mul do the same; see linear.h.
+    bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
     // This is null where there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
     void (*rope)(const RopeArgs&) = nullptr;
@@ -41,6 +51,7 @@ struct Ops {
     void (*count_nonfinite)(const CountNonfiniteArgs&) = nullptr;
     void (*penalties)(const PenaltyArgs&) = nullptr;
     void (*sample)(const SampleArgs&) = nullptr;
+    void (*note_draws)(const NoteDrawsArgs&) = nullptr;
     void (*softmax_stats)(const SoftmaxStatsArgs&) = nullptr;
     void (*pick_logits)(const PickLogitsArgs&) = nullptr;
     void (*count_before)(const CountBeforeArgs&) = nullptr;

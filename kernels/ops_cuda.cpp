@@ -8,6 +8,7 @@ constexpr Ops kFast = {
     .embedding = embedding_cuda,
     .rmsnorm = rmsnorm_cuda,
     .linear = linear_cuda,
+    .linear_silu_mul = linear_silu_mul_cuda,
     .tune_linear = tune_linear_cuda,
     .rope = rope_cuda,
     .attention = attention_cuda,
@@ -16,6 +17,7 @@ constexpr Ops kFast = {
     .count_nonfinite = count_nonfinite_cuda,
     .penalties = penalties_cuda,
     .sample = sample_cuda,
+    .note_draws = note_draws_cuda,
     .softmax_stats = softmax_stats_cuda,
     .pick_logits = pick_logits_cuda,
     .count_before = count_before_cuda,
@@ -33,6 +35,7 @@ constexpr Ops make_deterministic() {
     Ops ops = kFast;
     ops.name = "cuda deterministic";
     ops.linear = linear_cuda_deterministic;
+    ops.linear_silu_mul = nullptr;
     ops.tune_linear = nullptr;
     ops.attention = attention_cuda_deterministic;
     return ops;

@@ -1,5 +1,6 @@
 #include "kernels/sampling.h"
 
+#include "kernels/nonfinite.h"
 #include "kernels/philox.h"
 #include "kernels/reference.h"
 
@@ -62,6 +63,8 @@ void check(const SampleArgs& args) {
 
 void sample_ref(const SampleArgs& args) {
     check(args);
+    if (args.num_nonfinite != nullptr)
+        count_nonfinite_ref({.logits = args.logits, .counts = args.num_nonfinite});
     for (std::int64_t r = 0; r < args.logits.rows; ++r) {
         const SampleRow& row = args.rows[r];
         const float* const logits = args.logits.data + r * args.logits.stride;

@@ -4,29 +4,99 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device/radix_select.cuh"
 #include "kernels/device/reduce.cuh"
+#include "kernels/device/sample_thresholds.cuh"
 #include "kernels/device/sampled_row.cuh"
+#include "kernels/device/wide_sum.cuh"
 
 #include <algorithm>
 
-// Sampling is four kernels, each over all rows; a row leaves those it does not need at once.
+// Sampling is one kernel where no row truncates, and else four, each over all rows; a row leaves
+// those it does not need at once.
 //
-//   race or maximum   every row; a row that does not truncate is decided but for the merge
+//   race or maximum   every row; a row that does not truncate is decided but for the merge of its
+//                     parts, which the last of them does where nothing comes after
 //   histogram         count and mass of the ids, by how far they are below the maximum
 //   collect           into a list: the ids of the bins that may survive, if they are few; else the
 //                     ids of the bin that top-p's threshold falls into, while those above it race
 //   resolve           the exact thresholds and the race over the list; the merge of a race's parts.
 //                     Where even the list would be too long, the whole row again
 //
-// A row of 152k logits is read from memory once and twice more from L2, peaked or flat.
+// A row of 152k logits is read from memory once and, if it truncates, twice more from L2, peaked or
+// flat. Logits that are not finite are counted where they are read first.
 namespace pitstop::kernels {
 namespace {
 
 // ---- race or maximum ----
 
+// Sums what the row's parts have that is not finite. REQUIRES: one whole warp calls it.
+__device__ void merge_nonfinite(const SampleParams& params, std::int64_t r) {
+    if (params.num_nonfinite == nullptr) return;
+    std::int32_t num = 0;
+    for (int i = lane_index(); i < params.num_parts; i += kWarp)
+        num += params.nonfinite_parts[r * params.num_parts + i];
+    num = warp_sum(num);
+    if (lane_index() == 0) params.num_nonfinite[r] = num;
+}
+
+// Decides a row that does not truncate: all of its ids have raced. REQUIRES: one whole warp calls
+// it.
+__device__ void merge_race(const SampleParams& params, std::int64_t r) {
+    RacePart best{.score = negative_infinity(), .id = 0};
+    for (int i = lane_index(); i < params.num_parts; i += kWarp) {
+        const RacePart part = params.parts[r * params.num_parts + i];
+        if (is_better(part.score, part.id, best)) best = part;
+    }
+    best = warp_best(best);
+    if (lane_index() == 0) {
+        params.choices[r] = {
+            .id = static_cast<TokenId>(static_cast<std::int32_t>(params.vocab_begin) + best.id),
+            .score = best.score,
+            .kept_min = negative_infinity()};
+    }
+}
+
+// A part of the row is stored, by the block's first thread; the last block merges all.
+__device__ void arrive(const SampleParams& params, std::int64_t r) {
+    if (params.arrivals == nullptr || warp_index() != 0) return;
+    const auto others = static_cast<std::uint32_t>(params.num_parts) - 1;
+    std::uint32_t num_before = 0;
+    if (lane_index() == 0) {
+        __threadfence();  // the part comes before the arrival that tells of it
+        num_before = atomicInc(params.arrivals + r, others);
+        __threadfence();  // other blocks' parts come before what is read from here on
+    }
+    num_before = __shfl_sync(kAllLanes, num_before, 0);
+    __syncwarp();  // no lane reads parts before the first has come past its fence
+    if (num_before != others) return;
+    merge_race(params, r);
+    merge_nonfinite(params, r);
+}
+
+// The maximum of a thread's x, for a row that truncates; its bins become empty.
+__device__ RacePart
+begin_row(const SampleParams& params, std::int64_t r, const float (&x)[kPacks][4]) {
+    RowSpace& space = params.spaces[r];
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int i = static_cast<int>(blockIdx.x) * kThreads + thread; i < kBins;
+         i += params.num_parts * kThreads) {
+        space.counts[i] = 0;
+        space.mass[i] = 0;
+    }
+    if (blockIdx.x == 0 && thread == 0) space.num_listed = 0;
+    float max = negative_infinity();
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) max = fmaxf(max, x[j][k]);
+    }
+    return {.score = block_max<kThreads>(max), .id = 0};
+}
+
 // grid [parts, R], block [kThreads]; a block owns kBlockIds ids of a row. Memory-bound: 4 bytes in
 // per logit; 64 rows of 152k: 39 MB, 9 us at 4.3 TB/s. The draws cost 17 instructions per id
-// (Philox), the bound 8 more; the logarithms are taken only where the bound says that the id could
-// still win: 64 rows then take some 8 us of the SMs' issue slots, beside the loads.
+// (Philox), the bound 8 more, counting what is not finite 3; the logarithms are taken only where
+// the bound says that the id could still win: 64 rows then take some 8 us of the SMs' issue slots,
+// beside the loads.
 __global__ void __launch_bounds__(kThreads)
     race_or_max_kernel(const __grid_constant__ SampleParams params) {
     const std::int64_t r = blockIdx.y;
@@ -34,83 +104,46 @@ __global__ void __launch_bounds__(kThreads)
     const int num = min(kBlockIds, params.num_ids - begin);
     const float* const from = params.logits + r * params.stride + begin;
     const SampleRow row = params.rows[r];
-    const float inverse = inverse_temperature(row);
     const int thread = static_cast<int>(threadIdx.x);
-    RacePart* const part = params.parts + r * params.num_parts + blockIdx.x;
+    const std::int64_t part = r * params.num_parts + blockIdx.x;
+    float x[kPacks][4];
+    int num_nonfinite = load_block(params, from, num, inverse_temperature(row), x);
 
+    RacePart best{.score = negative_infinity(), .id = begin};
     if (is_truncating(row, params.num_ids)) {
-        RowSpace& space = params.spaces[r];
-        for (int i = static_cast<int>(blockIdx.x) * kThreads + thread; i < kBins;
-             i += params.num_parts * kThreads) {
-            space.counts[i] = 0;
-            space.mass[i] = 0;
-        }
-        if (blockIdx.x == 0 && thread == 0) space.num_listed = 0;
-        float max = negative_infinity();
-        float x[kPacks][4];
-        load_block(params, from, num, inverse, x);
+        best = begin_row(params, r, x);
+    } else {
+        const bool is_greedy = row.temperature == 0.f;
+        float to_beat = negative_infinity();
 #pragma unroll
         for (int j = 0; j < kPacks; ++j) {
+            const int first = begin + (thread + j * kThreads) * 4;
+            if (is_greedy) {
 #pragma unroll
-            for (int k = 0; k < 4; ++k) max = fmaxf(max, x[j][k]);
+                for (int k = 0; k < 4; ++k)
+                    if (x[j][k] > best.score) best = {x[j][k], first + k};
+                continue;
+            }
+            race(row, params.vocab_begin, first, x[j], to_beat, best);
+            to_beat = score_to_beat(best);
         }
-        max = block_max<kThreads>(max);
-        if (thread == 0) *part = {.score = max, .id = 0};
-        return;
+        best = block_best<kThreads>(best);
     }
-
-    const bool is_greedy = row.temperature == 0.f;
-    RacePart best{.score = negative_infinity(), .id = begin};
-    float to_beat = negative_infinity();
-    float x[kPacks][4];
-    load_block(params, from, num, inverse, x);
-#pragma unroll
-    for (int j = 0; j < kPacks; ++j) {
-        const int first = begin + (thread + j * kThreads) * 4;
-        if (is_greedy) {
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-                if (x[j][k] > best.score) best = {x[j][k], first + k};
-            continue;
-        }
-        race(row, params.vocab_begin, first, x[j], to_beat, best);
-        to_beat = score_to_beat(best);
+    if (params.num_nonfinite != nullptr) num_nonfinite = block_sum<kThreads>(num_nonfinite);
+    if (thread == 0) {
+        params.parts[part] = best;
+        params.nonfinite_parts[part] = num_nonfinite;
     }
-    best = block_best<kThreads>(best);
-    if (thread == 0) *part = best;
+    arrive(params, r);
 }
 
 // ---- thresholds ----
-
-__device__ float row_max(const SampleParams& params, std::int64_t r) {
-    float max = negative_infinity();
-    for (int i = 0; i < params.num_parts; ++i)
-        max = fmaxf(max, params.parts[r * params.num_parts + i].score);
-    return max;
-}
-__device__ float min_p_threshold_of(const SampleRow& row, float max) {
-    if (row.min_p <= 0.f) return negative_infinity();
-    return static_cast<float>(double{max} + log(double{row.min_p}));
-}
-__device__ std::uint64_t top_p_target_of(const SampleRow& row, std::uint64_t total) {
-    const auto target =
-        static_cast<std::uint64_t>(ceil(double{row.top_p} * static_cast<double>(total)));
-    return min(max(target, std::uint64_t{1}), max(total, std::uint64_t{1}));
-}
-// Returns how far x is below the maximum; 0 for the maximum, also where both are infinite.
-__device__ float below(float max, float x) { return x == max ? 0.f : max - x; }
-__device__ int bin_of(float max, float x) {
-    return static_cast<int>(fminf(below(max, x) * kBinsPerUnit, static_cast<float>(kBins - 1)));
-}
-__device__ std::uint64_t mass_of(float max, float x) {
-    return __float2ull_rn(expf(-below(max, x)) * kMassOne);
-}
 
 // grid [parts, R], block [kThreads]: as above. Reads from L2. A block's masses are summed in its
 // own histogram first; the sums are integers, so the order of the atomics decides nothing.
 __global__ void __launch_bounds__(kThreads)
     histogram_kernel(const __grid_constant__ SampleParams params) {
-    __shared__ unsigned long long mass[kBins];
+    __shared__ WideSum mass[kBins];
     __shared__ std::uint32_t counts[kBins];
     const std::int64_t r = blockIdx.y;
     const SampleRow row = params.rows[r];
@@ -120,7 +153,10 @@ __global__ void __launch_bounds__(kThreads)
     const float* const from = params.logits + r * params.stride + begin;
     const float inverse = inverse_temperature(row);
     const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < kBins; i += kThreads) mass[i] = counts[i] = 0;
+    for (int i = thread; i < kBins; i += kThreads) {
+        mass[i] = {};
+        counts[i] = 0;
+    }
     const float max = row_max(params, r);
     const float min_p = min_p_threshold_of(row, max);
     __syncthreads();
@@ -134,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
             const int bin = bin_of(max, x[k]);
             atomicAdd(&counts[bin], 1u);
             const std::uint64_t own = mass_of(max, x[k]);
-            if (own != 0) atomicAdd(&mass[bin], own);
+            if (own != 0) atomic_add(mass[bin], own);
         }
     }
     __syncthreads();
@@ -142,128 +178,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = thread; i < kBins; i += kThreads) {
         if (counts[i] == 0) continue;
         atomicAdd(&space.counts[i], counts[i]);
-        if (mass[i] != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&space.mass[i]), mass[i]);
+        const std::uint64_t own = mass[i].value();
+        if (own != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&space.mass[i]), own);
     }
-}
-
-// Says what collect does with the ids of a row.
-enum class Collect : std::uint8_t {
-    kList,  // lists all that may survive
-    kRace,  // lists those of the boundary's bin; those above survive and race
-    kNone,  // too many in one bin, or by top-k: resolve reads the row
-};
-
-// No id below this bin survives.
-struct Boundary {
-    int bin;                // kBins: all survive that min-p left
-    std::uint32_t num_ids;  // in the bin and above
-    std::uint32_t num_in_bin;
-    std::uint64_t mass_above;  // of the bins above
-    std::uint64_t mass;        // of all ids that min-p left
-
-    __device__ Collect collect(const SampleRow& row, std::int32_t num_vocab_ids) const {
-        if (num_ids <= kListMax) return Collect::kList;
-        const bool is_top_k = row.top_k < num_vocab_ids;  // counts the mass of what top-k left
-        return is_top_k || num_in_bin > kListMax ? Collect::kNone : Collect::kRace;
-    }
-};
-
-// Holds what the bins of a pair have, each with all above it.
-struct PairSums {
-    std::uint32_t counts[2];
-    std::uint64_t mass[2];
-};
-
-// Sums the pair from `bin` on with those of lower lanes: bins are numbered from the maximum down.
-// REQUIRES: the whole warp calls it.
-__device__ PairSums pair_sums(const RowSpace& space, int bin) {
-    PairSums sums{};
-    sums.counts[0] = space.counts[bin];
-    sums.mass[0] = space.mass[bin];
-    const std::uint32_t pair_count = sums.counts[0] + space.counts[bin + 1];
-    const std::uint64_t pair_mass = sums.mass[0] + space.mass[bin + 1];
-    sums.counts[1] = pair_count;
-    sums.mass[1] = pair_mass;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-        const std::uint32_t count = __shfl_up_sync(kAllLanes, sums.counts[1], offset);
-        const std::uint64_t other = __shfl_up_sync(kAllLanes, sums.mass[1], offset);
-        if (lane_index() >= offset) {
-            sums.counts[1] += count;
-            sums.mass[1] += other;
-        }
-    }
-    sums.counts[0] += sums.counts[1] - pair_count;
-    sums.mass[0] += sums.mass[1] - pair_mass;
-    return sums;
-}
-
-// Finds the boundary. With top-k the top_k-th largest is in the first bin whose ids and those above
-// are top_k; all of it is needed, as top-p counts the mass of what top-k left. Without it top-p's
-// boundary is the first bin whose mass and that above reach the target. Every thread gets the same.
-// REQUIRES: the whole block calls it; the first kThreads threads do the work.
-__device__ Boundary boundary_of(const RowSpace& space, const SampleRow& row, std::int32_t num_ids) {
-    __shared__ std::uint32_t warp_counts[kThreads / kWarp];
-    __shared__ std::uint64_t warp_mass[kThreads / kWarp];
-    __shared__ Boundary boundary;
-    const int thread = static_cast<int>(threadIdx.x);
-    const bool works = thread < kThreads;
-    const int bin = 2 * thread;
-    PairSums sums{};
-    if (works) {
-        sums = pair_sums(space, bin);
-        if (lane_index() == kWarp - 1) {
-            warp_counts[warp_index()] = sums.counts[1];
-            warp_mass[warp_index()] = sums.mass[1];
-        }
-    }
-    __syncthreads();
-    std::uint32_t count_all = 0;
-    std::uint64_t mass_all = 0;
-    std::uint32_t count_before = 0;
-    std::uint64_t mass_before = 0;
-    for (int warp = 0; warp < kThreads / kWarp; ++warp) {
-        if (warp == warp_index()) {
-            count_before = count_all;
-            mass_before = mass_all;
-        }
-        count_all += warp_counts[warp];
-        mass_all += warp_mass[warp];
-    }
-    if (thread == 0) {
-        boundary = {
-            .bin = kBins,
-            .num_ids = count_all,
-            .num_in_bin = 0,
-            .mass_above = mass_all,
-            .mass = mass_all};
-    }
-    __syncthreads();
-    if (works) {
-        sums.counts[0] += count_before, sums.counts[1] += count_before;
-        sums.mass[0] += mass_before, sums.mass[1] += mass_before;
-        const bool is_top_k = row.top_k < num_ids;
-        const auto top_k = static_cast<std::uint32_t>(row.top_k);
-        const std::uint64_t target = top_p_target_of(row, mass_all);
-        std::uint32_t count_above = sums.counts[0] - space.counts[bin];
-        std::uint64_t mass_above = sums.mass[0] - space.mass[bin];
-#pragma unroll
-        for (int b = 0; b < 2; ++b) {
-            const bool is_first =
-                is_top_k ? sums.counts[b] >= top_k && count_above < top_k
-                         : row.top_p < 1.f && sums.mass[b] >= target && mass_above < target;
-            if (is_first) {
-                boundary.bin = bin + b;  // one thread at most: no other bin is the first
-                boundary.num_ids = sums.counts[b];
-                boundary.num_in_bin = sums.counts[b] - count_above;
-                boundary.mass_above = mass_above;
-            }
-            count_above = sums.counts[b];
-            mass_above = sums.mass[b];
-        }
-    }
-    __syncthreads();
-    return boundary;
 }
 
 // grid [parts, R], block [kThreads]: as above. Reads from L2, and writes the list and the race's
@@ -323,23 +240,6 @@ struct Source {
     }
 };
 
-// Decides a row that does not truncate: all of its ids have raced. REQUIRES: one whole warp calls
-// it.
-__device__ void merge_race(const SampleParams& params, std::int64_t r) {
-    RacePart best{.score = negative_infinity(), .id = 0};
-    for (int i = lane_index(); i < params.num_parts; i += kWarp) {
-        const RacePart part = params.parts[r * params.num_parts + i];
-        if (is_better(part.score, part.id, best)) best = part;
-    }
-    best = warp_best(best);
-    if (lane_index() == 0) {
-        params.choices[r] = {
-            .id = static_cast<TokenId>(static_cast<std::int32_t>(params.vocab_begin) + best.id),
-            .score = best.score,
-            .kept_min = negative_infinity()};
-    }
-}
-
 // grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
 // over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many
 // equal logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
@@ -350,6 +250,7 @@ __global__ void __launch_bounds__(kResolveThreads)
     const SampleRow row = params.rows[r];
     const int thread = static_cast<int>(threadIdx.x);
     const auto vocab_begin = static_cast<std::int32_t>(params.vocab_begin);
+    if (warp_index() == 0) merge_nonfinite(params, r);
     if (!is_truncating(row, params.num_ids)) {
         if (warp_index() == 0) merge_race(params, r);
         return;
@@ -417,7 +318,8 @@ std::int64_t group_bytes(std::int64_t num_rows, std::int64_t vocab_len) {
     const std::int64_t num_parts = ceil_div(vocab_len, kBlockIds);
     return std::min(num_rows, kRowsPerGroup) *
            static_cast<std::int64_t>(
-               sizeof(RowSpace) + 2 * sizeof(RacePart) * static_cast<std::size_t>(num_parts)
+               sizeof(RowSpace) +
+               (2 * sizeof(RacePart) + sizeof(std::int32_t)) * static_cast<std::size_t>(num_parts)
            );
 }
 
@@ -429,37 +331,45 @@ std::int64_t sample_cuda_workspace_bytes(std::int64_t num_rows, std::int64_t voc
 
 void sample_cuda(const SampleArgs& args) {
     check(args);
-    const auto& [logits, vocab_begin, rows_of, choices, workspace, stream] = args;
+    const View2<const float> logits = args.logits;
     if (logits.rows == 0) return;
-    CHECK(workspace.bytes >= sample_cuda_workspace_bytes(logits.rows, logits.cols));
-    CHECK(is_aligned(workspace.data, 8));
+    CHECK(args.workspace.bytes >= sample_cuda_workspace_bytes(logits.rows, logits.cols));
+    CHECK(is_aligned(args.workspace.data, 8));
     const std::int64_t num_parts = ceil_div(logits.cols, kBlockIds);
     const std::int64_t rows_at_once = std::min(logits.rows, kRowsPerGroup);
-    auto* const spaces = static_cast<RowSpace*>(workspace.data);
+    auto* const spaces = static_cast<RowSpace*>(args.workspace.data);
     auto* const parts = reinterpret_cast<RacePart*>(spaces + rows_at_once);
+    const bool is_one_launch = !args.may_truncate && args.arrivals != nullptr;
     for (std::int64_t begin = 0; begin < logits.rows; begin += kRowsPerGroup) {
         const std::int64_t num = std::min(kRowsPerGroup, logits.rows - begin);
         const SampleParams params{
             .logits = logits.data + begin * logits.stride,
             .stride = logits.stride,
             .num_ids = narrow<std::int32_t>(logits.cols),
-            .vocab_begin = vocab_begin,
-            .rows = rows_of + begin,
-            .choices = choices + begin,
+            .vocab_begin = args.vocab_begin,
+            .rows = args.rows + begin,
+            .choices = args.choices + begin,
             .spaces = spaces,
             .parts = parts,
             .race_parts = parts + rows_at_once * num_parts,
+            .nonfinite_parts =
+                reinterpret_cast<std::int32_t*>(parts + 2 * rows_at_once * num_parts),
+            .num_nonfinite = args.num_nonfinite == nullptr ? nullptr : args.num_nonfinite + begin,
+            .arrivals = is_one_launch ? args.arrivals : nullptr,
             .num_parts = narrow<int>(num_parts),
             .is_aligned_16 = is_aligned(logits.data, 16) && logits.stride % 4 == 0};
         const Launch over_parts{
             .grid = dim3(narrow<unsigned>(num_parts), narrow<unsigned>(num)),
             .block = dim3(kThreads),
-            .stream = stream};
+            .stream = args.stream};
         launch<race_or_max_kernel>(over_parts, params);
+        if (is_one_launch) continue;
         launch<histogram_kernel>(over_parts, params);
         launch<collect_kernel>(over_parts, params);
         launch<resolve_kernel>(
-            {.grid = dim3(narrow<unsigned>(num)), .block = dim3(kResolveThreads), .stream = stream},
+            {.grid = dim3(narrow<unsigned>(num)),
+             .block = dim3(kResolveThreads),
+             .stream = args.stream},
             params
         );
     }

@@ -47,6 +47,11 @@ struct SampleRow {
         0;  // of the id to be chosen, in its request: prompt_len + index in the output
 };
 
+// Whether the row's choice is among fewer than all `num_ids`.
+[[nodiscard]] constexpr bool is_truncating(const SampleRow& row, std::int64_t num_ids) {
+    return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
+}
+
 struct Choice {
     TokenId id{};
     float score = 0.f;
@@ -59,11 +64,19 @@ struct Choice {
 }
 
 struct SampleArgs {
+    static constexpr std::int64_t kArrivals = 256;
+
     View2<const float> logits{};  // [R, V_rank]
     std::int64_t vocab_begin = 0;
     const SampleRow* rows = nullptr;  // [R]
-    Choice* choices = nullptr;        // [R], written
-    Workspace workspace{};            // at least sample_workspace_bytes()
+    // False: is_truncating() is false of every row, and a GPU takes one launch in place of four.
+    bool may_truncate = true;
+    Choice* choices = nullptr;              // [R], written
+    std::int32_t* num_nonfinite = nullptr;  // [R], written as count_nonfinite does; or null
+    Workspace workspace{};                  // at least sample_workspace_bytes()
+    // [kArrivals]; for a GPU, which needs it for the one launch: zeros before the first call, zeros
+    // after each. Calls that share it take turns.
+    std::uint32_t* arrivals = nullptr;
     Stream stream{};
 };
 

@@ -2,16 +2,13 @@
 
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
+#include "kernels/device/silu.cuh"
 
 namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPack = 8;
-
-// exp(-gate) may be infinite, and then the quotient is -0 or 0, as it should be; the fast division
-// returns 0 as well where the divisor is above 2^126.
-__device__ float silu_mul(float gate, float up) { return __fdividef(gate, 1.f + expf(-gate)) * up; }
 
 // grid [ceil(F / (kThreads * kPack)), T], block [kThreads]; a thread owns 8 neighbouring numbers.
 // Memory-bound: bf16 4F bytes in, 2F out per row; 8k rows of F = 12288 move 604 MB, 140 us at

@@ -1,5 +1,7 @@
 #include "messages/codec_impl.h"
 
+#include <algorithm>
+
 namespace pitstop::messages {
 namespace codec {
 
@@ -64,6 +66,34 @@ Result<msgpack::object_handle> parse(const Frames& frames) {
         return make_error(
             ErrorCode::kMalformed, "{}: the body is not msgpack: {}", frames.type, error.what()
         );
+    }
+}
+
+Decoder::Entries Decoder::entries_of(
+    const msgpack::object_map& map, std::span<const std::string_view> names
+) {
+    Entries entries{map.ptr, map.ptr + map.size, true};
+    const auto* kv = entries.begin;
+    for (const std::string_view name : names) {
+        if (kv != entries.end && has_name(*kv, name)) ++kv;
+    }
+    entries.is_in_order = kv == entries.end;
+    if (!entries.is_in_order) check_names(entries, names);
+    return entries;
+}
+
+void Decoder::check_names(const Entries& entries, std::span<const std::string_view> names) {
+    for (const auto* kv = entries.begin; kv != entries.end; ++kv) {
+        if (kv->key.type != msgpack::type::STR) return fail("a field name must be a string");
+        const std::string_view name(kv->key.via.str.ptr, kv->key.via.str.size);
+        const bool is_known = std::ranges::find(names, name) != names.end();
+        if (!is_known && unknown_fields_ == UnknownFields::kRefuse) {
+            const std::string_view shown = is_utf8(name) ? utf8_prefix(name, 64) : "(not UTF-8)";
+            return fail("unknown field '{}'; known are {}", shown, fmt::join(names, ", "));
+        }
+        for (const auto* other = entries.begin; is_known && other != kv; ++other) {
+            if (has_name(*other, name)) return fail("field '{}' appears twice", name);
+        }
     }
 }
 

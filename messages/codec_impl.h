@@ -19,7 +19,9 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,6 +54,20 @@ bool is_left_out(const std::optional<T>& value) {
 template <class T>
 bool is_left_out(const RawArray<T>& value) {
     return value.values.empty();
+}
+
+// Returns the names that fields() lists, in its order. They are never freed: a thread may decode
+// while the process ends.
+template <Fielded T>
+std::span<const std::string_view> names_of() {
+    static const auto* const names = [] {
+        auto* list = new std::vector<std::string_view>;
+        T{}.fields([&](std::string_view name, const auto&, std::string_view) {
+            list->push_back(name);
+        });
+        return list;
+    }();
+    return *names;
 }
 
 struct Encoder {
@@ -269,48 +285,12 @@ class Decoder {
     template <Fielded T>
     void get(const msgpack::object& object, T& value) {
         if (object.type != msgpack::type::MAP) return expected("a map", object);
-        const msgpack::object_kv* begin = object.via.map.ptr;
-        const msgpack::object_kv* end = begin + object.via.map.size;
-        if (is_in_order(begin, end, value)) {
-            value.fields([&](std::string_view name, auto& field, std::string_view) {
-                if (error_ || begin == end || !has_name(*begin, name)) return;
-                const Step step(*this, name);
-                get(begin->val, field);
-                ++begin;
-            });
-            return;
-        }
-        for (const auto* kv = begin; kv != end; ++kv) {
-            if (kv->key.type != msgpack::type::STR) return fail("a field name must be a string");
-            const std::string_view name(kv->key.via.str.ptr, kv->key.via.str.size);
-            bool is_known = false;
-            value.fields([&](std::string_view known, auto&, std::string_view) {
-                is_known |= known == name;
-            });
-            if (!is_known && unknown_fields_ == UnknownFields::kRefuse) {
-                std::string names;
-                value.fields([&](std::string_view known, auto&, std::string_view) {
-                    names += names.empty() ? "" : ", ";
-                    names += known;
-                });
-                const std::string_view shown =
-                    is_utf8(name) ? utf8_prefix(name, 64) : "(not UTF-8)";
-                return fail("unknown field '{}'; known are {}", shown, names);
-            }
-            for (const auto* other = begin; is_known && other != kv; ++other) {
-                if (std::string_view(other->key.via.str.ptr, other->key.via.str.size) == name) {
-                    return fail("field '{}' appears twice", name);
-                }
-            }
-        }
+        Entries entries = entries_of(object.via.map, names_of<T>());
         value.fields([&](std::string_view name, auto& field, std::string_view) {
-            if (error_) return;
-            for (const auto* kv = begin; kv != end; ++kv) {
-                if (!has_name(*kv, name)) continue;
-                const Step step(*this, name);
-                get(kv->val, field);
-                return;
-            }
+            const msgpack::object* found = error_ ? nullptr : entries.next(name);
+            if (found == nullptr) return;
+            const Step step(*this, name);
+            get(*found, field);
         });
     }
 
@@ -359,17 +339,26 @@ class Decoder {
         return kv.key.type == msgpack::type::STR &&
                std::string_view(kv.key.via.str.ptr, kv.key.via.str.size) == name;
     }
-    // Tells whether it is as our own encoder writes it: every name is known, comes once, and in the
-    // order of fields().
-    template <Fielded T>
-    static bool is_in_order(
-        const msgpack::object_kv* begin, const msgpack::object_kv* end, T& value
-    ) {
-        value.fields([&](std::string_view name, auto&, std::string_view) {
-            if (begin != end && has_name(*begin, name)) ++begin;
-        });
-        return begin == end;
-    }
+    // A map while a struct is filled from it.
+    struct Entries {
+        const msgpack::object_kv* begin;
+        const msgpack::object_kv* end;
+        bool is_in_order;  // of fields(), as our own encoder writes them: read once, front to back
+
+        // The field's value, or null. Ask for the fields in the order of fields().
+        const msgpack::object* next(std::string_view name) {
+            if (is_in_order) {
+                return begin != end && has_name(*begin, name) ? &(begin++)->val : nullptr;
+            }
+            for (const auto* kv = begin; kv != end; ++kv) {
+                if (has_name(*kv, name)) return &kv->val;
+            }
+            return nullptr;
+        }
+    };
+    // Fails where a name is none of `names`, or comes twice.
+    Entries entries_of(const msgpack::object_map& map, std::span<const std::string_view> names);
+    void check_names(const Entries& entries, std::span<const std::string_view> names);
 
     void expected(std::string_view what, const msgpack::object& object) {
         fail("expected {}, got {}", what, kind_of(object));

@@ -23,7 +23,7 @@ bool UpdateRound::awaits(UpdateOrder order, std::int64_t who) const {
            !has_answered_[static_cast<std::size_t>(who)];
 }
 
-UpdateRound::Progress UpdateRound::take(std::size_t who, Answer answer) {
+UpdateRound::Progress UpdateRound::record_answer(std::size_t who, Answer answer) {
     CHECK(awaits(under_way_.order, static_cast<std::int64_t>(who)));
     has_answered_[who] = true;
     if (has_failed_) return Progress::kGoesOn;

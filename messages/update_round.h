@@ -45,7 +45,7 @@ class UpdateRound {
     };
     enum class Answer { kDone, kFailed };
     // A drop cannot fail: whoever answers has nothing left of the update. REQUIRES: who is awaited.
-    Progress take(std::size_t who, Answer answer);
+    Progress record_answer(std::size_t who, Answer answer);
 
     // Ends an order that needs nobody's answer. REQUIRES: is_asking().
     void finish();

@@ -233,7 +233,7 @@ Result<std::size_t> Machine::pop_mark() {
     return begin;
 }
 
-Result<> Machine::take(NodeId parent, NodeId child) {
+Result<> Machine::append_child(NodeId parent, NodeId child) {
     if (parent == child) return malformed("a value that contains itself");
     Extent& child_extent = extent(child);
     child_extent.is_finished = true;
@@ -264,7 +264,7 @@ Result<> Machine::push_container(Kind kind, std::size_t num_children) {
     stack_.resize(stack_.size() - num_children);
     RETURN_IF_ERROR(push({.kind = kind}));
     const NodeId parent = stack_.back();
-    for (const NodeId child : children) RETURN_IF_ERROR(take(parent, child));
+    for (const NodeId child : children) RETURN_IF_ERROR(append_child(parent, child));
     return Ok{};
 }
 
@@ -275,7 +275,8 @@ Result<> Machine::append(std::size_t begin) {
     const NodeId list = stack_[begin - 1];
     if (node(list).kind != Kind::kList || extent(list).is_finished)
         return malformed("items for what is not an open list");
-    for (std::size_t i = begin; i < stack_.size(); ++i) RETURN_IF_ERROR(take(list, stack_[i]));
+    for (std::size_t i = begin; i < stack_.size(); ++i)
+        RETURN_IF_ERROR(append_child(list, stack_[i]));
     stack_.resize(begin);
     return Ok{};
 }
@@ -301,8 +302,8 @@ Result<> Machine::set_items(std::size_t begin) {
             if (node(entries[k]).text == key.text)
                 return malformed("key '{}' appears twice", shown(key.text));
         }
-        RETURN_IF_ERROR(take(dict, stack_[i]));
-        RETURN_IF_ERROR(take(dict, stack_[i + 1]));
+        RETURN_IF_ERROR(append_child(dict, stack_[i]));
+        RETURN_IF_ERROR(append_child(dict, stack_[i + 1]));
     }
     stack_.resize(begin);
     return Ok{};
@@ -365,7 +366,8 @@ Result<> Machine::reduce() {
     RETURN_IF_ERROR(push({.kind = Kind::kRecord, .global = callable.global, .text = callable.text})
     );
     const NodeId record = stack_.back();
-    for (const NodeId argument : arguments.children) RETURN_IF_ERROR(take(record, argument));
+    for (const NodeId argument : arguments.children)
+        RETURN_IF_ERROR(append_child(record, argument));
     return Ok{};
 }
 
@@ -417,7 +419,7 @@ Result<> Machine::make_shape(const Node& arguments) {
     }
     RETURN_IF_ERROR(push({.kind = Kind::kShape}));
     const NodeId shape = stack_.back();
-    for (const NodeId dim : dims.children) RETURN_IF_ERROR(take(shape, dim));
+    for (const NodeId dim : dims.children) RETURN_IF_ERROR(append_child(shape, dim));
     return Ok{};
 }
 
@@ -439,7 +441,7 @@ Result<> Machine::make_nccl_id(const Node& arguments) {
     if (!is_right()) return malformed("not a unique id of {} bytes", kIdBytes);
     const NodeId bytes = node(arguments.children[1]).children[1];
     RETURN_IF_ERROR(push({.kind = Kind::kRecord, .global = Global::kNcclUniqueId}));
-    return take(stack_.back(), bytes);
+    return append_child(stack_.back(), bytes);
 }
 
 Result<> Machine::make_object() {
@@ -480,7 +482,7 @@ Result<> Machine::build() {
         return malformed("a record built twice");
     if (node(state).kind != Kind::kDict) return malformed("a record's state that is not a dict");
     extent(object).has_state = true;
-    return take(object, state);
+    return append_child(object, state);
 }
 
 }  // namespace pitstop::pickle

@@ -42,7 +42,7 @@ class Machine {
     Result<> push_container(Kind kind, std::size_t num_children);
     Result<NodeId> pop();
     Result<std::size_t> pop_mark();
-    Result<> take(NodeId parent, NodeId child);
+    Result<> append_child(NodeId parent, NodeId child);
     Result<> append(std::size_t begin);
     Result<> set_items(std::size_t begin);
     Result<> memoize();

@@ -3,6 +3,7 @@
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
+#include "base/time.h"
 #include "bus/poller.h"
 #include "bus/run_dir.h"
 #include "scheduler_proc/ports.h"
@@ -110,7 +111,7 @@ struct Flags {
     std::string scheduling = "fair";
     int replica = 0;
     std::int64_t epoch = raw(config.epoch);
-    double step_timeout_s = std::chrono::duration<double>(config.step_timeout).count();
+    double step_timeout_s = seconds(config.step_timeout);
 };
 
 void add_flags(FlagSet& flags, Flags& values) {

@@ -162,7 +162,7 @@ void ReplicaUpdate::fill(messages::UpdateFill order, TimePoint now, TurnOutput& 
 messages::UpdateRound::Progress ReplicaUpdate::record_outcome(messages::RankOutcome outcome) {
     const auto at = static_cast<std::size_t>(raw(outcome.rank));
     job_->ranks[at] = std::move(outcome);
-    return job_->round.take(
+    return job_->round.record_answer(
         at,
         job_->ranks[at].ok ? messages::UpdateRound::Answer::kDone
                            : messages::UpdateRound::Answer::kFailed

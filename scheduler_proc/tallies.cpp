@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace pitstop::scheduler {
-namespace {
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-}  // namespace
-
 void Rate::add(TimePoint now, std::int64_t num) {
     const Duration age = now - begin_;
     if (age >= kWindow) {

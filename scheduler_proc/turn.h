@@ -92,10 +92,6 @@ inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // of calls that
 // Returns ten years at most, so that `now + from_seconds(s)` cannot overflow.
 [[nodiscard]] Duration from_seconds(double seconds);
 
-[[nodiscard]] inline double seconds(Duration duration) {
-    return std::chrono::duration<double>(duration).count();
-}
-
 // The earlier of two, where there are two.
 [[nodiscard]] std::optional<TimePoint> earlier(
     std::optional<TimePoint> a, std::optional<TimePoint> b

@@ -100,14 +100,14 @@ Result<> Admin::call(
 ) {
     Result<> taken = Ok{};
     const bool is_known = messages::AdminCalls::for_type(frames.type, [&]<class Message>() {
-        taken = take_call<Message>(now, peer, frames, place);
+        taken = receive_call<Message>(now, peer, frames, place);
     });
     CHECK(is_known);
     return taken;
 }
 
 template <class Message>
-Result<> Admin::take_call(
+Result<> Admin::receive_call(
     TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
     ASSIGN_OR_RETURN(Message message, identity_.read<Message>(frames));

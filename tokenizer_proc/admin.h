@@ -142,7 +142,7 @@ class Admin {
 
   private:
     template <class Message>
-    Result<> take_call(
+    Result<> receive_call(
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
 

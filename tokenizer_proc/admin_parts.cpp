@@ -146,7 +146,7 @@ void Admin::finish(
     reply.updates_failed_total = num_updates_failed_;
     for (const PastUpdate& past : past_updates_) {
         reply.updates.push_back(past.record);
-        reply.updates.back().age_s = std::chrono::duration<double>(now - past.at).count();
+        reply.updates.back().age_s = seconds(now - past.at);
     }
     answer(caller, std::move(reply));
 }

@@ -4,7 +4,6 @@
 #include "messages/codec.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -98,7 +97,7 @@ Admin::DoorFacts Doors::facts() const {
     return {
         .server = config_.server,
         .model = config_.model,
-        .uptime_s = is_ready() ? std::chrono::duration<double>(now_ - ready_time_).count() : 0.0,
+        .uptime_s = is_ready() ? seconds(now_ - ready_time_) : 0.0,
         .clients = static_cast<std::int64_t>(requests_.num_peers()),
         .open_requests = static_cast<std::int64_t>(requests_.size()),
         .refused_total = num_refused_ + outbox_.num_dropped(),

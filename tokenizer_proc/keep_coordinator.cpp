@@ -1,7 +1,6 @@
 #include "tokenizer_proc/keep_coordinator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -92,7 +91,7 @@ messages::KeepStatus KeepCoordinator::status(TimePoint now) const {
     }
     status.epoch = version_.epoch;
     status.digest = version_.digest;
-    status.age_s = std::chrono::duration<double>(now - since_).count();
+    status.age_s = seconds(now - since_);
     return status;
 }
 

@@ -144,7 +144,7 @@ std::optional<bus::Received> Sockets::receive(messages::Door at, TimePoint now) 
     if (received->frames.type == messages::Hello::kType) {
         for (const auto& listener : socket.listeners()) {
             if (is_tcp(*listener) == !received->key.empty())
-                listener->note_word(received->connection);
+                listener->mark_spoken(received->connection);
         }
     }
     if (!received->key.empty() && !guard_->is_allowed(now, name_of(at), received->key)) {

@@ -58,7 +58,7 @@ std::vector<std::string> Doors::peers() const {
     std::vector<std::string> all = requests_.peers();
     for (const auto& [peer, jobs] : jobs_of_) all.push_back(peer);
     std::ranges::sort(all);
-    all.erase(std::ranges::unique(all).begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
 }
 

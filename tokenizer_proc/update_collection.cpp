@@ -6,7 +6,6 @@
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace pitstop::tokenizer {
 
@@ -55,7 +54,7 @@ std::optional<messages::CollectingStatus> UpdateCoordinator::collecting(TimePoin
     if (!job_ || !job_->is_collection) return std::nullopt;
     messages::CollectingStatus status;
     status.calls = job_->num_buckets;
-    status.age_s = std::chrono::duration<double>(now - job_->collecting_since).count();
+    status.age_s = seconds(now - job_->collecting_since);
     status.must_be_complete = !job_->spec.partial;
     for (const messages::ReplicaOutcome& replica : job_->outcomes) {
         for (const messages::RankOutcome& rank : replica.ranks) {

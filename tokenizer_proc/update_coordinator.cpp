@@ -278,7 +278,7 @@ void UpdateCoordinator::handle_part(TimePoint now, const messages::UpdatePart& p
     const bool is_committing = phase() == messages::UpdatePhase::kCommitting;
     job_->answers[at] = part;
     if (!part.outcome.ranks.empty() || is_committing) job_->outcomes[at] = part.outcome;
-    switch (job_->round.take(
+    switch (job_->round.record_answer(
         at, part.ok ? messages::UpdateRound::Answer::kDone : messages::UpdateRound::Answer::kFailed
     )) {
         case messages::UpdateRound::Progress::kGoesOn:

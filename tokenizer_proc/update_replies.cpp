@@ -2,12 +2,9 @@
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace pitstop::tokenizer {
 namespace {
-
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string list_of(const std::vector<Rank>& ranks) {
     std::vector<std::int32_t> numbers;

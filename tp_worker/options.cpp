@@ -1,5 +1,6 @@
 #include "tp_worker/options.h"
 
+#include "base/isa.h"
 #include "base/time.h"
 #include "messages/steps.h"
 #include "tp_worker/groups/communicator.h"
@@ -50,6 +51,13 @@ void add_device_flags(Options& options, FlagSet& flags) {
         "with cuda: staged leaves room for a second copy of the weights; host stages in the host's "
         "memory, lend where KV lies, direct nowhere, and KV takes the room; auto takes the first "
         "of them that fits"
+    );
+    flags.add(
+        "all-reduce",
+        &options.all_reduce,
+        "with cuda and --tp: how activations are summed over the ranks: own, by kernels over one "
+        "another's memory; nccl, by it wherever a step is not a graph; auto, nccl from where it is "
+        "faster; with --deterministic own"
     );
     flags.add(
         "deterministic",
@@ -129,6 +137,26 @@ void add_version_flags(Options& options, FlagSet& flags) {
     flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
 }
 
+// REQUIRES: the device is parsed.
+Result<SumPath> choose_sums(const Options& options) {
+    ASSIGN_OR_RETURN(const SumPath sums, parse_sum_path(options.all_reduce));
+    if (sums != SumPath::kNccl) return sums;
+    const auto refuse = [](std::string_view with, std::string_view why) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "--all-reduce nccl with {}: {}; accepted are auto and own",
+            with,
+            why
+        );
+    };
+    if (options.is_deterministic)
+        return refuse("--deterministic", "the order of NCCL's sums depends on their size");
+    if (options.tp == 1) return refuse("--tp 1", "there are no ranks to sum over");
+    if (options.engine.device == DeviceKind::kCpu)
+        return refuse("--device cpu", "NCCL sums over GPUs");
+    return sums;
+}
+
 }  // namespace
 
 void add_flags(Options& options, FlagSet& flags) {
@@ -180,6 +208,7 @@ Result<> check_options(Options& options) {
     if (options.compute == "fp32") engine.compute = Compute::kFp32;
     ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
     ASSIGN_OR_RETURN(engine.update_room, parse_update_room(options.update_mode));
+    ASSIGN_OR_RETURN(engine.sums, choose_sums(options));
     if (options.ignores_extra_tensors) engine.extra_tensors = ExtraTensors::kIgnore;
     engine.has_graphs = !options.has_no_graphs;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;

@@ -18,6 +18,7 @@ struct Options {
     std::string device = "auto";
     int num_gpus = 1;
     std::string update_mode = "auto";
+    std::string all_reduce = "auto";
     bool has_no_graphs = false;
     bool is_deterministic = false;
     bool ignores_extra_tensors = false;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -18,6 +19,8 @@ constexpr auto kIdle = std::chrono::seconds(60);
 // Without a message for so long, the worker has time for KV memory: the next plan of a request that
 // goes on is here sooner.
 constexpr auto kIdleBeforeTouch = std::chrono::milliseconds(2);
+// The scheduler has a result and answers with a plan, or has nothing to run.
+constexpr auto kPlanIsDue = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -35,31 +38,45 @@ Result<> WorkerLoop::run() {
     if (supervision_.fd() >= 0) poller.add_fd(supervision_.fd());
     while (true) {
         updater_.meter().measure_if_due(Clock::now());
-        TimePoint deadline = Clock::now() + kIdle;
-        if (const auto due = updater_.meter().due()) deadline = std::min(deadline, *due);
         KvAhead* const kv_ahead = engine_.kv_ahead();
         const bool touches = kv_ahead != nullptr && kv_ahead->is_behind();
+        TimePoint deadline = next_deadline();
         if (touches) deadline = std::min(deadline, Clock::now() + kIdleBeforeTouch);
         poller.wait(deadline);  // the only place this process waits for work
         if (is_over()) return Ok{};
         if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
-        if (!poller.is_ready(orders)) {
-            if (touches && !poller.is_ready(answers)) {
-                kv_ahead->touch_some();
-                updater_.meter().touch();
-            }
-            continue;
-        }
-        for (int i = 0; i < bus::kMessagesPerTurnMax; ++i) {
-            const std::optional<bus::Received> received = scheduler_.receive();
-            if (!received) break;
-            Result<> handled = handle(*received);
+        if (poller.is_ready(orders)) {
+            Result<> handled = handle_orders();
             if (is_over()) return Ok{};  // also what a peer's orderly end looks like
             RETURN_IF_ERROR(std::move(handled));
-            // Under load the next plan is here already: a vote does not wait for the last.
-            RETURN_IF_ERROR(send_all(updater_.take_answers()));
+        } else if (engine_.num_under_way() > 0) {
+            RETURN_IF_ERROR(watch_step());
+        } else if (touches && !poller.is_ready(answers)) {
+            kv_ahead->touch_some();
+            updater_.meter().touch();
         }
     }
+}
+
+// With a step under way it is now: the GPU has no file descriptor.
+TimePoint WorkerLoop::next_deadline() {
+    const TimePoint now = Clock::now();
+    if (engine_.num_under_way() > 0) return now;
+    TimePoint deadline = now + kIdle;
+    if (const auto due = updater_.meter().due()) deadline = std::min(deadline, *due);
+    return deadline;
+}
+
+Result<> WorkerLoop::handle_orders() {
+    for (int i = 0; i < bus::kMessagesPerTurnMax; ++i) {
+        const std::optional<bus::Received> received = scheduler_.receive();
+        if (!received) break;
+        RETURN_IF_ERROR(handle(*received));
+        if (is_over()) return Ok{};
+        // Under load the next plan is here already: a vote does not wait for the last.
+        RETURN_IF_ERROR(send_all(updater_.take_answers()));
+    }
+    return Ok{};
 }
 
 Result<> WorkerLoop::send(const messages::Frames& frames) {
@@ -76,7 +93,9 @@ bool WorkerLoop::is_over() {
 
 Result<> WorkerLoop::handle(const bus::Received& received) {
     if (received.refused) return drop(*received.refused);
+    last_turn_ = Clock::now();
     if (Updater::takes(received.frames.type)) {
+        RETURN_IF_ERROR(finish_steps(0));
         ASSIGN_OR_RETURN(
             const std::vector<messages::Frames> replies, updater_.handle_order(received.frames)
         );
@@ -91,12 +110,35 @@ Result<> WorkerLoop::handle(const bus::Received& received) {
         const messages::StepPlan plan,
         decode<messages::StepPlan>(received.frames, messages::UnknownFields::kIgnore)
     );
-    pace_.begin_pass();
-    Result<messages::StepResult> result = engine_.run(plan);
-    pace_.end_pass();
-    updater_.meter().touch();
-    if (!result) return result.error();
-    return send(encode(*result));
+    return start(plan);
+}
+
+// What is left under way while the next plan comes is the step that was enqueued last.
+Result<> WorkerLoop::start(const messages::StepPlan& plan) {
+    RETURN_IF_ERROR(finish_steps(engine_.runs_ahead() ? Engine::kStepsMax - 1 : 0));
+    if (engine_.num_under_way() == 0) pace_.begin_pass();
+    RETURN_IF_ERROR(engine_.start(plan));
+    return finish_steps(engine_.runs_ahead() ? Engine::kStepsMax - 1 : 0);
+}
+
+Result<> WorkerLoop::finish_steps(std::size_t num) {
+    while (engine_.num_under_way() > num) {
+        Result<messages::StepResult> result = engine_.finish();
+        pace_.end_pass();
+        updater_.meter().touch();
+        if (!result) return result.error();
+        if (engine_.num_under_way() > 0) pace_.begin_pass();
+        RETURN_IF_ERROR(send(encode(*result)));
+        last_turn_ = Clock::now();
+    }
+    return Ok{};
+}
+
+// The next plan comes soon or not at all: then the wait is the engine's, which has a deadline.
+Result<> WorkerLoop::watch_step() {
+    if (engine_.is_done() || Clock::now() - last_turn_ > kPlanIsDue) return finish_steps(0);
+    std::this_thread::yield();
+    return Ok{};
 }
 
 Result<> WorkerLoop::drop(const Error& error) {

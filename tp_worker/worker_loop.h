@@ -2,19 +2,22 @@
 //
 // Everything the scheduler sends comes over one socket, in order, and is done in that order; so
 // what stands between two plans takes effect between two forward passes, on every rank the same two
-// (P1).
+// (P1). Where the engine runs ahead (engine.h), a plan is enqueued while the last one runs;
+// anything that is no plan waits for both.
 //
 // Thread: the main thread only.
 #pragma once
 
 #include "base/result.h"
 #include "base/supervision.h"
+#include "base/time.h"
 #include "bus/socket.h"
 #include "messages/codec.h"
 #include "tp_worker/model/engine.h"
 #include "tp_worker/update/updater.h"
 #include "tp_worker/weights/pace.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -40,6 +43,13 @@ class WorkerLoop {
   private:
     [[nodiscard]] bool is_over();
     [[nodiscard]] Result<> handle(const bus::Received& received);
+    [[nodiscard]] Result<> handle_orders();
+    [[nodiscard]] Result<> start(const messages::StepPlan& plan);
+    // Waits for the steps under way, until `num` are left, and sends their results.
+    [[nodiscard]] Result<> finish_steps(std::size_t num);
+    // A step is under way and nothing else is to do.
+    [[nodiscard]] Result<> watch_step();
+    [[nodiscard]] TimePoint next_deadline();
     // What is no order to this worker changes nothing here and has nobody to answer. A plan that
     // cannot be read is another matter: its peers run it, so this rank must end.
     [[nodiscard]] Result<> drop(const Error& error);
@@ -51,6 +61,7 @@ class WorkerLoop {
     bus::Socket& scheduler_;
     Supervision& supervision_;
     std::int64_t num_dropped_ = 0;
+    TimePoint last_turn_{};  // an order came, or a result went
 };
 
 }  // namespace pitstop::tp_worker

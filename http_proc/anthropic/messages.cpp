@@ -77,7 +77,7 @@ void Message::write_usage(JsonWriter& json) const {
 }
 
 void Message::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
-    const ToolCallParser::Part said = turn.add(outputs.front());
+    const ToolCallParser::Part said = turn.append(outputs.front());
     json.begin_object();
     write_head(json);
     json.key("content");
@@ -99,7 +99,7 @@ void Message::write_events(EventStream& stream, Generation::Event event) {
         json.end_object().end_object();
         stream.end_event();
     }
-    content.add(stream, turn, turn.add(event.chunk));
+    content.add(stream, turn, turn.append(event.chunk));
     if (event.chunk.finish) write_end_events(stream, *event.chunk.finish);
 }
 

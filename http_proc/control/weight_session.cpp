@@ -117,7 +117,7 @@ Task<Result<messages::UpdateReply>> commit_session(Exchange& exchange, std::stri
     co_return co_await call_in_session(exchange, std::move(call));
 }
 
-Task<Result<messages::UpdateReply>> take(Exchange& exchange, control::DiskUpdate update) {
+Task<Result<messages::UpdateReply>> run_update(Exchange& exchange, control::DiskUpdate update) {
     WeightSession& session = exchange.server().weight_session;
     if (session.number == 0)
         co_return co_await control::update_from_disk(exchange, std::move(update));

@@ -50,7 +50,7 @@ inline constexpr std::chrono::minutes kGroupTimeout{5};
     Exchange& exchange, std::string label
 );
 // Updates in the open session, or as an update of its own.
-[[nodiscard]] Task<Result<messages::UpdateReply>> take(
+[[nodiscard]] Task<Result<messages::UpdateReply>> run_update(
     Exchange& exchange, control::DiskUpdate update
 );
 

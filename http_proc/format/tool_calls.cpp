@@ -137,7 +137,7 @@ void ToolCallParser::Part::append(Part next) {
     std::ranges::move(next.calls, std::back_inserter(calls));
 }
 
-ToolCallParser::Part ToolCallParser::add(std::string_view piece) {
+ToolCallParser::Part ToolCallParser::append(std::string_view piece) {
     held_ += piece;
     Part part;
     while (!held_.empty() && step(part, /*is_end=*/false) == Step::kAgain) {

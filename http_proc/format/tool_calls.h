@@ -1,7 +1,7 @@
 // Calls of tools in what a model writes: text and calls, told apart as the text comes.
 //
 //   ToolCallParser parser(ToolFormat::kHermes);
-//   for (each piece of output) use(parser.add(piece));
+//   for (each piece of output) use(parser.append(piece));
 //   use(parser.finish());
 //
 // A call is told when it is whole, so what is malformed or cut off never looks like one: it stays
@@ -93,7 +93,7 @@ class ToolCallParser {
     explicit ToolCallParser(ToolFormat format) : format_(format) {}
 
     // Returns what is clear by now. A last call in `finish` may lack its closing marker.
-    [[nodiscard]] Part add(std::string_view piece);
+    [[nodiscard]] Part append(std::string_view piece);
     [[nodiscard]] Part finish();
     // There was a call: what a choice then ends with is tool_calls.
     [[nodiscard]] bool has_calls() const { return has_calls_; }

@@ -6,11 +6,11 @@
 
 namespace pitstop::http {
 
-ToolCallParser::Part AssistantTurn::add(messages::OutputChunk& chunk) {
+ToolCallParser::Part AssistantTurn::append(messages::OutputChunk& chunk) {
     if (!parser_) return {.text = std::move(chunk.text)};
     if (is_over_) return {};
     if (!chunk.text.empty()) chunk.text.insert(0, std::exchange(opening_, {}));
-    ToolCallParser::Part part = parser_->add(chunk.text);
+    ToolCallParser::Part part = parser_->append(chunk.text);
     if (chunk.finish) part.append(parser_->finish());
     if (calls_ == Calls::kOne && !part.calls.empty()) {
         is_over_ = true;

@@ -29,7 +29,7 @@ class AssistantTurn {
     }
 
     // Returns what a chunk says that is clear by now; takes its text.
-    [[nodiscard]] ToolCallParser::Part add(messages::OutputChunk& chunk);
+    [[nodiscard]] ToolCallParser::Part append(messages::OutputChunk& chunk);
     [[nodiscard]] bool has_calls() const { return parser_ && parser_->has_calls(); }
 
     // Makes an id for a call: of nine letters and digits where the model's template takes no

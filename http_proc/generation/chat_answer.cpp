@@ -36,7 +36,7 @@ Task<Result<>> ChatAnswer::complete(Exchange& exchange, Prompt& prompt) {
     co_return Ok{};
 }
 
-bool ChatAnswer::take(const Generation::Event& event) {
+bool ChatAnswer::handle_event(const Generation::Event& event) {
     usage.add(event.chunk);
     append_spans(spans, event.chunk.spans);
     if (call.wants_token_ids) {

@@ -41,7 +41,7 @@ struct ChatAnswer {
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {}
     // Counts a chunk; every chunk may have something to tell.
-    bool take(const Generation::Event& event);
+    bool handle_event(const Generation::Event& event);
 
     // Writes pitstop's own members: which weights made which tokens, and the tokens where they
     // were asked for.

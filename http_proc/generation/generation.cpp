@@ -64,7 +64,7 @@ void Generation::start(
         const auto on_chunk = [shared = state_, i, tree = tree_](messages::OutputChunk chunk) {
             if (!shared->is_open[i]) return;  // it failed here
             try {
-                shared->take(i, std::move(chunk), *tree, shared);
+                shared->handle_chunk(i, std::move(chunk), *tree, shared);
             } catch (const std::bad_alloc&) {
                 shared->fail(i, *tree);
             }
@@ -75,7 +75,7 @@ void Generation::start(
     exchange_->on_gone([this] { cancel(); });
 }
 
-void Generation::State::take(
+void Generation::State::handle_chunk(
     std::size_t i, messages::OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self
 ) {
     const TimePoint now = Clock::now();

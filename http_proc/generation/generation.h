@@ -43,7 +43,7 @@ class Generation {
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
 
-        void take(
+        void handle_chunk(
             std::size_t i,
             messages::OutputChunk chunk,
             Tree& tree,

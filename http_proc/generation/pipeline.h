@@ -59,7 +59,7 @@ concept Answering = requires(
     // A sample of prompts[i] is about to run. They come in order.
     answer.add_sample(std::size_t{}, std::as_const(prompt.request));
     // Counts a chunk, and tells whether it is time for an event of its request.
-    { answer.take(event) } -> std::same_as<bool>;
+    { answer.handle_event(event) } -> std::same_as<bool>;
     answer.write_events(stream, std::move(event));
     answer.write_whole(json, outputs);  // each was taken
     // The last events of a stream; or, of a dialect whose events have names and end it by
@@ -144,7 +144,7 @@ Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answe
     if (!outputs) co_return A::refusal(outputs.error());
     for (std::size_t i = 0; i < outputs->size(); ++i) {
         Generation::Event event{.index = i, .chunk = std::move((*outputs)[i])};
-        answer.take(event);
+        answer.handle_event(event);
         (*outputs)[i] = std::move(event.chunk);
         if constexpr (kShowsVersion<A>) {
             if (answer.lacks_version(i)) co_await complete_version(exchange, answer, i);
@@ -168,7 +168,7 @@ Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& an
             }
             break;
         }
-        if (answer.take(*event)) {
+        if (answer.handle_event(*event)) {
             if constexpr (kShowsVersion<A>) {
                 const std::size_t index = event->index;
                 if (answer.lacks_version(index)) co_await complete_version(exchange, answer, index);

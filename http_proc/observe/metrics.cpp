@@ -1,4 +1,5 @@
 // /metrics, and what routers ask of load: /get_load, /v1/loads (SGLang), /load (vLLM).
+#include "base/time.h"
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
@@ -35,7 +36,7 @@ Task<Response> get_load(Exchange& exchange) {
         co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     if (!status) co_return error_response(Dialect::kSglang, status.error());
     Json loads = Json::array();
-    const double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    const double now = seconds(Clock::now().time_since_epoch());
     for (const messages::ReplicaStatus& replica : status->replicas) {
         loads.push_back(
             {{"dp_rank", raw(replica.replica)},

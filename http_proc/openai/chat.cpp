@@ -68,7 +68,7 @@ struct Chat : OpenAiAnswer {
             opening
         );
     }
-    bool take(const Generation::Event& event) {
+    bool handle_event(const Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
         return true;
     }
@@ -191,7 +191,7 @@ void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& out
         Choice& choice = choices[i];
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
         json.key("message").begin_object().key("role").string("assistant");
-        const ToolCallParser::Part part = choice.turn.add(outputs[i]);
+        const ToolCallParser::Part part = choice.turn.append(outputs[i]);
         if (part.text.empty() && !part.calls.empty()) json.key("content").null();
         write_part(json, choice, part);
         json.key("refusal").null().end_object();
@@ -227,7 +227,7 @@ void Chat::write_first_event(
 void Chat::write_event(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     Choice& choice = choices[index];
     begin_choice(json, index);
-    write_part(json, choice, choice.turn.add(chunk));
+    write_part(json, choice, choice.turn.append(chunk));
     json.end_object();
     write_rest_of_choice(json, choice, chunk);
     json.end_array();

@@ -46,7 +46,7 @@ struct Completion : OpenAiAnswer {
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t prompt, const messages::Generate& request);
 
-    bool take(const Generation::Event& event) {
+    bool handle_event(const Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
         return true;
     }

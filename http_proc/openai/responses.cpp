@@ -139,7 +139,7 @@ void ResponseAnswer::write_response(JsonWriter& json, const Standing& standing) 
 void ResponseAnswer::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs) {
     messages::OutputChunk& chunk = outputs.front();
     const std::string entries = logprobs_of(chunk);
-    output.add(turn, turn.add(chunk), entries);
+    output.add(turn, turn.append(chunk), entries);
     write_response(json, end(chunk.finish ? &*chunk.finish : nullptr, nullptr));
 }
 
@@ -157,7 +157,7 @@ void ResponseAnswer::write_events(EventStream& stream, Generation::Event event) 
         tell(events, "response.in_progress", {.status = "in_progress"});
     }
     const std::string entries = logprobs_of(event.chunk);
-    output.add(turn, turn.add(event.chunk), entries, &events);
+    output.add(turn, turn.append(event.chunk), entries, &events);
     if (!event.chunk.finish) return;
     const Standing standing = end(&*event.chunk.finish, &events);
     const bool is_whole = standing.status == "completed";

@@ -54,8 +54,6 @@ constexpr std::array kTokenBounds{
     50000.0,
     100000.0};
 
-double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
-
 }  // namespace
 
 void Histogram::add(double value, std::int64_t times) {

@@ -67,7 +67,7 @@ struct Server::State {
     void accept();
     void tick();
     void begin_again();
-    void take(tcp::socket socket);
+    void serve(tcp::socket socket);
     void wait_for(Watched& watched);
 
     ServerContext& context;
@@ -129,13 +129,13 @@ void Server::State::accept() {
         if (!acceptor.is_open()) return;
         // Mostly no descriptor is left: the backlog waits for the next tick.
         if (problem) return spdlog::warn("cannot take a connection: {}", problem.message());
-        take(std::move(socket));
+        serve(std::move(socket));
         accept();
     });
     is_accepting = true;
 }
 
-void Server::State::take(tcp::socket socket) {
+void Server::State::serve(tcp::socket socket) {
     error_code ignored;
     if (connections.size() >= context.options().limits.connections_max) {
         socket.non_blocking(true, ignored);

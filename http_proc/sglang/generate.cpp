@@ -54,9 +54,9 @@ struct SglangAnswer {
     static Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t prompt, const messages::Generate& request);
 
-    bool take(Generation::Event& event) {
+    bool handle_event(Generation::Event& event) {
         SglangOutput& output = outputs[event.index];
-        output.take(std::move(event.chunk));
+        output.append(std::move(event.chunk));
         return intervals[event.index].is_due(output.num_tokens()) || output.is_done();
     }
     bool lacks_version(std::size_t index) const { return outputs[index].lacks_version(); }

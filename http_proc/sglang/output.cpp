@@ -1,5 +1,6 @@
 #include "http_proc/sglang/output.h"
 
+#include "base/time.h"
 #include "http_proc/format/versions.h"
 
 #include <fmt/format.h>
@@ -51,7 +52,7 @@ void SglangOutput::append_entries(
     list.next() += list_of(entries.json);
 }
 
-void SglangOutput::take_prompt(const messages::PromptLogprobs& prompt) {
+void SglangOutput::append_prompt(const messages::PromptLogprobs& prompt) {
     const auto num_top = static_cast<std::size_t>(args_.logprobs.top);
     const std::size_t num_ids = args_.logprobs.ids.size();
     const auto first = static_cast<std::size_t>(args_.logprobs.prompt_start);
@@ -78,7 +79,7 @@ void SglangOutput::take_prompt(const messages::PromptLogprobs& prompt) {
     }
 }
 
-void SglangOutput::take(messages::OutputChunk chunk) {
+void SglangOutput::append(messages::OutputChunk chunk) {
     text_ += chunk.text;
     const auto num_top = static_cast<std::size_t>(args_.logprobs.top);
     const std::size_t num_ids = args_.logprobs.ids.size();
@@ -95,7 +96,7 @@ void SglangOutput::take(messages::OutputChunk chunk) {
             append_entries(of_ids_, chunk.ids_logprobs, args_.logprobs.ids, i * num_ids, num_ids);
     }
     num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
-    if (chunk.prompt) take_prompt(*chunk.prompt);
+    if (chunk.prompt) append_prompt(*chunk.prompt);
     append_spans(spans_, std::move(chunk.spans));
     if (!spans_.empty()) current_ = spans_.back();
     if (chunk.counts) counts_ = *chunk.counts;
@@ -178,8 +179,7 @@ void SglangOutput::write_meta(JsonWriter& json) const {
     json.key("dp_rank").integer(counts_.replica);
     if (is_done()) {
         write_versions(json);
-        json.key("e2e_latency")
-            .number(std::chrono::duration<double>(Clock::now() - args_.start).count());
+        json.key("e2e_latency").number(seconds(Clock::now() - args_.start));
         json.key("response_sent_to_client_ts").number(unix_seconds());
     }
     json.end_object();

@@ -32,7 +32,7 @@ class SglangOutput {
     };
     explicit SglangOutput(Args args) : args_(std::move(args)) {}
 
-    void take(messages::OutputChunk chunk);
+    void append(messages::OutputChunk chunk);
     // Writes everything so far or, with is_incremental, what came since the last write(). REQUIRES:
     // that what ended it is no error.
     void write(JsonWriter& json);
@@ -60,7 +60,7 @@ class SglangOutput {
         std::size_t begin,
         std::size_t count
     ) const;
-    void take_prompt(const messages::PromptLogprobs& prompt);
+    void append_prompt(const messages::PromptLogprobs& prompt);
     void write_meta(JsonWriter& json) const;
     void write_finish(JsonWriter& json) const;
     void write_versions(JsonWriter& json) const;

@@ -80,7 +80,8 @@ Task<Response> update_weights_from_ipc(Exchange& exchange) {
     update.source->kind = messages::SourceKind::kIpc;
     update.source->handles = *std::move(handles);
     const std::string label = update.label;
-    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply =
+        co_await weights::run_update(exchange, std::move(update));
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("IPC weight update completed successfully", label, *reply);
 }
@@ -111,7 +112,8 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
         update.source->payloads.push_back(*std::move(payload));
     }
     const std::string label = update.label;
-    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply =
+        co_await weights::run_update(exchange, std::move(update));
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("Success", label, *reply);
 }
@@ -209,7 +211,8 @@ Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body)
     if (!tensors) co_return sglang_failure(tensors.error());
     source.tensors = *std::move(tensors);
     const std::string label = update.label;
-    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply =
+        co_await weights::run_update(exchange, std::move(update));
     if (!reply) {
         co_return sglang_failure(
             {reply.error().code, "Failed to update parameter online: " + reply.error().message}

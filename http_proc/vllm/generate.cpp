@@ -38,7 +38,7 @@ struct VllmAnswer : OpenAiAnswer {
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
         spans.emplace_back();
     }
-    bool take(const Generation::Event& event) {
+    bool handle_event(const Generation::Event& event) {
         usage.add(event.chunk);
         return true;
     }

@@ -143,7 +143,8 @@ Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
     update.partial = true;
     update.clears_cache = false;
     update.kv_policy = messages::KvPolicy::kKeep;
-    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply =
+        co_await weights::run_update(exchange, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"message", "Weights updated"}});
 }
@@ -239,7 +240,8 @@ Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* 
     update.source.emplace();
     update.source->kind = messages::SourceKind::kIpc;
     update.source->handles = *std::move(handles);
-    const Result<messages::UpdateReply> reply = co_await weights::take(exchange, std::move(update));
+    const Result<messages::UpdateReply> reply =
+        co_await weights::run_update(exchange, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
     co_return rpc_done(exchange);
 }

@@ -3,6 +3,7 @@
 // scores, softmax update, values. A query's arithmetic is the same in any tile: keys it does not
 // see get a probability of exactly zero in their own lane of the sum, and are left out of the
 // product with the values. Long prompts take tiles in groups, which share a block's packed keys.
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/attention_softmax.h"
 #include "kernels/cpu/attention_tile.h"
@@ -14,77 +15,59 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// Fetches the keys of the block from position `first`, which is the next one to be scored.
-template <class T>
-PITSTOP_INLINE void fetch_keys(const AttentionArgs& args, const Tile<T>& tile, std::int64_t first) {
-    const Seen seen = seen_by(tile.position[tile.num - 1], args.window, first);
-    const T* keys[kBlock];
-    const T* values[kBlock];
-    locate(args.kv, tile, first, seen.begin, seen.end, keys, values);
-    for (std::int64_t j = seen.begin; j < seen.end; ++j) fetch(keys[j], args.kv.head_dim);
-}
-
-// Returns the keys of the block from position `first` that any query of the tile sees.
-template <class T>
-Seen seen_by_any(const AttentionArgs& args, const Tile<T>& tile, std::int64_t first) {
-    return {
-        seen_by(tile.position[0], args.window, first).begin,
-        seen_by(tile.position[tile.num - 1], args.window, first).end};
-}
-
-// Takes one block of keys into the state of every query that sees any of it.
+// Takes one block of keys into the state of every query that sees any of it, and fetches the block
+// that comes `next`.
 template <class T>
 void add_block(
     const AttentionArgs& args,
     const TileGroup<T>& group,
-    std::int64_t first,
+    Block<T>& block,
+    const Block<T>& next,
     State* states,  // [group.num]
     std::int64_t D_padded
 ) {
     const std::int64_t D = args.kv.head_dim;
-    const Tile<T>& last = group.tiles[group.num - 1];
-    const std::int64_t begin = seen_by_any(args, group.tiles[0], first).begin;
-    const std::int64_t end = seen_by_any(args, last, first).end;
-    if (begin >= end) return;
-    const T* keys[kBlock];
-    const T* values[kBlock];
-    locate(args.kv, last, first, begin, end, keys, values);
     const bool is_packed = group.tiles[0].num >= kPackedQueriesMin;
     PackedKeys<T> packed;
-    if (is_packed) pack_keys(keys, values, begin, end, D, packed);
+    if (is_packed) pack_keys(block, D, packed);
+    FetchAhead<T> next_keys{next.keys, next.begin, next.end, D};
+    FetchAhead<T> next_values{next.values, next.begin, next.end, D};
     for (int t = 0; t < group.num; ++t) {
         const Tile<T>& tile = group.tiles[t];
-        const Seen any = seen_by_any(args, tile, first);
+        const Seen any = seen_by_any(args, tile, block.first);
         if (any.begin >= any.end) continue;
         alignas(64) float scores[kTileQueries][kBlock];
         if (is_packed) {
             score_packed_block(tile, packed, any.begin, any.end, D, args.scale, scores);
         } else {
-            score_block(tile, keys, values, any.begin, any.end, D, args.scale, scores);
+            score_block(tile, block.keys, any, D, args.scale, scores, next_keys);
         }
         Seen seen[kTileQueries];
-        for (int v = 0; v < tile.num; ++v) seen[v] = seen_by(tile.position[v], args.window, first);
+        for (int v = 0; v < tile.num; ++v)
+            seen[v] = seen_by(tile.position[v], args.window, block.first);
         Probabilities<T> p;
         alignas(64) float alpha[kTileQueries];
         soften(scores, seen, tile.num, states[t], alpha, p);
-        if (t == 0) fetch_keys(args, last, first + kBlock);
-        add_values_of_block(p, alpha, values, seen, tile.num, D, states[t].out, D_padded);
+        next_keys.fetch_rest();
+        add_values_of_block(
+            p, alpha, block.values, seen, tile.num, D, states[t].out, D_padded, next_values
+        );
     }
+    next_values.fetch_rest();
 }
 
-// Takes the keys of a segment into states that are clear.
+// Takes a segment's keys into states that are clear.
 template <class T>
 void add_segment(
     const AttentionArgs& args,
     const TileGroup<T>& group,
     std::int64_t segment,
+    BlockWalk<T>& walk,
     State* states,  // [group.num]
     std::int64_t D_padded
 ) {
-    for (std::int64_t first = segment * kSegment; first < (segment + 1) * kSegment;
-         first += kBlock) {
-        add_block(args, group, first, states, D_padded);
-    }
+    for (; walk.has_block() && walk.first() < (segment + 1) * kSegment; walk.move())
+        add_block(args, group, walk.block(), walk.next(), states, D_padded);
 }
 
 // Computes total += part, for one query.
@@ -138,16 +121,23 @@ void write_query(
     }
 }
 
+// Computes the outputs of a group, and fetches the block that the thread needs `after` it.
 template <class T>
-void attend(const AttentionArgs& args, const TileGroup<T>& group, std::int64_t D_padded) {
+void attend(
+    const AttentionArgs& args,
+    const TileGroup<T>& group,
+    const Block<T>& after,
+    std::int64_t D_padded
+) {
     State parts[kGroupTiles];
     State totals[kGroupTiles];
     for (int t = 0; t < group.num; ++t) clear(totals[t], group.tiles[t].num, D_padded);
     const std::int64_t segments_begin = segments_of(args, group.tiles[0]).begin;
     const std::int64_t segments_end = segments_of(args, group.tiles[group.num - 1]).end;
+    BlockWalk<T> walk(args, group, segments_begin, segments_end, after);
     for (std::int64_t segment = segments_begin; segment < segments_end; ++segment) {
         for (int t = 0; t < group.num; ++t) clear(parts[t], group.tiles[t].num, D_padded);
-        add_segment(args, group, segment, parts, D_padded);
+        add_segment(args, group, segment, walk, parts, D_padded);
         for (int t = 0; t < group.num; ++t) {
             State& total = totals[t];
             const State& part = parts[t];
@@ -186,6 +176,7 @@ void attend_split(
 ) {
     float* const workspace = static_cast<float*>(args.workspace.data);
     const std::int64_t part_floats = kPartHeader + D_padded;
+    const Block<T> none{};  // each range begins somewhere else, and is long
     auto parts = [&](std::int64_t begin, std::int64_t end) {
         TilePlace place{.group_tiles = 1};
         for (std::int64_t i = begin; i < end; ++i) {
@@ -197,7 +188,8 @@ void attend_split(
             if (segment < segments.begin || segment >= segments.end) continue;
             State state;
             clear(state, tile.num, D_padded);
-            add_segment(args, group, segment, &state, D_padded);
+            BlockWalk<T> walk(args, group, segment, segment + 1, none);
+            add_segment(args, group, segment, walk, &state, D_padded);
             for (int v = 0; v < tile.num; ++v) {
                 float* const part =
                     workspace + (tile.index[v] * num_segments + segment) * part_floats;
@@ -264,14 +256,27 @@ void attention_of(const AttentionArgs& args) {
     const std::int64_t products =
         min64(kTileQueries, args.q.rows * group_of(args)) * args.kv_len_max * D * 2;
     const std::int64_t grain = max64(1, (std::int64_t{1} << 18) / max64(1, products));
+    const std::int64_t total_groups = num_groups(args, group_tiles);
     auto groups = [&](std::int64_t begin, std::int64_t end) {
         TilePlace place{.group_tiles = group_tiles};
+        place.skip_to(args, begin);
+        TileGroup<T> group = make_group<T>(args, place);
         for (std::int64_t i = begin; i < end; ++i) {
-            place.skip_to(args, i);
-            attend(args, make_group<T>(args, place), padded_dim);
+            // The one after this range's last is the first of the range that this thread is likely
+            // to get then.
+            const std::int64_t next = i + 1 < end ? i + 1 : i + 1 + (num_threads - 1) * grain;
+            TileGroup<T> next_group;
+            Block<T> after;
+            if (next < total_groups) {
+                place.skip_to(args, next);
+                next_group = make_group<T>(args, place);
+                after = first_block(args, next_group);
+            }
+            attend(args, group, after, padded_dim);
+            group = next_group;
         }
     };
-    for_ranges(args.stream, num_groups(args, group_tiles), grain, groups);
+    for_ranges(args.stream, total_groups, grain, groups);
 }
 
 }  // namespace

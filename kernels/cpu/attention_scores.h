@@ -7,20 +7,11 @@
 // goes across; the packing is paid for once.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_blocks.h"
 
 #include <cstdint>
 
 namespace pitstop::kernels::PITSTOP_ISA {
-
-// Fetches into L2. Pages lie anywhere and a key is a few lines: the hardware does not see the
-// pattern in time.
-template <class T>
-PITSTOP_INLINE void fetch(const T* head, std::int64_t D) {
-    constexpr std::int64_t kPerLine = 64 / sizeof(T);
-    for (std::int64_t d = 0; d < D; d += kPerLine)
-        __builtin_prefetch(head + d, /*rw=*/0, /*locality=*/2);
-}
 
 // What a lane takes at a time: an element of fp32, or a pair of bf16, whose second is zero past D.
 template <class T>
@@ -91,25 +82,26 @@ PITSTOP_INLINE void score4(
         __builtin_memcpy(scores + i * kBlock, scaled + i * 4, 4 * sizeof(float));
 }
 
-// Scores all queries of a tile against keys [begin, end) of a block, by fours; what a four has
-// beyond is a copy. The values, which are wanted next, are fetched meanwhile.
+// Scores all queries of a tile against the keys of a block that any of them sees, by fours; what a
+// four has beyond is a copy. Meanwhile as many keys `ahead` are fetched.
 template <class T>
 PITSTOP_INLINE void score_block(
     const Tile<T>& tile,
-    const T** keys,          // [kBlock], [begin, end) of it given
-    const T* const* values,  // likewise
-    std::int64_t begin,
-    std::int64_t end,
+    const T** keys,  // [kBlock], those that are seen given
+    const Seen& any,
     std::int64_t D,
     float scale,
-    float (*p)[kBlock]  // [tile.num, kBlock]
+    float (*p)[kBlock],  // [tile.num, kBlock]
+    FetchAhead<T>& ahead
 ) {
+    const std::int64_t begin = any.begin;
+    const std::int64_t end = any.end;
     const std::int64_t four_begin = begin / 4 * 4;
     const std::int64_t four_end = (end + 3) / 4 * 4;
     for (std::int64_t j = four_begin; j < begin; ++j) keys[j] = keys[begin];
     for (std::int64_t j = end; j < four_end; ++j) keys[j] = keys[end - 1];
     for (std::int64_t j = four_begin; j < four_end; j += 4) {
-        for (std::int64_t i = max64(j, begin); i < min64(j + 4, end); ++i) fetch(values[i], D);
+        ahead.fetch_some(4);
         int v = 0;
         for (; v + 4 <= tile.num; v += 4)
             score4<T, 4>(tile.queries + v, keys + j, D, scale, p[v] + j);
@@ -127,24 +119,18 @@ struct PackedKeys {
     alignas(64) std::uint32_t words[kHeadDimMax / Word<T>::kElements][kBlock];
 };
 
-// Packs keys [begin, end) of a block, and copies of one of them up to whole vectors. The values,
-// which are wanted soon, are fetched meanwhile.
+// Packs the keys of a block, and copies of one of them up to whole vectors.
 template <class T>
-PITSTOP_INLINE void pack_keys(
-    const T** keys,          // [kBlock], [begin, end) of it given
-    const T* const* values,  // likewise
-    std::int64_t begin,
-    std::int64_t end,
-    std::int64_t D,
-    PackedKeys<T>& packed
-) {
+PITSTOP_INLINE void pack_keys(Block<T>& block, std::int64_t D, PackedKeys<T>& packed) {
     using W = Word<T>;
+    const T** const keys = block.keys;
+    const std::int64_t begin = block.begin;
+    const std::int64_t end = block.end;
     const std::int64_t vectors_begin = begin / kLanes * kLanes;
     const std::int64_t vectors_end = (end + kLanes - 1) / kLanes * kLanes;
     for (std::int64_t j = vectors_begin; j < begin; ++j) keys[j] = keys[begin];
     for (std::int64_t j = end; j < vectors_end; ++j) keys[j] = keys[end - 1];
     for (std::int64_t j = vectors_begin; j < vectors_end; j += kLanes) {
-        for (std::int64_t i = max64(j, begin); i < min64(j + kLanes, end); ++i) fetch(values[i], D);
         for (std::int64_t d = 0; d < D; d += kRowElements<T>) {
             U32x16 rows[kLanes];
             for (int i = 0; i < kLanes; ++i) rows[i] = W::bits(W::load(keys[j + i] + d, D - d));

@@ -6,7 +6,7 @@
 // says what they are. A key that is not seen is a zero, whatever its memory holds.
 #pragma once
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_blocks.h"
 
 #include <cstdint>
 #include <type_traits>
@@ -69,11 +69,13 @@ PITSTOP_INLINE void add_some_values(
     std::int64_t d,
     std::int64_t D,
     float* out,  // [kQueries, D_padded]
-    std::int64_t D_padded
+    std::int64_t D_padded,
+    FetchAhead<float>& ahead
 ) {
     F32x16 acc[kQueries][kVectors];
     load_scaled(acc, out + d, D_padded, alpha);
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
+        ahead.fetch_some(1);
         F32x16 value[kVectors];
         for (int c = 0; c < kVectors; ++c) {
             value[c] =
@@ -97,12 +99,14 @@ PITSTOP_INLINE void add_some_values(
     std::int64_t d,
     std::int64_t D,
     float* out,  // [kQueries, D_padded]
-    std::int64_t D_padded
+    std::int64_t D_padded,
+    FetchAhead<bf16>& ahead
 ) {
     constexpr int kPairs = kVectors / 2;
     F32x16 acc[kQueries][kVectors];
     load_scaled(acc, out + d, D_padded, alpha);
     const auto add_pair = [&](std::int64_t j, bool sees_even, bool sees_odd) PITSTOP_INLINE_LAMBDA {
+        ahead.fetch_some(2);
         Bf16x32 low[kPairs];
         Bf16x32 high[kPairs];
         for (int c = 0; c < kPairs; ++c) {
@@ -142,21 +146,22 @@ void add_values(
     const Seen& seen,
     std::int64_t D,
     float* out,  // [kQueries, D_padded]
-    std::int64_t D_padded
+    std::int64_t D_padded,
+    FetchAhead<T>& ahead
 ) {
     constexpr int kLeast = kValueStep<T> / kLanes;
     constexpr int kMost = kValueAccumulators / kQueries < 8 ? kValueAccumulators / kQueries : 8;
     constexpr int kVectors = kMost > kLeast ? kMost : kLeast;
     std::int64_t d = 0;
     for (; d + kVectors * kLanes <= D; d += kVectors * kLanes)
-        add_some_values<kQueries, kVectors>(p, alpha, values, seen, d, D, out, D_padded);
+        add_some_values<kQueries, kVectors>(p, alpha, values, seen, d, D, out, D_padded, ahead);
     for (; d < D; d += kLeast * kLanes)
-        add_some_values<kQueries, kLeast>(p, alpha, values, seen, d, D, out, D_padded);
+        add_some_values<kQueries, kLeast>(p, alpha, values, seen, d, D, out, D_padded, ahead);
 }
 
 // Adds to each query of a tile the values of the keys that it sees. Queries go in groups: first
 // what all of a group see, up to a whole pair, then what is left of each. So the order is each
-// query's own.
+// query's own. Meanwhile as many values `ahead` are fetched.
 template <class T>
 PITSTOP_INLINE void add_values_of_block(
     const Probabilities<T>& p,
@@ -166,10 +171,13 @@ PITSTOP_INLINE void add_values_of_block(
     int num,
     std::int64_t D,
     float* out,  // [num, D_padded]
-    std::int64_t D_padded
+    std::int64_t D_padded,
+    FetchAhead<T>& ahead
 ) {
     const auto add = [&]<int kQueries>(int v, const Seen& keys, const float* factors) {
-        add_values<T, kQueries>(p.of + v, factors, values, keys, D, out + v * D_padded, D_padded);
+        add_values<T, kQueries>(
+            p.of + v, factors, values, keys, D, out + v * D_padded, D_padded, ahead
+        );
     };
     for (int v = 0; v < num;) {
         if (seen[v].begin >= seen[v].end) {

@@ -10,7 +10,7 @@ void embedding(const EmbeddingArgs& args) {
         for (std::int64_t t = begin; t < end; ++t) {
             float* const y = args.y.data + t * args.y.stride;
             const std::int64_t table_row =
-                static_cast<std::int64_t>(args.ids[t]) - args.vocab_begin;
+                static_cast<std::int64_t>(id_of(args.ids[t], args.sampled)) - args.vocab_begin;
             if (table_row < 0 || table_row >= args.table.rows) {
                 for (std::int64_t i = 0; i < H; i += kLanes) store_up_to(y + i, zero(), H - i);
                 continue;

@@ -1,6 +1,7 @@
 // Samples in two steps: the threshold of each row that truncates, by radix select on the bits of x;
 // then the race, which skips the draws that cannot win.
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/levels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vmath.h"
 #include "kernels/philox.h"
@@ -284,6 +285,11 @@ Choice race(
 
 void sample(const SampleArgs& args) {
     check(args);
+    if (args.num_nonfinite != nullptr) {
+        count_nonfinite_cpu(
+            {.logits = args.logits, .counts = args.num_nonfinite, .stream = args.stream}
+        );
+    }
     const std::int64_t V = args.logits.cols;
     const std::int64_t num_blocks = (V + kSampleVocabBlock - 1) / kSampleVocabBlock;
     Choice* const winners = static_cast<Choice*>(args.workspace.data);  // [R, num_blocks]

@@ -19,6 +19,7 @@ constinit const Ops kOps = {
     .count_nonfinite = count_nonfinite_cpu,
     .penalties = penalties_cpu,
     .sample = sample,
+    .note_draws = note_draws_ref,  // exact, and a few loads and stores
     .softmax_stats = softmax_stats,
     .pick_logits = pick_logits_ref,  // exact, and a few loads
     .count_before = count_before,

@@ -86,4 +86,10 @@ __device__ inline float load_float(const bf16* from) { return to_float(*from); }
 __device__ inline void store_float(float* to, float value) { *to = value; }
 __device__ inline void store_float(bf16* to, float value) { *to = to_bf16(value); }
 
+// Returns 1 for infinities and NaNs, else 0.
+__device__ inline int is_nonfinite(float x) {
+    constexpr unsigned kExponent = 0x7f800000u;
+    return (__float_as_uint(x) & kExponent) == kExponent ? 1 : 0;
+}
+
 }  // namespace pitstop::kernels

@@ -4,6 +4,7 @@
 
 #include "kernels/device/ordered.h"
 #include "kernels/device/reduce.cuh"
+#include "kernels/device/wide_sum.cuh"
 
 #include <cuda_runtime.h>
 
@@ -13,7 +14,7 @@ namespace pitstop::kernels {
 
 inline constexpr int kDigits = 256;
 struct Select {
-    unsigned long long histogram[kDigits];
+    WideSum histogram[kDigits];
     std::uint32_t image_max;
     std::uint32_t image_min;
     std::uint32_t prefix;
@@ -27,7 +28,7 @@ __device__ inline void choose_digit(Select& shared, std::uint64_t target, int lo
     const std::uint64_t known_above = shared.above;  // before the shuffles: it changes after
     std::uint64_t sum = 0;
 #pragma unroll
-    for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k];
+    for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k].value();
     std::uint64_t above = sum;  // in this lane's digits and all above
 #pragma unroll
     for (int offset = 1; offset < kWarp; offset *= 2) {
@@ -37,7 +38,7 @@ __device__ inline void choose_digit(Select& shared, std::uint64_t target, int lo
     above = above - sum + known_above;
     if (above >= target || above + sum < target) return;
     for (int k = 7; k >= 0; --k) {
-        const std::uint64_t own = shared.histogram[lane * 8 + k];
+        const std::uint64_t own = shared.histogram[lane * 8 + k].value();
         if (above + own >= target) {
             shared.prefix |= static_cast<std::uint32_t>(lane * 8 + k) << low;
             shared.above = above;
@@ -85,7 +86,7 @@ __device__ float select_threshold(
         const int width = min(bits, 8);
         const int low = bits - width;
         const std::uint32_t known = bits == 32 ? 0 : ~0u << bits;
-        if (thread < kDigits) shared.histogram[thread] = 0;
+        if (thread < kDigits) shared.histogram[thread] = {};
         __syncthreads();
         const std::uint32_t prefix = shared.prefix;
         for (std::int32_t i = thread; i < source.num; i += kBlockThreads) {
@@ -93,7 +94,7 @@ __device__ float select_threshold(
             const std::uint32_t image = ordered_image(x);
             if ((image & known) != prefix) continue;
             const std::uint64_t own = weight(x);
-            if (own != 0) atomicAdd(&shared.histogram[image >> low & ((1u << width) - 1)], own);
+            if (own != 0) atomic_add(shared.histogram[image >> low & ((1u << width) - 1)], own);
         }
         __syncthreads();
         if (warp_index() == 0) choose_digit(shared, target, low);

@@ -14,8 +14,9 @@ constexpr int kThreads = 256;
 constexpr int kBlockIds = static_cast<int>(kSampleVocabBlock);
 constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s of a thread
 constexpr int kResolveThreads = 1024;
-constexpr int kListMax = 4096;               // ids
-constexpr std::int64_t kRowsPerGroup = 256;  // that share the workspace; more rows take turns
+constexpr int kListMax = 4096;  // ids
+// Rows that share the workspace; more take turns.
+constexpr std::int64_t kRowsPerGroup = SampleArgs::kArrivals;
 
 // Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.
 constexpr int kBins = 512;
@@ -40,18 +41,18 @@ struct SampleParams {
     std::int64_t stride;
     std::int32_t num_ids;  // V_rank
     std::int64_t vocab_begin;
-    const SampleRow* rows;  // [R]
-    Choice* choices;        // [R]
-    RowSpace* spaces;       // [R]
-    RacePart* parts;        // [R, num_parts]
-    RacePart* race_parts;   // [R, num_parts], of rows whose collect is Collect::kRace
+    const SampleRow* rows;          // [R]
+    Choice* choices;                // [R]
+    RowSpace* spaces;               // [R]
+    RacePart* parts;                // [R, num_parts]
+    RacePart* race_parts;           // [R, num_parts], of rows whose collect is Collect::kRace
+    std::int32_t* nonfinite_parts;  // [R, num_parts]
+    std::int32_t* num_nonfinite;    // [R] or null
+    std::uint32_t* arrivals;        // [R]: the last part of a row merges all; null: resolve does
     int num_parts;
     bool is_aligned_16;  // rows of logits
 };
 
-__device__ inline bool is_truncating(const SampleRow& row, std::int32_t num_ids) {
-    return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
-}
 __device__ inline float inverse_temperature(const SampleRow& row) {
     return row.temperature == 0.f ? 1.f : __fdiv_rn(1.f, row.temperature);
 }
@@ -60,40 +61,55 @@ __device__ inline float scaled(float logit, float inverse) {
     return isnan(x) ? negative_infinity() : x;
 }
 
-// Loads x of ids 4p .. 4p+3 of the `num` of a block, -inf past them.
-__device__ inline void load_x(
+// Loads x of ids 4p .. 4p+3 of the `num` of a block, -inf past them. Returns how many of the logits
+// are not finite.
+__device__ inline int load_x(
     const SampleParams& params, const float* from, int p, int num, float inverse, float (&x)[4]
 ) {
+    int num_nonfinite = 0;
     if (params.is_aligned_16 && p * 4 + 4 <= num) {
         load_floats(from + p * 4, x);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) x[k] = scaled(x[k], inverse);
+        for (int k = 0; k < 4; ++k) {
+            num_nonfinite += is_nonfinite(x[k]);
+            x[k] = scaled(x[k], inverse);
+        }
     } else {
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-            x[k] = p * 4 + k < num ? scaled(from[p * 4 + k], inverse) : negative_infinity();
+        for (int k = 0; k < 4; ++k) {
+            const bool is_inside = p * 4 + k < num;
+            const float logit = is_inside ? from[p * 4 + k] : 0.f;
+            num_nonfinite += is_nonfinite(logit);
+            x[k] = is_inside ? scaled(logit, inverse) : negative_infinity();
+        }
     }
+    return num_nonfinite;
 }
 
 // Loads a thread's share of a block of kBlockIds. Of a whole block all loads come before the first
-// use.
-__device__ inline void load_block(
+// use. Returns what load_x() does.
+__device__ inline int load_block(
     const SampleParams& params, const float* from, int num, float inverse, float (&x)[kPacks][4]
 ) {
     const int thread = static_cast<int>(threadIdx.x);
+    int num_nonfinite = 0;
     if (params.is_aligned_16 && num == kBlockIds) {
 #pragma unroll
         for (int j = 0; j < kPacks; ++j) load_floats(from + (thread + j * kThreads) * 4, x[j]);
 #pragma unroll
         for (int j = 0; j < kPacks; ++j) {
 #pragma unroll
-            for (int k = 0; k < 4; ++k) x[j][k] = scaled(x[j][k], inverse);
+            for (int k = 0; k < 4; ++k) {
+                num_nonfinite += is_nonfinite(x[j][k]);
+                x[j][k] = scaled(x[j][k], inverse);
+            }
         }
     } else {
 #pragma unroll
         for (int j = 0; j < kPacks; ++j)
-            load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
+            num_nonfinite += load_x(params, from, thread + j * kThreads, num, inverse, x[j]);
     }
+    return num_nonfinite;
 }
 
 }  // namespace pitstop::kernels

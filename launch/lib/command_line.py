@@ -130,6 +130,13 @@ def add_engine_flags(parser):
         "and KV takes the room; auto: the first that fits (default auto)",
     )
     add(
+        "--all-reduce",
+        choices=("auto", "own", "nccl"),
+        help="on GPUs with --tp: how activations are summed over the ranks: own, by kernels over one another's memory; "
+        "nccl, by it wherever a step is not a graph, refused with --device cpu, --tp 1 and --deterministic; auto: nccl "
+        "from the size on where it is faster, as measured at the start; with --deterministic own (default auto)",
+    )
+    add(
         "--deterministic",
         action="store_true",
         help="on a GPU, too, no result depends on what else is in the batch",

@@ -184,7 +184,7 @@ class Served:
 
     def _remember_version(self):
         """For the next start. Epochs go on counting, so that a trainer from the past stays out."""
-        self._tree.hear_all()  # the tokenizer's last words are about what it committed last
+        self._tree.read_all()  # the tokenizer's last words are about what it committed last
         said = self._tree.version()
         if said is not None and (said.digest or said.path):
             self._version = said  # else it never had weights, or still has not those it lost

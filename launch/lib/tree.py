@@ -144,6 +144,7 @@ def _worker_flags(options, weights, replica, rank):
         "device",
         "mem_fraction",
         "update_mode",
+        "all_reduce",
         "max_total_tokens",
         "page_size",
         "max_running_requests",
@@ -334,7 +335,7 @@ class Tree:
         was_killed, blames = dead.exit_code() < 0, self._names_a_sibling(dead.failed_line or "")
         return (not was_killed, blames, BLAME_ORDER.index(dead.kind))
 
-    def hear_all(self):
+    def read_all(self):
         """Takes what the processes have said up to now."""
         for child in self.children:
             child.read_ready()

@@ -6,55 +6,25 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
-#include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace pitstop::test {
 
 class SafetensorsFile {
   public:
-    explicit SafetensorsFile(const TempDir& dir) : dir_(dir) {
-        const std::string bytes = dir.read("model.safetensors");
-        std::uint64_t header_len = 0;
-        std::memcpy(&header_len, bytes.data(), sizeof header_len);
-        header_ = nlohmann::json::parse(bytes.substr(8, header_len));
-        data_ = bytes.substr(8 + header_len);
-    }
-    [[nodiscard]] std::string bytes_of(const std::string& name) const {
-        const std::size_t begin = header_[name]["data_offsets"][0];
-        const std::size_t end = header_[name]["data_offsets"][1];
-        return data_.substr(begin, end - begin);
-    }
-    [[nodiscard]] std::vector<std::int64_t> shape_of(const std::string& name) const {
-        return header_[name]["shape"];
-    }
+    explicit SafetensorsFile(const TempDir& dir);
+    [[nodiscard]] std::string bytes_of(const std::string& name) const;
+    [[nodiscard]] std::vector<std::int64_t> shape_of(const std::string& name) const;
     void add(
         const std::string& name,
         const std::string& dtype,
         const std::vector<std::int64_t>& shape,
         const std::string& bytes
-    ) {
-        header_[name] = {
-            {"dtype", dtype},
-            {"shape", shape},
-            {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
-        data_ += bytes;
-    }
+    );
     // Under another name; its bytes stay where they are.
-    void rename(const std::string& name, const std::string& other) {
-        header_[other] = header_[name];
-        header_.erase(name);
-    }
-    void write() const {
-        const std::string text = header_.dump();
-        const std::uint64_t text_len = text.size();
-        dir_.write(
-            "model.safetensors",
-            std::string(reinterpret_cast<const char*>(&text_len), 8) + text + data_
-        );
-    }
+    void rename(const std::string& name, const std::string& other);
+    void write() const;
 
   private:
     const TempDir& dir_;
@@ -63,11 +33,6 @@ class SafetensorsFile {
 };
 
 // Widens bf16 to fp32: the same numbers.
-inline std::string widened(const std::string& bf16_bytes) {
-    std::string wide;
-    for (std::size_t i = 0; i + 1 < bf16_bytes.size(); i += 2)
-        wide += std::string(2, '\0') + bf16_bytes.substr(i, 2);
-    return wide;
-}
+[[nodiscard]] std::string widened(const std::string& bf16_bytes);
 
 }  // namespace pitstop::test

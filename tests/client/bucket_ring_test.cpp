@@ -10,31 +10,31 @@ namespace {
 
 TEST(BucketRing, PlacesFollowEachOtherAndBeginAgainInFront) {
     BucketRing ring(100);
-    EXPECT_EQ(ring.take(40), 0);
-    EXPECT_EQ(ring.take(40), 40);
-    EXPECT_EQ(ring.take(40), std::nullopt);  // 20 behind, none in front
+    EXPECT_EQ(ring.reserve(40), 0);
+    EXPECT_EQ(ring.reserve(40), 40);
+    EXPECT_EQ(ring.reserve(40), std::nullopt);  // 20 behind, none in front
     ring.release_oldest();
-    EXPECT_EQ(ring.take(40), 0);
-    EXPECT_EQ(ring.take(1), std::nullopt);  // no byte between them
+    EXPECT_EQ(ring.reserve(40), 0);
+    EXPECT_EQ(ring.reserve(1), std::nullopt);  // no byte between them
     ring.release_oldest();
-    EXPECT_EQ(ring.take(60), 40);
+    EXPECT_EQ(ring.reserve(60), 40);
     EXPECT_EQ(ring.num_taken(), 2u);
 }
 
 TEST(BucketRing, WhatFitsBehindGoesThereWhileTheFrontIsFree) {
     BucketRing ring(100);
-    EXPECT_EQ(ring.take(30), 0);
-    EXPECT_EQ(ring.take(30), 30);
+    EXPECT_EQ(ring.reserve(30), 0);
+    EXPECT_EQ(ring.reserve(30), 30);
     ring.release_oldest();
-    EXPECT_EQ(ring.take(40), 60);
-    EXPECT_EQ(ring.take(31), std::nullopt);
-    EXPECT_EQ(ring.take(30), 0);
+    EXPECT_EQ(ring.reserve(40), 60);
+    EXPECT_EQ(ring.reserve(31), std::nullopt);
+    EXPECT_EQ(ring.reserve(30), 0);
 }
 
 TEST(BucketRing, AnEmptyOneBeginsInFrontAndHoldsAllItHas) {
     BucketRing ring(100);
     for (const std::int64_t bytes : {10, 100, 1, 100}) {
-        EXPECT_EQ(ring.take(bytes), 0) << bytes;
+        EXPECT_EQ(ring.reserve(bytes), 0) << bytes;
         ring.release_oldest();
     }
 }
@@ -50,7 +50,7 @@ TEST(BucketRing, NoPlaceOverlapsAnother) {
     std::deque<Place> taken;
     for (int step = 0; step < 100'000; ++step) {
         const std::int64_t bytes = 1 + static_cast<std::int64_t>(random() % kBytes);
-        if (const auto begin = ring.take(bytes)) {
+        if (const auto begin = ring.reserve(bytes)) {
             const Place place{*begin, *begin + bytes};
             ASSERT_TRUE(place.begin >= 0 && place.end <= kBytes);
             for (const Place& other : taken)

@@ -66,7 +66,7 @@ TEST(PushSockets, BucketsAreUnderWayBeforeTheFirstIsAnswered) {
             EXPECT_EQ(slow.take(), bucket);
             slow.answer({});
         });
-        EXPECT_TRUE(sockets->take_done(kPatience, kNever)) << bucket;
+        EXPECT_TRUE(sockets->receive_done(kPatience, kNever)) << bucket;
         workers.join();
     }
 }
@@ -133,8 +133,8 @@ TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {
         // Nothing more comes; it stays until the answer is read.
         EXPECT_EQ(worker.take(), 2);
     });
-    EXPECT_TRUE(sockets->take_done(kPatience, kNever));
-    const Result<> refused = sockets->take_done(kPatience, kNever);
+    EXPECT_TRUE(sockets->receive_done(kPatience, kNever));
+    const Result<> refused = sockets->receive_done(kPatience, kNever);
     sockets->send_all(encode(messages::PushBucket{.bucket = 2}));
     thread.join();
     ASSERT_FALSE(refused);

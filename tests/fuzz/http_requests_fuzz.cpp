@@ -81,12 +81,12 @@ void parse_as_tool_calls(std::string_view text) {
     const std::size_t len = 1 + first / http::kToolFormats.size();
     text.remove_prefix(1);
     http::ToolCallParser whole_parser(format);
-    http::ToolCallParser::Part whole = whole_parser.add(text);
+    http::ToolCallParser::Part whole = whole_parser.append(text);
     whole.append(whole_parser.finish());
     http::ToolCallParser parser(format);
     http::ToolCallParser::Part pieces;
     for (std::size_t at = 0; at < text.size(); at += len)
-        pieces.append(parser.add(text.substr(at, len)));
+        pieces.append(parser.append(text.substr(at, len)));
     pieces.append(parser.finish());
     CHECK(pieces.calls == whole.calls && pieces.text == whole.text);
     CHECK(pieces.places == whole.places);

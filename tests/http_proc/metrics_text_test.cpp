@@ -1,12 +1,14 @@
 // /metrics from a status: the text format, and what each dashboard reads.
 #include "http_proc/observe/metrics_text.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace pitstop::http {
 namespace {
@@ -68,14 +70,19 @@ Page page_of(const messages::StatusReply& status, const RequestMetrics& requests
 
 constexpr const char* kVllm = "{model_name=\"a \\\"quoted\\\" \\\\ name\",engine=\"";
 
+// A metric of one engine in vLLM's words, from the engine's number on.
+std::string of_vllm(std::string_view metric, std::string_view rest) {
+    return fmt::format("{}{}{}", metric, kVllm, rest);
+}
+
 TEST(MetricsText, HasASamplePerReplicaAndEscapesLabels) {
     messages::StatusReply status;
     status.replicas = {replica(0), replica(1)};
     status.replicas[1].num_running = 4;
     const Page page = page_of(status);
-    EXPECT_EQ(page.of(std::string("vllm:num_requests_running") + kVllm + "0\"}"), "0");
-    EXPECT_EQ(page.of(std::string("vllm:num_requests_running") + kVllm + "1\"}"), "4");
-    EXPECT_EQ(page.of(std::string("vllm:kv_cache_usage_perc") + kVllm + "0\"}"), "0.25");
+    EXPECT_EQ(page.of(of_vllm("vllm:num_requests_running", "0\"}")), "0");
+    EXPECT_EQ(page.of(of_vllm("vllm:num_requests_running", "1\"}")), "4");
+    EXPECT_EQ(page.of(of_vllm("vllm:kv_cache_usage_perc", "0\"}")), "0.25");
     EXPECT_EQ(page.of("pitstop_http_requests{}"), "3");
     EXPECT_EQ(page.types.at("sglang:gen_throughput"), "gauge");
     EXPECT_EQ(page.types.at("sglang:num_requests_total"), "counter");
@@ -141,11 +148,11 @@ TEST(MetricsText, HistogramsAreCumulativeAndEndWithInfinity) {
     const Page page = page_of(status, requests);
     const std::string name = "vllm:e2e_request_latency_seconds";
     EXPECT_EQ(page.types.at(name), "histogram");
-    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"0.01\"}"), "0");
-    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"0.05\"}"), "1");
-    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"7680\"}"), "1");
-    EXPECT_EQ(page.of(name + "_bucket" + kVllm + "0\",le=\"+Inf\"}"), "2");
-    EXPECT_EQ(page.of(name + "_count" + kVllm + "0\"}"), "2");
+    EXPECT_EQ(page.of(of_vllm(name + "_bucket", "0\",le=\"0.01\"}")), "0");
+    EXPECT_EQ(page.of(of_vllm(name + "_bucket", "0\",le=\"0.05\"}")), "1");
+    EXPECT_EQ(page.of(of_vllm(name + "_bucket", "0\",le=\"7680\"}")), "1");
+    EXPECT_EQ(page.of(of_vllm(name + "_bucket", "0\",le=\"+Inf\"}")), "2");
+    EXPECT_EQ(page.of(of_vllm(name + "_count", "0\"}")), "2");
 }
 
 TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {

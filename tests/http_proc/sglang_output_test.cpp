@@ -35,7 +35,7 @@ messages::OutputChunk chunk(std::string text, std::vector<TokenId> tokens, std::
 
 TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     SglangOutput output({.rid = "r", .logprobs = {.enabled = true}});
-    output.take(chunk("a", {TokenId{1}}, ""));
+    output.append(chunk("a", {TokenId{1}}, ""));
     json event = written(output);
     EXPECT_EQ(event["text"], "a");
     EXPECT_EQ(event["meta_info"]["finish_reason"], nullptr);
@@ -44,7 +44,7 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     messages::OutputChunk last = chunk("b", {TokenId{2}, TokenId{3}}, "new");
     last.finish =
         messages::Finish{.reason = messages::FinishReason::kStop, .matched_token = TokenId{3}};
-    output.take(std::move(last));
+    output.append(std::move(last));
     event = written(output);
     EXPECT_EQ(event["text"], "ab");
     EXPECT_EQ(event["output_ids"], json::parse("[1, 2, 3]"));
@@ -59,9 +59,9 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
 
 TEST(SglangOutput, DeltasHaveWhatIsNewAndCountsOfAll) {
     SglangOutput output({.rid = "r", .logprobs = {.enabled = true}, .is_incremental = true});
-    output.take(chunk("a", {TokenId{1}}, ""));
+    output.append(chunk("a", {TokenId{1}}, ""));
     written(output);
-    output.take(chunk("b", {TokenId{2}}, ""));
+    output.append(chunk("b", {TokenId{2}}, ""));
     const json event = written(output);
     EXPECT_EQ(event["text"], "b");
     EXPECT_EQ(event["output_ids"], json::parse("[2]"));
@@ -76,7 +76,7 @@ TEST(SglangOutput, SpansOfOneLabelAreOneForSglang) {
     whole.spans.push_back(whole.spans[0]);
     whole.spans[1].kv_min_epoch = Epoch{2};  // after a recompute: other KV, the same weights
     whole.finish = messages::Finish{.reason = messages::FinishReason::kLength};
-    output.take(std::move(whole));
+    output.append(std::move(whole));
     const json meta = written(output)["meta_info"];
     EXPECT_EQ(meta["weight_versions"].size(), 1U);
     EXPECT_EQ(meta["weight_version_spans"].size(), 2U);
@@ -90,7 +90,7 @@ TEST(SglangOutput, AnAbortWhileWaitingHasSglangsWordsAndNoMore) {
             .reason = messages::FinishReason::kAbort,
             .verdict = messages::Verdict::done("enough"),
             .was_waiting = was_waiting};
-        output.take(std::move(end));
+        output.append(std::move(end));
         EXPECT_EQ(
             written(output)["meta_info"]["finish_reason"],
             json::parse(
@@ -107,7 +107,7 @@ TEST(SglangOutput, AnAbortBeforeTheFirstTokenHasOneEmptySpan) {
     messages::OutputChunk end;
     end.finish = messages::Finish{
         .reason = messages::FinishReason::kAbort, .verdict = messages::Verdict::done("Aborted")};
-    output.take(std::move(end));
+    output.append(std::move(end));
     EXPECT_TRUE(output.lacks_version());
     output.set_version({.epoch = Epoch{3}, .label = "now"});
     const json meta = written(output)["meta_info"];

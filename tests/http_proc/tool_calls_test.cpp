@@ -19,7 +19,7 @@ Parsed in_pieces(ToolFormat format, std::string_view output, std::size_t piece_l
     ToolCallParser parser(format);
     Parsed parsed;
     for (std::size_t at = 0; at < output.size(); at += piece_len)
-        parsed.append(parser.add(output.substr(at, piece_len)));
+        parsed.append(parser.append(output.substr(at, piece_len)));
     parsed.append(parser.finish());
     EXPECT_EQ(parser.has_calls(), !parsed.calls.empty());
     return parsed;
@@ -183,12 +183,12 @@ TEST(ToolCalls, ArgumentsKeepTheirOrderAndMayBeAText) {
 
 TEST(ToolCalls, TextIsToldAsSoonAsItCanBeNoMarker) {
     ToolCallParser parser(kHermes);
-    EXPECT_EQ(parser.add("Hello").text, "Hello");
-    EXPECT_EQ(parser.add(" <tool").text, " ");
-    EXPECT_EQ(parser.add("box>").text, "<toolbox>");
-    EXPECT_TRUE(parser.add("<tool_call>{\"name\"").text.empty());
-    EXPECT_TRUE(parser.add(": \"time\"}").calls.empty());
-    EXPECT_EQ(parser.add("</tool_call>").calls, std::vector{kTime});
+    EXPECT_EQ(parser.append("Hello").text, "Hello");
+    EXPECT_EQ(parser.append(" <tool").text, " ");
+    EXPECT_EQ(parser.append("box>").text, "<toolbox>");
+    EXPECT_TRUE(parser.append("<tool_call>{\"name\"").text.empty());
+    EXPECT_TRUE(parser.append(": \"time\"}").calls.empty());
+    EXPECT_EQ(parser.append("</tool_call>").calls, std::vector{kTime});
 }
 
 TEST(ToolCalls, JsonThatIsNestedTooDeepIsText) {
@@ -207,8 +207,8 @@ TEST(ToolCalls, ALongHeldTextIsLookedAtOnce) {
           {kMistral, "[TOOL_CALLS][\""}}) {
         ToolCallParser parser(format);
         std::string text;
-        text += parser.add(opening).text;
-        for (int i = 0; i < 2'000'000; ++i) text += parser.add("x").text;
+        text += parser.append(opening).text;
+        for (int i = 0; i < 2'000'000; ++i) text += parser.append("x").text;
         text += parser.finish().text;
         EXPECT_EQ(text.size(), 2'000'000 + std::string_view(opening).size());
     }

@@ -187,19 +187,24 @@ class Scratch {
     Room room_;
 };
 
+// Opens a stream on the GPU. Skips the test where there is none. For SetUp() alone, as what goes on
+// after it would run all the same.
+inline void open_gpu_stream(DeviceStream& stream) {
+    if (const std::string why = why_no_gpu(); !why.empty()) {
+        ASSERT_FALSE(is_gpu_required()) << why;
+        GTEST_SKIP() << why;
+    }
+    Result<DeviceStream> opened = DeviceStream::create(StreamPriority::kStep);
+    ASSERT_TRUE(opened.has_value());
+    stream = *std::move(opened);
+}
+
 // Gives a test the backend's ops, and memory where they work; skips the test where there is no GPU
 // for it.
 class OnBackend : public testing::TestWithParam<Backend> {
   protected:
     void SetUp() override {
-        if (!GetParam().is_gpu) return;
-        if (const std::string why = why_no_gpu(); !why.empty()) {
-            ASSERT_FALSE(is_gpu_required()) << why;
-            GTEST_SKIP() << why;
-        }
-        Result<DeviceStream> stream = DeviceStream::create(StreamPriority::kStep);
-        ASSERT_TRUE(stream.has_value());
-        gpu_stream_ = *std::move(stream);
+        if (GetParam().is_gpu) open_gpu_stream(gpu_stream_);
     }
 
     [[nodiscard]] const Ops& ops() const { return *GetParam().ops; }

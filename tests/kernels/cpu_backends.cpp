@@ -1,4 +1,5 @@
 // The CPU, at each instruction level that this machine has.
+#include "base/isa.h"
 #include "tests/kernels/backend.h"
 
 namespace pitstop::kernels::test {

@@ -6,6 +6,9 @@ if(PITSTOP_EMULATED_GPU)
     target_compile_definitions(kernels_gpu_test PRIVATE PITSTOP_EMULATED)
     # What becomes of cuBLASLt's answers, which the real library gives as it likes.
     pitstop_test(kernels_cublas_test LABEL emulated SOURCES cublas_test.cpp LIBS pitstop_kernels)
+    # Communicators of NCCL, in processes of their own with a GPU each.
+    pitstop_test(kernels_nccl_test LABEL emulated
+        SOURCES nccl_test.cpp ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/in_process.cpp LIBS pitstop_kernels)
     # Some asynchronous copies and products at once instead of at the last moment (tests/emulated_gpu/blocks.h).
     add_test(NAME kernels_gpu_copies_test COMMAND kernels_gpu_test --gtest_filter=*Attention*:UnequalRows.*:*Linear*)
     set_tests_properties(kernels_gpu_copies_test PROPERTIES

@@ -26,15 +26,7 @@ namespace pitstop::kernels::test {
 // Gives a test its stream on the GPU; skips the test where there is none.
 class OnCuda : public testing::Test {
   protected:
-    void SetUp() override {
-        if (const std::string why = why_no_gpu(); !why.empty()) {
-            ASSERT_FALSE(is_gpu_required()) << why;
-            GTEST_SKIP() << why;
-        }
-        Result<DeviceStream> stream = DeviceStream::create(StreamPriority::kStep);
-        ASSERT_TRUE(stream.has_value());
-        stream_ = *std::move(stream);
-    }
+    void SetUp() override { open_gpu_stream(stream_); }
     [[nodiscard]] Stream stream() const { return stream_.stream(); }
     [[nodiscard]] Place place() const { return {.stream = stream(), .is_gpu = true}; }
 

@@ -1,5 +1,5 @@
-// Tests embedding, rmsnorm, silu_mul, gather_rows, count_nonfinite and penalties: the ops whose
-// rows stand alone. Some widths fit 16-byte loads, and some do not.
+// Tests embedding, note_draws, rmsnorm, silu_mul, gather_rows, count_nonfinite and penalties: the
+// ops whose rows stand alone. Some widths fit 16-byte loads, and some do not.
 #include "tests/kernels/backend.h"
 
 #include <cmath>
@@ -47,6 +47,89 @@ TEST_P(Embedding, GivesItsRowsAndZerosForOtherRanks) {
         EXPECT_EQ(actual.value(1, 0), table.value(4, 0));
         EXPECT_EQ(actual.value(3, 0), 0.0);
     }
+}
+
+// Ids that the last step drew, which the host has not seen.
+TEST_P(Embedding, TakesWhatWasSampledInASlot) {
+    const Matrix<bf16> table = random_matrix<bf16>(5, 24, 1);
+    const std::vector<TokenId> ids = {
+        sampled_in(2), TokenId{3}, sampled_in(0), TokenId{-1}, sampled_in(1), sampled_in(3)};
+    const std::vector<TokenId> sampled = {TokenId{4}, TokenId{-1}, TokenId{1}, TokenId{-2}};
+    const std::vector<TokenId> plain = {
+        TokenId{1}, TokenId{3}, TokenId{4}, TokenId{-1}, TokenId{-1}, TokenId{-2}};
+    Matrix<float> expected(6, 24, 0x11);
+    Matrix<float> actual(6, 24, 0x22);
+    embedding_ref({.ids = plain.data(), .table = table.view(), .y = expected.view()});
+    const auto ids_there = put(ids);
+    const auto sampled_there = put(sampled);
+    const auto table_there = put(table);
+    const auto y = put(actual);
+    ops().embedding(
+        {.ids = ids_there.data(),
+         .sampled = sampled_there.data(),
+         .table = table_there.view(),
+         .y = y.view(),
+         .stream = stream()}
+    );
+    y.fetch(actual);
+    EXPECT_EQ(actual.bits(), expected.bits());
+    EXPECT_EQ(actual.value(0, 0), table.value(1, 0));
+    EXPECT_EQ(actual.value(5, 0), 0.0);
+}
+
+class NoteDraws : public OnBackend {};
+PITSTOP_ON_BACKENDS(NoteDraws, Order::kDefault);
+
+TEST_P(NoteDraws, GivesTheIdToWhoeverNeedsIt) {
+    const std::vector<Choice> choices = {
+        {.id = TokenId{7}, .score = 1.f, .kept_min = 0.5f},
+        {.id = TokenId{9}, .score = -kInf, .kept_min = 2.f},
+        {.id = TokenId{3}, .score = 2.f, .kept_min = -1.f}};
+    constexpr std::size_t kRows = 300;  // of more than one block
+    const auto choices_there = put(choices);
+    const auto tokens = put(std::vector<TokenId>(kRows, TokenId{-7}));
+    const auto picks = put(std::vector<LogitPick>(kRows, {.row = 5, .id = TokenId{-8}}));
+    const auto softmax =
+        put(std::vector<SoftmaxRow>(kRows, {.temperature = 0.5f, .kept_min = 9.f}));
+    const auto ids = put(std::vector<TokenId>(kRows, TokenId{-9}));
+    std::vector<DrawnRow> rows(kRows);
+    std::vector<std::int32_t> num_nonfinite(kRows, 0);
+    for (std::size_t r = 0; r + 2 < kRows; ++r) {
+        rows[r].choice = choices_there.data() + r % 3;
+        if (r % 5 != 4) rows[r].token = tokens.data() + r;
+        if (r % 7 != 6) rows[r].pick = picks.data() + r;
+        if (r % 2 == 1) rows[r].softmax = softmax.data() + r;
+        num_nonfinite[r] = r % 11 == 10 ? 2 : 0;
+    }
+    num_nonfinite[kRows - 1] = 1;  // the last two are scored
+    const auto rows_there = put(rows);
+    const auto nonfinite_there = put(num_nonfinite);
+    ops().note_draws(
+        {.rows = rows_there.data(),
+         .num_nonfinite = nonfinite_there.data(),
+         .num_rows = std::int64_t{kRows},
+         .ids = ids.data(),
+         .stream = stream()}
+    );
+    const std::vector<TokenId> all = ids.fetch();
+    const std::vector<TokenId> noted = tokens.fetch();
+    const std::vector<LogitPick> picked = picks.fetch();
+    const std::vector<SoftmaxRow> kept = softmax.fetch();
+    for (std::size_t r = 0; r + 2 < kRows; ++r) {
+        SCOPED_TRACE(testing::Message() << "row " << r);
+        const Choice& choice = choices[r % 3];
+        const TokenId drawn = r % 3 == 1 ? kDrewNothing : choice.id;
+        const TokenId id = r % 11 == 10 ? kNotFiniteDraw : drawn;
+        EXPECT_EQ(all[r], id);
+        EXPECT_EQ(noted[r], r % 5 != 4 ? id : TokenId{-7});
+        EXPECT_EQ(picked[r].id, r % 7 != 6 ? choice.id : TokenId{-8});
+        EXPECT_EQ(picked[r].row, 5);
+        EXPECT_EQ(kept[r].kept_min, r % 2 == 1 ? choice.kept_min : 9.f);
+        EXPECT_EQ(kept[r].temperature, 0.5f);
+    }
+    EXPECT_EQ(all[kRows - 2], TokenId{0});
+    EXPECT_EQ(all[kRows - 1], kNotFiniteDraw);
+    EXPECT_EQ(noted[kRows - 1], TokenId{-7});
 }
 
 class RmsNorm : public OnBackend {

@@ -5,7 +5,8 @@ kernels/KERNELS.md is this program's output.
     kernel_resources.py --nvcc=NVCC -- FLAGS...           fails where the table says something else
     kernel_resources.py --nvcc=NVCC --write -- FLAGS...   writes the table
 
-Also fails where a kernel spills, or has none of its instances in the table. FLAGS: the compiler's.
+Also fails where a kernel spills, has none of its instances in the table, or has an atomic of 64 bits on shared memory,
+which is a loop of compare-and-swap there. FLAGS: the compiler's.
 """
 
 import argparse
@@ -42,6 +43,7 @@ SHOWN = (
     ("gather_rows.cu: gather_rows_kernel<uint4>", "rows aligned", 128, 0),
     ("nonfinite.cu: count_nonfinite_kernel<true>", "rows aligned", 256, 0),
     ("penalties.cu: penalties_kernel", "", 128, 0),
+    ("draws.cu: note_draws_kernel", "", 128, 0),
     ("sampling.cu: race_or_max_kernel", "", 256, 0),
     ("sampling.cu: histogram_kernel", "", 256, 0),
     ("sampling.cu: collect_kernel", "", 256, 0),
@@ -63,8 +65,11 @@ SHOWN = (
     ("exchange.cu: two_shot_kernel", "the same, large", 512, 0),
     ("exchange.cu: gather_columns_kernel", "", 512, 0),
     ("attention_general.cu: general_kernel", "attention, any shape", 128, 0),
-    ("linear.cu: gemv_kernel<1>", "M = 1", 256, 0),
-    ("linear.cu: gemv_kernel<4>", "M <= 4", 256, 0),
+    ("linear_gemv.cu: gemv_kernel<1, false>", "M = 1", 256, 0),
+    ("linear_gemv.cu: gemv_kernel<2, false>", "M = 2", 256, 0),
+    ("linear_gemv.cu: gemv_kernel<4, false>", "M = 4", 256, 0),
+    ("linear_gemv.cu: gemv_kernel<1, true>", "M = 1, gate and up with silu_mul", 256, 0),
+    ("linear_gemv.cu: gemv_kernel<4, true>", "M = 4, likewise", 256, 0),
     ("linear.cu: tile_kernel<TileShape<16, 32, 1, 4, 12, 3>>", "M <= 16", 128, 72 << 10),
     ("linear.cu: tile_kernel<TileShape<64, 64, 1, 4, 5, 2>>", "M <= 64", 128, 80 << 10),
     ("linear.cu: tile_kernel<TileShape<128, 128, 2, 4, 3, 2>>", "larger M", 256, 96 << 10),
@@ -76,10 +81,15 @@ SHOWN = (
 def compile_one(source, nvcc, flags, folder):
     """{kernel: (registers, static shared bytes, spilled bytes)} of one source file."""
     command = [nvcc, *flags, "-x", "cu", "-arch=sm_90a", "-cubin", "-Xptxas=-v"]
-    command += [str(source), "-o", str(folder / f"{source.stem}.cubin")]
+    kept = folder / source.stem
+    kept.mkdir()
+    command += [str(source), "-o", str(kept / f"{source.stem}.cubin"), "--keep", "--keep-dir", str(kept)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{source.name}: {done.stderr}")
+    (assembly,) = kept.glob("*.ptx")
+    if atomic := re.search(r"(atom|red)\.shared\.\S*64", assembly.read_text()):
+        sys.exit(f"{source.name}: {atomic[0]}")
     found = {}
     name = None
     for line in done.stderr.splitlines():

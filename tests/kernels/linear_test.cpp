@@ -2,7 +2,9 @@
 
 #include "tests/kernels/backend.h"
 
+#include <array>
 #include <cmath>
+#include <numeric>
 #include <random>
 
 namespace pitstop::kernels::test {
@@ -92,11 +94,66 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
         expect_reference<float, float>(M, 66, 128, LinearMode::kAdd);
     }
     expect_reference<float, bf16>(7, 70, 129, LinearMode::kWrite);
+    // Split four ways, of rounds that four does not divide.
+    for (const std::int64_t M : {1, 3})
+        expect_reference<bf16, float>(M, 40, 1288, LinearMode::kWrite);
     expect_reference<bf16, float>(1, 40, 4104, LinearMode::kWrite);
     expect_reference<bf16, float>(7, 40, 4104, LinearMode::kWrite);
     if (is_small()) return;
     expect_reference<bf16, float>(100, 300, 1024, LinearMode::kWrite);
     expect_reference<float, float>(100, 300, 1024, LinearMode::kWrite);
+    // Few rows, and outputs enough for whole blocks of them: sums in parts have room for all.
+    for (const std::int64_t M : {7, 8}) {
+        for (const std::int64_t K : {520, 586, 896, 1030, 1176})
+            expect_reference<float, float>(M, 2100, K, LinearMode::kWrite);
+        for (const std::int64_t K : {1025, 1176, 2056})
+            expect_reference<bf16, float>(M, 2100, K, LinearMode::kWrite);
+    }
+}
+
+// Where products and silu_mul are one pass, the bits are those of two; widths that warps share and
+// that they do not.
+TEST_P(Linear, GatedInOnePassIsGatedInTwo) {
+    if (ops().linear_silu_mul == nullptr) GTEST_SKIP() << "they are two passes here";
+    for (const std::int64_t M : {1, 2, 3, 4}) {
+        for (const auto& [F, K] : {std::pair{1, 8}, {17, 64}, {31, 1032}, {70, 520}}) {
+            SCOPED_TRACE(testing::Message() << "M " << M << " F " << F << " K " << K);
+            const auto x = put(random_matrix<bf16>(M, K, 1));
+            const Matrix<bf16> w = random_matrix<bf16>(2 * F, K, 2);
+            const auto w_there = put(w);
+            const auto bias = put(random_matrix<bf16>(1, 2 * F, 3));
+            Matrix<bf16> one(M, F, 0x33), two(M, F, 0x44);
+            const auto one_there = put(one);
+            const auto two_there = put(two);
+            const auto gate_up = put(Matrix<bf16>(M, 2 * F, 0x55));
+            const auto part_of = [&](std::int64_t first) {
+                return LinearPart{
+                    .w = rows(w_there.view(), first, F),
+                    .bias = first == 0 ? nullptr : bias.view().data + first,
+                    .y = columns(gate_up.view(), first, F)};
+            };
+            const LinearPart parts[] = {part_of(0), part_of(F)};
+            run(parts, x.view(), LinearMode::kWrite, stream());
+            ops().silu_mul(
+                {.gate = parts[0].y, .up = parts[1].y, .y = two_there.view(), .stream = stream()}
+            );
+            ASSERT_TRUE(ops().linear_silu_mul(
+                {.x = x.view(), .parts = parts, .stream = stream()}, one_there.view()
+            ));
+            one_there.fetch(one);
+            two_there.fetch(two);
+            EXPECT_EQ(one.bits(), two.bits());
+        }
+    }
+    const auto wide = put(random_matrix<bf16>(5, 64, 1));
+    const auto w = put(random_matrix<bf16>(16, 64, 2));
+    const auto y = put(Matrix<bf16>(5, 16, 0x11));
+    const LinearPart parts[] = {
+        {.w = rows(w.view(), 0, 8), .y = columns(y.view(), 0, 8)},
+        {.w = rows(w.view(), 8, 8), .y = columns(y.view(), 8, 8)}};
+    EXPECT_FALSE(ops().linear_silu_mul(
+        {.x = wide.view(), .parts = parts, .stream = stream()}, columns(y.view(), 0, 8)
+    ));
 }
 
 TEST_P(Linear, NoRowsIsNoWork) {
@@ -106,16 +163,15 @@ TEST_P(Linear, NoRowsIsNoWork) {
 }
 
 // q, k and v in one call are what they are in three, whether or not they lie side by side.
-TEST_P(Linear, PartsOfOneCallAreSeparateProducts) {
-    const std::int64_t K = 128;
-    const std::int64_t widths[] = {64, 24, 40};
-    const Matrix<bf16> w = random_matrix<bf16>(64 + 24 + 40, K, 2);
-    const Matrix<bf16> bias = random_matrix<bf16>(1, 64 + 24 + 40, 3);
-    const auto w_there = put(w);
-    const auto bias_there = put(bias);
-    for (const std::int64_t M : {1, 5, 20}) {
+class LinearParts : public Linear {
+  protected:
+    void expect_separate(std::int64_t M, std::int64_t K, std::span<const std::int64_t> widths) {
+        SCOPED_TRACE(testing::Message() << "M " << M << " K " << K);
+        const std::int64_t N = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+        const auto w_there = put(random_matrix<bf16>(N, K, 2));
+        const auto bias_there = put(random_matrix<bf16>(1, N, 3));
         const auto x = put(random_matrix<bf16>(M, K, 1));
-        Matrix<float> fused(M, 128, 0x33), apart(M, 128, 0x44);
+        Matrix<float> fused(M, N, 0x33), apart(M, N, 0x44);
         const auto fused_there = put(fused);
         const auto apart_there = put(apart);
         std::vector<LinearPart> parts;
@@ -137,12 +193,24 @@ TEST_P(Linear, PartsOfOneCallAreSeparateProducts) {
         // cuBLASLt may take another algorithm for another N.
         const bool is_cublas = is_gpu() && &ops() == cuda_ops() && M > 16;
         for (std::int64_t m = 0; m < M; ++m) {
-            for (std::int64_t n = 0; n < 128; ++n) {
+            for (std::int64_t n = 0; n < N; ++n) {
                 EXPECT_NEAR(fused(m, n), apart(m, n), is_cublas ? 1e-3 : 0.0)
-                    << "M " << M << " at " << m << ", " << n;
+                    << "at " << m << ", " << n;
             }
         }
     }
+};
+PITSTOP_ON_BACKENDS(LinearParts, Order::kEvery);
+
+TEST_P(LinearParts, OfOneCallAreSeparateProducts) {
+    for (const std::int64_t M : {1, 5, 20})
+        expect_separate(M, 128, std::array<std::int64_t, 3>{64, 24, 40});
+}
+
+// On a GPU the widest part is split four ways where the others are split eight.
+TEST_P(LinearParts, AreSplitEachByItsOwnWidth) {
+    for (const std::int64_t M : {1, 3})
+        expect_separate(M, 2048, std::array<std::int64_t, 3>{2048, 24, 40});
 }
 
 // P6: the bits of a row are those it has alone, in every batch, at every place in it.
@@ -176,7 +244,8 @@ class LinearInFixedOrder : public Linear {
         const Matrix<float> all = product(0, M_max, stream());
         for (std::int64_t m = 0; m < M_max; m += is_gpu() ? 65 : 13)
             ASSERT_EQ(product(m, 1, one_thread()).bits(), all.bits(m)) << "row " << m << " alone";
-        for (const std::int64_t M : {2, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129}) {
+        for (const std::int64_t M :
+             {2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129}) {
             for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{3}, M_max - M}) {
                 const Matrix<float> some = product(begin, M, stream());
                 for (std::int64_t m = 0; m < M; m += M < 20 ? 1 : 13)
@@ -190,7 +259,8 @@ PITSTOP_ON_BACKENDS(LinearInFixedOrder, Order::kFixed);
 TEST_P(LinearInFixedOrder, P6_RowDoesNotDependOnBatchOrThreads) {
     expect_rows_alone<bf16>(200, 520);
     if (is_gpu()) return;
-    for (const auto& [N, K] : {std::pair{7, 24}, {64, 128}, {300, 129}, {40, 1024}, {513, 96}}) {
+    for (const auto& [N, K] :
+         {std::pair{7, 24}, {64, 128}, {300, 129}, {40, 1024}, {513, 96}, {75, 2057}}) {
         expect_rows_alone<float>(N, K);
         expect_rows_alone<bf16>(N, K);
     }

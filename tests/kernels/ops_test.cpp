@@ -1,4 +1,5 @@
 // Tests the table, the levels, the threads, and what KERNELS.md promises about them.
+#include "base/isa.h"
 #include "tests/kernels/backend.h"
 #include "tests/source_dir.h"
 
@@ -31,6 +32,8 @@ TEST(OpsTable, HasEveryOpOnEveryLevel) {
         Ops all = *ops;
         EXPECT_EQ(all.tune_linear, nullptr) << "a CPU has nothing to choose";
         all.tune_linear = [](std::span<const LinearArgs>) { return 0; };
+        EXPECT_EQ(all.linear_silu_mul, nullptr) << "one op spares a CPU nothing";
+        all.linear_silu_mul = [](const LinearArgs&, const ActView&) { return false; };
         for (void (*entry)() : entries(all)) EXPECT_NE(entry, nullptr) << ops->name;
     }
 }

@@ -1,5 +1,6 @@
 // Tests what needs no backend: the definitions against numbers of others, and the CPU's levels
 // against each other.
+#include "base/isa.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 #include "tests/kernels/support.h"

@@ -377,6 +377,76 @@ TEST_P(Sample, P6_ChoiceDoesNotDependOnBatchThreadsOrSplit) {
     }
 }
 
+// On a GPU it is one launch in place of four, and the last block of a row merges.
+TEST_P(Sample, RowsThatDoNotTruncateAreThoseOfAnyCall) {
+    const std::int64_t V = is_small() ? 9000 : 30011;
+    const std::int64_t num_rows = is_small() ? 6 : 600;
+    const Matrix<float> logits = random_matrix<float>(num_rows, V, 81, 2.0);
+    std::vector<SampleRow> rows_of;
+    for (std::uint32_t r = 0; r < num_rows; ++r)
+        rows_of.push_back({.temperature = r % 3 == 0 ? 0.f : 0.7f, .seed = 9 + r, .position = r});
+    const auto there = put(logits);
+    const auto rows_there = put(rows_of);
+    const std::vector<Choice> expected = run(there.view(), rows_of);
+    const auto arrivals = put(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
+    const Scratch space = scratch(ops().sample_workspace_bytes(num_rows, V));
+    for (int i = 0; i < 2; ++i) {  // a call leaves what the next needs
+        const auto choices = put(std::vector<Choice>(rows_of.size(), {.score = kNan}));
+        ops().sample(
+            {.logits = there.view(),
+             .rows = rows_there.data(),
+             .may_truncate = false,
+             .choices = choices.data(),
+             .workspace = space.workspace(),
+             .arrivals = arrivals.data(),
+             .stream = stream()}
+        );
+        const std::vector<Choice> actual = choices.fetch();
+        for (std::size_t r = 0; r < rows_of.size(); ++r) {
+            EXPECT_EQ(actual[r].id, expected[r].id) << "row " << r;
+            EXPECT_EQ(actual[r].score, expected[r].score);
+            EXPECT_EQ(actual[r].kept_min, -kInf);
+        }
+    }
+}
+
+TEST_P(Sample, CountsWhatIsNotFinite) {
+    for (const std::int64_t V : {1, 7, 8200, 9000}) {
+        Matrix<float> logits = random_matrix<float>(5, V, 1, 5.0);
+        logits(0, 0) = kInf;
+        logits(0, V - 1) = kNan;
+        logits(2, V / 2) = -kInf;
+        logits(3, V / 3) = 3e38f;  // is infinite only when it is scaled
+        const std::vector<SampleRow> rows_of = {
+            {},
+            {.temperature = 1.f},
+            {.temperature = 0.5f, .top_p = 0.9f},
+            {.temperature = 0.1f},
+            {.temperature = 1.f, .top_k = 2}};
+        const auto there = put(logits);
+        const auto rows_there = put(rows_of);
+        const auto arrivals = put(std::vector<std::uint32_t>(SampleArgs::kArrivals, 0));
+        const Scratch space = scratch(ops().sample_workspace_bytes(5, V));
+        for (const std::int64_t num_rows : {2, 5}) {  // none of the first two truncates
+            const auto choices = put(std::vector<Choice>(5));
+            const auto counts = put(std::vector<std::int32_t>(5, -7));
+            ops().sample(
+                {.logits = rows(there.view(), 0, num_rows),
+                 .rows = rows_there.data(),
+                 .may_truncate = num_rows == 5,
+                 .choices = choices.data(),
+                 .num_nonfinite = counts.data(),
+                 .workspace = space.workspace(),
+                 .arrivals = arrivals.data(),
+                 .stream = stream()}
+            );
+            std::vector<std::int32_t> expected = {V == 1 ? 1 : 2, 0, 1, 0, 0};
+            for (std::size_t r = static_cast<std::size_t>(num_rows); r < 5; ++r) expected[r] = -7;
+            EXPECT_EQ(counts.fetch(), expected) << "V " << V;
+        }
+    }
+}
+
 // On a GPU rows beyond the 256 that share the workspace take their turn.
 TEST_P(Sample, ManyRowsShareTheWorkspace) {
     const Matrix<float> logits = random_matrix<float>(600, 60, 71);

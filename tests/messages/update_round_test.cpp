@@ -95,15 +95,15 @@ TEST(UpdateRound, IsDoneWhenAllHaveAnswered) {
     UpdateRound round(3);
     EXPECT_FALSE(round.awaits(Order::kStage, 0)) << "nothing was asked";
     round.ask(Order::kStage);
-    EXPECT_EQ(round.take(2, Answer::kDone), Progress::kGoesOn);
+    EXPECT_EQ(round.record_answer(2, Answer::kDone), Progress::kGoesOn);
     EXPECT_FALSE(round.awaits(Order::kStage, 2)) << "it has answered";
     EXPECT_FALSE(round.awaits(Order::kReady, 0)) << "another order";
     EXPECT_FALSE(round.awaits(Order::kStage, 3));
     EXPECT_FALSE(round.awaits(Order::kStage, -1));
     EXPECT_EQ(round.silent(), (std::vector<std::size_t>{0, 1}));
-    EXPECT_EQ(round.take(0, Answer::kDone), Progress::kGoesOn);
+    EXPECT_EQ(round.record_answer(0, Answer::kDone), Progress::kGoesOn);
     EXPECT_EQ(round.phase(), Phase::kStaging);
-    EXPECT_EQ(round.take(1, Answer::kDone), Progress::kDone);
+    EXPECT_EQ(round.record_answer(1, Answer::kDone), Progress::kDone);
     EXPECT_EQ(round.phase(), Phase::kPrepared);
     EXPECT_FALSE(round.awaits(Order::kStage, 1));
 }
@@ -111,13 +111,13 @@ TEST(UpdateRound, IsDoneWhenAllHaveAnswered) {
 TEST(UpdateRound, P2_AfterOneHasFailedOnlyADropFollows) {
     UpdateRound round(2);
     round.ask(Order::kStage);
-    EXPECT_EQ(round.take(1, Answer::kFailed), Progress::kFailed);
+    EXPECT_EQ(round.record_answer(1, Answer::kFailed), Progress::kFailed);
     for_each_pair([&](Phase, Order order) { EXPECT_EQ(round.may(order), order == Order::kDrop); });
-    EXPECT_EQ(round.take(0, Answer::kDone), Progress::kGoesOn) << "for the report only";
+    EXPECT_EQ(round.record_answer(0, Answer::kDone), Progress::kGoesOn) << "for the report only";
     EXPECT_EQ(round.phase(), Phase::kStaging) << "where it failed";
     round.ask(Order::kDrop);
-    EXPECT_EQ(round.take(0, Answer::kFailed), Progress::kGoesOn) << "a drop cannot fail";
-    EXPECT_EQ(round.take(1, Answer::kDone), Progress::kDone);
+    EXPECT_EQ(round.record_answer(0, Answer::kFailed), Progress::kGoesOn) << "a drop cannot fail";
+    EXPECT_EQ(round.record_answer(1, Answer::kDone), Progress::kDone);
     EXPECT_EQ(round.phase(), Phase::kDropped);
 }
 
@@ -136,8 +136,8 @@ TEST(UpdateRound, ACommitIsDroppedOnlyWhereOneHasRefusedIt) {
     for (const Order order : {Order::kStage, Order::kReady}) round.ask(order), round.finish();
     round.ask(Order::kCommit);
     EXPECT_FALSE(round.may(Order::kDrop));
-    round.take(0, Answer::kDone);
-    EXPECT_EQ(round.take(1, Answer::kFailed), Progress::kFailed);
+    round.record_answer(0, Answer::kDone);
+    EXPECT_EQ(round.record_answer(1, Answer::kFailed), Progress::kFailed);
     EXPECT_TRUE(round.may(Order::kDrop));
 }
 

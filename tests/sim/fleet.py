@@ -97,11 +97,11 @@ class Fleet:
                 order = dataclasses.replace(order, at=due, lead_s=lead_s)
             self.calls += 1
             self.take_thread(self.costs.call_s / 2)
-            self.at(self.free_at + self.costs.latency_s, lambda name=name, order=order: self.hear(name, order))
+            self.at(self.free_at + self.costs.latency_s, lambda name=name, order=order: self.carry_out(name, order))
 
-    def hear(self, name, order):
+    def carry_out(self, name, order):
         tree = self.trees[name]
-        answer, works = tree.take(order)
+        answer, works = tree.handle_order(order)
         if answer is not None:
             self.answer(answer, 0.0)
         for work in works:
@@ -131,7 +131,7 @@ class Fleet:
         self.at(self.free_at, lambda: self.heard(answer))
 
     def heard(self, answer):
-        self.own(lambda: self.coordinator.hear(answer))
+        self.own(lambda: self.coordinator.handle_answer(answer))
         self.carry()
 
     def run(self):

@@ -9,6 +9,7 @@
 #include "messages/update_orders.h"
 #include "messages/weights.h"
 #include "tests/checkpoint/temp_dir.h"
+#include "tests/gpu_or_skip.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr auto kDeadline = std::chrono::seconds(20);
+constexpr auto kDeadline = std::chrono::seconds(60);
 
 // Worker processes and the socket they connect to.
 class WorkerProcess : public testing::Test {
@@ -56,6 +57,7 @@ class WorkerProcess : public testing::Test {
                 fmt::format("--tp={}", tp),
                 "--threads=1",
                 "--max-total-tokens=512",
+                "--device=cpu",  // where no flag of the test's says otherwise
                 "--log-level=error",
                 fmt::format("--supervisor-fd={}", kSupervisorFd),
                 fmt::format("--parent-pid={}", ::getpid())};
@@ -207,6 +209,68 @@ TEST_F(WorkerProcess, VotesThoughPlansNeverCease) {
     ASSERT_TRUE(vote.has_value()) << "none in " << num_results << " passes";
     EXPECT_TRUE(vote->outcome.ok) << (vote->outcome.code ? name_of(*vote->outcome.code) : "");
     EXPECT_EQ(vote->update, messages::UpdateId{1});
+}
+
+// Where steps run ahead of their results.
+class GpuWorkerProcess : public WorkerProcess {
+  protected:
+    void SetUp() override {
+        WorkerProcess::SetUp();
+        if (const std::string why = why_no_gpu(); !why.empty()) {
+            ASSERT_FALSE(is_gpu_required()) << why;
+            GTEST_SKIP() << why;
+        }
+    }
+    template <class Message>
+    Message expect() {
+        const bus::Received received = receive();
+        EXPECT_EQ(received.frames.type, Message::kType);
+        if (received.frames.type != Message::kType) return {};
+        auto message = decode<Message>(received.frames, messages::UnknownFields::kRefuse);
+        EXPECT_TRUE(message.has_value());
+        return message ? *std::move(message) : Message{};
+    }
+};
+
+// The token after first_plan()'s, which the scheduler has not seen.
+messages::StepPlan next_plan(StepId step, Epoch epoch) {
+    messages::StepPlan plan;
+    plan.step = step;
+    plan.epoch = epoch;
+    plan.rows = {{.begin = 4, .num_new = 1, .num_pages = 1, .output_index = 1}};
+    plan.rows[0].takes_sampled = true;
+    plan.tokens.values = {TokenId{0}};
+    plan.pages.values = {PageId{0}};
+    return plan;
+}
+
+// The scheduler has every result of the old epoch before it hears of the new one, and no step
+// changes weights under way.
+TEST_F(GpuWorkerProcess, P1_ACommitWaitsForTheStepsUnderWay) {
+    start(1, {"--device=cuda"});
+    expect_hellos();
+    messages::WorkerStage stage;
+    stage.update = messages::UpdateId{1};
+    stage.spec.source.path = model_dir("stories");
+    send_to_all(encode(stage));
+    ASSERT_TRUE(expect<messages::WorkerStaged>().outcome.ok);
+    send_to_all(encode(first_plan()));
+    send_to_all(encode(next_plan(StepId{2}, Epoch{1})));
+    send_to_all(encode(messages::WorkerCommit{.update = messages::UpdateId{1}, .epoch = Epoch{2}}));
+    std::vector<TokenId> sampled;
+    for (const int step : {1, 2}) {
+        const auto result = expect<messages::StepResult>();
+        EXPECT_EQ(result.step, StepId{step});
+        EXPECT_EQ(result.epoch, Epoch{1});
+        ASSERT_FALSE(HasFailure());  // nothing more comes of a worker that has died
+        sampled.insert(sampled.end(), result.sampled.values.begin(), result.sampled.values.end());
+    }
+    EXPECT_EQ(expect<messages::WorkerCommitted>().update, messages::UpdateId{1});
+    send_to_all(encode(next_plan(StepId{3}, Epoch{2})));
+    const auto after = expect<messages::StepResult>();
+    EXPECT_EQ(after.epoch, Epoch{2});
+    ASSERT_EQ(sampled.size(), 2u);
+    EXPECT_EQ(sampled[0], TokenId{11});
 }
 
 TEST_F(WorkerProcess, P5_ARankWhosePeerWasKilledSaysSoAndEnds) {

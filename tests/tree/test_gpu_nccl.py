@@ -207,6 +207,21 @@ def test_P5_one_group_at_a_time_uses_nccl(client, start_trainer):
     part(client, trainer)
 
 
+@pytest.mark.parametrize("format", ["each", "flattened"])
+def test_P2_a_broadcast_of_more_than_4_gib_is_refused_before_any_is_received(client, start_trainer, format):
+    """The model ignores these names, so any shape may be announced for them; the trainer sends nothing."""
+    trainer = start_trainer()
+    meet(client, trainer)
+    name = "model.layers.{}.self_attn.rotary_emb.inv_freq"
+    num, elements = (1, (2 << 30) + 1) if format == "each" else (2, (1 << 30) + 1)
+    tensors = [{"name": name.format(i), "dtype": "BF16", "shape": [elements]} for i in range(num)]
+    source = {"kind": "distributed", "group": "w", "tensors": tensors, "format": format}
+    error = refused(client.update_weights, source=source, partial=True)
+    assert error.code == "too_large", error
+    assert f"a broadcast of {2 * num * elements} bytes" in error.message and str(4 << 30) in error.message, error
+    assert refused(client.destroy_group, "w").code == "not_found"  # what was announced has no receiver
+
+
 def test_what_nccl_does_not_take_is_refused_by_name(client, start_trainer):
     def joins_with(trainer, **fields):
         unique_id = bytes.fromhex(trainer.ask("make_id")["id"])

@@ -4,19 +4,22 @@ memory. Tokens, versions and faults as on the CPU's ranks."""
 import json
 import shutil
 import signal
+import time
 
 import pytest
 
 from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
 from process_tree import ROOT, run
 from test_deaths import reasons
-from test_updates import BARD, DIGESTS, GREEDY, joined, start, update
+from test_updates import BARD, DIGESTS, GREEDY, STORIES, joined, start, update
 
 pytestmark = needs_gpu
 NUM = 8  # tokens: one costs some tenths of a second
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}}
 # Of fp32's logits: each size is within 1e-4 of the truth (tests/tp_worker/model/golden_test.cpp says why).
 LOGPROB_TOLERANCE = 2e-4
+# Of bf16's: each size is within 0.05 of the truth (tests/tp_worker/model/gpu_engine_test.cpp).
+BF16_TOLERANCE = 0.1
 
 
 def greedy(door, reference, model):
@@ -64,6 +67,21 @@ def test_P6_bits_of_ranks_do_not_depend_on_the_batch_or_the_order_of_work(gpu, s
     assert outputs[0] == outputs[1]
 
 
+def test_P6_steps_of_ranks_as_graphs_have_the_bits_of_steps_without(gpu, start_tree):
+    """Through an update, whose copy of the weights has graphs of its own, and back."""
+    outputs = []
+    for flags in ((), ("--no-graphs",)):
+        tree = start_tree(*CUDA, "--tp", 2, "--log-level", "info", *flags)
+        door, admin = tree.door(), tree.door("admin")
+        for path in (None, BARD, STORIES):
+            assert path is None or update(admin, path)["ok"]
+            outputs.append(door.generate("Once upon a time", max_new_tokens=NUM, **SEEDED))
+        assert ("a graph of" in tree.log()) == (not flags)
+        tree.stop()
+    for first, second in zip(outputs[:3], outputs[3:]):
+        assert (first.tokens, first.logprobs) == (second.tokens, second.logprobs)
+
+
 def test_tokens_and_logprobs_of_all_sizes_are_alike(gpu, start_tree):
     gpu(gpus=4)
     outputs = []
@@ -74,6 +92,24 @@ def test_tokens_and_logprobs_of_all_sizes_are_alike(gpu, start_tree):
     for output in outputs[1:]:
         assert output.tokens == outputs[0].tokens
         assert output.logprobs == pytest.approx(outputs[0].logprobs, abs=LOGPROB_TOLERANCE)
+
+
+def test_logprobs_of_all_sizes_are_alike_in_deterministic_mode(gpu, start_tree, reference):
+    """Of a text that is given, so that no draw can part them."""
+    gpu(gpus=4)
+    ids = reference["stories"]["greedy"][0]["ids"] + reference["stories"]["greedy"][0]["continuation"][:NUM]
+    outputs = []
+    for tp in (1, 2, 4):
+        tree = start_tree(*CUDA, "--deterministic", "--tp", tp)
+        scored = {"enabled": True, "prompt_start": 1}
+        outputs.append(tree.door().generate(ids, max_new_tokens=1, logprobs=scored, **GREEDY))
+        tree.stop()
+    first, *others = [
+        next(chunk["prompt"] for chunk in output.chunks if "prompt" in chunk)["logprobs"] for output in outputs
+    ]
+    assert len(first) == len(ids) - 1
+    for other in others:
+        assert other == pytest.approx(first, abs=BF16_TOLERANCE)
 
 
 def test_P1_P2_P3_P8_P10_versions_pauses_and_memory(gpu, start_tree, reference):
@@ -125,18 +161,22 @@ def test_P5_a_rank_lost_in_an_exchange_is_named_to_every_request(gpu, start_tree
     door = tree.door()
     rids = [start(door, tokens=2, max_new_tokens=900) for _ in range(2)]
     tree.kill("tp_worker[0.1]", getattr(signal, how))
-    for rid, reason in reasons(door, rids).items():
+    lost = time.monotonic()
+    ended = reasons(door, rids)
+    assert time.monotonic() - lost < STEP_TIMEOUT_S + 1
+    for rid, reason in ended.items():
         assert reason.startswith("unavailable: "), (rid, reason)
         assert ("tp_worker[0.1] died" if how == "SIGKILL" else "rank 1") in reason, (rid, reason)
     assert tree.wait_exit() != 0
     tree.check_gone()
 
 
-def test_P2_a_restart_after_a_lost_rank_serves_what_was_committed(gpu, start_tree, reference):
-    tree = start_tree(*CUDA, "--tp", 2, "--restart")
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_P2_a_restart_after_a_lost_rank_serves_what_was_committed(gpu, start_tree, reference, how):
+    tree = start_tree(*CUDA, "--tp", 2, "--restart", "--step-timeout", STEP_TIMEOUT_S)
     assert update(tree.door("admin"), BARD, label="bard-1")["ok"]
     start(tree.door(), tokens=2, max_new_tokens=900)
-    tree.kill("tp_worker[0.1]")
+    tree.kill("tp_worker[0.1]", getattr(signal, how))
     assert tree.launcher.stdout.readline(), tree.log()
     tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
     assert tree.door("admin").call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]

@@ -106,7 +106,7 @@ std::string ConfigReader::text(const char* key, std::string_view absent) {
 std::string ConfigReader::shown(const Json& value) {
     constexpr std::size_t kShownMax = 80;
     std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-    if (text.size() > kShownMax) text = text.substr(0, kShownMax) + "...";
+    if (text.size() > kShownMax) text.replace(kShownMax, std::string::npos, "...");
     return text;
 }
 

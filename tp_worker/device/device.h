@@ -5,6 +5,7 @@
 // Thread: any may ask; the stream is the loop's.
 #pragma once
 
+#include "base/isa.h"
 #include "base/result.h"
 #include "kernels/device_memory.h"
 #include "kernels/ops.h"

@@ -13,25 +13,28 @@ Result<Transfers> Transfers::make(const Device& device, std::int64_t bytes_max, 
     transfers.wait_max_ = wait_max;
     if (!device.is_cuda()) return transfers;
     transfers.stream_ = device.stream();
-    ASSIGN_OR_RETURN(transfers.event_, kernels::DeviceEvent::create());
-    ASSIGN_OR_RETURN(transfers.pinned_, kernels::PinnedBuffer::create(bytes_of(bytes_max)));
+    for (Turn& turn : transfers.turns_) {
+        ASSIGN_OR_RETURN(turn.event, kernels::DeviceEvent::create());
+        ASSIGN_OR_RETURN(turn.pinned, kernels::PinnedBuffer::create(bytes_of(bytes_max)));
+    }
     ASSIGN_OR_RETURN(transfers.device_, kernels::DeviceBuffer::create(bytes_of(bytes_max)));
     return transfers;
 }
 
 void* Transfers::place(const void* from, void* to, std::size_t bytes) {
-    if (stream_.handle == nullptr) return to != nullptr ? to : const_cast<void*>(from);
+    if (is_on_cpu()) return to != nullptr ? to : const_cast<void*>(from);
+    CHECK(!turn().has_ended);
     const std::int64_t offset = used_;
     used_ += bytes_of(static_cast<std::int64_t>(bytes));
-    CHECK(used_ <= pinned_.bytes());
+    CHECK(used_ <= device_.bytes());
     std::byte* const there = static_cast<std::byte*>(device_.data()) + offset;
     if (bytes == 0) return there;
     if (from != nullptr) {
-        std::memcpy(pinned_.data() + offset, from, bytes);
+        std::memcpy(turn().pinned.data() + offset, from, bytes);
         if (unsent_begin_ == unsent_end_) unsent_begin_ = offset;
         unsent_end_ = offset + static_cast<std::int64_t>(bytes);
     }
-    if (to != nullptr) outputs_.push_back({to, offset, bytes});
+    if (to != nullptr) turn().outputs.push_back({to, offset, bytes});
     return there;
 }
 
@@ -40,39 +43,84 @@ void Transfers::send() {
     if (bytes == 0) return;
     kernels::copy_to_device(
         static_cast<std::byte*>(device_.data()) + unsent_begin_,
-        pinned_.data() + unsent_begin_,
+        turn().pinned.data() + unsent_begin_,
         bytes,
         stream_
     );
     unsent_begin_ = unsent_end_;
 }
 
-void Transfers::wait() {
-    if (stream_.handle == nullptr) return;
-    CHECK(unsent_begin_ == unsent_end_);
-    if (!outputs_.empty()) {
-        const std::int64_t begin = outputs_.front().offset;
-        const Output& last = outputs_.back();
+void Transfers::keep() { kept_ = used_; }
+
+void Transfers::bring_back(Turn& turn, std::size_t first) const {
+    if (first < turn.outputs.size()) {
+        const std::int64_t begin = turn.outputs[first].offset;
+        const Output& last = turn.outputs.back();
         const std::int64_t end = last.offset + static_cast<std::int64_t>(last.bytes);
         kernels::copy_to_host(
-            pinned_.data() + begin,
+            turn.pinned.data() + begin,
             static_cast<const std::byte*>(device_.data()) + begin,
             end - begin,
             stream_
         );
     }
-    event_.record(stream_);
-    event_.wait(wait_max_, "a step");
-    for (const Output& output : outputs_) {
-        std::memcpy(output.to, pinned_.data() + output.offset, output.bytes);
+    turn.event.record(stream_);
+}
+
+void Transfers::take_out(Turn& turn, std::size_t first) const {
+    turn.event.wait(wait_max_, "a step");
+    for (std::size_t i = first; i < turn.outputs.size(); ++i) {
+        const Output& output = turn.outputs[i];
+        std::memcpy(output.to, turn.pinned.data() + output.offset, output.bytes);
     }
-    outputs_.clear();
-    used_ = 0;
+    turn.outputs.erase(
+        turn.outputs.begin() + static_cast<std::ptrdiff_t>(first), turn.outputs.end()
+    );
+}
+
+void Transfers::wait() {
+    if (is_on_cpu()) return;
+    CHECK(unsent_begin_ == unsent_end_);
+    // A turn that has ended and is not finished comes first, and takes a time of its own: two that
+    // are slow are not one that never ends.
+    const Turn& older = turns_[1 - current_];
+    if (older.has_ended) older.event.wait(wait_max_, "the step before this one");
+    std::size_t first = 0;
+    while (first < turn().outputs.size() && turn().outputs[first].offset < kept_) ++first;
+    bring_back(turn(), first);
+    take_out(turn(), first);
+    used_ = kept_;
+}
+
+void Transfers::end_turn() {
+    if (is_on_cpu()) return;
+    CHECK(unsent_begin_ == unsent_end_ && !turn().has_ended);
+    bring_back(turn(), 0);
+    turn().has_ended = true;
+    current_ = 1 - current_;
+    used_ = kept_ = unsent_begin_ = unsent_end_ = 0;
+}
+
+// The one that is next has ended first where both have.
+std::size_t Transfers::first_ended() const {
+    const std::size_t first = turns_[current_].has_ended ? current_ : 1 - current_;
+    CHECK(turns_[first].has_ended);
+    return first;
+}
+
+bool Transfers::is_turn_done() const {
+    return is_on_cpu() || turns_[first_ended()].event.is_done();
+}
+
+void Transfers::finish_turn() {
+    if (is_on_cpu()) return;
+    Turn& first = turns_[first_ended()];
+    take_out(first, 0);
+    first.has_ended = false;
 }
 
 std::int64_t Transfers::bytes_left() const {
-    return stream_.handle == nullptr ? std::numeric_limits<std::int64_t>::max()
-                                     : pinned_.bytes() - used_;
+    return is_on_cpu() ? std::numeric_limits<std::int64_t>::max() : device_.bytes() - used_;
 }
 
 }  // namespace pitstop::tp_worker

@@ -11,19 +11,28 @@
 // stream, before the op that reads them; out() hands out device memory, and wait() brings all of it
 // back in one copy and waits for its event.
 //
-// What is placed after a wait() has the same addresses as what was placed after the last one, as
-// long as the sizes before it are the same: a graph of the step may keep them.
+// Two steps may be under way: end_turn() leaves a step's arrays to the stream, and those of the
+// next are placed and sent while its ops run; finish_turn() waits for it. The turns have
+// page-locked memory of their own and share the device's, whose copies the stream orders.
 //
-// Arrays given to out() stay where they are until wait(); those given to in() may go at once on a
-// GPU, and when the op has returned on the CPU.
+//   ...  transfers.end_turn();     // of step k
+//   ...  transfers.end_turn();     // of step k + 1
+//   transfers.finish_turn();       // k's arrays are filled
+//
+// What is placed first in a turn has the same addresses as what was placed first in the last one,
+// as long as the sizes before it are the same: a graph of the step may keep them.
+//
+// Arrays given to out() stay where they are until they are filled; those given to in() may go at
+// once on a GPU, and when the op has returned on the CPU.
 // Thread:  the stream's.
-// Bounded: bytes_max of arrays between two wait()s, each rounded up to kAlignment.
+// Bounded: bytes_max of arrays between two wait()s or in a turn, each rounded up to kAlignment.
 #pragma once
 
 #include "base/result.h"
 #include "kernels/device_memory.h"
 #include "tp_worker/device/device.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -66,9 +75,23 @@ class Transfers {
     // Every array that in() was given since the last send() is on its way.
     void send();
 
-    // Until everything enqueued on the stream is done and every out() array is filled.
-    // REQUIRES: every array of in() was sent.
+    // What this turn has placed so far keeps its place, and is filled by its end alone, whatever
+    // waits come before that.
+    void keep();
+
+    // Until everything enqueued on the stream is done and every out() array since keep() is filled;
+    // what comes next takes their place. A turn that has ended and is not finished has `wait_max`
+    // for itself. REQUIRES: every array of in() was sent.
     void wait();
+
+    // What is placed from now on is the next turn's. REQUIRES: every array of in() was sent; before
+    // the next array is placed, at most one turn has ended and is not finished.
+    void end_turn();
+    // The turn that ended first. REQUIRES: there is one that is not finished; on the CPU there is
+    // nothing to do.
+    [[nodiscard]] bool is_turn_done() const;
+    // Until everything that was enqueued before its end is done and its out() arrays are filled.
+    void finish_turn();
 
     // What still fits before a wait(); without a bound on the CPU.
     [[nodiscard]] std::int64_t bytes_left() const;
@@ -88,16 +111,31 @@ class Transfers {
         std::size_t bytes;
     };
 
+    struct Turn {
+        kernels::PinnedBuffer pinned{};
+        kernels::DeviceEvent event{};
+        std::vector<Output> outputs{};  // by offset
+        bool has_ended = false;         // and is not finished
+    };
+    [[nodiscard]] bool is_on_cpu() const { return stream_.handle == nullptr; }
+    [[nodiscard]] Turn& turn() { return turns_[current_]; }
+    [[nodiscard]] std::size_t first_ended() const;
+    // Has the turn's outputs from `first` on brought to its page-locked memory, and marks that.
+    void bring_back(Turn& turn, std::size_t first) const;
+    // Takes them from there, once the mark is reached.
+    void take_out(Turn& turn, std::size_t first) const;
+
     // All empty on the CPU. An array has one offset in both buffers.
     kernels::Stream stream_{};
-    kernels::DeviceEvent event_{};
     Duration wait_max_{};
-    kernels::PinnedBuffer pinned_{};
     kernels::DeviceBuffer device_{};
+    std::array<Turn, 2> turns_{};
+    std::size_t current_ = 0;
+    // Of the current turn.
     std::int64_t used_ = 0;
+    std::int64_t kept_ = 0;
     std::int64_t unsent_begin_ = 0;
     std::int64_t unsent_end_ = 0;  // is unsent_begin_: nothing is to be sent
-    std::vector<Output> outputs_{};
 };
 
 }  // namespace pitstop::tp_worker

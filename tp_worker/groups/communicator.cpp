@@ -1,6 +1,8 @@
 #include "tp_worker/groups/communicator.h"
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -25,9 +27,19 @@ class SoloCommunicator final : public Communicator {
         return Ok{};
     }
     Result<> barrier() override { return Ok{}; }
+    Result<> barrier_within(Duration) override { return Ok{}; }
 };
 
 }  // namespace
+
+Result<std::optional<Rank>> find_rank_without(bool holds, Communicator& communicator) {
+    const std::array<bool, 1> mine{holds};
+    std::vector<std::byte> all(static_cast<std::size_t>(communicator.size()));
+    RETURN_IF_ERROR(communicator.all_gather(std::as_bytes(std::span(mine)), all));
+    const auto found = std::ranges::find(all, std::byte{0});
+    if (found == all.end()) return std::optional<Rank>{};
+    return std::optional(static_cast<Rank>(found - all.begin()));
+}
 
 std::unique_ptr<Communicator> make_solo_communicator() {
     return std::make_unique<SoloCommunicator>();

@@ -15,11 +15,15 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "base/view.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 namespace pitstop::tp_worker {
 
@@ -47,10 +51,24 @@ class Communicator {
     virtual Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
 
     virtual Result<> barrier() = 0;
+    // The same, which waits for no longer than `limit`.
+    virtual Result<> barrier_within(Duration limit) = 0;
 
     // What became of the operations on tensors so far. REQUIRES: their stream was waited for.
     virtual Result<> check() { return Ok{}; }
+
+    // Stand around a step's sums of so many bytes each, none of which is captured: there may be a
+    // way for large ones (rank_nccl.h) that the ranks take together. The second waits for sums that
+    // went by it.
+    virtual Result<> begin_sums(std::int64_t /*bytes*/) { return Ok{}; }
+    virtual Result<> finish_sums() { return Ok{}; }
+
+    // Says in words how tensors are summed on GPUs; empty elsewhere.
+    [[nodiscard]] virtual std::string describe() const { return {}; }
 };
+
+// The lowest rank on which it does not hold; none: it holds on all. Every rank calls it.
+Result<std::optional<Rank>> find_rank_without(bool holds, Communicator& communicator);
 
 // For one rank: nothing to wait for.
 [[nodiscard]] std::unique_ptr<Communicator> make_solo_communicator();

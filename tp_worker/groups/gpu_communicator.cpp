@@ -1,14 +1,18 @@
 #include "tp_worker/groups/gpu_communicator.h"
 
+#include "base/log.h"
 #include "kernels/cuda_device.h"
 #include "kernels/device_import.h"
 #include "kernels/device_memory.h"
 #include "kernels/exchange.h"
+#include "tp_worker/groups/rank_nccl.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,7 +32,7 @@ struct Offer {
 class GpuCommunicator final : public Communicator {
   public:
     explicit GpuCommunicator(const GpuCommunicatorArgs& args)
-        : host_(args.host), stream_(args.stream) {
+        : host_(args.host), stream_(args.stream), limit_(args.limit) {
         exchange_.rank = raw(host_.rank());
         exchange_.size = host_.size();
         const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(args.limit);
@@ -36,17 +40,14 @@ class GpuCommunicator final : public Communicator {
     }
 
     Result<> connect();
+    Result<> connect_nccl(const GpuCommunicatorArgs& args);
 
     [[nodiscard]] Rank rank() const override { return host_.rank(); }
     [[nodiscard]] int size() const override { return host_.size(); }
 
     Result<> all_reduce_sum(std::span<float> data) override {
-        kernels::all_reduce_cuda(
-            {.exchange = exchange_,
-             .data = data.data(),
-             .num = static_cast<std::int64_t>(data.size()),
-             .stream = stream_}
-        );
+        if (nccl_ && nccl_->is_in_use()) return nccl_->all_reduce_sum(data);
+        sum_by_kernel(data);
         return Ok{};
     }
     Result<> gather_columns(View2<const float> part, View2<float> whole) override {
@@ -60,6 +61,7 @@ class GpuCommunicator final : public Communicator {
         return host_.all_gather(mine, all);
     }
     Result<> barrier() override { return host_.barrier(); }
+    Result<> barrier_within(Duration limit) override { return host_.barrier_within(limit); }
 
     Result<> check() override {
         const ExchangeFailure failure = *exchange_.failure;
@@ -67,16 +69,39 @@ class GpuCommunicator final : public Communicator {
         return kernels::error_of(failure, exchange_.limit_ns);
     }
 
+    Result<> begin_sums(std::int64_t bytes) override {
+        return nccl_ && bytes >= nccl_bytes_min_ ? nccl_->begin_step() : Result<>(Ok{});
+    }
+    Result<> finish_sums() override { return nccl_ ? nccl_->finish_step() : Result<>(Ok{}); }
+
+    [[nodiscard]] std::string describe() const override;
+
   private:
     Result<> make_memory();
     Result<> open_peer(int rank, const Offer& offer);
+    void sum_by_kernel(std::span<float> data) const {
+        kernels::all_reduce_cuda(
+            {.exchange = exchange_,
+             .data = data.data(),
+             .num = static_cast<std::int64_t>(data.size()),
+             .stream = stream_}
+        );
+    }
+    Result<std::vector<SumTime>> time_sums(std::int64_t bytes_max);
+    Result<double> time_sum(std::span<float> data, SumPath path);
+    Result<double> try_nccl_sum(std::span<float> data);
 
     Communicator& host_;
     kernels::Stream stream_;
+    Duration limit_;
     kernels::DeviceBuffer memory_{};
     kernels::PinnedBuffer failure_{};
     std::vector<kernels::DeviceImport> peers_{};
     Exchange exchange_{};
+    std::unique_ptr<RankNccl> nccl_{};  // where NCCL is between the ranks
+    std::string why_no_nccl_{};
+    std::int64_t nccl_bytes_min_ = kNeverBytes;  // of a sum that goes by it
+    bool is_measured_ = false;
 };
 
 Result<> GpuCommunicator::make_memory() {
@@ -152,11 +177,129 @@ Result<> GpuCommunicator::connect() {
     return host_.barrier();
 }
 
+// Sums of zeros, one after another, by one of the ways. Returns the milliseconds of one, here.
+Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path) {
+    constexpr int kNum = 5;  // and one before, which loads and connects what is needed
+    if (path == SumPath::kNccl) RETURN_IF_ERROR(nccl_->begin_trial());  // first, as all ranks do
+    CHECK(path == SumPath::kOwn || nccl_->is_in_use());  // nobody else uses NCCL at the start
+    ASSIGN_OR_RETURN(const kernels::DeviceEvent begin, kernels::DeviceEvent::create());
+    ASSIGN_OR_RETURN(const kernels::DeviceEvent end, kernels::DeviceEvent::create());
+    for (int i = 0; i <= kNum; ++i) {
+        if (i == 1) begin.record(stream_);
+        RETURN_IF_ERROR(all_reduce_sum(data));
+    }
+    end.record(stream_);
+    RETURN_IF_ERROR(finish_sums());
+    end.wait(2 * limit_, "sums that are timed", kernels::DeviceEvent::Watch::kLoose);
+    RETURN_IF_ERROR(check());
+    return end.ms_since(begin) / kNum;
+}
+
+// Milliseconds of one by NCCL, here; 0 on every rank where it fails on one, which all do without
+// then. What NCCL needs for sums it makes with the first, so that it may join and be of no use.
+Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data) {
+    Result<double> timed = time_sum(data, SumPath::kNccl);
+    ASSIGN_OR_RETURN(
+        const std::optional<Rank> without, find_rank_without(timed.has_value(), host_)
+    );
+    if (!without) return timed;
+    why_no_nccl_ =
+        timed ? fmt::format("NCCL {}: a sum failed on rank {}", nccl_->version(), raw(*without))
+              : timed.error().message;
+    nccl_.reset();
+    return 0.0;
+}
+
+// The same numbers on every rank; none where they do without NCCL.
+Result<std::vector<SumTime>> GpuCommunicator::time_sums(std::int64_t bytes_max) {
+    std::vector<SumTime> times;
+    for (const std::int64_t bytes : sizes_to_measure(bytes_max)) times.push_back({.bytes = bytes});
+    if (times.empty()) return times;
+    ASSIGN_OR_RETURN(const kernels::DeviceBuffer data, kernels::DeviceBuffer::create(bytes_max));
+    kernels::fill_device(data.data(), 0, bytes_max, stream_);
+    using Pair = std::array<double, 2>;
+    for (SumTime& time : times) {
+        const std::span floats(
+            static_cast<float*>(data.data()), static_cast<std::size_t>(time.bytes) / sizeof(float)
+        );
+        Pair mine{};
+        ASSIGN_OR_RETURN(mine[0], time_sum(floats, SumPath::kOwn));
+        ASSIGN_OR_RETURN(mine[1], try_nccl_sum(floats));
+        if (!nccl_) return std::vector<SumTime>();
+        std::vector<Pair> all(static_cast<std::size_t>(exchange_.size));
+        RETURN_IF_ERROR(host_.all_gather(
+            std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all))
+        ));
+        for (const Pair& of_rank : all) {
+            time.own_ms = std::max(time.own_ms, of_rank[0]);
+            time.nccl_ms = std::max(time.nccl_ms, of_rank[1]);
+        }
+        spdlog::info(
+            "a sum of {} bytes over the ranks: {:.4f} ms, by NCCL {:.4f} ms",
+            time.bytes,
+            time.own_ms,
+            time.nccl_ms
+        );
+    }
+    return times;
+}
+
+Result<> GpuCommunicator::connect_nccl(const GpuCommunicatorArgs& args) {
+    const bool is_timed = args.sums == SumPath::kAuto && args.is_timed;
+    if (args.sums == SumPath::kAuto) nccl_bytes_min_ = nccl_bytes_min_guess(exchange_.size);
+    if (args.sums == SumPath::kNccl) nccl_bytes_min_ = 0;
+    const bool is_wanted = is_timed ? !sizes_to_measure(args.sum_bytes_max).empty()
+                                    : args.sum_bytes_max >= nccl_bytes_min_;
+    if (args.sums == SumPath::kOwn || !is_wanted) {
+        nccl_bytes_min_ = kNeverBytes;
+        return Ok{};
+    }
+    ASSIGN_OR_RETURN(
+        RankNccl::Connected connected,
+        RankNccl::connect(
+            {.host = host_, .turn = args.nccl_turn, .stream = stream_, .limit = args.limit}
+        )
+    );
+    nccl_ = std::move(connected.nccl);
+    why_no_nccl_ = std::move(connected.why_not);
+    if (!nccl_ && args.sums == SumPath::kNccl) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "--all-reduce nccl, and there is no NCCL between the ranks: {}",
+            why_no_nccl_
+        );
+    }
+    if (!nccl_ || !is_timed) return Ok{};
+    ASSIGN_OR_RETURN(const std::vector<SumTime> times, time_sums(args.sum_bytes_max));
+    nccl_bytes_min_ = nccl_bytes_min(times);  // of none: never
+    is_measured_ = true;
+    return Ok{};
+}
+
+std::string GpuCommunicator::describe() const {
+    constexpr std::string_view kOwn = "sums over the ranks: own kernels";
+    if (!nccl_) {
+        return why_no_nccl_.empty() ? std::string(kOwn)
+                                    : fmt::format("{}; no NCCL: {}", kOwn, why_no_nccl_);
+    }
+    const std::string how = fmt::format("NCCL {}", nccl_->version());
+    if (nccl_bytes_min_ == kNeverBytes) return fmt::format("{}, ahead of {}", kOwn, how);
+    return fmt::format(
+        "{}; of {} bytes and more {}{}",
+        kOwn,
+        nccl_bytes_min_,
+        how,
+        is_measured_ ? ", as measured" : ""
+    );
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> connect_gpu_communicator(const GpuCommunicatorArgs& args) {
     auto communicator = std::make_unique<GpuCommunicator>(args);
     RETURN_IF_ERROR(communicator->connect());
+    RETURN_IF_ERROR(communicator->connect_nccl(args));
+    spdlog::info("{}", communicator->describe());
     return std::unique_ptr<Communicator>(std::move(communicator));
 }
 

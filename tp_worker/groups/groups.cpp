@@ -30,7 +30,7 @@ Result<> Groups::init(
     }
     auto joined = spec.backend == messages::GroupBackend::kHost
                       ? join_host_group(spec, rank, patience)
-                      : join_nccl_group(spec, rank, nccl_turn_, patience);
+                      : join_nccl_group(spec, rank, *nccl_turn_, patience);
     const MutexLock lock(mutex_);
     if (!joined) {
         groups_.erase(spec.group);

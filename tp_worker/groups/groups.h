@@ -21,6 +21,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -64,6 +65,10 @@ class Groups {
   public:
     static constexpr std::size_t kGroupsMax = 64;
 
+    // `nccl_turn`: whose turn it is to use NCCL, of all in this process that do.
+    explicit Groups(std::shared_ptr<NcclTurn> nccl_turn) : nccl_turn_(std::move(nccl_turn)) {}
+    Groups() : Groups(std::make_shared<NcclTurn>()) {}
+
     // `rank`: this worker's in the group. Waits as long as the backend's rendezvous does.
     // A group whose trainer died is in nobody's way: it is forgotten first.
     // Errors: kAlreadyExists, kResourceExhausted, kUnsupported, those of the rendezvous.
@@ -88,7 +93,7 @@ class Groups {
     [[nodiscard]] Result<std::shared_ptr<BroadcastGroup>> find(const std::string& name);
 
     Mutex mutex_{};
-    NcclTurn nccl_turn_{};
+    std::shared_ptr<NcclTurn> nccl_turn_;
     // Null while it is being joined. Shared with whoever receives while it is destroyed.
     std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_ GUARDED_BY(mutex_){};
 };

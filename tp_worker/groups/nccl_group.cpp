@@ -65,8 +65,10 @@ class NcclGroup : public BroadcastGroup {
     enum class WarmUp : std::uint8_t { kNone, kOneFloat };
     Result<> join(const std::string& id, WarmUp warm_up, const Patience& patience) {
         ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
-        RETURN_IF_ERROR(connect(id, patience));
-        return warm_up == WarmUp::kOneFloat ? add_one_float(patience) : Result<>(Ok{});
+        Result<> joined = connect(id, patience);
+        if (joined && warm_up == WarmUp::kOneFloat) joined = add_one_float(patience);
+        if (!joined) end();
+        return joined;
     }
 
     Result<> make_room(std::int64_t bytes_max) override {
@@ -107,7 +109,8 @@ class NcclGroup : public BroadcastGroup {
                 is_ended_ ? "has ended" : "is in use by another call"
             );
         }
-        Result<Landed> landed = receive_alone(broadcast, patience);
+        std::optional<NcclTurn::Held> turn;  // until nothing is in flight
+        Result<Landed> landed = receive_alone(broadcast, patience, turn);
         if (!landed) end();
         return landed;
     }
@@ -122,7 +125,18 @@ class NcclGroup : public BroadcastGroup {
     void leave() override {
         const Use use(*this);
         if (!use.is_mine || !comm_) return;
+        spdlog::info(
+            "group '{}': rank {} received {} broadcasts, {} bytes",
+            printable(spec_.group),
+            rank_,
+            num_received_,
+            num_bytes_
+        );
         const std::atomic<bool> never{false};
+        // Where another group keeps it for longer, this one, which has nothing in flight, leaves
+        // without it.
+        const Result<NcclTurn::Held> turn =
+            turn_.take(spec_.group, {Clock::now() + kFarewellMax, never});
         const Patience patience{Clock::now() + kFarewellMax, never};
         Result<> left = comm_->begin_finalize();
         if (left) left = wait("its end", patience, [this] { return comm_->is_ready(); });
@@ -154,13 +168,18 @@ class NcclGroup : public BroadcastGroup {
         NcclGroup& group_;
     };
 
-    Result<Landed> receive_alone(const Broadcast& broadcast, const Patience& patience) {
+    // The turn is taken when there is an id; whoever calls gives it back.
+    Result<Landed> receive_alone(
+        const Broadcast& broadcast, const Patience& patience, std::optional<NcclTurn::Held>& turn
+    ) {
         RETURN_IF_ERROR(make_room(broadcast.bytes()));
+        std::string id;
         if (!comm_) {
-            ASSIGN_OR_RETURN(const std::string id, first_id(patience));
-            RETURN_IF_ERROR(join(id, WarmUp::kNone, patience));
+            ASSIGN_OR_RETURN(id, first_id(patience));
         }
-        ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
+        ASSIGN_OR_RETURN(NcclTurn::Held taken, turn_.take(spec_.group, patience));
+        turn.emplace(std::move(taken));
+        if (!comm_) RETURN_IF_ERROR(connect(id, patience));
         Landed landed{.is_on_gpu = true, .owner = shared_from_this()};
         if (broadcast.num == 0) return landed;
         RETURN_IF_ERROR(comm_->broadcast(
@@ -170,6 +189,7 @@ class NcclGroup : public BroadcastGroup {
             fmt::format("broadcast {} ({} bytes)", num_received_ + 1, broadcast.bytes()), patience
         ));
         ++num_received_;
+        num_bytes_ += broadcast.bytes();
         landed.bytes = {
             static_cast<const std::byte*>(landing_.data()),
             static_cast<std::size_t>(broadcast.bytes())};
@@ -270,7 +290,7 @@ class NcclGroup : public BroadcastGroup {
         );
     }
 
-    // What is in flight ends now.
+    // What is in flight ends now. REQUIRES: the turn is this group's, or nothing is in flight.
     void end() {
         is_ended_ = true;
         if (!comm_) return;
@@ -291,7 +311,8 @@ class NcclGroup : public BroadcastGroup {
     NcclTurn& turn_;
     std::atomic<bool> is_in_use_{false};
     bool is_ended_ = false;
-    std::int64_t num_received_ = 0;
+    std::int64_t num_received_ = 0;  // broadcasts
+    std::int64_t num_bytes_ = 0;     // of them
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_done_{};
     kernels::DeviceBuffer landing_{};
@@ -339,10 +360,7 @@ Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(
     auto group = std::make_shared<NcclGroup>(spec, rank, std::move(store), turn);
     if (joins_now) {
         const auto warm_up = is_vllm ? NcclGroup::WarmUp::kOneFloat : NcclGroup::WarmUp::kNone;
-        if (Result<> joined = group->join(id, warm_up, patience); !joined) {
-            group->refuse("");
-            return std::move(joined).error();
-        }
+        RETURN_IF_ERROR(group->join(id, warm_up, patience));
     }
     return std::shared_ptr<BroadcastGroup>(std::move(group));
 }

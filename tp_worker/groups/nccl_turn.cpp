@@ -14,6 +14,18 @@ constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is
 
 Result<NcclTurn::Held> NcclTurn::take(const std::string& group, const Patience& patience) {
     MutexLock lock(mutex_);
+    ++num_waiting_;
+    const Result<> waited = wait_until_free(group, patience, lock);
+    --num_waiting_;
+    RETURN_IF_ERROR(waited);
+    is_taken_ = true;
+    group_ = group;
+    return Held(*this);
+}
+
+Result<> NcclTurn::wait_until_free(
+    const std::string& group, const Patience& patience, MutexLock& lock
+) {
     while (is_taken_) {
         if (patience.is_called_off.load(std::memory_order_relaxed))
             return make_error(ErrorCode::kAborted, "called off while group '{}' had NCCL", group_);
@@ -27,9 +39,20 @@ Result<NcclTurn::Held> NcclTurn::take(const std::string& group, const Patience& 
         }
         is_free_.wait_until(lock, std::min<TimePoint>(patience.deadline, Clock::now() + kLook));
     }
+    return Ok{};
+}
+
+std::optional<NcclTurn::Held> NcclTurn::try_take(const std::string& group) {
+    const MutexLock lock(mutex_);
+    if (is_taken_ || num_waiting_ > 0) return std::nullopt;
     is_taken_ = true;
     group_ = group;
     return Held(*this);
+}
+
+int NcclTurn::num_waiting() const {
+    const MutexLock lock(mutex_);
+    return num_waiting_;
 }
 
 void NcclTurn::give_back() {

@@ -3,8 +3,9 @@
 //
 // A communicator's kernels spin until the peers come, and NCCL guarantees nothing for two
 // communicators of one GPU whose kernels do not run in the same order on every rank. With one at a
-// time no order can be wrong; steps have none of NCCL's. Source: NCCL documentation, "Using
-// multiple NCCL communicators concurrently".
+// time no order can be wrong. A step's sums (rank_nccl.h) take the turn only where it is nobody's
+// and nobody waits for it: a group's turn comes, however close steps follow one another. Source:
+// NCCL documentation, "Using multiple NCCL communicators concurrently".
 //
 // Thread: any.
 #pragma once
@@ -13,6 +14,7 @@
 #include "base/result.h"
 #include "tp_worker/groups/patience.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -34,15 +36,22 @@ class NcclTurn {
         NcclTurn* turn_;
     };
 
+    // Where it is nobody's and nobody waits for it; waits for nothing.
+    [[nodiscard]] std::optional<Held> try_take(const std::string& group);
     // Waits for it. Errors: kDeadlineExceeded names the group whose turn it is; kAborted.
     Result<Held> take(const std::string& group, const Patience& patience);
+    // Calls of take() that wait.
+    [[nodiscard]] int num_waiting() const;
 
   private:
+    Result<> wait_until_free(const std::string& group, const Patience& patience, MutexLock& lock)
+        REQUIRES(mutex_);
     void give_back();
 
-    Mutex mutex_{};
+    mutable Mutex mutex_{};
     Condition is_free_{};
     bool is_taken_ GUARDED_BY(mutex_) = false;
+    int num_waiting_ GUARDED_BY(mutex_) = 0;
     std::string group_ GUARDED_BY(mutex_){};  // whose it is
 };
 

@@ -116,7 +116,8 @@ class ShmCommunicator final : public Communicator {
     Result<> gather_columns(View2<const float> part, View2<float> whole) override;
     Result<> broadcast(std::span<std::byte> data) override;
     Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
-    Result<> barrier() override;
+    Result<> barrier() override { return barrier_within(args_.peer_timeout); }
+    Result<> barrier_within(Duration limit) override;
 
   private:
     Result<> make_segment();
@@ -127,9 +128,10 @@ class ShmCommunicator final : public Communicator {
 
     // Arrives at the current chunk and returns when all ranks have; then their buffers may be read
     // until this rank's next call.
-    Result<> exchange(Tag tag);
+    Result<> exchange(Tag tag) { return exchange(tag, args_.peer_timeout); }
+    Result<> exchange(Tag tag, Duration limit);
     Result<> check_tags(Tag tag);
-    Result<> wait_for_generation(Op op);
+    Result<> wait_for_generation(Op op, Duration limit);
     [[nodiscard]] std::optional<Error> find_dead_peer(Op op) const;
     [[nodiscard]] std::string missing_ranks() const;
     Error fail(Error error) {
@@ -304,14 +306,14 @@ std::optional<Error> ShmCommunicator::find_dead_peer(Op op) const {
     return std::nullopt;
 }
 
-Result<> ShmCommunicator::wait_for_generation(Op op) {
+Result<> ShmCommunicator::wait_for_generation(Op op, Duration limit) {
     const std::uint32_t target = chunk_ + 1;
     std::atomic<std::uint32_t>& generation = segment_->generation;
     for (int i = 0; i < spins_; ++i) {
         if (generation.load(std::memory_order_acquire) == target) return Ok{};
         __builtin_ia32_pause();
     }
-    const TimePoint deadline = Clock::now() + args_.peer_timeout;
+    const TimePoint deadline = Clock::now() + limit;
     while (true) {
         // Not yet the target means it is still chunk_: it cannot pass the target without this rank.
         const std::uint32_t seen = generation.load(std::memory_order_acquire);
@@ -325,7 +327,7 @@ Result<> ShmCommunicator::wait_for_generation(Op op) {
                 "{}: rank {} has not come within {} ms",
                 name_of(op),
                 missing_ranks(),
-                std::chrono::duration_cast<std::chrono::milliseconds>(args_.peer_timeout).count()
+                std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()
             );
         }
         // A peer that came, went on and left meanwhile owes this chunk nothing.
@@ -350,7 +352,7 @@ Result<> ShmCommunicator::check_tags(Tag tag) {
     return Ok{};
 }
 
-Result<> ShmCommunicator::exchange(Tag tag) {
+Result<> ShmCommunicator::exchange(Tag tag, Duration limit) {
     if (broken_) return *broken_;
     RankSlot& slot = segment_->slots[rank_];
     slot.tags[chunk_ & 1] = tag;
@@ -359,7 +361,7 @@ Result<> ShmCommunicator::exchange(Tag tag) {
     if (segment_->num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == num_expected) {
         segment_->generation.store(chunk_ + 1, std::memory_order_release);
         futex_wake_all(segment_->generation);
-    } else if (Result<> waited = wait_for_generation(tag.op); !waited) {
+    } else if (Result<> waited = wait_for_generation(tag.op, limit); !waited) {
         return fail(waited.error());
     }
     if (Result<> checked = check_tags(tag); !checked) return fail(checked.error());
@@ -456,8 +458,8 @@ Result<> ShmCommunicator::all_gather(std::span<const std::byte> mine, std::span<
     return Ok{};
 }
 
-Result<> ShmCommunicator::barrier() {
-    RETURN_IF_ERROR(exchange({Op::kBarrier, 0, 0}));
+Result<> ShmCommunicator::barrier_within(Duration limit) {
+    RETURN_IF_ERROR(exchange({Op::kBarrier, 0, 0}, limit));
     ++chunk_;
     return Ok{};
 }

@@ -7,8 +7,8 @@
 #include "tp_worker/device/host_room.h"
 #include "tp_worker/groups/gpu_communicator.h"
 #include "tp_worker/model/engine_sizes.h"
-#include "tp_worker/model/null_model.h"
 #include "tp_worker/model/rank_facts.h"
+#include "tp_worker/model/sampler_call.h"
 #include "tp_worker/model/step_padding.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_loader.h"
@@ -81,26 +81,10 @@ Result<std::unique_ptr<Engine>> Engine::load(
         new Engine(options, std::move(config), std::move(layout), std::move(device), communicator)
     );
     engine->sizes_ = sizes;
-    if (engine->device_.is_cuda() && communicator.size() > 1) {
-        constexpr std::int64_t kPack = 4;  // floats that are summed at once (exchange.h)
-        if (engine->config_.hidden % kPack != 0) {
-            return make_error(
-                ErrorCode::kUnsupported,
-                "hidden_size {} with --device cuda and --tp {}; accepted are multiples of {}",
-                engine->config_.hidden,
-                communicator.size(),
-                kPack
-            );
-        }
-        ASSIGN_OR_RETURN(
-            engine->gpu_communicator_,
-            connect_gpu_communicator(
-                {.host = communicator,
-                 .stream = engine->device_.stream(),
-                 .limit = options.exchange_limit}
-            )
-        );
-    }
+    if (options.sums == SumPath::kNccl && !engine->device_.is_cuda())
+        spdlog::warn("--all-reduce nccl is for GPUs; these ranks are on CPUs, and sum without it");
+    if (engine->device_.is_cuda() && communicator.size() > 1)
+        RETURN_IF_ERROR(engine->connect_gpus());
     if (options.load_format == LoadFormat::kAuto) RETURN_IF_ERROR(engine->load_model());
     engine->limits_ = {
         .tokens_max = engine->sizes_.tokens_max,
@@ -109,8 +93,37 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .page_size = engine->sizes_.page_size,
         .vocab_len = engine->config_.vocab_len,
         .padded_rows_max = engine->padded_rows_max(),
+        .has_drawn_on_device = engine->runs_ahead(),
     };
     return engine;
+}
+
+// The ranks' GPUs.
+Result<> Engine::connect_gpus() {
+    constexpr std::int64_t kPack = 4;  // floats that are summed at once (exchange.h)
+    if (config_.hidden % kPack != 0) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "hidden_size {} with --device cuda and --tp {}; accepted are multiples of {}",
+            config_.hidden,
+            communicator_.size(),
+            kPack
+        );
+    }
+    const bool is_fixed = options_.determinism == Determinism::kBatchInvariant;
+    ASSIGN_OR_RETURN(
+        gpu_communicator_,
+        connect_gpu_communicator(
+            {.host = communicator_,
+             .stream = device_.stream(),
+             .limit = options_.exchange_limit,
+             .sums = is_fixed ? SumPath::kOwn : options_.sums,
+             .nccl_turn = nccl_turn_,
+             .sum_bytes_max = sum_bytes(sizes_.tokens_max),
+             .is_timed = !options_.tuning_dir.empty()}
+        )
+    );
+    return Ok{};
 }
 
 // On a CPU a row more costs what it computes.
@@ -153,12 +166,14 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ASSIGN_OR_RETURN(const std::int64_t activations, bytes_taken(Model::bytes(args)));
     ASSIGN_OR_RETURN(
         const std::int64_t sampling,
-        bytes_taken(Sampler::bytes(device_.ops(), sizes_.logit_rows_max, config_.vocab_len))
+        bytes_taken(Sampler::bytes(
+            device_.ops(), sizes_.logit_rows_max, config_.vocab_len, options_.num_slots
+        ))
     );
     ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // and less than that
     const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
                                 transfer_bytes_max() + sizes_.num_scratch_pages * page +
-                                kv_rounding;
+                                kv_rounding + args.graph_bytes_max;
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
     const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
@@ -229,8 +244,9 @@ Result<> Engine::load_runtime() {
         .compute = options_.compute,
         .device = device_,
         .communicator = &tensor_communicator(),
-        .has_graphs = options_.has_graphs && device_.is_cuda() && communicator_.size() == 1,
+        .has_graphs = options_.has_graphs && device_.is_cuda(),
     };
+    if (args.has_graphs) args.graph_bytes_max = gpu_free_bytes_ / kGraphShare;
     if (device_.is_cuda()) RETURN_IF_ERROR(divide_gpu_memory(args));
     args.sizes = sizes_;
     const kernels::KvCache layer_kv =
@@ -254,7 +270,8 @@ Result<> Engine::load_runtime() {
             {.device = device_,
              .transfers = &*transfers_,
              .rows_max = sizes_.logit_rows_max,
-             .vocab_len = config_.vocab_len}
+             .vocab_len = config_.vocab_len,
+             .num_slots = options_.num_slots}
         )
     );
     return Ok{};
@@ -306,92 +323,6 @@ Result<> Engine::load_checkpoint() {
     return Ok{};
 }
 
-Result<messages::StepResult> Engine::run(const messages::StepPlan& plan) {
-    const auto begin = std::chrono::steady_clock::now();
-    if (plan.epoch != epoch_) {
-        return make_error(
-            ErrorCode::kFailedPrecondition,
-            "step {} is for weights of epoch {}; rank {} has epoch {}",
-            raw(plan.step),
-            raw(plan.epoch),
-            raw(communicator_.rank()),
-            raw(epoch_)
-        );
-    }
-    RETURN_IF_ERROR(set_up_requests(plan, config_.vocab_len, &slots_));
-    RETURN_IF_ERROR(planned_.prepare(plan, slots_, limits_));
-    messages::StepResult result = planned_.empty_result(plan, communicator_.rank());
-    if (kv_ahead_) kv_ahead_->note_used(plan.pages.values);
-    if (model_) {
-        RETURN_IF_ERROR(compute(plan, &result));
-        transfers_->wait();  // a step without logits is done, too, when its result says so
-        RETURN_IF_ERROR(tensor_communicator().check());
-        RETURN_IF_ERROR(share_sampled(&result));
-    } else if (is_root()) {
-        run_null_model(planned_.logit_rows(), slots_, config_.vocab_len, &result);
-    }
-    const auto elapsed = std::chrono::steady_clock::now() - begin;
-    result.elapsed_us = std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count();
-    return result;
-}
-
-Result<> Engine::compute(const messages::StepPlan& plan, messages::StepResult* result) {
-    if (planned_.is_padded()) {
-        const std::span<const LogitRow> wanted = planned_.logit_rows();
-        ASSIGN_OR_RETURN(
-            const View2<float> logits, model_->decode(planned_.batch(plan), weights_->live())
-        );
-        if (!is_root()) return Ok{};
-        const auto num = static_cast<std::int64_t>(wanted.size());
-        sampler_->run(rows(logits, 0, num), wanted, slots_, result);
-        return Ok{};
-    }
-    RETURN_IF_ERROR(model_->forward(planned_.batch(plan), weights_->live()));
-    // This goes in chunks, so that scoring a long prompt needs no more memory than a step of
-    // decodes.
-    std::span<const LogitRow> left = planned_.logit_rows();
-    std::vector<std::int32_t> token_rows;
-    while (!left.empty()) {
-        const auto num = std::min(left.size(), static_cast<std::size_t>(sizes_.logit_rows_max));
-        const std::span<const LogitRow> chunk = left.first(num);
-        token_rows.clear();
-        for (const LogitRow& row : chunk) token_rows.push_back(row.token_row);
-        ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_->live()));
-        if (is_root()) sampler_->run(logits, chunk, slots_, result);
-        left = left.subspan(num);
-    }
-    return Ok{};
-}
-
-// Every rank learns what was sampled: the next step's rows may take it.
-Result<> Engine::share_sampled(messages::StepResult* result) {
-    std::vector<TokenId> sampled = result->sampled.values;
-    std::size_t num_sampled = 0;
-    for (const LogitRow& row : planned_.logit_rows()) {
-        if (row.kind == LogitRow::Kind::kSample) ++num_sampled;
-    }
-    // A peer may still read this rank's memory; a step is over when that has an end.
-    if (num_sampled == 0 && gpu_communicator_) return communicator_.barrier();
-    sampled.resize(num_sampled);
-    RETURN_IF_ERROR(communicator_.broadcast(std::as_writable_bytes(std::span(sampled))));
-    for (const LogitRow& row : planned_.logit_rows()) {
-        if (row.kind != LogitRow::Kind::kSample) continue;
-        slots_[static_cast<std::size_t>(raw(row.slot))]->take_sampled(sampled[row.entry]);
-    }
-    return Ok{};
-}
-
-Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> token_rows) {
-    CHECK(model_.has_value());
-    ASSIGN_OR_RETURN(const View2<float> logits, model_->logits(token_rows, weights_->live()));
-    if (!is_root()) return std::vector<float>{};
-    std::vector<float> host(static_cast<std::size_t>(logits.rows * logits.cols));
-    device_.read(host.data(), logits.data, static_cast<std::int64_t>(host.size() * sizeof(float)));
-    transfers_->wait();
-    RETURN_IF_ERROR(tensor_communicator().check());
-    return host;
-}
-
 messages::WorkerHello Engine::describe() const {
     messages::WorkerHello hello;
     hello.rank = communicator_.rank();
@@ -409,6 +340,7 @@ messages::WorkerHello Engine::describe() const {
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
     hello.device = model_ ? device_.name() : "null";
     hello.libraries = device_.libraries();
+    if (gpu_communicator_) hello.libraries.push_back(gpu_communicator_->describe());
     hello.device_why = device_.why();
     hello.compute = name_of(options_.compute);
     if (weights_) {

@@ -1,6 +1,10 @@
 // One rank, without its sockets: the weights it holds, its KV memory, the forward pass and the
 // sampler. A plan goes in, a result comes out.
 //
+// On a GPU of its own two steps may be under way: the second is enqueued behind the first while
+// that runs, and takes what it draws from the device's memory. The bits are those of one step at a
+// time.
+//
 // Owns:   everything of the rank but the thread pool and the communicator's peers.
 // Thread: one.
 // Every rank of a replica runs the same plans in the same order; only rank 0's results carry
@@ -8,7 +12,9 @@
 #pragma once
 
 #include "base/ids.h"
+#include "base/isa.h"
 #include "base/result.h"
+#include "base/time.h"
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
 #include "messages/steps.h"
@@ -17,6 +23,8 @@
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
 #include "tp_worker/groups/communicator.h"
+#include "tp_worker/groups/nccl_turn.h"
+#include "tp_worker/groups/sum_choice.h"
 #include "tp_worker/model/kv_ahead.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
@@ -27,6 +35,7 @@
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_store.h"
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,6 +63,7 @@ struct EngineOptions {
     std::string device_why{};  // it is this one, where --device auto chose
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
+    SumPath sums = SumPath::kAuto;               // of ranks on GPUs
     bool has_graphs = true;                      // on a GPU: steps of decodes are CUDA graphs
     double mem_fraction = 0.9;                   // of the GPU's free memory that this rank may take
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU
@@ -79,6 +89,9 @@ inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all 
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
 inline constexpr std::int64_t kLogitRowsMax = 512;
+// One part in so many of what is free of a GPU's memory at start is for graphs of steps: 550 MB of
+// an H200's.
+inline constexpr std::int64_t kGraphShare = 256;
 
 class Engine {
   public:
@@ -89,16 +102,39 @@ class Engine {
         const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
     );
 
+    // Waits for the steps under way.
+    ~Engine();
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    // REQUIRES: invalid(plan) found nothing.
+    // Steps that may be under way at once.
+    static constexpr std::size_t kStepsMax = 2;
+
+    // Enqueues a step; where only one may be under way it is done when this returns.
+    // REQUIRES: invalid(plan) found nothing; fewer than kStepsMax are under way, none where
+    // runs_ahead() is false.
     // Errors: kInvalidArgument (a range this worker does not have), kFailedPrecondition (another
     // epoch's plan: P1), or the communicator's. After any of them the rank is out of step with its
     // peers and must end.
+    [[nodiscard]] Result<> start(const messages::StepPlan& plan);
+    // The result of the step that was started first; waits for it. REQUIRES: one is under way.
+    // Errors: the communicator's.
+    [[nodiscard]] Result<messages::StepResult> finish();
+    // Steps that were started and not finished.
+    [[nodiscard]] std::size_t num_under_way() const { return num_under_way_; }
+    // Whether finish() would not wait. REQUIRES: one is under way.
+    [[nodiscard]] bool is_done() const;
+    // Whether a step may be started while another is under way: on a GPU whose rank is alone. What
+    // several ranks sampled goes by the host.
+    [[nodiscard]] bool runs_ahead() const {
+        return device_.is_cuda() && model_.has_value() && tp() == 1;
+    }
+
+    // Does start() and finish().
     Result<messages::StepResult> run(const messages::StepPlan& plan);
 
     // Logits of every token of the last step, by a chunk of rows: for tests and tools, on rank 0.
+    // REQUIRES: no step is under way.
     Result<std::vector<float>> read_logits(std::span<const std::int32_t> token_rows);
 
     [[nodiscard]] messages::WorkerHello describe() const;
@@ -109,14 +145,16 @@ class Engine {
     [[nodiscard]] int tp() const { return communicator_.size(); }
     [[nodiscard]] int num_threads() const { return kernels::num_threads_of(device_.host_stream()); }
     [[nodiscard]] const Device& device() const { return device_; }
+    // Whose turn it is to use NCCL in this process: steps, or a trainer's group.
+    [[nodiscard]] const std::shared_ptr<NcclTurn>& nccl_turn() const { return nccl_turn_; }
     // Returns the ops for weights in host memory, which stage them.
     [[nodiscard]] const kernels::Ops& ops() const { return device_.host_ops(); }
 
     // Of steps that this engine ran; null with the null model.
     [[nodiscard]] const StepGraphs* graphs() const { return model_ ? &model_->graphs() : nullptr; }
 
-    // The copies of the weights, for updates; null with the null model. Only between passes may the
-    // live copy change, and the epoch with it.
+    // The copies of the weights, for updates; null with the null model. Only with no step under way
+    // may the live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
     // Digests a copy of the weights that has memory. The background's. REQUIRES: is on a GPU.
     Result<std::vector<messages::PartDigest>> digest_on_gpu(const std::byte* arena) {
@@ -133,6 +171,23 @@ class Engine {
     [[nodiscard]] KvAhead* kv_ahead() { return kv_ahead_ ? &*kv_ahead_ : nullptr; }
 
   private:
+    // A step that was started.
+    struct RunningStep {
+        RunningStep();
+        ~RunningStep();
+        RunningStep(const RunningStep&) = delete;
+        RunningStep& operator=(const RunningStep&) = delete;
+
+        PlannedStep planned{};
+        messages::StepResult result{};
+        TimePoint begun{};
+        std::vector<std::int32_t> token_rows{};  // of the logits wanted
+        const std::int32_t* token_rows_there = nullptr;
+        std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
+        std::vector<SlotId> set_up_anew{};      // since: what it drew for them is nobody's
+        bool is_complete = false;               // its result is there
+    };
+
     Engine(
         const EngineOptions& options,
         ModelConfig config,
@@ -143,6 +198,7 @@ class Engine {
     [[nodiscard]] static Result<Device> open_device(
         const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
     );
+    Result<> connect_gpus();
     Result<> load_model();
     Result<> load_runtime();
     void tune();
@@ -151,13 +207,25 @@ class Engine {
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     [[nodiscard]] std::int64_t padded_rows_max() const;
     Result<> load_checkpoint();
-    Result<> compute(const messages::StepPlan& plan, messages::StepResult* result);
-    Result<> share_sampled(messages::StepResult* result);
+    [[nodiscard]] bool follows_tokens(const RunningStep& step) const;
+    Result<> compute(const messages::StepPlan& plan, RunningStep* step);
+    Result<StepBatch> place(const messages::StepPlan& plan, RunningStep* step);
+    Result<> enqueue_layers(const StepBatch& placed, RunningStep* step);
+    void prepare_sampler(RunningStep* step);
+    Result<> compute_in_chunks(RunningStep* step);
+    Result<> complete(RunningStep* step);
+    Result<> complete_older();
+    Result<> share_sampled(RunningStep* step);
+    [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }
     // That the model's tensors go by.
     [[nodiscard]] Communicator& tensor_communicator() {
         return gpu_communicator_ ? *gpu_communicator_ : communicator_;
     }
     [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
+    // Of a sum over the ranks in a step of so many tokens.
+    [[nodiscard]] std::int64_t sum_bytes(std::int64_t num_tokens) const {
+        return num_tokens * config_.hidden * static_cast<std::int64_t>(sizeof(float));
+    }
 
     EngineOptions options_;
     ChosenRoom room_{.why = "on a CPU the second copy takes memory with the first update"};
@@ -165,12 +233,16 @@ class Engine {
     WeightLayout layout_;
     Device device_;
     Communicator& communicator_;
+    std::shared_ptr<NcclTurn> nccl_turn_ = std::make_shared<NcclTurn>();
     std::unique_ptr<Communicator> gpu_communicator_{};  // where ranks have GPUs
     ModelSizes sizes_{};
     std::int64_t gpu_free_bytes_ = 0;  // before anything was put there
     StepLimits limits_{};
     RequestSlots slots_;
-    PlannedStep planned_{};
+    std::array<RunningStep, kStepsMax> steps_{};  // a ring
+    std::size_t first_ = 0;
+    std::size_t num_under_way_ = 0;
+    TimePoint last_finish_{};
     Epoch epoch_{1};
 
     // Empty with the null model.

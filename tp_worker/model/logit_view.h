@@ -17,34 +17,45 @@ namespace pitstop::tp_worker {
 // A row of the call, and what follows from its request.
 struct SampledRow {
     const LogitRow* place = nullptr;
-    const RequestState* request = nullptr;
-    bool is_sample = false;     // else it scores
-    bool is_raw = false;        // its logprobs are of the logits as the model made them
-    bool is_edited = false;     // it is drawn from logits after penalties and bias
-    kernels::SampleRow draw{};  // of a sample
+    const RequestState* request = nullptr;  // until the call is enqueued: the next step may set its
+                                            // slot up anew
+    bool is_sample = false;                 // else it scores
+    bool is_ranked = false;                 // its rank among all is wanted
+    std::int64_t num_top = 0;               // best ids that are wanted, at most V
+    std::size_t num_ids = 0;                // ids that were asked for
+    bool is_raw = false;                    // its logprobs are of the logits as the model made them
+    bool is_truncated = false;              // they are of what was kept for the draw
+    bool is_edited = false;                 // it is drawn from logits after penalties and bias
+    kernels::SampleRow draw{};              // of a sample
 
     // Whether its logprobs are of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
-    [[nodiscard]] bool is_ranked() const { return request->logprobs().enabled; }
 };
 
 // Logits side by side, some of whose rows are drawn from, and some reported from: those that the
 // model made, or the edited copies. [R] are their rows, each with the row of the call that it is.
 struct LogitView {
-    View2<float> logits{};                       // [R, V]
-    bool is_edited = false;                      // a copy, still to be made
-    std::vector<std::size_t> rows{};             // [R]
-    std::vector<kernels::Choice> choices{};      // [R], of those drawn from here
+    View2<float> logits{};                    // [R, V]
+    bool is_edited = false;                   // a copy, still to be made
+    std::vector<std::size_t> rows{};          // [R]
+    std::vector<kernels::SampleRow> draws{};  // [R], of those drawn from here
+    const kernels::SampleRow* draws_there = nullptr;
+    kernels::Choice* choices = nullptr;          // [R], the sampler's, where the ops work
     std::size_t num_reported = 0;                // only rows before it are reported from
     std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], and so the next
     std::vector<kernels::SoftmaxStats> stats{};
+    kernels::SoftmaxRow* softmax_there = nullptr;
+    kernels::SoftmaxStats* stats_there = nullptr;
     // Row by row in each: the choices and targets that are ranked, those that are not, and the ids
     // asked for.
     std::vector<kernels::LogitPick> picks{};
     std::vector<float> picked{};             // their logits
     std::vector<std::int32_t> num_before{};  // of those that are ranked
-    std::size_t ids_begin = 0;               // the first pick of an id asked for
-    std::vector<std::size_t> top_starts{};   // [num_reported + 1], in the next two
+    kernels::LogitPick* picks_there = nullptr;
+    float* picked_there = nullptr;
+    std::int32_t* num_before_there = nullptr;
+    std::size_t ids_begin = 0;              // the first pick of an id asked for
+    std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logits{};
     struct Wide {

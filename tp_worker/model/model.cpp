@@ -73,7 +73,7 @@ kernels::KvCache kv_of_layer(
     };
 }
 
-std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers) {
+std::int64_t Model::lay_out(const Args& args, std::byte* memory, Buffers* buffers) {
     const std::int64_t T = args.sizes.tokens_max;
     const std::int64_t L = args.sizes.logit_rows_max;
     const std::int64_t H = args.config.hidden;
@@ -97,7 +97,6 @@ std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers)
     b.gate = kernels::cols(gate_up, 0, F);
     b.up = kernels::cols(gate_up, F, F);
     b.gated = carver.acts(dtype, T, F);
-    b.all_rows = static_cast<std::int32_t*>(carver.take(L * 4));
     b.head_x = carver.floats(L, H);
     b.head_delta = carver.floats(L, H);
     b.head_normed = carver.acts(dtype, L, H);
@@ -126,7 +125,7 @@ std::int64_t Model::place(const Args& args, std::byte* memory, Buffers* buffers)
     return carver.used();
 }
 
-std::int64_t Model::bytes(const Args& args) { return place(args, nullptr, nullptr); }
+std::int64_t Model::bytes(const Args& args) { return lay_out(args, nullptr, nullptr); }
 
 Result<Model> Model::make(const Args& args) {
     CHECK(args.transfers != nullptr && args.communicator != nullptr && args.kv != nullptr);
@@ -146,9 +145,9 @@ Model::Model(const Args& args, Arena memory)
       kv_(args.kv),
       layer_kv_(kv_of_layer(args.sizes, args.config, args.shard, args.compute)),
       memory_(std::move(memory)),
-      has_graphs_(args.has_graphs) {
-    place(args, memory_.data(), &buffers_);
-    fill_row_numbers(args.device);
+      has_graphs_(args.has_graphs),
+      graphs_(args.graph_bytes_max) {
+    lay_out(args, memory_.data(), &buffers_);
     fill_rope_tables(args.device);
     if (args.device.is_cuda()) kernels::fill_device(buffers_.arrivals, 0, kArrivalsBytes, stream_);
 }
@@ -184,17 +183,6 @@ void Model::fill_rope_tables(const Device& device) {
     kernels::copy_and_wait(buffers_.sin.data, host_sin.data, num_bytes);
 }
 
-void Model::fill_row_numbers(const Device& device) {
-    std::vector<std::int32_t> numbers(static_cast<std::size_t>(sizes_.logit_rows_max));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    const auto bytes = static_cast<std::int64_t>(numbers.size() * sizeof(std::int32_t));
-    if (device.is_cuda()) {
-        kernels::copy_and_wait(buffers_.all_rows, numbers.data(), bytes);
-    } else {
-        std::ranges::copy(numbers, buffers_.all_rows);
-    }
-}
-
 Result<> Model::sum_over_ranks(View2<float> x) {
     CHECK(x.stride == x.cols);
     return communicator_->all_reduce_sum({x.data, static_cast<std::size_t>(x.rows * x.cols)});
@@ -209,7 +197,7 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
            bytes(batch.pages);
 }
 
-Result<StepBatch> Model::there(const StepBatch& batch) {
+Result<StepBatch> Model::place(const StepBatch& batch) {
     if (transfer_bytes(batch) > transfers_->bytes_left()) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -219,15 +207,15 @@ Result<StepBatch> Model::there(const StepBatch& batch) {
         );
     }
     const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
-    StepBatch there = batch;
-    move(there.tokens);
-    move(there.positions);
-    move(there.kv_slots);
-    move(there.q_starts);
-    move(there.kv_lens);
-    move(there.page_starts);
-    move(there.pages);
-    return there;
+    StepBatch placed = batch;
+    move(placed.tokens);
+    move(placed.positions);
+    move(placed.kv_slots);
+    move(placed.q_starts);
+    move(placed.kv_lens);
+    move(placed.page_starts);
+    move(placed.pages);
+    return placed;
 }
 
 kernels::LinearArgs Model::product(
@@ -362,39 +350,32 @@ void Model::feed_forward(const ModelWeights& weights, std::size_t index, std::in
     const kernels::ActView up = rows(buffers_.up, 0, T);
     const kernels::ActView gated = rows(buffers_.gated, 0, T);
     Parts parts;
-    ops_->linear(product(Product::kGateUp, weights, index, T, parts));
-    ops_->silu_mul({.gate = gate, .up = up, .y = gated, .stream = stream_});
+    const kernels::LinearArgs gate_up = product(Product::kGateUp, weights, index, T, parts);
+    if (ops_->linear_silu_mul == nullptr || !ops_->linear_silu_mul(gate_up, gated)) {
+        ops_->linear(gate_up);
+        ops_->silu_mul({.gate = gate, .up = up, .y = gated, .stream = stream_});
+    }
     ops_->linear(product(Product::kDown, weights, index, T, parts));
 }
 
-Result<> Model::forward(const StepBatch& batch, const ModelWeights& weights) {
-    const auto T = static_cast<std::int64_t>(batch.tokens.size());
-    CHECK(T <= sizes_.tokens_max);
-    ASSIGN_OR_RETURN(const StepBatch on_device, there(batch));
-    transfers_->send();
-    RETURN_IF_ERROR(run_layers(on_device, weights));
-    num_tokens_ = T;
-    return Ok{};
+Result<> Model::forward(const StepBatch& placed, const ModelWeights& weights) {
+    CHECK(static_cast<std::int64_t>(placed.tokens.size()) <= sizes_.tokens_max);
+    is_summed_ = false;
+    return run_layers(placed, weights);
 }
 
-Result<View2<float>> Model::decode(const StepBatch& batch, const ModelWeights& weights) {
-    const auto T = static_cast<std::int64_t>(batch.tokens.size());
+Result<> Model::decode(const StepBatch& placed, const ModelWeights& weights) {
+    const auto T = static_cast<std::int64_t>(placed.tokens.size());
     CHECK(T <= sizes_.tokens_max && T <= sizes_.logit_rows_max);
-    ASSIGN_OR_RETURN(const StepBatch on_device, there(batch));
-    transfers_->send();
     const auto enqueue = [&]() -> Result<> {
-        RETURN_IF_ERROR(run_layers(on_device, weights));
-        return run_head(buffers_.all_rows, T, weights);
+        RETURN_IF_ERROR(run_layers(placed, weights));
+        return run_head(rows(buffers_.x, 0, T), rows(buffers_.delta, 0, T), weights);
     };
-    if (has_graphs_) {
-        const StepGraphs::Shape shape{
-            .weights = weights.embedding.data, .inputs = on_device.tokens.data(), .num_rows = T};
-        RETURN_IF_ERROR(graphs_.run(shape, stream_, enqueue));
-    } else {
-        RETURN_IF_ERROR(enqueue());
-    }
-    num_tokens_ = T;
-    return logits_of(T);
+    const StepGraphs::Shape shape{
+        .weights = weights.embedding.data, .inputs = placed.tokens.data(), .num_rows = T};
+    RETURN_IF_ERROR(has_graphs_ ? graphs_.run(shape, stream_, enqueue) : enqueue());
+    is_summed_ = true;
+    return Ok{};
 }
 
 Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) {
@@ -406,6 +387,7 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
 
     ops_->embedding({
         .ids = there.tokens.data(),
+        .sampled = there.sampled,
         .table = weights.embedding,
         .vocab_begin = shard_.vocab_begin,
         .y = x,
@@ -437,18 +419,21 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
         RETURN_IF_ERROR(sum_over_ranks(delta));
         last_delta = delta;
     }
-    return Ok{};  // run_head() adds the last delta to the rows that it is asked for
+    return Ok{};  // run_head() adds the last delta, to the rows that are asked for
 }
 
-Result<View2<float>> Model::logits(
-    std::span<const std::int32_t> token_rows, const ModelWeights& weights
+// Gathers the rows first.
+Result<> Model::logits(
+    const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights
 ) {
-    const auto L = static_cast<std::int64_t>(token_rows.size());
-    CHECK(L <= sizes_.logit_rows_max);
-    const std::int32_t* const row_index = transfers_->in(token_rows);
-    transfers_->send();
-    RETURN_IF_ERROR(run_head(row_index, L, weights));
-    return logits_of(L);
+    CHECK(num_rows <= sizes_.logit_rows_max);
+    const View2<float> x = rows(buffers_.head_x, 0, num_rows);
+    ops_->gather_rows({.x = buffers_.x, .row_index = token_rows, .y = x, .stream = stream_});
+    if (is_summed_) return run_head(x, {}, weights);
+    const View2<float> delta = rows(buffers_.head_delta, 0, num_rows);
+    ops_->gather_rows({.x = buffers_.delta, .row_index = token_rows, .y = delta, .stream = stream_}
+    );
+    return run_head(x, delta, weights);
 }
 
 View2<float> Model::logits_of(std::int64_t num_rows) const {
@@ -456,21 +441,13 @@ View2<float> Model::logits_of(std::int64_t num_rows) const {
     return is_root ? rows(buffers_.head_whole, 0, num_rows) : View2<float>{};
 }
 
-// `row_index` [L] names rows of tokens.
-Result<> Model::run_head(
-    const std::int32_t* row_index, std::int64_t num_rows, const ModelWeights& weights
-) {
-    const std::int64_t L = num_rows;
-    const View2<float> x = rows(buffers_.head_x, 0, L);
-    const View2<float> delta = rows(buffers_.head_delta, 0, L);
-    const kernels::ActView normed = rows(buffers_.head_normed, 0, L);
-    ops_->gather_rows({.x = buffers_.x, .row_index = row_index, .y = x, .stream = stream_});
-    ops_->gather_rows({.x = buffers_.delta, .row_index = row_index, .y = delta, .stream = stream_});
+Result<> Model::run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights) {
+    const std::int64_t L = x.rows;
     ops_->rmsnorm({
         .x = x,
         .delta = delta,
         .w = weights.final_norm,
-        .y = normed,
+        .y = rows(buffers_.head_normed, 0, L),
         .eps = static_cast<float>(config_->norm_eps),
         .stream = stream_,
     });

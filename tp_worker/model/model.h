@@ -56,7 +56,8 @@ struct ModelSizes {
 
 // A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller (step_batch.h).
 struct StepBatch {
-    std::span<const TokenId> tokens{};            // [T]
+    std::span<const TokenId> tokens{};            // [T], ids or slots of `sampled`
+    const TokenId* sampled = nullptr;             // in the device's memory (kernels/embedding.h)
     std::span<const std::int32_t> positions{};    // [T]
     std::span<const std::int64_t> kv_slots{};     // [T], page * P + offset
     std::span<const std::int32_t> q_starts{};     // [R + 1]
@@ -81,6 +82,7 @@ class Model {
         Communicator* communicator = nullptr;
         std::byte* kv = nullptr;  // [num_layers][kv_bytes(kv_of_layer)]
         bool has_graphs = false;  // padded steps are launched as graphs (step_graphs.h)
+        std::int64_t graph_bytes_max = 0;
     };
     // Returns what make() takes of the device's memory; does not depend on sizes.num_pages, kv or
     // transfers.
@@ -88,20 +90,29 @@ class Model {
     // kResourceExhausted if the activations cannot be had.
     static Result<Model> make(const Args& args);
 
-    // Runs the layers: fills the tokens' KV and leaves the hidden state of all T tokens here.
-    // Errors: the communicator's; kInvalidArgument where the step's arrays do not fit the
-    // transfers.
-    Result<> forward(const StepBatch& batch, const ModelWeights& weights);
+    // Places the step's arrays among the transfers; returns the batch as the ops read it.
+    // Errors: kInvalidArgument where they do not fit.
+    [[nodiscard]] Result<StepBatch> place(const StepBatch& batch);
 
-    // Logits of tokens of the last forward() by their index in it: on rank 0 [n, V], borrowed until
-    // the next call; on other ranks empty. REQUIRES: at most logit_rows_max indices.
-    Result<View2<float>> logits(
-        std::span<const std::int32_t> token_rows, const ModelWeights& weights
+    // The following take what place() returned. REQUIRES: the transfers were sent.
+
+    // Runs the layers: fills the tokens' KV and leaves the hidden state of all T tokens here.
+    // Errors: the communicator's.
+    Result<> forward(const StepBatch& placed, const ModelWeights& weights);
+
+    // Logits of `num_rows` tokens of the last forward() by their index in it, which lie where the
+    // ops read them: they are in logits_of(num_rows). REQUIRES: num_rows <= logit_rows_max.
+    Result<> logits(
+        const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights
     );
 
     // Does forward() and logits() of every token, for a padded batch of decodes: as a graph, from
     // the second step of a shape on. REQUIRES: at most logit_rows_max tokens.
-    Result<View2<float>> decode(const StepBatch& batch, const ModelWeights& weights);
+    Result<> decode(const StepBatch& placed, const ModelWeights& weights);
+
+    // Where logits are: on rank 0 [num_rows, V], borrowed until the next step; on other ranks
+    // empty.
+    [[nodiscard]] View2<float> logits_of(std::int64_t num_rows) const;
     [[nodiscard]] const StepGraphs& graphs() const { return graphs_; }
 
     // Has the device choose how it multiplies, for every number of rows that a step may have
@@ -125,43 +136,37 @@ class Model {
     void attend(const ModelWeights& weights, std::size_t index, const StepBatch& there);
     void feed_forward(const ModelWeights& weights, std::size_t index, std::int64_t num_tokens);
     void fill_rope_tables(const Device& device);
-    void fill_row_numbers(const Device& device);
-    // The batch as the ops read it.
-    [[nodiscard]] Result<StepBatch> there(const StepBatch& batch);
     Result<> run_layers(const StepBatch& there, const ModelWeights& weights);
-    Result<> run_head(
-        const std::int32_t* row_index, std::int64_t num_rows, const ModelWeights& weights
-    );
-    [[nodiscard]] View2<float> logits_of(std::int64_t num_rows) const;
+    // Logits of the rows of x, which still lack delta where that is not empty, and have it then.
+    Result<> run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights);
     [[nodiscard]] Result<> sum_over_ranks(View2<float> x);
 
     // The buffers' places in `memory_`; the ranges are fixed by Args.
     struct Buffers {
-        View2<float> x{};             // [T, H]
-        View2<float> delta{};         // [T, H], a sublayer's output
-        kernels::ActView normed{};    // [T, H]
-        kernels::ActView q{};         // [T, Q*D]: q, k and v are columns of one matrix, so that
-        kernels::ActView k{};         // [T, K*D]  their product is one product where the weights
-        kernels::ActView v{};         // [T, K*D]  lie back to back; gate and up likewise
-        kernels::ActView rotated{};   // [T, Q*D]: queries as attention reads them
-        kernels::ActView attended{};  // [T, Q*D]
-        kernels::ActView gate{};      // [T, F]
-        kernels::ActView up{};        // [T, F]
-        kernels::ActView gated{};     // [T, F]
-        std::int32_t* all_rows = nullptr;  // [L]: 0, 1, ...
-        View2<float> head_x{};             // [L, H]
-        View2<float> head_delta{};         // [L, H]
-        kernels::ActView head_normed{};    // [L, H]
-        View2<float> head_part{};          // [L, V_rank]
-        View2<float> head_whole{};         // [L, V], rank 0; is head_part where there is one rank
-        View2<float> cos{};                // [positions, D/2]
-        View2<float> sin{};                // [positions, D/2]
+        View2<float> x{};                // [T, H]
+        View2<float> delta{};            // [T, H], a sublayer's output
+        kernels::ActView normed{};       // [T, H]
+        kernels::ActView q{};            // [T, Q*D]: q, k and v are columns of one matrix, so that
+        kernels::ActView k{};            // [T, K*D]  their product is one product where the weights
+        kernels::ActView v{};            // [T, K*D]  lie back to back; gate and up likewise
+        kernels::ActView rotated{};      // [T, Q*D]: queries as attention reads them
+        kernels::ActView attended{};     // [T, Q*D]
+        kernels::ActView gate{};         // [T, F]
+        kernels::ActView up{};           // [T, F]
+        kernels::ActView gated{};        // [T, F]
+        View2<float> head_x{};           // [L, H]
+        View2<float> head_delta{};       // [L, H]
+        kernels::ActView head_normed{};  // [L, H]
+        View2<float> head_part{};        // [L, V_rank]
+        View2<float> head_whole{};       // [L, V], rank 0; is head_part where there is one rank
+        View2<float> cos{};              // [positions, D/2]
+        View2<float> sin{};              // [positions, D/2]
         kernels::Workspace attention{};
         std::uint32_t* arrivals = nullptr;  // attention's, zeros between its calls
         kernels::Workspace linear{};
     };
     // Lays the buffers out from `memory`; returns the bytes they take. Null: only counts.
-    static std::int64_t place(const Args& args, std::byte* memory, Buffers* buffers);
+    static std::int64_t lay_out(const Args& args, std::byte* memory, Buffers* buffers);
 
     const ModelConfig* config_;
     ShardShape shard_;
@@ -174,9 +179,9 @@ class Model {
     kernels::KvCache layer_kv_;
     Arena memory_;
     Buffers buffers_{};
-    std::int64_t num_tokens_ = 0;  // of the last forward()
+    bool is_summed_ = false;  // x has the last delta: the last step was a decode()
     bool has_graphs_;
-    StepGraphs graphs_{};
+    StepGraphs graphs_;
 };
 
 }  // namespace pitstop::tp_worker

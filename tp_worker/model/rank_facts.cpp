@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace pitstop::tp_worker {
 
 Result<bool> holds_on_all(bool holds, Communicator& communicator) {
-    const std::array<bool, 1> mine{holds};
-    std::vector<std::byte> all(static_cast<std::size_t>(communicator.size()));
-    RETURN_IF_ERROR(communicator.all_gather(std::as_bytes(std::span(mine)), all));
-    return std::ranges::all_of(all, [](std::byte byte) { return byte != std::byte{0}; });
+    ASSIGN_OR_RETURN(const std::optional<Rank> without, find_rank_without(holds, communicator));
+    return !without;
 }
 
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator) {

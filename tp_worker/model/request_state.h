@@ -41,6 +41,14 @@ class RequestState {
     }
     [[nodiscard]] const messages::LogprobOptions& logprobs() const { return logprobs_; }
     [[nodiscard]] std::span<const TokenId> stop_ids() const { return stop_ids_; }
+    // Whether what it draws depends on what it drew before beyond the logits: by counts and by
+    // bans.
+    [[nodiscard]] bool follows_tokens() const { return has_penalty_ || !bad_tokens_.empty(); }
+
+    // A step that draws for it is enqueued, perhaps not done: the device has, or will have, its
+    // last token (Sampler::sampled()).
+    void note_draw() { has_drawn_ = true; }
+    [[nodiscard]] bool has_drawn() const { return has_drawn_; }
 
     // Returns what it sampled last, the input of a row that takes_sampled; -1 if nothing, or the
     // logits were not finite.
@@ -76,6 +84,7 @@ class RequestState {
     std::vector<kernels::TokenCount> counts_{};            // in order of first appearance
     std::unordered_map<TokenId, std::size_t> count_of_{};  // looked up, never iterated
     TokenId last_token_{-1};
+    bool has_drawn_ = false;
 };
 
 }  // namespace pitstop::tp_worker

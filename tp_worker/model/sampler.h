@@ -16,14 +16,16 @@
 // Rows with penalties or bias are copied and edited, and are one more view of logits from then on:
 // both views are drawn from and reported from by the same ops, a few calls for all their rows.
 //
-// Owns:    the edited copies, and the ops' scratch memory. Nothing of a call outlives it.
+// What was drawn stays on the device: the logprobs are of it, and the next step embeds it
+// (sampled()), before the host has seen it (kernels/draws.h).
+//
+// Owns:    the edited copies, the choices, the ids drawn last, and the ops' scratch memory.
 // Bounded: rows_max rows a call.
 //
-// On a GPU a call waits for the device twice, for the choices and then for the logprobs that depend
-// on them; and once more whenever an op's arrays do not fit beside those under way
-// (transfer_bytes()): at most once for each 4 MiB of token counts and biases, or of top logits, for
-// each row that is sorted on the host, and for each view's logprobs. On the CPU it never waits: an
-// op is done when it returns.
+// On a GPU a call is enqueued without a wait, but for one whenever an op's arrays do not fit beside
+// those under way (transfer_bytes()): at most for each 4 MiB of token counts and biases, or of top
+// logits, and for each row that is sorted on the host. On the CPU it never waits: an op is done
+// when it returns.
 #pragma once
 
 #include "base/result.h"
@@ -35,6 +37,7 @@
 #include "tp_worker/model/step_batch.h"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace pitstop::tp_worker {
@@ -46,16 +49,33 @@ class Sampler {
         Transfers* transfers = nullptr;  // with room for transfer_bytes()
         std::int64_t rows_max = 0;
         std::int64_t vocab_len = 0;
+        std::int64_t num_slots = 0;  // of requests whose draws sampled() holds
     };
     // What make() takes of the device's memory.
     [[nodiscard]] static std::int64_t bytes(
-        const kernels::Ops& ops, std::int64_t rows_max, std::int64_t vocab_len
+        const kernels::Ops& ops,
+        std::int64_t rows_max,
+        std::int64_t vocab_len,
+        std::int64_t num_slots
     );
     [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
     static Result<Sampler> make(const Args& args);
 
-    // Row i of `logits` [n, V], in the device's memory, belongs to rows[i]. Writes the result's
-    // entries that the rows name; changes no request.
+    // A call that is under way (sampler_call.h).
+    class Call;
+
+    // Places the small arrays of a call; waits for nothing. Row i of `logits` [n, V], in the
+    // device's memory, belongs to rows[i], which outlive the call. The logits need not be there
+    // yet, but what the requests drew before must be known where their next draw depends on it
+    // (RequestState::follows_tokens()).
+    [[nodiscard]] std::unique_ptr<Call> prepare(
+        View2<float> logits, std::span<const LogitRow> rows, const RequestSlots& slots
+    );
+    // REQUIRES: the transfers were sent; the logits are enqueued before.
+    void enqueue(Call& call);
+
+    // All of a call, until it is done. Writes the result's entries that the rows name; changes no
+    // request.
     void run(
         View2<float> logits,
         std::span<const LogitRow> rows,
@@ -63,10 +83,33 @@ class Sampler {
         messages::StepResult* result
     );
 
+    // [num_slots]: what each slot's request drew last, as note_draws says it (kernels/draws.h); in
+    // the device's memory. Undefined where it drew nothing.
+    [[nodiscard]] const TokenId* sampled() const { return sampled_; }
+
   private:
+    // Where the parts lie in the memory.
+    struct Layout {
+        std::int64_t edited = 0;
+        std::int64_t model_choices = 0;
+        std::int64_t edited_choices = 0;
+        std::int64_t num_nonfinite = 0;
+        std::int64_t sampled = 0;
+        std::int64_t arrivals = 0;
+        std::int64_t sample_workspace = 0;
+        std::int64_t stats_workspace = 0;
+        std::int64_t bytes = 0;  // of all
+    };
+    static Layout lay_out(
+        const kernels::Ops& ops,
+        std::int64_t rows_max,
+        std::int64_t vocab_len,
+        std::int64_t num_slots
+    );
     Sampler(const Args& args, Arena memory);
 
-    class Call;
+    // Rows share a call of an op up to so many bytes of counts and biases, or of top logits.
+    static constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
     // Waits for what is under way if an op's arrays of so many bytes do not fit beside it.
     void make_room(std::int64_t transfer_bytes);
 
@@ -75,7 +118,13 @@ class Sampler {
     Transfers* transfers_;
     std::int64_t vocab_len_;
     Arena memory_;
-    View2<float> edited_{};  // [rows_max, V]
+    View2<float> edited_{};                      // [rows_max, V]
+    kernels::Choice* model_choices_ = nullptr;   // [rows_max]
+    kernels::Choice* edited_choices_ = nullptr;  // [rows_max]
+    std::int32_t* num_nonfinite_ = nullptr;      // [rows_max]
+    std::int64_t num_slots_;
+    TokenId* sampled_ = nullptr;         // [num_slots]
+    std::uint32_t* arrivals_ = nullptr;  // sampling's, zeros between its calls
     kernels::Workspace sample_workspace_{};
     kernels::Workspace stats_workspace_{};
 };

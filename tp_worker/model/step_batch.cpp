@@ -103,6 +103,7 @@ Result<> PlannedStep::prepare(
     kv_lens_.clear();
     page_starts_.clear();
     logit_rows_.clear();
+    samples_.assign(slots.size(), false);
     kv_len_max_ = 0;
     q_len_max_ = 0;
     sampled_ = {};
@@ -170,6 +171,9 @@ Result<> PlannedStep::add_row(
     if (row.output_index >= limits.num_positions) {
         return bad("more outputs than the model has positions:", row.output_index);
     }
+    // Each would leave its token where the request's next row finds it.
+    if (row.output_index >= 0 && samples_[slot])
+        return bad("another row samples for the same request; its output is", row.output_index);
     if (row.num_pages * limits.page_size < kv_len) return bad("too few pages for length", kv_len);
     for (std::int64_t i = 0; i < row.num_pages; ++i) {
         const PageId page = plan.pages.values[page_at_ + static_cast<std::size_t>(i)];
@@ -180,7 +184,10 @@ Result<> PlannedStep::add_row(
         if (!is_token(token, limits.vocab_len)) return bad("no such token:", raw(token));
         // Where the logits were not finite this is -1, which embeds as zeros; the request is ended
         // when the scheduler reads of it, and this result is dropped.
-        if (row.takes_sampled) token = request.last_token();
+        if (row.takes_sampled) {
+            const bool is_on_device = limits.has_drawn_on_device && request.has_drawn();
+            token = is_on_device ? kernels::sampled_in(raw(row.slot)) : request.last_token();
+        }
         const std::int64_t position = row.begin + i;
         const auto page_index = static_cast<std::size_t>(position / limits.page_size);
         const PageId page = plan.pages.values[page_at_ + page_index];
@@ -230,6 +237,7 @@ void PlannedStep::add_logits(
         add(score, &scored_);
     }
     if (row.output_index < 0) return;
+    samples_[static_cast<std::size_t>(raw(row.slot))] = true;
     LogitRow sample;
     sample.token_row = static_cast<std::int32_t>(token_at_ - 1);
     sample.output_index = row.output_index;

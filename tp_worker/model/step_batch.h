@@ -49,6 +49,9 @@ struct StepLimits {
     std::int64_t page_size = 0;
     std::int64_t vocab_len = 0;
     std::int64_t padded_rows_max = 0;  // of a step of decodes (step_padding.h); 0: none is padded
+    // What a request drew last is on the device (Sampler::sampled()): rows that take it name its
+    // slot (kernels/embedding.h).
+    bool has_drawn_on_device = false;
 };
 
 // Applies the plan's setups. kInvalidArgument names the slot.
@@ -59,7 +62,8 @@ Result<> set_up_requests(
 class PlannedStep {
   public:
     // REQUIRES: invalid(plan) found nothing; its setups are applied.
-    // Errors: kInvalidArgument, naming the row and what is out of range.
+    // Errors: kInvalidArgument, naming the row and what is out of range, or that another row
+    // samples for the same slot.
     Result<> prepare(
         const messages::StepPlan& plan, const RequestSlots& slots, const StepLimits& limits
     );
@@ -104,6 +108,7 @@ class PlannedStep {
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};
+    std::vector<bool> samples_{};  // by slot: a row of the plan does
     Sizes sampled_{};
     Sizes scored_{};
     std::size_t token_at_ = 0;

@@ -17,11 +17,23 @@ Result<> StepGraphs::run(
         return enqueue();
     }
     std::optional<kernels::DeviceGraph>& graph = found->second;
-    if (!graph && !is_full_) RETURN_IF_ERROR(capture(graph, stream, enqueue));
+    if (!graph && has_room()) RETURN_IF_ERROR(capture(graph, stream, enqueue));
     if (!graph) return enqueue();
     graph->launch(stream);
     ++num_launched_;
     return Ok{};
+}
+
+bool StepGraphs::has_room() {
+    if (is_full_ || bytes_ < bytes_max_) return !is_full_;
+    is_full_ = true;
+    spdlog::warn(
+        "further steps run without graphs: {} graphs take some {} bytes; {} are set aside for them",
+        num_graphs_,
+        bytes_,
+        bytes_max_
+    );
+    return false;
 }
 
 // Leaves `graph` empty where the device has no memory for it.
@@ -42,7 +54,8 @@ Result<> StepGraphs::capture(
     }
     graph = *std::move(captured);
     ++num_graphs_;
-    bytes_ += std::max<std::int64_t>(0, free_before - kernels::device_memory_info().free_bytes);
+    const std::int64_t taken = free_before - kernels::device_memory_info().free_bytes;
+    bytes_ += std::clamp<std::int64_t>(taken, 0, graph->num_nodes() * kNodeBytesMax);
     spdlog::info(
         "a graph of {} kernels; {} graphs take some {} bytes",
         graph->num_nodes(),

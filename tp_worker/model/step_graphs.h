@@ -6,7 +6,7 @@
 // rollbacks, releases and resumes. Each copy of the weights has its own.
 //
 // Thread: the stream's.
-// Bounded: kGraphsMax; shapes beyond run without.
+// Bounded: kGraphsMax, and by the device's memory that they may take; shapes beyond run without.
 #pragma once
 
 #include "base/result.h"
@@ -23,6 +23,15 @@ namespace pitstop::tp_worker {
 class StepGraphs {
   public:
     static constexpr std::size_t kGraphsMax = 256;
+    // A graph is charged so much for each of its kernels and copies at most: what is free of the
+    // device's memory goes down by what others take meanwhile, too, and their gigabytes must not
+    // end the making of graphs. A node's parameters are 4 KiB at most, and its launch's description
+    // is smaller.
+    static constexpr std::int64_t kNodeBytesMax = 64 << 10;
+
+    // None is made once they have taken so much of the device's memory: by one graph at most they
+    // take more.
+    explicit StepGraphs(std::int64_t bytes_max) : bytes_max_(bytes_max) {}
 
     // What the launches of a step follow from; the lengths of its requests are not among it.
     struct Shape {
@@ -40,12 +49,15 @@ class StepGraphs {
     );
 
     [[nodiscard]] std::int64_t num_graphs() const { return num_graphs_; }
-    // What is free of the device's memory went down by so much while graphs were made.
+    // What is free of the device's memory went down by so much while graphs were made, as far as
+    // that can be theirs (kNodeBytesMax).
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
     // Steps that were launched as a graph.
     [[nodiscard]] std::int64_t num_launched() const { return num_launched_; }
 
   private:
+    // Warns when there is no more.
+    [[nodiscard]] bool has_room();
     Result<> capture(
         std::optional<kernels::DeviceGraph>& graph,
         kernels::Stream stream,
@@ -53,7 +65,8 @@ class StepGraphs {
     );
 
     std::map<Shape, std::optional<kernels::DeviceGraph>> by_shape_{};  // empty: it ran once
-    bool is_full_ = false;  // the device had no memory for the last one
+    std::int64_t bytes_max_;
+    bool is_full_ = false;  // they have what they may take, or the device had no more
     std::int64_t num_graphs_ = 0;
     std::int64_t bytes_ = 0;
     std::int64_t num_launched_ = 0;

@@ -22,14 +22,14 @@ std::span<const std::byte> as_bytes(const std::string& text) {
 }  // namespace
 
 Result<> CheckpointEngine::run(const std::string& first) {
-    Result<> opened = take_buffer(first);
+    Result<> opened = open_buffer(first);
     if (!opened) error_ = opened.error();
     answer(opened);
     return converse();
 }
 
 Result<> CheckpointEngine::refuse(const std::string& first, Error why, TimePoint until) {
-    static_cast<void>(take_buffer(first, why));
+    static_cast<void>(open_buffer(first, why));
     answer(why);
     error_ = std::move(why);
     parting_until_ = until;
@@ -55,7 +55,7 @@ Result<> CheckpointEngine::converse() {
             parting_until_ = Clock::now() + kFarewellMax;
             continue;
         }
-        if (take_message(frames->front()) == Next::kGoOn) continue;
+        if (handle_message(frames->front()) == Next::kGoOn) continue;
         if (error_) return *std::move(error_);
         return Ok{};
     }
@@ -71,7 +71,7 @@ void CheckpointEngine::answer(const Result<>& result) {
     }
 }
 
-CheckpointEngine::Next CheckpointEngine::take_message(const std::string& message) {
+CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& message) {
     Result<Document> document = pickle::read(as_bytes(message), Channel::kBucket);
     const bool is_exception = document && document->root().kind == Kind::kRecord &&
                               document->root().global == Global::kException;
@@ -101,7 +101,7 @@ CheckpointEngine::Next CheckpointEngine::take_message(const std::string& message
         answer(*error_);  // still
         return Next::kGoOn;
     }
-    Result<> taken = take_bucket(*document);
+    Result<> taken = stage_bucket(*document);
     if (!taken) error_ = taken.error();
     answer(taken);
     return Next::kGoOn;
@@ -109,7 +109,7 @@ CheckpointEngine::Next CheckpointEngine::take_message(const std::string& message
 
 // The sender has lent a reference with it, whatever comes of the buffer. `why_not`: it is to be
 // given back, and nothing else.
-Result<> CheckpointEngine::take_buffer(
+Result<> CheckpointEngine::open_buffer(
     const std::string& message, const std::optional<Error>& why_not
 ) {
     ASSIGN_OR_RETURN(const Document document, pickle::read(as_bytes(message), Channel::kHandle));
@@ -152,7 +152,7 @@ Result<> CheckpointEngine::open_buffer(const TensorHandle& handle, TorchStorages
     return Ok{};
 }
 
-Result<> CheckpointEngine::take_bucket(const Document& document) {
+Result<> CheckpointEngine::stage_bucket(const Document& document) {
     const Node& list = document.root();
     if (list.kind != Kind::kList || num_nones_ > 0) {
         return make_error(
@@ -207,7 +207,7 @@ Result<> CheckpointEngine::take_bucket(const Document& document) {
         tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
     }
     RETURN_IF_ERROR(check_places(std::move(places), buffer_bytes_));
-    return args_.stage.take(tensors, WeightStage::Expect::kMore);
+    return args_.stage.stage_tensors(tensors, WeightStage::Expect::kMore);
 }
 
 }  // namespace pitstop::tp_worker

@@ -36,12 +36,12 @@ class CheckpointEngine {
 
   private:
     enum class Next { kGoOn, kOver };
-    Result<> take_buffer(
+    Result<> open_buffer(
         const std::string& message, const std::optional<Error>& why_not = std::nullopt
     );
     Result<> open_buffer(const TensorHandle& handle, TorchStorages& storages);
-    Result<> take_bucket(const pickle::Document& document);
-    Next take_message(const std::string& message);
+    Result<> stage_bucket(const pickle::Document& document);
+    Next handle_message(const std::string& message);
     Result<> converse();
     void answer(const Result<>& result);
 

@@ -46,7 +46,7 @@ Result<kernels::DeviceImport> open_run(std::string_view handle, pid_t owner) {
     const Result<PeerDescriptors> peer = PeerDescriptors::open(run.pid);
     if (!peer) return with_help(peer.error());
     const auto take = [&](std::int64_t chunk) -> Result<int> {
-        Result<int> fd = peer->take(run.fds[static_cast<std::size_t>(chunk)]);
+        Result<int> fd = peer->duplicate(run.fds[static_cast<std::size_t>(chunk)]);
         if (!fd) return with_help(std::move(fd).error());
         return fd;
     };

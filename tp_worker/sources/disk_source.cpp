@@ -34,7 +34,7 @@ Result<> deliver_disk(const SourceArgs& args) {
     std::vector<Incoming> incoming;
     for (const checkpoint::StoredTensor* stored : tensors.offered())
         incoming.push_back({.spec = stored->spec, .bytes = stored_bytes(checkpoint, *stored)});
-    RETURN_IF_ERROR(args.stage.take(incoming, args.expect));
+    RETURN_IF_ERROR(args.stage.stage_tensors(incoming, args.expect));
     return checkpoint.is_unchanged();
 }
 

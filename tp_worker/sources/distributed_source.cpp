@@ -54,7 +54,7 @@ class Broadcasts {
 
     Result<> run() {
         RETURN_IF_ERROR(read_specs());
-        return args_.source.format == messages::TensorFormat::kSparse ? take_sparse()
+        return args_.source.format == messages::TensorFormat::kSparse ? receive_sparse()
                                                                       : take_whole();
     }
 
@@ -144,7 +144,7 @@ class Broadcasts {
                 cut_flattened(tensors.subspan(begin, end - begin), landed.bytes)
             );
             for (Incoming& each : incoming) each.bytes.is_on_gpu = landed.is_on_gpu;
-            RETURN_IF_ERROR(args_.stage.take(incoming, WeightStage::Expect::kMore));
+            RETURN_IF_ERROR(args_.stage.stage_tensors(incoming, WeightStage::Expect::kMore));
             begin = end;
         }
         return Ok{};
@@ -162,7 +162,7 @@ class Broadcasts {
         return host;
     }
 
-    Result<> take_sparse() {
+    Result<> receive_sparse() {
         constexpr std::int64_t kIndexBytes = 4;
         std::int64_t largest = 0;
         for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -190,7 +190,7 @@ class Broadcasts {
                 .values = values.data(),
                 .num = num,
             };
-            RETURN_IF_ERROR(args_.stage.take_sparse(std::span(&sparse, 1)));
+            RETURN_IF_ERROR(args_.stage.stage_sparse(std::span(&sparse, 1)));
         }
         return Ok{};
     }

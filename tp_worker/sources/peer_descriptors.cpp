@@ -53,7 +53,7 @@ bool PeerDescriptors::has_ended() const {
     return ::poll(&end, 1, 0) > 0;
 }
 
-Result<int> PeerDescriptors::take(int fd) const {
+Result<int> PeerDescriptors::duplicate(int fd) const {
     const auto taken = static_cast<int>(::syscall(kPidfdGetfd, fd_, fd, 0));
     if (taken >= 0) return taken;
     const int error = errno;

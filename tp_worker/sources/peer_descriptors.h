@@ -28,7 +28,7 @@ class PeerDescriptors {
 
     // The caller's own, which it closes. Errors: as open(); kUnavailable, it has no such
     // descriptor; kPermissionDenied, which says what would permit it.
-    [[nodiscard]] Result<int> take(int fd) const;
+    [[nodiscard]] Result<int> duplicate(int fd) const;
 
   private:
     PeerDescriptors(pid_t pid, int fd) : pid_(pid), fd_(fd) {}

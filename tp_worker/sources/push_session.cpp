@@ -54,7 +54,7 @@ Result<std::string> bytes_of_hex(const std::string& hex) {
 
 Result<> PushSession::run(std::vector<std::string> frames) {
     while (true) {
-        Result<Next> next = take(frames);
+        Result<Next> next = handle_message(frames);
         if (!next) {
             refuse(next.error());
             return next.error();
@@ -91,7 +91,7 @@ void PushSession::refuse(const Error& error) {
     socket_.send(frames_of(encode(refusal)));
 }
 
-Result<PushSession::Next> PushSession::take(const std::vector<std::string>& parts) {
+Result<PushSession::Next> PushSession::handle_message(const std::vector<std::string>& parts) {
     if (parts.size() != 2)
         return make_error(ErrorCode::kMalformed, "a message of {} frames, not 2", parts.size());
     const messages::Frames frames{.type = parts[0], .body = parts[1]};
@@ -135,13 +135,13 @@ Result<PushSession::Next> PushSession::take(const std::vector<std::string>& part
             const messages::PushBucket message,
             decode<messages::PushBucket>(frames, messages::UnknownFields::kIgnore)
         );
-        RETURN_IF_ERROR(take_bucket(message));
+        RETURN_IF_ERROR(stage_bucket(message));
     } else if (frames.type == messages::PushShard::kType) {
         ASSIGN_OR_RETURN(
             const messages::PushShard message,
             decode<messages::PushShard>(frames, messages::UnknownFields::kIgnore)
         );
-        RETURN_IF_ERROR(take_shard(message));
+        RETURN_IF_ERROR(stage_shard(message));
     } else {
         return make_error(
             ErrorCode::kUnknownMessage,
@@ -204,7 +204,7 @@ Result<std::vector<kernels::DeviceImport>> PushSession::open_allocations(
     return allocations;
 }
 
-Result<> PushSession::take_bucket(const messages::PushBucket& message) {
+Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
     const bool is_all_on_gpu = std::ranges::all_of(message.tensors, [](const auto& tensor) {
         return tensor.allocation.has_value();
     });
@@ -249,10 +249,10 @@ Result<> PushSession::take_bucket(const messages::PushBucket& message) {
     }
     const auto host_bytes = static_cast<std::int64_t>(memories.back().size());
     RETURN_IF_ERROR(check_places(std::move(places), host_bytes));
-    return args_.stage.take(tensors, WeightStage::Expect::kMore);
+    return args_.stage.stage_tensors(tensors, WeightStage::Expect::kMore);
 }
 
-Result<> PushSession::take_shard(const messages::PushShard& message) {
+Result<> PushSession::stage_shard(const messages::PushShard& message) {
     const StageArgs& stage = args_.stage.args();
     if (!stage.takes_shards)
         return make_error(ErrorCode::kUnsupported, "this worker adopts no memory in this mode");
@@ -270,10 +270,10 @@ Result<> PushSession::take_shard(const messages::PushShard& message) {
         const std::span<const std::byte> adopted(
             stage.target, static_cast<std::size_t>(stage.target_bytes)
         );
-        return args_.stage.take_shard(adopted, WeightStage::Shard::kInPlace);
+        return args_.stage.stage_shard(adopted, WeightStage::Shard::kInPlace);
     }
     ASSIGN_OR_RETURN(const SharedMapping shard, SharedMapping::map(fd));
-    return args_.stage.take_shard(shard.bytes(), WeightStage::Shard::kToCopy);
+    return args_.stage.stage_shard(shard.bytes(), WeightStage::Shard::kToCopy);
 }
 
 }  // namespace pitstop::tp_worker

@@ -24,7 +24,7 @@ class PushSession {
 
   private:
     enum class Next { kGoOn, kOver };
-    Result<Next> take(const std::vector<std::string>& frames);
+    Result<Next> handle_message(const std::vector<std::string>& frames);
     Result<> open(const messages::PushOpen& message);
     // Open as long as the bucket is read; none where it names none. Errors: kUnsupported (a worker
     // on the CPU), kInvalidArgument (another GPU's), kUnavailable (nothing is opened by the
@@ -32,8 +32,8 @@ class PushSession {
     [[nodiscard]] Result<std::vector<kernels::DeviceImport>> open_allocations(
         const messages::PushBucket& message
     ) const;
-    Result<> take_bucket(const messages::PushBucket& message);
-    Result<> take_shard(const messages::PushShard& message);
+    Result<> stage_bucket(const messages::PushBucket& message);
+    Result<> stage_shard(const messages::PushShard& message);
     [[nodiscard]] messages::PushLayout layout() const;
 
     const SourceArgs& args_;

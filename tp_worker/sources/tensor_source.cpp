@@ -403,18 +403,18 @@ Result<> deliver_tensors(const SourceArgs& args) {
         ASSIGN_OR_RETURN(
             const std::vector<Incoming> tensors, cut_flattened(source.tensors, payload)
         );
-        return args.stage.take(tensors, args.expect);
+        return args.stage.stage_tensors(tensors, args.expect);
     }
     if (source.format == messages::TensorFormat::kSparse) {
         ASSIGN_OR_RETURN(
             const std::vector<SparseTensor> tensors,
             cut_sparse(source.tensors, source.num_updates, payload)
         );
-        return args.stage.take_sparse(tensors);
+        return args.stage.stage_sparse(tensors);
     }
     PickledTensors tensors(args);
     RETURN_IF_ERROR(tensors.read_as(source.format, payload));
-    return args.stage.take(tensors.incoming(), args.expect);
+    return args.stage.stage_tensors(tensors.incoming(), args.expect);
 }
 
 Result<> decline_tensors(const SourceArgs& args, const Error& why) {

@@ -38,7 +38,11 @@ std::string device_uuid(const Device& device, ReplicaId replica, Rank rank) {
 }
 
 Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId replica)
-    : engine_(engine), pace_(pace), fault_point_(fault_point), meter_(engine, background_) {
+    : engine_(engine),
+      pace_(pace),
+      fault_point_(fault_point),
+      groups_(engine.nccl_turn()),
+      meter_(engine, background_) {
     live_digests_ = engine.describe().digests;
     worker_.replica = replica;
     worker_.rank = engine.rank();
@@ -124,7 +128,7 @@ StageArgs Updater::args_for(Arena* target) {
 }
 
 // Takes the memory that the stage writes to.
-Result<> Updater::take_memory(Stage& stage, Arena* target, CopyLedger& ledger) {
+Result<> Updater::reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger) {
     if (stage.host != nullptr) {
         if (stage.host->host_bytes() == 0) ledger.forget_all();
         return stage.host->commit();
@@ -201,7 +205,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
          ledgers = store->ledgers(target),
          deadline = deadline_of(order.timeout_ms)](Stage& stage) {
             // A read of what the target held before may have waited until now.
-            Result<> result = take_memory(stage, target, *ledgers.target);
+            Result<> result = reserve_memory(stage, target, *ledgers.target);
             ledgers.live->look_at(live);
             if (result) result = stage.fill->begin(stage.host ? stage.host->data() : nullptr);
             if (is_session) return result;
@@ -225,7 +229,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
 // the last.
 bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
     if (!stage_ || stage_->update != update) return false;
-    if (const auto answer = stage_->answer.exchange(std::nullopt)) stage_->round.take(0, *answer);
+    if (const auto answer = stage_->answer.exchange(std::nullopt))
+        stage_->round.record_answer(0, *answer);
     return stage_->round.may(order);
 }
 

@@ -79,7 +79,7 @@ class Updater {
 
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
     StageArgs args_for(Arena* target);
-    Result<> take_memory(Stage& stage, Arena* target, CopyLedger& ledger);
+    Result<> reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger);
     Result<> exchange(Epoch epoch);
     void end_loan();
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
@@ -100,7 +100,7 @@ class Updater {
     Engine& engine_;
     Pace& pace_;
     FaultPoint& fault_point_;
-    Groups groups_{};
+    Groups groups_;
     Worker worker_{};
     std::atomic<bool> is_over_{false};
     // These are of the version in host memory, where updates are staged there, and of the live one;

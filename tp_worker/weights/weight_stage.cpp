@@ -15,8 +15,6 @@
 namespace pitstop::tp_worker {
 namespace {
 
-double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 // The updates of elements that this rank holds. Of two for one element the later counts.
 ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tensor) {
     const std::int64_t value_bytes = bytes_of(sparse.spec.dtype);
@@ -125,7 +123,7 @@ void WeightStage::mark_written() {
     phase_ = messages::UpdatePhase::kStaging;
 }
 
-Result<> WeightStage::take(std::span<const Incoming> tensors, Expect expect) {
+Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect expect) {
     std::vector<checkpoint::TensorSpec> offered;
     std::vector<FillJob> jobs;
     const Incoming* head = nullptr;  // a tied one
@@ -203,7 +201,7 @@ void WeightStage::add_missing() {
     }
 }
 
-Result<> WeightStage::take_shard(std::span<const std::byte> bytes, Shard shard) {
+Result<> WeightStage::stage_shard(std::span<const std::byte> bytes, Shard shard) {
     std::vector<FillJob> jobs;
     for (std::size_t i = 0; i < states_.size(); ++i) {
         if (states_[i] != State::kAbsent) {
@@ -349,7 +347,7 @@ Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
     return Ok{};
 }
 
-Result<> WeightStage::take_sparse(std::span<const SparseTensor> tensors) {
+Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
     std::vector<checkpoint::TensorSpec> offered;
     for (const SparseTensor& sparse : tensors) {
         offered.push_back(sparse.spec);
@@ -388,13 +386,13 @@ Result<> WeightStage::take_sparse(std::span<const SparseTensor> tensors) {
         if (tensor == nullptr) continue;  // one that checkpoints carry and this model ignores
         const bool is_tied =
             is_head || (tensor->name == kEmbeddingName && args_.layout.is_tied_head(kHeadName));
-        RETURN_IF_ERROR(is_tied ? take_tied(sparse, *tensor) : scatter(sparse, *tensor));
+        RETURN_IF_ERROR(is_tied ? stage_tied(sparse, *tensor) : scatter(sparse, *tensor));
     }
     return Ok{};
 }
 
 // The first of the two names to come is scattered; elements of the other must be there already.
-Result<> WeightStage::take_tied(const SparseTensor& sparse, const WeightTensor& embedding) {
+Result<> WeightStage::stage_tied(const SparseTensor& sparse, const WeightTensor& embedding) {
     const bool is_head = sparse.spec.name == kHeadName;
     (is_head ? num_sparse_head_ : num_sparse_embedding_) += sparse.num;
     const bool is_first = tied_sparse_.empty() && states_[index_of(embedding)] == State::kAbsent;

@@ -1,10 +1,10 @@
 // Fills one copy of a rank's weights from what a source delivers, checks it and digests what is
 // resident: the rank's vote (design section 5).
 //
-//   begin()   nothing is written yet; may this update be staged at all
-//   take()    tensors of a source (source.h), whole ones: every problem that can be found before
-//             the first byte is written is found then, and all of them are listed
-//   finish()  what did not arrive stays as it is (partial), or is a problem; the digests
+//   begin()          nothing is written yet; may this update be staged at all
+//   stage_tensors()  whole tensors of a source (source.h): every problem that can be found before
+//                    the first byte is written is found then, and all of them are listed
+//   finish()         what did not arrive stays as it is (partial), or is a problem; the digests
 //
 // Where embeddings are tied, the head is another name of the embedding: trainers send one of them,
 // or both. Whichever comes first fills the embedding, and the other must be the same.
@@ -47,14 +47,14 @@ class WeightStage {
     // kAll: there is nothing more to come, so what is missing is a problem before anything is
     // written. After an error the stage is of no use, but for vote() and outcome().
     enum class Expect { kMore, kAll };
-    Result<> take(std::span<const Incoming> tensors, Expect expect);
+    Result<> stage_tensors(std::span<const Incoming> tensors, Expect expect);
     // Changes elements in place on a copy of the live version, which must be the one it was made
     // for.
-    Result<> take_sparse(std::span<const SparseTensor> tensors);
+    Result<> stage_sparse(std::span<const SparseTensor> tensors);
     // The whole target, laid out as it is in memory: in its place already (a shard that was
     // adopted), or to be copied there.
     enum class Shard { kInPlace, kToCopy };
-    Result<> take_shard(std::span<const std::byte> bytes, Shard shard);
+    Result<> stage_shard(std::span<const std::byte> bytes, Shard shard);
     Result<> finish();
 
     // Says how far it came, with this result. outcome.phase is kIdle as long as nothing was
@@ -90,7 +90,7 @@ class WeightStage {
     [[nodiscard]] std::size_t index_of(const WeightTensor& tensor) const;
     [[nodiscard]] std::span<messages::PartDigest> digests_of(std::size_t index);
     Result<> scatter(const SparseTensor& sparse, const WeightTensor& tensor);
-    Result<> take_tied(const SparseTensor& sparse, const WeightTensor& embedding);
+    Result<> stage_tied(const SparseTensor& sparse, const WeightTensor& embedding);
     void check_tied();
 
     enum class State : std::uint8_t { kAbsent, kArrived, kFromHead, kSparse };

@@ -23,12 +23,11 @@ class Progress {
 
     void say() {
         last_said_ = Clock::now();
-        const std::chrono::duration<double> elapsed = last_said_ - begin_;
         spdlog::info(
             "weights: {:.1f} of {:.1f} MB on the GPU, {:.1f} s",
             static_cast<double>(bytes_sent_) * 1e-6,
             static_cast<double>(bytes_total_) * 1e-6,
-            elapsed.count()
+            seconds(last_said_ - begin_)
         );
     }
 

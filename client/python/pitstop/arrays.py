@@ -53,12 +53,12 @@ def arrays_of(tensors: NamedTensors) -> dict[str, numpy.ndarray]:
 def weights_of(tensors: NamedTensors) -> dict[str, Weight]:
     """The same, but what is in a GPU's memory stays there."""
 
-    def take(name: str, tensor: Any) -> Weight:
+    def weight_of(name: str, tensor: Any) -> Weight:
         if _is_torch(tensor):
             return CudaTensor.of(name, tensor) if tensor.is_cuda else array_of(name, tensor)
         return CudaArray.of(name, tensor) if hasattr(tensor, "__cuda_array_interface__") else array_of(name, tensor)
 
-    return _by_name(tensors, take)
+    return _by_name(tensors, weight_of)
 
 
 def in_host(weights: Mapping[str, Weight]) -> dict[str, numpy.ndarray]:

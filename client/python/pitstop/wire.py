@@ -90,7 +90,7 @@ class Link:
         self._connect()
 
     def reopen(self) -> None:
-        """Begins again. If that fails (no descriptor is left) tend() tries it again."""
+        """Begins again. If that fails (no descriptor is left) run_due() tries it again."""
         if self.info is not None:
             self._why_not_ready = "it was restarted" if self.is_other_tree else "the connection is lost"
         self.info = None  # first: what is queued for a lost tree does not linger
@@ -240,7 +240,7 @@ class Link:
             return False
         return is_lost
 
-    def tend(self) -> None:
+    def run_due(self) -> None:
         now = time.monotonic()
         if now >= self._reopen_time:
             self.reopen()
@@ -310,7 +310,7 @@ class Wire:
                         "what was asked of it and not answered may have been done",
                     ),
                 )
-            link.tend()
+            link.run_due()
         return self.sockets() != before
 
     def start_request(self, rid: str, body: dict[str, Any], sink: Sink) -> None:

@@ -2,17 +2,15 @@
 
 #include "base/isa.h"
 #include "tests/checkpoint/temp_dir.h"
+#include "tests/tp_worker/test_json.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 
 namespace pitstop::tp_worker {
 namespace {
-
-using Json = nlohmann::json;
 
 EngineOptions options_for(const std::string& directory) {
     EngineOptions options;
@@ -42,9 +40,9 @@ class BadModelDirectory : public testing::Test {
         EXPECT_NE(error.message.find(part), std::string::npos) << error.message;
     }
     void edit_config(const std::string& key, const Json& value) const {
-        Json config = Json::parse(dir_.read("config.json"));
+        Json config = parse_json(dir_.read("config.json"));
         config[key] = value;
-        dir_.write("config.json", config.dump());
+        dir_.write("config.json", text_of(config));
     }
     test::TempDir dir_{};
 };
@@ -173,6 +171,14 @@ TEST_P(Plans, OutOfRangeAreRefusedNamingWhat) {
     expect_refused([](messages::StepPlan& p) { p.rows[0].slot = SlotId{3}; }, "slot 3");
     expect_refused([](messages::StepPlan& p) { p.rows[0].slot = SlotId{4}; }, "slot 4");
     expect_refused([](messages::StepPlan& p) { p.setups[0].slot = SlotId{4}; }, "slot 4");
+    expect_refused(
+        [](messages::StepPlan& p) {
+            p.rows.push_back({.begin = 3, .num_new = 1, .num_pages = 1, .output_index = 1});
+            p.tokens.values.push_back(TokenId{4});
+            p.pages.values.push_back(PageId{5});
+        },
+        "row 1 (slot 0): another row samples for the same request"
+    );
     expect_refused([](messages::StepPlan& p) { p.setups[0].slot = SlotId{-1}; }, "slot -1");
     expect_refused(
         [](messages::StepPlan& p) { p.pages.values[0] = PageId{32}; }, "no such page: 32"

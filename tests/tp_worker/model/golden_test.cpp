@@ -2,19 +2,16 @@
 // (tests/golden/make_golden.py made tests/data/golden and says how).
 #include "base/isa.h"
 #include "tests/source_dir.h"
+#include "tests/tp_worker/test_json.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 namespace pitstop::tp_worker {
 namespace {
-
-using Json = nlohmann::json;
 
 std::vector<std::string> golden_names() {
     std::vector<std::string> names;
@@ -28,12 +25,6 @@ std::vector<std::string> golden_names() {
 
 std::string golden_dir(const std::string& name) {
     return source_dir() + "/tests/data/golden/" + name;
-}
-
-std::vector<TokenId> ids_of(const Json& json) {
-    std::vector<TokenId> ids;
-    for (const int id : json) ids.push_back(static_cast<TokenId>(id));
-    return ids;
 }
 
 // Both sides round in fp32: some 1e3 roundings of 6e-8 on logits of about 10, and golden.json keeps
@@ -57,7 +48,7 @@ TEST_P(Golden, Fp32GivesTheLogitsAndGreedyIdsOfTransformers) {
     }
     ASSERT_TRUE(replica.has_value()) << replica.error().message;
 
-    const Json golden = Json::parse(std::ifstream(golden_dir(name) + "/golden.json"));
+    const Json golden = load_json(golden_dir(name) + "/golden.json");
     const auto V = static_cast<std::size_t>((*replica)->vocab_len());
     double worst = 0.0;
     for (const Json& prompt : golden["prompts"]) {

@@ -9,20 +9,17 @@
 #include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/random_checkpoint.h"
+#include "tests/tp_worker/test_json.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 namespace pitstop::tp_worker {
 namespace {
-
-using Json = nlohmann::json;
 
 #if defined(PITSTOP_EMULATED)
 constexpr bool kIsEmulated = true;
@@ -31,15 +28,8 @@ constexpr bool kIsEmulated = false;
 #endif
 
 const Json& reference() {
-    static const Json json =
-        Json::parse(std::ifstream(source_dir() + "/tests/data/models/reference.json"));
+    static const Json json = load_json("tests/data/models/reference.json");
     return json["models"];
-}
-
-std::vector<TokenId> ids_of(const Json& json) {
-    std::vector<TokenId> ids;
-    for (const int id : json) ids.push_back(static_cast<TokenId>(id));
-    return ids;
 }
 
 // In bf16 the GPU rounds what leaves the products, too: twice the roundings of the CPU, and their
@@ -185,7 +175,7 @@ double golden_error(const std::string& directory, DeviceKind device, Compute com
     options.engine.num_slots = 4;
     auto replica = TestReplica::make(options);
     EXPECT_TRUE(replica.has_value()) << replica.error().message;
-    const Json prompt = Json::parse(std::ifstream(directory + "/golden.json"))["prompts"][1];
+    const Json prompt = load_json(directory + "/golden.json")["prompts"][1];
     const std::vector<TokenId> ids = ids_of(prompt["ids"]);
     const auto V = static_cast<std::size_t>((*replica)->vocab_len());
     generate(replica->get(), ids, 1);

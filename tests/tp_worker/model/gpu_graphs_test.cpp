@@ -2,19 +2,23 @@
 // serves, and padding that no request sees. Runs on a GPU and, in the emulated preset, on the one
 // in software.
 #include "base/isa.h"
+#include "base/log.h"
 #include "kernels/device_memory.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/gpu_or_skip.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/test_replica.h"
+#include "tp_worker/model/step_graphs.h"
 #include "tp_worker/model/step_padding.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -234,6 +238,86 @@ TEST_F(GpuGraphs, PaddingWritesToScratchPagesAlone) {
         }
         EXPECT_GE(num_changed, config.num_layers * 5);
     }
+}
+
+TEST_F(GpuGraphs, NoneIsMadeWithoutRoomForIt) {
+    const Result<kernels::DeviceStream> stream =
+        kernels::DeviceStream::create(kernels::StreamPriority::kStep);
+    ASSERT_TRUE(stream.has_value()) << stream.error().message;
+    Result<kernels::DeviceBuffer> buffer = kernels::DeviceBuffer::create(256);
+    ASSERT_TRUE(buffer.has_value()) << buffer.error().message;
+    for (const std::int64_t bytes_max : {std::int64_t{0}, std::int64_t{1} << 30}) {
+        StepGraphs graphs(bytes_max);
+        int num_enqueued = 0;
+        for (int i = 0; i < 4; ++i) {
+            const Result<> ran = graphs.run({.num_rows = 1}, stream->stream(), [&]() -> Result<> {
+                ++num_enqueued;
+                kernels::fill_device(buffer->data(), 1, 256, stream->stream());
+                return Ok{};
+            });
+            ASSERT_TRUE(ran.has_value()) << ran.error().message;
+        }
+        stream->wait();
+        EXPECT_EQ(graphs.num_graphs(), bytes_max == 0 ? 0 : 1);
+        EXPECT_EQ(num_enqueued, bytes_max == 0 ? 4 : 2);
+    }
+}
+
+// The log's lines while this is there.
+class LogLines {
+  public:
+    LogLines() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink_)); }
+    ~LogLines() { spdlog::set_default_logger(before_); }
+    LogLines(const LogLines&) = delete;
+    LogLines& operator=(const LogLines&) = delete;
+    [[nodiscard]] std::size_t num_of(const std::string& text) const {
+        const std::string lines = lines_.str();
+        std::size_t num = 0;
+        for (std::size_t at = lines.find(text); at != std::string::npos;
+             at = lines.find(text, at + 1))
+            ++num;
+        return num;
+    }
+
+  private:
+    std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+    std::ostringstream lines_{};
+    std::shared_ptr<spdlog::sinks::ostream_sink_mt> sink_ =
+        std::make_shared<spdlog::sinks::ostream_sink_mt>(lines_);
+};
+
+// A version's memory is taken beside steps: the graphs that are made meanwhile do not answer for
+// it. When they have what is theirs, the log says so once.
+TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
+    const Result<kernels::DeviceStream> stream =
+        kernels::DeviceStream::create(kernels::StreamPriority::kStep);
+    ASSERT_TRUE(stream.has_value()) << stream.error().message;
+    Result<kernels::DeviceBuffer> buffer = kernels::DeviceBuffer::create(256);
+    ASSERT_TRUE(buffer.has_value()) << buffer.error().message;
+    std::vector<kernels::DeviceBuffer> others;
+    const auto enqueue = [&]() -> Result<> {
+        std::thread other([&] {
+            Result<kernels::DeviceBuffer> taken = kernels::DeviceBuffer::create(16 << 20);
+            ASSERT_TRUE(taken.has_value()) << taken.error().message;
+            others.push_back(*std::move(taken));
+        });
+        other.join();
+        kernels::fill_device(buffer->data(), 1, 256, stream->stream());
+        return Ok{};
+    };
+    const LogLines log;
+    StepGraphs graphs(StepGraphs::kNodeBytesMax * 3 / 2);
+    for (std::int64_t num_rows = 1; num_rows <= 4; ++num_rows) {
+        for (int i = 0; i < 3; ++i) {
+            const Result<> ran = graphs.run({.num_rows = num_rows}, stream->stream(), enqueue);
+            ASSERT_TRUE(ran.has_value()) << ran.error().message;
+        }
+    }
+    stream->wait();
+    EXPECT_EQ(others.size(), 2u + 2u + 3u + 3u);
+    EXPECT_EQ(graphs.num_graphs(), 2);
+    EXPECT_EQ(graphs.bytes(), 2 * StepGraphs::kNodeBytesMax);
+    EXPECT_EQ(log.num_of("further steps run without graphs"), 1u);
 }
 
 #if defined(PITSTOP_EMULATED)

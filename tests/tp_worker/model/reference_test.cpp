@@ -1,31 +1,20 @@
 // The bundled models against what fp32 arithmetic gives on them (tests/data/models/reference.json,
 // computed by another program; its `about` says how).
 #include "base/isa.h"
-#include "tests/source_dir.h"
+#include "tests/tp_worker/test_json.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <fstream>
 #include <set>
 
 namespace pitstop::tp_worker {
 namespace {
 
-using Json = nlohmann::json;
-
 const Json& reference() {
-    static const Json json =
-        Json::parse(std::ifstream(source_dir() + "/tests/data/models/reference.json"));
+    static const Json json = load_json("tests/data/models/reference.json");
     return json["models"];
-}
-
-std::vector<TokenId> ids_of(const Json& json) {
-    std::vector<TokenId> ids;
-    for (const int id : json) ids.push_back(static_cast<TokenId>(id));
-    return ids;
 }
 
 std::unique_ptr<TestReplica> open(

@@ -178,13 +178,13 @@ class StageTest : public testing::Test {
                  .bytes = {.data = reinterpret_cast<const std::byte*>(bytes.data())}}
             );
         }
-        return stage_->take(incoming, WeightStage::Expect::kMore);
+        return stage_->stage_tensors(incoming, WeightStage::Expect::kMore);
     }
     struct Update {
         std::int32_t index = 0;
         bf16 value{};
     };
-    Result<> take_sparse(const std::string& name, const std::vector<Update>& updates) {
+    Result<> stage_sparse(const std::string& name, const std::vector<Update>& updates) {
         std::vector<std::int32_t> indices;
         std::vector<bf16> values;
         for (const Update& update : updates) {
@@ -196,7 +196,7 @@ class StageTest : public testing::Test {
             .indices = reinterpret_cast<const std::byte*>(indices.data()),
             .values = reinterpret_cast<const std::byte*>(values.data()),
             .num = std::ssize(updates)};
-        return stage_->take_sparse(std::span(&sparse, 1));
+        return stage_->stage_sparse(std::span(&sparse, 1));
     }
     // The embedding's rows as they are staged now.
     [[nodiscard]] std::string staged() const {
@@ -279,10 +279,10 @@ TEST_F(StageTest, UpdatesOfElementsAgreeToo) {
     for (const auto& [first, second] :
          {std::pair(kEmbedding, kHead), std::pair(kHead, kEmbedding)}) {
         begin();
-        ASSERT_TRUE(take_sparse(first, {updates[0]}).has_value());
-        ASSERT_TRUE(take_sparse(second, {updates[0]}).has_value());
-        ASSERT_TRUE(take_sparse(first, {updates[1]}).has_value());
-        ASSERT_TRUE(take_sparse(second, {updates[1]}).has_value());
+        ASSERT_TRUE(stage_sparse(first, {updates[0]}).has_value());
+        ASSERT_TRUE(stage_sparse(second, {updates[0]}).has_value());
+        ASSERT_TRUE(stage_sparse(first, {updates[1]}).has_value());
+        ASSERT_TRUE(stage_sparse(second, {updates[1]}).has_value());
         const Result<> finished = stage_->finish();
         ASSERT_TRUE(finished.has_value()) << finished.error().message;
         const std::string now = staged();
@@ -290,15 +290,15 @@ TEST_F(StageTest, UpdatesOfElementsAgreeToo) {
         EXPECT_EQ(now.substr(16, 2), std::string("\x00\x40", 2));
 
         begin();
-        ASSERT_TRUE(take_sparse(first, updates).has_value());
-        expect_refused(take_sparse(second, {{3, bf16{0x3f81}}}), "1 updates differ");
+        ASSERT_TRUE(stage_sparse(first, updates).has_value());
+        expect_refused(stage_sparse(second, {{3, bf16{0x3f81}}}), "1 updates differ");
         begin();
-        ASSERT_TRUE(take_sparse(first, updates).has_value());
-        ASSERT_TRUE(take_sparse(second, {updates[0]}).has_value());
+        ASSERT_TRUE(stage_sparse(first, updates).has_value());
+        ASSERT_TRUE(stage_sparse(second, {updates[0]}).has_value());
         expect_refused(stage_->finish(), "updates");
     }
     begin();
-    ASSERT_TRUE(take_sparse(kHead, updates).has_value());
+    ASSERT_TRUE(stage_sparse(kHead, updates).has_value());
     EXPECT_TRUE(stage_->finish().has_value());
     EXPECT_EQ(staged().substr(6, 2), std::string("\x80\x3f", 2));
 }

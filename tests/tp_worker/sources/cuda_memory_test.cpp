@@ -99,7 +99,7 @@ TEST(PeerDescriptors, ADescriptorOfAProcessIsTakenByItsNumber) {
     const Result<PeerDescriptors> self = PeerDescriptors::open(::getpid());
     ASSERT_TRUE(self) << self.error().message;
     EXPECT_FALSE(self->has_ended());
-    const Result<int> taken = self->take(ends[1]);
+    const Result<int> taken = self->duplicate(ends[1]);
     ASSERT_TRUE(taken) << taken.error().message;
     ::close(ends[1]);
     ASSERT_EQ(::write(*taken, "x", 1), 1);
@@ -107,7 +107,7 @@ TEST(PeerDescriptors, ADescriptorOfAProcessIsTakenByItsNumber) {
     char byte = 0;
     EXPECT_EQ(::read(ends[0], &byte, 1), 1);
     ::close(ends[0]);
-    const Result<int> closed = self->take(ends[1]);
+    const Result<int> closed = self->duplicate(ends[1]);
     ASSERT_FALSE(closed);
     EXPECT_EQ(closed.error().code, ErrorCode::kUnavailable);
 }
@@ -128,7 +128,7 @@ TEST(PeerDescriptors, AProcessThatHasEndedIsSeenToHave) {
     ::close(ends[0]);
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
     EXPECT_TRUE(peer->has_ended());
-    EXPECT_EQ(peer->take(0).error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(peer->duplicate(0).error().code, ErrorCode::kUnavailable);
     const Result<PeerDescriptors> gone = PeerDescriptors::open(child);
     ASSERT_FALSE(gone);
     EXPECT_EQ(gone.error().code, ErrorCode::kUnavailable);
@@ -148,7 +148,7 @@ TEST(PeerDescriptors, WithoutPermissionTheErrorSaysWhatWouldPermitIt) {
         if (::setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
         const Result<PeerDescriptors> peer = PeerDescriptors::open(parent);
         if (!peer) _exit(2);
-        const Result<int> taken = peer->take(0);
+        const Result<int> taken = peer->duplicate(0);
         if (taken || taken.error().code != ErrorCode::kPermissionDenied) _exit(3);
         const std::string& said = taken.error().message;
         const auto size = static_cast<ssize_t>(said.size());

@@ -1,5 +1,6 @@
 // Senders of checkpoint-engine's kind and of pitstop's own whose update is over before it began:
 // each is on its way, and would wait without end for a worker that hears it.
+#include "base/isa.h"
 #include "messages/codec.h"
 #include "messages/push.h"
 #include "tests/tp_worker/test_replica.h"
@@ -51,7 +52,7 @@ class IpcSourceTest : public testing::Test {
         }
     }
     // The last frame of the answer.
-    std::string hear() {
+    std::string receive() {
         zmq::message_t frame;
         do {
             if (!sender_.recv(frame)) return "no answer";
@@ -83,11 +84,11 @@ TEST_F(IpcSourceTest, ASenderIsToldOfADropThatCameBeforeIt) {
     give(order_);
     give(messages::WorkerDrop{.update = order_.update});
     say({"whatever it is, it is not read"});
-    EXPECT_EQ(hear(), "the stage was dropped");
+    EXPECT_EQ(receive(), "the stage was dropped");
     say({kNone});  // twice: the sender's end
-    EXPECT_EQ(hear(), "");
+    EXPECT_EQ(receive(), "");
     say({kNone});
-    EXPECT_EQ(hear(), "");
+    EXPECT_EQ(receive(), "");
     EXPECT_TRUE(answer<messages::WorkerDropped>());
 }
 
@@ -96,7 +97,8 @@ TEST_F(IpcSourceTest, APusherIsToldOfADropThatCameBeforeIt) {
     give(messages::WorkerDrop{.update = order_.update});
     const messages::Frames open = encode(messages::PushOpen{});
     say({open.type, open.body});
-    const messages::Frames heard{.type = std::string(messages::PushLayout::kType), .body = hear()};
+    const messages::Frames heard{
+        .type = std::string(messages::PushLayout::kType), .body = receive()};
     const auto layout = decode<messages::PushLayout>(heard, messages::UnknownFields::kRefuse);
     ASSERT_TRUE(layout) << heard.body;
     EXPECT_EQ(layout->verdict.code, ErrorCode::kAborted);
@@ -107,7 +109,8 @@ TEST_F(IpcSourceTest, P2_AWorkerOnACpuRefusesWhatIsInAGpusMemory) {
     give(order_);
     const messages::Frames open = encode(messages::PushOpen{});
     say({open.type, open.body});
-    const messages::Frames heard{.type = std::string(messages::PushLayout::kType), .body = hear()};
+    const messages::Frames heard{
+        .type = std::string(messages::PushLayout::kType), .body = receive()};
     ASSERT_TRUE(decode<messages::PushLayout>(heard, messages::UnknownFields::kRefuse));
     messages::PushBucket bucket;
     bucket.tensors = {
@@ -115,7 +118,7 @@ TEST_F(IpcSourceTest, P2_AWorkerOnACpuRefusesWhatIsInAGpusMemory) {
     bucket.allocations = {{.handle = std::string(128, '0'), .device_uuid = "GPU-0"}};
     const messages::Frames lent = encode(bucket);
     say({lent.type, lent.body});
-    const messages::Frames said{.type = std::string(messages::PushDone::kType), .body = hear()};
+    const messages::Frames said{.type = std::string(messages::PushDone::kType), .body = receive()};
     const auto done = decode<messages::PushDone>(said, messages::UnknownFields::kRefuse);
     ASSERT_TRUE(done) << said.body;
     EXPECT_EQ(done->verdict.code, ErrorCode::kUnsupported);
@@ -130,7 +133,7 @@ TEST_F(IpcSourceTest, P5_AFarewellEndsWithTheProcess) {
     give(order_);
     give(messages::WorkerDrop{.update = order_.update});
     say({"whatever it is, it is not read"});
-    EXPECT_EQ(hear(), "the stage was dropped");
+    EXPECT_EQ(receive(), "the stage was dropped");
     updater_.reset();  // while the sender still has its two None to say
 }
 
@@ -138,11 +141,11 @@ TEST_F(IpcSourceTest, ASenderIsToldOfAManifestThatIsNotTheModels) {
     order_.spec.manifest = {{.name = "no.such.tensor"}};
     give(order_);
     say({"whatever it is, it is not read"});
-    EXPECT_EQ(hear(), "'no.such.tensor' is declared and is no tensor of this model");
+    EXPECT_EQ(receive(), "'no.such.tensor' is declared and is no tensor of this model");
     say({kNone});
-    EXPECT_EQ(hear(), "");
+    EXPECT_EQ(receive(), "");
     say({kNone});
-    EXPECT_EQ(hear(), "");
+    EXPECT_EQ(receive(), "");
     const auto vote = answer<messages::WorkerStaged>();
     ASSERT_TRUE(vote);
     EXPECT_FALSE(vote->outcome.ok);

@@ -17,9 +17,9 @@ void edit_header(const TempDir& dir, Edit edit) {
     std::string bytes = dir.read("model.safetensors");
     std::uint64_t len = 0;
     std::memcpy(&len, bytes.data(), 8);
-    Json header = Json::parse(bytes.substr(8, len));
+    Json header = parse_json(bytes.substr(8, len));
     edit(header);
-    const std::string text = header.dump();
+    const std::string text = text_of(header);
     const std::uint64_t new_len = text.size();
     dir.write(
         "model.safetensors",

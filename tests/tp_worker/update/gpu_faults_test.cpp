@@ -13,6 +13,7 @@
 #include "tests/emulated_gpu/errors.h"
 #include "tests/emulated_gpu/faults.h"
 #include "tests/emulated_gpu/in_process.h"
+#include "tests/gpu_or_skip.h"
 #include "tests/tp_worker/update/updater_fixture.h"
 
 #include <gtest/gtest.h>

@@ -2,6 +2,7 @@
 // order, and what must come of it. The digests are the CPU's.
 #include "messages/version_digest.h"
 #include "tests/checkpoint/temp_dir.h"
+#include "tests/gpu_or_skip.h"
 #include "tests/tp_worker/update/stored_tensors.h"
 #include "tests/tp_worker/update/updater_fixture.h"
 

@@ -1,6 +1,7 @@
 // Partial updates cost their own bytes, on the CPU and on a GPU: what is left out of a stage
 // because it is there already must be there, whatever came before. The digests that are compared
 // with are computed from memory.
+#include "tests/gpu_or_skip.h"
 #include "tests/tp_worker/update/stored_tensors.h"
 #include "tests/tp_worker/update/updater_fixture.h"
 

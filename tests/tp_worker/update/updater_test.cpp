@@ -54,14 +54,14 @@ TEST_F(UpdaterTest, APartialUpdateKeepsTheOtherTensors) {
     std::string bytes((std::istreambuf_iterator<char>(file)), {});
     std::uint64_t header_len = 0;
     std::memcpy(&header_len, bytes.data(), 8);
-    const Json header = Json::parse(bytes.substr(8, header_len));
+    const Json header = parse_json(bytes.substr(8, header_len));
     const std::string name = "model.norm.weight";
     const std::size_t begin = header[name]["data_offsets"][0];
     const std::size_t end = header[name]["data_offsets"][1];
     Json small;
     small[name] = {
         {"dtype", "BF16"}, {"shape", header[name]["shape"]}, {"data_offsets", {0, end - begin}}};
-    const std::string text = small.dump();
+    const std::string text = text_of(small);
     std::uint64_t text_len = text.size();
     dir.write(
         "model.safetensors",
@@ -188,7 +188,7 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
     const std::string bytes((std::istreambuf_iterator<char>(file)), {});
     std::uint64_t header_len = 0;
     std::memcpy(&header_len, bytes.data(), 8);
-    const Json header = Json::parse(bytes.substr(8, header_len));
+    const Json header = parse_json(bytes.substr(8, header_len));
     for (const int tp : {1, 2, 4}) {
         updaters_.clear();
         open(tp);
@@ -250,9 +250,9 @@ TEST_F(UpdaterTest, AVoteIsReadableWhateverTheSourceQuotes) {
 
 TEST(UpdaterLimits, ATensorThatNoMessageHoldsIsRefused) {
     const test::TempDir dir;
-    Json config = Json::parse(std::ifstream(model_dir("stories") + "/config.json"));
+    Json config = load_json(model_dir("stories") + "/config.json");
     config["vocab_size"] = 1 << 22;  // of 128 columns of 2 bytes: 1 GiB
-    dir.write("config.json", config.dump());
+    dir.write("config.json", text_of(config));
     ReplicaOptions options;
     options.engine.model_dir = dir.path();
     options.engine.awaits_weights = true;

@@ -57,7 +57,7 @@ class PitstopRolloutActor(Base):
         return await self.llm.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": info})
 
     async def update_weight(self, name, dtype, shape, empty_cache=False):
-        await self._update.take(name, dtype, shape, is_last=empty_cache)
+        await self._update.update_tensor(name, dtype, shape, is_last=empty_cache)
 
     async def update_weight_cuda_ipc(self, name, dtype, shape, ipc_handles, empty_cache=False):
         function, arguments = next(iter(ipc_handles.values()))

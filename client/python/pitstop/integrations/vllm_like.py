@@ -114,7 +114,7 @@ class BroadcastUpdate:
         self._engine = engine
         self._session: Optional[int] = None
 
-    async def take(self, name: str, dtype: Any, shape: Any, is_last: bool) -> None:
+    async def update_tensor(self, name: str, dtype: Any, shape: Any, is_last: bool) -> None:
         client = self._engine.client
         if self._session is None:
             self._session = (await client.begin_update(partial=True))["session"]

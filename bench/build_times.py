@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What a clean build costs: the CPU seconds of each compiler call, by folder.
+
+    bench/build_times.py                        of what launch/quickstart needs
+    bench/build_times.py --all                  of everything
+    bench/build_times.py --cuda                 and of CUDA's sources, where the toolkit is
+    bench/build_times.py FILE.cpp ...           of these alone
+
+It builds in a folder of its own, without ccache. CPU seconds are told, as other work on a machine makes a build longer but
+these hardly: half of their sum is the time of two cores that do nothing else, linking apart.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+QUICKSTART = [
+    f"bin/pitstop_{name}"
+    for name in ("tokenizer_proc", "scheduler_proc", "detokenizer_proc", "tp_worker", "http_proc", "cli", "tokenize")
+]
+LOG = "PITSTOP_BUILD_TIMES_LOG"  # where the launcher writes: in its environment
+
+
+def launch(command):
+    """As a compiler launcher: runs the compiler, and adds a line to the log."""
+    begin = time.monotonic()
+    code = subprocess.call(command)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    output = command[command.index("-o") + 1] if "-o" in command else ""
+    line = {"cpu_s": used.ru_utime + used.ru_stime, "wall_s": time.monotonic() - begin, "output": output}
+    with open(os.environ[LOG], "a") as log:  # one write of a short line: compilers run side by side
+        log.write(json.dumps(line) + "\n")
+    return code
+
+
+def folder_of(output):
+    """`tp_worker/model` of `tp_worker/model/CMakeFiles/x.dir/engine.cpp.o`."""
+    return output.split("CMakeFiles/")[0].rstrip("/") or "(headers)"
+
+
+def report(lines):
+    seconds, counts = collections.Counter(), collections.Counter()
+    for line in lines:
+        seconds[folder_of(line["output"])] += line["cpu_s"]
+        counts[folder_of(line["output"])] += 1
+    for folder, spent in seconds.most_common():
+        print(f"{spent:8.1f} s  {counts[folder]:4} sources  {folder}")
+    total = seconds.total()
+    print(f"{total:8.1f} s  {len(lines):4} sources  in all: {total / 120:.1f} minutes of two cores")
+    print("\nthe longest:")
+    for line in sorted(lines, key=lambda line: -line["cpu_s"])[:15]:
+        print(f"{line['cpu_s']:8.1f} s  {line['output']}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="*", metavar="FILE.cpp", help="only these")
+    parser.add_argument("--all", action="store_true", help="everything, tests and benchmarks too")
+    parser.add_argument("--cuda", action="store_true", help="with CUDA")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at once (default: the cores)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as build:
+        log = pathlib.Path(build) / "times.jsonl"
+        launcher = f"{sys.executable};{pathlib.Path(__file__).resolve()};--launch"
+        configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"]
+        configure += [f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}", f"-DPITSTOP_CUDA={'ON' if options.cuda else 'OFF'}"]
+        subprocess.run([*configure, "-DPITSTOP_FAULT_POINTS=ON"], check=True, stdout=subprocess.DEVNULL)
+        targets = QUICKSTART
+        if options.sources:
+            targets = [f"{pathlib.Path(source).resolve()}^" for source in options.sources]  # Ninja's: what it makes
+        elif options.all:
+            targets = ["all"]
+        begin = time.monotonic()
+        command = ["ninja", "-C", build, "-j", str(options.jobs), *targets]
+        subprocess.run(command, check=True, env={**os.environ, LOG: str(log)}, stdout=sys.stderr)
+        print(f"{time.monotonic() - begin:.0f} s passed, linking and what else ran on the machine included")
+        report([json.loads(line) for line in log.read_text().splitlines()])
+
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[2:]) if sys.argv[1:2] == ["--launch"] else main())

@@ -1,0 +1,32 @@
+#include "kernels/draws.h"
+
+#include <limits>
+
+namespace pitstop::kernels {
+
+void check(const NoteDrawsArgs& args) {
+    CHECK(args.num_rows >= 0);
+    CHECK(
+        args.num_rows == 0 ||
+        (args.rows != nullptr && args.num_nonfinite != nullptr && args.ids != nullptr)
+    );
+}
+
+void note_draws_ref(const NoteDrawsArgs& args) {
+    check(args);
+    for (std::int64_t r = 0; r < args.num_rows; ++r) {
+        const DrawnRow& row = args.rows[r];
+        TokenId id{0};
+        if (row.choice != nullptr) {
+            const bool is_drawn = row.choice->score != -std::numeric_limits<float>::infinity();
+            id = is_drawn ? row.choice->id : kDrewNothing;
+            if (row.pick != nullptr) row.pick->id = row.choice->id;
+            if (row.softmax != nullptr) row.softmax->kept_min = row.choice->kept_min;
+        }
+        if (args.num_nonfinite[r] != 0) id = kNotFiniteDraw;
+        if (row.token != nullptr) *row.token = id;
+        args.ids[r] = id;
+    }
+}
+
+}  // namespace pitstop::kernels

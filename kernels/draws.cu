@@ -1,0 +1,48 @@
+#include "kernels/draws.h"
+
+#include "kernels/device/launch.cuh"
+
+namespace pitstop::kernels {
+namespace {
+
+constexpr int kThreads = 128;
+
+// grid [ceil(R / kThreads)], block [kThreads]; a thread owns a row. Latency: some hundred bytes a
+// row.
+__global__ void __launch_bounds__(kThreads) note_draws_kernel(
+    const DrawnRow* __restrict__ rows,               // [R]
+    const std::int32_t* __restrict__ num_nonfinite,  // [R]
+    std::int64_t num_rows,
+    TokenId* ids  // [R]
+) {
+    const std::int64_t r = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+    if (r >= num_rows) return;
+    const DrawnRow row = rows[r];
+    TokenId id{0};
+    if (row.choice != nullptr) {
+        const Choice choice = *row.choice;
+        id = choice.score != __uint_as_float(0xff800000u) ? choice.id : kDrewNothing;
+        if (row.pick != nullptr) row.pick->id = choice.id;
+        if (row.softmax != nullptr) row.softmax->kept_min = choice.kept_min;
+    }
+    if (num_nonfinite[r] != 0) id = kNotFiniteDraw;
+    if (row.token != nullptr) *row.token = id;
+    ids[r] = id;
+}
+
+}  // namespace
+
+void note_draws_cuda(const NoteDrawsArgs& args) {
+    check(args);
+    launch<note_draws_kernel>(
+        {.grid = dim3(narrow<unsigned>(ceil_div(args.num_rows, kThreads))),
+         .block = dim3(kThreads),
+         .stream = args.stream},
+        args.rows,
+        args.num_nonfinite,
+        args.num_rows,
+        args.ids
+    );
+}
+
+}  // namespace pitstop::kernels

@@ -1,0 +1,44 @@
+// Notes what was drawn where it is needed next, so that the host need not see it first: the next
+// step embeds it (embedding.h), and the logprobs that are reported are of it (logprobs.h).
+//
+//   ids[r]  the id of the row's choice; kDrewNothing where its score is -inf; kNotFiniteDraw where
+//           the row has logits that are not finite. A row without a choice, whose logits are only
+//           scored: kNotFiniteDraw or 0
+//   and where they are not null: *token = ids[r], pick->id = the choice's id, softmax->kept_min =
+//   the choice's
+//
+//   rows           [R]
+//   num_nonfinite  [R]  int32 (nonfinite.h)
+#pragma once
+
+#include "base/ids.h"
+#include "kernels/logprobs.h"
+#include "kernels/sampling.h"
+#include "kernels/tensor.h"
+
+namespace pitstop::kernels {
+
+inline constexpr TokenId kNotFiniteDraw{-1};
+inline constexpr TokenId kDrewNothing{-2};
+
+// Where the draw of a row of logits is, and who needs it.
+struct DrawnRow {
+    const Choice* choice = nullptr;  // null: the row is scored, nothing is drawn
+    TokenId* token = nullptr;        // no two rows' the same, nor the next two
+    LogitPick* pick = nullptr;
+    SoftmaxRow* softmax = nullptr;
+};
+
+struct NoteDrawsArgs {
+    const DrawnRow* rows = nullptr;               // [R]
+    const std::int32_t* num_nonfinite = nullptr;  // [R]
+    std::int64_t num_rows = 0;                    // R
+    TokenId* ids = nullptr;                       // [R], written
+    Stream stream{};
+};
+
+void check(const NoteDrawsArgs& args);
+void note_draws_ref(const NoteDrawsArgs& args);
+void note_draws_cuda(const NoteDrawsArgs& args);
+
+}  // namespace pitstop::kernels

@@ -1,0 +1,58 @@
+#include "tests/checkpoint/safetensors_file.h"
+
+#include <cstring>
+
+namespace pitstop::test {
+
+SafetensorsFile::SafetensorsFile(const TempDir& dir) : dir_(dir) {
+    const std::string bytes = dir.read("model.safetensors");
+    std::uint64_t header_len = 0;
+    std::memcpy(&header_len, bytes.data(), sizeof header_len);
+    header_ = nlohmann::json::parse(bytes.substr(8, header_len));
+    data_ = bytes.substr(8 + header_len);
+}
+
+std::string SafetensorsFile::bytes_of(const std::string& name) const {
+    const std::size_t begin = header_[name]["data_offsets"][0];
+    const std::size_t end = header_[name]["data_offsets"][1];
+    return data_.substr(begin, end - begin);
+}
+
+std::vector<std::int64_t> SafetensorsFile::shape_of(const std::string& name) const {
+    return header_[name]["shape"];
+}
+
+void SafetensorsFile::add(
+    const std::string& name,
+    const std::string& dtype,
+    const std::vector<std::int64_t>& shape,
+    const std::string& bytes
+) {
+    header_[name] = {
+        {"dtype", dtype},
+        {"shape", shape},
+        {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
+    data_ += bytes;
+}
+
+void SafetensorsFile::rename(const std::string& name, const std::string& other) {
+    header_[other] = header_[name];
+    header_.erase(name);
+}
+
+void SafetensorsFile::write() const {
+    const std::string text = header_.dump();
+    const std::uint64_t text_len = text.size();
+    dir_.write(
+        "model.safetensors", std::string(reinterpret_cast<const char*>(&text_len), 8) + text + data_
+    );
+}
+
+std::string widened(const std::string& bf16_bytes) {
+    std::string wide;
+    for (std::size_t i = 0; i + 1 < bf16_bytes.size(); i += 2)
+        wide += std::string(2, '\0') + bf16_bytes.substr(i, 2);
+    return wide;
+}
+
+}  // namespace pitstop::test

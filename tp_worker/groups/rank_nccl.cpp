@@ -1,0 +1,222 @@
+#include "tp_worker/groups/rank_nccl.h"
+
+#include "base/log.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace pitstop::tp_worker {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr Duration kJointMax = seconds(30);  // of a join or a trial: then the ranks do without
+// Sums from one mark to the next. Two such stretches are ahead of the GPU at most: those of eight
+// layers, whose launches come to a fraction of what its queue takes (about a thousand).
+constexpr std::int64_t kSumsPerMark = 8;
+constexpr auto kLook = std::chrono::microseconds(50);
+constexpr auto kSpinMax = std::chrono::microseconds(200);  // what follows on the stream waits
+// Of a step's limit, for the ranks to say on the host that they are there.
+constexpr int kNamingShare = 4;
+
+constexpr const char* kTurnName = "the ranks' sums";
+
+// Of each rank, which NCCL it has; 0: none.
+Result<std::vector<std::int32_t>> versions_of_all(std::int32_t mine, Communicator& host) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(host.size()));
+    RETURN_IF_ERROR(
+        host.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)))
+    );
+    return all;
+}
+
+// Why ranks with these versions cannot have a communicator; empty: they can.
+std::string find_mismatch(const std::vector<std::int32_t>& versions) {
+    const auto text = [](std::int32_t version) {
+        return kernels::NcclLibrary{.version = version}.version_text();
+    };
+    for (std::size_t rank = 0; rank < versions.size(); ++rank) {
+        if (versions[rank] == 0) return fmt::format("rank {} has no NCCL", rank);
+        if (versions[rank] == versions[0]) continue;
+        return fmt::format(
+            "rank {} has NCCL {}, rank 0 has {}", rank, text(versions[rank]), text(versions[0])
+        );
+    }
+    return "";
+}
+
+// Rank 0's, or nothing where it cannot make one.
+using SharedId = std::array<char, kernels::kNcclIdBytes + 1>;
+
+Result<std::string> share_id(Communicator& host, std::string& why_not) {
+    SharedId shared{};
+    if (raw(host.rank()) == 0) {
+        const Result<std::string> id = kernels::make_nccl_id();
+        if (id) {
+            shared.back() = 1;
+            std::ranges::copy(*id, shared.begin());
+        } else {
+            why_not = id.error().message;
+        }
+    }
+    RETURN_IF_ERROR(host.broadcast(std::as_writable_bytes(std::span(shared))));
+    if (shared.back() == 0) {
+        if (why_not.empty()) why_not = "rank 0 has no unique id for it";
+        return std::string();
+    }
+    return std::string(shared.data(), kernels::kNcclIdBytes);
+}
+
+}  // namespace
+
+Result<RankNccl::Connected> RankNccl::connect(const Args& args) {
+    const Result<kernels::NcclLibrary> library = kernels::load_nccl();
+    ASSIGN_OR_RETURN(
+        const std::vector<std::int32_t> versions,
+        versions_of_all(library ? library->version : 0, args.host)
+    );
+    Connected connected;
+    connected.why_not = find_mismatch(versions);
+    if (!connected.why_not.empty()) return connected;
+    ASSIGN_OR_RETURN(const std::string id, share_id(args.host, connected.why_not));
+    if (id.empty()) return connected;
+    auto nccl = std::make_unique<RankNccl>(args);
+    nccl->version_ = library->version_text();
+    const Result<> joined = nccl->join(id);
+    ASSIGN_OR_RETURN(
+        const std::optional<Rank> without, find_rank_without(joined.has_value(), args.host)
+    );
+    if (!without) {
+        connected.nccl = std::move(nccl);
+    } else if (joined) {
+        connected.why_not = fmt::format("rank {} could not join", raw(*without));
+    } else {
+        connected.why_not = joined.error().message;
+    }
+    return connected;
+}
+
+Result<> RankNccl::join(const std::string& id) {
+    ASSIGN_OR_RETURN(is_done_, kernels::DeviceEvent::create());
+    for (kernels::DeviceEvent& mark : marks_) {
+        ASSIGN_OR_RETURN(mark, kernels::DeviceEvent::create());
+    }
+    ASSIGN_OR_RETURN(
+        kernels::NcclCommunicator comm,
+        kernels::NcclCommunicator::begin(
+            {.id = id, .num_ranks = args_.host.size(), .rank = raw(args_.host.rank())}
+        )
+    );
+    comm_.emplace(std::move(comm));
+    const Duration limit = joint_limit();
+    return wait("the other ranks to join", limit, [this] { return comm_->is_ready(); });
+}
+
+Duration RankNccl::joint_limit() const { return std::min<Duration>(kJointMax, args_.limit / 2); }
+
+// A trial's is of all its sums together.
+Duration RankNccl::sums_limit() const {
+    if (use_ == Use::kStep) return args_.limit;
+    return std::max<Duration>(Duration{}, trial_end_ - Clock::now());
+}
+
+Result<> RankNccl::wait(
+    std::string_view what, Duration limit, const std::function<Result<bool>()>& is_done
+) {
+    const TimePoint begin = Clock::now();
+    while (true) {
+        ASSIGN_OR_RETURN(const bool is_over, is_done());
+        if (is_over) return Ok{};
+        const Duration waited = Clock::now() - begin;
+        if (waited > limit) {
+            return make_error(
+                ErrorCode::kDeadlineExceeded,
+                "NCCL {}: {} took more than {} ms; it is aborted",
+                version_,
+                what,
+                std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()
+            );
+        }
+        if (waited > kSpinMax) std::this_thread::sleep_for(kLook);
+    }
+}
+
+Result<> RankNccl::wait_for(const kernels::DeviceEvent& event) {
+    return wait("a step's sums", sums_limit(), [&]() -> Result<bool> {
+        if (event.is_done()) return true;
+        ASSIGN_OR_RETURN([[maybe_unused]] const bool is_ready, comm_->is_ready());
+        return false;
+    });
+}
+
+// NCCL knows that somebody is missing, and not always who: the ranks that are there say so.
+Error RankNccl::fail_sums(Error error) {
+    comm_->abort();
+    comm_.reset();
+    if (use_ == Use::kTrial) {
+        // What follows uses the stream. Its kernels see the abort: this is soon, or the GPU is
+        // lost.
+        is_done_.record(args_.stream);
+        is_done_.wait(
+            kernels::kDeviceWaitMax, "sums that were aborted", kernels::DeviceEvent::Watch::kLoose
+        );
+        return error;
+    }
+    const Result<> met = args_.host.barrier_within(args_.limit / kNamingShare);
+    if (met) return error;
+    // Where the failure is this rank's own, the others still wait in NCCL, and none is missing.
+    const bool is_late = error.code == ErrorCode::kDeadlineExceeded;
+    if (!is_late && met.error().code == ErrorCode::kDeadlineExceeded) return error;
+    return make_error(met.error().code, "{} ({})", met.error().message, error.message);
+}
+
+Result<> RankNccl::begin_step() { return begin(Use::kStep); }
+
+Result<> RankNccl::begin_trial() { return begin(Use::kTrial); }
+
+Result<> RankNccl::begin(Use use) {
+    CHECK(!held_);
+    use_ = use;
+    trial_end_ = Clock::now() + joint_limit();
+    num_sums_in_step_ = 0;
+    std::optional<NcclTurn::Held> held = args_.turn->try_take(kTurnName);
+    ASSIGN_OR_RETURN(
+        const std::optional<Rank> without, find_rank_without(held.has_value(), args_.host)
+    );
+    if (!without) held_.emplace(*std::move(held));
+    return Ok{};
+}
+
+Result<> RankNccl::all_reduce_sum(std::span<float> data) {
+    CHECK(is_in_use());
+    if (data.empty()) return Ok{};
+    Result<> enqueued =
+        comm_->all_reduce_sum(data.data(), static_cast<std::int64_t>(data.size()), args_.stream);
+    // A call that does not block may enqueue later, and what follows on the stream may not pass it.
+    if (enqueued) {
+        enqueued = wait("to enqueue a sum", sums_limit(), [this] { return comm_->is_ready(); });
+    }
+    if (!enqueued) return fail_sums(enqueued.error());
+    ++num_sums_;
+    if (++num_sums_in_step_ % kSumsPerMark != 0) return Ok{};
+    const auto at = static_cast<std::size_t>(num_sums_in_step_ / kSumsPerMark % 2);
+    marks_[at].record(args_.stream);
+    // The one before; at a step's first, one of an earlier step or none, and that is done.
+    const Result<> passed = wait_for(marks_[1 - at]);
+    return passed ? Result<>(Ok{}) : Result<>(fail_sums(passed.error()));
+}
+
+Result<> RankNccl::finish_step() {
+    if (!held_) return Ok{};
+    is_done_.record(args_.stream);
+    if (const Result<> done = wait_for(is_done_); !done) return fail_sums(done.error());
+    held_.reset();
+    return Ok{};
+}
+
+}  // namespace pitstop::tp_worker

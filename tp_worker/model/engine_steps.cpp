@@ -1,0 +1,221 @@
+// The engine's steps: from a plan to what is enqueued, and from that to a result.
+#include "base/check.h"
+#include "base/time.h"
+#include "tp_worker/model/engine.h"
+#include "tp_worker/model/null_model.h"
+#include "tp_worker/model/sampler_call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pitstop::tp_worker {
+
+Engine::RunningStep::RunningStep() = default;
+Engine::RunningStep::~RunningStep() = default;
+
+Engine::~Engine() {
+    for (std::size_t i = 0; i < num_under_way_; ++i) {
+        RunningStep& step = steps_[(first_ + i) % kStepsMax];
+        if (!step.is_complete) transfers_->finish_turn();  // it writes to what goes now
+    }
+}
+
+Result<> Engine::start(const messages::StepPlan& plan) {
+    CHECK(num_under_way_ < (runs_ahead() ? kStepsMax : 1));
+    if (plan.epoch != epoch_) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "step {} is for weights of epoch {}; rank {} has epoch {}",
+            raw(plan.step),
+            raw(plan.epoch),
+            raw(communicator_.rank()),
+            raw(epoch_)
+        );
+    }
+    RETURN_IF_ERROR(set_up_requests(plan, config_.vocab_len, &slots_));
+    for (const messages::RequestSetup& setup : plan.setups) {
+        if (num_under_way_ > 0) oldest().set_up_anew.push_back(setup.slot);
+    }
+    RunningStep& step = steps_[(first_ + num_under_way_) % kStepsMax];
+    step.begun = Clock::now();
+    step.is_complete = false;
+    step.set_up_anew.clear();
+    RETURN_IF_ERROR(step.planned.prepare(plan, slots_, limits_));
+    step.result = step.planned.empty_result(plan, communicator_.rank());
+    if (kv_ahead_) kv_ahead_->note_used(plan.pages.values);
+    if (model_) {
+        RETURN_IF_ERROR(compute(plan, &step));
+        if (!runs_ahead()) RETURN_IF_ERROR(complete(&step));
+    } else {
+        if (is_root())
+            run_null_model(step.planned.logit_rows(), slots_, config_.vocab_len, &step.result);
+        step.is_complete = true;
+    }
+    ++num_under_way_;
+    return Ok{};
+}
+
+bool Engine::is_done() const {
+    CHECK(num_under_way_ > 0);
+    return steps_[first_].is_complete || transfers_->is_turn_done();
+}
+
+Result<messages::StepResult> Engine::finish() {
+    CHECK(num_under_way_ > 0);
+    RunningStep& step = oldest();
+    RETURN_IF_ERROR(complete(&step));
+    first_ = (first_ + 1) % kStepsMax;
+    --num_under_way_;
+    // Of two steps under way the second has the GPU when the first is done.
+    const TimePoint now = Clock::now();
+    const Duration elapsed = now - std::max(step.begun, last_finish_);
+    last_finish_ = now;
+    step.result.elapsed_us = std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count();
+    return std::move(step.result);
+}
+
+Result<messages::StepResult> Engine::run(const messages::StepPlan& plan) {
+    RETURN_IF_ERROR(start(plan));
+    return finish();
+}
+
+// Enqueues the step. What it draws from has to wait for the host where that depends on what an
+// older step draws (RequestState::follows_tokens()); the layers need not.
+Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
+    const std::span<const LogitRow> wanted = step->planned.logit_rows();
+    const bool is_long = static_cast<std::int64_t>(wanted.size()) > sizes_.logit_rows_max;
+    const bool waits = num_under_way_ > 0 && follows_tokens(*step);
+    // Its chunks take turns of their own.
+    if (is_long) RETURN_IF_ERROR(complete_older());
+    const bool samples = is_root() && !wanted.empty() && !is_long;
+    ASSIGN_OR_RETURN(const StepBatch placed, place(plan, step));
+    if (samples && !waits) prepare_sampler(step);
+    RETURN_IF_ERROR(enqueue_layers(placed, step));
+    if (samples && waits) {
+        RETURN_IF_ERROR(complete_older());
+        prepare_sampler(step);
+        transfers_->send();
+    }
+    for (const LogitRow& row : wanted) {
+        if (row.kind == LogitRow::Kind::kSample)
+            slots_[static_cast<std::size_t>(raw(row.slot))]->note_draw();
+    }
+    if (is_long) return compute_in_chunks(step);
+    if (step->call) step->call->enqueue();
+    transfers_->end_turn();
+    return Ok{};
+}
+
+bool Engine::follows_tokens(const RunningStep& step) const {
+    return std::ranges::any_of(step.planned.logit_rows(), [&](const LogitRow& row) {
+        return row.kind == LogitRow::Kind::kSample &&
+               slots_[static_cast<std::size_t>(raw(row.slot))]->follows_tokens();
+    });
+}
+
+// The step's arrays, and which tokens its logits are of, among the transfers.
+Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* step) {
+    StepBatch batch = step->planned.batch(plan);
+    if (runs_ahead()) batch.sampled = sampler_->sampled();
+    ASSIGN_OR_RETURN(StepBatch placed, model_->place(batch));
+    const std::span<const LogitRow> wanted = step->planned.logit_rows();
+    step->token_rows.clear();
+    step->token_rows_there = nullptr;
+    const bool is_long = static_cast<std::int64_t>(wanted.size()) > sizes_.logit_rows_max;
+    if (step->planned.is_padded() || is_long) return placed;
+    for (const LogitRow& row : wanted) step->token_rows.push_back(row.token_row);
+    step->token_rows_there = transfers_->in(step->token_rows);
+    return placed;
+}
+
+void Engine::prepare_sampler(RunningStep* step) {
+    const std::span<const LogitRow> wanted = step->planned.logit_rows();
+    step->call = sampler_->prepare(
+        model_->logits_of(static_cast<std::int64_t>(wanted.size())), wanted, slots_
+    );
+}
+
+Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
+    transfers_->send();
+    if (step->planned.is_padded()) return model_->decode(placed, weights_->live());
+    Communicator& ranks = tensor_communicator();
+    RETURN_IF_ERROR(ranks.begin_sums(sum_bytes(static_cast<std::int64_t>(placed.tokens.size()))));
+    RETURN_IF_ERROR(model_->forward(placed, weights_->live()));
+    RETURN_IF_ERROR(ranks.finish_sums());
+    if (step->token_rows.empty()) return Ok{};
+    return model_->logits(
+        step->token_rows_there, static_cast<std::int64_t>(step->token_rows.size()), weights_->live()
+    );
+}
+
+// So that scoring a long prompt needs no more memory than a step of decodes.
+Result<> Engine::compute_in_chunks(RunningStep* step) {
+    std::span<const LogitRow> left = step->planned.logit_rows();
+    while (!left.empty()) {
+        const auto num = std::min(left.size(), static_cast<std::size_t>(sizes_.logit_rows_max));
+        const std::span<const LogitRow> chunk = left.first(num);
+        const auto num_rows = static_cast<std::int64_t>(num);
+        step->token_rows.clear();
+        for (const LogitRow& row : chunk) step->token_rows.push_back(row.token_row);
+        const std::int32_t* const there = transfers_->in(step->token_rows);
+        transfers_->send();
+        RETURN_IF_ERROR(model_->logits(there, num_rows, weights_->live()));
+        if (is_root()) sampler_->run(model_->logits_of(num_rows), chunk, slots_, &step->result);
+        left = left.subspan(num);
+    }
+    transfers_->end_turn();
+    return Ok{};
+}
+
+Result<> Engine::complete_older() {
+    if (num_under_way_ == 0) return Ok{};
+    return complete(&oldest());
+}
+
+// Steps are completed in order.
+Result<> Engine::complete(RunningStep* step) {
+    if (step->is_complete) return Ok{};
+    transfers_->finish_turn();  // a step without logits is done, too, when its result says so
+    RETURN_IF_ERROR(tensor_communicator().check());
+    if (step->call) step->call->finish(&step->result);
+    step->call.reset();
+    step->is_complete = true;
+    return share_sampled(step);
+}
+
+// Every rank learns what was sampled: the next step's rows may take it.
+Result<> Engine::share_sampled(RunningStep* step) {
+    std::vector<TokenId> sampled = step->result.sampled.values;
+    std::size_t num_sampled = 0;
+    for (const LogitRow& row : step->planned.logit_rows()) {
+        if (row.kind == LogitRow::Kind::kSample) ++num_sampled;
+    }
+    // A peer may still read this rank's memory; a step is over when that has an end.
+    if (num_sampled == 0 && gpu_communicator_) return communicator_.barrier();
+    sampled.resize(num_sampled);
+    RETURN_IF_ERROR(communicator_.broadcast(std::as_writable_bytes(std::span(sampled))));
+    for (const LogitRow& row : step->planned.logit_rows()) {
+        if (row.kind != LogitRow::Kind::kSample) continue;
+        if (std::ranges::find(step->set_up_anew, row.slot) != step->set_up_anew.end()) continue;
+        slots_[static_cast<std::size_t>(raw(row.slot))]->take_sampled(sampled[row.entry]);
+    }
+    return Ok{};
+}
+
+Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> token_rows) {
+    CHECK(model_.has_value() && num_under_way_ == 0);
+    const auto num_rows = static_cast<std::int64_t>(token_rows.size());
+    const std::int32_t* const there = transfers_->in(token_rows);
+    transfers_->send();
+    RETURN_IF_ERROR(model_->logits(there, num_rows, weights_->live()));
+    const View2<float> logits = model_->logits_of(num_rows);
+    if (!is_root()) return std::vector<float>{};
+    std::vector<float> host(static_cast<std::size_t>(logits.rows * logits.cols));
+    device_.read(host.data(), logits.data, static_cast<std::int64_t>(host.size() * sizeof(float)));
+    transfers_->wait();
+    RETURN_IF_ERROR(tensor_communicator().check());
+    return host;
+}
+
+}  // namespace pitstop::tp_worker

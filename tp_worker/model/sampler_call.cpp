@@ -1,0 +1,384 @@
+#include "tp_worker/model/sampler_call.h"
+
+#include "tp_worker/model/sorted_top.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace pitstop::tp_worker {
+namespace {
+
+static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
+static_assert(kernels::kDrewNothing == messages::kNothingLeft);
+
+SampledRow row_of(const LogitRow& place, const RequestSlots& slots, std::int64_t vocab_len) {
+    const RequestState& request = *slots[static_cast<std::size_t>(raw(place.slot))];
+    const messages::LogprobOptions& options = request.logprobs();
+    SampledRow row{.place = &place, .request = &request};
+    row.is_sample = place.kind == LogitRow::Kind::kSample;
+    row.is_ranked = options.enabled;
+    row.num_top = std::min(options.top, vocab_len);
+    row.num_ids = options.ids.size();
+    row.is_raw = !row.is_sample || options.mode == messages::LogprobsMode::kRaw;
+    row.is_truncated = row.is_sample && options.mode == messages::LogprobsMode::kTruncated;
+    row.is_edited = row.is_sample && request.has_edits(place.output_index);
+    if (row.is_sample) row.draw = request.draw(place.output_index);
+    return row;
+}
+
+}  // namespace
+
+Sampler::Call::Call(
+    Sampler& sampler, View2<float> logits, std::span<const LogitRow> rows, const RequestSlots& slots
+)
+    : sampler_(sampler), transfers_(*sampler.transfers_), ids_(rows.size()) {
+    for (const LogitRow& row : rows) rows_.push_back(row_of(row, slots, sampler.vocab_len_));
+    model_.logits = logits;
+    model_.choices = sampler.model_choices_;
+    model_.rows.resize(rows.size());
+    std::iota(model_.rows.begin(), model_.rows.end(), std::size_t{0});
+    edited_.is_edited = true;
+    edited_.choices = sampler.edited_choices_;
+    for (const bool is_reported : {true, false}) {
+        for (std::size_t i = 0; i < rows_.size(); ++i) {
+            if (rows_[i].is_edited && rows_[i].reports_edited() == is_reported)
+                edited_.rows.push_back(i);
+        }
+    }
+    edited_.logits =
+        pitstop::rows(sampler.edited_, 0, static_cast<std::int64_t>(edited_.rows.size()));
+    set_up(model_);
+    set_up(edited_);
+    place();
+}
+
+// The arrays that need no draw: which ids the picks are of and what was kept is noted on the
+// device.
+void Sampler::Call::set_up(LogitView& view) {
+    for (const std::size_t i : view.rows) view.draws.push_back(rows_[i].draw);
+    for (std::size_t k = 0; k < view.rows.size(); ++k) {
+        if (is_reported(view, k)) view.num_reported = k + 1;
+    }
+    view.softmax.resize(view.num_reported);
+    view.stats.resize(view.num_reported);
+    for (std::size_t k = 0; k < view.num_reported; ++k) {
+        const SampledRow& row = rows_[view.rows[k]];
+        if (!is_reported(view, k) || row.is_raw) continue;
+        const float temperature = row.draw.temperature;
+        view.softmax[k].temperature = temperature > 0.f ? temperature : 1.f;
+    }
+    set_picks(view);
+}
+
+void Sampler::Call::set_picks(LogitView& view) {
+    for (const bool is_ranked : {true, false}) {
+        for (std::size_t k = 0; k < view.num_reported; ++k) {
+            const SampledRow& row = rows_[view.rows[k]];
+            if (!is_reported(view, k) || row.is_ranked != is_ranked) continue;
+            view.picks.push_back(
+                {static_cast<std::int32_t>(k), row.is_sample ? TokenId{0} : row.place->target}
+            );
+        }
+        if (is_ranked) view.num_before.resize(view.picks.size());
+    }
+    view.ids_begin = view.picks.size();
+    for (std::size_t k = 0; k < view.num_reported; ++k) {
+        if (!is_reported(view, k)) continue;
+        for (const TokenId id : rows_[view.rows[k]].request->logprobs().ids)
+            view.picks.push_back({static_cast<std::int32_t>(k), id});
+    }
+    view.picked.resize(view.picks.size());
+}
+
+// What goes up comes first, then what goes both ways, then what comes back: one copy each way.
+void Sampler::Call::place() {
+    for (LogitView* view : {&model_, &edited_}) view->draws_there = transfers_.in(view->draws);
+    for (LogitView* view : {&model_, &edited_}) {
+        view->softmax_there = transfers_.in_out(std::span(view->softmax));
+        view->picks_there = transfers_.in_out(std::span(view->picks));
+    }
+    drawn_ = drawn_rows();
+    drawn_there_ = transfers_.in(drawn_);
+    ids_there_ = transfers_.out(std::span(ids_));
+    for (LogitView* view : {&model_, &edited_}) {
+        view->stats_there = transfers_.out(std::span(view->stats));
+        view->picked_there = transfers_.out(std::span(view->picked));
+        view->num_before_there = transfers_.out(std::span(view->num_before));
+    }
+    transfers_.keep();
+}
+
+// Where each row's choice will be, and who needs it.
+std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
+    std::vector<kernels::DrawnRow> drawn(rows_.size());
+    for (const LogitView* view : {&model_, &edited_}) {
+        std::size_t ranked_at = 0;
+        std::size_t unranked_at = view->num_before.size();
+        for (std::size_t k = 0; k < view->rows.size(); ++k) {
+            const SampledRow& row = rows_[view->rows[k]];
+            kernels::DrawnRow& one = drawn[view->rows[k]];
+            if (is_drawn(*view, k)) one.choice = view->choices + k;
+            if (k >= view->num_reported || !is_reported(*view, k)) continue;
+            const std::size_t pick = row.is_ranked ? ranked_at++ : unranked_at++;
+            if (!row.is_sample) continue;
+            one.pick = view->picks_there + pick;
+            if (row.is_truncated) one.softmax = view->softmax_there + k;
+        }
+    }
+    for (std::size_t i = 0; i < rows_.size() && sampler_.num_slots_ > 0; ++i) {
+        if (rows_[i].is_sample) drawn[i].token = sampler_.sampled_ + raw(rows_[i].place->slot);
+    }
+    return drawn;
+}
+
+void Sampler::Call::enqueue() {
+    if (!draw_counts()) {
+        sampler_.ops_->count_nonfinite({
+            .logits = model_.logits,
+            .counts = sampler_.num_nonfinite_,
+            .stream = sampler_.stream_,
+        });
+    }
+    start_draws(model_);
+    start_draws(edited_);
+    sampler_.ops_->note_draws({
+        .rows = drawn_there_,
+        .num_nonfinite = sampler_.num_nonfinite_,
+        .num_rows = static_cast<std::int64_t>(rows_.size()),
+        .ids = ids_there_,
+        .stream = sampler_.stream_,
+    });
+    start_reports(model_);
+    start_reports(edited_);
+}
+
+// Whether one draw reads every row as the model made it, and so counts what is not finite.
+bool Sampler::Call::draw_counts() const {
+    return edited_.rows.empty() &&
+           std::ranges::all_of(rows_, [](const SampledRow& row) { return row.is_sample; });
+}
+
+// In runs of neighbours.
+void Sampler::Call::start_draws(const LogitView& view) {
+    for (std::size_t begin = 0; begin < view.rows.size();) {
+        const std::size_t end = end_of_run(view, begin);
+        const std::size_t num = end - begin;
+        if (num > 0) {
+            const View2<float> logits = pitstop::rows(
+                view.logits, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(num)
+            );
+            if (view.is_edited) edit(std::span(view.rows).subspan(begin, num), logits);
+            const std::span draws = std::span(view.draws).subspan(begin, num);
+            sampler_.ops_->sample({
+                .logits = logits,
+                .rows = view.draws_there + begin,
+                .may_truncate = std::ranges::any_of(
+                    draws,
+                    [&](const kernels::SampleRow& row) {
+                        return kernels::is_truncating(row, sampler_.vocab_len_);
+                    }
+                ),
+                .choices = view.choices + begin,
+                .num_nonfinite = draw_counts() ? sampler_.num_nonfinite_ : nullptr,
+                .workspace = sampler_.sample_workspace_,
+                .arrivals = sampler_.arrivals_,
+                .stream = sampler_.stream_,
+            });
+        }
+        begin = std::max(end, begin + 1);
+    }
+}
+
+std::int64_t Sampler::Call::edit_bytes_of(std::size_t i) const {
+    const RequestState& request = *rows_[i].request;
+    return static_cast<std::int64_t>(
+        request.counts().size_bytes() + request.biases(rows_[i].place->output_index).size_bytes()
+    );
+}
+
+// Rows [begin, end) of the view are drawn from; of edited ones no more than their counts and biases
+// fit, one at least.
+std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) const {
+    std::int64_t bytes = 0;
+    std::size_t end = begin;
+    while (end < view.rows.size() && is_drawn(view, end)) {
+        if (view.is_edited) bytes += edit_bytes_of(view.rows[end]);
+        if (end > begin && bytes > Sampler::kShareBytes) break;
+        ++end;
+    }
+    return end;
+}
+
+// The rows' logits after penalties and bias.
+void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited) {
+    constexpr std::size_t kRowBytes = sizeof(kernels::PenaltyRow) + 3 * sizeof(std::int32_t);
+    auto bytes = static_cast<std::int64_t>((rows.size() + 2) * kRowBytes);
+    for (const std::size_t i : rows) bytes += edit_bytes_of(i);
+    sampler_.make_room(bytes);
+    std::vector<std::int32_t> row_index;
+    std::vector<kernels::PenaltyRow> penalties;
+    std::vector<std::int32_t> count_starts{0};
+    std::vector<kernels::TokenCount> counts;
+    std::vector<std::int32_t> bias_starts{0};
+    std::vector<kernels::LogitBias> biases;
+    for (const std::size_t i : rows) {
+        const RequestState& request = *rows_[i].request;
+        row_index.push_back(static_cast<std::int32_t>(i));
+        penalties.push_back(request.penalty());
+        counts.insert(counts.end(), request.counts().begin(), request.counts().end());
+        count_starts.push_back(static_cast<std::int32_t>(counts.size()));
+        const std::span of_row = request.biases(rows_[i].place->output_index);
+        biases.insert(biases.end(), of_row.begin(), of_row.end());
+        bias_starts.push_back(static_cast<std::int32_t>(biases.size()));
+    }
+    const kernels::GatherRowsArgs gather{
+        .x = model_.logits,
+        .row_index = transfers_.in(row_index),
+        .y = edited,
+        .stream = sampler_.stream_,
+    };
+    const kernels::PenaltyArgs change{
+        .logits = edited,
+        .rows = transfers_.in(penalties),
+        .count_starts = transfers_.in(count_starts),
+        .counts = transfers_.in(counts),
+        .bias_starts = transfers_.in(bias_starts),
+        .biases = transfers_.in(biases),
+        .stream = sampler_.stream_,
+    };
+    transfers_.send();
+    sampler_.ops_->gather_rows(gather);
+    sampler_.ops_->penalties(change);
+}
+
+void Sampler::Call::start_reports(LogitView& view) {
+    if (view.num_reported == 0) return;
+    sampler_.ops_->softmax_stats({
+        .logits = pitstop::rows(view.logits, 0, static_cast<std::int64_t>(view.num_reported)),
+        .rows = view.softmax_there,
+        .stats = view.stats_there,
+        .workspace = sampler_.stats_workspace_,
+        .stream = sampler_.stream_,
+    });
+    sampler_.ops_->pick_logits({
+        .logits = view.logits,
+        .picks = view.picks_there,
+        .num_picks = static_cast<std::int64_t>(view.picks.size()),
+        .values = view.picked_there,
+        .stream = sampler_.stream_,
+    });
+    if (!view.num_before.empty()) {
+        sampler_.ops_->count_before({
+            .logits = view.logits,
+            .picks = view.picks_there,
+            .values = view.picked_there,
+            .num_picks = static_cast<std::int64_t>(view.num_before.size()),
+            .counts = view.num_before_there,
+            .stream = sampler_.stream_,
+        });
+    }
+    start_tops(view);
+}
+
+// In runs of neighbours that want as many.
+void Sampler::Call::start_tops(LogitView& view) {
+    view.top_starts.assign(1, 0);
+    for (std::size_t k = 0; k < view.num_reported; ++k)
+        view.top_starts.push_back(view.top_starts.back() + top_of(view, k));
+    view.top_ids.resize(view.top_starts.back());
+    view.top_logits.resize(view.top_starts.back());
+    for (std::size_t begin = 0; begin < view.num_reported;) {
+        const std::size_t top = top_of(view, begin);
+        std::size_t end = begin + 1;
+        const auto row_bytes = static_cast<std::int64_t>(top * (sizeof(TokenId) + sizeof(float)));
+        while (end < view.num_reported && top_of(view, end) == top &&
+               static_cast<std::int64_t>(end - begin + 1) * row_bytes <= Sampler::kShareBytes)
+            ++end;
+        if (top > std::size_t{kernels::TopLogitsArgs::kTopMax}) {
+            for (std::size_t k = begin; k < end; ++k) start_wide(view, k);
+        } else if (top > 0) {
+            const std::size_t first = view.top_starts[begin];
+            const std::size_t size = view.top_starts[end] - first;
+            const auto num = static_cast<std::int64_t>(end - begin);
+            const auto cols = static_cast<std::int64_t>(top);
+            const auto out = [&](auto& array) {
+                return view2(transfers_.out(std::span(array).subspan(first, size)), num, cols);
+            };
+            sampler_.make_room(static_cast<std::int64_t>(size * (sizeof(TokenId) + sizeof(float))));
+            sampler_.ops_->top_logits({
+                .logits = pitstop::rows(view.logits, static_cast<std::int64_t>(begin), num),
+                .ids = out(view.top_ids),
+                .values = out(view.top_logits),
+                .stream = sampler_.stream_,
+            });
+        }
+        begin = end;
+    }
+}
+
+// Copies the whole row to the host, which sorts it.
+void Sampler::Call::start_wide(LogitView& view, std::size_t k) {
+    LogitView::Wide& wide = view.wide.emplace_back();
+    wide.row = k;
+    wide.logits.resize(static_cast<std::size_t>(sampler_.vocab_len_));
+    const std::vector<std::int32_t> row_index{static_cast<std::int32_t>(k)};
+    sampler_.make_room(sampler_.vocab_len_ * 4 + std::int64_t{sizeof(std::int32_t)});
+    const std::int32_t* const there = transfers_.in(row_index);
+    transfers_.send();
+    sampler_.ops_->gather_rows({
+        .x = view.logits,
+        .row_index = there,
+        .y = view2(transfers_.out(std::span(wide.logits)), 1, sampler_.vocab_len_),
+        .stream = sampler_.stream_,
+    });
+}
+
+void Sampler::Call::finish(messages::StepResult* result) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+        if (!is_finite(i)) ++result->num_nonfinite;
+        if (rows_[i].is_sample) result->sampled.values[rows_[i].place->entry] = ids_[i];
+    }
+    finish_reports(model_, result);
+    finish_reports(edited_, result);
+}
+
+void Sampler::Call::finish_reports(LogitView& view, messages::StepResult* result) {
+    for (const LogitView::Wide& wide : view.wide) {
+        if (!is_finite(view.rows[wide.row])) continue;
+        const std::size_t first = view.top_starts[wide.row];
+        const std::size_t size = view.top_starts[wide.row + 1] - first;
+        sort_top(
+            wide.logits,
+            std::span(view.top_ids).subspan(first, size),
+            std::span(view.top_logits).subspan(first, size)
+        );
+    }
+    std::size_t ranked_at = 0;  // in the picks
+    std::size_t unranked_at = view.num_before.size();
+    std::size_t ids_at = view.ids_begin;
+    for (std::size_t k = 0; k < view.num_reported; ++k) {
+        if (!is_reported(view, k)) continue;
+        const SampledRow& row = rows_[view.rows[k]];
+        const std::size_t pick = row.is_ranked ? ranked_at++ : unranked_at++;
+        const std::size_t first_id = ids_at;
+        ids_at += row.num_ids;
+        if (!is_finite(view.rows[k])) continue;
+        const float inverse = 1.f / view.softmax[k].temperature;  // as the op scales
+        const auto logprob_of = [&](float logit) {
+            return kernels::logprob(logit * inverse, view.softmax[k].kept_min, view.stats[k]);
+        };
+        const RowOutputs out = outputs_of(*row.place, result);
+        if (row.is_ranked) *out.rank = view.num_before[pick] + 1;
+        *out.logprob = logprob_of(view.picked[pick]);
+        for (std::size_t j = 0; j < row.num_ids; ++j)
+            out.ids_logprobs[j] = logprob_of(view.picked[first_id + j]);
+        const std::size_t first = view.top_starts[k];
+        for (std::size_t j = 0; first + j < view.top_starts[k + 1]; ++j) {
+            out.top_ids[j] = view.top_ids[first + j];
+            out.top_logprobs[j] = logprob_of(view.top_logits[first + j]);
+        }
+    }
+}
+
+}  // namespace pitstop::tp_worker

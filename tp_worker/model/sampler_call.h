@@ -1,0 +1,71 @@
+// One call of the sampler (sampler.h), from its rows to a result: everything that lives until its
+// numbers are there. Owns the host's arrays, which the transfers fill.
+#pragma once
+
+#include "kernels/draws.h"
+#include "tp_worker/model/logit_view.h"
+#include "tp_worker/model/sampler.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+class Sampler::Call {
+  public:
+    // Places its arrays.
+    Call(
+        Sampler& sampler,
+        View2<float> logits,
+        std::span<const LogitRow> rows,
+        const RequestSlots& slots
+    );
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    void enqueue();
+    // REQUIRES: the turn that it was enqueued in is finished (transfers.h).
+    void finish(messages::StepResult* result);
+
+  private:
+    void set_up(LogitView& view);
+    void set_picks(LogitView& view);
+    void place();
+    [[nodiscard]] std::vector<kernels::DrawnRow> drawn_rows() const;
+    [[nodiscard]] bool draw_counts() const;
+    void start_draws(const LogitView& view);
+    void edit(std::span<const std::size_t> rows, View2<float> edited);
+    void start_reports(LogitView& view);
+    void start_tops(LogitView& view);
+    void start_wide(LogitView& view, std::size_t k);
+    void finish_reports(LogitView& view, messages::StepResult* result);
+
+    [[nodiscard]] std::size_t end_of_run(const LogitView& view, std::size_t begin) const;
+    [[nodiscard]] std::int64_t edit_bytes_of(std::size_t i) const;
+    [[nodiscard]] bool is_finite(std::size_t i) const { return ids_[i] != kernels::kNotFiniteDraw; }
+    [[nodiscard]] bool is_drawn(const LogitView& view, std::size_t k) const {
+        const SampledRow& row = rows_[view.rows[k]];
+        return row.is_sample && row.is_edited == view.is_edited;
+    }
+    // Whether its numbers come from this view; they are nobody's where the logits are not finite.
+    [[nodiscard]] bool is_reported(const LogitView& view, std::size_t k) const {
+        return rows_[view.rows[k]].reports_edited() == view.is_edited;
+    }
+    [[nodiscard]] std::size_t top_of(const LogitView& view, std::size_t k) const {
+        return is_reported(view, k) ? static_cast<std::size_t>(rows_[view.rows[k]].num_top) : 0;
+    }
+
+    Sampler& sampler_;
+    Transfers& transfers_;
+    std::vector<SampledRow> rows_{};
+    std::vector<TokenId> ids_{};              // by row, as note_draws writes them
+    std::vector<kernels::DrawnRow> drawn_{};  // by row
+    const kernels::DrawnRow* drawn_there_ = nullptr;
+    TokenId* ids_there_ = nullptr;
+    LogitView model_{};   // row i is row i of the call
+    LogitView edited_{};  // those with edits; first those that are reported from here
+};
+
+}  // namespace pitstop::tp_worker
