@@ -11,11 +11,12 @@ import contextlib
 import os
 from typing import Callable, TypeVar
 
-from ray._raylet import Config, GcsClient
+from ray._raylet import GcsClient
 from ray.exceptions import RayError
 
 try:
     from ray._private.authentication import authentication_token_setup as _tokens
+    from ray._raylet import Config
     from ray.exceptions import AuthenticationError
 except ImportError:  # a Ray without tokens
     _tokens = None
