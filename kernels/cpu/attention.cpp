@@ -273,7 +273,7 @@ void attention_of(const AttentionArgs& args) {
                 after = first_block(args, next_group);
             }
             attend(args, group, after, padded_dim);
-            group = next_group;
+            if (i + 1 < end) group = next_group;  // else it is not of this range
         }
     };
     for_ranges(args.stream, total_groups, grain, groups);
