@@ -1,11 +1,6 @@
 // Tests that need a GPU: without one they skip and say why. Where PITSTOP_REQUIRE_GPU is in the
 // environment (tests/gpu/run --require-gpu) they fail instead, and so does a program none of whose
 // tests ran: green means that it ran.
-//
-//   if (const std::string why = why_no_gpu(); !why.empty()) {
-//       ASSERT_FALSE(is_gpu_required()) << why;
-//       GTEST_SKIP() << why;
-//   }
 #pragma once
 
 #include "kernels/cuda_device.h"
@@ -30,6 +25,15 @@ namespace pitstop {
     if (*num == 0) return "no CUDA device: the driver shows none";
     const Result<kernels::CudaDeviceInfo> info = kernels::open_cuda_device(0);
     return info ? "" : "GPU 0 cannot be used: " + info.error().message;
+}
+
+// Skips the running test where there is no GPU, or fails it where one is required. For the end of a
+// SetUp(): what stands behind the call there would run all the same.
+inline void skip_without_gpu() {
+    if (const std::string why = why_no_gpu(); !why.empty()) {
+        ASSERT_FALSE(is_gpu_required()) << why;
+        GTEST_SKIP() << why;
+    }
 }
 
 // At the program's end: GoogleTest calls a program a success whose filter fits no test.

@@ -123,7 +123,7 @@ class Bpe {
 
       private:
         static constexpr std::size_t kBits = std::size_t{1} << 19;
-        static constexpr std::size_t kAsciiBits = 128 * 128;
+        static constexpr std::size_t kAsciiBits = std::size_t{128} * 128;
         static std::size_t index_of(char32_t left, char32_t right) {
             if ((left | right) < 128) return left * 128 + right;
             const std::uint64_t pair = (static_cast<std::uint64_t>(left) << 32) | right;

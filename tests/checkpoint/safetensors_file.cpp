@@ -1,11 +1,14 @@
 #include "tests/checkpoint/safetensors_file.h"
 
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 namespace pitstop::test {
 
-SafetensorsFile::SafetensorsFile(const TempDir& dir) : dir_(dir) {
-    const std::string bytes = dir.read("model.safetensors");
+SafetensorsFile::SafetensorsFile(const std::string& dir) {
+    std::ifstream file(dir + "/model.safetensors", std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), {});
     std::uint64_t header_len = 0;
     std::memcpy(&header_len, bytes.data(), sizeof header_len);
     header_ = nlohmann::json::parse(bytes.substr(8, header_len));
@@ -40,10 +43,10 @@ void SafetensorsFile::rename(const std::string& name, const std::string& other) 
     header_.erase(name);
 }
 
-void SafetensorsFile::write() const {
+void SafetensorsFile::write(const TempDir& dir) const {
     const std::string text = header_.dump();
     const std::uint64_t text_len = text.size();
-    dir_.write(
+    dir.write(
         "model.safetensors", std::string(reinterpret_cast<const char*>(&text_len), 8) + text + data_
     );
 }

@@ -1,4 +1,4 @@
-// Reads a model.safetensors of a test's own directory apart, changes it, and writes it again.
+// A model.safetensors that a test reads apart, changes or makes, and writes.
 #pragma once
 
 #include "tests/checkpoint/temp_dir.h"
@@ -13,7 +13,10 @@ namespace pitstop::test {
 
 class SafetensorsFile {
   public:
-    explicit SafetensorsFile(const TempDir& dir);
+    SafetensorsFile() = default;                       // without tensors
+    explicit SafetensorsFile(const std::string& dir);  // as that of the directory
+    [[nodiscard]] const nlohmann::json& header() const { return header_; }
+    [[nodiscard]] nlohmann::json& header() { return header_; }
     [[nodiscard]] std::string bytes_of(const std::string& name) const;
     [[nodiscard]] std::vector<std::int64_t> shape_of(const std::string& name) const;
     void add(
@@ -24,11 +27,10 @@ class SafetensorsFile {
     );
     // Under another name; its bytes stay where they are.
     void rename(const std::string& name, const std::string& other);
-    void write() const;
+    void write(const TempDir& dir) const;
 
   private:
-    const TempDir& dir_;
-    nlohmann::json header_{};
+    nlohmann::json header_ = nlohmann::json::object();
     std::string data_{};
 };
 

@@ -164,28 +164,27 @@ def test_workers_join_in_the_trainers_turn_and_it_gives_that_up():
     asyncio.run(run())
 
 
-def test_a_turn_that_does_not_come_is_given_up_in_time():
+def fleet_without(what):
+    """A fleet in which that never comes, once an update has ended in its timeout."""
+    fleets = []
+
     async def run():
-        fleet = Fleet()
-        fleet.has_turn = False
-        try:
-            await fleet.update(timeout=SOON_S)
-        finally:
-            assert "init_group" not in fleet.asked and len(fleet.given_up) == 1
+        fleets.append(Fleet())
+        setattr(fleets[0], what, False)
+        await fleets[0].update(timeout=SOON_S)
 
     assert code_of(run) == "deadline_exceeded"
+    return fleets[0]
+
+
+def test_a_turn_that_does_not_come_is_given_up_in_time():
+    fleet = fleet_without("has_turn")
+    assert "init_group" not in fleet.asked and len(fleet.given_up) == 1
 
 
 def test_an_update_that_waits_for_others_is_given_up_in_time():
-    async def run():
-        fleet = Fleet()
-        fleet.is_staging = False
-        try:
-            await fleet.update(timeout=SOON_S)
-        finally:
-            assert any("others' updates" in why for why in fleet.given_up.values())
-
-    assert code_of(run) == "deadline_exceeded"
+    fleet = fleet_without("is_staging")
+    assert any("others' updates" in why for why in fleet.given_up.values())
 
 
 def test_the_trainers_own_earlier_update_is_waited_for_no_longer_than_that():

@@ -2,38 +2,24 @@
 
 import contextlib
 import pathlib
-import shutil
 import socket
 import sys
-import tempfile
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tree"))
 
 from http_client import FrontEnd, Http  # noqa: E402
-from process_tree import ProcessTree, wait_until  # noqa: E402
+from places import place, short_directory  # noqa: E402, F401
+from process_tree import live_tree, wait_until  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def tree(request):
     """One tree with HTTP for the tests of a module; flags from its TREE_FLAGS."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    served = ProcessTree(path / "tree", "--port", "0", *getattr(request.module, "TREE_FLAGS", ()))
-    try:
+    flags = getattr(request.module, "TREE_FLAGS", ())
+    with short_directory() as path, live_tree(path / "tree", "--port", "0", *flags) as served:
         yield served
-        served.stop()
-    finally:
-        served.abandon()
-        shutil.rmtree(path)
-
-
-@pytest.fixture
-def place():
-    """A short private directory for trees of the test's own."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

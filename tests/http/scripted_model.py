@@ -6,14 +6,12 @@ has, for each token, the direction of the token before it: so each piece is foll
 
 import contextlib
 import json
-import pathlib
-import shutil
-import tempfile
 
 import numpy
 
 from control_tree import STORIES
-from process_tree import ProcessTree
+from places import short_directory
+from process_tree import live_tree
 from trainers import load, write_checkpoint
 
 EOS = 2047
@@ -68,13 +66,9 @@ def write_scripted_model(directory, scripts):
 @contextlib.contextmanager
 def serve_scripts(scripts):
     """A tree that serves such a model, whose calls of tools are read as Hermes'; `prompts` has each script's."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    model, prompts = write_scripted_model(path / "model", scripts)
-    served = ProcessTree(path / "tree", "--port", 0, "--model", model, "--tool-call-parser", "hermes")
-    served.prompts = prompts
-    try:
-        yield served
-        served.stop()
-    finally:
-        served.abandon()
-        shutil.rmtree(path)
+    with short_directory() as path:
+        model, prompts = write_scripted_model(path / "model", scripts)
+        flags = ("--port", 0, "--model", model, "--tool-call-parser", "hermes")
+        with live_tree(path / "tree", *flags) as served:
+            served.prompts = prompts
+            yield served

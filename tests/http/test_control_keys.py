@@ -1,9 +1,5 @@
 """What the two keys open of control, and an end over HTTP."""
 
-import pathlib
-import shutil
-import tempfile
-
 import pytest
 
 from http_calls import Http
@@ -15,19 +11,17 @@ ADMIN = {"x-api-key": "admin-key"}
 
 
 @pytest.fixture
-def start_keyed_tree():
+def start_keyed_tree(place):
     """start_keyed_tree(*flags): a tree of the test's own."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     trees = []
 
     def start(*flags):
-        trees.append(ProcessTree(path / "tree", "--port", 0, *flags))
+        trees.append(ProcessTree(place / "tree", "--port", 0, *flags))
         return trees[-1]
 
     yield start
     for tree in trees:
         tree.abandon()
-    shutil.rmtree(path)
 
 
 def test_control_needs_the_admin_key_and_own_aborts_do_not(start_keyed_tree):

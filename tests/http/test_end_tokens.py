@@ -1,38 +1,26 @@
 """Which tokens end an output: the tokenizer's, too, where the model's own files name another."""
 
 import json
-import pathlib
-import shutil
-import tempfile
 
 import pytest
 
 from http_calls import Http
-from process_tree import ProcessTree
+from places import short_directory
+from process_tree import live_tree
 from scripted_model import EOS, write_scripted_model
 
 
 @pytest.fixture(scope="module")
-def place():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture(scope="module")
-def turns(place):
+def turns():
     """A model that writes " One", an end of turn that tokenizer_config.json alone names, " two"."""
-    model, prompts = write_scripted_model(place / "model", {"a": [" One", ("<turn>",), " two"]})
-    path = place / "model" / "tokenizer_config.json"
-    config = json.loads(path.read_text())
-    config |= {"eos_token": "<turn>", "chat_template": "{{ messages[0].content }}"}
-    path.write_text(json.dumps(config))
-    tree = ProcessTree(place / "tree", "--port", "0", "--model", model)
-    try:
-        yield Http(tree.url), prompts["a"]
-        tree.stop()
-    finally:
-        tree.abandon()
+    with short_directory() as place:
+        model, prompts = write_scripted_model(place / "model", {"a": [" One", ("<turn>",), " two"]})
+        path = place / "model" / "tokenizer_config.json"
+        config = json.loads(path.read_text())
+        config |= {"eos_token": "<turn>", "chat_template": "{{ messages[0].content }}"}
+        path.write_text(json.dumps(config))
+        with live_tree(place / "tree", "--port", "0", "--model", model) as tree:
+            yield Http(tree.url), prompts["a"]
 
 
 def test_the_tokenizers_end_token_ends_a_chat(turns):

@@ -2,12 +2,9 @@
 update, and can be ended without cutting a request that the router has given it."""
 
 import os
-import pathlib
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 
 import pytest
@@ -30,18 +27,16 @@ def free_port():
 
 
 @pytest.fixture
-def trees():
+def trees(place):
     """Two, each with HTTP of its own."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     started = []
     try:
         for i in range(2):
-            started.append(ProcessTree(path / f"tree{i}", "--port", "0", "--max-running-requests", 4))
+            started.append(ProcessTree(place / f"tree{i}", "--port", "0", "--max-running-requests", 4))
         yield started
     finally:
         for tree in started:
             tree.abandon()
-        shutil.rmtree(path)
 
 
 class Router:

@@ -2,8 +2,6 @@
 scenario list in its interface's specification; TCP and shared memory are in place of NCCL and CUDA IPC."""
 
 import pathlib
-import shutil
-import tempfile
 import time
 
 import numpy
@@ -23,7 +21,8 @@ from control_tree import (  # noqa: F401
 from http_calls import Http, finished
 from trainers import broadcast, load, serialized, sglang_group, tensors_body, write_checkpoint
 
-from process_tree import ProcessTree, wait_until
+from places import short_directory
+from process_tree import live_tree, wait_until
 
 TREE_FLAGS = ("--tp", 2, "--max-running-requests", 8)
 needs_torch = pytest.mark.skipif(torch_sender.torch is None, reason=torch_sender.REASON)
@@ -93,17 +92,12 @@ def test_scenario_2_a_broadcast_under_a_pause_and_an_abort_pause_after_it(
 @pytest.fixture(scope="module")
 def untied_tree():
     """Its model has a head of its own."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     tensors = load(STORIES)
     tensors["lm_head.weight"] = tensors[EMBEDDING][::-1].copy()
-    model = write_checkpoint(path / "untied", STORIES, tensors, tie_word_embeddings=False)
-    served = ProcessTree(path / "tree", "--port", "0", "--tp", 2, "--model", model)
-    try:
-        yield served
-        served.stop()
-    finally:
-        served.abandon()
-        shutil.rmtree(path)
+    with short_directory() as path:
+        model = write_checkpoint(path / "untied", STORIES, tensors, tie_word_embeddings=False)
+        with live_tree(path / "tree", "--port", "0", "--tp", 2, "--model", model) as served:
+            yield served
 
 
 @pytest.mark.parametrize("is_tied", (True, False))

@@ -2,12 +2,12 @@
 // make_templates.py): the same text, or an error where it has one.
 #include "jinja/json.h"
 #include "jinja/template.h"
+#include "tests/jinja/reference_time.h"
 #include "tests/source_dir.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,20 +15,6 @@
 
 namespace pitstop::jinja {
 namespace {
-
-// The reference's strftime_now saw this time: Saturday, 14 March 2026, 15:09:26.
-std::tm reference_time() {
-    std::tm now{};
-    now.tm_year = 2026 - 1900;
-    now.tm_mon = 2;
-    now.tm_mday = 14;
-    now.tm_hour = 15;
-    now.tm_min = 9;
-    now.tm_sec = 26;
-    now.tm_wday = 6;
-    now.tm_yday = 72;
-    return now;
-}
 
 const std::string* text_field(const Mapping& line, std::string_view name) {
     const Value* value = line.find(name);

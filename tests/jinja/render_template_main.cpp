@@ -3,8 +3,8 @@
 // tests/golden/make_templates.py --compare.
 #include "jinja/json.h"
 #include "jinja/template.h"
+#include "tests/jinja/reference_time.h"
 
-#include <ctime>
 #include <iostream>
 #include <string>
 
@@ -22,16 +22,7 @@ Result<std::string> render_line(const std::string& line) {
         return make_error(ErrorCode::kInvalidArgument, "a line has a source and variables");
     }
     ASSIGN_OR_RETURN(const Template parsed, Template::parse(source->as_text()->bytes));
-    std::tm now{};
-    now.tm_year = 2026 - 1900;
-    now.tm_mon = 2;
-    now.tm_mday = 14;
-    now.tm_hour = 15;
-    now.tm_min = 9;
-    now.tm_sec = 26;
-    now.tm_wday = 6;
-    now.tm_yday = 72;
-    return parsed.render(*variables->as_mapping(), now);
+    return parsed.render(*variables->as_mapping(), reference_time());
 }
 
 int run() {

@@ -216,10 +216,7 @@ class GpuWorkerProcess : public WorkerProcess {
   protected:
     void SetUp() override {
         WorkerProcess::SetUp();
-        if (const std::string why = why_no_gpu(); !why.empty()) {
-            ASSERT_FALSE(is_gpu_required()) << why;
-            GTEST_SKIP() << why;
-        }
+        skip_without_gpu();
     }
     template <class Message>
     Message expect() {

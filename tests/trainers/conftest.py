@@ -3,10 +3,8 @@
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -14,7 +12,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tree"))
 
 from environments import LIGHT, python_of  # noqa: E402
-from process_tree import ROOT, ProcessTree  # noqa: E402
+from places import place, short_directory  # noqa: E402, F401
+from process_tree import ROOT, live_tree  # noqa: E402
 
 MODELS = ROOT / "launch" / "models"
 PROMPT = "ROMEO:\n"
@@ -27,31 +26,18 @@ def fresh():
     """{model: (prompt's ids, the greedy ids of a fresh start on it)}."""
     found = {}
     for model in ("stories", "bard"):
-        place = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-        tree = ProcessTree(place / "tree", "--model", MODELS / model)
-        try:
-            with tree.door() as door:
-                ids = door.call("tokenize", text=PROMPT)["ids"]
-                found[model] = (ids, door.generate(PROMPT, max_new_tokens=NUM_TOKENS, temperature=0).tokens)
-            tree.stop()
-        finally:
-            tree.abandon()
-            shutil.rmtree(place)
+        with short_directory() as path, live_tree(path / "tree", "--model", MODELS / model) as tree, tree.door() as door:
+            ids = door.call("tokenize", text=PROMPT)["ids"]
+            found[model] = (ids, door.generate(PROMPT, max_new_tokens=NUM_TOKENS, temperature=0).tokens)
     assert found["stories"][1] != found["bard"][1]
     return found
 
 
 @pytest.fixture
 def tree(request):
-    place = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
     flags = getattr(request, "param", ())
-    tree = ProcessTree(place / "tree", "--port", "0", "--threads", "1", *flags)
-    try:
+    with short_directory() as path, live_tree(path / "tree", "--port", "0", "--threads", "1", *flags) as tree:
         yield tree
-        tree.stop()
-    finally:
-        tree.abandon()
-        shutil.rmtree(place)
 
 
 @pytest.fixture

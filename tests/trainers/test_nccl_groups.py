@@ -5,10 +5,8 @@ import importlib.util
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -20,13 +18,6 @@ from weights_sources import BARD, BARD_TENSORS, DIGESTS
 pytestmark = needs_gpu
 STEP = pathlib.Path(__file__).with_name("steps") / "nccl_groups_step.py"
 STEP_S = 300
-
-
-@pytest.fixture
-def place():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

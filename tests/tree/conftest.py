@@ -1,14 +1,12 @@
 """Trees for tests. Each test that is given one sees that nothing of it is left."""
 
 import json
-import pathlib
-import shutil
 import subprocess
-import tempfile
 
 import pytest
 
-from process_tree import ROOT, ProcessTree
+from places import place, short_directory  # noqa: F401
+from process_tree import ROOT, ProcessTree, live_tree
 
 REFERENCE = ROOT / "tests" / "data" / "models" / "reference.json"
 
@@ -39,14 +37,6 @@ def pytest_terminal_summary(terminalreporter):
 def tell(record_property):
     """tell(line): shown at the end of the run."""
     return lambda line: record_property("number", line)
-
-
-@pytest.fixture
-def place():
-    """A short private directory: a unix socket's path has room for some hundred bytes."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -93,14 +83,8 @@ def start_tree(place):
 @pytest.fixture(scope="module")
 def shared_tree(request):
     """One tree for the tests of a module that only talk to it; flags from its TREE_FLAGS."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    tree = ProcessTree(path / "tree", *getattr(request.module, "TREE_FLAGS", ()))
-    try:
+    with short_directory() as path, live_tree(path / "tree", *getattr(request.module, "TREE_FLAGS", ())) as tree:
         yield tree
-        tree.stop()
-    finally:
-        tree.abandon()
-        shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -2,12 +2,11 @@
 
 import os
 import pathlib
-import shutil
-import tempfile
 
 import pytest
 
-from process_tree import ROOT, ProcessTree
+from places import short_directory
+from process_tree import ROOT, live_tree
 
 BUILD = pathlib.Path(os.environ.get("PITSTOP_EMULATED_BUILD", ROOT / "build/emulated"))
 needs_gpu = pytest.mark.skipif(
@@ -38,13 +37,7 @@ def gpu(monkeypatch, place):
 @pytest.fixture(scope="module")
 def shared_tree(request):
     """One tree on a GPU for the tests of a module that only talk to it; it may ask for flags."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
-    with pytest.MonkeyPatch.context() as monkeypatch:
+    with short_directory() as path, pytest.MonkeyPatch.context() as monkeypatch:
         machine(monkeypatch, path)
-        tree = ProcessTree(path / "tree", *CUDA, *getattr(request.module, "GPU_TREE_FLAGS", ()))
-        try:
+        with live_tree(path / "tree", *CUDA, *getattr(request.module, "GPU_TREE_FLAGS", ())) as tree:
             yield tree
-            tree.stop()
-        finally:
-            tree.abandon()
-            shutil.rmtree(path)

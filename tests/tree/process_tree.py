@@ -1,5 +1,6 @@
 """A tree under test: started with launch/pitstop, looked at, stopped, and seen to leave nothing."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -168,3 +169,14 @@ class ProcessTree:
             except subprocess.TimeoutExpired:
                 self.launcher.kill()
                 self.launcher.wait()
+
+
+@contextlib.contextmanager
+def live_tree(run_dir, *flags):
+    """A tree that is stopped after its use, and seen to leave nothing; after an error it is ended."""
+    tree = ProcessTree(run_dir, *flags)
+    try:
+        yield tree
+        tree.stop()
+    finally:
+        tree.abandon()

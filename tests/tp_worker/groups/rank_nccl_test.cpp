@@ -76,6 +76,17 @@ struct Side {
         kernels::copy_and_wait(values.data(), data.data(), kBytes);
         return values;
     }
+    // Sums twos of two ranks, as a step that sums so many bytes does. Returns what went wrong.
+    [[nodiscard]] std::string sum_twos(Communicator& ranks, std::int64_t bytes) const {
+        upload(std::vector<float>(kNum, 2.f));
+        Result<> summed = ranks.begin_sums(bytes);
+        if (summed) summed = ranks.all_reduce_sum(floats());
+        if (summed) summed = ranks.finish_sums();
+        if (!summed) return summed.error().message;
+        stream.wait();
+        const bool is_right = ranks.check() && fetch() == std::vector<float>(kNum, 4.f);
+        return is_right ? "" : "a wrong sum";
+    }
     // Whether all ranks have the same.
     [[nodiscard]] bool is_everybodys(std::span<const std::byte> mine) const {
         std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(host->size()));
@@ -105,6 +116,14 @@ Result<Side> open_side() {
     ASSIGN_OR_RETURN(side.stream, kernels::DeviceStream::create(kernels::StreamPriority::kStep));
     ASSIGN_OR_RETURN(side.data, kernels::DeviceBuffer::create(kBytes));
     return side;
+}
+
+// Connects, and begins a step that uses NCCL. Null: there is none, or the step does without.
+std::unique_ptr<RankNccl> begin_step(const Side& side) {
+    Result<RankNccl::Connected> connected = RankNccl::connect(side.nccl_args());
+    if (!connected || connected->nccl == nullptr) return nullptr;
+    if (!connected->nccl->begin_step() || !connected->nccl->is_in_use()) return nullptr;
+    return std::move(connected->nccl);
 }
 
 // All bits of the mantissa in use: the order of a sum shows.
@@ -169,14 +188,12 @@ int be_summing() {
 int be_lost() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
-    const auto connected = RankNccl::connect(side->nccl_args());
-    if (!connected || connected->nccl == nullptr) return wrong("no NCCL");
-    RankNccl& nccl = *connected->nccl;
-    if (!nccl.begin_step() || !nccl.is_in_use()) return wrong("a step does without");
+    const std::unique_ptr<RankNccl> nccl = begin_step(*side);
+    if (nccl == nullptr) return wrong("a step does without");
     if (side->rank() == 1) ::raise(number_of("PITSTOP_TEST_SIGNAL"));
     side->upload(std::vector<float>(kNum, 1.f));
-    Result<> summed = nccl.all_reduce_sum(side->floats());
-    if (summed) summed = nccl.finish_step();
+    Result<> summed = nccl->all_reduce_sum(side->floats());
+    if (summed) summed = nccl->finish_step();
     if (summed) return wrong("a sum without rank 1");
     const std::string& message = summed.error().message;
     const bool is_named = message.find("rank 1 (pid ") != std::string::npos &&
@@ -188,15 +205,13 @@ int be_lost() {
 int be_flooding() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
-    const auto connected = RankNccl::connect(side->nccl_args());
-    if (!connected || connected->nccl == nullptr) return wrong("no NCCL");
-    RankNccl& nccl = *connected->nccl;
-    if (!nccl.begin_step() || !nccl.is_in_use()) return wrong("a step does without");
+    const std::unique_ptr<RankNccl> nccl = begin_step(*side);
+    if (nccl == nullptr) return wrong("a step does without");
     if (side->rank() == 1) ::raise(SIGSTOP);
     side->upload(std::vector<float>(kNum, 1.f));
     constexpr int kNumMax = 100;
     for (int i = 0; i < kNumMax; ++i) {
-        const Result<> summed = nccl.all_reduce_sum(side->floats());
+        const Result<> summed = nccl->all_reduce_sum(side->floats());
         if (summed) continue;
         const bool is_named = summed.error().message.find("rank 1 (pid ") != std::string::npos;
         return is_named ? 0 : wrong(summed.error().message);
@@ -208,13 +223,11 @@ int be_flooding() {
 int be_failing() {
     const Result<Side> side = open_side();
     if (!side) return wrong(side.error().message);
-    const auto connected = RankNccl::connect(side->nccl_args());
-    if (!connected || connected->nccl == nullptr) return wrong("no NCCL");
-    RankNccl& nccl = *connected->nccl;
-    if (!nccl.begin_step() || !nccl.is_in_use()) return wrong("a step does without");
+    const std::unique_ptr<RankNccl> nccl = begin_step(*side);
+    if (nccl == nullptr) return wrong("a step does without");
     side->upload(std::vector<float>(kNum, 1.f));
-    Result<> summed = nccl.all_reduce_sum(side->floats());
-    if (summed) summed = nccl.finish_step();
+    Result<> summed = nccl->all_reduce_sum(side->floats());
+    if (summed) summed = nccl->finish_step();
     if (summed) return wrong("a sum that one rank has not begun");
     if (side->rank() == 0) return 0;
     const std::string& message = summed.error().message;
@@ -261,14 +274,7 @@ int be_falling_back() {
     if (how.find("own kernels; no NCCL: ") == std::string::npos) return wrong(how);
     const std::string why = side->rank() == 1 ? "ncclAllReduce: unhandled system error" : "NCCL 2";
     if (how.find(why) == std::string::npos) return wrong(how);
-    side->upload(std::vector<float>(kNum, 2.f));
-    Result<> summed = (*ranks)->begin_sums(kBytes);
-    if (summed) summed = (*ranks)->all_reduce_sum(side->floats());
-    if (summed) summed = (*ranks)->finish_sums();
-    if (!summed) return wrong(summed.error().message);
-    side->stream.wait();
-    if (!(*ranks)->check() || side->fetch() != std::vector<float>(kNum, 4.f))
-        return wrong("a wrong sum");
+    if (const std::string bad = side->sum_twos(**ranks, kBytes); !bad.empty()) return wrong(bad);
     if (!side->turn->try_take("a trainer's")) return wrong("the turn is kept");
     return side->host->barrier() ? 0 : wrong("nobody leaves before");
 }
@@ -288,14 +294,8 @@ int be_choosing() {
         how.resize(200);
         if (!side->is_everybodys(std::as_bytes(std::span(how)))) return wrong("chosen otherwise");
         for (const std::int64_t bytes : {std::int64_t{256}, kBytes, std::int64_t{1} << 19}) {
-            side->upload(std::vector<float>(kNum, 2.f));
-            Result<> summed = (*ranks)->begin_sums(bytes);
-            if (summed) summed = (*ranks)->all_reduce_sum(side->floats());
-            if (summed) summed = (*ranks)->finish_sums();
-            if (!summed) return wrong(summed.error().message);
-            side->stream.wait();
-            if (!(*ranks)->check() || side->fetch() != std::vector<float>(kNum, 4.f))
-                return wrong("a wrong sum");
+            if (const std::string bad = side->sum_twos(**ranks, bytes); !bad.empty())
+                return wrong(bad);
         }
         if (!side->host->barrier()) return wrong("nobody leaves before");
     }

@@ -1,10 +1,8 @@
 // Two steps under way on a GPU: the second takes what the first draws from the device, and every
 // number is what one step at a time gives. Runs on a GPU and, in the emulated preset, on the one in
 // software.
-#include "base/isa.h"
 #include "tests/emulated_gpu/faults.h"
-#include "tests/gpu_or_skip.h"
-#include "tests/tp_worker/test_replica.h"
+#include "tests/tp_worker/model/gpu_replica.h"
 
 #include <gtest/gtest.h>
 
@@ -14,34 +12,9 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::int64_t kPageSize = 4;
+constexpr std::int64_t kPageSize = GpuReplica::kPageSize;
 
-class GpuAhead : public testing::Test {
-  protected:
-    void SetUp() override {
-        if (const std::string why = why_no_gpu(); !why.empty()) {
-            ASSERT_FALSE(is_gpu_required()) << why;
-            GTEST_SKIP() << why;
-        }
-    }
-    static std::unique_ptr<TestReplica> open(
-        bool has_graphs, Determinism determinism = Determinism::kFast
-    ) {
-        ReplicaOptions options;
-        options.engine.model_dir = model_dir("stories");
-        options.engine.device = DeviceKind::kCuda;
-        options.engine.isa = best_isa();
-        options.engine.determinism = determinism;
-        options.engine.has_graphs = has_graphs;
-        options.engine.page_size = kPageSize;
-        options.engine.max_total_tokens = 1600;
-        options.engine.num_slots = 7;
-        options.engine.tokens_per_step_max = 64;
-        auto replica = TestReplica::make(options);
-        EXPECT_TRUE(replica.has_value()) << replica.error().message;
-        return *std::move(replica);
-    }
-};
+class GpuAhead : public GpuReplica {};
 
 // Plans as a scheduler makes them that has not seen a token of the steps in flight.
 class Planner {

@@ -39,12 +39,7 @@ constexpr double kBf16Floor = 0.01;
 
 class GpuEngine : public testing::Test {
   protected:
-    void SetUp() override {
-        if (const std::string why = why_no_gpu(); !why.empty()) {
-            ASSERT_FALSE(is_gpu_required()) << why;
-            GTEST_SKIP() << why;
-        }
-    }
+    void SetUp() override { skip_without_gpu(); }
     static ReplicaOptions options(DeviceKind device, Compute compute = Compute::kBf16) {
         ReplicaOptions options;
         options.engine.model_dir = model_dir("stories");

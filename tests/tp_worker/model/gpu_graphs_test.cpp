@@ -1,14 +1,12 @@
 // Steps of decodes as CUDA graphs: the bits of steps without them, whatever copy of the weights
 // serves, and padding that no request sees. Runs on a GPU and, in the emulated preset, on the one
 // in software.
-#include "base/isa.h"
 #include "base/log.h"
 #include "kernels/device_memory.h"
 #include "tests/emulated_gpu/faults.h"
-#include "tests/gpu_or_skip.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/batch_mix.h"
-#include "tests/tp_worker/test_replica.h"
+#include "tests/tp_worker/model/gpu_replica.h"
 #include "tp_worker/model/step_graphs.h"
 #include "tp_worker/model/step_padding.h"
 
@@ -23,32 +21,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-class GpuGraphs : public testing::Test {
-  protected:
-    void SetUp() override {
-        if (const std::string why = why_no_gpu(); !why.empty()) {
-            ASSERT_FALSE(is_gpu_required()) << why;
-            GTEST_SKIP() << why;
-        }
-    }
-    static std::unique_ptr<TestReplica> open(
-        bool has_graphs, Determinism determinism = Determinism::kFast
-    ) {
-        ReplicaOptions options;
-        options.engine.model_dir = model_dir("stories");
-        options.engine.device = DeviceKind::kCuda;
-        options.engine.isa = best_isa();
-        options.engine.determinism = determinism;
-        options.engine.has_graphs = has_graphs;
-        options.engine.page_size = 4;
-        options.engine.max_total_tokens = 1600;
-        options.engine.num_slots = 7;
-        options.engine.tokens_per_step_max = 64;
-        auto replica = TestReplica::make(options);
-        EXPECT_TRUE(replica.has_value()) << replica.error().message;
-        return *std::move(replica);
-    }
-};
+class GpuGraphs : public GpuReplica {};
 
 std::int64_t num_launched(TestReplica& replica) { return replica.root().graphs()->num_launched(); }
 

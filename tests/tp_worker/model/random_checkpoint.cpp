@@ -1,12 +1,12 @@
 #include "tests/tp_worker/model/random_checkpoint.h"
 
 #include "base/bf16.h"
+#include "tests/checkpoint/safetensors_file.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <cstring>
 #include <random>
 
 namespace pitstop::tp_worker {
@@ -40,24 +40,18 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
 
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    Json header;
-    std::string data;
+    test::SafetensorsFile file;
     for (const WeightTensor& tensor : layout->tensors()) {
-        const std::size_t begin = data.size();
+        std::string data;
         const bool is_norm = tensor.shape.size() == 1;
         const float scale = 1.f / std::sqrt(static_cast<float>(tensor.whole_cols));
         for (std::int64_t i = 0; i < tensor.whole_rows * tensor.whole_cols; ++i) {
             const bf16 x = to_bf16(is_norm ? 1.f + 0.1f * normal(random) : scale * normal(random));
             data.append(reinterpret_cast<const char*>(&x), sizeof x);
         }
-        header[tensor.name] = {
-            {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+        file.add(tensor.name, "BF16", tensor.shape, data);
     }
-    const std::string text = header.dump();
-    const std::uint64_t size = text.size();
-    std::string file(sizeof size, '\0');
-    std::memcpy(file.data(), &size, sizeof size);
-    to.write("model.safetensors", file + text + data);
+    file.write(to);
 }
 
 }  // namespace pitstop::tp_worker

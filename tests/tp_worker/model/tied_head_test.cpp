@@ -61,57 +61,57 @@ class LoadedTest : public testing::Test {
 
 TEST_F(LoadedTest, AHeadAloneIsTheEmbedding) {
     const std::vector<TokenId> expected = tokens_of(load(1));
-    test::SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_.path());
     file.rename(kEmbedding, kHead);
-    file.write();
+    file.write(dir_);
     for (const int tp : {1, 2}) EXPECT_EQ(tokens_of(load(tp)), expected);
 }
 
 TEST_F(LoadedTest, TheSameHeadBesideTheEmbeddingIsTakenInAnyDtype) {
     const std::vector<TokenId> expected = tokens_of(load(1));
-    test::SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_.path());
     file.add(kHead, "F32", file.shape_of(kEmbedding), test::widened(file.bytes_of(kEmbedding)));
-    file.write();
+    file.write(dir_);
     for (const int tp : {1, 2}) EXPECT_EQ(tokens_of(load(tp)), expected);
 }
 
 TEST_F(LoadedTest, AnotherHeadBesideTheEmbeddingIsRefused) {
-    test::SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_.path());
     const std::string embedding = file.bytes_of(kEmbedding);
     // One element of the last row: with two ranks the second alone sees it.
     file.add(
         kHead, "BF16", file.shape_of(kEmbedding), changed(embedding, embedding.size() / 2 - 1)
     );
-    file.write();
+    file.write(dir_);
     for (const int tp : {1, 2}) expect_refused(tp, "tie_word_embeddings");
 }
 
 TEST_F(LoadedTest, AHeadOfAnotherShapeIsRefused) {
-    test::SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_.path());
     file.add(kHead, "BF16", {1, 2}, "abcd");
-    file.write();
+    file.write(dir_);
     expect_refused(1, "'lm_head.weight' has shape [1, 2]");
 }
 
 TEST_F(LoadedTest, TensorsOfOtherProgramsAreLeftOutAndLayersOnlyIfAsked) {
     const std::vector<TokenId> expected = tokens_of(load(1));
-    test::SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_.path());
     file.add("v_head.summary.weight", "I64", {1}, std::string(8, '\1'));
     file.add("score.weight", "BF16", {1, 2}, "abcd");
-    file.write();
+    file.write(dir_);
     EXPECT_EQ(tokens_of(load(1)), expected);
     file.add("model.layers.2.input_layernorm.weight", "BF16", {2}, "abcd");
-    file.write();
+    file.write(dir_);
     expect_refused(1, "'model.layers.2.input_layernorm.weight' is no tensor of this model");
     expect_refused(1, "--ignore-extra-tensors");
     EXPECT_EQ(tokens_of(load(1, ExtraTensors::kIgnore)), expected);
 }
 
 TEST_F(LoadedTest, NotesSayWhatIsLeftOutAndWhatIsRounded) {
-    test::SafetensorsFile file(dir_);
+    test::SafetensorsFile file(dir_.path());
     file.add("value_head.weight", "BF16", {1, 2}, "abcd");
     file.add(kHead, "F32", file.shape_of(kEmbedding), test::widened(file.bytes_of(kEmbedding)));
-    file.write();
+    file.write(dir_);
     const ModelConfig config = *ModelConfig::read(dir_.path());
     const WeightLayout layout = *WeightLayout::make(config, Rank{0}, 1);
     const checkpoint::Checkpoint checkpoint = *checkpoint::Checkpoint::open(dir_.path());

@@ -1,8 +1,7 @@
 // Checkpoints with one thing wrong each: every rank refuses, by name, and the old version stays.
-#include "tests/checkpoint/temp_dir.h"
+#include "tests/checkpoint/safetensors_file.h"
 #include "tests/tp_worker/update/updater_fixture.h"
 
-#include <cstring>
 #include <string_view>
 
 namespace pitstop::tp_worker {
@@ -14,17 +13,9 @@ Json& norm_of(Json& header) { return header["model.norm.weight"]; }
 
 template <class Edit>
 void edit_header(const TempDir& dir, Edit edit) {
-    std::string bytes = dir.read("model.safetensors");
-    std::uint64_t len = 0;
-    std::memcpy(&len, bytes.data(), 8);
-    Json header = parse_json(bytes.substr(8, len));
-    edit(header);
-    const std::string text = text_of(header);
-    const std::uint64_t new_len = text.size();
-    dir.write(
-        "model.safetensors",
-        std::string(reinterpret_cast<const char*>(&new_len), 8) + text + bytes.substr(8 + len)
-    );
+    test::SafetensorsFile file(dir.path());
+    edit(file.header());
+    file.write(dir);
 }
 
 void rename_a_tensor(const TempDir& dir) {

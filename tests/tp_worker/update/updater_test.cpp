@@ -1,7 +1,8 @@
 // Updates on real engines: what a scheduler would order, and what must come of it.
 #include "tp_worker/update/updater.h"
 
-#include "tests/checkpoint/temp_dir.h"
+#include "tests/checkpoint/safetensors_file.h"
+#include "tests/tp_worker/update/stored_tensors.h"
 #include "tests/tp_worker/update/updater_fixture.h"
 
 #include <cstring>
@@ -50,24 +51,11 @@ TEST_F(UpdaterTest, APartialUpdateKeepsTheOtherTensors) {
     open(2);
     test::TempDir dir;
     // Only the final norm, as bard has it.
-    std::ifstream file(model_dir("bard") + "/model.safetensors", std::ios::binary);
-    std::string bytes((std::istreambuf_iterator<char>(file)), {});
-    std::uint64_t header_len = 0;
-    std::memcpy(&header_len, bytes.data(), 8);
-    const Json header = parse_json(bytes.substr(8, header_len));
+    const test::SafetensorsFile bard(model_dir("bard"));
     const std::string name = "model.norm.weight";
-    const std::size_t begin = header[name]["data_offsets"][0];
-    const std::size_t end = header[name]["data_offsets"][1];
-    Json small;
-    small[name] = {
-        {"dtype", "BF16"}, {"shape", header[name]["shape"]}, {"data_offsets", {0, end - begin}}};
-    const std::string text = text_of(small);
-    std::uint64_t text_len = text.size();
-    dir.write(
-        "model.safetensors",
-        std::string(reinterpret_cast<const char*>(&text_len), 8) + text +
-            bytes.substr(8 + header_len + begin, end - begin)
-    );
+    test::SafetensorsFile small;
+    small.add(name, "BF16", bard.shape_of(name), bard.bytes_of(name));
+    small.write(dir);
 
     expect_refused(
         stage(dir.path()), "model.layers.0.input_layernorm.weight"
@@ -184,11 +172,7 @@ TEST_F(UpdaterTest, OrdersThatBreakTheProtocolEndTheRank) {
 }
 
 TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
-    std::ifstream file(model_dir("stories") + "/model.safetensors", std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(file)), {});
-    std::uint64_t header_len = 0;
-    std::memcpy(&header_len, bytes.data(), 8);
-    const Json header = parse_json(bytes.substr(8, header_len));
+    const std::map<std::string, StoredTensor> tensors = tensors_of("stories");
     for (const int tp : {1, 2, 4}) {
         updaters_.clear();
         open(tp);
@@ -198,11 +182,9 @@ TEST_F(UpdaterTest, ATensorIsReadBackFromItsShards) {
               "model.layers.2.mlp.down_proj.weight",
               "model.norm.weight"}) {
             SCOPED_TRACE(name + " on " + std::to_string(tp));
-            const std::size_t begin = header[name]["data_offsets"][0];
-            const std::size_t end = header[name]["data_offsets"][1];
-            const std::string want = bytes.substr(8 + header_len + begin, end - begin);
-            const std::size_t row_bytes = header[name]["shape"].back().get<std::size_t>() * 2;
-            std::string got(want.size(), '\xaa');
+            const auto& [shape, want] = tensors.at(name);
+            const std::size_t row_bytes = static_cast<std::size_t>(shape.back()) * 2;
+            Bytes got(want.size(), 0xaa);
             for (const messages::WorkerTensor& piece :
                  ask<messages::WorkerTensor>(messages::WorkerReadTensor{
                      .call = CallId{3}, .name = name})) {

@@ -1,0 +1,25 @@
+"""Directories for trees of tests."""
+
+import contextlib
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+
+@contextlib.contextmanager
+def short_directory():
+    """A private one that is gone with its use, with a short name: a unix socket's path has room for some hundred bytes."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pitstop-test-", dir="/tmp"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def place():
+    """A short directory for what a test starts itself."""
+    with short_directory() as path:
+        yield path
