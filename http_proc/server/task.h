@@ -9,10 +9,10 @@
 // Why not asio::awaitable: handlers compile without Asio (a second each), a wait is resumed where
 // its value arrives, without a trip through a queue, and tests drive handlers with no socket.
 //
-// Three forms that GCC 12 compiles to something else are not used here: co_await inside `?:`, `&&`
-// or `||` (evaluated also where it must not be; tests/tidy/test_coroutines.py refuses it); co_await
-// in the condition of an `if`, in a function that declares no variable outside of it (nothing
-// runs); and braces that make an aggregate inside a co_await expression (destroyed twice).
+// Three forms that GCC 12 compiles to something else are refused (tests/tidy/test_coroutines.py
+// shows it): co_await inside `?:`, `&&` or `||` (evaluated also where it must not be); in a
+// condition, in a function that declares no variable (nothing runs); and beside braces, in one
+// expression, that make an aggregate (its members are destroyed twice).
 //
 // Thread: the server's loop.
 #pragma once
