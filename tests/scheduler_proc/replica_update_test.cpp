@@ -1,0 +1,144 @@
+// This replica's update alone: whose answers count, in which order it says what, what it refuses.
+#include "scheduler_proc/replica_update.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace pitstop::scheduler {
+namespace {
+
+using messages::UpdateId;
+using messages::UpdateOrder;
+using messages::UpdateState;
+using std::chrono::seconds;
+
+constexpr TimePoint kStart{seconds(100)};
+constexpr UpdateId kUpdate{7};
+
+class ReplicaUpdateTest : public testing::Test {
+  protected:
+    ReplicaUpdateTest() : update({.tp = 2}) {
+        update.open("digest-1", /*has_weights=*/true, /*lends=*/false);
+    }
+
+    void stage(messages::UpdateMode mode = messages::UpdateMode::kStaged) {
+        messages::UpdateStage order{.update = kUpdate, .new_epoch = Epoch{2}};
+        order.spec.source.path = "/models/next";
+        order.spec.mode = mode;
+        update.stage(std::move(order), kStart, std::nullopt, out);
+    }
+    void stop() {
+        update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);
+        update.settle(kStart, /*is_still=*/true, /*is_run_out=*/true, out);
+    }
+    bool vote(Rank rank, bool is_yes = true, UpdateId id = kUpdate) {
+        messages::WorkerStaged vote{.update = id};
+        vote.outcome = {.rank = rank, .ok = is_yes, .phase = messages::UpdatePhase::kPrepared};
+        if (!is_yes) vote.outcome.problems = {"shard 2 is truncated"};
+        vote.digests = {{.name = "w", .shape = {2}, .lane0 = 5}};
+        return update.handle_vote(std::move(vote), out);
+    }
+    bool committed(Rank rank, Epoch epoch = Epoch{2}) {
+        return update.handle_committed(
+            {.update = kUpdate, .rank = rank, .epoch = epoch}, kStart, out
+        );
+    }
+    std::vector<messages::UpdatePart> take_parts() {
+        std::vector<messages::UpdatePart> parts;
+        for (const ToTokenizer& message : std::exchange(out.tokenizer, {})) {
+            if (const auto* part = std::get_if<messages::UpdatePart>(&message))
+                parts.push_back(*part);
+        }
+        return parts;
+    }
+
+    ReplicaUpdate update;
+    TurnOutput out{};
+};
+
+// P2: two votes of one rank are not the votes of two.
+TEST_F(ReplicaUpdateTest, P2_EachRankIsCountedOnceAndOnlyForTheUpdateUnderWay) {
+    EXPECT_FALSE(vote(Rank{0})) << "nothing is under way";
+    stage();
+    EXPECT_FALSE(vote(Rank{0}, /*is_yes=*/true, UpdateId{6})) << "an update that is over";
+    EXPECT_FALSE(vote(Rank{2})) << "no such rank";
+    EXPECT_TRUE(vote(Rank{0}));
+    EXPECT_FALSE(vote(Rank{0}));
+    EXPECT_TRUE(take_parts().empty()) << "rank 1 has not voted";
+    EXPECT_TRUE(vote(Rank{1}));
+    const auto parts = take_parts();
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_TRUE(parts[0].ok);
+    EXPECT_EQ(parts[0].state, UpdateState::kStaged);
+    EXPECT_EQ(update.version().epoch, Epoch{1}) << "the old version serves";
+}
+
+TEST_F(ReplicaUpdateTest, P2_ACommitIsRefusedUntilAllVotedAndTheReplicaStands) {
+    stage();
+    vote(Rank{0});
+    EXPECT_FALSE(update.may_commit({.update = kUpdate}, out));
+    vote(Rank{1});
+    EXPECT_FALSE(update.may_commit({.update = kUpdate}, out));
+    update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);
+    EXPECT_FALSE(update.may_commit({.update = kUpdate}, out)) << "it does not stand yet";
+    update.settle(kStart, /*is_still=*/false, /*is_run_out=*/false, out);
+    EXPECT_FALSE(update.may_commit({.update = UpdateId{6}}, out)) << "another update";
+    take_parts();
+    EXPECT_TRUE(update.may_commit({.update = kUpdate}, out));
+    EXPECT_TRUE(take_parts().empty()) << "what is not refused is answered by the ranks";
+}
+
+// P1: the next plan runs under the new version from the commit's order on, whenever ranks answer.
+TEST_F(ReplicaUpdateTest, P1_TheVersionIsTheNewOneFromTheOrderOnAndAnsweredByTheLastRank) {
+    stage();
+    vote(Rank{0});
+    vote(Rank{1});
+    stop();
+    update.commit(kStart, {}, out);
+    EXPECT_EQ(update.version().epoch, Epoch{2});
+    EXPECT_TRUE(update.is_committing());
+    update.drop({.update = kUpdate}, out);
+    EXPECT_TRUE(update.is_committing()) << "nothing brings the version before it back";
+    take_parts();
+    EXPECT_TRUE(committed(Rank{1}));
+    EXPECT_FALSE(committed(Rank{1}));
+    EXPECT_TRUE(take_parts().empty());
+    EXPECT_TRUE(committed(Rank{0}));
+    const auto parts = take_parts();
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_EQ(parts[0].order, UpdateOrder::kCommit);
+    EXPECT_EQ(parts[0].state, UpdateState::kServing);
+    EXPECT_EQ(update.under_way(), std::nullopt);
+}
+
+TEST_F(ReplicaUpdateTest, AVoteAfterTheFirstNoIsForTheReportAndAnswersNothing) {
+    stage();
+    EXPECT_TRUE(vote(Rank{1}, /*is_yes=*/false));
+    ASSERT_EQ(take_parts().size(), 1u);
+    EXPECT_TRUE(vote(Rank{0}));
+    EXPECT_TRUE(take_parts().empty());
+    update.make_ready({.update = kUpdate}, kStart, 0, std::nullopt, out);
+    EXPECT_EQ(take_parts().at(0).verdict.code, ErrorCode::kFailedPrecondition);
+}
+
+// Its ranks may have written since the stage was ordered, and none has said that it had not begun.
+TEST_F(ReplicaUpdateTest, P2_ADirectStageThatIsDroppedTearsAndOneThatWasNotOrderedDoesNot) {
+    stop();
+    EXPECT_TRUE(update.overwrites());
+    update.drop({.update = kUpdate}, out);
+    EXPECT_FALSE(update.is_torn());
+    EXPECT_EQ(take_parts().back().state, UpdateState::kServing);
+    stop();
+    stage(messages::UpdateMode::kDirect);
+    update.drop({.update = kUpdate}, out);
+    for (const Rank rank : {Rank{0}, Rank{1}}) {
+        take_parts();
+        EXPECT_TRUE(update.handle_dropped({.update = kUpdate, .rank = rank}, out));
+    }
+    EXPECT_TRUE(update.is_torn());
+    EXPECT_EQ(take_parts().back().state, UpdateState::kTorn);
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler
