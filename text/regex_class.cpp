@@ -7,9 +7,14 @@
 
 namespace pitstop::text::regex {
 
+Result<> ClassParser::begin_nested() {
+    if (++nesting_ > kNestingMax) return unsupported("nesting this deep");
+    return Ok{};
+}
+
 // Adds the other case. Only ASCII has one here: patterns in use fold nothing else, and the full
 // table would be one more that must agree with the reference's.
-Result<CodePointSet> ClassParser::fold(CodePointSet set) const {
+Result<CodePointSet> ClassParser::fold(const CodePointSet& set) const {
     const CodePointSet ascii({{0, 0x7f}});
     if (set.intersect(ascii) != set) return unsupported("(?i) over characters beyond ASCII");
     std::vector<CodePointRange> more(set.ranges().begin(), set.ranges().end());
@@ -192,7 +197,7 @@ Result<CodePointRange> ClassParser::parse_range() {
 // Is called at the '['. Ranges, nested classes and escapes are united; && intersects what is on its
 // two sides.
 Result<CodePointSet> ClassParser::parse_class(Options options) {
-    if (++nesting_ > kNestingMax) return unsupported("nesting this deep");
+    RETURN_IF_ERROR(begin_nested());
     pos_ += 1;
     const bool negated = take("^");
     std::optional<CodePointSet> left_of_and;
@@ -242,7 +247,7 @@ Result<CodePointSet> ClassParser::parse_class(Options options) {
         folding = folding.unite(CodePointSet({range}));
     }
     pos_ += 1;  // ]
-    --nesting_;
+    end_nested();
     ASSIGN_OR_RETURN(CodePointSet result, settle());
     if (left_of_and) result = left_of_and->intersect(result);
     return negated ? result.complement() : result;

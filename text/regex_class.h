@@ -32,6 +32,17 @@ class ClassParser {
         return true;
     }
     char32_t take_code_point() { return next_code_point(pattern_, pos_); }
+    void skip() { ++pos_; }
+
+    [[nodiscard]] std::size_t position() const { return pos_; }
+    void go_back_to(std::size_t position) { pos_ = position; }
+    [[nodiscard]] std::string_view text_since(std::size_t begin) const {
+        return pattern_.substr(begin, pos_ - begin);
+    }
+
+    // Count how deep groups and classes stand in one another. Error: too deep.
+    Result<> begin_nested();
+    void end_nested() { --nesting_; }
 
     [[nodiscard]] Error malformed(std::string_view what) const {
         return make_error(
@@ -52,11 +63,7 @@ class ClassParser {
     // Parses \d, \p{L}...; nothing where it is one character.
     Result<std::optional<CodePointSet>> parse_class_escape();
     Result<char32_t> parse_character_escape();
-    Result<CodePointSet> fold(CodePointSet set) const;
-
-    std::string_view pattern_;
-    std::size_t pos_ = 0;
-    int nesting_ = 0;
+    [[nodiscard]] Result<CodePointSet> fold(const CodePointSet& set) const;
 
   private:
     Result<CodePointSet> parse_posix(Options options);
@@ -64,6 +71,10 @@ class ClassParser {
     Result<CodePointRange> parse_range();
     Result<char32_t> parse_character();
     Result<char32_t> parse_number(int base, std::size_t digits_min, std::size_t digits_max);
+
+    std::string_view pattern_;
+    std::size_t pos_ = 0;
+    int nesting_ = 0;
 };
 
 }  // namespace pitstop::text::regex

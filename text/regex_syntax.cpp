@@ -98,12 +98,12 @@ Result<Node> Parser::literal(CodePointSet set, Options options) {
         }
     }
     folded_before_ = now;
-    ASSIGN_OR_RETURN(CodePointSet folded, fold(std::move(set)));
+    ASSIGN_OR_RETURN(CodePointSet folded, fold(set));
     return one_of(std::move(folded));
 }
 
 Result<Node> Parser::parse_alternate(Options options) {
-    if (++nesting_ > kNestingMax) return unsupported("nesting this deep");
+    RETURN_IF_ERROR(begin_nested());
     Alternate node;
     do {
         folded_before_ = 0;
@@ -111,7 +111,7 @@ Result<Node> Parser::parse_alternate(Options options) {
         node.branches.push_back(std::move(branch));
     } while (take("|"));
     folded_before_ = 0;
-    --nesting_;
+    end_nested();
     if (node.branches.size() == 1) return std::move(node.branches[0]);
     return Node{std::move(node)};
 }
@@ -157,11 +157,9 @@ Result<Node> Parser::parse_atom(Options options) {
 }
 
 Result<Node> Parser::parse_group(Options options) {
-    pos_ += 1;  // (
+    skip();  // (
     Result<Node> body = Node{};
-    if (take("?:")) {
-        body = parse_alternate(options);
-    } else if (take("?=")) {
+    if (take("?=")) {
         body = parse_alternate(options);
         if (body) body = look(Direction::kAhead, false, *std::move(body));
     } else if (take("?!")) {
@@ -181,10 +179,10 @@ Result<Node> Parser::parse_group(Options options) {
             body = Node{std::move(atomic)};
         }
     } else if (take("?<")) {  // a named group: the name does not matter, nothing refers to it
-        while (!at_end() && peek() != '>') ++pos_;
+        while (!at_end() && peek() != '>') skip();
         if (!take(">")) return malformed("a group's name without '>'");
         body = parse_alternate(options);
-    } else if (peek() == '?') {
+    } else if (peek() == '?' && !take("?:")) {
         return parse_option_group(options);
     } else {
         body = parse_alternate(options);
@@ -197,7 +195,7 @@ Result<Node> Parser::parse_group(Options options) {
 // Parses (?imx-imx) or (?imx-imx:...). Without a colon the options last to the end of the enclosing
 // group, whose remaining branches become one alternation, as in Ruby.
 Result<Node> Parser::parse_option_group(Options options) {
-    pos_ += 1;  // ?
+    skip();  // ?
     bool on = true;
     while (peek() != ':' && peek() != ')') {
         if (take("-")) {
@@ -207,13 +205,13 @@ Result<Node> Parser::parse_option_group(Options options) {
         } else if (take("m")) {
             options.dot_matches_newline = on;
         } else if (peek() == 'x' && !on) {
-            pos_ += 1;  // extended syntax is never on
+            skip();  // extended syntax is never on
         } else {
             return unsupported("the group's kind or option");
         }
     }
     const bool has_body = take(":");
-    if (!has_body) pos_ += 1;  // )
+    if (!has_body) skip();  // )
     ASSIGN_OR_RETURN(Node body, parse_alternate(options));
     if (has_body && !take(")")) return malformed("a group without its ')'");
     return body;
@@ -230,16 +228,16 @@ Result<Node> Parser::parse_quantifiers(Node body) {
         } else if (take("?")) {
             max = 1;
         } else if (peek() == '{') {
-            const std::size_t before = pos_;
-            pos_ += 1;
+            const std::size_t before = position();
+            skip();
             const auto number = [&]() -> std::optional<int> {
                 int value = 0;
-                const std::size_t first = pos_;
+                const std::size_t first = position();
                 while (peek() >= '0' && peek() <= '9' && value <= kRepeatMax) {
                     value = value * 10 + (peek() - '0');
-                    ++pos_;
+                    skip();
                 }
-                return pos_ == first ? std::nullopt : std::optional(value);
+                return position() == first ? std::nullopt : std::optional(value);
             };
             const std::optional<int> low = number();
             const bool has_comma = take(",");
@@ -248,7 +246,7 @@ Result<Node> Parser::parse_quantifiers(Node body) {
                 if (low.value_or(0) > kRepeatMax || high.value_or(0) > kRepeatMax) {
                     return unsupported("so large a number of repeats");
                 }
-                pos_ = before;  // not an interval: the next atom is a '{'
+                go_back_to(before);  // not an interval: the next atom is a '{'
                 return body;
             }
             is_interval = true;
@@ -271,22 +269,22 @@ Result<Node> Parser::parse_quantifiers(Node body) {
 }
 
 Result<Node> Parser::parse_escape(Options options) {
-    const std::size_t before = pos_;
-    pos_ += 1;  // backslash
+    const std::size_t before = position();
+    skip();  // backslash
     if (take("A")) return Node{At{Position::kTextBegin}};
     if (take("z")) return Node{At{Position::kTextEnd}};
     if (take("Z")) return Node{At{Position::kTextEndOrLastNewline}};
     if (take("b")) return word_boundary(false);
     if (take("B")) return word_boundary(true);
     if (take("R")) return general_newline();
-    pos_ = before;
+    go_back_to(before);
     ASSIGN_OR_RETURN(std::optional<CodePointSet> set, parse_class_escape());
     if (set) {
         if (!options.ignore_case) return one_of(*std::move(set));
         // These are closed under case as they are: digits, spaces, words, letters, their
         // complements.
         folded_before_ = 0;
-        const std::string_view escape = pattern_.substr(before, pos_ - before);
+        const std::string_view escape = text_since(before);
         for (const std::string_view closed :
              {"\\d",
               "\\D",
