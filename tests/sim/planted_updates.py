@@ -1,0 +1,94 @@
+"""The bugs of updates that update_mutations.py plants. The driver says who finds each."""
+
+import dataclasses
+
+ROUND = "messages/update_round.cpp"
+COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
+REPLICA = "scheduler_proc/replica_update.cpp"
+COMMIT = "scheduler_proc/replica_commit.cpp"
+
+
+@dataclasses.dataclass
+class Mutation:
+    """In `file`, `text` (which is there once) becomes `bug`."""
+
+    name: str
+    file: str
+    text: str
+    bug: str
+
+
+MUTATIONS = (
+    Mutation(
+        "a second vote of one rank is taken",
+        ROUND,
+        "who < std::ssize(has_answered_) &&\n           !has_answered_[static_cast<std::size_t>(who)]",
+        "who < std::ssize(has_answered_)",
+    ),
+    Mutation(
+        "a round is complete with one answer missing",
+        ROUND,
+        "if (!silent().empty()) return",
+        "if (silent().size() > 1) return",
+    ),
+    Mutation(
+        "a no counts as a yes",
+        ROUND,
+        "if (answer == Answer::kFailed && phase_ != UpdatePhase::kDropping) {",
+        "if (answer == Answer::kFailed && phase_ == UpdatePhase::kOpening) {",
+    ),
+    Mutation(
+        "the answers to the order before count for the next one",
+        ROUND,
+        "    has_answered_.assign(has_answered_.size(), false);\n",
+        "",
+    ),
+    Mutation(
+        "a late answer of an update that is over counts",
+        COORDINATOR,
+        "if (!job_ || part.update != job_->id || !job_->round",
+        "if (!job_ || !job_->round",
+    ),
+    Mutation(
+        "replicas that staged different weights commit",
+        COORDINATOR,
+        "if (answer.digest == first.digest) continue;",
+        "if (answer.ok) continue;",
+    ),
+    Mutation(
+        "a drop does not say that the others are torn",
+        COORDINATOR,
+        "messages::UpdateDrop{job_->id, reason, is_torn}",
+        "messages::UpdateDrop{job_->id, reason, is_torn && job_->is_rollback}",
+    ),
+    Mutation(
+        "the door tells a torn engine as serving",
+        COORDINATOR,
+        "return answer.state == messages::UpdateState::kTorn;",
+        "return answer.state == messages::UpdateState::kCollecting;",
+    ),
+    Mutation(
+        "the ranks are not told of a drop",
+        COMMIT,
+        "    out.workers.emplace_back(messages::WorkerDrop{.update = job.id});\n",
+        "",
+    ),
+    Mutation(
+        "a replica that was half overwritten is told as serving",
+        COMMIT,
+        "if (job.kind == UpdateJob::Kind::kDirect && is_stage_sent && may_have_written(job.ranks))",
+        "if (job.kind == UpdateJob::Kind::kRollback && is_stage_sent && may_have_written(job.ranks))",
+    ),
+    Mutation(
+        "a commit is answered by the first rank",
+        COMMIT,
+        "record_outcome(std::move(rank)) == messages::UpdateRound::Progress::kDone) {\n        job.record_commit",
+        "record_outcome(std::move(rank)) != messages::UpdateRound::Progress::kFailed) {\n        job.record_commit",
+    ),
+    Mutation(
+        "votes of another update count",
+        REPLICA,
+        "if (!awaits(vote.update, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;",
+        "if (!job_ || !awaits(job_->id, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;",
+    ),
+)
