@@ -8,6 +8,7 @@ namespace {
 std::string describe(std::uint64_t tag) {
     const std::uint64_t num = tag & ((std::uint64_t{1} << kExchangeNumBits) - 1);
     const auto op = static_cast<ExchangeOp>(tag >> kExchangeNumBits);
+    if (op == ExchangeOp::kAllGather) return fmt::format("all_gather of {} words", num);
     const bool is_sum = op == ExchangeOp::kAllReduce;
     return fmt::format("{} of {} floats", is_sum ? "all_reduce" : "gather", num);
 }

@@ -233,6 +233,33 @@ __global__ void __launch_bounds__(kThreads) gather_columns_kernel(
     meeting.end();
 }
 
+// grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. 16 bytes
+// a pack and rank in, over the links but for this rank's own, and as many out. Latency-bound: some
+// KiB.
+__global__ void __launch_bounds__(kThreads) all_gather_kernel(
+    const __grid_constant__ Exchange exchange,
+    const float4* mine,  // [num_packs]
+    std::int64_t num_packs,
+    float4* all,  // [size, all_stride], of which num_packs of each rank's from here on
+    std::int64_t all_stride,
+    std::uint64_t tag
+) {
+    Meeting meeting(exchange, tag);
+    if (meeting.is_over()) return;
+    const Share share(num_packs);
+    auto* const own =
+        reinterpret_cast<float4*>(chunk_of(exchange, exchange.rank, meeting.launch()));
+    share.each(0, num_packs, [=](std::int64_t i) { own[i] = mine[i]; });
+    const bool is_met = meeting.meet(0);
+    for (int rank = 0; is_met && rank < exchange.size; ++rank) {
+        const auto* const theirs =
+            reinterpret_cast<const float4*>(chunk_of(exchange, rank, meeting.launch()));
+        float4* const to = all + rank * all_stride;
+        share.each(0, num_packs, [=](std::int64_t i) { to[i] = theirs[i]; });
+    }
+    meeting.end();
+}
+
 void check(const Exchange& exchange) {
     CHECK(exchange.size >= 1 && exchange.size <= kExchangeRanksMax);
     CHECK(exchange.rank >= 0 && exchange.rank < exchange.size);
@@ -302,6 +329,28 @@ void gather_columns_cuda(const GatherColumnsArgs& args) {
             args.whole.cols,
             args.whole.stride,
             exchange_tag(ExchangeOp::kGatherColumns, num)
+        );
+    }
+}
+
+void all_gather_cuda(const AllGatherArgs& args) {
+    const Exchange& exchange = args.exchange;
+    check(exchange);
+    constexpr std::int64_t kPack = sizeof(float4);
+    CHECK(args.num_bytes >= 0 && args.num_bytes % kPack == 0);
+    CHECK(is_aligned(args.mine, kPack) && is_aligned(args.all, kPack));
+    const std::int64_t num_packs = args.num_bytes / kPack;
+    const std::int64_t num_max = exchange.chunk_bytes / kPack;
+    for (std::int64_t begin = 0; begin < num_packs; begin += num_max) {
+        const std::int64_t num = std::min(num_max, num_packs - begin);
+        launch<all_gather_kernel>(
+            shape_of(exchange, num, args.stream),
+            exchange,
+            reinterpret_cast<const float4*>(args.mine) + begin,
+            num,
+            reinterpret_cast<float4*>(args.all) + begin,
+            num_packs,
+            exchange_tag(ExchangeOp::kAllGather, num * 4)
         );
     }
 }

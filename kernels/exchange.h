@@ -1,11 +1,12 @@
 // What the ranks of a replica, each on a GPU of its own, give each other within a step: sums of
-// activations, and parts of logits. Kernels on each rank's stream, over memory that every rank has
-// mapped (peer access); the host waits for nothing.
+// activations, records of rows of logits, and parts of logits. Kernels on each rank's stream, over
+// memory that every rank has mapped (peer access); the host waits for nothing.
 //
 //   all_reduce      data[i] = sum over the ranks of their data[i], in fp32 and in the order of
 //                   ranks: the same bits on every rank, whatever the size, the path and the batch
 //                   (P6)
 //   gather_columns  whole[i, r C + c] = part of rank r [i, c]; on rank 0 alone
+//   all_gather      all[r, i] = byte i of rank r's; on every rank
 //
 // Every rank enqueues the same operations in the same order with the same sizes. An operation of
 // more than a chunk is several launches. In each, a block copies its share of this rank's data to
@@ -47,8 +48,8 @@ inline constexpr std::int64_t kOneShotBytesMax = std::int64_t{256} << 10;
 // Of a buffer: a step of 1024 tokens of 2048 activations is one launch.
 inline constexpr std::int64_t kExchangeChunkBytes = std::int64_t{8} << 20;
 
-// What a launch does, in the lower bits of a word: the operation, and how many floats.
-enum class ExchangeOp : std::uint64_t { kAllReduce = 1, kGatherColumns = 2 };
+// What a launch does, in the lower bits of a word: the operation, and how many floats, or words.
+enum class ExchangeOp : std::uint64_t { kAllReduce = 1, kGatherColumns = 2, kAllGather = 3 };
 inline constexpr int kExchangeNumBits = 22;
 inline constexpr int kExchangeTagBits = kExchangeNumBits + 2;
 [[nodiscard]] constexpr std::uint64_t exchange_tag(ExchangeOp op, std::int64_t num) {
@@ -102,6 +103,15 @@ struct GatherColumnsArgs {
     Stream stream{};
 };
 void gather_columns_cuda(const GatherColumnsArgs& args);
+
+struct AllGatherArgs {
+    const Exchange& exchange;
+    const std::byte* mine = nullptr;  // [num_bytes], 16-byte aligned
+    std::byte* all = nullptr;         // [size, num_bytes], 16-byte aligned
+    std::int64_t num_bytes = 0;       // of a rank, a multiple of 16
+    Stream stream{};
+};
+void all_gather_cuda(const AllGatherArgs& args);
 
 // What a failure says, in words: who was waited for, and where. kInternal of ranks out of step,
 // kDeadlineExceeded otherwise. REQUIRES: failure.kind is not kNone.

@@ -21,6 +21,8 @@ const Ops* reference_ops() {
         .penalties = penalties_ref,
         .sample = sample_ref,
         .note_draws = note_draws_ref,
+        .make_rank_records = make_rank_records_ref,
+        .merge_rank_records = merge_rank_records_ref,
         .softmax_stats = softmax_stats_ref,
         .pick_logits = pick_logits_ref,
         .count_before = count_before_ref,

@@ -17,6 +17,7 @@
 #include "kernels/logprobs.h"
 #include "kernels/nonfinite.h"
 #include "kernels/penalties.h"
+#include "kernels/rank_records.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
@@ -52,6 +53,8 @@ struct Ops {
     void (*penalties)(const PenaltyArgs&) = nullptr;
     void (*sample)(const SampleArgs&) = nullptr;
     void (*note_draws)(const NoteDrawsArgs&) = nullptr;
+    void (*make_rank_records)(const MakeRankRecordsArgs&) = nullptr;
+    void (*merge_rank_records)(const MergeRankRecordsArgs&) = nullptr;
     void (*softmax_stats)(const SoftmaxStatsArgs&) = nullptr;
     void (*pick_logits)(const PickLogitsArgs&) = nullptr;
     void (*count_before)(const CountBeforeArgs&) = nullptr;

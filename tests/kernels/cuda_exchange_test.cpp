@@ -187,6 +187,42 @@ TEST_F(CudaExchange, GathersColumnsAsFarAsTheyGo) {
     }
 }
 
+// A pack, a few, and more than a chunk; twice, as launches take turns with the chunks.
+TEST_F(CudaExchange, EveryRankHasTheRecordsOfAllInRankOrder) {
+    for (const int size : {1, 2, 3, 4}) {
+        for (const std::int64_t num_floats : {4, 60, 1024}) {
+            SCOPED_TRACE(testing::Message() << size << " ranks, " << num_floats << " floats");
+            make(size, num_floats * (size + 1), /*chunk_bytes=*/1024);
+            for (int round = 0; round < 2; ++round) {
+                std::vector<float> expected;
+                for (int rank = 0; rank < size; ++rank) {
+                    std::vector<float> mine;
+                    for (std::int64_t i = 0; i < num_floats; ++i)
+                        mine.push_back(value_of(rank + 8 * round, i));
+                    expected.insert(expected.end(), mine.begin(), mine.end());
+                    upload(sides_[static_cast<std::size_t>(rank)], mine);
+                }
+                for (const Side& side : sides_) {
+                    auto* const data = static_cast<std::byte*>(side.data.data());
+                    all_gather_cuda(
+                        {.exchange = side.exchange,
+                         .mine = data,
+                         .all = data + 4 * num_floats,
+                         .num_bytes = 4 * num_floats,
+                         .stream = side.stream.stream()}
+                    );
+                }
+                for (const Side& side : sides_) {
+                    const std::vector<float> found = fetch(side, num_floats * (size + 1));
+                    EXPECT_TRUE(
+                        std::equal(expected.begin(), expected.end(), found.begin() + num_floats)
+                    );
+                }
+            }
+        }
+    }
+}
+
 TEST_F(CudaExchange, P5_ARankThatDoesNotComeIsNamedAndLaterLaunchesEndAtOnce) {
     constexpr int kSize = 3;
     constexpr std::uint64_t kLimitNs = 200'000'000;

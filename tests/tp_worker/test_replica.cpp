@@ -58,6 +58,7 @@ Result<std::unique_ptr<TestReplica>> TestReplica::make(const ReplicaOptions& opt
             }
             parts.communicator = *std::move(attached);
         }
+        if (options.wrap) parts.communicator = options.wrap(std::move(parts.communicator));
         auto engine = Engine::load(options.engine, *parts.threads, *parts.communicator);
         if (engine) {
             parts.engine = *std::move(engine);

@@ -3,6 +3,7 @@
 
 #include "tp_worker/model/engine.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,8 @@ struct ReplicaOptions {
     EngineOptions engine{};
     int tp = 1;
     int num_threads = 1;  // of each rank's ops
+    // Puts something around each rank's communicator, if it is there.
+    std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wrap{};
 };
 
 class TestReplica {

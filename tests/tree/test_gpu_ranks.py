@@ -82,16 +82,27 @@ def test_P6_steps_of_ranks_as_graphs_have_the_bits_of_steps_without(gpu, start_t
         assert (first.tokens, first.logprobs) == (second.tokens, second.logprobs)
 
 
+# Rows that the ranks' parts are enough for, and rows that rank 0 has to have whole, beside one another.
+KINDS = (
+    SEEDED,
+    {**SEEDED, "top_p": 0.8},
+    {**SEEDED, "frequency_penalty": 0.5, "logprobs": {"enabled": True, "mode": "scaled"}},
+    {**SEEDED, "temperature": 0, "logprobs": {"enabled": True, "top": 2}},
+)
+
+
 def test_tokens_and_logprobs_of_all_sizes_are_alike(gpu, start_tree):
     gpu(gpus=4)
-    outputs = []
+    of_sizes = []
     for tp in (1, 2, 4):
         tree = start_tree(*CUDA, "--compute", "fp32", "--tp", tp)
-        outputs.append(tree.door().generate("Once upon a time", max_new_tokens=NUM, **SEEDED))
+        door = tree.door()
+        of_sizes.append(door.finish([door.start("Once upon a time", max_new_tokens=NUM, **kind) for kind in KINDS]))
         tree.stop()
-    for output in outputs[1:]:
-        assert output.tokens == outputs[0].tokens
-        assert output.logprobs == pytest.approx(outputs[0].logprobs, abs=LOGPROB_TOLERANCE)
+    for outputs in of_sizes[1:]:
+        for output, first in zip(outputs, of_sizes[0]):
+            assert output.tokens == first.tokens
+            assert output.logprobs == pytest.approx(first.logprobs, abs=LOGPROB_TOLERANCE)
 
 
 def test_logprobs_of_all_sizes_are_alike_in_deterministic_mode(gpu, start_tree, reference):

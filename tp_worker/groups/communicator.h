@@ -2,10 +2,10 @@
 // operations in the same order with the same sizes. Sums run in rank order, so that a result has
 // the same bits on every rank and in every run.
 //
-// Tensors (all_reduce_sum, gather_columns) are in the memory of what the rank computes on; the
-// others' bytes are in the host's. On a GPU an operation on tensors is enqueued on the step's
-// stream and waits for nobody; whether it came to its end says check(), when the stream was waited
-// for.
+// Tensors (all_reduce_sum, gather_columns, all_gather_records) are in the memory of what the rank
+// computes on; the others' bytes are in the host's. On a GPU an operation on tensors is enqueued on
+// the step's stream and waits for nobody; whether it came to its end says check(), when the stream
+// was waited for.
 //
 // Thread: one per rank. Waits: every other operation, for its peers, up to the communicator's
 //         deadline.
@@ -49,6 +49,11 @@ class Communicator {
 
     // Rank r's `mine` becomes the r-th of the `size` parts of `all`, on every rank.
     virtual Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+    // The same of what ops wrote and ops will read. REQUIRES: a multiple of 16 bytes, 16-byte
+    // aligned.
+    virtual Result<> all_gather_records(std::span<const std::byte> mine, std::span<std::byte> all) {
+        return all_gather(mine, all);
+    }
 
     virtual Result<> barrier() = 0;
     // The same, which waits for no longer than `limit`.

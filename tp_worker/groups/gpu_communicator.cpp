@@ -56,6 +56,18 @@ class GpuCommunicator final : public Communicator {
         );
         return Ok{};
     }
+    Result<> all_gather_records(std::span<const std::byte> mine, std::span<std::byte> all)
+        override {
+        CHECK(all.size() == mine.size() * static_cast<std::size_t>(exchange_.size));
+        kernels::all_gather_cuda(
+            {.exchange = exchange_,
+             .mine = mine.data(),
+             .all = all.data(),
+             .num_bytes = static_cast<std::int64_t>(mine.size()),
+             .stream = stream_}
+        );
+        return Ok{};
+    }
     Result<> broadcast(std::span<std::byte> data) override { return host_.broadcast(data); }
     Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
         return host_.all_gather(mine, all);

@@ -1,8 +1,8 @@
-// A Communicator for ranks that have a GPU each, on one machine: sums and columns are kernels on
-// the step's stream, over memory that every rank has opened of every other (kernels/exchange.h);
-// what is in the host's memory goes by the host's communicator. Sums that are large enough go by
-// NCCL (rank_nccl.h), where there is one between the ranks; from which size on they measure when
-// they are connected (sum_choice.h).
+// A Communicator for ranks that have a GPU each, on one machine: sums, columns and records are
+// kernels on the step's stream, over memory that every rank has opened of every other
+// (kernels/exchange.h); what is in the host's memory goes by the host's communicator. Sums that are
+// large enough go by NCCL (rank_nccl.h), where there is one between the ranks; from which size on
+// they measure when they are connected (sum_choice.h).
 //
 // Owns:    this rank's exchange memory, and what it has opened of its peers'. A peer may read it
 // until

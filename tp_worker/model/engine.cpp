@@ -165,10 +165,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     const std::int64_t free = kernels::device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(const std::int64_t activations, bytes_taken(Model::bytes(args)));
     ASSIGN_OR_RETURN(
-        const std::int64_t sampling,
-        bytes_taken(Sampler::bytes(
-            device_.ops(), sizes_.logit_rows_max, config_.vocab_len, options_.num_slots
-        ))
+        const std::int64_t sampling, bytes_taken(Sampler::bytes(device_.ops(), sampler_sizes()))
     );
     ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // and less than that
     const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
@@ -263,18 +260,26 @@ Result<> Engine::load_runtime() {
     args.transfers = &*transfers_;
     ASSIGN_OR_RETURN(model_, Model::make(args));
     if (!options_.tuning_dir.empty() && device_.ops().tune_linear != nullptr) tune();
-    if (!is_root()) return Ok{};
     ASSIGN_OR_RETURN(
         sampler_,
         Sampler::make(
             {.device = device_,
              .transfers = &*transfers_,
-             .rows_max = sizes_.logit_rows_max,
-             .vocab_len = config_.vocab_len,
-             .num_slots = options_.num_slots}
+             .sizes = sampler_sizes(),
+             .communicator = &tensor_communicator(),
+             .vocab_begin = layout_.shape().vocab_begin}
         )
     );
     return Ok{};
+}
+
+Sampler::Sizes Engine::sampler_sizes() const {
+    return {
+        .rows_max = sizes_.logit_rows_max,
+        .vocab_len = config_.vocab_len,
+        .num_slots = options_.num_slots,
+        .num_ranks = tp(),
+        .rank = rank()};
 }
 
 void Engine::tune() {

@@ -124,8 +124,8 @@ class Engine {
     [[nodiscard]] std::size_t num_under_way() const { return num_under_way_; }
     // Whether finish() would not wait. REQUIRES: one is under way.
     [[nodiscard]] bool is_done() const;
-    // Whether a step may be started while another is under way: on a GPU whose rank is alone. What
-    // several ranks sampled goes by the host.
+    // Whether a step may be started while another is under way: on a GPU whose rank is alone.
+    // Several ranks meet on the host after each.
     [[nodiscard]] bool runs_ahead() const {
         return device_.is_cuda() && model_.has_value() && tp() == 1;
     }
@@ -184,6 +184,7 @@ class Engine {
         std::vector<std::int32_t> token_rows{};  // of the logits wanted
         const std::int32_t* token_rows_there = nullptr;
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
+        std::vector<TokenId> ids{};             // by row of logits, on every rank: what it drew
         std::vector<SlotId> set_up_anew{};      // since: what it drew for them is nobody's
         bool is_complete = false;               // its result is there
     };
@@ -206,6 +207,7 @@ class Engine {
     [[nodiscard]] Result<std::int64_t> bytes_taken(std::int64_t bytes) const;
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     [[nodiscard]] std::int64_t padded_rows_max() const;
+    [[nodiscard]] Sampler::Sizes sampler_sizes() const;
     Result<> load_checkpoint();
     [[nodiscard]] bool follows_tokens(const RunningStep& step) const;
     Result<> compute(const messages::StepPlan& plan, RunningStep* step);
@@ -215,7 +217,7 @@ class Engine {
     Result<> compute_in_chunks(RunningStep* step);
     Result<> complete(RunningStep* step);
     Result<> complete_older();
-    Result<> share_sampled(RunningStep* step);
+    void take_sampled(const RunningStep& step);
     [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }
     // That the model's tensors go by.
     [[nodiscard]] Communicator& tensor_communicator() {

@@ -41,6 +41,7 @@ Result<> Engine::start(const messages::StepPlan& plan) {
     step.begun = Clock::now();
     step.is_complete = false;
     step.set_up_anew.clear();
+    step.ids.clear();
     RETURN_IF_ERROR(step.planned.prepare(plan, slots_, limits_));
     step.result = step.planned.empty_result(plan, communicator_.rank());
     if (kv_ahead_) kv_ahead_->note_used(plan.pages.values);
@@ -88,7 +89,7 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
     const bool waits = num_under_way_ > 0 && follows_tokens(*step);
     // Its chunks take turns of their own.
     if (is_long) RETURN_IF_ERROR(complete_older());
-    const bool samples = is_root() && !wanted.empty() && !is_long;
+    const bool samples = !wanted.empty() && !is_long;
     ASSIGN_OR_RETURN(const StepBatch placed, place(plan, step));
     if (samples && !waits) prepare_sampler(step);
     RETURN_IF_ERROR(enqueue_layers(placed, step));
@@ -102,7 +103,7 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
             slots_[static_cast<std::size_t>(raw(row.slot))]->note_draw();
     }
     if (is_long) return compute_in_chunks(step);
-    if (step->call) step->call->enqueue();
+    if (step->call) RETURN_IF_ERROR(step->call->enqueue());
     transfers_->end_turn();
     return Ok{};
 }
@@ -144,9 +145,10 @@ Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
     RETURN_IF_ERROR(model_->forward(placed, weights_->live()));
     RETURN_IF_ERROR(ranks.finish_sums());
     if (step->token_rows.empty()) return Ok{};
-    return model_->logits(
+    model_->logits(
         step->token_rows_there, static_cast<std::int64_t>(step->token_rows.size()), weights_->live()
     );
+    return Ok{};
 }
 
 // So that scoring a long prompt needs no more memory than a step of decodes.
@@ -160,8 +162,12 @@ Result<> Engine::compute_in_chunks(RunningStep* step) {
         for (const LogitRow& row : chunk) step->token_rows.push_back(row.token_row);
         const std::int32_t* const there = transfers_->in(step->token_rows);
         transfers_->send();
-        RETURN_IF_ERROR(model_->logits(there, num_rows, weights_->live()));
-        if (is_root()) sampler_->run(model_->logits_of(num_rows), chunk, slots_, &step->result);
+        model_->logits(there, num_rows, weights_->live());
+        ASSIGN_OR_RETURN(
+            const std::vector<TokenId> ids,
+            sampler_->run(model_->logits_of(num_rows), chunk, slots_, &step->result)
+        );
+        step->ids.insert(step->ids.end(), ids.begin(), ids.end());
         left = left.subspan(num);
     }
     transfers_->end_turn();
@@ -178,29 +184,28 @@ Result<> Engine::complete(RunningStep* step) {
     if (step->is_complete) return Ok{};
     transfers_->finish_turn();  // a step without logits is done, too, when its result says so
     RETURN_IF_ERROR(tensor_communicator().check());
-    if (step->call) step->call->finish(&step->result);
-    step->call.reset();
+    if (step->call) {
+        step->call->finish(&step->result);
+        const std::span<const TokenId> ids = step->call->ids();
+        step->ids.assign(ids.begin(), ids.end());
+        step->call.reset();
+    }
     step->is_complete = true;
-    return share_sampled(step);
+    take_sampled(*step);
+    // A peer may still read this rank's memory; a step is over when that has an end.
+    return gpu_communicator_ ? communicator_.barrier() : Result<>(Ok{});
 }
 
-// Every rank learns what was sampled: the next step's rows may take it.
-Result<> Engine::share_sampled(RunningStep* step) {
-    std::vector<TokenId> sampled = step->result.sampled.values;
-    std::size_t num_sampled = 0;
-    for (const LogitRow& row : step->planned.logit_rows()) {
-        if (row.kind == LogitRow::Kind::kSample) ++num_sampled;
-    }
-    // A peer may still read this rank's memory; a step is over when that has an end.
-    if (num_sampled == 0 && gpu_communicator_) return communicator_.barrier();
-    sampled.resize(num_sampled);
-    RETURN_IF_ERROR(communicator_.broadcast(std::as_writable_bytes(std::span(sampled))));
-    for (const LogitRow& row : step->planned.logit_rows()) {
+// The next step's rows may take it; every rank knows it.
+void Engine::take_sampled(const RunningStep& step) {
+    const std::span<const LogitRow> rows = step.planned.logit_rows();
+    CHECK(step.ids.size() == rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const LogitRow& row = rows[i];
         if (row.kind != LogitRow::Kind::kSample) continue;
-        if (std::ranges::find(step->set_up_anew, row.slot) != step->set_up_anew.end()) continue;
-        slots_[static_cast<std::size_t>(raw(row.slot))]->take_sampled(sampled[row.entry]);
+        if (std::ranges::find(step.set_up_anew, row.slot) != step.set_up_anew.end()) continue;
+        slots_[static_cast<std::size_t>(raw(row.slot))]->take_sampled(step.ids[i]);
     }
-    return Ok{};
 }
 
 Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> token_rows) {
@@ -208,8 +213,9 @@ Result<std::vector<float>> Engine::read_logits(std::span<const std::int32_t> tok
     const auto num_rows = static_cast<std::int64_t>(token_rows.size());
     const std::int32_t* const there = transfers_->in(token_rows);
     transfers_->send();
-    RETURN_IF_ERROR(model_->logits(there, num_rows, weights_->live()));
-    const View2<float> logits = model_->logits_of(num_rows);
+    model_->logits(there, num_rows, weights_->live());
+    const auto& [part, logits] = model_->logits_of(num_rows);
+    RETURN_IF_ERROR(tensor_communicator().gather_columns(part, logits));
     if (!is_root()) return std::vector<float>{};
     std::vector<float> host(static_cast<std::size_t>(logits.rows * logits.cols));
     device_.read(host.data(), logits.data, static_cast<std::int64_t>(host.size() * sizeof(float)));

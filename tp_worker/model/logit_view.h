@@ -26,6 +26,8 @@ struct SampledRow {
     bool is_raw = false;                    // its logprobs are of the logits as the model made them
     bool is_truncated = false;              // they are of what was kept for the draw
     bool is_edited = false;                 // it is drawn from logits after penalties and bias
+    bool is_whole = true;                   // its logits are needed in one place (rank_call.h)
+    bool sums_parts = false;                // its softmax sums are merged of the ranks'
     kernels::SampleRow draw{};              // of a sample
 
     // Whether its logprobs are of the edited logits.

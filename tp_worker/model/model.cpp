@@ -369,7 +369,8 @@ Result<> Model::decode(const StepBatch& placed, const ModelWeights& weights) {
     CHECK(T <= sizes_.tokens_max && T <= sizes_.logit_rows_max);
     const auto enqueue = [&]() -> Result<> {
         RETURN_IF_ERROR(run_layers(placed, weights));
-        return run_head(rows(buffers_.x, 0, T), rows(buffers_.delta, 0, T), weights);
+        run_head(rows(buffers_.x, 0, T), rows(buffers_.delta, 0, T), weights);
+        return Ok{};
     };
     const StepGraphs::Shape shape{
         .weights = weights.embedding.data, .inputs = placed.tokens.data(), .num_rows = T};
@@ -423,7 +424,7 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
 }
 
 // Gathers the rows first.
-Result<> Model::logits(
+void Model::logits(
     const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights
 ) {
     CHECK(num_rows <= sizes_.logit_rows_max);
@@ -436,12 +437,13 @@ Result<> Model::logits(
     return run_head(x, delta, weights);
 }
 
-View2<float> Model::logits_of(std::int64_t num_rows) const {
-    const bool is_root = raw(communicator_->rank()) == 0;
-    return is_root ? rows(buffers_.head_whole, 0, num_rows) : View2<float>{};
+RowLogits Model::logits_of(std::int64_t num_rows) const {
+    RowLogits logits{.part = rows(buffers_.head_part, 0, num_rows)};
+    if (raw(communicator_->rank()) == 0) logits.whole = rows(buffers_.head_whole, 0, num_rows);
+    return logits;
 }
 
-Result<> Model::run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights) {
+void Model::run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights) {
     const std::int64_t L = x.rows;
     ops_->rmsnorm({
         .x = x,
@@ -453,7 +455,6 @@ Result<> Model::run_head(View2<float> x, View2<const float> delta, const ModelWe
     });
     Parts parts;
     ops_->linear(product(Product::kHead, weights, 0, L, parts));
-    return communicator_->gather_columns(rows(buffers_.head_part, 0, L), logits_of(L));
 }
 
 }  // namespace pitstop::tp_worker

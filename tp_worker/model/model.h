@@ -5,7 +5,7 @@
 //   x = embedding                                                     all-reduce
 //   per layer:  x += o(attention(rope(qkv(norm(x)))))                 all-reduce
 //               x += down(silu(gate(norm(x))) * up(norm(x)))          all-reduce
-//   logits = head(norm(x)) of the rows asked for                      gather to rank 0
+//   logits = head(norm(x)) of the rows asked for        each rank has its part of the vocabulary
 //
 // On a GPU all of it is enqueued, the exchanges too; nothing here waits for a peer.
 //
@@ -70,6 +70,13 @@ struct StepBatch {
 // Returns what a batch takes of the transfers (transfers.h).
 [[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
 
+// Rows of logits where a rank has them: its part of each, and the place of the whole rows.
+struct RowLogits {
+    View2<float> part{};   // [R, V_rank], rows contiguous; padding included (ShardShape)
+    View2<float> whole{};  // [R, V], on rank 0 alone: undefined until it is gathered
+                           // (communicator.h); with one rank it is `part`
+};
+
 class Model {
   public:
     struct Args {
@@ -100,19 +107,17 @@ class Model {
     // Errors: the communicator's.
     Result<> forward(const StepBatch& placed, const ModelWeights& weights);
 
-    // Logits of `num_rows` tokens of the last forward() by their index in it, which lie where the
-    // ops read them: they are in logits_of(num_rows). REQUIRES: num_rows <= logit_rows_max.
-    Result<> logits(
-        const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights
-    );
+    // This rank's logits of `num_rows` tokens of the last forward() by their index in it, which lie
+    // where the ops read them: they are in logits_of(num_rows). REQUIRES: num_rows <=
+    // logit_rows_max.
+    void logits(const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights);
 
     // Does forward() and logits() of every token, for a padded batch of decodes: as a graph, from
     // the second step of a shape on. REQUIRES: at most logit_rows_max tokens.
     Result<> decode(const StepBatch& placed, const ModelWeights& weights);
 
-    // Where logits are: on rank 0 [num_rows, V], borrowed until the next step; on other ranks
-    // empty.
-    [[nodiscard]] View2<float> logits_of(std::int64_t num_rows) const;
+    // Where logits are; borrowed until the next step.
+    [[nodiscard]] RowLogits logits_of(std::int64_t num_rows) const;
     [[nodiscard]] const StepGraphs& graphs() const { return graphs_; }
 
     // Has the device choose how it multiplies, for every number of rows that a step may have
@@ -138,7 +143,7 @@ class Model {
     void fill_rope_tables(const Device& device);
     Result<> run_layers(const StepBatch& there, const ModelWeights& weights);
     // Logits of the rows of x, which still lack delta where that is not empty, and have it then.
-    Result<> run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights);
+    void run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights);
     [[nodiscard]] Result<> sum_over_ranks(View2<float> x);
 
     // The buffers' places in `memory_`; the ranges are fixed by Args.

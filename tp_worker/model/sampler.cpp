@@ -1,8 +1,11 @@
 #include "tp_worker/model/sampler.h"
 
+#include "tp_worker/model/rank_call.h"
 #include "tp_worker/model/sampler_call.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -15,9 +18,8 @@ std::int64_t aligned(std::int64_t bytes) {
 
 }  // namespace
 
-Sampler::Layout Sampler::lay_out(
-    const kernels::Ops& ops, std::int64_t rows_max, std::int64_t vocab_len, std::int64_t num_slots
-) {
+Sampler::Layout Sampler::lay_out(const kernels::Ops& ops, const Sizes& sizes) {
+    const std::int64_t rows_max = sizes.rows_max;
     Layout layout;
     const auto take = [&](std::int64_t bytes) {
         const std::int64_t begin = layout.bytes;
@@ -25,21 +27,27 @@ Sampler::Layout Sampler::lay_out(
         return begin;
     };
     constexpr std::int64_t kChoiceBytes = sizeof(kernels::Choice);
-    layout.edited = take(rows_max * vocab_len * 4);
+    layout.edited = take(raw(sizes.rank) == 0 ? rows_max * sizes.vocab_len * 4 : 0);
     layout.model_choices = take(rows_max * kChoiceBytes);
     layout.edited_choices = take(rows_max * kChoiceBytes);
     layout.num_nonfinite = take(rows_max * 4);
-    layout.sampled = take(num_slots * std::int64_t{sizeof(TokenId)});
+    layout.sampled = take(sizes.num_slots * std::int64_t{sizeof(TokenId)});
     layout.arrivals = take(kernels::SampleArgs::kArrivals * 4);
-    layout.sample_workspace = take(ops.sample_workspace_bytes(rows_max, vocab_len));
-    layout.stats_workspace = take(ops.softmax_stats_workspace_bytes(rows_max, vocab_len));
+    layout.sample_workspace = take(ops.sample_workspace_bytes(rows_max, sizes.vocab_len));
+    layout.stats_workspace = take(ops.softmax_stats_workspace_bytes(rows_max, sizes.vocab_len));
+    if (sizes.num_ranks == 1) return layout;
+    layout.part_choices = take(rows_max * kChoiceBytes);
+    layout.part_stats = take(rows_max * std::int64_t{sizeof(kernels::SoftmaxStats)});
+    layout.noted_ids = take(rows_max * std::int64_t{sizeof(TokenId)});
+    layout.picks = take(rows_max * std::int64_t{sizeof(kernels::LogitPick)});
+    layout.counts = take(RankCall::count_bytes(rows_max));
+    layout.records = take(kernels::rank_records_bytes(rows_max));
+    layout.all_records = take(sizes.num_ranks * kernels::rank_records_bytes(rows_max));
     return layout;
 }
 
-std::int64_t Sampler::bytes(
-    const kernels::Ops& ops, std::int64_t rows_max, std::int64_t vocab_len, std::int64_t num_slots
-) {
-    return lay_out(ops, rows_max, vocab_len, num_slots).bytes;
+std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
+    return lay_out(ops, sizes).bytes;
 }
 
 // More than any one call of make_room() asks for.
@@ -55,8 +63,8 @@ std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_l
 }
 
 Result<Sampler> Sampler::make(const Args& args) {
-    const std::int64_t num_bytes =
-        bytes(args.device.ops(), args.rows_max, args.vocab_len, args.num_slots);
+    CHECK(args.sizes.num_ranks == 1 || args.communicator != nullptr);
+    const std::int64_t num_bytes = bytes(args.device.ops(), args.sizes);
     ASSIGN_OR_RETURN(Arena memory, args.device.reserve("sampler", num_bytes));
     RETURN_IF_ERROR(memory.commit());
     return Sampler(args, std::move(memory));
@@ -66,12 +74,17 @@ Sampler::Sampler(const Args& args, Arena memory)
     : ops_(&args.device.ops()),
       stream_(args.device.stream()),
       transfers_(args.transfers),
-      vocab_len_(args.vocab_len),
-      memory_(std::move(memory)),
-      num_slots_(args.num_slots) {
-    const Layout layout = lay_out(*ops_, args.rows_max, vocab_len_, num_slots_);
+      communicator_(args.communicator),
+      sizes_(args.sizes),
+      vocab_len_(args.sizes.vocab_len),
+      vocab_begin_(args.vocab_begin),
+      memory_(std::move(memory)) {
+    const std::int64_t rows_max = sizes_.rows_max;
+    const Layout layout = lay_out(*ops_, sizes_);
     std::byte* const begin = memory_.data();
-    edited_ = view2(reinterpret_cast<float*>(begin + layout.edited), args.rows_max, vocab_len_);
+    edited_ = view2(
+        reinterpret_cast<float*>(begin + layout.edited), is_root() ? rows_max : 0, vocab_len_
+    );
     model_choices_ = reinterpret_cast<kernels::Choice*>(begin + layout.model_choices);
     edited_choices_ = reinterpret_cast<kernels::Choice*>(begin + layout.edited_choices);
     num_nonfinite_ = reinterpret_cast<std::int32_t*>(begin + layout.num_nonfinite);
@@ -80,34 +93,61 @@ Sampler::Sampler(const Args& args, Arena memory)
     if (args.device.is_cuda())
         kernels::fill_device(arrivals_, 0, kernels::SampleArgs::kArrivals * 4, stream_);
     sample_workspace_ = {
-        begin + layout.sample_workspace, ops_->sample_workspace_bytes(args.rows_max, vocab_len_)};
+        begin + layout.sample_workspace, ops_->sample_workspace_bytes(rows_max, vocab_len_)};
     stats_workspace_ = {
-        begin + layout.stats_workspace,
-        ops_->softmax_stats_workspace_bytes(args.rows_max, vocab_len_)};
+        begin + layout.stats_workspace, ops_->softmax_stats_workspace_bytes(rows_max, vocab_len_)};
+    if (is_split()) set_up_ranks(layout, args.device);
+}
+
+void Sampler::set_up_ranks(const Layout& layout, const Device& device) {
+    std::byte* const begin = memory_.data();
+    part_choices_ = reinterpret_cast<kernels::Choice*>(begin + layout.part_choices);
+    part_stats_ = reinterpret_cast<kernels::SoftmaxStats*>(begin + layout.part_stats);
+    noted_ids_ = reinterpret_cast<TokenId*>(begin + layout.noted_ids);
+    picks_ = reinterpret_cast<kernels::LogitPick*>(begin + layout.picks);
+    counts_ = reinterpret_cast<std::int32_t*>(begin + layout.counts);
+    records_ = reinterpret_cast<kernels::RankRecord*>(begin + layout.records);
+    all_records_ = begin + layout.all_records;
+    // A rank without ids never writes its counts; and what fills a rank's bytes up goes with them.
+    const std::int64_t num_bytes = layout.all_records - layout.counts;
+    if (device.is_cuda()) {
+        kernels::fill_device(counts_, 0, num_bytes, stream_);
+    } else {
+        std::memset(counts_, 0, static_cast<std::size_t>(num_bytes));
+    }
+}
+
+View2<float> Sampler::part_of(const RowLogits& logits) const {
+    View2<float> part = logits.part;
+    part.cols = std::clamp<std::int64_t>(vocab_len_ - vocab_begin_, 0, part.cols);
+    return part;
 }
 
 std::unique_ptr<Sampler::Call> Sampler::prepare(
-    View2<float> logits, std::span<const LogitRow> rows, const RequestSlots& slots
+    const RowLogits& logits, std::span<const LogitRow> rows, const RequestSlots& slots
 ) {
-    CHECK(logits.rows == static_cast<std::int64_t>(rows.size()) && logits.rows <= edited_.rows);
-    CHECK(logits.cols == vocab_len_);
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    CHECK(logits.part.rows == num_rows && num_rows <= sizes_.rows_max);
+    CHECK(!is_root() || (logits.whole.rows == num_rows && logits.whole.cols == vocab_len_));
     return std::make_unique<Call>(*this, logits, rows, slots);
 }
 
-void Sampler::enqueue(Call& call) { call.enqueue(); }
+Result<> Sampler::enqueue(Call& call) { return call.enqueue(); }
 
-void Sampler::run(
-    View2<float> logits,
+Result<std::vector<TokenId>> Sampler::run(
+    const RowLogits& logits,
     std::span<const LogitRow> rows,
     const RequestSlots& slots,
     messages::StepResult* result
 ) {
     const std::unique_ptr<Call> call = prepare(logits, rows, slots);
     transfers_->send();
-    call->enqueue();
+    RETURN_IF_ERROR(call->enqueue());
     transfers_->end_turn();
     transfers_->finish_turn();
     call->finish(result);
+    const std::span<const TokenId> ids = call->ids();
+    return std::vector(ids.begin(), ids.end());
 }
 
 // Rounded up by two alignments an array: what a call asks for is never a close fit.

@@ -1,4 +1,4 @@
-// From logits to tokens and logprobs, on rank 0.
+// From logits to tokens and logprobs.
 //
 // Of each row of logits: a draw (kSample) or the score of a given token (kScore), the request's top
 // ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given token
@@ -13,13 +13,19 @@
 //
 // Which rows share a call decides no bit of any of them (P6).
 //
+// Where the ranks have a part of the vocabulary each, all of them take part in every call, and know
+// what was drawn; rank 0 has the numbers. What a rank says of a row is 20 bytes, and 4 more where
+// its rank among all is wanted (rank_call.h). Rows that need more have their logits gathered to
+// rank 0, which draws for all.
+//
 // Rows with penalties or bias are copied and edited, and are one more view of logits from then on:
 // both views are drawn from and reported from by the same ops, a few calls for all their rows.
 //
 // What was drawn stays on the device: the logprobs are of it, and the next step embeds it
 // (sampled()), before the host has seen it (kernels/draws.h).
 //
-// Owns:    the edited copies, the choices, the ids drawn last, and the ops' scratch memory.
+// Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, and the ops'
+//          scratch memory.
 // Bounded: rows_max rows a call.
 //
 // On a GPU a call is enqueued without a wait, but for one whenever an op's arrays do not fit beside
@@ -34,50 +40,55 @@
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
+#include "tp_worker/groups/communicator.h"
 #include "tp_worker/model/step_batch.h"
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
 class Sampler {
   public:
+    struct Sizes {
+        std::int64_t rows_max = 0;
+        std::int64_t vocab_len = 0;  // of all ranks
+        std::int64_t num_slots = 0;  // of requests whose draws sampled() holds
+        int num_ranks = 1;
+        Rank rank{};
+    };
     struct Args {
         const Device& device;
         Transfers* transfers = nullptr;  // with room for transfer_bytes()
-        std::int64_t rows_max = 0;
-        std::int64_t vocab_len = 0;
-        std::int64_t num_slots = 0;  // of requests whose draws sampled() holds
+        Sizes sizes{};
+        Communicator* communicator = nullptr;  // of the ranks, where there are several
+        std::int64_t vocab_begin = 0;          // this rank's first id
     };
     // What make() takes of the device's memory.
-    [[nodiscard]] static std::int64_t bytes(
-        const kernels::Ops& ops,
-        std::int64_t rows_max,
-        std::int64_t vocab_len,
-        std::int64_t num_slots
-    );
+    [[nodiscard]] static std::int64_t bytes(const kernels::Ops& ops, const Sizes& sizes);
     [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
     static Result<Sampler> make(const Args& args);
 
     // A call that is under way (sampler_call.h).
     class Call;
 
-    // Places the small arrays of a call; waits for nothing. Row i of `logits` [n, V], in the
-    // device's memory, belongs to rows[i], which outlive the call. The logits need not be there
-    // yet, but what the requests drew before must be known where their next draw depends on it
+    // Places the small arrays of a call; waits for nothing. Row i of the logits, in the device's
+    // memory, belongs to rows[i], which outlive the call. The logits need not be there yet, but
+    // what the requests drew before must be known where their next draw depends on it
     // (RequestState::follows_tokens()).
     [[nodiscard]] std::unique_ptr<Call> prepare(
-        View2<float> logits, std::span<const LogitRow> rows, const RequestSlots& slots
+        const RowLogits& logits, std::span<const LogitRow> rows, const RequestSlots& slots
     );
-    // REQUIRES: the transfers were sent; the logits are enqueued before.
-    void enqueue(Call& call);
+    // REQUIRES: the transfers were sent; the logits are enqueued before. Errors: the
+    // communicator's.
+    [[nodiscard]] Result<> enqueue(Call& call);
 
-    // All of a call, until it is done. Writes the result's entries that the rows name; changes no
-    // request.
-    void run(
-        View2<float> logits,
+    // All of a call, until it is done. On rank 0 writes the result's entries that the rows name;
+    // changes no request. Returns what was drawn, by row, as note_draws says it (kernels/draws.h).
+    [[nodiscard]] Result<std::vector<TokenId>> run(
+        const RowLogits& logits,
         std::span<const LogitRow> rows,
         const RequestSlots& slots,
         messages::StepResult* result
@@ -88,6 +99,9 @@ class Sampler {
     [[nodiscard]] const TokenId* sampled() const { return sampled_; }
 
   private:
+    // What the ranks do together of a call.
+    class RankCall;
+
     // Where the parts lie in the memory.
     struct Layout {
         std::int64_t edited = 0;
@@ -98,14 +112,16 @@ class Sampler {
         std::int64_t arrivals = 0;
         std::int64_t sample_workspace = 0;
         std::int64_t stats_workspace = 0;
+        std::int64_t part_choices = 0;  // of several ranks, and so the next
+        std::int64_t part_stats = 0;
+        std::int64_t noted_ids = 0;
+        std::int64_t picks = 0;
+        std::int64_t counts = 0;
+        std::int64_t records = 0;
+        std::int64_t all_records = 0;
         std::int64_t bytes = 0;  // of all
     };
-    static Layout lay_out(
-        const kernels::Ops& ops,
-        std::int64_t rows_max,
-        std::int64_t vocab_len,
-        std::int64_t num_slots
-    );
+    static Layout lay_out(const kernels::Ops& ops, const Sizes& sizes);
     Sampler(const Args& args, Arena memory);
 
     // Rows share a call of an op up to so many bytes of counts and biases, or of top logits.
@@ -113,20 +129,37 @@ class Sampler {
     // Waits for what is under way if an op's arrays of so many bytes do not fit beside it.
     void make_room(std::int64_t transfer_bytes);
 
+    void set_up_ranks(const Layout& layout, const Device& device);
+
+    [[nodiscard]] bool is_split() const { return sizes_.num_ranks > 1; }
+    [[nodiscard]] bool is_root() const { return raw(sizes_.rank) == 0; }
+    // This rank's ids of each row, without padding.
+    [[nodiscard]] View2<float> part_of(const RowLogits& logits) const;
+
     const kernels::Ops* ops_;
     kernels::Stream stream_;
     Transfers* transfers_;
+    Communicator* communicator_;
+    Sizes sizes_;
     std::int64_t vocab_len_;
+    std::int64_t vocab_begin_;
     Arena memory_;
-    View2<float> edited_{};                      // [rows_max, V]
+    View2<float> edited_{};                      // [rows_max, V], on rank 0
     kernels::Choice* model_choices_ = nullptr;   // [rows_max]
     kernels::Choice* edited_choices_ = nullptr;  // [rows_max]
-    std::int32_t* num_nonfinite_ = nullptr;      // [rows_max]
-    std::int64_t num_slots_;
-    TokenId* sampled_ = nullptr;         // [num_slots]
-    std::uint32_t* arrivals_ = nullptr;  // sampling's, zeros between its calls
+    std::int32_t* num_nonfinite_ = nullptr;      // [rows_max], of this rank's part
+    TokenId* sampled_ = nullptr;                 // [num_slots]
+    std::uint32_t* arrivals_ = nullptr;          // sampling's, zeros between its calls
     kernels::Workspace sample_workspace_{};
     kernels::Workspace stats_workspace_{};
+    // Of several ranks: [rows_max] but for the last, of this rank's part.
+    kernels::Choice* part_choices_ = nullptr;
+    kernels::SoftmaxStats* part_stats_ = nullptr;
+    TokenId* noted_ids_ = nullptr;  // rank 0's, of what it drew for all
+    kernels::LogitPick* picks_ = nullptr;
+    std::int32_t* counts_ = nullptr;
+    kernels::RankRecord* records_ = nullptr;
+    std::byte* all_records_ = nullptr;  // of each rank
 };
 
 }  // namespace pitstop::tp_worker

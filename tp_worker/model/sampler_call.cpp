@@ -12,7 +12,9 @@ namespace {
 static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
 static_assert(kernels::kDrewNothing == messages::kNothingLeft);
 
-SampledRow row_of(const LogitRow& place, const RequestSlots& slots, std::int64_t vocab_len) {
+SampledRow row_of(
+    const LogitRow& place, const RequestSlots& slots, std::int64_t vocab_len, bool is_split
+) {
     const RequestState& request = *slots[static_cast<std::size_t>(raw(place.slot))];
     const messages::LogprobOptions& options = request.logprobs();
     SampledRow row{.place = &place, .request = &request};
@@ -24,22 +26,40 @@ SampledRow row_of(const LogitRow& place, const RequestSlots& slots, std::int64_t
     row.is_truncated = row.is_sample && options.mode == messages::LogprobsMode::kTruncated;
     row.is_edited = row.is_sample && request.has_edits(place.output_index);
     if (row.is_sample) row.draw = request.draw(place.output_index);
+    const bool truncates = kernels::is_truncating(row.draw, vocab_len);
+    row.is_whole = !is_split || row.is_edited || truncates || row.num_top > 0 || row.num_ids > 0;
+    row.sums_parts = is_split && !row.reports_edited() && !(row.is_truncated && truncates);
     return row;
 }
 
 }  // namespace
 
 Sampler::Call::Call(
-    Sampler& sampler, View2<float> logits, std::span<const LogitRow> rows, const RequestSlots& slots
+    Sampler& sampler,
+    const RowLogits& logits,
+    std::span<const LogitRow> rows,
+    const RequestSlots& slots
 )
     : sampler_(sampler), transfers_(*sampler.transfers_), ids_(rows.size()) {
-    for (const LogitRow& row : rows) rows_.push_back(row_of(row, slots, sampler.vocab_len_));
-    model_.logits = logits;
-    model_.choices = sampler.model_choices_;
-    model_.rows.resize(rows.size());
-    std::iota(model_.rows.begin(), model_.rows.end(), std::size_t{0});
+    for (const LogitRow& row : rows)
+        rows_.push_back(row_of(row, slots, sampler.vocab_len_, sampler.is_split()));
+    if (sampler.is_split()) ranks_.emplace(sampler, logits, rows_);
     edited_.is_edited = true;
-    edited_.choices = sampler.edited_choices_;
+    if (sampler.is_root()) set_up_views(logits);
+    place();
+}
+
+// Without several ranks every row is whole.
+void Sampler::Call::set_up_views(const RowLogits& logits) {
+    const std::size_t begin = ranks_ ? ranks_->whole_begin() : 0;
+    const std::size_t num = ranks_ ? ranks_->num_whole() : rows_.size();
+    model_.logits = pitstop::rows(
+        logits.whole, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(num)
+    );
+    model_.choices = sampler_.model_choices_;
+    model_.rows.resize(num);
+    std::iota(model_.rows.begin(), model_.rows.end(), begin);
+    edited_.choices = sampler_.edited_choices_;
     for (const bool is_reported : {true, false}) {
         for (std::size_t i = 0; i < rows_.size(); ++i) {
             if (rows_[i].is_edited && rows_[i].reports_edited() == is_reported)
@@ -47,10 +67,9 @@ Sampler::Call::Call(
         }
     }
     edited_.logits =
-        pitstop::rows(sampler.edited_, 0, static_cast<std::int64_t>(edited_.rows.size()));
+        pitstop::rows(sampler_.edited_, 0, static_cast<std::int64_t>(edited_.rows.size()));
     set_up(model_);
     set_up(edited_);
-    place();
 }
 
 // The arrays that need no draw: which ids the picks are of and what was kept is noted on the
@@ -100,16 +119,18 @@ void Sampler::Call::place() {
     }
     drawn_ = drawn_rows();
     drawn_there_ = transfers_.in(drawn_);
+    if (ranks_) ranks_->place_inputs(drawn_);
     ids_there_ = transfers_.out(std::span(ids_));
     for (LogitView* view : {&model_, &edited_}) {
         view->stats_there = transfers_.out(std::span(view->stats));
         view->picked_there = transfers_.out(std::span(view->picked));
         view->num_before_there = transfers_.out(std::span(view->num_before));
     }
+    if (ranks_) ranks_->place_outputs();
     transfers_.keep();
 }
 
-// Where each row's choice will be, and who needs it.
+// Where each row's choice will be, and who needs it. Of several ranks the merge has the token.
 std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
     std::vector<kernels::DrawnRow> drawn(rows_.size());
     for (const LogitView* view : {&model_, &edited_}) {
@@ -126,14 +147,17 @@ std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
             if (row.is_truncated) one.softmax = view->softmax_there + k;
         }
     }
-    for (std::size_t i = 0; i < rows_.size() && sampler_.num_slots_ > 0; ++i) {
+    const bool has_slots = sampler_.sizes_.num_slots > 0 && !ranks_;
+    for (std::size_t i = 0; i < rows_.size() && has_slots; ++i) {
         if (rows_[i].is_sample) drawn[i].token = sampler_.sampled_ + raw(rows_[i].place->slot);
     }
     return drawn;
 }
 
-void Sampler::Call::enqueue() {
-    if (!draw_counts()) {
+Result<> Sampler::Call::enqueue() {
+    if (ranks_) {
+        RETURN_IF_ERROR(ranks_->start());
+    } else if (!draw_counts()) {
         sampler_.ops_->count_nonfinite({
             .logits = model_.logits,
             .counts = sampler_.num_nonfinite_,
@@ -142,20 +166,25 @@ void Sampler::Call::enqueue() {
     }
     start_draws(model_);
     start_draws(edited_);
-    sampler_.ops_->note_draws({
-        .rows = drawn_there_,
-        .num_nonfinite = sampler_.num_nonfinite_,
-        .num_rows = static_cast<std::int64_t>(rows_.size()),
-        .ids = ids_there_,
-        .stream = sampler_.stream_,
-    });
+    if (!model_.rows.empty()) {
+        sampler_.ops_->note_draws({
+            .rows = drawn_there_,
+            .num_nonfinite = sampler_.num_nonfinite_,
+            .num_rows = static_cast<std::int64_t>(rows_.size()),
+            .ids = ranks_ ? sampler_.noted_ids_ : ids_there_,
+            .stream = sampler_.stream_,
+        });
+    }
+    if (ranks_) RETURN_IF_ERROR(ranks_->merge(ids_there_));
     start_reports(model_);
     start_reports(edited_);
+    return Ok{};
 }
 
-// Whether one draw reads every row as the model made it, and so counts what is not finite.
+// Whether one draw reads every row as the model made it, and so counts what is not finite. Of
+// several ranks the parts' draws do.
 bool Sampler::Call::draw_counts() const {
-    return edited_.rows.empty() &&
+    return !ranks_ && edited_.rows.empty() &&
            std::ranges::all_of(rows_, [](const SampledRow& row) { return row.is_sample; });
 }
 
@@ -224,7 +253,7 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
     std::vector<kernels::LogitBias> biases;
     for (const std::size_t i : rows) {
         const RequestState& request = *rows_[i].request;
-        row_index.push_back(static_cast<std::int32_t>(i));
+        row_index.push_back(static_cast<std::int32_t>(i - model_.rows.front()));
         penalties.push_back(request.penalty());
         counts.insert(counts.end(), request.counts().begin(), request.counts().end());
         count_starts.push_back(static_cast<std::int32_t>(counts.size()));
@@ -252,15 +281,25 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
     sampler_.ops_->penalties(change);
 }
 
+// Whether a row that is reported from here has no sums of the ranks' parts.
+bool Sampler::Call::sums_view(const LogitView& view) const {
+    for (std::size_t k = 0; k < view.num_reported; ++k) {
+        if (is_reported(view, k) && !rows_[view.rows[k]].sums_parts) return true;
+    }
+    return false;
+}
+
 void Sampler::Call::start_reports(LogitView& view) {
     if (view.num_reported == 0) return;
-    sampler_.ops_->softmax_stats({
-        .logits = pitstop::rows(view.logits, 0, static_cast<std::int64_t>(view.num_reported)),
-        .rows = view.softmax_there,
-        .stats = view.stats_there,
-        .workspace = sampler_.stats_workspace_,
-        .stream = sampler_.stream_,
-    });
+    if (sums_view(view)) {
+        sampler_.ops_->softmax_stats({
+            .logits = pitstop::rows(view.logits, 0, static_cast<std::int64_t>(view.num_reported)),
+            .rows = view.softmax_there,
+            .stats = view.stats_there,
+            .workspace = sampler_.stats_workspace_,
+            .stream = sampler_.stream_,
+        });
+    }
     sampler_.ops_->pick_logits({
         .logits = view.logits,
         .picks = view.picks_there,
@@ -335,9 +374,11 @@ void Sampler::Call::start_wide(LogitView& view, std::size_t k) {
 }
 
 void Sampler::Call::finish(messages::StepResult* result) {
+    if (!sampler_.is_root()) return;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
         if (!is_finite(i)) ++result->num_nonfinite;
         if (rows_[i].is_sample) result->sampled.values[rows_[i].place->entry] = ids_[i];
+        if (!rows_[i].is_whole && is_finite(i)) ranks_->finish(i, result);
     }
     finish_reports(model_, result);
     finish_reports(edited_, result);
@@ -365,8 +406,10 @@ void Sampler::Call::finish_reports(LogitView& view, messages::StepResult* result
         ids_at += row.num_ids;
         if (!is_finite(view.rows[k])) continue;
         const float inverse = 1.f / view.softmax[k].temperature;  // as the op scales
+        const kernels::SoftmaxStats& stats =
+            row.sums_parts ? ranks_->stats(view.rows[k]) : view.stats[k];
         const auto logprob_of = [&](float logit) {
-            return kernels::logprob(logit * inverse, view.softmax[k].kept_min, view.stats[k]);
+            return kernels::logprob(logit * inverse, view.softmax[k].kept_min, stats);
         };
         const RowOutputs out = outputs_of(*row.place, result);
         if (row.is_ranked) *out.rank = view.num_before[pick] + 1;

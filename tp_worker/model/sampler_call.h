@@ -4,10 +4,12 @@
 
 #include "kernels/draws.h"
 #include "tp_worker/model/logit_view.h"
+#include "tp_worker/model/rank_call.h"
 #include "tp_worker/model/sampler.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,18 +20,21 @@ class Sampler::Call {
     // Places its arrays.
     Call(
         Sampler& sampler,
-        View2<float> logits,
+        const RowLogits& logits,
         std::span<const LogitRow> rows,
         const RequestSlots& slots
     );
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
-    void enqueue();
+    Result<> enqueue();  // errors: the communicator's
     // REQUIRES: the turn that it was enqueued in is finished (transfers.h).
     void finish(messages::StepResult* result);
+    // What was drawn, by row, once it is finished.
+    [[nodiscard]] std::span<const TokenId> ids() const { return ids_; }
 
   private:
+    void set_up_views(const RowLogits& logits);
     void set_up(LogitView& view);
     void set_picks(LogitView& view);
     void place();
@@ -47,12 +52,14 @@ class Sampler::Call {
     [[nodiscard]] bool is_finite(std::size_t i) const { return ids_[i] != kernels::kNotFiniteDraw; }
     [[nodiscard]] bool is_drawn(const LogitView& view, std::size_t k) const {
         const SampledRow& row = rows_[view.rows[k]];
-        return row.is_sample && row.is_edited == view.is_edited;
+        return row.is_sample && row.is_whole && row.is_edited == view.is_edited;
     }
     // Whether its numbers come from this view; they are nobody's where the logits are not finite.
     [[nodiscard]] bool is_reported(const LogitView& view, std::size_t k) const {
-        return rows_[view.rows[k]].reports_edited() == view.is_edited;
+        const SampledRow& row = rows_[view.rows[k]];
+        return row.is_whole && row.reports_edited() == view.is_edited;
     }
+    [[nodiscard]] bool sums_view(const LogitView& view) const;
     [[nodiscard]] std::size_t top_of(const LogitView& view, std::size_t k) const {
         return is_reported(view, k) ? static_cast<std::size_t>(rows_[view.rows[k]].num_top) : 0;
     }
@@ -64,7 +71,9 @@ class Sampler::Call {
     std::vector<kernels::DrawnRow> drawn_{};  // by row
     const kernels::DrawnRow* drawn_there_ = nullptr;
     TokenId* ids_there_ = nullptr;
-    LogitView model_{};   // row i is row i of the call
+    std::optional<RankCall> ranks_{};  // where there are several
+    // Rows that are whole, on rank 0.
+    LogitView model_{};   // neighbours, and with several ranks all between them
     LogitView edited_{};  // those with edits; first those that are reported from here
 };
 

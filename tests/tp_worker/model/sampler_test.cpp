@@ -65,7 +65,7 @@ class SampledRows {
         Result<Transfers> transfers = Transfers::make(device, 0);
         EXPECT_TRUE(transfers.has_value());
         Result<Sampler> sampler = Sampler::make(
-            {.device = device, .transfers = &*transfers, .rows_max = n, .vocab_len = V}
+            {.device = device, .transfers = &*transfers, .sizes = {.rows_max = n, .vocab_len = V}}
         );
         EXPECT_TRUE(sampler.has_value());
         messages::StepResult result;
@@ -79,8 +79,8 @@ class SampledRows {
         result.scores.ranks.values.resize(num_scored_);
         result.scores.top_ids.values.resize(num_scored_top_, TokenId{-1});
         result.scores.top_logprobs.values.resize(num_scored_top_);
-        std::vector<float> logits = logits_;
-        sampler->run(view2(logits.data(), n, V), rows_, slots_, &result);
+        const RowLogits logits{view2(logits_.data(), n, V), view2(logits_.data(), n, V)};
+        EXPECT_TRUE(sampler->run(logits, rows_, slots_, &result).has_value());
         return result;
     }
 
