@@ -2,6 +2,7 @@
 // while control routes are asked and generation is paused and continued (http_hold.h).
 //
 // Ends with 1 where a stream was lost or mixed.
+#include "base/time.h"
 #include "bench/http_hold.h"
 #include "bench/json_report.h"
 #include "bench/machine.h"
@@ -90,8 +91,7 @@ Result<HttpHoldResult> hold_open(const Options& options, std::vector<Memory>& ma
     hold.pause_every = milliseconds(options.pause_every_s);
     hold.at_memory_mark = [&](std::chrono::milliseconds since_begin) {
         auto processes = processes_of(tree.run_dir());
-        const double seconds = std::chrono::duration<double>(since_begin).count();
-        if (processes) marks.push_back({seconds, *std::move(processes)});
+        if (processes) marks.push_back({pitstop::seconds(since_begin), *std::move(processes)});
     };
     return hold_streams(hold);
 }

@@ -58,7 +58,7 @@ Result<UpdateWaterfall> run_push(const PushCommand& command) {
     words.insert(words.end(), command.flags.begin(), command.flags.end());
     const TimePoint begin = Clock::now();
     ASSIGN_OR_RETURN(const std::string output, output_of(std::move(words)));
-    const std::chrono::duration<double> call = Clock::now() - begin;
+    const double call_s = pitstop::seconds(Clock::now() - begin);
     const auto report = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
     if (!report.is_object() || !report.contains("reply"))
         return make_error(ErrorCode::kMalformed, "the push says: {}", output);
@@ -69,7 +69,7 @@ Result<UpdateWaterfall> run_push(const PushCommand& command) {
     });
     seconds.total_s = report["total_s"];  // with the opening and the sending
     return UpdateWaterfall{
-        .call_s = call.count(),
+        .call_s = call_s,
         .seconds = seconds,
         .bytes = report["bytes"],
     };

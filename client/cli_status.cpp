@@ -17,7 +17,7 @@ void print_replica(const messages::ReplicaStatus& replica) {
     fmt::print(
         "replica {:<3}  {}, version {}{}{}\n",
         raw(replica.replica),
-        replica.state,
+        name_of(replica.state),
         raw(replica.epoch),
         replica.label.empty() ? "" : " (" + replica.label + ")",
         replica.digest.empty() ? "" : " digest " + replica.digest.substr(0, 8)
@@ -131,7 +131,7 @@ int cli_status(int argc, char** argv) {
         fmt::print(
             "keep-committed: epoch {} {} for {:.0f} s{}{}; whole on the disk: {}\n",
             raw(keep->epoch),
-            keep->state,
+            name_of(keep->state),
             keep->age_s,
             keep->message.empty() ? "" : ": ",
             keep->message,

@@ -1,4 +1,5 @@
-# The warnings target, sanitizers, ccache and the linker. Nothing here changes what the code means.
+# The warnings target, sanitizers, ccache and the linker. One line changes what the code means, for every target alike:
+# -ffp-contract=off.
 add_library(pitstop_warnings INTERFACE)
 target_compile_options(pitstop_warnings INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor

@@ -94,6 +94,30 @@ struct FinishCount {
     friend bool operator==(const FinishCount&, const FinishCount&) = default;
 };
 
+// What a replica does, the first that holds.
+enum class ReplicaState : std::uint8_t {
+    kLoading,
+    kTorn,
+    kReleased,
+    kAwaitingWeights,
+    kPaused,
+    kPausing,
+    kUpdating,
+    kRunning,
+};
+template <>
+struct EnumNames<ReplicaState> {
+    static constexpr std::array<std::string_view, 8> kNames{
+        "loading",
+        "torn",
+        "released",
+        "awaiting_weights",
+        "paused",
+        "pausing",
+        "updating",
+        "running"};
+};
+
 // One replica's state.
 struct ReplicaStatus {
     static constexpr std::string_view kType = "replica_status";
@@ -101,7 +125,7 @@ struct ReplicaStatus {
         "scheduler_proc -> tokenizer_proc: its part of a status.";
     CallId call{};
     ReplicaId replica{};
-    std::string state{};
+    ReplicaState state{};
     Epoch epoch{};
     std::string label{};
     std::string digest{};
@@ -141,11 +165,7 @@ struct ReplicaStatus {
     void fields(F&& f) {
         f("call", call, "the tokenizer's number for the call; 0 outside the tree");
         f("replica", replica, "the sender");
-        f("state",
-          state,
-          "loading, awaiting_weights, torn, released (some memory is), pausing, paused, updating "
-          "or "
-          "running");
+        f("state", state, "released: some memory is");
         f("epoch", epoch, "weight version that serves");
         f("label", label, "its label");
         f("digest", digest, "its digest");
@@ -295,9 +315,15 @@ struct LostVersion {
     friend bool operator==(const LostVersion&, const LostVersion&) = default;
 };
 
+enum class KeepState : std::uint8_t { kIdle, kWriting, kKept, kFailed };
+template <>
+struct EnumNames<KeepState> {
+    static constexpr std::array<std::string_view, 4> kNames{"idle", "writing", "kept", "failed"};
+};
+
 // Says what --keep-committed has done.
 struct KeepStatus {
-    std::string state{};
+    KeepState state{};
     Epoch epoch{};
     std::string digest{};
     double age_s = 0;
@@ -310,10 +336,7 @@ struct KeepStatus {
 
     template <class F>
     void fields(F&& f) {
-        f("state",
-          state,
-          "idle (nothing was committed since the start), writing, kept, or failed: of the version "
-          "that was committed last");
+        f("state", state, "of the version that was committed last; idle: none was since the start");
         f("epoch", epoch, "that version's epoch");
         f("digest", digest, "its digest");
         f("age_s", age_s, "seconds since that state began");

@@ -160,8 +160,7 @@ int main_with(int argc, char** argv) {
             {ErrorCode::kInvalidArgument, "--step-timeout-s takes seconds, more than 0"}
         );
     }
-    config.step_timeout =
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(values.step_timeout_s));
+    config.step_timeout = duration_of(values.step_timeout_s);
     if (const auto problem = problem_of(config)) return flags.fail(*problem);
     if (auto logging =
             init_logging(fmt::format("scheduler_proc[{}]", values.replica), values.log_level);

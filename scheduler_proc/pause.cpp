@@ -40,7 +40,7 @@ messages::PausePart* Pause::begin(
     }
     state_->until.reset();
     expiry_.clear();
-    if (call.max_pause_s > 0) state_->until = now + from_seconds(call.max_pause_s);
+    if (call.max_pause_s > 0) state_->until = now + duration_of(call.max_pause_s);
     calls_.push_back({
         .started = now,
         .deadline = deadline_of(now, call.timeout_ms),

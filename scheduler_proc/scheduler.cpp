@@ -219,14 +219,15 @@ std::optional<TimePoint> Scheduler::next_deadline() const {
     return earlier(first, memory_.next_deadline());
 }
 
-std::string Scheduler::state() const {
-    if (!is_ready()) return "loading";
-    if (is_torn()) return "torn";
-    if (is_released()) return "released";
-    if (!has_weights()) return "awaiting_weights";
-    if (is_paused()) return pause_.is_standing() ? "paused" : "pausing";
-    if (runner_.is_flushing() || scope() != Runner::Scope::kEverything) return "updating";
-    return "running";
+messages::ReplicaState Scheduler::state() const {
+    using enum messages::ReplicaState;
+    if (!is_ready()) return kLoading;
+    if (is_torn()) return kTorn;
+    if (is_released()) return kReleased;
+    if (!has_weights()) return kAwaitingWeights;
+    if (is_paused()) return pause_.is_standing() ? kPaused : kPausing;
+    if (runner_.is_flushing() || scope() != Runner::Scope::kEverything) return kUpdating;
+    return kRunning;
 }
 
 messages::ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {

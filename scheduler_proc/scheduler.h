@@ -71,7 +71,7 @@ class Scheduler {
     void end_late_calls(TurnOutput& out);  // and those whose deadline has come
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] Runner::Scope scope() const;
-    [[nodiscard]] std::string state() const;
+    [[nodiscard]] messages::ReplicaState state() const;
 
     // ---- calls.cpp: what a call does to all four, and what is against it ----
     void handle(const messages::PauseGeneration& call, TurnOutput& out);

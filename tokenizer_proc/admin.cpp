@@ -34,14 +34,6 @@ Result<> check_comes_by_network(std::string_view type, const messages::WeightSou
     );
 }
 
-// So that no sum overflows: a week at most.
-Duration bounded_seconds(double seconds) {
-    constexpr double kMost = 7 * 24 * 3600;
-    return std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(std::min(seconds, kMost))
-    );
-}
-
 // The deadline of a call that names none.
 template <class Message>
 constexpr Duration timeout_of() {
@@ -185,7 +177,7 @@ Result<> Admin::handle(
 ) {
     is_paused_ = true;
     paused_until_.reset();
-    if (message.max_pause_s > 0) paused_until_ = now + bounded_seconds(message.max_pause_s);
+    if (message.max_pause_s > 0) paused_until_ = now + duration_of(message.max_pause_s);
     return handle<messages::PauseGeneration>(now, peer, message);
 }
 
@@ -209,7 +201,7 @@ Result<> Admin::handle(TimePoint, const std::string& peer, const messages::Shutd
     reply.ok = true;
     reply.open_requests = facts_.open_requests;
     answer({peer, message.call}, std::move(reply));
-    out_.drain = bounded_seconds(message.drain_s);
+    out_.drain = duration_of(message.drain_s);
     return Ok{};
 }
 

@@ -178,9 +178,9 @@ void Admin::handle_part(TimePoint now, const messages::WorkerKept& part) {
     const std::optional<messages::WorkerKeep> next = keep_->part(now, part);
     if (next) give_order(*next, ReplicaId{0});
     const messages::KeepStatus status = keep_->status(now);
-    if (status.state == "failed" && next) {
+    if (status.state == messages::KeepState::kFailed && next) {
         spdlog::warn("epoch {} is not kept: {}", raw(status.epoch), status.message);
-    } else if (status.state == "kept") {
+    } else if (status.state == messages::KeepState::kKept) {
         spdlog::info("epoch {} is kept in {}", raw(status.epoch), status.path);
     }
 }

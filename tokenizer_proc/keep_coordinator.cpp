@@ -14,13 +14,13 @@ KeepCoordinator::KeepCoordinator(
       version_(served),
       has_answered_(num_ranks_, false) {
     if (!served.path.starts_with(directory_ + "/")) return;
-    state_ = State::kKept;  // a restart took it from there
+    status_.state = State::kKept;  // a restart took it from there
     status_.path = served.path;
     status_.path_digest = served.digest;
 }
 
 void KeepCoordinator::enter(TimePoint now, State state) {
-    state_ = state;
+    status_.state = state;
     since_ = now;
 }
 
@@ -36,7 +36,7 @@ messages::WorkerKeep KeepCoordinator::order(messages::KeepStep step) {
 }
 
 messages::WorkerKeep KeepCoordinator::committed(TimePoint now, const ServedVersion& version) {
-    if (state_ == State::kWriting) ++status_.superseded_total;
+    if (status_.state == State::kWriting) ++status_.superseded_total;
     version_ = version;
     call_ = next(call_);
     status_.message.clear();
@@ -48,7 +48,7 @@ std::optional<messages::WorkerKeep> KeepCoordinator::part(
     TimePoint now, const messages::WorkerKept& part
 ) {
     const auto rank = static_cast<std::size_t>(raw(part.rank));
-    if (state_ != State::kWriting || part.call != call_ || part.step != step_ ||
+    if (status_.state != State::kWriting || part.call != call_ || part.step != step_ ||
         rank >= num_ranks_ || has_answered_[rank])
         return std::nullopt;
     if (!part.verdict.is_done()) {
@@ -75,20 +75,6 @@ std::optional<messages::WorkerKeep> KeepCoordinator::part(
 
 messages::KeepStatus KeepCoordinator::status(TimePoint now) const {
     messages::KeepStatus status = status_;
-    switch (state_) {
-        case State::kIdle:
-            status.state = "idle";
-            break;
-        case State::kWriting:
-            status.state = "writing";
-            break;
-        case State::kKept:
-            status.state = "kept";
-            break;
-        case State::kFailed:
-            status.state = "failed";
-            break;
-    }
     status.epoch = version_.epoch;
     status.digest = version_.digest;
     status.age_s = seconds(now - since_);

@@ -42,14 +42,13 @@ class KeepCoordinator {
     [[nodiscard]] messages::KeepStatus status(TimePoint now) const;
 
   private:
-    enum class State { kIdle, kWriting, kKept, kFailed };
+    using State = messages::KeepState;
     [[nodiscard]] messages::WorkerKeep order(messages::KeepStep step);
     void enter(TimePoint now, State state);
 
     std::string directory_;
     std::size_t num_ranks_;
-    State state_ = State::kIdle;
-    TimePoint since_{};
+    TimePoint since_{};        // its state, which status_ has
     ServedVersion version_{};  // that is to be kept
     CallId call_{};
     messages::KeepStep step_ = messages::KeepStep::kBegin;

@@ -216,9 +216,7 @@ Result<> check_options(Options& options) {
     // This comes before the scheduler's clock for the same pass runs out: the worker knows what
     // stands still.
     constexpr double kOfStepTimeout = 0.8;
-    engine.step_timeout = std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(kOfStepTimeout * options.step_timeout_s)
-    );
+    engine.step_timeout = duration_of(kOfStepTimeout * options.step_timeout_s);
     // And the wait for another rank before that: who waits knows who is missing.
     constexpr double kOfDeviceWait = 0.75;
     engine.exchange_limit = std::min(

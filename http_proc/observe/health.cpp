@@ -50,7 +50,8 @@ Task<Response> health(Exchange& exchange) {
 
 bool is_idle_and_running(const messages::StatusReply& status) {
     return std::ranges::all_of(status.replicas, [](const messages::ReplicaStatus& replica) {
-        return replica.state == "running" && replica.num_running + replica.num_waiting == 0;
+        return replica.state == messages::ReplicaState::kRunning &&
+               replica.num_running + replica.num_waiting == 0;
     });
 }
 

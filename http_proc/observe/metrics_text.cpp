@@ -171,7 +171,10 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     for (const messages::ReplicaStatus& r : status.replicas) {
         out.sample(
             fmt::format(
-                "{},state=\"{}\",pause_mode=\"{}\"", own_labels({}, r), r.state, r.pause_mode
+                "{},state=\"{}\",pause_mode=\"{}\"",
+                own_labels({}, r),
+                name_of(r.state),
+                r.pause_mode
             ),
             1
         );

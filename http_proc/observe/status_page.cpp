@@ -47,7 +47,7 @@ Json replica_json(const messages::ReplicaStatus& replica) {
     const KvUse use = kv_use_of(replica);
     return {
         {"replica", raw(replica.replica)},
-        {"state", replica.state},
+        {"state", name_of(replica.state)},
         {"epoch", raw(replica.epoch)},
         {"label", replica.label},
         {"digest", replica.digest},

@@ -21,7 +21,7 @@ Json internal_state(const messages::ReplicaStatus& replica, const messages::Hell
     return {
         {"dp_rank", raw(replica.replica)},
         {"world_size", hello.tp},
-        {"state", replica.state},
+        {"state", name_of(replica.state)},
         {"last_gen_throughput", replica.output_tokens_per_s},
         {"memory_usage", memory},
         {"effective_max_running_requests_per_dp", replica.running_max},

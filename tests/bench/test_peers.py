@@ -13,10 +13,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from bench.peer import environment, gguf_model, report  # noqa: E402  (after the path)
-from bench.peer.pairs import measure  # noqa: E402
+from bench.peer.journal import Journal  # noqa: E402
+from bench.peer.pairs import Measured, measure  # noqa: E402
 from bench.peer.pitstop_tree import PitstopTree  # noqa: E402
 from bench.peer.protocol import EngineProcess, prompts_of  # noqa: E402
-from bench.peer.rows import ROWS, Row, Workload, figures_of  # noqa: E402
+from bench.peer.rows import ROWS, Figures, Row, Workload, figures_of  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build/cpu"))
 
@@ -99,6 +100,18 @@ def test_a_tree_and_a_peer_in_turn_and_the_page(ticks, tmp_path):
     assert "1e+09 of ticks: MISSED" in page and tree.version in page and "ticks 1.0" in page
     kept = json.loads(json.dumps(report.figures_json([(row, measured)], [], [tree, ticks], "bench/peers run")))
     assert kept["rows"][0]["figures"]["ticks"][0]["decode_tokens_per_s"] > 0
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path):
+    path, run, workload = tmp_path / "run.jsonl", {"pairs": 1, "engines": ["ticks 1.0"]}, Workload(2, 10, 3)
+    measured = Measured({"ticks": [Figures(1.0, 2.0, 3.0, 4.0)]}, [{"decode_tokens_per_s": 0.5}])
+    Journal(path, run, resume=False).keep(workload, 1, measured)
+    again = Journal(path, run, resume=True)
+    assert again.find(workload, 1) == measured
+    assert again.find(workload, 2) is None and again.find(Workload(2, 10, 4), 1) is None
+    assert Journal(path, {**run, "engines": ["ticks 1.1"]}, resume=True).find(workload, 1) is None, "another engine"
+    Journal(path, run, resume=False).keep(workload, 1, measured)
+    assert Journal(path, run, resume=False).find(workload, 1) is None, "a run that was not asked to go on"
 
 
 def test_what_the_index_does_not_have_is_not_asked_for(tmp_path):

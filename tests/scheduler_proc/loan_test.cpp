@@ -31,7 +31,7 @@ class LoanTest : public UpdateTest {
     }
     void expect_nothing_lost() {
         rig.run();
-        EXPECT_EQ(rig.status().state, "running");
+        EXPECT_EQ(rig.status().state, messages::ReplicaState::kRunning);
         EXPECT_EQ(kv_state(), messages::MemoryState::kResident);
         for (std::size_t i = 0; i < keys.size(); ++i)
             EXPECT_EQ(rig.of(keys[i]).tokens, rig.expected(asks[i]).tokens) << i;
@@ -61,7 +61,7 @@ TEST_F(LoanTest, P1_P4_KvIsLentFromTheStageToTheCommitAndEveryRequestGoesOn) {
 TEST_F(LoanTest, RequestsThatComeMeanwhileWaitAndAreNotRefused) {
     order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kKeep));
     ASSERT_TRUE(answer().ok);
-    EXPECT_EQ(rig.status().state, "updating");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kUpdating);
     EXPECT_EQ(kv_state(), messages::MemoryState::kReleased);
     start_requests();
     EXPECT_FALSE(rig.of(keys[0]).finish);
@@ -132,7 +132,7 @@ TEST_F(LoanTest, KvThatDoesNotComeBackIsReleasedAndSaysWhyUntilItIsResumed) {
     order(messages::UpdateCommit{.update = kUpdate});
     EXPECT_TRUE(answer().ok) << "the weights are in effect";
     rig.run();
-    EXPECT_EQ(rig.status().state, "released");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kReleased);
     EXPECT_EQ(rig.status().epoch, Epoch{2});
     const RequestKey refused = rig.send({.prompt = prompt_of(3)});
     rig.turn();
@@ -155,7 +155,7 @@ TEST_F(LoanTest, KvThatWasReleasedBeforeIsNobodysToLendOrToGiveBack) {
     EXPECT_TRUE(update(UpdateMode::kStaged, KvPolicy::kKeep, Epoch{2}).ok);
     rig.run();
     EXPECT_EQ(kv_state(), messages::MemoryState::kReleased);
-    EXPECT_EQ(rig.status().state, "released");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kReleased);
     EXPECT_EQ(actions(), std::vector{MemoryAction::kRelease});
 }
 

@@ -84,9 +84,9 @@ TEST_F(MemoryTest, AnIdleReplicaReleasesAndResumesAndServesAgain) {
     EXPECT_EQ(released.tags[0].resident_bytes, 2000) << "of both ranks";
     EXPECT_EQ(released.tags[1].state, messages::MemoryState::kReleased);
     EXPECT_EQ(released.tags[1].resident_bytes, 0);
-    EXPECT_EQ(rig.status().state, "released");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kReleased);
     EXPECT_EQ(resume(kKv).verdict.code, std::nullopt);
-    EXPECT_EQ(rig.status().state, "running");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kRunning);
     const RequestKey key = start();
     rig.run();
     EXPECT_EQ(rig.of(key).tokens, rig.expected(asks[0]).tokens);
@@ -209,7 +209,7 @@ TEST_F(MemoryTest, WithoutWeightsNothingIsGeneratedUntilACompleteUpdate) {
     const messages::MemoryPart back = resume(kWeights);
     EXPECT_EQ(back.verdict.code, std::nullopt);
     EXPECT_FALSE(back.has_weights);
-    EXPECT_EQ(rig.status().state, "awaiting_weights");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kAwaitingWeights);
     EXPECT_EQ(update(/*partial=*/true).verdict.code, ErrorCode::kFailedPrecondition);
     // What comes while paused waits; the pause may end before the weights are there.
     asks.push_back({.prompt = prompt_of(4)});
@@ -368,7 +368,7 @@ TEST_F(MemoryTest, AReleaseWaitsForStepsInFlightAndNothingStartsMeanwhile) {
 TEST(InitialWeights, AReplicaThatWaitsForThemIsAliveAndRefusesWithAReason) {
     Rig rig{FakeModel{.has_weights = false}};
     rig.turn();
-    EXPECT_EQ(rig.status().state, "awaiting_weights");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kAwaitingWeights);
     const RequestKey key = rig.send({.prompt = prompt_of(4)});
     rig.run();
     ASSERT_TRUE(rig.of(key).finish);

@@ -73,7 +73,7 @@ TEST_F(PauseTest, AnswersWhenNoStepIsInFlight) {
     rig.control(pause_of(messages::PauseMode::kInPlace));
     rig.turn();
     EXPECT_TRUE(rig.take<messages::PausePart>().empty());
-    EXPECT_EQ(rig.status().state, "pausing");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kPausing);
     rig.step();
     EXPECT_TRUE(rig.take<messages::PausePart>().empty());
     rig.step();
@@ -83,7 +83,7 @@ TEST_F(PauseTest, AnswersWhenNoStepIsInFlight) {
     EXPECT_EQ(part.num_frozen, 2);
     EXPECT_EQ(part.num_waiting, 1);
     EXPECT_EQ(part.elapsed_us, 2000);
-    EXPECT_EQ(rig.status().state, "paused");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kPaused);
     EXPECT_FALSE(rig.step()) << "nothing runs";
 }
 
@@ -156,7 +156,7 @@ TEST_F(PauseTest, P4_WaitRunsRunningRequestsOutAndStartsNoNewOne) {
     asks.push_back(ask);
     keys.push_back(rig.send(ask));  // arrives during the drain
     while (rig.status().num_running > 0) {
-        EXPECT_EQ(rig.status().state, "pausing");
+        EXPECT_EQ(rig.status().state, messages::ReplicaState::kPausing);
         EXPECT_TRUE(rig.take<messages::PausePart>().empty());
         ASSERT_TRUE(rig.step());
     }
@@ -316,9 +316,9 @@ TEST_F(PauseTest, P5_PastItsDeadlineNamesTheStepAndTheRankAndStaysPaused) {
     EXPECT_EQ(part.verdict.code, ErrorCode::kDeadlineExceeded);
     EXPECT_NE(part.verdict.message.find("phase pause"), std::string::npos);
     EXPECT_NE(part.verdict.message.find("rank 0"), std::string::npos);
-    EXPECT_EQ(rig.status().state, "pausing");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kPausing);
     rig.run();
-    EXPECT_EQ(rig.status().state, "paused");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kPaused);
     go_on();
     rig.run();
     expect_undisturbed();

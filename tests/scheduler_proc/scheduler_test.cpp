@@ -18,7 +18,7 @@ TEST(Scheduler, SaysHelloOnceWhenEveryRankIsLoaded) {
     TurnInput first;
     first.workers.push_back(hellos[1]);
     EXPECT_TRUE(scheduler.turn(first).tokenizer.empty());
-    EXPECT_EQ(scheduler.status({}, {}).state, "loading");
+    EXPECT_EQ(scheduler.status({}, {}).state, messages::ReplicaState::kLoading);
     TurnInput second;
     second.workers.push_back(hellos[0]);
     const TurnOutput out = scheduler.turn(second);
@@ -418,7 +418,7 @@ TEST(Status, P5_IsAnsweredWhileAStepIsStuck) {
     const auto replies = rig.take<messages::ReplicaStatus>();
     ASSERT_EQ(replies.size(), 1u);
     EXPECT_EQ(replies[0].call, CallId{8});
-    EXPECT_EQ(replies[0].state, "running");
+    EXPECT_EQ(replies[0].state, messages::ReplicaState::kRunning);
     EXPECT_EQ(replies[0].steps_in_flight, 2);
     EXPECT_GT(replies[0].step_age_s, 2.9);
     EXPECT_EQ(replies[0].num_running, 1);

@@ -10,7 +10,7 @@ TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
     start_requests();
     order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kKeep});
     ASSERT_TRUE(answer().ok);
-    EXPECT_EQ(rig.status().state, "updating");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kUpdating);
     EXPECT_FALSE(rig.step()) << "it stands still";
     rig.workers.stage_failures[0] = "shard 2 is truncated";
     order_stage(spec_of(messages::UpdateMode::kDirect, messages::KvPolicy::kKeep));
@@ -19,7 +19,7 @@ TEST_F(UpdateTest, P2_ADirectUpdateThatFailsHalfwayIsTornUntilTheNextComplete) {
     const messages::UpdatePart gone = answer();
     EXPECT_EQ(gone.state, messages::UpdateState::kTorn);
     EXPECT_TRUE(rig.scheduler.is_torn());
-    EXPECT_EQ(rig.status().state, "torn");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kTorn);
 
     const RequestKey refused = rig.send({.prompt = prompt_of(3)});
     rig.turn();

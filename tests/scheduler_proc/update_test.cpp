@@ -74,7 +74,7 @@ TEST_F(UpdateTest, P1_TheCommitLiesBetweenTwoPlansAndGenerationNeverStops) {
     ASSERT_TRUE(answer().ok);
     order(messages::UpdateReady{.update = kUpdate, .kv_policy = messages::KvPolicy::kKeep});
     ASSERT_TRUE(answer().ok);
-    EXPECT_EQ(rig.status().state, "running");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kRunning);
     ASSERT_EQ(rig.scheduler.num_in_flight(), 2u);
     rig.control(messages::UpdateCommit{.update = kUpdate});
     TurnOutput out = rig.turn();
@@ -195,7 +195,7 @@ TEST_F(UpdateTest, DrainStartsNoNewRequestUntilTheCommit) {
     EXPECT_TRUE(ready.ok);
     for (const RequestKey key : keys) EXPECT_TRUE(rig.of(key).finish);
     EXPECT_EQ(rig.of(later).num_chunks, 0);
-    EXPECT_EQ(rig.status().state, "updating");
+    EXPECT_EQ(rig.status().state, messages::ReplicaState::kUpdating);
     EXPECT_FALSE(rig.step());
     order(messages::UpdateCommit{.update = kUpdate});
     EXPECT_TRUE(answer().ok);

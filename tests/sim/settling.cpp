@@ -43,7 +43,8 @@ void World::check_clients() {
 bool World::needs_update() const {
     return updates().is_torn() || std::ranges::any_of(replicas_, [&](const Replica& replica) {
                // Its KV may be lent to what is collected for it.
-               return replica.core->status(now_, CallId{1}).state == "awaiting_weights";
+               return replica.core->status(now_, CallId{1}).state ==
+                      messages::ReplicaState::kAwaitingWeights;
            });
 }
 
@@ -70,7 +71,7 @@ std::string World::describe() const {
             "; replica {}: {}, epoch {}, {} waiting, {} running, {} steps in flight, {} of {} "
             "pages free, {} cached",
             raw(status.replica),
-            status.state,
+            name_of(status.state),
             raw(status.epoch),
             status.num_waiting,
             status.num_running,

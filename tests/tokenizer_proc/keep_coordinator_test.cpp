@@ -40,7 +40,7 @@ class KeepCoordinatorTest : public testing::Test {
 };
 
 TEST_F(KeepCoordinatorTest, EveryRankWritesBeforeTheFileIsSealed) {
-    EXPECT_EQ(status().state, "idle");
+    EXPECT_EQ(status().state, messages::KeepState::kIdle);
     const messages::WorkerKeep begin = keep_.committed(now_, version(2));
     EXPECT_EQ(begin.step, messages::KeepStep::kBegin);
     EXPECT_EQ(begin.epoch, Epoch{2});
@@ -53,12 +53,12 @@ TEST_F(KeepCoordinatorTest, EveryRankWritesBeforeTheFileIsSealed) {
     const std::optional<messages::WorkerKeep> seal = answer(*write, 0);
     ASSERT_TRUE(seal.has_value());
     EXPECT_EQ(seal->step, messages::KeepStep::kSeal);
-    EXPECT_EQ(status().state, "writing");
+    EXPECT_EQ(status().state, messages::KeepState::kWriting);
     EXPECT_EQ(status().path, "") << "it is not whole yet";
     now_ += 5s;
     EXPECT_EQ(status().age_s, 5);
     EXPECT_FALSE(answer(*seal, 0, "/kept/committed-00000001-d2").has_value());
-    EXPECT_EQ(status().state, "kept");
+    EXPECT_EQ(status().state, messages::KeepState::kKept);
     EXPECT_EQ(status().path_digest, "d2");
     EXPECT_EQ(status().kept_total, 1);
 }
@@ -70,7 +70,7 @@ TEST_F(KeepCoordinatorTest, TheNewestVersionWins) {
     EXPECT_NE(begin.call, old.call);
     EXPECT_FALSE(answer(*write, 0).has_value()) << "of the old version";
     EXPECT_FALSE(answer(*write, 1, "", ErrorCode::kAborted).has_value());
-    EXPECT_EQ(status().state, "writing");
+    EXPECT_EQ(status().state, messages::KeepState::kWriting);
     EXPECT_EQ(status().epoch, Epoch{3});
     EXPECT_EQ(status().superseded_total, 1);
     EXPECT_EQ(status().failed_total, 0);
@@ -81,7 +81,7 @@ TEST_F(KeepCoordinatorTest, AFailureIsToldAndLeavesWhatWasKept) {
     const messages::WorkerKeep first = keep_.committed(now_, version(2));
     EXPECT_FALSE(answer(first, 0, "/kept/committed-00000001-d2").has_value())
         << "it was there already: nothing is to be written";
-    EXPECT_EQ(status().state, "kept");
+    EXPECT_EQ(status().state, messages::KeepState::kKept);
     const messages::WorkerKeep second = keep_.committed(now_, version(3));
     const std::optional<messages::WorkerKeep> write = answer(second, 0);
     const std::optional<messages::WorkerKeep> drop =
@@ -89,7 +89,7 @@ TEST_F(KeepCoordinatorTest, AFailureIsToldAndLeavesWhatWasKept) {
     ASSERT_TRUE(drop.has_value());
     EXPECT_EQ(drop->step, messages::KeepStep::kDrop);
     EXPECT_FALSE(answer(*write, 0).has_value()) << "the other rank's, late";
-    EXPECT_EQ(status().state, "failed");
+    EXPECT_EQ(status().state, messages::KeepState::kFailed);
     EXPECT_EQ(status().message, "the disk is full");
     EXPECT_EQ(status().path_digest, "d2");
     EXPECT_EQ(status().failed_total, 1);
@@ -100,7 +100,7 @@ TEST_F(KeepCoordinatorTest, AFailureIsToldAndLeavesWhatWasKept) {
 
 TEST_F(KeepCoordinatorTest, WhatARestartTookFromTheDirectoryIsKept) {
     const KeepCoordinator keep(now_, "/kept", 1, version(7, "/kept/committed-00000003-d7"));
-    EXPECT_EQ(keep.status(now_).state, "kept");
+    EXPECT_EQ(keep.status(now_).state, messages::KeepState::kKept);
     EXPECT_EQ(keep.status(now_).path, "/kept/committed-00000003-d7");
 }
 

@@ -131,7 +131,7 @@ TEST_F(AdminTest, ALostVersionIsToldUntilAnotherIsCommitted) {
 TEST_F(AdminTest, WhatIsCommittedIsKeptByReplicaZero) {
     keep_committed_ = "/kept";
     start(2);
-    EXPECT_EQ(status().keep->state, "idle");
+    EXPECT_EQ(status().keep->state, messages::KeepState::kIdle);
     messages::UpdateWeights update;
     update.update.source.path = "/checkpoints/8";
     call(update);
@@ -157,7 +157,7 @@ TEST_F(AdminTest, WhatIsCommittedIsKeptByReplicaZero) {
     EXPECT_EQ(begin.step, messages::KeepStep::kBegin);
     EXPECT_EQ(begin.digest, "d8");
     EXPECT_THROW(order<messages::WorkerKeep>(1), std::runtime_error) << "it holds the same weights";
-    EXPECT_EQ(status().keep->state, "writing");
+    EXPECT_EQ(status().keep->state, messages::KeepState::kWriting);
 }
 
 TEST_F(AdminTest, StatusNamesACallByItsOwnTypeWhateverElseWasAskedMeanwhile) {

@@ -286,10 +286,8 @@ void Engine::tune() {
     const int num_known = kernels::load_linear_choices(options_.tuning_dir);
     const TimePoint begin = Clock::now();
     const int num_timed = model_->tune(weights_->live());
-    const std::chrono::duration<double> elapsed = Clock::now() - begin;
-    spdlog::info(
-        "products: {} choices known, {} timed in {:.1f} s", num_known, num_timed, elapsed.count()
-    );
+    const double spent = seconds(Clock::now() - begin);
+    spdlog::info("products: {} choices known, {} timed in {:.1f} s", num_known, num_timed, spent);
     if (num_timed == 0) return;
     // Without the file the next start times them again.
     if (Result<> saved = kernels::save_linear_choices(options_.tuning_dir); !saved)

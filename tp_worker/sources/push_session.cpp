@@ -1,6 +1,7 @@
 #include "tp_worker/sources/push_session.h"
 
 #include "messages/codec.h"
+#include "messages/message_list.h"
 #include "tp_worker/sources/ipc_source.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <set>
 #include <span>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -95,54 +97,44 @@ Result<PushSession::Next> PushSession::handle_message(const std::vector<std::str
     if (parts.size() != 2)
         return make_error(ErrorCode::kMalformed, "a message of {} frames, not 2", parts.size());
     const messages::Frames frames{.type = parts[0], .body = parts[1]};
+    return is_open_ ? handle_open(frames) : handle_first(frames);
+}
+
+Result<PushSession::Next> PushSession::handle_first(const messages::Frames& frames) {
+    const auto use = [&](const messages::PushOpen& message) { return open(message); };
+    ASSIGN_OR_RETURN(
+        is_open_,
+        messages::MessageList<messages::PushOpen>::dispatch(
+            frames, messages::UnknownFields::kIgnore, use
+        )
+    );
     if (!is_open_) {
-        if (frames.type != messages::PushOpen::kType) {
-            return make_error(
-                ErrorCode::kUnknownMessage,
-                "a push begins with push_open, not '{}'",
-                frames.type.substr(0, messages::kTypeBytesMax)
-            );
-        }
-        ASSIGN_OR_RETURN(
-            const messages::PushOpen message,
-            decode<messages::PushOpen>(frames, messages::UnknownFields::kIgnore)
+        return make_error(
+            ErrorCode::kUnknownMessage,
+            "a push begins with push_open, not '{}'",
+            frames.type.substr(0, messages::kTypeBytesMax)
         );
-        RETURN_IF_ERROR(open(message));
-        is_open_ = true;
-        socket_.send(frames_of(encode(layout())));
-        return Next::kGoOn;
     }
-    if (frames.type == messages::PushEnd::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::PushEnd message,
-            decode<messages::PushEnd>(frames, messages::UnknownFields::kIgnore)
-        );
-        if (!message.verdict.is_done()) {
-            return make_error(
-                ErrorCode::kAborted,
-                "the pusher gave up: {}: {}",
-                message.verdict.code_name(),
-                message.verdict.message
-            );
+    socket_.send(frames_of(encode(layout())));
+    return Next::kGoOn;
+}
+
+Result<PushSession::Next> PushSession::handle_open(const messages::Frames& frames) {
+    using Known =
+        messages::MessageList<messages::PushBucket, messages::PushShard, messages::PushEnd>;
+    Next next = Next::kGoOn;
+    const auto use = [&]<class Message>(const Message& message) -> Result<> {
+        if constexpr (std::is_same_v<Message, messages::PushBucket>) return stage_bucket(message);
+        if constexpr (std::is_same_v<Message, messages::PushShard>) return stage_shard(message);
+        if constexpr (std::is_same_v<Message, messages::PushEnd>) {
+            next = Next::kOver;
+            return close(message);
         }
-        memory_.reset();
-        file_.reset();
-        socket_.send(frames_of(encode(messages::PushDone{})));
-        return Next::kOver;
-    }
-    if (frames.type == messages::PushBucket::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::PushBucket message,
-            decode<messages::PushBucket>(frames, messages::UnknownFields::kIgnore)
-        );
-        RETURN_IF_ERROR(stage_bucket(message));
-    } else if (frames.type == messages::PushShard::kType) {
-        ASSIGN_OR_RETURN(
-            const messages::PushShard message,
-            decode<messages::PushShard>(frames, messages::UnknownFields::kIgnore)
-        );
-        RETURN_IF_ERROR(stage_shard(message));
-    } else {
+    };
+    ASSIGN_OR_RETURN(
+        const bool is_known, Known::dispatch(frames, messages::UnknownFields::kIgnore, use)
+    );
+    if (!is_known) {
         return make_error(
             ErrorCode::kUnknownMessage,
             "'{}' is no message of a pusher",
@@ -150,7 +142,21 @@ Result<PushSession::Next> PushSession::handle_message(const std::vector<std::str
         );
     }
     socket_.send(frames_of(encode(messages::PushDone{})));
-    return Next::kGoOn;
+    return next;
+}
+
+Result<> PushSession::close(const messages::PushEnd& message) {
+    if (!message.verdict.is_done()) {
+        return make_error(
+            ErrorCode::kAborted,
+            "the pusher gave up: {}: {}",
+            message.verdict.code_name(),
+            message.verdict.message
+        );
+    }
+    memory_.reset();
+    file_.reset();
+    return Ok{};
 }
 
 Result<> PushSession::open(const messages::PushOpen& message) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device_import.h"
+#include "messages/frames.h"
 #include "messages/push.h"
 #include "tp_worker/sources/reply_socket.h"
 #include "tp_worker/sources/shared_memory.h"
@@ -25,7 +26,10 @@ class PushSession {
   private:
     enum class Next { kGoOn, kOver };
     Result<Next> handle_message(const std::vector<std::string>& frames);
+    Result<Next> handle_first(const messages::Frames& frames);
+    Result<Next> handle_open(const messages::Frames& frames);
     Result<> open(const messages::PushOpen& message);
+    Result<> close(const messages::PushEnd& message);
     // Open as long as the bucket is read; none where it names none. Errors: kUnsupported (a worker
     // on the CPU), kInvalidArgument (another GPU's), kUnavailable (nothing is opened by the
     // handle).
