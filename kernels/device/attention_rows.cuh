@@ -60,7 +60,7 @@ __device__ void copy_kv_chunk(
     copy16_async(tile + swizzled<D / 8>(tile_row, chunk), from, is_there ? kChunkBytes : 0);
 }
 
-// Elements of q and out: token `t` of the batch, query head `head`.
+// Returns the index of the elements of q and out of token `t` of the batch, query head `head`.
 __device__ inline std::int64_t head_index(std::int64_t t, std::int64_t stride, int head, int D) {
     return t * stride + std::int64_t{head} * D;
 }

@@ -53,8 +53,8 @@ __device__ inline float rescale_factor(float old_max, float new_max, float scale
     return exp2_approx(__fsub_rn(__fmul_rn(old_max, scale_log2), base));
 }
 
-// Scores of 16 keys (two accumulator tiles) against one step of 16 dimensions. `keys` is a tile of
-// D dimensions per row, swizzled; the 16 keys start at its row `key`.
+// Adds to the scores of 16 keys (two accumulator tiles) one step of 16 dimensions. `keys` is a tile
+// of D dimensions per row, swizzled; the 16 keys start at its row `key`.
 template <int D>
 __device__ void add_scores(
     float (&low)[4],

@@ -11,7 +11,7 @@
 
 namespace pitstop::kernels {
 
-// A unit of so many keys is a whole (row, KV head) pair.
+// Has a unit of so many keys be a whole (row, KV head) pair.
 inline constexpr std::int32_t kUndivided = std::numeric_limits<std::int32_t>::max();
 
 // Says how the work is cut (attention_index.h); the same in all blocks.
@@ -99,7 +99,7 @@ struct Run {
     PairPlace place;
 };
 
-// What a block knows of its work. In shared memory: registers are for sums.
+// Holds what a block knows of its work, in shared memory: registers are for sums.
 struct Work {
     Cut cut;
     RowUnits at;              // the row of the run, or of the one before it
@@ -108,7 +108,7 @@ struct Work {
     Run run;
 };
 
-// False where there is no work for this block.
+// Returns false where there is no work for this block.
 __device__ inline bool begin_work(const AttentionParams& params, Work& work) {
     const Cut cut = cut_work(params);
     const std::int64_t begin = blockIdx.x * cut.per_block;

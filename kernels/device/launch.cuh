@@ -74,8 +74,8 @@ template <class To, class From>
     return (n + d - 1) / d;
 }
 
-// The blocks of a launch whose blocks take tiles in turn: no more than `blocks_max`, if that is not
-// 0.
+// Returns the blocks of a launch whose blocks take tiles in turn: no more than `blocks_max`, if
+// that is not 0.
 [[nodiscard]] inline unsigned capped_blocks(std::int64_t num_tiles, int blocks_max) {
     CHECK(blocks_max >= 0);
     return narrow<unsigned>(blocks_max == 0 || blocks_max > num_tiles ? num_tiles : blocks_max);

@@ -1,5 +1,5 @@
-// What the kernels of linear have in common: the products of a call as they read them, and what is
-// done with a sum.
+// Holds what the kernels of linear have in common: the products of a call as they read them, and
+// what is done with a sum.
 #pragma once
 
 #include "kernels/device/launch.cuh"
@@ -59,7 +59,7 @@ __device__ inline void finish(
     }
 }
 
-// Params for tiles of `tile_n` weight rows, and how many there are.
+// Holds the params for tiles of `tile_n` weight rows, and how many there are.
 struct LinearCut {
     LinearParams params{};
     std::int32_t num_tiles = 0;

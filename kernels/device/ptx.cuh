@@ -82,8 +82,8 @@ __device__ inline void mma_16x8x16(
     );
 }
 
-// 16 bytes that are read once: they do not stay in L1. Not ".nc", and said to touch memory, so that
-// a barrier orders it.
+// Loads 16 bytes that are read once: they do not stay in L1. Not ".nc", and said to touch memory,
+// so that a barrier orders it.
 __device__ inline uint4 load16_streaming(const void* from) {
     uint4 pack;
     asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"

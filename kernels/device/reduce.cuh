@@ -1,4 +1,4 @@
-// Reductions over a warp and over a block, every lane getting the result. The order is fixed by the
+// Reduces over a warp and over a block, every lane getting the result. The order is fixed by the
 // number of threads alone: a butterfly in the warp, then the warps in ascending order.
 #pragma once
 

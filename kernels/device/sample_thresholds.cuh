@@ -1,5 +1,5 @@
-// What sampling's kernels know of a row that truncates: its maximum, which bin an id falls into and
-// what it weighs, and the bin below which nothing survives.
+// Holds what sampling's kernels know of a row that truncates: its maximum, which bin an id falls
+// into and what it weighs, and the bin below which nothing survives.
 #pragma once
 
 #include "kernels/device/reduce.cuh"

@@ -1,4 +1,4 @@
-// The gated activation of one number (silu_mul.h).
+// Computes the gated activation of one number (silu_mul.h).
 #pragma once
 
 #include <cuda_runtime.h>

@@ -11,7 +11,7 @@ namespace pitstop::kernels {
 inline constexpr int kChunkBytes = 16;
 inline constexpr int kChunkElements = 8;  // of bf16
 
-// Bytes from the tile's start.
+// Returns bytes from the tile's start.
 template <int kChunksPerRow>
 [[nodiscard]] constexpr int swizzled(int row, int chunk) {
     static_assert(kChunksPerRow >= 8 && (kChunksPerRow & (kChunksPerRow - 1)) == 0);

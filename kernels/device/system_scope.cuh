@@ -21,15 +21,16 @@ __device__ inline std::uint64_t load_acquire_system(const std::uint64_t* from) {
     return value;
 }
 
-// Nanoseconds of a clock that goes on while the thread waits; steps of up to a millisecond.
+// Returns the nanoseconds of a clock that goes on while the thread waits, in steps of up to a
+// millisecond.
 __device__ inline std::uint64_t global_nanoseconds() {
     std::uint64_t now = 0;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     return now;
 }
 
-// Between two looks at a word that another block or another GPU will write. Only in cooperative
-// launches: the other block might else not be there before this one has ended.
+// Pauses between two looks at a word that another block or another GPU will write. It is for
+// cooperative launches only: the other block might else not be there before this one has ended.
 __device__ inline void stand_by() { __nanosleep(20); }
 
 }  // namespace pitstop::kernels

@@ -9,8 +9,8 @@
 
 namespace pitstop::kernels {
 
-// A sum modulo 2^64. Exact, so its order decides nothing: each addition to the low word that passes
-// its end is seen by whoever made it, and carries one.
+// Holds a sum modulo 2^64. It is exact, so its order decides nothing: each addition to the low word
+// that passes its end is seen by whoever made it, and carries one.
 struct WideSum {
     std::uint32_t low;
     std::uint32_t high;

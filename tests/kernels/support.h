@@ -50,7 +50,7 @@ class Matrix {
     }
     ~Matrix() { check_guards(); }
     Matrix(const Matrix&) = default;
-    Matrix(Matrix&&) = default;
+    Matrix(Matrix&&) noexcept = default;
 
     [[nodiscard]] View2<T> view() { return {data_.data() + kGuard, rows_, cols_, stride_}; }
     [[nodiscard]] View2<const T> view() const {

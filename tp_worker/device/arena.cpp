@@ -104,7 +104,8 @@ Result<> Arena::commit() {
             std::strerror(errno)
         );
     }
-    // Fewer TLB misses where there is more than one huge page; a refusal costs speed alone.
+    // There are fewer TLB misses where there is more than one huge page; a refusal costs speed
+    // alone.
     if (bytes_ >= kHugePageBytes) ::madvise(data_, size, MADV_HUGEPAGE);
     is_committed_ = true;
     return Ok{};
@@ -121,7 +122,8 @@ Result<std::int64_t> Arena::release() {
         return bytes_;
     }
     const std::int64_t before = resident_bytes();
-    // A new mapping over the old one: the pages are freed and the addresses stay ours, atomically.
+    // A new mapping is put over the old one: the pages are freed and the addresses stay ours,
+    // atomically.
     void* start = ::mmap(
         data_,
         static_cast<std::size_t>(bytes_),
@@ -147,7 +149,7 @@ void Arena::move_to(Arena& to) {
     for (std::int64_t begin = 0; begin < bytes_; begin += kPieceBytes) {
         const auto size = static_cast<std::size_t>(std::min(kPieceBytes, bytes_ - begin));
         std::memcpy(to.data_ + begin, data_ + begin, size);
-        // Private anonymous memory: it reads as zeros from here on.
+        // It is private anonymous memory, which reads as zeros from here on.
         ::madvise(data_ + begin, size, MADV_DONTNEED);
     }
 }

@@ -1,5 +1,5 @@
-// Memory at an address that stays: reserved once, given to the operating system and taken back
-// while pointers into it stay valid. Weights and KV live in arenas (design section 6).
+// Holds memory at an address that stays: it is reserved once, given to the operating system and
+// taken back while pointers into it stay valid. Weights and KV live in arenas (design section 6).
 //
 // Owns:   the address range, and its physical pages while committed.
 // Thread: one at a time changes its state; nobody else may touch what is being released.
@@ -19,7 +19,7 @@ class Arena {
     // Reserves addresses for `bytes`, rounded up to whole pages; takes no memory yet. `tag` names
     // it in errors: "weights", "kv_cache".
     static Result<Arena> reserve(std::string tag, std::int64_t bytes);
-    // The same in the opened GPU's memory, which the host cannot touch (device.h).
+    // Does the same in the opened GPU's memory, which the host cannot touch (device.h).
     static Result<Arena> reserve_on_gpu(std::string tag, std::int64_t bytes);
 
     Arena(Arena&& other) noexcept;
@@ -41,14 +41,14 @@ class Arena {
     // both are the host's and committed; `to` was reserved for as many bytes.
     void move_to(Arena& to);
 
-    // The range's memory is this memfd's from now on: read-only, sealed, as large as the range.
+    // Has the range's memory be this memfd's from now on: read-only, sealed, as large as the range.
     // What was there is given back. REQUIRES: is_committed().
     Result<> adopt(int fd);
     [[nodiscard]] bool is_adopted() const { return is_adopted_; }
-    // Adopted memory is replaced by memory of our own with the same bytes, which may be written.
+    // Replaces adopted memory by memory of our own with the same bytes, which may be written.
     Result<> disown();
-    // Memory of our own, which may be written, whatever was there: other bytes, adopted ones, none.
-    // Errors: commit()'s.
+    // Leaves memory of our own, which may be written, whatever was there: other bytes, adopted
+    // ones, none. Errors: commit()'s.
     Result<> renew();
 
     [[nodiscard]] bool is_committed() const { return is_committed_; }
@@ -56,7 +56,7 @@ class Arena {
     [[nodiscard]] std::uint64_t mapping() const { return mapping_; }
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-    // Physical memory in it now, in bytes.
+    // Returns the physical memory in it now, in bytes.
     [[nodiscard]] std::int64_t resident_bytes() const;
 
   private:

@@ -1,5 +1,5 @@
-// What a rank computes on: the CPU, or one GPU. The engine, the model and the sampler are the same
-// code on both; what differs is here, in the ops, and in transfers.h.
+// Is what a rank computes on: the CPU, or one GPU. The engine, the model and the sampler are the
+// same code on both; what differs is here, in the ops, and in transfers.h.
 //
 // Owns:   the GPU's stream.
 // Thread: any may ask; the stream is the loop's.
@@ -24,10 +24,10 @@ enum class DeviceKind : std::uint8_t {
     kCpu,
     kCuda,
 };
-// "auto", "cpu", "cuda". kInvalidArgument names what is accepted.
+// Accepts auto, cpu and cuda. Errors: kInvalidArgument names what is accepted.
 [[nodiscard]] Result<DeviceKind> parse_device_kind(std::string_view name);
 
-// Whether a row's bits may depend on the batch it is in. On the CPU they never do (P6).
+// Says whether a row's bits may depend on the batch it is in. On the CPU they never do (P6).
 enum class Determinism : std::uint8_t { kFast, kBatchInvariant };
 
 struct DeviceOptions {
@@ -44,26 +44,26 @@ class Device {
     // driver), kNotFound (no such GPU, no cuBLASLt). With kAuto none: why() says what decided.
     // `threads` outlives the device.
     static Result<Device> open(const DeviceOptions& options, kernels::ThreadPool& threads);
-    // `threads` null: the calling thread alone.
+    // Without `threads` the calling thread works alone.
     static Device on_cpu(IsaLevel isa, kernels::ThreadPool* threads);
 
     [[nodiscard]] bool is_cuda() const { return stream_owner_.stream().handle != nullptr; }
     [[nodiscard]] const std::string& name() const { return name_; }  // "cpu avx2", "NVIDIA H200"
-    // "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
+    // Is "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
     [[nodiscard]] const std::string& uuid() const { return uuid_; }
-    // NVIDIA's that were found, with version and file; none on the CPU.
+    // Lists NVIDIA's that were found, with version and file; none on the CPU.
     [[nodiscard]] const std::vector<std::string>& libraries() const { return libraries_; }
-    // Why kAuto took this one; empty where it was asked for by its name.
+    // Says why kAuto chose this one; empty where it was asked for by its name.
     [[nodiscard]] const std::string& why() const { return why_; }
 
     [[nodiscard]] const kernels::Ops& ops() const { return *ops_; }
     [[nodiscard]] kernels::Stream stream() const { return stream_; }
-    // For what is done in host memory on either: loading, staging.
+    // Are for what is done in host memory on either: loading, staging.
     [[nodiscard]] const kernels::Ops& host_ops() const { return *host_ops_; }
     [[nodiscard]] digest::AddRun add_run() const { return add_run_; }  // digests in host memory
     [[nodiscard]] kernels::Stream host_stream() const { return host_stream_; }
 
-    // An arena in the device's memory.
+    // Reserves an arena in the device's memory.
     [[nodiscard]] Result<Arena> reserve(std::string tag, std::int64_t bytes) const;
 
     // Copies from the device's memory to the host's, and waits for it; after everything that was

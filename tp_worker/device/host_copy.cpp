@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Of a small model there are several chunks, too.
+// A small model has several chunks, too.
 std::int64_t chunk_bytes_of(std::int64_t bytes) {
     constexpr std::int64_t kAlignment = 256;
     constexpr std::int64_t kChunksWanted = 8;
@@ -60,7 +60,7 @@ void HostCopy::exchange(std::byte* gpu, kernels::Stream steps) {
     is_before_.order_before(down_.stream());
     const std::int64_t to_slot = kFreeSlots - first_slot_;
     for (std::int64_t i = 0; i < num_chunks_; ++i) {
-        // Next to the free slots first.
+        // The chunks next to the free slots come first.
         const std::int64_t chunk = to_slot == 0 ? i : num_chunks_ - 1 - i;
         const std::int64_t begin = chunk * chunk_bytes_;
         const std::int64_t size = std::min(chunk_bytes_, bytes_ - begin);

@@ -1,7 +1,7 @@
-// A second version of the weights in page-locked host memory, beside the one copy that a GPU has
-// room for: it is filled there, and exchange() brings it up and what was live down into its place,
-// by chunks, on both directions of the bus at once. So nothing is lost: another exchange() is the
-// way back.
+// Holds a second version of the weights in page-locked host memory, beside the one copy that a GPU
+// has room for: it is filled there, and exchange() brings it up and what was live down into its
+// place, by chunks, on both directions of the bus at once. So nothing is lost: another exchange()
+// is the way back.
 //
 //   filled     [chunk 0] [chunk 1] ... [chunk n-1] [free]      [free]
 //   exchanged  [free]    [free]    [chunk 0] ...               [chunk n-1]
@@ -25,26 +25,27 @@ namespace pitstop::tp_worker {
 
 class HostCopy {
   public:
-    // 1.2 ms at 55 GB/s, a PCIe 5 link's rate: long against what a copy's start costs.
+    // Takes 1.2 ms at 55 GB/s, a PCIe 5 link's rate: long against what a copy's start costs.
     static constexpr std::int64_t kChunkBytesMax = std::int64_t{64} << 20;
 
-    // Of a version of so many bytes; takes no memory yet.
+    // Is for a version of so many bytes. It takes no memory yet.
     static Result<HostCopy> make(std::int64_t bytes);
-    // Page-locked memory that it takes.
+    // Returns the page-locked memory that it takes.
     [[nodiscard]] static std::int64_t host_bytes_of(std::int64_t bytes);
 
     // Takes memory, all zeros, unless it has some.
     // Errors: kResourceExhausted, with the bytes.
     Result<> commit();
-    // Gives it back; what it held is gone.
+    // Gives the memory back; what it held is gone.
     void release() { memory_ = {}; }
     [[nodiscard]] std::int64_t host_bytes() const { return memory_.bytes(); }
 
-    // Where the version lies. REQUIRES: there is memory. Another place after each exchange().
+    // Says where the version lies, which is another place after each exchange(). REQUIRES: there is
+    // memory.
     [[nodiscard]] std::byte* data() const { return memory_.data() + first_slot_ * chunk_bytes_; }
 
-    // What is here comes to `gpu`, and what is there here; after what `steps` has been given.
-    // Returns when it is done. REQUIRES: there is memory.
+    // Brings what is here to `gpu`, and what is there here, after what `steps` has been given, and
+    // returns when it is done. REQUIRES: there is memory.
     void exchange(std::byte* gpu, kernels::Stream steps);
 
   private:

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
-// The number behind `name` at the beginning of a line.
+// Returns the number behind `name` at the beginning of a line.
 std::optional<std::int64_t> number_of(const std::string& path, const std::string& name) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -42,8 +42,8 @@ std::int64_t free_in_group(const std::string& directory) {
     return std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - cached));
 }
 
-// The least of what the machine has and of what `bytes_in` says of each group, from this process's
-// to the top.
+// Returns the least of what the machine has and of what `bytes_in` says of each group, from this
+// process's to the top.
 template <class BytesInGroup>
 std::int64_t least_bytes(
     const std::string& root, const std::string& of_machine, BytesInGroup bytes_in

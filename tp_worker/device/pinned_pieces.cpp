@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Within the host's memory.
+// Copies within the host's memory.
 void copy_by(TaskPool* threads, std::byte* to, const std::byte* from, std::int64_t bytes) {
     // Twice what it costs to start a thread (task_pool.h).
     constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
@@ -89,7 +89,7 @@ void PinnedPieces::fetch(
     const auto size_of = [&](std::int64_t number) {
         return std::min(kPieceBytes, bytes - number * kPieceBytes);
     };
-    const auto ask = [&](std::int64_t number) {
+    const auto start = [&](std::int64_t number) {
         const Piece& piece = pieces_[static_cast<std::size_t>(number) % kNumPieces];
         kernels::copy_to_host(
             piece.memory.data(), from + number * kPieceBytes, size_of(number), stream_.stream()
@@ -97,11 +97,11 @@ void PinnedPieces::fetch(
         piece.is_done.record(stream_.stream());
     };
     constexpr auto kAhead = static_cast<std::int64_t>(kNumPieces);
-    for (std::int64_t number = 0; number < std::min(kAhead, num_pieces); ++number) ask(number);
+    for (std::int64_t number = 0; number < std::min(kAhead, num_pieces); ++number) start(number);
     for (std::int64_t number = 0; number < num_pieces; ++number) {
         const Piece& piece = wait_for_piece(number);
         copy_by(threads, to_host + number * kPieceBytes, piece.memory.data(), size_of(number));
-        if (number + kAhead < num_pieces) ask(number + kAhead);
+        if (number + kAhead < num_pieces) start(number + kAhead);
     }
 }
 

@@ -1,12 +1,12 @@
-// Copies between a GPU's memory and any host memory, by page-locked pieces: one of them is filled
-// or emptied while others are on their way. Straight from pageable memory the driver would do the
+// Copies between a GPU's memory and any host memory by page-locked pieces: one of them is filled or
+// emptied while others are on their way. Straight from pageable memory the driver would do the
 // same with one piece at a time, and hold up the caller for each.
 //
 // Owns:    the pieces, and a stream that gives way to steps.
 // Thread:  one at a time.
 // Bounded: kNumPieces of kPieceBytes, from construction on.
-// Orders itself against no other stream but by start_after(): what is read was written before, and
-// what is written is read by nobody yet.
+// It orders itself against no other stream but by start_after(): what is read was written before,
+// and what is written is read by nobody yet.
 #pragma once
 
 #include "base/result.h"
@@ -21,32 +21,33 @@ namespace pitstop::tp_worker {
 
 class PinnedPieces {
   public:
-    // 80 us each at 55 GB/s, a PCIe 5 link's rate. Not measured.
+    // Takes 80 us at 55 GB/s, a PCIe 5 link's rate. That is not measured.
     static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
     static constexpr std::size_t kNumPieces = 4;
 
-    // kResourceExhausted: no page-locked memory.
+    // Errors: kResourceExhausted, without page-locked memory.
     [[nodiscard]] static Result<PinnedPieces> make();
 
-    // A piece of kPieceBytes that no copy uses any more, to be filled by the caller.
+    // Returns a piece of kPieceBytes that no copy uses any more, to be filled by the caller.
     [[nodiscard]] std::byte* next();
-    // To the GPU: the beginning of the piece that next() gave.
+    // Sends the beginning of the piece that next() gave to the GPU.
     void send_next(std::byte* to, std::int64_t bytes);
 
-    // What is enqueued here from now on starts after what `stream` has been given. Any thread.
+    // Has what is enqueued here from now on start after what `stream` has been given. Any thread
+    // may call it.
     void start_after(kernels::Stream stream);
-    // For what is to be in order with the copies.
+    // Is for what is to be in order with the copies.
     [[nodiscard]] kernels::Stream stream() const { return stream_.stream(); }
 
-    // To the GPU; `from_host` may be overwritten at once. `threads` share the copying within host
-    // memory, of which one alone has a fraction of what the bus carries; null, as beside passes:
-    // the caller does it alone.
+    // Sends to the GPU; `from_host` may be overwritten at once. `threads` share the copying within
+    // host memory, of which one alone has a fraction of what the bus carries; without any, as
+    // beside passes, the caller does it alone.
     void send(
         std::byte* to, const std::byte* from_host, std::int64_t bytes, TaskPool* threads = nullptr
     );
-    // Until all that was sent is there.
+    // Returns when all that was sent is there.
     void wait();
-    // From the GPU; returns when all of it is here. `threads` as of send().
+    // Brings it from the GPU, and returns when all of it is here. `threads` are those of send().
     void fetch(
         std::byte* to_host, const std::byte* from, std::int64_t bytes, TaskPool* threads = nullptr
     );

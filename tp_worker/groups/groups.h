@@ -1,5 +1,5 @@
-// The groups that this rank has joined, for broadcasts from a trainer (messages/groups.h). What a
-// broadcast is, and what comes of one that fails, is the same whatever carries it:
+// Holds the groups that this rank has joined, for broadcasts from a trainer (messages/groups.h).
+// What a broadcast is, and what comes of one that fails, is the same whatever carries it:
 //
 //   host_group.h  TCP, into the host's memory
 //   nccl_group.h  NCCL, into the GPU's
@@ -26,7 +26,7 @@
 
 namespace pitstop::tp_worker {
 
-// What the trainer broadcasts next.
+// Says what the trainer broadcasts next.
 struct Broadcast {
     std::int64_t num = 0;  // elements
     kernels::NcclType type = kernels::NcclType::kBytes;
@@ -34,22 +34,23 @@ struct Broadcast {
     [[nodiscard]] std::int64_t bytes() const { return num * kernels::bytes_of(type); }
 };
 
-// Where a broadcast has landed. Good until the group receives the next.
+// Says where a broadcast has landed. It is good until the group receives the next.
 struct Landed {
     std::span<const std::byte> bytes{};
     bool is_on_gpu = false;
     std::shared_ptr<const void> owner{};  // shared with the group, which may be destroyed meanwhile
 };
 
-// One rank's end of a group whose rank 0 is a trainer.
+// Is one rank's end of a group whose rank 0 is a trainer.
 class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
   public:
     virtual ~BroadcastGroup() = default;
-    // Before an update whose largest broadcast has so many bytes: room for it, if it lands in
-    // memory of the group's own. Errors: kTooLarge, kResourceExhausted; nothing was received.
+    // Is called before an update whose largest broadcast has so many bytes, and makes room for it
+    // if it lands in memory of the group's own. Errors: kTooLarge, kResourceExhausted; nothing was
+    // received.
     virtual Result<> make_room(std::int64_t bytes_max) = 0;
-    // The trainer's next broadcast, which is exactly this one. It lands in `host` where the group
-    // has no memory of its own. After an error the group is of no use.
+    // Waits for the trainer's next broadcast, which is exactly this one. It lands in `host` where
+    // the group has no memory of its own. After an error the group is of no use.
     virtual Result<Landed> receive(
         const Broadcast& broadcast, std::vector<std::byte>& host, const Patience& patience
     ) = 0;
@@ -57,7 +58,7 @@ class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
     virtual void refuse(const std::string& reason) = 0;
     // Takes leave of the trainer, which does the same now.
     virtual void leave() = 0;
-    // Whether the trainer is known to be gone: nothing more will come.
+    // Says whether the trainer is known to be gone: nothing more will come.
     [[nodiscard]] virtual bool is_over() = 0;
 };
 
@@ -65,28 +66,29 @@ class Groups {
   public:
     static constexpr std::size_t kGroupsMax = 64;
 
-    // `nccl_turn`: whose turn it is to use NCCL, of all in this process that do.
+    // `nccl_turn` says whose turn it is to use NCCL, of all in this process that do.
     explicit Groups(std::shared_ptr<NcclTurn> nccl_turn) : nccl_turn_(std::move(nccl_turn)) {}
     Groups() : Groups(std::make_shared<NcclTurn>()) {}
 
-    // `rank`: this worker's in the group. Waits as long as the backend's rendezvous does.
-    // A group whose trainer died is in nobody's way: it is forgotten first.
+    // Joins as `rank` of the group, and waits as long as the backend's rendezvous does. A group
+    // whose trainer died is in nobody's way: it is forgotten first.
     // Errors: kAlreadyExists, kResourceExhausted, kUnsupported, those of the rendezvous.
     Result<> init(const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience);
-    // kNotFound: there is none of this name.
+    // Leaves the group. Errors: kNotFound, where there is none of this name.
     Result<> destroy(const std::string& name);
 
-    // Before an update out of the group. Errors: kNotFound, and those of the group's make_room().
+    // Is called before an update out of the group. Errors: kNotFound, and those of the group's
+    // make_room().
     Result<> make_room(const std::string& name, std::int64_t bytes_max);
-    // The next broadcast. An error ends the group: the trainer is told, and the next one may be
-    // joined under the same name.
+    // Waits for the next broadcast. An error ends the group: the trainer is told, and the next one
+    // may be joined under the same name.
     Result<Landed> receive(
         const std::string& name,
         const Broadcast& broadcast,
         std::vector<std::byte>& host,
         const Patience& patience
     );
-    // What was announced cannot be taken: ends the group, as an error of receive() does.
+    // Ends the group, as an error of receive() does: what was announced cannot be received.
     void refuse(const std::string& name, const std::string& reason);
 
   private:
@@ -94,7 +96,8 @@ class Groups {
 
     Mutex mutex_{};
     std::shared_ptr<NcclTurn> nccl_turn_;
-    // Null while it is being joined. Shared with whoever receives while it is destroyed.
+    // A group is null while it is being joined, and shared with whoever receives while it is
+    // destroyed.
     std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_ GUARDED_BY(mutex_){};
 };
 

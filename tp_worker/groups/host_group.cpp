@@ -25,7 +25,7 @@ struct Header {
     std::uint64_t bytes = 0;
 };
 
-void put(std::string& to, std::uint32_t number) {
+void append(std::string& to, std::uint32_t number) {
     char raw[sizeof number];
     std::memcpy(raw, &number, sizeof number);
     to.append(raw, sizeof raw);
@@ -70,7 +70,7 @@ class HostGroup : public BroadcastGroup {
     void refuse(const std::string& reason) override {
         const std::string text = reason.substr(0, kTextMax);
         std::string message;
-        put(message, static_cast<std::uint32_t>(text.size()));
+        append(message, static_cast<std::uint32_t>(text.size()));
         message += text;
         const std::atomic<bool> never{false};
         // A trainer that reads no more learns it from the hang-up alone.
@@ -109,10 +109,10 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
     }
     TcpStream& stream = *connected;
     std::string hello(kMagic);
-    put(hello, kVersion);
-    put(hello, static_cast<std::uint32_t>(rank));
-    put(hello, static_cast<std::uint32_t>(spec.world_size));
-    put(hello, static_cast<std::uint32_t>(spec.group.size()));
+    append(hello, kVersion);
+    append(hello, static_cast<std::uint32_t>(rank));
+    append(hello, static_cast<std::uint32_t>(spec.world_size));
+    append(hello, static_cast<std::uint32_t>(spec.group.size()));
     hello += spec.group;
     RETURN_IF_ERROR(stream.write(std::as_bytes(std::span(hello)), patience));
     std::uint32_t length = 0;

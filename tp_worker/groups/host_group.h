@@ -1,5 +1,5 @@
-// Broadcast over TCP in pitstop's own protocol, for machines without NCCL. The trainer listens; the
-// client library has its side (client/host_broadcast.h). Integers are little-endian.
+// Receives broadcasts over TCP in pitstop's own protocol, for machines without NCCL. The trainer
+// listens; the client library has its side (client/host_broadcast.h). Integers are little-endian.
 //
 //   worker   "PITSTOPB" u32 version (1), rank, world size; u32 length, the group's name
 //   trainer  u32 0 when everybody has joined; or u32 length and why it refuses

@@ -23,7 +23,7 @@ using Found = Result<std::vector<HostAddress>>;
 
 // Waits for name servers, unless the host is a number.
 enum class Kind { kNumber, kName };
-Found ask(const std::string& host, std::int64_t port, Kind kind) {
+Found resolve(const std::string& host, std::int64_t port, Kind kind) {
     addrinfo hints{};
     hints.ai_family = AF_UNSPEC;
     hints.ai_socktype = SOCK_STREAM;
@@ -47,15 +47,17 @@ Found ask(const std::string& host, std::int64_t port, Kind kind) {
 
 std::atomic<int> num_lookups{0};
 
-// Shared by who waits and the thread, which may come later.
+// Is shared by whoever waits and the thread, which may come later.
 struct Lookup {
     Mutex mutex{};
     Condition done{};
     std::optional<Found> found GUARDED_BY(mutex){};
 };
 
-// On a thread of its own, without signals: those are for the loop's.
-Result<> start(const std::shared_ptr<Lookup>& lookup, const std::string& host, std::int64_t port) {
+// Resolves on a thread of its own, without signals: those are for the loop's.
+Result<> start_lookup(
+    const std::shared_ptr<Lookup>& lookup, const std::string& host, std::int64_t port
+) {
     sigset_t all;
     sigset_t old;
     sigfillset(&all);
@@ -63,7 +65,7 @@ Result<> start(const std::shared_ptr<Lookup>& lookup, const std::string& host, s
     Result<> started = Ok{};
     try {
         std::thread([lookup, host, port] {
-            Found found = ask(host, port, Kind::kName);
+            Found found = resolve(host, port, Kind::kName);
             num_lookups.fetch_sub(1);
             const MutexLock lock(lookup->mutex);
             lookup->found = std::move(found);
@@ -84,7 +86,7 @@ Result<> start(const std::shared_ptr<Lookup>& lookup, const std::string& host, s
 Result<std::vector<HostAddress>> look_up_host(
     const std::string& host, std::int64_t port, const Patience& patience
 ) {
-    if (Found number = ask(host, port, Kind::kNumber)) return number;
+    if (Found number = resolve(host, port, Kind::kNumber)) return number;
     if (num_lookups.fetch_add(1) >= kLookupsMax) {
         num_lookups.fetch_sub(1);
         return make_error(
@@ -95,7 +97,7 @@ Result<std::vector<HostAddress>> look_up_host(
         );
     }
     const auto lookup = std::make_shared<Lookup>();
-    RETURN_IF_ERROR(start(lookup, host, port));
+    RETURN_IF_ERROR(start_lookup(lookup, host, port));
     MutexLock lock(lookup->mutex);
     while (!lookup->found) {
         if (patience.is_called_off.load(std::memory_order_relaxed)) {

@@ -1,4 +1,4 @@
-// The addresses of a host, looked up with a deadline.
+// Looks up the addresses of a host with a deadline.
 //
 // getaddrinfo has none: a name server that does not answer holds its caller for minutes. So a name
 // is looked up on a thread that may be left behind; what it finds then is forgotten. Numbers are no
@@ -26,8 +26,8 @@ struct HostAddress {
 
 inline constexpr int kLookupsMax = 8;
 
-// Not empty, for stream sockets. Errors: kNotFound (no such host), kDeadlineExceeded, kAborted,
-// kResourceExhausted (kLookupsMax others wait).
+// Returns at least one address, for stream sockets. Errors: kNotFound (no such host),
+// kDeadlineExceeded, kAborted, kResourceExhausted (kLookupsMax others wait).
 [[nodiscard]] Result<std::vector<HostAddress>> look_up_host(
     const std::string& host, std::int64_t port, const Patience& patience
 );

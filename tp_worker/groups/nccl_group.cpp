@@ -20,7 +20,8 @@ constexpr std::string_view kCountKey = "init/";  // the one key without a leadin
 constexpr std::string_view kVllmKey = "/broadcast_from/0/0";
 constexpr int kTrainer = 0;                        // its rank
 constexpr std::int64_t kLandingGranule = 2 << 20;  // so that a little more takes no new memory
-// Of a broadcast: enough for NVLink's rate, and little of a GPU for steps to miss while it waits.
+// Bounds a broadcast: it is enough for NVLink's rate, and little of a GPU for steps to miss while
+// it waits.
 constexpr int kCtasMax = 8;
 constexpr auto kLook = std::chrono::microseconds(100);
 // A trainer whose store has gone may still end what it has begun: nothing says that it keeps its
@@ -28,7 +29,8 @@ constexpr auto kLook = std::chrono::microseconds(100);
 constexpr auto kStoreGoneMax = std::chrono::seconds(10);
 constexpr auto kFarewellMax = std::chrono::seconds(2);
 
-// PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/); the group's first communicator.
+// It goes through PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/), to the group's first
+// communicator.
 std::string sglang_key(const std::string& group) {
     return fmt::format("/{}/{}//cuda//0", group, group);
 }
@@ -61,13 +63,13 @@ class NcclGroup : public BroadcastGroup {
     )
         : spec_(std::move(spec)), rank_(rank), store_(std::move(store)), turn_(turn) {}
 
-    // At once, with an id that is there.
+    // Joins at once, with an id that is there.
     enum class WarmUp : std::uint8_t { kNone, kOneFloat };
     Result<> join(const std::string& id, WarmUp warm_up, const Patience& patience) {
         ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
         Result<> joined = connect(id, patience);
-        if (joined && warm_up == WarmUp::kOneFloat) joined = add_one_float(patience);
-        if (!joined) end();
+        if (joined && warm_up == WarmUp::kOneFloat) joined = sum_one_float(patience);
+        if (!joined) abort();
         return joined;
     }
 
@@ -111,14 +113,14 @@ class NcclGroup : public BroadcastGroup {
         }
         std::optional<NcclTurn::Held> turn;  // until nothing is in flight
         Result<Landed> landed = receive_alone(broadcast, patience, turn);
-        if (!landed) end();
+        if (!landed) abort();
         return landed;
     }
 
     // NCCL has no words for it: the trainer's own deadline tells it.
     void refuse(const std::string&) override {
         const Use use(*this);
-        if (use.is_mine) end();
+        if (use.is_mine) abort();
     }
 
     // What is received meanwhile ends first, and the communicator with it.
@@ -140,7 +142,7 @@ class NcclGroup : public BroadcastGroup {
         const Patience patience{Clock::now() + kFarewellMax, never};
         Result<> left = comm_->begin_finalize();
         if (left) left = wait("its end", patience, [this] { return comm_->is_ready(); });
-        if (!left) return end();
+        if (!left) return abort();
         comm_->destroy();
         comm_.reset();
         is_ended_ = true;
@@ -154,7 +156,8 @@ class NcclGroup : public BroadcastGroup {
     }
 
   private:
-    // One call at a time: a communicator is one thread's. Others that come meanwhile do without.
+    // Lets in one call at a time: a communicator is one thread's. Others that come meanwhile do
+    // without.
     struct Use {
         explicit Use(NcclGroup& group) : is_mine(!group.is_in_use_.exchange(true)), group_(group) {}
         ~Use() {
@@ -168,7 +171,7 @@ class NcclGroup : public BroadcastGroup {
         NcclGroup& group_;
     };
 
-    // The turn is taken when there is an id; whoever calls gives it back.
+    // Takes the turn when there is an id; whoever calls gives it back.
     Result<Landed> receive_alone(
         const Broadcast& broadcast, const Patience& patience, std::optional<NcclTurn::Held>& turn
     ) {
@@ -199,7 +202,7 @@ class NcclGroup : public BroadcastGroup {
     Result<std::string> first_id(const Patience& patience) {
         ASSIGN_OR_RETURN(
             std::string id,
-            store_->wait_get(sglang_key(spec_.group), kernels::kNcclIdBytes, patience)
+            store_->wait_for_value(sglang_key(spec_.group), kernels::kNcclIdBytes, patience)
         );
         if (id.size() != kernels::kNcclIdBytes) {
             return make_error(
@@ -234,7 +237,7 @@ class NcclGroup : public BroadcastGroup {
         return Ok{};
     }
 
-    Result<> add_one_float(const Patience& patience) {
+    Result<> sum_one_float(const Patience& patience) {
         RETURN_IF_ERROR(make_room(sizeof(float)));
         kernels::fill_device(landing_.data(), 0, sizeof(float), stream_.stream());
         auto* const one = static_cast<float*>(landing_.data());
@@ -242,7 +245,7 @@ class NcclGroup : public BroadcastGroup {
         return wait_for_collective("the first all-reduce", patience);
     }
 
-    // Until it is done on the GPU.
+    // Returns when it is done on the GPU.
     Result<> wait_for_collective(std::string_view what, const Patience& patience) {
         bool is_enqueued = false;
         return wait(what, patience, [&]() -> Result<bool> {
@@ -268,7 +271,7 @@ class NcclGroup : public BroadcastGroup {
                     what
                 );
             }
-            if (Clock::now() >= deadline) return late(what, is_store_gone);
+            if (Clock::now() >= deadline) return error_of_late(what, is_store_gone);
             if (!is_store_gone && store_ && store_->is_closed()) {
                 is_store_gone = true;
                 deadline = std::min<TimePoint>(deadline, Clock::now() + kStoreGoneMax);
@@ -277,7 +280,7 @@ class NcclGroup : public BroadcastGroup {
         }
     }
 
-    [[nodiscard]] Error late(std::string_view what, bool is_store_gone) const {
+    [[nodiscard]] Error error_of_late(std::string_view what, bool is_store_gone) const {
         return make_error(
             is_store_gone ? ErrorCode::kUnavailable : ErrorCode::kDeadlineExceeded,
             "group '{}': rank {} of {} waited for {} in vain: {}; NCCL is aborted",
@@ -290,8 +293,8 @@ class NcclGroup : public BroadcastGroup {
         );
     }
 
-    // What is in flight ends now. REQUIRES: the turn is this group's, or nothing is in flight.
-    void end() {
+    // Ends what is in flight. REQUIRES: the turn is this group's, or nothing is in flight.
+    void abort() {
         is_ended_ = true;
         if (!comm_) return;
         comm_->abort();
@@ -343,10 +346,11 @@ Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(
             spec.store_version == 1 ? StoreVersion::kTorch1 : StoreVersion::kTorch2;
         ASSIGN_OR_RETURN(store, TcpStore::connect(spec.address, spec.port, version, patience));
         // The trainer's constructor returns when everybody has counted itself in, exactly once.
-        RETURN_IF_ERROR(store->add(kCountKey, 1, patience));
+        RETURN_IF_ERROR(store->increase(kCountKey, 1, patience));
         if (is_vllm) {
             ASSIGN_OR_RETURN(
-                const std::string value, store->wait_get(kVllmKey, kPickledIdBytesMax, patience)
+                const std::string value,
+                store->wait_for_value(kVllmKey, kPickledIdBytesMax, patience)
             );
             ASSIGN_OR_RETURN(id, id_of_pickle(value));
         }

@@ -1,5 +1,5 @@
-// A member of a PyTorch trainer's NCCL group: the rendezvous, and then NCCL's broadcasts, straight
-// into the GPU's memory.
+// Joins a PyTorch trainer's NCCL group: the rendezvous, and then NCCL's broadcasts, straight into
+// the GPU's memory.
 //
 //   sglang  count in at the trainer's TCPStore when asked to join; the unique id is there only with
 //           the trainer's first broadcast, so it is read with the first receive (waiting earlier
@@ -25,7 +25,7 @@
 
 namespace pitstop::tp_worker {
 
-// The largest broadcast that a GPU takes: it lands whole, beside the weights and KV.
+// Bounds the broadcasts that a GPU takes: each lands whole, beside the weights and KV.
 inline constexpr std::int64_t kLandingBytesMax = std::int64_t{4} << 30;
 
 // `turn` outlives the group. Errors: tcp_stream.h's, NcclCommunicator's (kernels/nccl.h),

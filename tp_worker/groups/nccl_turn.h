@@ -1,5 +1,5 @@
-// Whose turn it is to have something of NCCL's in flight: one group's at a time, of all that this
-// process has joined.
+// Says whose turn it is to have something of NCCL's in flight: one group's at a time, of all that
+// this process has joined.
 //
 // A communicator's kernels spin until the peers come, and NCCL guarantees nothing for two
 // communicators of one GPU whose kernels do not run in the same order on every rank. With one at a
@@ -22,7 +22,7 @@ namespace pitstop::tp_worker {
 
 class NcclTurn {
   public:
-    // Somebody's turn, until it ends.
+    // Is somebody's turn, until it ends.
     class Held {
       public:
         explicit Held(NcclTurn& turn) : turn_(&turn) {}
@@ -36,11 +36,11 @@ class NcclTurn {
         NcclTurn* turn_;
     };
 
-    // Where it is nobody's and nobody waits for it; waits for nothing.
+    // Takes the turn where it is nobody's and nobody waits for it. It waits for nothing.
     [[nodiscard]] std::optional<Held> try_take(const std::string& group);
-    // Waits for it. Errors: kDeadlineExceeded names the group whose turn it is; kAborted.
+    // Waits for the turn. Errors: kDeadlineExceeded names the group whose turn it is; kAborted.
     Result<Held> take(const std::string& group, const Patience& patience);
-    // Calls of take() that wait.
+    // Counts the calls of take() that wait.
     [[nodiscard]] int num_waiting() const;
 
   private:

@@ -1,4 +1,4 @@
-// Until when to wait, and what calls it off.
+// Says until when to wait, and what calls the wait off.
 #pragma once
 
 #include "base/time.h"

@@ -16,17 +16,17 @@ namespace {
 using std::chrono::seconds;
 
 constexpr Duration kJointMax = seconds(30);  // of a join or a trial: then the ranks do without
-// Sums from one mark to the next. Two such stretches are ahead of the GPU at most: those of eight
-// layers, whose launches come to a fraction of what its queue takes (about a thousand).
+// Counts the sums from one mark to the next. Two such stretches are ahead of the GPU at most: those
+// of eight layers, whose launches come to a fraction of what its queue takes (about a thousand).
 constexpr std::int64_t kSumsPerMark = 8;
 constexpr auto kLook = std::chrono::microseconds(50);
 constexpr auto kSpinMax = std::chrono::microseconds(200);  // what follows on the stream waits
-// Of a step's limit, for the ranks to say on the host that they are there.
+// Divides a step's limit: in that part of it the ranks say on the host that they are there.
 constexpr int kNamingShare = 4;
 
 constexpr const char* kTurnName = "the ranks' sums";
 
-// Of each rank, which NCCL it has; 0: none.
+// Returns for each rank which NCCL it has; 0 where it has none.
 Result<std::vector<std::int32_t>> versions_of_all(std::int32_t mine, Communicator& host) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(host.size()));
     RETURN_IF_ERROR(
@@ -35,7 +35,7 @@ Result<std::vector<std::int32_t>> versions_of_all(std::int32_t mine, Communicato
     return all;
 }
 
-// Why ranks with these versions cannot have a communicator; empty: they can.
+// Says why ranks with these versions cannot have a communicator; nothing where they can.
 std::string find_mismatch(const std::vector<std::int32_t>& versions) {
     const auto text = [](std::int32_t version) {
         return kernels::NcclLibrary{.version = version}.version_text();
@@ -50,9 +50,10 @@ std::string find_mismatch(const std::vector<std::int32_t>& versions) {
     return "";
 }
 
-// Rank 0's, or nothing where it cannot make one.
+// Holds rank 0's id and whether there is one, in its last byte.
 using SharedId = std::array<char, kernels::kNcclIdBytes + 1>;
 
+// Returns rank 0's id on every rank, or an empty one where rank 0 cannot make one.
 Result<std::string> share_id(Communicator& host, std::string& why_not) {
     SharedId shared{};
     if (raw(host.rank()) == 0) {
@@ -119,7 +120,7 @@ Result<> RankNccl::join(const std::string& id) {
 
 Duration RankNccl::joint_limit() const { return std::min<Duration>(kJointMax, args_.limit / 2); }
 
-// A trial's is of all its sums together.
+// All sums of a trial share one limit.
 Duration RankNccl::sums_limit() const {
     if (use_ == Use::kStep) return args_.limit;
     return std::max<Duration>(Duration{}, trial_end_ - Clock::now());
@@ -206,7 +207,8 @@ Result<> RankNccl::all_reduce_sum(std::span<float> data) {
     if (++num_sums_in_step_ % kSumsPerMark != 0) return Ok{};
     const auto at = static_cast<std::size_t>(num_sums_in_step_ / kSumsPerMark % 2);
     marks_[at].record(args_.stream);
-    // The one before; at a step's first, one of an earlier step or none, and that is done.
+    // The one before is waited for; at a step's first that is one of an earlier step or none, and
+    // is done.
     const Result<> passed = wait_for(marks_[1 - at]);
     return passed ? Result<>(Ok{}) : Result<>(fail_sums(passed.error()));
 }

@@ -1,5 +1,4 @@
-// NCCL between the ranks of a replica, for the sums of a step in which they are large
-// (sum_choice.h).
+// Sums over the ranks of a replica by NCCL, in steps whose sums are large (sum_choice.h).
 //
 // A step uses it on all ranks or on none: begin_step() has them agree on the host, which also names
 // a rank that is not there before anything waits for it on a GPU. A rank on which a trainer's group
@@ -41,8 +40,8 @@ class RankNccl {
         Communicator& host;              // of the same ranks; outlives this one
         std::shared_ptr<NcclTurn> turn;  // whose turn it is in this process
         kernels::Stream stream{};        // the steps'
-        // Of a wait for sums, and not more than `host` has patience: a rank that fails to join, or
-        // in a trial, meets the others there after half of it.
+        // Bounds a wait for sums, and is not more than `host` has patience: a rank that fails to
+        // join, or in a trial, meets the others there after half of it.
         Duration limit{};
     };
     struct Connected {
@@ -55,20 +54,20 @@ class RankNccl {
 
     explicit RankNccl(const Args& args) : args_(args) {}
 
-    // Before a step's first sum. Afterwards is_in_use() is the same on all ranks.
+    // Is called before a step's first sum. Afterwards is_in_use() is the same on all ranks.
     Result<> begin_step();
-    // The same for sums that are tried while ranks can still do without NCCL: one that fails names
-    // nobody, as the ranks meet on the host next (find_rank_without).
+    // Does the same for sums that are tried while ranks can still do without NCCL: one that fails
+    // names nobody, as the ranks meet on the host next (find_rank_without).
     Result<> begin_trial();
     [[nodiscard]] bool is_in_use() const { return held_.has_value(); }
     // data[i] becomes the sum over the ranks, in an order that NCCL chooses by the size; the same
     // bits on every rank. REQUIRES: is_in_use(), nothing is captured.
     Result<> all_reduce_sum(std::span<float> data);
-    // Waits for the sums of the step; nothing to do where they went another way.
+    // Waits for the sums of the step. It has nothing to do where they went another way.
     Result<> finish_step();
 
     [[nodiscard]] const std::string& version() const { return version_; }
-    // Sums that were enqueued.
+    // Counts the sums that were enqueued.
     [[nodiscard]] std::int64_t num_sums() const { return num_sums_; }
 
   private:
@@ -79,7 +78,7 @@ class RankNccl {
         std::string_view what, Duration limit, const std::function<Result<bool>()>& is_done
     );
     Result<> wait_for(const kernels::DeviceEvent& event);
-    // So long that all ranks are back before one is given up on the host.
+    // Is so short that all ranks are back before one is given up on the host.
     [[nodiscard]] Duration joint_limit() const;
     [[nodiscard]] Duration sums_limit() const;
     Error fail_sums(Error error);

@@ -39,7 +39,7 @@ std::string_view name_of(Op op) {
     return kNames[index < kNames.size() ? index : 0];
 }
 
-// What a rank says it is doing, so that ranks out of step are an error and not a wrong sum.
+// Says what a rank is doing, so that ranks out of step are an error and not a wrong sum.
 struct Tag {
     Op op{};
     std::uint32_t reserved = 0;
@@ -80,7 +80,7 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// By system call: glibc 2.36 declares pidfd_open without extern "C".
+// It is a system call here, as glibc 2.36 declares pidfd_open without extern "C".
 int open_pid(std::int32_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 Error from_errno(std::string_view what) {
@@ -139,7 +139,7 @@ class ShmCommunicator final : public Communicator {
         return error;
     }
 
-    // Rank `rank`'s buffer for the current chunk.
+    // Returns rank `rank`'s buffer for the current chunk.
     [[nodiscard]] std::byte* buffer(std::size_t rank) const {
         const std::size_t index = (chunk_ & 1) * size_ + rank;
         return reinterpret_cast<std::byte*>(segment_) + kHeaderBytes +
@@ -200,7 +200,7 @@ Result<> ShmCommunicator::make_segment() {
     segment_->size = args_.size;
     segment_->magic.store(kMagic, std::memory_order_release);
 
-    // Written whole under another name, so that nobody reads half of it.
+    // It is written whole under another name, so that nobody reads half of it.
     const std::string partial = args_.path + ".partial";
     const std::string text = fmt::format("/proc/{}/fd/{}", ::getpid(), memfd_);
     const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -228,7 +228,7 @@ Result<> ShmCommunicator::map(int fd) {
     return Ok{};
 }
 
-// False: not there yet.
+// Returns false where it is not there yet.
 Result<bool> ShmCommunicator::try_open_segment() {
     constexpr std::size_t kTextMax = 64;
     const Result<std::string> where = MappedFile::read(args_.path, kTextMax);

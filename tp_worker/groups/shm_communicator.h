@@ -1,4 +1,4 @@
-// A Communicator over memory shared by the ranks' processes, on one machine.
+// Makes a Communicator over memory shared by the ranks' processes, on one machine.
 //
 // Rank 0 makes the memory (a memfd: it has no name, so nothing is left behind however the processes
 // end) and says where it is in a small file at `path`; the others open it through /proc and attach.

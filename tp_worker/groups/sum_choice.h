@@ -1,6 +1,6 @@
-// Which way a sum over the ranks' GPUs takes, by its size: kernels of our own (kernels/exchange.h),
-// which are soon there, or NCCL (rank_nccl.h), which has more of the links where there is much to
-// carry.
+// Chooses which way a sum over the ranks' GPUs takes, by its size: kernels of our own
+// (kernels/exchange.h), which are soon there, or NCCL (rank_nccl.h), which has more of the links
+// where there is much to carry.
 //
 // The ranks measure both at their start, on the machine as it is; every rank has all ranks' times
 // and so chooses alike. In deterministic mode there is nothing to choose: the order of NCCL's sums
@@ -25,7 +25,7 @@ enum class SumPath : std::uint8_t {
 // Accepts auto, own and nccl.
 [[nodiscard]] Result<SumPath> parse_sum_path(std::string_view name);
 
-// What a sum of so many bytes takes, on the rank where it takes longest.
+// Says how long a sum of so many bytes takes, on the rank where it takes longest.
 struct SumTime {
     std::int64_t bytes = 0;
     double own_ms = 0.0;

@@ -67,7 +67,7 @@ Result<TcpStore> TcpStore::connect(
     return store;
 }
 
-Result<std::int64_t> TcpStore::add(
+Result<std::int64_t> TcpStore::increase(
     std::string_view key, std::int64_t delta, const Patience& patience
 ) {
     std::string query;
@@ -79,7 +79,7 @@ Result<std::int64_t> TcpStore::add(
 }
 
 // A GET of what is not there ends the connection of some servers: so it waits first.
-Result<std::string> TcpStore::wait_get(
+Result<std::string> TcpStore::wait_for_value(
     std::string_view key, std::size_t bytes_max, const Patience& patience
 ) {
     std::string query;

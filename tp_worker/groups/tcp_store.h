@@ -1,5 +1,5 @@
-// A client of torch's TCPStore, as far as a foreign member of a process group needs it: count
-// itself in, wait for a key, read it.
+// Speaks to torch's TCPStore, as far as a foreign member of a process group needs it: it counts
+// itself in, waits for a key and reads it.
 //
 // Thread: one. Every call has a deadline; after an error the store is of no use.
 // Source: torch/csrc/distributed/c10d/TCPStore*.cpp.
@@ -27,14 +27,17 @@ class TcpStore {
         const Patience& patience
     );
 
-    // Keys are as they are on the wire: torch puts "/" before a user's.
-    Result<std::int64_t> add(std::string_view key, std::int64_t delta, const Patience& patience);
-    // Its value once there is one. kTooLarge: more than bytes_max.
-    Result<std::string> wait_get(
+    // Adds to a counter, and returns what it is then. Keys are as they are on the wire: torch puts
+    // "/" before a user's.
+    Result<std::int64_t> increase(
+        std::string_view key, std::int64_t delta, const Patience& patience
+    );
+    // Returns the key's value once there is one. Errors: kTooLarge (more than bytes_max).
+    Result<std::string> wait_for_value(
         std::string_view key, std::size_t bytes_max, const Patience& patience
     );
 
-    // Whether whoever serves it has hung up.
+    // Says whether whoever serves it has hung up.
     [[nodiscard]] bool is_closed() const { return stream_.is_closed(); }
 
   private:

@@ -47,7 +47,7 @@ Result<TcpStream> TcpStream::connect(
     Duration pause = kRetryMin;
     while (true) {
         RETURN_IF_ERROR(check_patience(patience, peer));
-        // Anew each time: a trainer that comes later may have another address.
+        // It is looked up each time: a trainer that comes later may have another address.
         ASSIGN_OR_RETURN(
             const std::vector<HostAddress> found, look_up_host(address, port, patience)
         );

@@ -1,4 +1,4 @@
-// A TCP connection whose every wait has a deadline and can be called off.
+// Is a TCP connection whose every wait has a deadline and can be called off.
 //
 // Owns: the socket. Thread: one at a time.
 #pragma once
@@ -25,12 +25,13 @@ class TcpStream {
     TcpStream& operator=(TcpStream&& other) noexcept;
     ~TcpStream();
 
-    // All of it. Errors: kUnavailable (the peer is gone), kDeadlineExceeded, kAborted.
+    // These move all of the bytes. Errors: kUnavailable (the peer is gone), kDeadlineExceeded,
+    // kAborted.
     Result<> read(std::span<std::byte> out, const Patience& patience);
     Result<> write(std::span<const std::byte> bytes, const Patience& patience);
 
-    // Whether the peer has hung up, maybe with bytes that are still to be read, or the connection
-    // is broken.
+    // Says whether the peer has hung up, maybe with bytes that are still to be read, or the
+    // connection is broken.
     [[nodiscard]] bool is_closed() const;
 
   private:
