@@ -167,7 +167,9 @@ Result<> run(const Options& options, Supervision& supervision) {
         .scheduler = scheduler,
         .supervision = supervision,
     });
-    return serve(options, *engine, loop, scheduler, supervision);
+    RETURN_IF_ERROR(serve(options, *engine, loop, scheduler, supervision));
+    engine->leave();
+    return Ok{};
 }
 
 // Who hears of a CUDA call that failed.

@@ -1,7 +1,7 @@
 // One rank, without its sockets: the weights it holds, its KV memory, the forward pass and the
 // sampler. A plan goes in, a result comes out.
 //
-// On a GPU of its own two steps may be under way: the second is enqueued behind the first while
+// On a GPU two steps may be under way: the second is enqueued behind the first while
 // that runs, and takes what it draws from the device's memory. The bits are those of one step at a
 // time.
 //
@@ -104,6 +104,9 @@ class Engine {
 
     // Waits for the steps under way.
     ~Engine();
+    // Before that, by a rank that ends in order: a peer may still read this rank's memory, so they
+    // meet once more when their steps are done; who is late by more than a moment has gone.
+    void leave();
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
@@ -124,11 +127,10 @@ class Engine {
     [[nodiscard]] std::size_t num_under_way() const { return num_under_way_; }
     // Whether finish() would not wait. REQUIRES: one is under way.
     [[nodiscard]] bool is_done() const;
-    // Whether a step may be started while another is under way: on a GPU whose rank is alone.
-    // Several ranks meet on the host after each.
-    [[nodiscard]] bool runs_ahead() const {
-        return device_.is_cuda() && model_.has_value() && tp() == 1;
-    }
+    // Whether a step may be started while another is under way: on a GPU. Ranks do not meet on the
+    // host after a step, only before the sums of some (rank_nccl.h): when a step is started, which
+    // all do in the same order.
+    [[nodiscard]] bool runs_ahead() const { return device_.is_cuda() && model_.has_value(); }
 
     // Does start() and finish().
     Result<messages::StepResult> run(const messages::StepPlan& plan);
@@ -186,7 +188,7 @@ class Engine {
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what it drew
         std::vector<SlotId> set_up_anew{};      // since: what it drew for them is nobody's
-        bool is_complete = false;               // its result is there
+        bool is_complete = false;               // its result is there, or the rank has to end
     };
 
     Engine(
@@ -218,6 +220,7 @@ class Engine {
     Result<> complete(RunningStep* step);
     Result<> complete_older();
     void take_sampled(const RunningStep& step);
+    void wait_for_steps();
     [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }
     // That the model's tensors go by.
     [[nodiscard]] Communicator& tensor_communicator() {

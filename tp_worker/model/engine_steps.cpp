@@ -14,11 +14,20 @@ namespace pitstop::tp_worker {
 Engine::RunningStep::RunningStep() = default;
 Engine::RunningStep::~RunningStep() = default;
 
-Engine::~Engine() {
+Engine::~Engine() { wait_for_steps(); }
+
+void Engine::wait_for_steps() {
     for (std::size_t i = 0; i < num_under_way_; ++i) {
         RunningStep& step = steps_[(first_ + i) % kStepsMax];
         if (!step.is_complete) transfers_->finish_turn();  // it writes to what goes now
+        step.is_complete = true;
     }
+}
+
+void Engine::leave() {
+    wait_for_steps();
+    constexpr Duration kPartingMax = std::chrono::milliseconds(500);
+    if (gpu_communicator_) static_cast<void>(communicator_.barrier_within(kPartingMax));
 }
 
 Result<> Engine::start(const messages::StepPlan& plan) {
@@ -183,6 +192,7 @@ Result<> Engine::complete_older() {
 Result<> Engine::complete(RunningStep* step) {
     if (step->is_complete) return Ok{};
     transfers_->finish_turn();  // a step without logits is done, too, when its result says so
+    step->is_complete = true;
     RETURN_IF_ERROR(tensor_communicator().check());
     if (step->call) {
         step->call->finish(&step->result);
@@ -190,10 +200,8 @@ Result<> Engine::complete(RunningStep* step) {
         step->ids.assign(ids.begin(), ids.end());
         step->call.reset();
     }
-    step->is_complete = true;
     take_sampled(*step);
-    // A peer may still read this rank's memory; a step is over when that has an end.
-    return gpu_communicator_ ? communicator_.barrier() : Result<>(Ok{});
+    return Ok{};
 }
 
 // The next step's rows may take it; every rank knows it.

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -60,7 +61,8 @@ struct Rows {
 
 struct Sampled {
     messages::StepResult result{};
-    std::vector<std::vector<TokenId>> ids{};  // by rank and row
+    std::vector<std::vector<TokenId>> ids{};   // by rank and row
+    std::vector<std::vector<TokenId>> kept{};  // by rank and slot: for the next step
 };
 
 // Through the samplers of so many ranks, a thread each. What rank 0 gathers into is NaNs before.
@@ -70,6 +72,7 @@ Sampled sample(const Rows& rows, int num_ranks) {
     const auto n = static_cast<std::int64_t>(rows.rows.size());
     Sampled sampled{.result = rows.empty};
     sampled.ids.resize(static_cast<std::size_t>(num_ranks));
+    sampled.kept.resize(static_cast<std::size_t>(num_ranks));
     const test::TempDir dir;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < num_ranks; ++rank) {
@@ -107,6 +110,7 @@ Sampled sample(const Rows& rows, int num_ranks) {
                  .sizes =
                      {.rows_max = n,
                       .vocab_len = V,
+                      .num_slots = static_cast<std::int64_t>(rows.slots.size()),
                       .num_ranks = num_ranks,
                       .rank = static_cast<Rank>(rank)},
                  .communicator = communicator->get(),
@@ -118,6 +122,9 @@ Sampled sample(const Rows& rows, int num_ranks) {
                 sampler->run(logits, rows.rows, rows.slots, rank == 0 ? &sampled.result : &empty);
             ASSERT_TRUE(ids.has_value()) << ids.error().message;
             sampled.ids[static_cast<std::size_t>(rank)] = *std::move(ids);
+            sampled.kept[static_cast<std::size_t>(rank)].assign(
+                sampler->sampled(), sampler->sampled() + rows.slots.size()
+            );
         });
     }
     for (std::thread& thread : threads) thread.join();
@@ -211,6 +218,21 @@ TEST(RankSampling, RanksReportTogetherWhatOneRankDoes) {
             expect_near(
                 ranks.result.scores.ids_logprobs.values, one.result.scores.ids_logprobs.values
             );
+        }
+    }
+}
+
+// No slot is the place of its row.
+TEST(RankSampling, EveryRankKeepsWhatWasDrawnByItsSlot) {
+    Rows rows = rows_of(all_kinds(), 1003);
+    std::ranges::reverse(rows.rows);
+    std::ranges::reverse(rows.logits);
+    const Sampled ranks = sample(rows, 3);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+        for (std::size_t i = 0; i < rows.rows.size(); ++i) {
+            if (rows.rows[i].kind != LogitRow::Kind::kSample) continue;
+            const auto slot = static_cast<std::size_t>(raw(rows.rows[i].slot));
+            EXPECT_EQ(ranks.kept[rank][slot], ranks.ids[0][i]) << "rank " << rank << " row " << i;
         }
     }
 }
