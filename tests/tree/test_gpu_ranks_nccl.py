@@ -63,8 +63,18 @@ def test_nccl_of_ranks_that_auto_puts_on_cpus_is_warned_of(gpu, start_tree):
     assert "--all-reduce nccl is for GPUs; these ranks are on CPUs" in tree.log()
 
 
+def test_an_nccl_that_cannot_sum_is_found_at_the_start_and_named(gpu, place):
+    """With the one sum that is tried: a tree that was asked for NCCL does not start without."""
+    gpu(faults="gpu1/ncclAllReduce:1=ncclSystemError")
+    refused = run("serve", "--no-http", "--run-dir", place / "tree", *BY_NCCL, "--tp", 2)
+    assert refused.returncode != 0
+    assert "--all-reduce nccl, and there is no NCCL between the ranks: NCCL 2.28.9: " in refused.stderr, refused.stderr
+    said = ("a sum failed on rank 1", "ncclAllReduce: unhandled system error")  # by the others, by the rank itself
+    assert any(text in refused.stderr for text in said), refused.stderr
+
+
 def test_P5_a_sum_that_nccl_fails_ends_the_tree_and_is_named(gpu, start_tree):
-    """The third of the first prompt's, on one rank."""
+    """The second of the first prompt's, on one rank; one was tried before."""
     gpu(faults="gpu1/ncclAllReduce:3=ncclSystemError")
     tree = start_tree(*BY_NCCL, "--tp", 2, "--step-timeout", 20)
     door = tree.door()

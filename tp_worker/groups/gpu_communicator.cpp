@@ -100,8 +100,9 @@ class GpuCommunicator final : public Communicator {
         );
     }
     Result<std::vector<SumTime>> time_sums(std::int64_t bytes_max);
-    Result<double> time_sum(std::span<float> data, SumPath path);
-    Result<double> try_nccl_sum(std::span<float> data);
+    Result<double> time_sum(std::span<float> data, SumPath path, int num);
+    Result<double> try_nccl_sum(std::span<float> data, int num);
+    Result<> try_nccl();
 
     Communicator& host_;
     kernels::Stream stream_;
@@ -189,28 +190,30 @@ Result<> GpuCommunicator::connect() {
     return host_.barrier();
 }
 
-// Sums of zeros, one after another, by one of the ways. Returns the milliseconds of one, here.
-Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path) {
-    constexpr int kNum = 5;  // and one before, which loads and connects what is needed
+// So many sums of zeros are timed, and one before, which loads and connects what is needed.
+constexpr int kNumTimed = 5;
+
+// Sums, one after another, by one of the ways. Returns the milliseconds of one, here, or 0 where
+// none is timed.
+Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path, int num) {
     if (path == SumPath::kNccl) RETURN_IF_ERROR(nccl_->begin_trial());  // first, as all ranks do
     CHECK(path == SumPath::kOwn || nccl_->is_in_use());  // nobody else uses NCCL at the start
     ASSIGN_OR_RETURN(const kernels::DeviceEvent begin, kernels::DeviceEvent::create());
     ASSIGN_OR_RETURN(const kernels::DeviceEvent end, kernels::DeviceEvent::create());
-    for (int i = 0; i <= kNum; ++i) {
-        if (i == 1) begin.record(stream_);
-        RETURN_IF_ERROR(all_reduce_sum(data));
-    }
+    RETURN_IF_ERROR(all_reduce_sum(data));
+    begin.record(stream_);
+    for (int i = 0; i < num; ++i) RETURN_IF_ERROR(all_reduce_sum(data));
     end.record(stream_);
     RETURN_IF_ERROR(finish_sums());
     end.wait(2 * limit_, "sums that are timed", kernels::DeviceEvent::Watch::kLoose);
     RETURN_IF_ERROR(check());
-    return end.ms_since(begin) / kNum;
+    return num == 0 ? 0.0 : end.ms_since(begin) / num;
 }
 
 // Milliseconds of one by NCCL, here; 0 on every rank where it fails on one, which all do without
 // then. What NCCL needs for sums it makes with the first, so that it may join and be of no use.
-Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data) {
-    Result<double> timed = time_sum(data, SumPath::kNccl);
+Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data, int num) {
+    Result<double> timed = time_sum(data, SumPath::kNccl, num);
     ASSIGN_OR_RETURN(
         const std::optional<Rank> without, find_rank_without(timed.has_value(), host_)
     );
@@ -220,6 +223,18 @@ Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data) {
               : timed.error().message;
     nccl_.reset();
     return 0.0;
+}
+
+// One small sum, where none is timed: an NCCL that cannot sum is known before anything is served.
+Result<> GpuCommunicator::try_nccl() {
+    constexpr std::int64_t kBytes = 4096;
+    ASSIGN_OR_RETURN(const kernels::DeviceBuffer data, kernels::DeviceBuffer::create(kBytes));
+    kernels::fill_device(data.data(), 0, kBytes, stream_);
+    const std::span floats(
+        static_cast<float*>(data.data()), static_cast<std::size_t>(kBytes) / sizeof(float)
+    );
+    RETURN_IF_ERROR(try_nccl_sum(floats, 0));
+    return Ok{};
 }
 
 // The same numbers on every rank; none where they do without NCCL.
@@ -235,8 +250,8 @@ Result<std::vector<SumTime>> GpuCommunicator::time_sums(std::int64_t bytes_max) 
             static_cast<float*>(data.data()), static_cast<std::size_t>(time.bytes) / sizeof(float)
         );
         Pair mine{};
-        ASSIGN_OR_RETURN(mine[0], time_sum(floats, SumPath::kOwn));
-        ASSIGN_OR_RETURN(mine[1], try_nccl_sum(floats));
+        ASSIGN_OR_RETURN(mine[0], time_sum(floats, SumPath::kOwn, kNumTimed));
+        ASSIGN_OR_RETURN(mine[1], try_nccl_sum(floats, kNumTimed));
         if (!nccl_) return std::vector<SumTime>();
         std::vector<Pair> all(static_cast<std::size_t>(exchange_.size));
         RETURN_IF_ERROR(host_.all_gather(
@@ -274,6 +289,7 @@ Result<> GpuCommunicator::connect_nccl(const GpuCommunicatorArgs& args) {
     );
     nccl_ = std::move(connected.nccl);
     why_no_nccl_ = std::move(connected.why_not);
+    if (nccl_ && !is_timed) RETURN_IF_ERROR(try_nccl());
     if (!nccl_ && args.sums == SumPath::kNccl) {
         return make_error(
             ErrorCode::kUnsupported,
