@@ -1,6 +1,6 @@
-// What the ranks of one replica tell each other during a forward pass. Every rank calls the same
-// operations in the same order with the same sizes. Sums run in rank order, so that a result has
-// the same bits on every rank and in every run.
+// Is how the ranks of one replica speak to each other during a forward pass. Every rank calls the
+// same operations in the same order with the same sizes. Sums run in rank order, so that a result
+// has the same bits on every rank and in every run.
 //
 // Tensors (all_reduce_sum, gather_columns, all_gather_records) are in the memory of what the rank
 // computes on; the others' bytes are in the host's. On a GPU an operation on tensors is enqueued on
@@ -44,7 +44,7 @@ class Communicator {
     // On other ranks `whole` is not used. REQUIRES: C * size >= V; rows of `part` are contiguous.
     virtual Result<> gather_columns(View2<const float> part, View2<float> whole) = 0;
 
-    // Rank 0's bytes, to all.
+    // Sends rank 0's bytes to all.
     virtual Result<> broadcast(std::span<std::byte> data) = 0;
 
     // Rank r's `mine` becomes the r-th of the `size` parts of `all`, on every rank.
@@ -56,15 +56,15 @@ class Communicator {
     }
 
     virtual Result<> barrier() = 0;
-    // The same, which waits for no longer than `limit`.
+    // Does the same, and waits for no longer than `limit`.
     virtual Result<> barrier_within(Duration limit) = 0;
 
-    // What became of the operations on tensors so far. REQUIRES: their stream was waited for.
+    // Says what became of the operations on tensors so far. REQUIRES: their stream was waited for.
     virtual Result<> check() { return Ok{}; }
 
-    // Stand around a step's sums of so many bytes each, none of which is captured: there may be a
-    // way for large ones (rank_nccl.h) that the ranks take together. The second waits for sums that
-    // went by it.
+    // These stand around a step's sums of so many bytes each, none of which is captured: there may
+    // be a way for large ones (rank_nccl.h) that the ranks take together. The second waits for sums
+    // that went by it.
     virtual Result<> begin_sums(std::int64_t /*bytes*/) { return Ok{}; }
     virtual Result<> finish_sums() { return Ok{}; }
 
@@ -72,10 +72,11 @@ class Communicator {
     [[nodiscard]] virtual std::string describe() const { return {}; }
 };
 
-// The lowest rank on which it does not hold; none: it holds on all. Every rank calls it.
+// Returns the lowest rank on which it does not hold; none where it holds on all. Every rank calls
+// it.
 Result<std::optional<Rank>> find_rank_without(bool holds, Communicator& communicator);
 
-// For one rank: nothing to wait for.
+// Makes that of one rank alone, which has nothing to wait for.
 [[nodiscard]] std::unique_ptr<Communicator> make_solo_communicator();
 
 }  // namespace pitstop::tp_worker
