@@ -59,12 +59,17 @@ void print_replica(const messages::ReplicaStatus& replica) {
     }
     for (const messages::WorkerStatus& worker : replica.workers) {
         fmt::print(
-            "  rank {:<3}   pid {}, {}, weights {}, KV {}\n",
+            "  rank {:<3}   pid {}, {}, weights {}, KV {}{}\n",
             raw(worker.rank),
             worker.pid,
             worker.device,
             gib(worker.weight_bytes),
-            gib(worker.kv_bytes)
+            gib(worker.kv_bytes),
+            worker.graph_bytes_max == 0
+                ? ""
+                : fmt::format(
+                      ", graphs {} of {}", gib(worker.graph_bytes), gib(worker.graph_bytes_max)
+                  )
         );
         if (!worker.device_why.empty())
             fmt::print("    device   --device auto: {}\n", worker.device_why);

@@ -163,13 +163,15 @@ struct WorkerMemoryDone {
     Rank rank{};
     Verdict verdict{};
     std::vector<TagMemory> tags{};
+    std::int64_t graph_bytes = 0;
 
     template <class F>
     void fields(F&& f) {
-        f("call", call, "the order answered");
+        f("call", call, "the order answered; 0: unasked");
         f("rank", rank, "the sender");
         verdict.fields_in(f);
         f("tags", tags, "every tag of this rank, measured");
+        f("graph_bytes", graph_bytes, "unasked: bytes of its GPU that graphs of steps take");
     }
 };
 

@@ -42,6 +42,8 @@ struct WorkerStatus {
     std::vector<std::string> libraries{};
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
+    std::int64_t graph_bytes = 0;
+    std::int64_t graph_bytes_max = 0;
     std::string update_mode{};
     std::string update_mode_why{};
 
@@ -57,6 +59,12 @@ struct WorkerStatus {
           "on a GPU: NVIDIA's libraries that were found, with version and file");
         f("weight_bytes", weight_bytes, "bytes of weights");
         f("kv_bytes", kv_bytes, "bytes of KV");
+        f("graph_bytes",
+          graph_bytes,
+          "bytes of its GPU that graphs of steps take, as measured when they were made");
+        f("graph_bytes_max",
+          graph_bytes_max,
+          "bytes set aside for them, which KV does not get; 0: none are made");
         f("update_mode",
           update_mode,
           "how updates are staged: staged (a second copy on the device), host (in page-locked host "

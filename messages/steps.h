@@ -37,6 +37,7 @@ struct WorkerHello {
     std::vector<PartDigest> digests{};
     std::int64_t weight_bytes = 0;
     std::int64_t kv_bytes = 0;
+    std::int64_t graph_bytes_max = 0;
     std::string device{};
     std::string device_uuid{};
     std::string device_why{};
@@ -62,6 +63,9 @@ struct WorkerHello {
         f("digests", digests, "of the loaded weights: this rank's parts, in name order");
         f("weight_bytes", weight_bytes, "bytes of weights on this rank");
         f("kv_bytes", kv_bytes, "bytes of KV on this rank");
+        f("graph_bytes_max",
+          graph_bytes_max,
+          "bytes of its GPU that are set aside for graphs of steps; 0: it makes none");
         f("device", device, "cpu, with its instruction set, or the GPU's name");
         f("device_uuid", device_uuid, "its name in an ipc source's handles");
         f("device_why", device_why, "what --device auto took it for; empty: it was asked for");
@@ -217,7 +221,10 @@ struct StepResult {
         f("ids_logprobs", ids_logprobs, "[sum over rows that sample of their ids]");
         f("scores", scores, "prompt scores");
         f("num_nonfinite", num_nonfinite, "rows whose logits were not finite");
-        f("elapsed_us", elapsed_us, "microseconds from taking the plan to this result");
+        f("elapsed_us",
+          elapsed_us,
+          "microseconds to this result from taking the plan, or from the end of the step before it "
+          "where that was later: of two steps under way the second has the device from then on");
     }
 };
 

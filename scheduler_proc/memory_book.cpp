@@ -7,7 +7,8 @@
 
 namespace pitstop::scheduler {
 
-MemoryBook::MemoryBook(int tp) : tp_(tp), ranks_(static_cast<std::size_t>(tp)) {
+MemoryBook::MemoryBook(int tp)
+    : tp_(tp), ranks_(static_cast<std::size_t>(tp)), graph_bytes_(static_cast<std::size_t>(tp)) {
     for (auto& rank : ranks_) {
         for (const messages::MemoryTag tag : messages::kAllMemoryTags)
             rank[index_of(tag)].tag = tag;
@@ -134,7 +135,9 @@ bool MemoryBook::handle_done(const messages::WorkerMemoryDone& answer) {
 // Nothing is taken from it, as what an order freed stays what it freed.
 bool MemoryBook::take_measured(const messages::WorkerMemoryDone& answer) {
     if (raw(answer.rank) < 0 || raw(answer.rank) >= tp_) return false;
-    auto& tags = ranks_[static_cast<std::size_t>(raw(answer.rank))];
+    const auto rank = static_cast<std::size_t>(raw(answer.rank));
+    graph_bytes_[rank] = answer.graph_bytes;
+    auto& tags = ranks_[rank];
     for (const messages::TagMemory& measured : answer.tags) {
         messages::TagMemory& tag = tags[index_of(measured.tag)];
         tag.resident_bytes = measured.resident_bytes;

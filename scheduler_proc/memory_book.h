@@ -89,6 +89,10 @@ class MemoryBook {
     Job cancel();
 
     [[nodiscard]] std::vector<messages::TagMemory> totals() const;  // by tag, all ranks together
+    // As the rank measured last.
+    [[nodiscard]] std::int64_t graph_bytes(Rank rank) const {
+        return graph_bytes_.at(static_cast<std::size_t>(raw(rank)));
+    }
     // "rank 0, rank 2": who has not answered the order.
     [[nodiscard]] std::string who_is_missing() const;
 
@@ -100,7 +104,8 @@ class MemoryBook {
     std::array<bool, messages::kAllMemoryTags.size()> are_apart_{};
     std::array<messages::MemoryState, messages::kAllMemoryTags.size()> states_{};
     std::vector<std::array<messages::TagMemory, messages::kAllMemoryTags.size()>>
-        ranks_;  // by rank
+        ranks_;                              // by rank
+    std::vector<std::int64_t> graph_bytes_;  // by rank
     std::optional<Job> job_{};
 };
 

@@ -26,6 +26,7 @@ class ReplicaMemory {
     [[nodiscard]] bool is_resident(messages::MemoryTag tag) const { return book_.is_resident(tag); }
     [[nodiscard]] std::string what_is_missing() const;
     [[nodiscard]] std::vector<messages::TagMemory> totals() const { return book_.totals(); }
+    [[nodiscard]] std::int64_t graph_bytes(Rank rank) const { return book_.graph_bytes(rank); }
     // The tags that a release with these would change.
     [[nodiscard]] std::vector<messages::MemoryTag> tags_to_release(
         const std::vector<messages::MemoryTag>& tags

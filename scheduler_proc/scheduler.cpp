@@ -239,6 +239,8 @@ messages::ReplicaStatus Scheduler::status(TimePoint now, CallId call) const {
     status.label = version().label;
     status.digest = version().digest;
     status.workers = workers_.status();
+    for (messages::WorkerStatus& worker : status.workers)
+        worker.graph_bytes = memory_.graph_bytes(worker.rank);
     status.has_weights = has_weights();
     status.memory = memory_.totals();
     runner_.report_to(status, now);

@@ -127,6 +127,7 @@ std::vector<messages::WorkerStatus> Workers::status() const {
             .libraries = hello->libraries,
             .weight_bytes = hello->weight_bytes,
             .kv_bytes = hello->kv_bytes,
+            .graph_bytes_max = hello->graph_bytes_max,
             .update_mode = hello->update_mode,
             .update_mode_why = hello->update_mode_why,
         });

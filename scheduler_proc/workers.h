@@ -44,6 +44,7 @@ class Workers {
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;
 
+    // What the hellos say: without `graph_bytes`, which change.
     [[nodiscard]] std::vector<messages::WorkerStatus> status() const;
 
   private:

@@ -102,6 +102,7 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
         hello.compute = "bf16";
         hello.weight_bytes = 1000;
         hello.kv_bytes = 1000;
+        hello.graph_bytes_max = 500 + rank;
         hello.has_weights = model_.has_weights;
         hello.update_mode = model_.lends ? "lend" : "staged";
         all.emplace_back(std::move(hello));

@@ -334,11 +334,12 @@ TEST_F(MemoryTest, WhatRanksMeasureUnaskedIsWhatStatusTells) {
     const auto measured = [](int rank, std::int64_t kv_bytes) {
         return messages::WorkerMemoryDone{
             .rank = static_cast<Rank>(rank),
-            .tags = {
-                {.tag = messages::MemoryTag::kWeights, .resident_bytes = 100},
-                {.tag = messages::MemoryTag::kKvCache,
-                 .state = messages::MemoryState::kReleased,
-                 .resident_bytes = kv_bytes}}};
+            .tags =
+                {{.tag = messages::MemoryTag::kWeights, .resident_bytes = 100},
+                 {.tag = messages::MemoryTag::kKvCache,
+                  .state = messages::MemoryState::kReleased,
+                  .resident_bytes = kv_bytes}},
+            .graph_bytes = 30 + rank};
     };
     TurnInput in;
     for (const int rank : {0, 1, 2, -1}) in.workers.emplace_back(measured(rank, 7));
@@ -350,6 +351,14 @@ TEST_F(MemoryTest, WhatRanksMeasureUnaskedIsWhatStatusTells) {
     EXPECT_TRUE(rig.take<messages::MemoryPart>().empty()) << "nobody asked";
     release(kKv);
     EXPECT_EQ(rig.status().memory[1].resident_bytes, 0);
+    // An order's answer does not say what graphs take.
+    const std::vector<messages::WorkerStatus> workers = rig.status().workers;
+    ASSERT_EQ(workers.size(), 2u);
+    for (const int rank : {0, 1}) {
+        const messages::WorkerStatus& worker = workers[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(worker.graph_bytes, 30 + rank);
+        EXPECT_EQ(worker.graph_bytes_max, 500 + rank);
+    }
 }
 
 TEST_F(MemoryTest, AReleaseWaitsForStepsInFlightAndNothingStartsMeanwhile) {

@@ -106,6 +106,7 @@ def test_P8_status_and_the_driver_say_the_same_bytes_through_updates_and_release
     door, admin = tree.door(), tree.door("admin")
     books = Books(tree, place / "machine")
     assert books.mode == comes_to
+    assert books.worker()["graph_bytes_max"] == books.free // 256
     one, kv = books.copy, books.said()["kv_cache"][0]
     on_host = books.host_copy if mode == "host" else 0
     two = 2 * one if comes_to == "staged" else one

@@ -341,6 +341,7 @@ messages::WorkerHello Engine::describe() const {
     hello.digests = digests_;
     hello.weight_bytes = weights_ ? weights_->bytes() : 0;
     hello.kv_bytes = kv_memory_ ? kv_memory_->bytes() : 0;
+    hello.graph_bytes_max = model_ ? model_->graphs().bytes_max() : 0;
     hello.device = model_ ? device_.name() : "null";
     hello.libraries = device_.libraries();
     if (gpu_communicator_) hello.libraries.push_back(gpu_communicator_->describe());

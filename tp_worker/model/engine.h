@@ -152,7 +152,7 @@ class Engine {
     // Returns the ops for weights in host memory, which stage them.
     [[nodiscard]] const kernels::Ops& ops() const { return device_.host_ops(); }
 
-    // Of steps that this engine ran; null with the null model.
+    // Of steps that this engine ran; null with the null model. The thread's that runs steps.
     [[nodiscard]] const StepGraphs* graphs() const { return model_ ? &model_->graphs() : nullptr; }
 
     // The copies of the weights, for updates; null with the null model. Only with no step under way

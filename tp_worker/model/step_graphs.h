@@ -52,6 +52,7 @@ class StepGraphs {
     // What is free of the device's memory went down by so much while graphs were made, as far as
     // that can be theirs (kNodeBytesMax).
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+    [[nodiscard]] std::int64_t bytes_max() const { return bytes_max_; }
     // Steps that were launched as a graph.
     [[nodiscard]] std::int64_t num_launched() const { return num_launched_; }
 

@@ -16,9 +16,13 @@ void MemoryMeter::measure_if_due(TimePoint now) {
     const std::optional<TimePoint> at = due();
     if (!at || now < *at) return;
     is_under_way_.store(true, std::memory_order_relaxed);
-    const bool is_given = background_.offer([this] {
+    // The loop makes graphs, beside the background.
+    const StepGraphs* const graphs = engine_.graphs();
+    const std::int64_t graph_bytes = graphs != nullptr ? graphs->bytes() : 0;
+    const bool is_given = background_.offer([this, graph_bytes] {
         const TimePoint begun = Clock::now();
-        const messages::WorkerMemoryDone measured = measure_memory(engine_);
+        messages::WorkerMemoryDone measured = measure_memory(engine_);
+        measured.graph_bytes = graph_bytes;
         const TimePoint done = Clock::now();
         next_ = done + std::max<Duration>(kEvery, (done - begun) * kShareMax);
         is_under_way_.store(false, std::memory_order_release);

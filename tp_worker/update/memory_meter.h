@@ -1,6 +1,7 @@
 // Tells the scheduler what this rank's memory really takes: a KV cache gets its pages when it is
-// first written, a second copy of the weights with the first staged update. Counted by the kernel
-// (mincore), in the background, beside passes and never between them.
+// first written, a second copy of the weights with the first staged update, graphs of steps while
+// requests run. Counted by the kernel (mincore), in the background, beside passes and never between
+// them.
 //
 // Thread:  the loop's; what is ordered from the background is said by it.
 // Bounded: one measurement at a time, kEvery apart at least, and further where it takes long: at
