@@ -110,13 +110,18 @@ class DeviceEvent {
     void record(Stream stream) const;
     // Tells whether everything before the last record() is done. True if there was none.
     [[nodiscard]] bool is_done() const;
-    // Waits until everything before the last record() is done. Past `max` the process ends as after
-    // a failing call, and the line says that `what` did not end: nothing on a GPU can be called
-    // off.
+    // Waits until everything before the last record() is done. Past `max` from `since` the process
+    // ends as after a failing call, and the line says that `what` did not end: nothing on a GPU can
+    // be called off.
     // kClose stays on its core for as long as a step takes; kLoose leaves it to others, and comes
     // some 50 us late.
     enum class Watch : std::uint8_t { kClose, kLoose };
-    void wait(Duration max, std::string_view what, Watch watch = Watch::kClose) const;
+    void wait(
+        Duration max,
+        std::string_view what,
+        Watch watch = Watch::kClose,
+        TimePoint since = Clock::now()
+    ) const;
     // What is enqueued on `stream` from now on starts after the last record().
     void order_before(Stream stream) const;
     // Returns the milliseconds on the device from `begin` to this event. REQUIRES: both are done.

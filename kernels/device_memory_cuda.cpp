@@ -121,11 +121,12 @@ bool DeviceEvent::is_done() const {
     return true;
 }
 
-void DeviceEvent::wait(Duration max, std::string_view what, Watch watch) const {
+void DeviceEvent::wait(Duration max, std::string_view what, Watch watch, TimePoint since) const {
     const TimePoint begin = Clock::now();
     while (!is_done()) {
-        const Duration waited = Clock::now() - begin;
-        if (waited >= max) {
+        const TimePoint now = Clock::now();
+        const Duration waited = now - begin;
+        if (now - since >= max) {
             end_by_cuda_failure(fmt::format(
                 "{} did not end on the GPU within {:.1f} s",
                 what,

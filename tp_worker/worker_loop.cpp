@@ -134,9 +134,10 @@ Result<> WorkerLoop::finish_steps(std::size_t num) {
     return Ok{};
 }
 
-// The next plan comes soon or not at all: then the wait is the engine's, which has a deadline.
+// The next plan comes soon or not at all: then the wait is the engine's. A step's time is counted
+// there either way.
 Result<> WorkerLoop::watch_step() {
-    if (engine_.is_done() || Clock::now() - last_turn_ > kPlanIsDue) return finish_steps(0);
+    if (engine_.is_over() || Clock::now() - last_turn_ > kPlanIsDue) return finish_steps(0);
     std::this_thread::yield();
     return Ok{};
 }

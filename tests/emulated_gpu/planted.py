@@ -166,7 +166,7 @@ MUTATIONS = (
     Mutation(
         "a step's results read before its event",
         "tp_worker/device/transfers.cpp",
-        '    turn.event.wait(wait_max_, "a step");\n',
+        '    turn.event.wait(wait_max_, "a step", kernels::DeviceEvent::Watch::kClose, since);\n',
         "",
         TOKENS,
         "late",
@@ -217,8 +217,9 @@ MUTATIONS = (
     Mutation(
         "a step called over before its end: a commit comes and its weights are overwritten",
         "tp_worker/device/transfers.cpp",
-        '    turn.event.wait(wait_max_, "a step");\n',
-        '    if (!turn.outputs.empty()) turn.event.wait(wait_max_, "a step");\n',
+        '    turn.event.wait(wait_max_, "a step", kernels::DeviceEvent::Watch::kClose, since);\n',
+        "    if (!turn.outputs.empty())\n"
+        '        turn.event.wait(wait_max_, "a step", kernels::DeviceEvent::Watch::kClose, since);\n',
         "tp_worker_gpu_test GpuEngine.P2_AStepWithoutLogitsIsOverWhenItsResultIsThere",
         num_seeds=20,
     ),

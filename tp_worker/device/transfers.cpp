@@ -67,8 +67,8 @@ void Transfers::bring_back(Turn& turn, std::size_t first) const {
     turn.event.record(stream_);
 }
 
-void Transfers::take_out(Turn& turn, std::size_t first) const {
-    turn.event.wait(wait_max_, "a step");
+void Transfers::take_out(Turn& turn, std::size_t first, TimePoint since) const {
+    turn.event.wait(wait_max_, "a step", kernels::DeviceEvent::Watch::kClose, since);
     for (std::size_t i = first; i < turn.outputs.size(); ++i) {
         const Output& output = turn.outputs[i];
         std::memcpy(output.to, turn.pinned.data() + output.offset, output.bytes);
@@ -84,11 +84,15 @@ void Transfers::wait() {
     // A turn that has ended and is not finished comes first, and takes a time of its own: two that
     // are slow are not one that never ends.
     const Turn& older = turns_[1 - current_];
-    if (older.has_ended) older.event.wait(wait_max_, "the step before this one");
+    if (older.has_ended) {
+        older.event.wait(
+            wait_max_, "the step before this one", kernels::DeviceEvent::Watch::kClose, older.since
+        );
+    }
     std::size_t first = 0;
     while (first < turn().outputs.size() && turn().outputs[first].offset < kept_) ++first;
     bring_back(turn(), first);
-    take_out(turn(), first);
+    take_out(turn(), first, Clock::now());
     used_ = kept_;
 }
 
@@ -97,6 +101,7 @@ void Transfers::end_turn() {
     CHECK(unsent_begin_ == unsent_end_ && !turn().has_ended);
     bring_back(turn(), 0);
     turn().has_ended = true;
+    turn().since = Clock::now();
     current_ = 1 - current_;
     used_ = kept_ = unsent_begin_ = unsent_end_ = 0;
 }
@@ -108,15 +113,19 @@ std::size_t Transfers::first_ended() const {
     return first;
 }
 
-bool Transfers::is_turn_done() const {
-    return is_on_cpu() || turns_[first_ended()].event.is_done();
+bool Transfers::is_turn_over() const {
+    if (is_on_cpu()) return true;
+    const Turn& first = turns_[first_ended()];
+    return first.event.is_done() || Clock::now() - first.since >= wait_max_;
 }
 
 void Transfers::finish_turn() {
     if (is_on_cpu()) return;
-    Turn& first = turns_[first_ended()];
-    take_out(first, 0);
+    const std::size_t ended = first_ended();
+    Turn& first = turns_[ended];
+    take_out(first, 0, first.since);
     first.has_ended = false;
+    turns_[1 - ended].since = Clock::now();  // of two the second has the device from now on
 }
 
 std::int64_t Transfers::bytes_left() const {

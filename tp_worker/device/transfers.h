@@ -29,6 +29,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/time.h"
 #include "kernels/device_memory.h"
 #include "tp_worker/device/device.h"
 
@@ -46,7 +47,9 @@ class Transfers {
     static constexpr std::int64_t kAlignment = 256;  // bytes
 
     // kResourceExhausted: no page-locked or device memory.
-    // A wait() that takes longer than `wait_max` ends the process (P5; DeviceEvent::wait).
+    // A turn that is not done `wait_max` after its end, or after that of the turn before it where
+    // this is later, ends the process by the next call that waits for it (P5; DeviceEvent::wait).
+    // So does a wait() that takes longer.
     static Result<Transfers> make(
         const Device& device, std::int64_t bytes_max, Duration wait_max = kernels::kDeviceWaitMax
     );
@@ -87,9 +90,9 @@ class Transfers {
     // What is placed from now on is the next turn's. REQUIRES: every array of in() was sent; before
     // the next array is placed, at most one turn has ended and is not finished.
     void end_turn();
-    // The turn that ended first. REQUIRES: there is one that is not finished; on the CPU there is
-    // nothing to do.
-    [[nodiscard]] bool is_turn_done() const;
+    // Whether finish_turn() would not wait: the turn that ended first is done, or its time is over.
+    // REQUIRES: there is one that is not finished; on the CPU there is nothing to do.
+    [[nodiscard]] bool is_turn_over() const;
     // Until everything that was enqueued before its end is done and its out() arrays are filled.
     void finish_turn();
 
@@ -116,14 +119,15 @@ class Transfers {
         kernels::DeviceEvent event{};
         std::vector<Output> outputs{};  // by offset
         bool has_ended = false;         // and is not finished
+        TimePoint since{};              // it has ended, and the device is its own
     };
     [[nodiscard]] bool is_on_cpu() const { return stream_.handle == nullptr; }
     [[nodiscard]] Turn& turn() { return turns_[current_]; }
     [[nodiscard]] std::size_t first_ended() const;
     // Has the turn's outputs from `first` on brought to its page-locked memory, and marks that.
     void bring_back(Turn& turn, std::size_t first) const;
-    // Takes them from there, once the mark is reached.
-    void take_out(Turn& turn, std::size_t first) const;
+    // Takes them from there, once the mark is reached; has time for it from `since` on.
+    void take_out(Turn& turn, std::size_t first, TimePoint since) const;
 
     // All empty on the CPU. An array has one offset in both buffers.
     kernels::Stream stream_{};

@@ -125,12 +125,14 @@ class Engine {
     [[nodiscard]] Result<messages::StepResult> finish();
     // Steps that were started and not finished.
     [[nodiscard]] std::size_t num_under_way() const { return num_under_way_; }
-    // Whether finish() would not wait. REQUIRES: one is under way.
-    [[nodiscard]] bool is_done() const;
-    // Whether a step may be started while another is under way: on a GPU. Ranks do not meet on the
-    // host after a step, only before the sums of some (rank_nccl.h): when a step is started, which
-    // all do in the same order.
-    [[nodiscard]] bool runs_ahead() const { return device_.is_cuda() && model_.has_value(); }
+    // Whether finish() would not wait: the step is done, or its time is over, of which finish()
+    // says so. REQUIRES: one is under way.
+    [[nodiscard]] bool is_over() const;
+    // Whether a step may be started while another is under way: on a GPU whose rank is alone.
+    // Several ranks meet on the host after each.
+    [[nodiscard]] bool runs_ahead() const {
+        return device_.is_cuda() && model_.has_value() && tp() == 1;
+    }
 
     // Does start() and finish().
     Result<messages::StepResult> run(const messages::StepPlan& plan);

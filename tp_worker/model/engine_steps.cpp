@@ -66,9 +66,9 @@ Result<> Engine::start(const messages::StepPlan& plan) {
     return Ok{};
 }
 
-bool Engine::is_done() const {
+bool Engine::is_over() const {
     CHECK(num_under_way_ > 0);
-    return steps_[first_].is_complete || transfers_->is_turn_done();
+    return steps_[first_].is_complete || transfers_->is_turn_over();
 }
 
 Result<messages::StepResult> Engine::finish() {
