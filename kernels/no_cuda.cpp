@@ -7,6 +7,7 @@
 #include "kernels/exchange.h"
 #include "kernels/linear_tuning.h"
 #include "kernels/ops.h"
+#include "kernels/step_rows.h"
 
 namespace pitstop::kernels {
 namespace {
@@ -71,6 +72,7 @@ std::int64_t exchange_header_bytes() { return 0; }
 void all_reduce_cuda(const AllReduceArgs&) { CHECK(false); }
 void gather_columns_cuda(const GatherColumnsArgs&) { CHECK(false); }
 void all_gather_cuda(const AllGatherArgs&) { CHECK(false); }
+void step_rows_cuda(const StepRowsArgs&) { CHECK(false); }
 Result<int> DeviceRange::export_chunk(std::size_t) const { return no_cuda(); }
 void copy_to_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_to_host(void*, const void*, std::int64_t, Stream) { CHECK(false); }

@@ -364,10 +364,25 @@ MUTATIONS = (
     ),
     Mutation(
         "padding that writes to a request's page",
-        "tp_worker/model/step_batch.cpp",
-        "        const std::int64_t page = limits.num_pages + i / limits.page_size;\n",
-        "        const std::int64_t page = i / limits.page_size;\n",
+        "kernels/step_rows.cu",
+        "            args.kv_slots[r] = std::int64_t{args.scratch_page} * P + i;\n",
+        "            args.kv_slots[r] = i;\n",
         "tp_worker_gpu_test GpuGraphs.PaddingWritesToScratchPagesAlone",
+    ),
+    Mutation(
+        "a row that looks for its page before that is in its table",
+        "kernels/step_rows.cu",
+        "    __syncthreads();\n    const std::int32_t P = args.page_size;\n",
+        "    const std::int32_t P = args.page_size;\n",
+        "kernels_gpu_test CudaStepRows.KeepWhatTheReferenceKeeps",
+        num_seeds=20,
+    ),
+    Mutation(
+        "rows taken for those of the step before that have other requests",
+        "tp_worker/model/step_updates.cpp",
+        "std::ranges::equal(batch.slots, slots_) &&",
+        "batch.slots.size() == slots_.size() &&",
+        "tp_worker_test StepUpdatesTest.FollowAnyOrderOfRequests",
     ),
     Mutation(
         "arrays of a step that are sent after the graph that reads them",

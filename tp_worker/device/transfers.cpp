@@ -47,6 +47,7 @@ void Transfers::send() {
         bytes,
         stream_
     );
+    bytes_sent_ += bytes;
     unsent_begin_ = unsent_end_;
 }
 

@@ -96,6 +96,9 @@ class Transfers {
     // Until everything that was enqueued before its end is done and its out() arrays are filled.
     void finish_turn();
 
+    // Bytes that send() has sent so far, what was rounded up between arrays included; 0 on the CPU.
+    [[nodiscard]] std::int64_t bytes_sent() const { return bytes_sent_; }
+
     // What still fits before a wait(); without a bound on the CPU.
     [[nodiscard]] std::int64_t bytes_left() const;
     // What an array takes of it.
@@ -135,6 +138,7 @@ class Transfers {
     kernels::DeviceBuffer device_{};
     std::array<Turn, 2> turns_{};
     std::size_t current_ = 0;
+    std::int64_t bytes_sent_ = 0;
     // Of the current turn.
     std::int64_t used_ = 0;
     std::int64_t kept_ = 0;

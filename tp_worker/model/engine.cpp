@@ -4,6 +4,7 @@
 #include "base/time.h"
 #include "kernels/cuda_device.h"
 #include "kernels/linear_tuning.h"
+#include "kernels/step_rows.h"
 #include "tp_worker/device/host_room.h"
 #include "tp_worker/groups/gpu_communicator.h"
 #include "tp_worker/model/engine_sizes.h"
@@ -225,7 +226,8 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     constexpr std::int64_t kTokenBytes = 4 + 4 + 8;  // id, position, place in the KV
-    constexpr std::int64_t kRowBytes = 4 + 4 + 4;    // starts and lengths
+    // Starts and lengths, and what has changed of a row's pages (kernels/step_rows.h).
+    constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
     constexpr std::int64_t kArraysMax = 16;
     return sizes_.tokens_max * kTokenBytes + (rows + 1) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
@@ -238,6 +240,7 @@ Result<> Engine::load_runtime() {
         .config = config_,
         .shard = layout_.shape(),
         .sizes = sizes_,
+        .num_slots = options_.num_slots,
         .compute = options_.compute,
         .device = device_,
         .communicator = &tensor_communicator(),

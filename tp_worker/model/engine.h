@@ -128,11 +128,10 @@ class Engine {
     // Whether finish() would not wait: the step is done, or its time is over, of which finish()
     // says so. REQUIRES: one is under way.
     [[nodiscard]] bool is_over() const;
-    // Whether a step may be started while another is under way: on a GPU whose rank is alone.
-    // Several ranks meet on the host after each.
-    [[nodiscard]] bool runs_ahead() const {
-        return device_.is_cuda() && model_.has_value() && tp() == 1;
-    }
+    // Whether a step may be started while another is under way: on a GPU. Ranks do not meet on the
+    // host after a step, only before the sums of some (rank_nccl.h): when a step is started, which
+    // all do in the same order.
+    [[nodiscard]] bool runs_ahead() const { return device_.is_cuda() && model_.has_value(); }
 
     // Does start() and finish().
     Result<messages::StepResult> run(const messages::StepPlan& plan);
@@ -156,6 +155,11 @@ class Engine {
 
     // Of steps that this engine ran; null with the null model. The thread's that runs steps.
     [[nodiscard]] const StepGraphs* graphs() const { return model_ ? &model_->graphs() : nullptr; }
+
+    // Bytes that steps have sent to a GPU; 0 on the CPU.
+    [[nodiscard]] std::int64_t bytes_sent() const {
+        return transfers_ ? transfers_->bytes_sent() : 0;
+    }
 
     // The copies of the weights, for updates; null with the null model. Only with no step under way
     // may the live copy change, and the epoch with it.

@@ -1,187 +1,14 @@
 #include "tp_worker/model/model.h"
 
 #include "kernels/linear_tuning.h"
-#include "kernels/thread_pool.h"
+#include "tp_worker/model/narrow.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <optional>
-#include <utility>
 
 namespace pitstop::tp_worker {
-namespace {
-
-constexpr std::int64_t kAlignment = 256;  // bytes: a GPU's workspaces
-
-// Cuts buffers out of a range, one after the other. From null it only counts.
-class Carver {
-  public:
-    explicit Carver(std::byte* memory) : memory_(memory) {}
-
-    void* take(std::int64_t bytes) {
-        void* start = memory_ == nullptr ? nullptr : memory_ + used_;
-        used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-        return start;
-    }
-    View2<float> floats(std::int64_t rows, std::int64_t cols) {
-        return view2(static_cast<float*>(take(rows * cols * 4)), rows, cols);
-    }
-    kernels::ActView acts(kernels::DType dtype, std::int64_t rows, std::int64_t cols) {
-        return {take(rows * cols * size_of(dtype)), dtype, rows, cols, cols};
-    }
-    [[nodiscard]] std::int64_t used() const { return used_; }
-
-  private:
-    std::byte* memory_;
-    std::int64_t used_ = 0;
-};
-
-constexpr std::int64_t kArrivalsBytes =
-    kernels::AttentionArgs::kArrivals * static_cast<std::int64_t>(sizeof(std::uint32_t));
-
-// Returns the type of what leaves a product and is not summed over the ranks (model.h).
-kernels::DType product_dtype(const Model::Args& args) {
-    const bool is_bf16 = args.device.is_cuda() && args.compute == Compute::kBf16;
-    return is_bf16 ? kernels::DType::kBF16 : kernels::DType::kF32;
-}
-
-kernels::DType act_dtype(Compute compute) {
-    return compute == Compute::kFp32 ? kernels::DType::kF32 : kernels::DType::kBF16;
-}
-
-std::int32_t narrow(std::int64_t value) {
-    CHECK(value >= 0 && value <= std::numeric_limits<std::int32_t>::max());
-    return static_cast<std::int32_t>(value);
-}
-
-}  // namespace
-
-std::string_view name_of(Compute compute) { return compute == Compute::kFp32 ? "fp32" : "bf16"; }
-
-kernels::KvCache kv_of_layer(
-    const ModelSizes& sizes, const ModelConfig& config, const ShardShape& shard, Compute compute
-) {
-    return {
-        .dtype = act_dtype(compute),
-        .num_pages = narrow(sizes.num_pages + sizes.num_scratch_pages),
-        .page_size = narrow(sizes.page_size),
-        .num_kv_heads = narrow(shard.num_kv_heads),
-        .head_dim = narrow(config.head_dim),
-    };
-}
-
-std::int64_t Model::lay_out(const Args& args, std::byte* memory, Buffers* buffers) {
-    const std::int64_t T = args.sizes.tokens_max;
-    const std::int64_t L = args.sizes.logit_rows_max;
-    const std::int64_t H = args.config.hidden;
-    const std::int64_t F = args.shard.ffn;
-    const std::int64_t QD = args.shard.num_q_heads * args.config.head_dim;
-    const std::int64_t KD = args.shard.num_kv_heads * args.config.head_dim;
-    const kernels::DType dtype = act_dtype(args.compute);
-    const kernels::Ops& ops = args.device.ops();
-    Carver carver(memory);
-    Buffers b;
-    b.x = carver.floats(T, H);
-    b.delta = carver.floats(T, H);
-    b.normed = carver.acts(dtype, T, H);
-    const kernels::ActView qkv = carver.acts(product_dtype(args), T, QD + 2 * KD);
-    b.q = kernels::cols(qkv, 0, QD);
-    b.k = kernels::cols(qkv, QD, KD);
-    b.v = kernels::cols(qkv, QD + KD, KD);
-    b.rotated = carver.acts(dtype, T, QD);
-    b.attended = carver.acts(dtype, T, QD);
-    const kernels::ActView gate_up = carver.acts(product_dtype(args), T, 2 * F);
-    b.gate = kernels::cols(gate_up, 0, F);
-    b.up = kernels::cols(gate_up, F, F);
-    b.gated = carver.acts(dtype, T, F);
-    b.head_x = carver.floats(L, H);
-    b.head_delta = carver.floats(L, H);
-    b.head_normed = carver.acts(dtype, L, H);
-    b.head_part = carver.floats(L, args.shard.vocab_rows);
-    const bool is_alone = args.communicator->size() == 1;
-    const bool is_root = raw(args.communicator->rank()) == 0;
-    if (is_alone) {
-        b.head_whole = b.head_part;
-    } else if (is_root) {
-        b.head_whole = carver.floats(L, args.config.vocab_len);
-    }
-    b.cos = carver.floats(args.sizes.num_positions, args.config.head_dim / 2);
-    b.sin = carver.floats(args.sizes.num_positions, args.config.head_dim / 2);
-    b.attention.bytes = ops.attention_workspace_bytes({
-        .num_tokens = T,
-        .num_q_heads = narrow(args.shard.num_q_heads),
-        .head_dim = narrow(args.config.head_dim),
-        .kv_len_max = narrow(args.sizes.num_positions),
-    });
-    b.attention.data = carver.take(b.attention.bytes);
-    if (args.device.is_cuda())
-        b.arrivals = static_cast<std::uint32_t*>(carver.take(kArrivalsBytes));
-    b.linear.bytes = ops.linear_workspace_bytes();
-    b.linear.data = carver.take(b.linear.bytes);
-    if (buffers != nullptr) *buffers = b;
-    return carver.used();
-}
-
-std::int64_t Model::bytes(const Args& args) { return lay_out(args, nullptr, nullptr); }
-
-Result<Model> Model::make(const Args& args) {
-    CHECK(args.transfers != nullptr && args.communicator != nullptr && args.kv != nullptr);
-    ASSIGN_OR_RETURN(Arena memory, args.device.reserve("activations", bytes(args)));
-    RETURN_IF_ERROR(memory.commit());
-    return Model(args, std::move(memory));
-}
-
-Model::Model(const Args& args, Arena memory)
-    : config_(&args.config),
-      shard_(args.shard),
-      sizes_(args.sizes),
-      ops_(&args.device.ops()),
-      stream_(args.device.stream()),
-      transfers_(args.transfers),
-      communicator_(args.communicator),
-      kv_(args.kv),
-      layer_kv_(kv_of_layer(args.sizes, args.config, args.shard, args.compute)),
-      memory_(std::move(memory)),
-      has_graphs_(args.has_graphs),
-      graphs_(args.graph_bytes_max) {
-    lay_out(args, memory_.data(), &buffers_);
-    fill_rope_tables(args.device);
-    if (args.device.is_cuda()) kernels::fill_device(buffers_.arrivals, 0, kArrivalsBytes, stream_);
-}
-
-// The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
-// use it: at position 100,000 the rounding moves an angle by up to 0.004 radians, and the engine
-// should be off by the same. YaRN's factor multiplies what was rounded, there as here.
-void Model::fill_rope_tables(const Device& device) {
-    const auto factor = static_cast<float>(config_->rope.attention_factor);
-    const std::vector<float> frequencies = rope_frequencies(config_->rope, config_->head_dim);
-    const std::int64_t num_bytes = buffers_.cos.rows * buffers_.cos.cols * 4;
-    std::vector<float> host(static_cast<std::size_t>(device.is_cuda() ? num_bytes / 2 : 0));
-    View2<float> host_cos = buffers_.cos;
-    View2<float> host_sin = buffers_.sin;
-    if (device.is_cuda()) {
-        host_cos.data = host.data();
-        host_sin.data = host.data() + num_bytes / 4;
-    }
-    auto fill = [&](std::int64_t begin, std::int64_t end, int /*thread*/) {
-        for (std::int64_t position = begin; position < end; ++position) {
-            const std::span cos = row(host_cos, position);
-            const std::span sin = row(host_sin, position);
-            for (std::size_t i = 0; i < frequencies.size(); ++i) {
-                const float angle = static_cast<float>(position) * frequencies[i];
-                cos[i] = static_cast<float>(std::cos(static_cast<double>(angle))) * factor;
-                sin[i] = static_cast<float>(std::sin(static_cast<double>(angle))) * factor;
-            }
-        }
-    };
-    kernels::parallel_for(device.host_stream(), sizes_.num_positions, /*grain=*/256, fill);
-    if (!device.is_cuda()) return;
-    kernels::copy_and_wait(buffers_.cos.data, host_cos.data, num_bytes);
-    kernels::copy_and_wait(buffers_.sin.data, host_sin.data, num_bytes);
-}
 
 Result<> Model::sum_over_ranks(View2<float> x) {
     CHECK(x.stride == x.cols);
@@ -192,30 +19,54 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     const auto bytes = [](auto array) {
         return Transfers::bytes_of(static_cast<std::int64_t>(array.size_bytes()));
     };
-    return bytes(batch.tokens) + bytes(batch.positions) + bytes(batch.kv_slots) +
-           bytes(batch.q_starts) + bytes(batch.kv_lens) + bytes(batch.page_starts) +
-           bytes(batch.pages);
+    if (batch.num_padded > 0) return bytes(batch.update);  // it brings the rows
+    return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
+           bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
+           bytes(batch.page_starts) + bytes(batch.pages);
 }
 
 Result<StepBatch> Model::place(const StepBatch& batch) {
-    if (transfer_bytes(batch) > transfers_->bytes_left()) {
+    StepBatch placed = batch;
+    if (updates_) {
+        ASSIGN_OR_RETURN(placed.update, updates_->make(batch));
+        placed.page_starts = updates_->page_starts();
+        placed.pages = {};
+    }
+    if (transfer_bytes(placed) > transfers_->bytes_left()) {
         return make_error(
             ErrorCode::kInvalidArgument,
             "a step with {} bytes of tokens and pages; this worker has room for {}",
-            transfer_bytes(batch),
+            transfer_bytes(placed),
             transfers_->bytes_left()
         );
     }
     const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
-    StepBatch placed = batch;
-    move(placed.tokens);
-    move(placed.positions);
-    move(placed.kv_slots);
-    move(placed.q_starts);
-    move(placed.kv_lens);
-    move(placed.page_starts);
-    move(placed.pages);
+    move(placed.update);  // first: a graph keeps where it is
+    if (placed.num_padded > 0) {
+        take_rows(placed);
+    } else {
+        move(placed.tokens);
+        move(placed.positions);
+        move(placed.kv_slots);
+        move(placed.q_starts);
+        move(placed.kv_lens);
+        move(placed.page_starts);
+        move(placed.pages);
+    }
+    if (updates_) placed.pages = buffers_.tables;
     return placed;
+}
+
+// A padded step's rows are where its update leaves them.
+void Model::take_rows(StepBatch& placed) const {
+    const auto R = static_cast<std::size_t>(placed.num_padded);
+    const kernels::StepRowsArgs& rows = buffers_.rows;
+    placed.tokens = {rows.tokens, R};
+    placed.positions = {rows.positions, R};
+    placed.kv_slots = {rows.kv_slots, R};
+    placed.q_starts = {buffers_.q_starts, R + 1};
+    placed.kv_lens = {rows.kv_lens, R};
+    placed.page_starts = {rows.page_starts, R};
 }
 
 kernels::LinearArgs Model::product(
@@ -373,7 +224,7 @@ Result<> Model::decode(const StepBatch& placed, const ModelWeights& weights) {
         return Ok{};
     };
     const StepGraphs::Shape shape{
-        .weights = weights.embedding.data, .inputs = placed.tokens.data(), .num_rows = T};
+        .weights = weights.embedding.data, .inputs = placed.update.data(), .num_rows = T};
     RETURN_IF_ERROR(has_graphs_ ? graphs_.run(shape, stream_, enqueue) : enqueue());
     is_summed_ = true;
     return Ok{};
@@ -386,6 +237,13 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
     const kernels::ActView normed = rows(buffers_.normed, 0, T);
     const auto eps = static_cast<float>(config_->norm_eps);
 
+    if (!there.update.empty()) {
+        kernels::StepRowsArgs update = buffers_.rows;
+        update.update = there.update.data();
+        update.num_rows = narrow(there.num_padded);
+        update.stream = stream_;
+        kernels::step_rows_cuda(update);
+    }
     ops_->embedding({
         .ids = there.tokens.data(),
         .sampled = there.sampled,

@@ -21,17 +21,20 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "kernels/ops.h"
+#include "kernels/step_rows.h"
 #include "tp_worker/config/model_config.h"
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
 #include "tp_worker/groups/communicator.h"
 #include "tp_worker/model/step_graphs.h"
+#include "tp_worker/model/step_updates.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,8 +67,14 @@ struct StepBatch {
     std::span<const std::int32_t> kv_lens{};      // [R], new tokens included
     std::span<const std::int32_t> page_starts{};  // [R]
     std::span<const PageId> pages{};
+    std::span<const SlotId> slots{};  // [R], the rows' requests
+    // Of a step of decodes, as a GPU has it: R with rows of padding (step_padding.h), which are in
+    // none of the arrays before place(). 0: it is another step, or a CPU's.
+    std::int64_t num_padded = 0;
     std::int32_t kv_len_max = 0;
     std::int32_t q_len_max = 0;  // new tokens of a row
+    // Made by place() on a GPU: what changes of the pages and rows that are there (step_updates.h).
+    std::span<const std::int32_t> update{};
 };
 // Returns what a batch takes of the transfers (transfers.h).
 [[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
@@ -83,6 +92,7 @@ class Model {
         const ModelConfig& config;
         ShardShape shard{};
         ModelSizes sizes{};
+        std::int64_t num_slots = 0;  // of requests, on a GPU
         Compute compute = Compute::kBf16;
         const Device& device;
         Transfers* transfers = nullptr;
@@ -94,11 +104,14 @@ class Model {
     // Returns what make() takes of the device's memory; does not depend on sizes.num_pages, kv or
     // transfers.
     [[nodiscard]] static std::int64_t bytes(const Args& args);
-    // kResourceExhausted if the activations cannot be had.
+    // kResourceExhausted if the activations cannot be had; kInvalidArgument where requests have
+    // more pages than can be numbered.
     static Result<Model> make(const Args& args);
 
-    // Places the step's arrays among the transfers; returns the batch as the ops read it.
-    // Errors: kInvalidArgument where they do not fit.
+    // Places the step's arrays among the transfers; returns the batch as the ops read it. On a GPU
+    // pages go where they changed alone, and so do the rows of a padded step (step_updates.h).
+    // REQUIRES: what is placed is run, in this order.
+    // Errors: kInvalidArgument where they do not fit, or one request's rows disagree on its pages.
     [[nodiscard]] Result<StepBatch> place(const StepBatch& batch);
 
     // The following take what place() returned. REQUIRES: the transfers were sent.
@@ -141,6 +154,8 @@ class Model {
     void attend(const ModelWeights& weights, std::size_t index, const StepBatch& there);
     void feed_forward(const ModelWeights& weights, std::size_t index, std::int64_t num_tokens);
     void fill_rope_tables(const Device& device);
+    void fill_padding();
+    void take_rows(StepBatch& placed) const;
     Result<> run_layers(const StepBatch& there, const ModelWeights& weights);
     // Logits of the rows of x, which still lack delta where that is not empty, and have it then.
     void run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights);
@@ -166,12 +181,18 @@ class Model {
         View2<float> head_whole{};       // [L, V], rank 0; is head_part where there is one rank
         View2<float> cos{};              // [positions, D/2]
         View2<float> sin{};              // [positions, D/2]
+        // On a GPU: the rows of padded steps, and the pages of all requests.
+        kernels::StepRowsArgs rows{};
+        std::int32_t* q_starts = nullptr;
+        std::span<PageId> tables{};
         kernels::Workspace attention{};
         std::uint32_t* arrivals = nullptr;  // attention's, zeros between its calls
         kernels::Workspace linear{};
     };
+    class Carver;
     // Lays the buffers out from `memory`; returns the bytes they take. Null: only counts.
     static std::int64_t lay_out(const Args& args, std::byte* memory, Buffers* buffers);
+    static void lay_out_rows(const Args& args, Carver& carver, Buffers& b);
 
     const ModelConfig* config_;
     ShardShape shard_;
@@ -184,7 +205,8 @@ class Model {
     kernels::KvCache layer_kv_;
     Arena memory_;
     Buffers buffers_{};
-    bool is_summed_ = false;  // x has the last delta: the last step was a decode()
+    std::optional<StepUpdates> updates_{};  // on a GPU
+    bool is_summed_ = false;                // x has the last delta: the last step was a decode()
     bool has_graphs_;
     StepGraphs graphs_;
 };

@@ -102,6 +102,7 @@ Result<> PlannedStep::prepare(
     q_starts_.assign(1, 0);
     kv_lens_.clear();
     page_starts_.clear();
+    slots_.clear();
     logit_rows_.clear();
     samples_.assign(slots.size(), false);
     kv_len_max_ = 0;
@@ -112,9 +113,8 @@ Result<> PlannedStep::prepare(
     for (std::size_t i = 0; i < plan.rows.size(); ++i) {
         RETURN_IF_ERROR(add_row(plan, i, slots, limits));
     }
-    is_padded_ = is_of_decodes() &&
-                 padded_rows(static_cast<std::int64_t>(kv_lens_.size())) <= limits.padded_rows_max;
-    if (is_padded_) pad(plan, limits);
+    num_padded_ = is_of_decodes() ? padded_rows(static_cast<std::int64_t>(kv_lens_.size())) : 0;
+    if (num_padded_ > limits.padded_rows_max) num_padded_ = 0;
     return Ok{};
 }
 
@@ -125,21 +125,6 @@ bool PlannedStep::is_of_decodes() const {
            std::ranges::all_of(logit_rows_, [](const LogitRow& row) {
                return row.kind == LogitRow::Kind::kSample;
            });
-}
-
-void PlannedStep::pad(const messages::StepPlan& plan, const StepLimits& limits) {
-    pages_ = plan.pages.values;
-    const auto num_rows = static_cast<std::int64_t>(kv_lens_.size());
-    for (std::int64_t i = 0; i < padded_rows(num_rows) - num_rows; ++i) {
-        const std::int64_t page = limits.num_pages + i / limits.page_size;
-        tokens_.push_back(TokenId{-1});
-        positions_.push_back(0);
-        kv_slots_.push_back(page * limits.page_size + i % limits.page_size);
-        q_starts_.push_back(static_cast<std::int32_t>(tokens_.size()));
-        kv_lens_.push_back(1);
-        page_starts_.push_back(static_cast<std::int32_t>(pages_.size()));
-        pages_.push_back(static_cast<PageId>(page));
-    }
 }
 
 Result<> PlannedStep::add_row(
@@ -203,6 +188,7 @@ Result<> PlannedStep::add_row(
     }
     token_at_ += static_cast<std::size_t>(row.num_new);
     page_starts_.push_back(static_cast<std::int32_t>(page_at_));
+    slots_.push_back(row.slot);
     page_at_ += static_cast<std::size_t>(row.num_pages);
     q_starts_.push_back(static_cast<std::int32_t>(token_at_));
     kv_lens_.push_back(static_cast<std::int32_t>(kv_len));
@@ -252,7 +238,9 @@ StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {
         .q_starts = q_starts_,
         .kv_lens = kv_lens_,
         .page_starts = page_starts_,
-        .pages = is_padded_ ? std::span(pages_) : std::span(plan.pages.values),
+        .pages = plan.pages.values,
+        .slots = slots_,
+        .num_padded = num_padded_,
         .kv_len_max = kv_len_max_,
         .q_len_max = q_len_max_,
     };

@@ -71,7 +71,7 @@ class PlannedStep {
     // Borrows from this and from the plan.
     [[nodiscard]] StepBatch batch(const messages::StepPlan& plan) const;
     // Whether the batch is of decodes alone, and padded: token row i is row i of logits.
-    [[nodiscard]] bool is_padded() const { return is_padded_; }
+    [[nodiscard]] bool is_padded() const { return num_padded_ > 0; }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
     // A result with its arrays sized for this step.
     [[nodiscard]] messages::StepResult empty_result(const messages::StepPlan& plan, Rank rank)
@@ -85,7 +85,6 @@ class PlannedStep {
         const StepLimits& limits
     );
     [[nodiscard]] bool is_of_decodes() const;
-    void pad(const messages::StepPlan& plan, const StepLimits& limits);
     void add_logits(
         const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
     );
@@ -103,8 +102,8 @@ class PlannedStep {
     std::vector<std::int32_t> q_starts_{};
     std::vector<std::int32_t> kv_lens_{};
     std::vector<std::int32_t> page_starts_{};
-    bool is_padded_ = false;
-    std::vector<PageId> pages_{};  // the plan's, and those of the padding
+    std::vector<SlotId> slots_{};  // by row
+    std::int64_t num_padded_ = 0;  // rows with padding; 0: it is not padded
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};

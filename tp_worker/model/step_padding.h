@@ -3,7 +3,8 @@
 // with graphs and without.
 //
 // A row of padding has one token that embeds as zeros and a KV of that token alone, in a scratch
-// page behind the scheduler's: padding writes where no request reads.
+// page behind the scheduler's: padding writes where no request reads. The device makes the rows
+// (kernels/step_rows.h).
 #pragma once
 
 #include <bit>

@@ -335,6 +335,27 @@ TEST_F(GpuGraphs, AStepCostsTheHostWhatThePageSays) {
         EXPECT_EQ(waits() - num_waits, page[3]);
     }
 }
+
+// Whether the rows come to decode, go on or come to new pages.
+TEST_F(GpuGraphs, AStepBringsUpWhatThePageSays) {
+    const std::vector<std::int64_t> page = numbers_of("of four decodes, greedy with logprobs");
+    ASSERT_EQ(page.size(), 1u);
+    const auto replica = open(/*has_graphs=*/true);
+    std::vector<TestRequest> requests = requests_of(4, 80);
+    for (TestRequest& request : requests) {
+        request.prompt_len = 58;
+        while (std::ssize(request.tokens) < request.prompt_len)
+            request.tokens.push_back(request.tokens.back());
+        messages::StepPlan plan;
+        add_row(&request, request.prompt_len, &plan);
+        run_step(replica.get(), std::move(plan), {&request});
+    }
+    for (int i = 0; i < 6; ++i) {
+        const std::int64_t before = replica->root().bytes_sent();
+        decode(*replica, requests);
+        EXPECT_EQ(replica->root().bytes_sent() - before, page[0]) << "step " << i;
+    }
+}
 #endif
 
 }  // namespace
