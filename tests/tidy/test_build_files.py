@@ -2,7 +2,7 @@
 
 import re
 
-from project import files, read
+from project import ROOT, files, read
 
 FOLDERS = [path for path in files(".txt") if path.name == "CMakeLists.txt" and len(path.parts) > 1]
 
@@ -29,6 +29,16 @@ def test_every_source_is_built():
         if not re.search(rf"(^|[\s/]){re.escape(name)}([\s)]|$)", lists[folder], re.MULTILINE):
             wrong.append(f"{path} is not in {folder}/CMakeLists.txt")
     assert not wrong, "\n".join(wrong)
+
+
+def test_flags_for_all_targets_are_those_of_the_style_page():
+    named = set(re.findall(r"`(-[\w-]+(?:=\w+)?)`", read("docs/style.md").split("## 10.")[1].split("## 11.")[0]))
+    given = set()
+    for path in (ROOT / "cmake").glob("*.cmake"):
+        for options in re.findall(r"^ *add_compile_options\((.*)\)", path.read_text(), re.MULTILINE):
+            given |= set(re.findall(r"(?<![\w-])--?[a-z][\w-]*(?:=[\w,]+)?", options))
+    sanitizers = {flag for flag in given if "sanitize" in flag or flag == "-fno-omit-frame-pointer"}
+    assert sanitizers and given - sanitizers == named, (given, named)
 
 
 def test_there_are_no_globs_and_no_global_flags():
