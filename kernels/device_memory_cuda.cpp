@@ -126,7 +126,8 @@ void DeviceEvent::wait(Duration max, std::string_view what, Watch watch, TimePoi
     while (!is_done()) {
         const TimePoint now = Clock::now();
         const Duration waited = now - begin;
-        if (now - since >= max) {
+        // Asked again: this process may have stood still since it was asked.
+        if (now - since >= max && !is_done()) {
             end_by_cuda_failure(fmt::format(
                 "{} did not end on the GPU within {:.1f} s",
                 what,

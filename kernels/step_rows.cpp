@@ -1,10 +1,17 @@
 #include "kernels/step_rows.h"
 
+#include <limits>
+
 namespace pitstop::kernels {
 
 void check(const StepRowsArgs& args) {
     CHECK(args.update != nullptr && args.tables != nullptr);
     CHECK(args.num_rows >= 0 && args.page_size >= 1 && args.slot_pages >= 1 && args.num_slots >= 1);
+    // page_starts counts the table's entries, those of padding behind the others, in 32 bits.
+    CHECK(
+        std::int64_t{args.num_slots} * args.slot_pages + args.num_rows <=
+        std::numeric_limits<std::int32_t>::max()
+    );
     if (args.num_rows == 0) return;
     CHECK(args.tokens != nullptr && args.positions != nullptr && args.kv_slots != nullptr);
     CHECK(args.kv_lens != nullptr && args.page_starts != nullptr);

@@ -2,6 +2,7 @@
 
 #include "kernels/linear_tuning.h"
 #include "tp_worker/model/narrow.h"
+#include "tp_worker/model/step_padding.h"
 
 #include <algorithm>
 #include <array>
@@ -59,6 +60,7 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
 
 // A padded step's rows are where its update leaves them.
 void Model::take_rows(StepBatch& placed) const {
+    CHECK(placed.num_padded <= kPaddedRowsMax);
     const auto R = static_cast<std::size_t>(placed.num_padded);
     const kernels::StepRowsArgs& rows = buffers_.rows;
     placed.tokens = {rows.tokens, R};
