@@ -92,14 +92,12 @@ def test_text_that_is_not_utf8(door, witness):
 
 
 def test_a_duplicate_request_id(shared_tree, door):
-    rid = door.start("Once", rid="twice", max_new_tokens=300, **GREEDY)
-    door.step()
     with shared_tree.door("admin") as admin:
         assert admin.call("pause_generation", mode="in_place")["ok"]  # else the first may be over before
+        rid = door.start("Once", rid="twice", max_new_tokens=300, **GREEDY)
         door.send("generate", rid="twice", text="again")
         with pytest.raises(Refused) as refused:
-            while True:
-                door.step()
+            door.step()
         assert admin.call("continue_generation")["ok"]
     assert refused.value.code == "already_exists"
     assert refused.value.rid == "twice"
