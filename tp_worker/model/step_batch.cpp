@@ -9,6 +9,14 @@ namespace {
 
 bool is_token(TokenId id, std::int64_t vocab_len) { return raw(id) >= 0 && raw(id) < vocab_len; }
 
+Error row_error(
+    std::size_t index, const messages::PlanRow& row, std::string_view what, std::int64_t value
+) {
+    return make_error(
+        ErrorCode::kInvalidArgument, "row {} (slot {}): {} {}", index, raw(row.slot), what, value
+    );
+}
+
 }  // namespace
 
 RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
@@ -135,14 +143,7 @@ Result<> PlannedStep::add_row(
 ) {
     const messages::PlanRow& row = plan.rows[index];
     const auto bad = [&](std::string_view what, std::int64_t value) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "row {} (slot {}): {} {}",
-            index,
-            raw(row.slot),
-            what,
-            value
-        );
+        return row_error(index, row, what, value);
     };
     const auto slot = static_cast<std::size_t>(raw(row.slot));
     if (slot >= slots.size() || !slots[slot])
