@@ -1,8 +1,10 @@
 """bench/peers: the figures that it takes from an engine's tokens, how it asks engines in turn, and what it prints."""
 
+import argparse
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -144,3 +146,27 @@ def test_no_row_of_that_name(tmp_path):
         [ROOT / "bench/peers", "--peers", tmp_path, "run", "--rows", "sideways"], capture_output=True, text=True
     )
     assert done.returncode == 1 and all(row.name in done.stderr for row in ROWS), done.stderr
+
+
+def test_a_page_says_what_to_run_and_not_where_things_lie():
+    peers = runpy.run_path(str(ROOT / "bench/peers"))
+    asked = argparse.Namespace(pairs=5, rows=["decode, 1"], without=["vllm"], peers="/there", models="/there")
+    assert peers["describe"](asked) == "bench/peers run --pairs 5 --rows 'decode, 1' --without vllm"
+
+
+def test_the_readme_says_what_the_kept_run_measured():
+    kept = json.loads((ROOT / "bench/results/cpu/peers.json").read_text())
+    readme = (ROOT / "README.md").read_text().split("## Performance\n")[1].split("\n## ")[0]
+    page = (ROOT / "bench/results/cpu/peers.md").read_text()
+    ratios = {"vllm": [], "llama.cpp": []}
+    for each in kept["rows"]:
+        row = Row(**{**each["row"], "workload": Workload(**each["row"]["workload"])})
+        figures = {name: [Figures(**run) for run in runs] for name, runs in each["figures"].items()}
+        for peer, of_rows in ratios.items():
+            ratio, least, most = Measured(figures, each["of_limit"]).ratio(peer, row.figure)
+            assert f" {ratio:.2f} ({least:.2f} to {most:.2f}) |" in page, (row.name, peer)
+            of_rows.append(ratio)
+    assert len(ratios["vllm"]) == len(ROWS)
+    said = " ".join(readme.split())
+    assert "{:.2f} to {:.2f} times the tokens per second of vLLM".format(min(ratios["vllm"]), max(ratios["vllm"])) in said
+    assert "{:.2f} to {:.2f} times llama.cpp's".format(min(ratios["llama.cpp"]), max(ratios["llama.cpp"])) in said
