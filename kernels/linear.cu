@@ -11,6 +11,8 @@
 //   gemv      M <= 4: CUDA cores, one read of the weights (linear_gemv.cu)
 //   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend on x[m],
 //             w[n] and K alone, whatever the tile. Small M; every M where determinism is asked for
+//   split     the same for M <= 16 and few weight rows: four sums per output, of a part of K each.
+//             Not where determinism is asked for: tiles for any M would have to keep as many
 //   cuBLASLt  M > kTilesMaxM (linear_cublas.cpp)
 //   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
 namespace pitstop::kernels {
@@ -59,14 +61,15 @@ __device__ void load_stage(
     const LinearShare& part,
     std::int64_t m0,
     int n0,
-    int k
+    int k,
+    int thread  // of kThreads
 ) {
     constexpr int kRows = Shape::kTileM + Shape::kTileN;
     static_assert(kRows * kTileChunks % Shape::kThreads == 0);
     const bf16* const x = static_cast<const bf16*>(params.x);
 #pragma unroll 4
     for (int j = 0; j < kRows * kTileChunks / Shape::kThreads; ++j) {
-        const int i = static_cast<int>(threadIdx.x) + j * Shape::kThreads;
+        const int i = thread + j * Shape::kThreads;
         const int row = i / kTileChunks;
         const int chunk = i % kTileChunks;
         const int column = k + chunk * kChunkElements;
@@ -126,10 +129,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     const int warp_n = warp_index() % Shape::kWarpsN;
     const int num_stages = (params.K + kTileK - 1) / kTileK;
     const auto stage_at = [=](int s) { return shared + s % Shape::kStages * Shape::kStageBytes; };
+    const int thread = static_cast<int>(threadIdx.x);
 
     float sums[Shape::kTilesM][Shape::kTilesN][4] = {};
     for (int s = 0; s < Shape::kStages - 1; ++s) {
-        if (s < num_stages) load_stage<Shape>(stage_at(s), params, part, m0, n0, s * kTileK);
+        if (s < num_stages)
+            load_stage<Shape>(stage_at(s), params, part, m0, n0, s * kTileK, thread);
         commit_copies();  // also an empty one: the waits count groups
     }
     for (int s = 0; s < num_stages; ++s) {
@@ -137,7 +142,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
         __syncthreads();  // stage s is there for all, and all are done with stage s - 1
         const int next = s + Shape::kStages - 1;
         if (next < num_stages)
-            load_stage<Shape>(stage_at(next), params, part, m0, n0, next * kTileK);
+            load_stage<Shape>(stage_at(next), params, part, m0, n0, next * kTileK, thread);
         commit_copies();
         multiply_stage<Shape>(sums, stage_at(s), warp_m, warp_n);
     }
@@ -156,6 +161,62 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
             }
         }
     }
+}
+
+// ---- split ----
+
+// A warp's tile and ring. Four of them in a block: 72 KiB, 20 KiB of w in flight. N = 1024 makes
+// 128 blocks, where SmallTile makes 32.
+using SplitTile = TileShape<16, 8, 1, 1, 6, 3>;
+constexpr int kSplit = 4;  // warps of a block: fixed, as it sets the order of the sum
+constexpr int kSplitThreads = kSplit * kWarp;
+static_assert(SplitTile::kTileM * SplitTile::kTileN == kSplitThreads);
+// Fewer tiles of SmallTile than this leave SMs of an H200's 132 idle.
+constexpr std::int64_t kSmallTilesWanted = 128;
+
+// grid [tiles of N over all parts], block [kSplitThreads]; a block owns kTileN weight rows, a warp
+// of it every kSplit-th kTileK columns, which come through a ring of its own: no warp waits for
+// another before the end. Bytes: 2 N K of w; x from L2 once per block. An output's sum: the warp's
+// columns ascending, then the warps ascending.
+__global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
+    split_kernel(const __grid_constant__ LinearParams params) {
+    using Shape = SplitTile;
+    __shared__ float partial[kSplit][Shape::kTileM * Shape::kTileN];
+    const int warp = warp_index();
+    const int lane = lane_index();
+    std::byte* const ring = dynamic_shared_memory() + warp * Shape::kSharedBytes;
+    const LinearPlace place = place_of(params, static_cast<int>(blockIdx.x));
+    const LinearShare& part = params.parts[place.part];
+    const int n0 = place.tile * Shape::kTileN;
+    const int num_stages = ((params.K + kTileK - 1) / kTileK - warp + kSplit - 1) / kSplit;
+    const auto load = [&](int s) {
+        std::byte* const stage = ring + s % Shape::kStages * Shape::kStageBytes;
+        if (s < num_stages)
+            load_stage<Shape>(stage, params, part, 0, n0, (s * kSplit + warp) * kTileK, lane);
+        commit_copies();  // also an empty one: the waits count groups
+    };
+
+    float sums[1][1][4] = {};
+    for (int s = 0; s < Shape::kStages - 1; ++s) load(s);
+    for (int s = 0; s < num_stages; ++s) {
+        wait_copies<Shape::kStages - 2>();
+        __syncwarp();  // stage s is there for all lanes, and all are done with stage s - 1
+        load(s + Shape::kStages - 1);
+        multiply_stage<Shape>(sums, ring + s % Shape::kStages * Shape::kStageBytes, 0, 0);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const int m = lane / 4 + e / 2 * 8;
+        partial[warp][m * Shape::kTileN + lane % 4 * 2 + e % 2] = sums[0][0][e];
+    }
+    __syncthreads();
+    const int thread = static_cast<int>(threadIdx.x);
+    const int m = thread / Shape::kTileN;
+    const int n = n0 + thread % Shape::kTileN;
+    float sum = partial[0][thread];
+#pragma unroll
+    for (int i = 1; i < kSplit; ++i) sum += partial[i][thread];
+    if (m < params.M && n < part.N) finish(part, params.mode, m, n, sum);
 }
 
 // ---- general ----
@@ -252,6 +313,17 @@ void run_tiles(const LinearArgs& args) {
     );
 }
 
+void run_split(const LinearArgs& args) {
+    const LinearCut made = cut(args, SplitTile::kTileN);
+    launch<split_kernel>(
+        {.grid = dim3(narrow<unsigned>(made.num_tiles)),
+         .block = dim3(kSplitThreads),
+         .shared_bytes = kSplit * SplitTile::kSharedBytes,
+         .stream = args.stream},
+        made.params
+    );
+}
+
 void run_general(const LinearArgs& args) {
     const LinearCut made = cut(args, kGeneralTile);
     launch<general_kernel>(
@@ -297,10 +369,12 @@ void linear_cuda(const LinearArgs& args) {
         run_general(args);
     } else if (M <= kGemvMaxM) {
         linear_gemv_cuda(args);
-    } else if (M <= kTilesMaxM) {
-        run_tiles<SmallTile>(args);
-    } else {
+    } else if (M > kTilesMaxM) {
         linear_cublas(args);
+    } else if (cut(args, SmallTile::kTileN).num_tiles < kSmallTilesWanted) {
+        run_split(args);
+    } else {
+        run_tiles<SmallTile>(args);
     }
 }
 

@@ -52,8 +52,8 @@ void linear_cuda(const LinearArgs& args);
 [[nodiscard]] bool linear_silu_mul_cuda(const LinearArgs& args, const ActView& gated);
 
 // Multiplies on CUDA where the bits of a row must not depend on the batch: one instruction shape, k
-// ascending, one sum per output, for every M (P6). linear_cuda() promises this for its fp32 x
-// alone.
+// ascending, one sum per output, for every M (P6). K is not split for few rows, either: the tiles
+// of many would have to keep as many sums. linear_cuda() promises this for its fp32 x alone.
 void linear_cuda_deterministic(const LinearArgs& args);
 
 // Times the product of rotation[0], unless its choice is known, over all of them in turn: the same

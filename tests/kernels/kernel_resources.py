@@ -75,6 +75,7 @@ SHOWN = (
     ("linear_gemv.cu: gemv_kernel<1, true>", "M = 1, gate and up with silu_mul", 256, 0),
     ("linear_gemv.cu: gemv_kernel<4, true>", "M = 4, likewise", 256, 0),
     ("linear.cu: tile_kernel<TileShape<16, 32, 1, 4, 12, 3>>", "M <= 16", 128, 72 << 10),
+    ("linear.cu: split_kernel", "M <= 16, few weight rows", 128, 72 << 10),
     ("linear.cu: tile_kernel<TileShape<64, 64, 1, 4, 5, 2>>", "M <= 64", 128, 80 << 10),
     ("linear.cu: tile_kernel<TileShape<128, 128, 2, 4, 3, 2>>", "larger M", 256, 96 << 10),
     ("linear.cu: general_kernel", "linear, fp32", 256, 0),

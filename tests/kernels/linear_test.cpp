@@ -99,6 +99,10 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
         expect_reference<bf16, float>(M, 40, 1288, LinearMode::kWrite);
     expect_reference<bf16, float>(1, 40, 4104, LinearMode::kWrite);
     expect_reference<bf16, float>(7, 40, 4104, LinearMode::kWrite);
+    // Four warps of unequal parts, and rows of two kinds of tiles.
+    for (const std::int64_t K : {128, 200, 456, 1544})
+        expect_reference<bf16, float>(13, 20, K, LinearMode::kAdd);
+    expect_reference<bf16, bf16>(5, 4072, 72, LinearMode::kWrite);
     if (is_small()) return;
     expect_reference<bf16, float>(100, 300, 1024, LinearMode::kWrite);
     expect_reference<float, float>(100, 300, 1024, LinearMode::kWrite);
@@ -108,6 +112,36 @@ TEST_P(Linear, MeetsTheReferenceOnAwkwardShapes) {
             expect_reference<float, float>(M, 2100, K, LinearMode::kWrite);
         for (const std::int64_t K : {1025, 1176, 2056})
             expect_reference<bf16, float>(M, 2100, K, LinearMode::kWrite);
+    }
+}
+
+// Of five to sixteen rows a GPU takes one kernel for few weight rows and another for many: in both
+// a row has its bits whatever is beside it.
+TEST_P(Linear, ARowHasTheSameBitsAmongFiveAndAmongSixteen) {
+    constexpr std::int64_t kRows = 16;
+    for (const auto& [N, K] : {std::pair{20, 72}, {40, 1288}, {4104, 72}}) {
+        const auto x = put(random_matrix<bf16>(kRows, K, 1));
+        const auto w = put(random_matrix<bf16>(N, K, 2));
+        const auto product = [&](std::int64_t begin, std::int64_t M) {
+            Matrix<float> y(M, N, 0x22);
+            const auto y_there = put(y);
+            const LinearPart part{.w = w.view(), .y = y_there.view()};
+            run({&part, 1},
+                rows(View2<const bf16>(x.view()), begin, M),
+                LinearMode::kWrite,
+                stream());
+            y_there.fetch(y);
+            return y;
+        };
+        const Matrix<float> all = product(0, kRows);
+        for (const std::int64_t M : {5, 9, 15}) {
+            for (const std::int64_t begin : {std::int64_t{0}, kRows - M}) {
+                SCOPED_TRACE(testing::Message() << "N " << N << " K " << K << " M " << M);
+                const Matrix<float> some = product(begin, M);
+                for (std::int64_t m = 0; m < M; ++m)
+                    ASSERT_EQ(some.bits(m), all.bits(begin + m)) << "row " << m;
+            }
+        }
     }
 }
 
