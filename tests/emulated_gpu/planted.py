@@ -152,8 +152,8 @@ MUTATIONS = (
     Mutation(
         "cp.async waited for one group too late",
         "kernels/linear.cu",
-        "wait_copies<Shape::kStages - 2>();",
-        "wait_copies<Shape::kStages - 1>();",
+        "wait_copies<Shape::kStages - 2>();\n        __syncthreads();",
+        "wait_copies<Shape::kStages - 1>();\n        __syncthreads();",
         LINEAR,
     ),
     Mutation(
