@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from planting import Bug
+
 DECODE = "kernels/attention_decode.cu"
 WGMMA = "kernels/attention_prefill_wgmma.cu"
 EXCHANGE = "kernels/exchange.cu"
@@ -18,18 +20,33 @@ MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
 
 
-@dataclasses.dataclass
-class Mutation:
-    """In `file`, `text` (which is there once) becomes `bug`; `test`, a program and its filter, fails then."""
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A test, and the schedules of the GPU in software that it runs under: so many, or until one fails."""
 
-    name: str
-    file: str
-    text: str
-    bug: str
+    program: str
+    test: str
+    policy: str
+    copies: str
+    num_seeds: int
+
+
+@dataclasses.dataclass
+class Mutation(Bug):
+    """A bug under which `test`, a program and its filter, fails."""
+
     test: str
     policy: str = "random"
     copies: str = "late"
-    num_seeds: int = 1  # the test runs under so many schedules, or until one fails
+    num_seeds: int = 1
+
+    @property
+    def trial(self):
+        return Trial(*self.test.split(), self.policy, self.copies, self.num_seeds)
+
+    @property
+    def row_begins(self):
+        return f"{super().row_begins}`{self.trial.test}` | "
 
 
 MUTATIONS = (

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from planting import Bug
+
 ROUND = "messages/update_round.cpp"
 COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
 REPLICA = "scheduler_proc/replica_update.cpp"
@@ -9,13 +11,10 @@ COMMIT = "scheduler_proc/replica_commit.cpp"
 
 
 @dataclasses.dataclass
-class Mutation:
-    """In `file`, `text` (which is there once) becomes `bug`."""
+class Mutation(Bug):
+    """`unseen`: why no schedule can show it; empty: one must."""
 
-    name: str
-    file: str
-    text: str
-    bug: str
+    unseen: str = ""
 
 
 MUTATIONS = (
@@ -24,6 +23,7 @@ MUTATIONS = (
         ROUND,
         "who < std::ssize(has_answered_) &&\n           !has_answered_[static_cast<std::size_t>(who)]",
         "who < std::ssize(has_answered_)",
+        unseen="answers are flags, and a rank's second answer to an order is its first",
     ),
     Mutation(
         "a round is complete with one answer missing",
