@@ -44,15 +44,8 @@ void World::act() {
             return random_.once_in(3) ? start_collecting() : start_push(/*is_dependable=*/false);
         case 26:
             return random_.once_in(3) ? cancel_text() : ask_tokenize();
-        case 20: {
-            // Under a pause, as trainers do, or at any moment.
-            if (random_.once_in(2))
-                call(messages::PauseGeneration{.mode = messages::PauseMode::kRetract}, 200);
-            return call(
-                messages::ReleaseMemory{.tags = some_tags(), .keep_weights = random_.once_in(2)},
-                random_.once_in(4) ? 3 : 100
-            );
-        }
+        case 20:
+            return release_some();
         case 21:
             return call(messages::ResumeMemory{.tags = some_tags()}, random_.once_in(4) ? 3 : 100);
         case 22: {
@@ -62,20 +55,32 @@ void World::act() {
             if (message.abort_all) oracle_.mass_abort_allowed();
             return call(std::move(message), 100);
         }
-        case 12: {
-            const std::int64_t kind = random_.between(0, 3);
-            const std::int64_t timeout_ms = 300;
-            if (kind == 0) {
-                messages::RollbackWeights rollback;
-                rollback.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 3));
-                if (rollback.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
-                return call(std::move(rollback), timeout_ms);
-            }
-            return kind == 1 ? drop_any(timeout_ms) : commit_any();
-        }
+        case 12:
+            return end_or_undo_update();
         default:
             return submit();
     }
+}
+
+// Releases memory under a pause, as trainers do, or at any moment.
+void World::release_some() {
+    if (random_.once_in(2))
+        call(messages::PauseGeneration{.mode = messages::PauseMode::kRetract}, 200);
+    call(
+        messages::ReleaseMemory{.tags = some_tags(), .keep_weights = random_.once_in(2)},
+        random_.once_in(4) ? 3 : 100
+    );
+}
+
+void World::end_or_undo_update() {
+    const std::int64_t kind = random_.between(0, 3);
+    const std::int64_t timeout_ms = 300;
+    if (kind == 1) return drop_any(timeout_ms);
+    if (kind > 1) return commit_any();
+    messages::RollbackWeights rollback;
+    rollback.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 3));
+    if (rollback.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
+    call(std::move(rollback), timeout_ms);
 }
 
 // None stands for all that the call can change.

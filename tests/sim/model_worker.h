@@ -46,6 +46,11 @@ class ModelWorker {
 
     [[nodiscard]] messages::WorkerHello hello() const;
 
+    // Tells what it holds, in truth.
+    [[nodiscard]] Epoch epoch() const { return epoch_; }
+    [[nodiscard]] WeightsId weights() const { return live_; }
+    [[nodiscard]] bool is_torn() const { return is_torn_; }
+
     messages::StepResult run(const messages::StepPlan& plan);
     // Each begins a task, whose answer comes from finish(). A second stage without a drop is a bug,
     // as is a bucket or an end for what is not staged.

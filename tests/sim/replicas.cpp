@@ -94,6 +94,7 @@ void World::work(std::size_t r, std::size_t k) {
         after(pass, [this, r, k, plan = *plan] {
             Rank& busy = replicas_[r].ranks[k];
             busy.is_busy = false;
+            check_whole(r, k);
             if (!oracle_.problem()) answer(r, k, busy.worker->run(plan));
             work(r, k);
         });
@@ -140,13 +141,25 @@ void World::work(std::size_t r, std::size_t k) {
 }
 
 void World::answer(std::size_t r, std::size_t k, scheduler::FromWorker message) {
+    const bool is_of_update = std::holds_alternative<messages::WorkerFilled>(message) ||
+                              std::holds_alternative<messages::WorkerStaged>(message) ||
+                              std::holds_alternative<messages::WorkerCommitted>(message) ||
+                              std::holds_alternative<messages::WorkerDropped>(message);
+    const Event arrive = [this, r, message = std::move(message)] {
+        replicas_[r].inbox.workers.push_back(message);
+        make_turn(r);
+    };
     const int num_copies = has_faults_ && random_.once_in(60) ? 2 : 1;
-    for (int i = 0; i < num_copies; ++i) {
-        deliver(replicas_[r].ranks[k].from, [this, r, message] {
-            replicas_[r].inbox.workers.push_back(message);
-            make_turn(r);
-        });
-    }
+    for (int i = 0; i < num_copies; ++i) deliver(replicas_[r].ranks[k].from, arrive);
+    if (is_of_update) repeat_late(arrive);
+}
+
+// Has an answer to an update's order come once more, perhaps when the next update is under way: it
+// must count for none but its own (P2).
+void World::repeat_late(Event event) {
+    if (!has_faults_ || !random_.once_in(2)) return;
+    ++report_.num_late_answers;
+    after(some(1, 20'000), std::move(event));
 }
 
 void World::answer_later(
@@ -160,7 +173,8 @@ void World::answer_later(
 }
 
 ModelWorker::StageFate World::fate_of(std::size_t r, std::size_t k) const {
-    const bool is_hit = fate_replica_ == static_cast<int>(r) && fate_rank_ == static_cast<int>(k);
+    const bool is_hit = fate_replica_ == static_cast<int>(r) &&
+                        fate_rank_.value_or(static_cast<int>(k)) == static_cast<int>(k);
     return is_hit ? next_fate_ : ModelWorker::StageFate::kGood;
 }
 
@@ -168,10 +182,17 @@ void World::handle(const scheduler::ToTokenizer& message) {
     if (const auto* memory = std::get_if<messages::MemoryPart>(&message)) {
         if (!memory->has_weights) ++report_.num_discards;
     }
-    tell_doors(std::visit([](const auto& part) { return encode(part); }, message));
+    const messages::Frames frames =
+        std::visit([](const auto& part) { return encode(part); }, message);
+    tell_doors(frames);
+    const auto* part = std::get_if<messages::UpdatePart>(&message);
+    // An answer about a bucket does not say which: of these each comes once.
+    if (part != nullptr && part->order != messages::UpdateOrder::kFill)
+        repeat_late([this, frames] { tell_doors(frames); });
 }
 
-// What becomes of the next stage or bucket, and on which rank.
+// Draws what becomes of the next stage or bucket, and on which ranks: where it is a whole replica
+// that refuses it, another may have been written over.
 void World::draw_fate(bool is_good) {
     // A rank that gets other bytes than the others is found out by them alone.
     const bool has_others = num_replicas_ * shape_.tp > 1;
@@ -179,7 +200,8 @@ void World::draw_fate(bool is_good) {
                      ? ModelWorker::StageFate::kGood
                      : static_cast<ModelWorker::StageFate>(random_.between(1, has_others ? 3 : 2));
     fate_replica_ = static_cast<int>(random_.between(0, num_replicas_ - 1));
-    fate_rank_ = static_cast<int>(random_.between(0, shape_.tp - 1));
+    fate_rank_.reset();
+    if (!random_.once_in(3)) fate_rank_ = static_cast<int>(random_.between(0, shape_.tp - 1));
 }
 
 }  // namespace pitstop::sim

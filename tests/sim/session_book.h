@@ -40,6 +40,8 @@ class SessionBook {
 
     // The digest of what the open session holds; empty: none is open.
     [[nodiscard]] std::string digest() const;
+    // The version's digest, as all ranks of a replica add up to it.
+    [[nodiscard]] std::string digest_of_weights(WeightsId weights) const;
 
     std::int64_t num_begun = 0;
     std::int64_t num_buckets = 0;
@@ -70,8 +72,6 @@ class SessionBook {
     [[nodiscard]] bool is_about(messages::UpdateId update) const {
         return session_ && session_->id == static_cast<std::uint64_t>(update);
     }
-    // The version's digest, as all ranks of a replica add up to it.
-    [[nodiscard]] std::string digest_of_weights(WeightsId weights) const;
 
     const ModelShape& shape_;
     Oracle& oracle_;

@@ -39,6 +39,53 @@ void World::check_clients() {
     }
 }
 
+// An engine is what its callers are told: of a version that serves every rank holds every byte
+// (P2, P10), and only an update that writes over the live copy leaves it torn (P2).
+void World::check_told(const messages::UpdateReply& reply) {
+    if (reply.state == messages::UpdateState::kTorn) {
+        ++report_.num_torn;
+        if (!may_tear_) oracle_.fail("an update that was staged has left the engine torn (P2)");
+    }
+    if (reply.state != messages::UpdateState::kServing) return;
+    ++report_.num_told_serving;
+    may_tear_ = false;
+    for (std::size_t r = 0; r < replicas_.size(); ++r) {
+        for (std::size_t k = 0; k < replicas_[r].ranks.size(); ++k) {
+            const ModelWorker& rank = *replicas_[r].ranks[k].worker;
+            const bool is_whole = rank.epoch() == reply.epoch && !rank.is_torn() &&
+                                  sessions_.digest_of_weights(rank.weights()) == reply.digest;
+            if (is_whole) continue;
+            return oracle_.fail(fmt::format(
+                "epoch {} is said to serve, and replica {} rank {} holds {}{} (P2, P10)",
+                raw(reply.epoch),
+                r,
+                k,
+                rank.is_torn() ? "half of another after epoch " : "epoch ",
+                raw(rank.epoch())
+            ));
+        }
+    }
+}
+
+// Where a rank is half-written all replicas stand: none computes with the version that it had
+// before (P2). Those that have committed the next one may go ahead of it.
+void World::check_whole(std::size_t r, std::size_t k) {
+    const Epoch serving = replicas_[r].ranks[k].worker->epoch();
+    for (std::size_t other = 0; other < replicas_.size(); ++other) {
+        const bool is_torn = std::ranges::any_of(replicas_[other].ranks, [&](const Rank& rank) {
+            return rank.worker->is_torn() && rank.worker->epoch() >= serving;
+        });
+        if (!is_torn) continue;
+        return oracle_.fail(fmt::format(
+            "replica {} rank {} runs under epoch {} while replica {} is torn (P2)",
+            r,
+            k,
+            raw(serving),
+            other
+        ));
+    }
+}
+
 // Some replica can generate nothing until new weights come.
 bool World::needs_update() const {
     return updates().is_torn() || std::ranges::any_of(replicas_, [&](const Replica& replica) {

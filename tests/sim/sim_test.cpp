@@ -21,6 +21,9 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
         all.num_commits += report.num_commits;
         all.num_drops += report.num_drops;
         all.num_torn += report.num_torn;
+        all.num_told_serving += report.num_told_serving;
+        all.num_words_withheld += report.num_words_withheld;
+        all.num_late_answers += report.num_late_answers;
         all.num_retractions += report.num_retractions;
         all.num_releases += report.num_releases;
         all.num_discards += report.num_discards;
@@ -40,6 +43,9 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_commits, 2000);
     EXPECT_GT(all.num_drops, 500);
     EXPECT_GT(all.num_torn, 50);
+    EXPECT_GT(all.num_told_serving, 5000);
+    EXPECT_GT(all.num_words_withheld, 50);
+    EXPECT_GT(all.num_late_answers, 2000);
     EXPECT_GT(all.num_retractions, 500);
     EXPECT_GT(all.num_releases, 2000);
     EXPECT_GT(all.num_discards, 200);

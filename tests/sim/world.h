@@ -43,6 +43,9 @@ struct Report {
     std::int64_t num_commits = 0;
     std::int64_t num_drops = 0;
     std::int64_t num_torn = 0;
+    std::int64_t num_told_serving = 0;    // answers that say which version serves
+    std::int64_t num_words_withheld = 0;  // of a drop: that the engine is torn
+    std::int64_t num_late_answers = 0;    // to an order of an update, a second time
     std::int64_t num_retractions = 0;
     std::int64_t num_calls = 0;
     std::int64_t num_releases = 0;
@@ -138,6 +141,8 @@ class World {
     void answer_later(
         std::size_t replica, std::size_t rank, Duration takes, const ModelWorker::Task& task
     );
+    void repeat_late(Event event);
+    void withhold_torn(std::size_t replica, messages::UpdateDrop& drop);
     [[nodiscard]] ModelWorker::StageFate fate_of(std::size_t replica, std::size_t rank) const;
     void draw_fate(bool is_good);
 
@@ -197,7 +202,9 @@ class World {
     void submit();
     std::vector<std::string> some_client();
     void end_some();
+    void release_some();
     void start_update(bool is_good);
+    void end_or_undo_update();
     void start_push(bool is_dependable);
     void go_on(std::size_t pusher);
     void start_collecting();
@@ -210,6 +217,8 @@ class World {
     void check();
     void check_calls();
     void check_clients();
+    void check_told(const messages::UpdateReply& reply);
+    void check_whole(std::size_t replica, std::size_t rank);
     void settle_down();
     void push_to_the_end();
     [[nodiscard]] bool is_quiet() const;
@@ -265,7 +274,8 @@ class World {
     std::optional<bool> fate_ordered_{};  // of what the call under way has ordered: is it good
     ModelWorker::StageFate next_fate_ = ModelWorker::StageFate::kGood;
     int fate_replica_ = 0;
-    int fate_rank_ = 0;
+    std::optional<int> fate_rank_{};  // none: all of that replica's
+    bool may_tear_ = false;           // a live copy may have been written over since all were whole
 };
 
 }  // namespace pitstop::sim
