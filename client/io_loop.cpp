@@ -3,6 +3,7 @@
 #include "base/descriptors.h"
 #include "messages/codec.h"
 #include "messages/door_envelope.h"
+#include "messages/message_list.h"
 
 #include <algorithm>
 #include <csignal>
@@ -381,28 +382,30 @@ void IoLoop::io_receive(messages::Door door, TimePoint now, int messages_max) {
     for (int i = 0; i < messages_max; ++i) {
         const std::optional<bus::Received> received = link(door).receive(now);
         if (!received || is_over_) return;
-        if (!received->refused) io_take(door, received->frames);
+        if (!received->refused) io_dispatch(door, received->frames);
         ready_.wake();
     }
 }
 
-void IoLoop::io_take(messages::Door door, const messages::Frames& frames) {
-    if (frames.type == messages::Outputs::kType) {
-        Result<messages::Outputs> outputs =
-            decode<messages::Outputs>(frames, messages::UnknownFields::kIgnore);
-        if (!outputs) return io_fail_all(door, outputs.error());  // whose it was is unknown
-        for (messages::OutputChunk& chunk : outputs->chunks) io_chunk(std::move(chunk));
-        return;
-    }
-    if (frames.type == messages::ErrorReply::kType) {
-        const Result<messages::ErrorReply> reply =
-            decode<messages::ErrorReply>(frames, messages::UnknownFields::kIgnore);
-        if (!reply) return io_fail_all(door, reply.error());
-        if (!reply->rid.empty()) io_end_request(reply->rid, to_error(*reply));
-        if (raw(reply->call) != 0) io_end_call(reply->call, to_error(*reply));
-        return;
-    }
-    io_end_call(CallId{messages::peek_uint(frames, "call")}, frames);
+// Whatever is neither output nor an error is the reply to a call, whose type its caller knows.
+void IoLoop::io_dispatch(messages::Door door, const messages::Frames& frames) {
+    using Known = messages::MessageList<messages::Outputs, messages::ErrorReply>;
+    const auto use = [&](auto message) -> Result<> {
+        io_handle(std::move(message));
+        return Ok{};
+    };
+    const Result<bool> taken = Known::dispatch(frames, messages::UnknownFields::kIgnore, use);
+    if (!taken) return io_fail_all(door, taken.error());  // whose it was is unknown
+    if (!*taken) io_end_call(CallId{messages::peek_uint(frames, "call")}, frames);
+}
+
+void IoLoop::io_handle(messages::Outputs outputs) {
+    for (messages::OutputChunk& chunk : outputs.chunks) io_chunk(std::move(chunk));
+}
+
+void IoLoop::io_handle(const messages::ErrorReply& reply) {
+    if (!reply.rid.empty()) io_end_request(reply.rid, to_error(reply));
+    if (raw(reply.call) != 0) io_end_call(reply.call, to_error(reply));
 }
 
 void IoLoop::io_chunk(messages::OutputChunk chunk) {

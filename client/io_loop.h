@@ -140,7 +140,9 @@ class IoLoop {
     void io_carry_out_after_requests(StartCall& command);
     void io_serve_link(messages::Door door, TimePoint now);
     void io_receive(messages::Door door, TimePoint now, int messages_max);
-    void io_take(messages::Door door, const messages::Frames& frames);
+    void io_dispatch(messages::Door door, const messages::Frames& frames);
+    void io_handle(messages::Outputs outputs);
+    void io_handle(const messages::ErrorReply& reply);
     void io_chunk(messages::OutputChunk chunk);
     void io_lose(messages::Door door, TimePoint now);
     void io_expire(TimePoint now);

@@ -9,15 +9,20 @@
 namespace pitstop::tokenizer {
 namespace {
 
-constexpr std::string_view kDataTypes = "hello, generate, cancel, tokenize, render_chat";
+// Lists what the data door takes, "hello" apart.
+using DataMessages = decltype(
+    messages::MessageList<messages::Generate, messages::Cancel>{} +
+    messages::Calls::RequestsAt<messages::Door::kData>{}
+);
 constexpr std::size_t kTypeShown = 64;
 
-bool is_data_type(std::string_view type) {
-    return type == messages::Generate::kType || type == messages::Cancel::kType ||
-           type == messages::Tokenize::kType || type == messages::RenderChat::kType;
+std::string data_types() {
+    std::string names{messages::Hello::kType};
+    DataMessages::for_each([&]<class Message>() { names += fmt::format(", {}", Message::kType); });
+    return names;
 }
 
-// A client's type name, fit for a message.
+// Makes a client's type name fit for a message.
 std::string shown(std::string_view type) {
     std::string text;
     for (const char c : type.substr(0, kTypeShown)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -32,7 +37,7 @@ Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer)
       admin_(config_.num_replicas, config_.identity),
       hellos_(static_cast<std::size_t>(config_.num_replicas)) {}
 
-// One turn: facts in, decisions out.
+// Takes one turn: facts come in, decisions go out.
 DoorsOutput Doors::turn(DoorsInput in) {
     now_ = in.now;
     entropy_ = in.entropy;
@@ -75,7 +80,8 @@ void Doors::take_back(DoorsInput& in) {
     }
 }
 
-// A call's order goes to the replicas, its answer to who asked: but first what serves is on record.
+// Sends a call's order to the replicas and its answer to who asked: but first what serves is on
+// record.
 void Doors::carry_out(Admin::Out out) {
     for (ServedVersion& version : out.serves) out_.serves.push_back(std::move(version));
     for (Admin::Order& order : out.orders) {
@@ -139,17 +145,17 @@ void Doors::answer_error(
 Result<> Doors::handle_message(messages::Door door, const bus::Received& received) {
     const std::string& peer = received.peer;
     const messages::Frames& frames = received.frames;
+    const bool is_hello = frames.type == messages::Hello::kType;
     const bool is_admin_type = Admin::takes(frames.type);
-    if (frames.type != messages::Hello::kType && !is_admin_type && !is_data_type(frames.type)) {
+    if (!is_hello && !is_admin_type && !DataMessages::has(frames.type)) {
         return make_error(
             ErrorCode::kUnknownMessage,
             "no message type '{}' at this door; the data door takes {}",
             shown(frames.type),
-            kDataTypes
+            data_types()
         );
     }
-    if (frames.type != messages::Hello::kType &&
-        is_admin_type != (door == messages::Door::kAdmin)) {
+    if (!is_hello && is_admin_type != (door == messages::Door::kAdmin)) {
         return make_error(
             ErrorCode::kPermissionDenied,
             "'{}' belongs to the {} door",
@@ -158,7 +164,7 @@ Result<> Doors::handle_message(messages::Door door, const bus::Received& receive
         );
     }
     if (!down_why_.empty()) return Error{ErrorCode::kUnavailable, down_why_};
-    if (frames.type == messages::Hello::kType) return hello(door, peer, frames);
+    if (is_hello) return hello(door, peer, frames);
     if (!is_ready()) return starting();
     if (is_admin_type) {
         admin_.set_facts(facts());
@@ -167,15 +173,17 @@ Result<> Doors::handle_message(messages::Door door, const bus::Received& receive
         carry_out(admin_.take_output());
         return taken;
     }
-    if (frames.type == messages::Generate::kType) {
-        ASSIGN_OR_RETURN(
-            messages::Generate message, config_.identity.read<messages::Generate>(frames)
-        );
-        return generate(peer, std::move(message));
-    }
-    if (frames.type == messages::Cancel::kType) return cancel(peer, frames);
-    if (frames.type == messages::RenderChat::kType) return render_chat(peer, frames);
-    return tokenize(peer, frames);
+    Result<> taken = Ok{};
+    DataMessages::for_type(frames.type, [&]<class Message>() {
+        taken = receive<Message>(peer, frames);
+    });
+    return taken;
+}
+
+template <class Message>
+Result<> Doors::receive(const std::string& peer, const messages::Frames& frames) {
+    ASSIGN_OR_RETURN(Message message, config_.identity.read<Message>(frames));
+    return handle(peer, std::move(message));
 }
 
 Result<> Doors::hello(
@@ -209,7 +217,7 @@ Result<> Doors::hello(
     return Ok{};
 }
 
-Result<> Doors::generate(const std::string& peer, messages::Generate message) {
+Result<> Doors::handle(const std::string& peer, messages::Generate message) {
     if (drain_until_) {
         return Error{ErrorCode::kUnavailable, "the tree is shutting down: it takes no new request"};
     }
@@ -251,10 +259,7 @@ Result<> Doors::generate(const std::string& peer, messages::Generate message) {
     return started;
 }
 
-Result<> Doors::cancel(const std::string& peer, const messages::Frames& frames) {
-    ASSIGN_OR_RETURN(
-        const messages::Cancel message, config_.identity.read<messages::Cancel>(frames)
-    );
+Result<> Doors::handle(const std::string& peer, const messages::Cancel& message) {
     std::map<OpenId, OpenRequest*> found;  // an id may be named twice
     for (const std::string& rid : message.rids) {
         if (OpenRequest* request = requests_.find(peer, rid)) found.emplace(request->id, request);
@@ -338,7 +343,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
 }
 
 void Doors::deliver(messages::TextBatch batch) {
-    // First, as the chunks below close their requests.
+    // This is first, as the chunks below close their requests.
     std::map<ReplicaId, std::vector<RequestKey>> stopped;
     for (const RequestKey key : batch.stopped) {
         if (const OpenRequest* request = requests_.find(key))

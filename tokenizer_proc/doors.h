@@ -1,6 +1,6 @@
-// The two doors of the tree: the data door (generate, cancel, tokenize) and the admin door. This is
-// the core of tokenizer_proc: what comes from clients is checked, tokenized and given a key and a
-// replica; what comes back from the tree is handed to whoever asked.
+// Keeps the two doors of the tree: the data door (generate, cancel, tokenize) and the admin door.
+// This is the core of tokenizer_proc: what comes from clients is checked, tokenized and given a key
+// and a replica; what comes back from the tree is handed to whoever asked.
 //
 // A request here is its client, its id and where it runs, nothing more; its tokens and text pass
 // through. Whatever is wrong with a message is answered, and nothing a client sends ends this
@@ -42,7 +42,7 @@ namespace pitstop::tokenizer {
 
 enum class ReplicaSocket { kRequests, kControl };
 
-// A message for a replica. Of one replica's control the order is kept.
+// Holds a message for a replica. Of one replica's control the order is kept.
 struct ToReplica {
     ReplicaId replica{};
     ReplicaSocket socket = ReplicaSocket::kControl;
@@ -50,10 +50,10 @@ struct ToReplica {
     RequestKey key{};  // kRequests: whose
 };
 
-// Facts: what came since the last turn, and the time, the only clock that the turn sees.
+// Holds facts: what came since the last turn, and the time, the only clock that the turn sees.
 struct DoorsInput {
     TimePoint now{};
-    // Fresh random bits, for ids and seeds.
+    // These are fresh random bits, for ids and seeds.
     std::array<std::uint64_t, 2> entropy{};
     // Holds what of the last turn could not be sent, in its order; what came after one that could
     // not, for the same receiver, was not tried.
@@ -61,16 +61,16 @@ struct DoorsInput {
     std::vector<ToReplica> unsent_to_replicas{};
     std::vector<bus::Received> from_tree{};  // of the schedulers and the detokenizer
     std::vector<TextDone> texts{};           // that were tokenized elsewhere, or could not be
-    // Messages of clients, or what was refused of one.
+    // These are messages of clients, or what was refused of one.
     std::vector<std::pair<messages::Door, bus::Received>> from_clients{};
-    // The state of the places where the doors listen, for `status`.
+    // Says where the doors listen and how that goes, for `status`.
     std::vector<messages::ListenerStatus> listeners{};
-    // Not empty: the tree goes down, and this is why. Everything that is open is answered with
-    // kUnavailable; what still comes is answered the same.
+    // If it is not empty, the tree goes down, and this is why. Everything that is open is answered
+    // with kUnavailable; what still comes is answered the same.
     std::string down_why{};
 };
 
-// Decisions, to be carried out in this order.
+// Holds decisions, to be carried out in this order.
 struct DoorsOutput {
     std::vector<ServedVersion> serves{};  // Admin::Out::serves
     std::vector<ToReplica> to_replicas{};
@@ -96,8 +96,8 @@ class Doors {
     };
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
     static constexpr std::size_t kTextCallsMax = std::size_t{1} << 17;
-    // What a reply about a prompt's logprobs may take, and that about the output of a request that
-    // wants very many of each token.
+    // Bounds what a reply about a prompt's logprobs may take, and one about the output of a request
+    // that wants very many of each token.
     static constexpr std::int64_t kLogprobBytesMax = std::int64_t{32} << 20;
 
     // `tokenizer` may be null where no text comes.
@@ -148,13 +148,15 @@ class Doors {
         const Error& error
     );
     Result<> hello(messages::Door door, const std::string& peer, const messages::Frames& frames);
-    Result<> generate(const std::string& peer, messages::Generate message);
-    Result<> cancel(const std::string& peer, const messages::Frames& frames);
+    template <class Message>
+    Result<> receive(const std::string& peer, const messages::Frames& frames);
+    Result<> handle(const std::string& peer, messages::Generate message);
+    Result<> handle(const std::string& peer, const messages::Cancel& message);
     [[nodiscard]] std::vector<std::string> peers() const;
 
     // ---- texts (text_calls.cpp) ----
-    Result<> tokenize(const std::string& peer, const messages::Frames& frames);
-    Result<> render_chat(const std::string& peer, const messages::Frames& frames);
+    Result<> handle(const std::string& peer, messages::Tokenize message);
+    Result<> handle(const std::string& peer, messages::RenderChat message);
     Result<> start_call(const std::string& peer, CallId call, TextJob job);
     void start_job(TextJob job);
     void job_done(TextDone done);
@@ -225,8 +227,8 @@ class Doors {
     std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
     int num_hellos_ = 0;
     std::optional<ReplicaChoice> choice_{};  // once ready
-    // Control for the replicas, in order: this turn's, behind what found a queue full. Bounded by
-    // open requests and open calls.
+    // This is control for the replicas, in order: this turn's, behind what found a queue full. It
+    // is bounded by open requests and open calls.
     std::deque<ToReplica> control_{};
     std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
     TimePoint ready_time_{};

@@ -1,5 +1,4 @@
-// The Doors' part about texts: calls that encode, decode or render, and the jobs of the other
-// thread.
+// Handles the doors' texts: calls that encode, decode or render, and the jobs of the other thread.
 #include "messages/codec.h"
 #include "tokenizer_proc/doors.h"
 
@@ -8,7 +7,7 @@
 
 namespace pitstop::tokenizer {
 
-// The connection, and in it the names it gives. An identity is bytes.
+// Names a client by its connection, and in it by the names it gives. An identity is bytes.
 std::vector<std::string> Doors::client_path(
     const std::string& peer, std::vector<std::string> names
 ) {
@@ -18,7 +17,7 @@ std::vector<std::string> Doors::client_path(
     return names;
 }
 
-// Each that is open is answered: aborted.
+// Answers each that is open: aborted.
 void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& calls) {
     const Error error{ErrorCode::kAborted, "cancelled by the client"};
     std::vector<JobId> jobs;
@@ -53,7 +52,7 @@ void Doors::end_call(JobId job, const Error* error) {
     outbox_.reply(messages::Door::kData, call.peer, encode(reply));
 }
 
-// Clients of the data door that wait for something.
+// Returns the clients of the data door that wait for something.
 std::vector<std::string> Doors::peers() const {
     std::vector<std::string> all = requests_.peers();
     for (const auto& [peer, jobs] : jobs_of_) all.push_back(peer);
@@ -62,8 +61,7 @@ std::vector<std::string> Doors::peers() const {
     return all;
 }
 
-Result<> Doors::tokenize(const std::string& peer, const messages::Frames& frames) {
-    ASSIGN_OR_RETURN(messages::Tokenize message, config_.identity.read<messages::Tokenize>(frames));
+Result<> Doors::handle(const std::string& peer, messages::Tokenize message) {
     TextJob job{
         .client = client_path(peer, std::move(message.client)),
         .text = std::move(message.text),
@@ -77,10 +75,7 @@ Result<> Doors::tokenize(const std::string& peer, const messages::Frames& frames
     return start_call(peer, message.call, std::move(job));
 }
 
-Result<> Doors::render_chat(const std::string& peer, const messages::Frames& frames) {
-    ASSIGN_OR_RETURN(
-        messages::RenderChat message, config_.identity.read<messages::RenderChat>(frames)
-    );
+Result<> Doors::handle(const std::string& peer, messages::RenderChat message) {
     if (config_.chat_template == nullptr) {
         return Error{ErrorCode::kUnsupported, "no chat template was loaded"};
     }
@@ -97,8 +92,8 @@ Result<> Doors::render_chat(const std::string& peer, const messages::Frames& fra
     return start_call(peer, message.call, std::move(job));
 }
 
-// A call that a `tokenize_reply` answers. None is done by the loop: what a chat's template or a
-// token's text costs is not known before.
+// Starts a call that a `tokenize_reply` answers. None is done by the loop: what a chat's template
+// or a token's text costs is not known before.
 Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
     if (tokenize_calls_.size() >= kTextCallsMax) {
         return make_error(
