@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 
+from .protocol import EngineEnded
 from .rows import Figures, Workload
 
 
@@ -31,7 +32,7 @@ class PitstopTree:
             )
         while not (self.run_dir / "tree.json").exists():
             if self._tree.poll() is not None:
-                raise RuntimeError(f"the tree ended with {self._tree.returncode}; it said: {log}")
+                raise EngineEnded("the tree", self._tree.returncode, log)
             time.sleep(0.01)
         self.ready_s = time.perf_counter() - begin
         self.version = f"pitstop {_commit(root)}"

@@ -9,20 +9,30 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
 from typing import Callable, Sequence
-
-import numpy
 
 from .rows import Figures, Workload, figures_of
 
 Times = dict[int, list[float]]  # of each request: when each of its tokens came
 
 
+class EngineEnded(RuntimeError):
+    """An engine's process is over before its time. The message has the last line of its log."""
+
+    def __init__(self, name: str, exit_code: int, log: str | pathlib.Path):
+        lines = pathlib.Path(log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = f", at last: {lines[-1]}" if lines else ""
+        super().__init__(f"{name} ended with {exit_code}; it said: {log}{last}")
+
+
 def prompts_of(workload: Workload, vocab_size: int, seed: int) -> list[list[int]]:
     """Random token ids, below the special ones at the vocabulary's end."""
+    import numpy  # in an engine's process alone: that of bench/peers needs none
+
     random = numpy.random.default_rng(seed)
     return random.integers(0, vocab_size - 1024, (workload.rows, workload.prompt)).tolist()
 
@@ -32,6 +42,10 @@ def serve(
 ) -> None:
     """Runs in the engine's process. `load` returns its version and the vocabulary's size; `run` takes prompts and the
     number of tokens to make of each, and returns time.perf_counter() of every token."""
+    try:
+        import numpy  # noqa: F401  (before the engine loads, which may take minutes)
+    except ImportError:
+        sys.exit(f"{sys.executable} has no NumPy, which makes prompts: `bench/peers install` makes a Python that has it")
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # engines print
     begin = time.perf_counter()
@@ -84,7 +98,7 @@ class EngineProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.name} ended with {self._process.wait()}; it said: {self._log}")
+            raise EngineEnded(self.name, self._process.wait(), self._log)
         answer = json.loads(line)
         if not isinstance(answer, dict):
             raise RuntimeError(f"{self.name} said {line!r}")

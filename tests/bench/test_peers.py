@@ -18,7 +18,7 @@ from bench.peer import environment, gguf_model, report  # noqa: E402  (after the
 from bench.peer.journal import Journal  # noqa: E402
 from bench.peer.pairs import Measured, measure  # noqa: E402
 from bench.peer.pitstop_tree import PitstopTree  # noqa: E402
-from bench.peer.protocol import EngineProcess, prompts_of  # noqa: E402
+from bench.peer.protocol import EngineEnded, EngineProcess, prompts_of  # noqa: E402
 from bench.peer.rows import ROWS, Figures, Row, Workload, figures_of  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("PITSTOP_BUILD", ROOT / "build/cpu"))
@@ -84,6 +84,29 @@ def test_an_engine_that_ends_is_told_with_its_log(tmp_path):
     log = tmp_path / "log"
     with pytest.raises(RuntimeError, match=f"no such engine ended with 3; it said: {log}"):
         EngineProcess("no such engine", [sys.executable, "-c", "raise SystemExit(3)"], {}, str(log))
+
+
+@pytest.fixture
+def without_numpy(tmp_path):
+    """A path that hides the NumPy that may be installed."""
+    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError('numpy')\n")
+    return str(tmp_path)
+
+
+def test_bench_peers_itself_needs_no_numpy(without_numpy, tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench/peers", "--peers", tmp_path, "run"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": without_numpy},
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "bench/peers install" in done.stderr, done.stderr
+
+
+def test_an_engine_without_numpy_says_so_and_how_to_get_it(without_numpy, tmp_path):
+    env = {"PYTHONPATH": f"{without_numpy}:{ROOT}"}
+    with pytest.raises(EngineEnded, match=f"{sys.executable} has no NumPy.*bench/peers install"):
+        EngineProcess("ticks", [sys.executable, "-c", ENGINE], env, str(tmp_path / "ticks.log"))
 
 
 def test_a_tree_and_a_peer_in_turn_and_the_page(ticks, tmp_path):
