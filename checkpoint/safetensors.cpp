@@ -156,7 +156,7 @@ Result<> Checkpoint::add_tensors(std::vector<StoredTensor> tensors, const std::s
 Result<Checkpoint> Checkpoint::open(const std::string& directory, const ReadLimits& limits) {
     Checkpoint checkpoint;
     const std::string single = path_in(directory, kSingleFile);
-    // Whichever of them decides what is read.
+    // Any of these decides what is read, by being there or not.
     checkpoint.seen_.look(path_in(directory, "config.json"));
     checkpoint.seen_.look(path_in(directory, kIndexFile));
     if (is_file(single)) {

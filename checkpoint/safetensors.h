@@ -52,10 +52,12 @@ class Checkpoint {
     // then). Read them inside a CutGuard, and ask is_whole() afterwards: the file may be cut short
     // meanwhile.
     [[nodiscard]] std::span<const std::byte> mapped(const StoredTensor& tensor) const;
-    // kDataLoss if the file now ends before the tensor does, or was written to since it was opened.
+    // Errors: kDataLoss if the file now ends before the tensor does, or was written to since it was
+    // opened.
     Result<> is_whole(const StoredTensor& tensor) const;
-    // kDataLoss if one of the files, config.json among them, was written to, replaced, or has come
-    // or gone since open() began. Asked when everything was read: what was read is one state then.
+    // Errors: kDataLoss if one of the files, config.json among them, was written to, replaced, or
+    // has come or gone since open() began. It is asked when everything was read: what was read is
+    // one state then.
     Result<> is_unchanged() const;
 
     // Fills `out` with the tensor's bytes from `begin` on. kDataLoss if the file has become

@@ -211,7 +211,7 @@ class HeaderReader final : public JsonReader {
     std::size_t num_offsets_ = 0;
 };
 
-// Indices of the tensors, sorted.
+// Returns the indices of the tensors, sorted.
 template <class Less>
 std::vector<const StoredTensor*> sorted(const std::vector<StoredTensor>& tensors, Less less) {
     std::vector<const StoredTensor*> in_order;

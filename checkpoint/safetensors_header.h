@@ -85,7 +85,7 @@ struct HeaderArgs {
     ReadLimits limits{};
 };
 
-// Fills spec, bytes and file_offset (from the end of the header), in the header's order.
+// Fills spec, bytes and file_offset (from the end of the header), in the header's order. Errors:
 // kMalformed, kUnsupported (dtype), kTooLarge, kAborted, kDataLoss (the file is shorter than its
 // header says).
 [[nodiscard]] Result<std::vector<StoredTensor>> parse_safetensors_header(const HeaderArgs& args);

@@ -1,5 +1,6 @@
-// Files as they were when first looked at, so that whoever has read them can say whether they are
-// still the same: by device, inode, size and time of the last write, or that there is none.
+// Remembers files as they were when first looked at, so that whoever has read them can say whether
+// they are still the same: by device, inode, size and time of the last write, or that there is
+// none.
 //
 // A writer that sets the time back, or writes again within the tick of the file system's clock in
 // which it was looked at (4 ms here), is not seen: a digest sees that.
@@ -36,7 +37,7 @@ class SeenFiles {
   public:
     // Remembers, and returns, what lies at `path` now; nothing, if nothing does.
     std::optional<FileIdentity> look(const std::string& path);
-    // kDataLoss names the first file that is not as it was.
+    // Errors: kDataLoss, naming the first file that is not as it was.
     Result<> are_unchanged() const;
 
   private:

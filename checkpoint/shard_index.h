@@ -23,7 +23,7 @@ struct ShardIndex {
     std::map<std::string, std::string, std::less<>> shard_of{};  // of each tensor
 };
 
-// `path` is for the messages. kMalformed, kTooLarge, kAborted.
+// `path` is for the messages. Errors: kMalformed, kTooLarge, kAborted.
 [[nodiscard]] Result<ShardIndex> parse_shard_index(
     std::string_view json, const std::string& path, const ReadLimits& limits
 );

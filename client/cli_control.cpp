@@ -11,7 +11,7 @@
 namespace pitstop {
 namespace {
 
-// Flags that every command has.
+// Holds the flags that every command has.
 struct Common {
     CliPlace place{};
     bool json = false;
@@ -211,7 +211,7 @@ void print_update(const messages::UpdateReply& reply) {
     }
 }
 
-// Flags of update and stage.
+// Holds the flags of update and stage.
 struct UpdateFlags {
     std::string kv_policy = "keep";
     std::int64_t epoch = 0;

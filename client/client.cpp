@@ -28,8 +28,8 @@ TimePoint deadline_after(std::chrono::milliseconds timeout) {
     return Clock::now() + std::min(timeout, Stream::kForever);
 }
 
-// Checked at both ends: here before anything is sent, as a door that refuses a message for its size
-// has not read whose it is.
+// This is checked at both ends: here before anything is sent, as a door that refuses a message for
+// its size has not read whose it is.
 Result<messages::Frames> to_frames(const messages::Generate& request) {
     if (const auto problem = messages::invalid(request)) {
         return make_error(

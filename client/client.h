@@ -113,10 +113,10 @@ class Client {
     // Each ends with its output so far and finish.reason abort. Ids that are not open are ignored.
     void cancel(std::vector<std::string> rids);
 
-    // A call and its one answer (calls.h). An abort ends the requests that this client has made
-    // before it, and those it has heard of. The caller leaves `call` at 0. Where the message has a
-    // timeout_ms of 0 the tree gets `timeout` too, so that its error, which names who is late,
-    // comes before ours.
+    // Makes a call, which has one answer (calls.h). An abort ends the requests that this client has
+    // made before it, and those it has heard of. The caller leaves `call` at 0. Where the message
+    // has a timeout_ms of 0 the tree gets `timeout` too, so that its error, which names who is
+    // late, comes before ours.
     template <class Request>
     Result<messages::ReplyTo<Request>> call(
         Request request, std::chrono::milliseconds timeout = kCallTimeout

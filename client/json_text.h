@@ -1,5 +1,5 @@
-// Messages as JSON, by their field lists: for people and for jq. Empty members are left out, as on
-// the wire.
+// Writes messages as JSON, by their field lists, for people and for jq. Empty members are left out,
+// as on the wire.
 #pragma once
 
 #include "messages/fields.h"

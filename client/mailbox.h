@@ -1,5 +1,5 @@
-// Chunks on their way from the I/O thread to whoever takes them. What is not taken yet is joined,
-// so a mailbox holds at most one chunk.
+// Keeps chunks on their way from the I/O thread to whoever takes them. What is not taken yet is
+// joined, so a mailbox holds at most one chunk.
 #pragma once
 
 #include "base/mutex.h"

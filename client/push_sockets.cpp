@@ -25,8 +25,8 @@ struct PushSockets::State {
     struct Worker {
         std::string device{};
         std::unique_ptr<bus::Listener> listener{};
-        // A DEALER that speaks as a REQ does: a REQ could not be sent to before its worker is
-        // there.
+        // This is a DEALER that speaks as a REQ does: a REQ could not be sent to before its worker
+        // is there.
         zmq::socket_t socket{};
         std::deque<messages::Frames> unsent{};
         int num_owed = 0;  // answers
@@ -47,7 +47,7 @@ struct PushSockets::State {
         }
     }
 
-    // The worker's answer, if it is there.
+    // Returns the worker's answer, if it is there.
     static std::optional<messages::Frames> try_receive(Worker& worker) {
         std::vector<std::string> parts;
         zmq::message_t part;

@@ -1,4 +1,4 @@
-// The pusher's end of its conversations with all workers: a REQ socket each, all asked at once.
+// Is the pusher's end of its conversations with all workers: a REQ socket each, all asked at once.
 //
 // Owns: the sockets and their context. Thread: one.
 #pragma once
@@ -36,9 +36,9 @@ class PushSockets {
     // Sends what waits for a worker that has come since. Taking answers does so, too.
     void flush();
 
-    // The oldest answer of every worker that owes one. Errors: the first answer with a code, as an
-    // error that names the worker; kDeadlineExceeded; what `is_over` says (asked now and then): the
-    // tree has ended the update.
+    // Returns the oldest answer of every worker that owes one. Errors: the first answer with a
+    // code, as an error that names the worker; kDeadlineExceeded; what `is_over` says (asked now
+    // and then): the tree has ended the update.
     using IsOver = std::function<std::optional<Error>()>;
     Result<std::vector<messages::PushLayout>> receive_layouts(
         Duration patience, const IsOver& is_over

@@ -1,4 +1,4 @@
-// The tensors of a push: read in pieces, each digested while it is in the cache.
+// Holds the tensors of a push, which are read in pieces, each digested while it is in the cache.
 //
 // Thread: any, once constructed; what is summed up is guarded.
 #pragma once
@@ -47,8 +47,8 @@ class PushedTensors {
         const Piece& piece, const std::function<Result<>(const std::byte* rows)>& use
     );
 
-    // The digest of the tensors that `is_sent` says yes to, once all their pieces were filled or
-    // read; empty: none is declared, as the options say, or as not all are BF16.
+    // Returns the digest of the tensors that `is_sent` says yes to, once all their pieces were
+    // filled or read; empty: none is declared, as the options say, or as not all are BF16.
     [[nodiscard]] std::string version_digest(
         const std::function<bool(std::string_view name)>& is_sent
     );

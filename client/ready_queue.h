@@ -1,4 +1,5 @@
-// Callbacks waiting for the caller's thread, and a descriptor that is readable while some do.
+// Keeps callbacks that wait for the caller's thread, and a descriptor that is readable while some
+// do.
 //
 // A message of the tree's brings output for many requests: the caller is woken once, when all of it
 // was read.

@@ -236,7 +236,8 @@ class Push {
         return Ok{};
     }
 
-    // Tensors [begin, the result) share a bucket of bucket_bytes at most; a larger one has its own.
+    // Returns where a bucket ends that begins at tensor `begin`: it takes bucket_bytes at most; a
+    // larger tensor has its own.
     [[nodiscard]] std::size_t end_of_bucket(std::size_t begin) const {
         std::int64_t bytes = 0;
         std::size_t end = begin;

@@ -97,7 +97,8 @@ Result<> RequestText::push_token(
     return Ok{};
 }
 
-// The output is complete: what was held back, as a code point or a stop text might have followed.
+// Pushes what was held back, as a code point or a stop text might have followed: the output is
+// complete.
 Result<> RequestText::push_rest(std::string& text) {
     piece_.clear();
     RETURN_IF_ERROR(decoder_.finish(piece_));

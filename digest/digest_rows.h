@@ -27,7 +27,7 @@ struct DigestRows {
 
     // Returns the same as one row, where its rows follow each other in memory and in words.
     [[nodiscard]] DigestRows joined() const;
-    // Bytes [begin, begin + num_bytes) of row `row`. REQUIRES: begin is a word's.
+    // Returns bytes [begin, begin + num_bytes) of row `row`. REQUIRES: begin is a word's.
     [[nodiscard]] DigestRun run(std::int64_t row, std::int64_t begin, std::int64_t num_bytes)
         const {
         return {

@@ -1,4 +1,4 @@
-// Python's operators that make a value of two, or of one.
+// Computes Python's operators that make a value of two, or of one.
 #pragma once
 
 #include "base/result.h"

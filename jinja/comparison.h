@@ -1,4 +1,4 @@
-// Python's equality, order and membership.
+// Compares as Python does: equality, order and membership.
 #pragma once
 
 #include "base/result.h"

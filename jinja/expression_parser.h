@@ -1,4 +1,4 @@
-// Expressions, from the loosest binding to the tightest. Source: Jinja 3.1, parser.py.
+// Parses expressions, from the loosest binding to the tightest. Source: Jinja 3.1, parser.py.
 #pragma once
 
 #include "base/result.h"

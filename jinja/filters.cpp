@@ -1,4 +1,4 @@
-// Filters of numbers and of anything, and where the others are. Source: Jinja 3.1, filters.py.
+// Filters numbers and anything, and says where the others are. Source: Jinja 3.1, filters.py.
 #include "jinja/filters.h"
 
 #include "base/utf8.h"

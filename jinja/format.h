@@ -1,4 +1,5 @@
-// Python's str.format as chat templates use it: "{}, {0} and {name}".format(value, name=value).
+// Does Python's str.format as chat templates use it: "{}, {0} and {name}".format(value,
+// name=value).
 #pragma once
 
 #include "base/result.h"

@@ -83,7 +83,7 @@ Result<std::optional<std::size_t>> place_of(
     return std::optional<std::size_t>{};
 }
 
-// A name fit for a message.
+// Makes a name fit for a message.
 std::string_view shown(std::string_view name) {
     constexpr std::size_t kNameShown = 256;
     return utf8_prefix(name, kNameShown);

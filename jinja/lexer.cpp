@@ -274,7 +274,7 @@ class Lexer {
         return Ok{};
     }
 
-    // Digits of a base, '_' between two of them, from `i` on; moves `i` behind them.
+    // Reads digits of a base, '_' between two of them, from `i` on; moves `i` behind them.
     template <class IsDigit>
     std::string digits_at(std::size_t& i, IsDigit is_a_digit) const {
         std::string digits;

@@ -1,5 +1,5 @@
-// Methods of texts, sequences and mappings. Source: Python 3.11, library reference, "Built-in
-// Types".
+// Implements methods of texts, sequences and mappings. Source: Python 3.11, library reference,
+// "Built-in Types".
 #include "jinja/builtins.h"
 #include "jinja/comparison.h"
 #include "jinja/format.h"

@@ -1,4 +1,4 @@
-// Values as Python writes them: str(), repr(), printf's numbers, and HTML's escapes.
+// Writes values as Python does: str(), repr(), printf's numbers, and HTML's escapes.
 #pragma once
 
 #include "base/result.h"
@@ -12,7 +12,7 @@ namespace pitstop::jinja {
 
 // Writes the shortest digits that read back the same, as repr(float): 1.0, 1e+16, 0.0001, nan.
 [[nodiscard]] std::string repr_of(double value);
-// printf's, which Python's formatting agrees with: "%.2f".
+// Formats as printf does, which Python's formatting agrees with: "%.2f".
 [[nodiscard]] std::string formatted(double value, const std::string& format);
 
 // Writes as str() does, which is what `{{ value }}` writes.

@@ -1,4 +1,4 @@
-// Filters of sequences and mappings. Source: Jinja 3.1, filters.py.
+// Filters sequences and mappings. Source: Jinja 3.1, filters.py.
 #include "jinja/arithmetic.h"
 #include "jinja/comparison.h"
 #include "jinja/filters.h"

@@ -1,4 +1,4 @@
-// The tests of `is`. Source: Jinja 3.1, tests.py.
+// Implements the tests of `is`. Source: Jinja 3.1, tests.py.
 #include "jinja/arithmetic.h"
 #include "jinja/builtins.h"
 #include "jinja/comparison.h"
@@ -74,7 +74,7 @@ Result<Value> is_cased(Env& env, const Value& self, const Given&) {
     return Value::boolean(is_all(text, kClass));
 }
 
-// Python's `is`: of values that are one object there.
+// Tests Python's `is`: of values that are one object there.
 Result<Value> is_same(Env& env, const Value& self, const Given& given) {
     const Value& other = *given[0];
     if (self.state().index() != other.state().index()) return Value::boolean(false);

@@ -1,4 +1,4 @@
-// Filters of texts. Source: Jinja 3.1, filters.py; tojson: transformers, chat_template_utils.py.
+// Filters texts. Source: Jinja 3.1, filters.py; tojson: transformers, chat_template_utils.py.
 #include "jinja/filters.h"
 #include "jinja/items.h"
 #include "jinja/json.h"

@@ -11,7 +11,8 @@
 namespace pitstop::jinja {
 namespace {
 
-// Digits with '_' between two of them, as Python takes numbers; nothing if there is anything else.
+// Takes out each '_' that stands between two digits, as Python takes numbers; nothing if there is
+// anything else.
 std::optional<std::string> without_joints(std::string_view text) {
     std::string out;
     for (std::size_t i = 0; i < text.size(); ++i) {

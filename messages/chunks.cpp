@@ -20,7 +20,7 @@ void append(std::vector<T>& whole, std::vector<T>&& next) {
     }
 }
 
-// Run-length encoded: a span like the last one makes it longer.
+// Keeps the spans run-length encoded: one like the last makes that longer.
 void append_spans(std::vector<Span>& whole, std::vector<Span>&& next) {
     for (Span& span : next) {
         if (!whole.empty()) {

@@ -17,14 +17,14 @@ std::uint8_t byte_at(std::string_view body, std::size_t at) {
     return static_cast<std::uint8_t>(body[at]);
 }
 
-// The number in `size` bytes at `at`. REQUIRES: they are there.
+// Returns the number in `size` bytes at `at`. REQUIRES: they are there.
 std::uint64_t number_at(std::string_view body, std::size_t at, std::size_t size) {
     std::uint64_t number = 0;
     for (std::size_t i = 0; i < size; ++i) number = number << 8 | byte_at(body, at + i);
     return number;
 }
 
-// The head of a value: what follows its bytes.
+// Holds the head of a value: what follows its bytes.
 struct Head {
     std::size_t size = 1;      // of the head itself, in bytes
     std::uint64_t bytes = 0;   // then so many
@@ -34,11 +34,11 @@ struct Head {
     bool is_nil = false;
 };
 
-// Nothing: no msgpack, or it ends there.
+// Returns nothing if that is no msgpack, or it ends there.
 std::optional<Head> head_at(std::string_view body, std::size_t at) {
     if (at >= body.size()) return std::nullopt;
     const std::uint8_t type = byte_at(body, at);
-    // Those with a length behind their type, of `size` bytes.
+    // These have a length behind their type, of `size` bytes.
     const auto sized = [&](std::size_t size) -> std::optional<std::uint64_t> {
         if (body.size() - at - 1 < size) return std::nullopt;
         return number_at(body, at + 1, size);
@@ -97,7 +97,7 @@ std::optional<std::size_t> end_of(std::string_view body, std::size_t at) {
     return at;
 }
 
-// A map's head with another number of entries, in as many bytes: the formats' lengths are fixed.
+// Gives a map's head another number of entries, in as many bytes: the formats' lengths are fixed.
 void set_entries(std::string& body, std::size_t head_size, std::uint64_t entries) {
     if (head_size == 1) {
         body[0] = static_cast<char>(0x80u | entries);

@@ -1,5 +1,5 @@
-// pitstop_protocol_doc: prints the tables of docs/protocol.md from the messages' own field lists,
-// or puts them into the page, between its markers.
+// pitstop_protocol_doc prints the tables of docs/protocol.md from the messages' own field lists, or
+// puts them into the page, between its markers.
 //
 //   pitstop_protocol_doc                           print
 //   pitstop_protocol_doc --write docs/protocol.md  update the page
@@ -36,8 +36,8 @@ concept Message = Fielded<T> && requires {
     T::kType;
 };
 
-// "PlanRow" from the compiler's own spelling of this function:
-// "... [with T = pitstop::PlanRow; std::string_view = ...]" (GCC) or "... [T = pitstop::PlanRow]".
+// Takes "PlanRow" from the compiler's own spelling of this function: "... [with T =
+// pitstop::PlanRow; std::string_view = ...]" (GCC) or "... [T = pitstop::PlanRow]".
 template <class T>
 std::string_view cpp_name() {
     std::string_view text = __PRETTY_FUNCTION__;
@@ -156,7 +156,7 @@ class Page {
         text_ += fmt::format("### `{}`\n\n{}\n\n", T::kType, T::kAbout);
         add_table<T>();
     }
-    // The structs that messages are made of, once each, after the messages.
+    // Appends the structs that messages are made of, once each, after the messages.
     [[nodiscard]] std::string text() const {
         return text_ + "## Parts\n\nMaps inside messages.\n\n" + parts_;
     }
@@ -207,7 +207,7 @@ std::string tables() {
     return page.text();
 }
 
-// The page with the tables between its markers.
+// Returns the page with the tables between its markers.
 Result<std::string> with_tables(const std::string& path) {
     ASSIGN_OR_RETURN(const std::string page, MappedFile::read(path, kPageBytesMax));
     const std::size_t begin = page.find(kBegin);

@@ -32,7 +32,7 @@ Problem invalid_handles(const WeightSource& source) {
     return std::nullopt;
 }
 
-// Names, and shapes whose products are left to whoever knows the model.
+// Checks names, and shapes, whose products are left to whoever knows the model.
 Problem invalid_tensors(const WeightSource& source) {
     if (source.format == TensorFormat::kPickle) {
         if (source.tensors.empty()) return std::nullopt;

@@ -423,7 +423,7 @@ Result<> Machine::make_shape(const Node& arguments) {
     return Ok{};
 }
 
-// _ctypes._unpickle(ncclUniqueId, ({}, 128 bytes))
+// Reads _ctypes._unpickle(ncclUniqueId, ({}, 128 bytes)).
 Result<> Machine::make_nccl_id(const Node& arguments) {
     constexpr std::size_t kIdBytes = 128;
     const auto is_right = [&] {

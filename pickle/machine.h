@@ -1,4 +1,4 @@
-// The stack machine behind read(): one opcode at a time over one message.
+// Is the stack machine behind read(), which takes one opcode at a time over one message.
 //
 // A container takes children only while nothing holds it; once it is a child it is finished. So
 // there can be no cycle, and a child's depth and size are known when it is taken.

@@ -43,7 +43,7 @@ enum Opcode : std::uint8_t {
     kFrame = 0x95,
 };
 
-// pickletools' name of an opcode that is refused, for the error.
+// Returns pickletools' name of an opcode that is refused, for the error.
 std::string_view name_of(std::uint8_t opcode);
 
 }  // namespace pitstop::pickle

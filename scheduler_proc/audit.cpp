@@ -1,4 +1,4 @@
-// The invariants of what runs, checked from outside: by tests and by the simulator after every
+// Checks the invariants of what runs from outside, for tests and for the simulator after every
 // event. Nothing here is needed to run.
 #include "scheduler_proc/runner.h"
 

@@ -164,7 +164,7 @@ std::optional<std::string> Scheduler::why_no_update() const {
     return std::nullopt;
 }
 
-// The KV policy, then the commit: the plans after it are made from what the policy left.
+// Applies the KV policy first: the plans after the commit are made from what the policy left.
 void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     if (!update_.may_commit(order, out)) return;
     ReplicaUpdate::KvCounts counts;

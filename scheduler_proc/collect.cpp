@@ -13,7 +13,7 @@ void append(std::vector<T>& to, std::span<const T> from) {
     to.insert(to.end(), from.begin(), from.end());
 }
 
-// Run-length encodes: equal neighbours become one span.
+// Keeps the spans run-length encoded: equal neighbours become one.
 void append_span(std::vector<messages::Span>& spans, messages::Span span) {
     if (!spans.empty()) {
         messages::Span& last = spans.back();
@@ -199,7 +199,7 @@ messages::TokenBatch& Runner::batch_of(TurnOutput& out) const {
     return *out.batch;
 }
 
-// The request's chunk in this turn's batch; its first one ever announces it.
+// Returns the request's chunk in this turn's batch; its first one ever announces it.
 messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
     messages::TokenBatch& batch = batch_of(out);
     if (request.chunk_turn == turn_) return batch.chunks[request.chunk_index];

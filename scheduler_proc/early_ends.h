@@ -1,4 +1,4 @@
-// Ends that overtook the request they end.
+// Keeps the ends that overtook the request they end.
 //
 // Control and requests travel on different sockets, so an abort may be here first. Keys ascend: one
 // that is larger than every request's so far is still to come, and one that is smaller was here.
@@ -31,8 +31,8 @@ class EarlyEnds {
         if (ends_.size() > kEarlyEndsMax) ends_.erase(ends_.begin());
     }
 
-    // The end of request `key`, which has just arrived, if there is one. Ends of smaller keys are
-    // forgotten: those requests never come.
+    // Takes out the end of request `key`, which has just arrived, if there is one. Ends of smaller
+    // keys are forgotten: those requests never come.
     std::optional<EarlyEnd> take(RequestKey key) {
         ends_.erase(ends_.begin(), ends_.lower_bound(key));
         const auto found = ends_.find(key);

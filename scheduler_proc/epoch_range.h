@@ -1,4 +1,5 @@
-// A range of weight epochs: what computed a page, a prefix, or all the KV that a token attended to.
+// Holds a range of weight epochs: those that computed a page, a prefix, or all the KV that a token
+// attended to.
 #pragma once
 
 #include "base/ids.h"

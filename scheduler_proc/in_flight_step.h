@@ -1,4 +1,4 @@
-// A step that was sent to the workers and is not answered by all of them.
+// Holds a step that was sent to the workers and is not answered by all of them.
 #pragma once
 
 #include "base/ids.h"
@@ -14,7 +14,7 @@
 
 namespace pitstop::scheduler {
 
-// A weight version, as spans and status name it.
+// Names a weight version, as spans and status do.
 struct Version {
     Epoch epoch{1};
     std::string label{};
@@ -53,13 +53,13 @@ struct InFlightStep {
     messages::StepResult numbers{};  // rank 0's
 
     [[nodiscard]] bool is_complete() const;
-    // "rank 0, rank 2"
+    // Returns the ranks that have not answered, in words: "rank 0, rank 2".
     [[nodiscard]] std::string who_is_missing() const;
     // Returns how rank 0's numbers disagree with the plan, or nothing.
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
 };
 
-// One row's part of a result.
+// Holds one row's part of a result.
 struct SampledToken {
     TokenId token{};
     float logprob = 0;

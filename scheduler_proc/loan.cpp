@@ -1,4 +1,4 @@
-// The KV cache's memory, lent to what an update stages, where a GPU has no room for two copies of
+// Lends the KV cache's memory to what an update stages, where a GPU has no room for two copies of
 // the weights beside KV (--update-mode lend; design section 5):
 //
 //   stage ordered -> what runs is retracted, or runs out (drain) -> no step in flight -> the ranks

@@ -124,7 +124,7 @@ bool MemoryBook::handle_done(const messages::WorkerMemoryDone& answer) {
     if (answer.verdict.is_done() && !job_->is_turned_back) ++job_->num_done;
     if (!answer.verdict.is_done() && job_->is_turned_back) job_->has_way_back_failed = true;
     if (!answer.verdict.is_done() && !job_->failure) {
-        // Kept until every rank has answered: only then may they be ordered back.
+        // The failure is kept until every rank has answered: only then may they be ordered back.
         job_->failure = make_error(
             answer.verdict.error().code, "rank {}: {}", raw(answer.rank), answer.verdict.message
         );

@@ -55,12 +55,12 @@ class MemoryBook {
     [[nodiscard]] bool are_ranks_alike(messages::MemoryTag tag) const {
         return !are_apart_[index_of(tag)];
     }
-    // Every tag is: a pass may run.
+    // Returns whether every tag's memory is there: then a pass may run.
     [[nodiscard]] bool is_all_resident() const;
-    // "kv_cache is released, weights is being released": what is not there.
+    // Returns what is not there, in words: "kv_cache is released, weights is being released".
     [[nodiscard]] std::string what_is_missing() const;
 
-    // The tags that `tags` names: itself, or (empty) all that such an order would change.
+    // Returns the tags that `tags` names: itself, or (empty) all that such an order would change.
     [[nodiscard]] std::vector<messages::MemoryTag> tags_for(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags
     ) const;
@@ -74,13 +74,14 @@ class MemoryBook {
     void begin(Job job);
     [[nodiscard]] Job* job() { return job_ ? &*job_ : nullptr; }
     [[nodiscard]] const Job* job() const { return job_ ? &*job_ : nullptr; }
-    // The message to every rank: the order, or (after a failure) the way back.
+    // Returns the message to every rank: the order, or (after a failure) the way back.
     [[nodiscard]] messages::WorkerMemory order() const;
 
-    // A rank's answer, or (call 0) what it measured unasked. False: to no order under way.
+    // Handles a rank's answer, or (call 0) what it measured unasked. Returns false if it belongs to
+    // no order under way.
     bool handle_done(const messages::WorkerMemoryDone& answer);
     [[nodiscard]] bool have_all_answered() const;
-    // A rank failed and every rank has answered: sets out to order all back.
+    // Sets out to order all back: a rank has failed and every rank has answered.
     void turn_back();
     // REQUIRES: have_all_answered(). The job ends; the tags are as it ordered, or as before; or
     // released, where a rank could not even go back.
@@ -89,11 +90,11 @@ class MemoryBook {
     Job cancel();
 
     [[nodiscard]] std::vector<messages::TagMemory> totals() const;  // by tag, all ranks together
-    // As the rank measured last.
+    // Returns what the rank measured last.
     [[nodiscard]] std::int64_t graph_bytes(Rank rank) const {
         return graph_bytes_.at(static_cast<std::size_t>(raw(rank)));
     }
-    // "rank 0, rank 2": who has not answered the order.
+    // Returns who has not answered the order, in words: "rank 0, rank 2".
     [[nodiscard]] std::string who_is_missing() const;
 
   private:

@@ -112,7 +112,7 @@ void Pause::end_if_overdue(TimePoint now, const std::optional<Error>& why_not, T
     end(now, "max_pause_s was over before everything stood still", out);
 }
 
-// Generates again; calls that still wait are told why they never will see it stand.
+// Lets requests run again; calls that still wait are told why they never will see them stand.
 void Pause::end(TimePoint now, const std::string& why, TurnOutput& out) {
     paused_ += now - state_->since;
     state_.reset();

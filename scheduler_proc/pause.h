@@ -31,8 +31,8 @@ class Pause {
         return state_ && state_->mode == messages::PauseMode::kWait && !state_->is_standing;
     }
 
-    // A call to pause, which is answered when everything stands still. The part is for the caller
-    // to fill in what became of requests; null: refused, as too many calls wait.
+    // Begins a pause for a call, which is answered when everything stands still. The part is for
+    // the caller to fill in what became of requests; null: refused, as too many calls wait.
     messages::PausePart* begin(
         const messages::PauseGeneration& call, TimePoint now, TurnOutput& out
     );
@@ -57,12 +57,12 @@ class Pause {
     // waited.
     bool settle(const Load& load, TimePoint now, TurnOutput& out);
 
-    // Calls that are late: `step` says what they waited for.
+    // Answers the calls that are late. `step` says what they waited for.
     void end_late_calls(
         TimePoint now, const std::string& step, std::int64_t num_running, TurnOutput& out
     );
-    // max_pause_s is over: goes on by itself, unless something is against it; what cannot go on
-    // yet stays paused, so that its requests wait and are not refused.
+    // Ends a pause whose max_pause_s is over, unless something is against it; what cannot go on yet
+    // stays paused, so that its requests wait and are not refused.
     void end_if_overdue(TimePoint now, const std::optional<Error>& why_not, TurnOutput& out);
     [[nodiscard]] bool is_overdue(TimePoint now) const {
         return state_ && state_->until && now >= *state_->until;
@@ -71,7 +71,7 @@ class Pause {
     // waits for the message that mends what stops it.
     [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now, bool can_go_on) const;
 
-    // Its fields of the status.
+    // Fills in the pause's fields of the status.
     void report_to(messages::ReplicaStatus& status, TimePoint now) const;
 
   private:

@@ -41,7 +41,8 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
     return build_plan();
 }
 
-// Rows of one token. Eldest first, so that whoever needs a page takes it from a younger one.
+// Drafts the rows of one token, eldest first, so that whoever needs a page takes it from a younger
+// one.
 void Runner::draft_decodes() {
     for (std::size_t i = 0; i < running_.size(); ++i) {  // shrinks at its end by retractions
         Request& request = *running_[i];
@@ -88,8 +89,8 @@ void Runner::admit_next(
         const WaitingQueue::Place place = waiting_.front();
         if (scope == Scope::kStarted && place.is_new) return;
         Request& request = requests_.at(place.key);
-        // Just retracted: its next tokens are still being sampled. Nobody may overtake it to the
-        // pages it gave up.
+        // It was just retracted: its next tokens are still being sampled. Nobody may overtake it to
+        // the pages it gave up.
         if (request.progress.pending() > 0) return;
         if (wide_room(request, 1) == 0) {
             if (passed_over.size() == kPassedOverMax) return;
@@ -127,8 +128,8 @@ void Runner::admit_next(
     }
 }
 
-// Pages that running requests will need next: the rest of their prompts, and one each to decode
-// into. A new request that took them would be retracted at once.
+// Returns how many pages running requests will need next: the rest of their prompts, and one each
+// to decode into. A new request that took them would be retracted at once.
 std::int64_t Runner::num_pages_claimed() const {
     std::int64_t num = 0;
     for (const Request* request : running_) {
@@ -170,7 +171,7 @@ void Runner::start(Request& request, PrefixCache::Match match) {
     running_.insert(after, &request);
 }
 
-// False if there are no pages for it in this step; nothing has changed for it then.
+// Returns false if there are no pages for it in this step; nothing has changed for it then.
 bool Runner::draft_row(Request& request, std::int64_t num_new) {
     if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
     drafts_.push_back({&request, num_new});
@@ -179,8 +180,8 @@ bool Runner::draft_row(Request& request, std::int64_t num_new) {
     return true;
 }
 
-// How many of `num_new` tokens the step has room to report all logprobs of. One position at least
-// has room in a step, so somebody always moves.
+// Returns how many of `num_new` tokens the step has room to report all logprobs of. One position at
+// least has room in a step, so somebody always moves.
 std::int64_t Runner::wide_room(const Request& request, std::int64_t num_new) const {
     if (!request.is_wide()) return num_new;
     const std::int64_t num_left = (kWideLogprobsMax - wide_logprobs_) / request.logprobs.top;
@@ -211,7 +212,8 @@ bool Runner::reserve_pages(Request& request, std::int64_t num_tokens) {
     return true;
 }
 
-// Pages that become free or evictable when the steps in flight are done; perhaps a few more.
+// Returns how many pages become free or evictable when the steps in flight are done; perhaps there
+// are a few more.
 std::int64_t Runner::num_pages_coming() const {
     std::int64_t num = 0;
     for (const InFlightStep& step : in_flight_) {

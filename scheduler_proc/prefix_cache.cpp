@@ -70,7 +70,8 @@ PrefixCache::Match PrefixCache::match(
     Match best;
     if (buckets_.empty() || num_blocks == 0) return best;
 
-    // Depth first, the newest first. A request that accepts one epoch has one path to walk.
+    // The search goes depth first, and to the newest first. A request that accepts one epoch has
+    // one path to walk.
     struct Place {
         PageId page{};
         std::size_t depth = 0;  // blocks before it

@@ -42,13 +42,13 @@ class PrefixCache {
         EpochRange epochs{};          // that computed them; empty without pages
         bool is_pending = false;      // the step being planned computes the next page
     };
-    // The longest prefix of `tokens` in whole pages that was computed under `accepted` epochs alone
-    // and by a step before `step`. Of equally long ones the newer. Takes no reference.
+    // Finds the longest prefix of `tokens` in whole pages that was computed under `accepted` epochs
+    // alone and by a step before `step`; of equally long ones, the newer. Takes no reference.
     [[nodiscard]] Match match(
         std::span<const TokenId> tokens, const EpochRange& accepted, StepId step
     ) const;
 
-    // References on a path from the root: to keep it, to let it go.
+    // Takes references on a path from the root, to keep it, and gives them back, to let it go.
     void lock(std::span<const PageId> path);
     void unlock(std::span<const PageId> path);
 
@@ -59,7 +59,7 @@ class PrefixCache {
         EpochRange epochs{};                // that computed it
         StepId step{};                      // the last step that writes to it
     };
-    // The node with this parent, these tokens and these epochs, if there is one.
+    // Returns the node with this parent, these tokens and these epochs, if there is one.
     [[nodiscard]] std::optional<PageId> find(const NewNode& node) const;
     // Takes the page; the caller holds a reference on it.
     // REQUIRES: find() is empty; the caller holds a reference on the parent.
@@ -81,7 +81,7 @@ class PrefixCache {
   private:
     static constexpr std::int32_t kNone = -1;
 
-    // Numbered by its page.
+    // A node has the number of its page.
     struct Node {
         std::int32_t parent = kNone;
         std::int32_t next = kNone;  // in its bucket
@@ -103,7 +103,7 @@ class PrefixCache {
         return node.is_used && node.num_refs == 0 && node.num_children == 0;
     }
 
-    // The children of `parent` that hold `block` and are acceptable, the newest first.
+    // Finds the children of `parent` that hold `block` and are acceptable, the newest first.
     void find_children(
         std::int32_t parent,
         std::span<const TokenId> block,

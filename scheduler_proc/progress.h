@@ -27,14 +27,15 @@ class Progress {
     [[nodiscard]] std::int64_t outputs() const { return known_ - prompt_len_; }
     [[nodiscard]] std::int64_t planned() const { return planned_; }
     [[nodiscard]] std::int64_t done() const { return done_; }
-    // May outlive a run: a retracted request still takes the tokens that were being sampled.
+    // These may outlive a run: a retracted request still takes the tokens that were being sampled.
     [[nodiscard]] std::int64_t pending() const { return pending_; }
-    // Positions whose KV the last retraction gave up.
+    // Counts the positions whose KV the last retraction gave up.
     [[nodiscard]] std::int64_t lost() const { return lost_; }
 
     // Returns whether another token may be sampled after those known and pending.
     [[nodiscard]] bool may_sample() const { return outputs() + pending_ < output_len_max_; }
-    // Tokens the next step could take: all known ones without KV, or the one being sampled.
+    // Counts the tokens that the next step could take: all known ones without KV, or the one being
+    // sampled.
     [[nodiscard]] std::int64_t plannable() const {
         if (pending_ == 0) return known_ - planned_;
         return may_sample() ? 1 : 0;

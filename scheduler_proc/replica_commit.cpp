@@ -1,4 +1,4 @@
-// How a replica's part of an update ends: by its commit, or by a drop.
+// Ends a replica's part of an update, by its commit or by a drop.
 #include "scheduler_proc/replica_update.h"
 
 #include <utility>
@@ -92,7 +92,7 @@ bool ReplicaUpdate::handle_committed(
 }
 
 void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
-    // Whatever came of it here: another replica was overwritten, or has not committed.
+    // That is so whatever came of it here: another replica was overwritten, or has not committed.
     if (order.torn) weights_ = Weights::kTorn;
     if (!job_ || job_->id != order.update) {  // it was refused here, or never came
         messages::UpdatePart part = part_of(order.update, messages::UpdateOrder::kDrop);

@@ -1,5 +1,5 @@
-// Release and resume of a replica's memory: the calls, the orders to the ranks, the answers (design
-// section 6).
+// Carries out a release and a resume of a replica's memory: the calls, the orders to the ranks, the
+// answers (design section 6).
 //
 // A release is carried out with no step in flight; from its acceptance on nothing is planned. What
 // requests hold is never taken from them: they are retracted by a pause that says so, or the
@@ -27,7 +27,7 @@ class ReplicaMemory {
     [[nodiscard]] std::string what_is_missing() const;
     [[nodiscard]] std::vector<messages::TagMemory> totals() const { return book_.totals(); }
     [[nodiscard]] std::int64_t graph_bytes(Rank rank) const { return book_.graph_bytes(rank); }
-    // The tags that a release with these would change.
+    // Returns the tags that a release with these would change.
     [[nodiscard]] std::vector<messages::MemoryTag> tags_to_release(
         const std::vector<messages::MemoryTag>& tags
     ) const {
@@ -49,7 +49,7 @@ class ReplicaMemory {
     [[nodiscard]] bool is_kv_alike() const {
         return book_.are_ranks_alike(messages::MemoryTag::kKvCache);
     }
-    // From lend() until it is back, or could not be had back.
+    // It is lent from lend() until it is back, or could not be had back.
     [[nodiscard]] bool is_on_loan() const { return loan_ != Loan::kNone; }
     [[nodiscard]] bool is_lent() const { return loan_ == Loan::kLent; }
     // Nothing but the KV cache is missing, and that is lent, or about to be.
@@ -72,7 +72,7 @@ class ReplicaMemory {
     // Gives the order under way to the ranks once no step is in flight, and ends it when all have
     // answered.
     Effects settle(bool is_still, TurnOutput& out);
-    // A rank's answer. False: to no order under way.
+    // Returns false if the rank's answer belongs to no order under way.
     bool handle_done(const messages::WorkerMemoryDone& answer) { return book_.handle_done(answer); }
     // The caller is told that it is late. An order that was not given is taken back; one that was
     // stands, and is carried out when the ranks answer. `step`: what it waited for.

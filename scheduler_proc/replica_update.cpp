@@ -99,7 +99,8 @@ bool ReplicaUpdate::stage(
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
     };
-    // Also where weights are awaited: a rank may have kept its own when another lost them.
+    // That is so where weights are awaited, too: a rank may have kept its own when another lost
+    // them.
     job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged;
     if (job.is_on_loan) {
         job.held = std::move(to_workers);
@@ -330,7 +331,7 @@ std::optional<TimePoint> ReplicaUpdate::next_deadline() const {
     return job_->deadline;
 }
 
-// Which ranks have not answered the commit or the drop under way.
+// Says which ranks have not answered the commit or the drop under way.
 void ReplicaUpdate::tell_who_is_awaited(TurnOutput& out) const {
     out.tokenizer.emplace_back(messages::UpdateWaits{
         .update = job_->id,
@@ -382,7 +383,7 @@ void ReplicaUpdate::answer_order(
     out.tokenizer.emplace_back(std::move(part));
 }
 
-// The last answer: nothing is under way from here on.
+// Gives the last answer: nothing is under way from here on.
 void ReplicaUpdate::end(messages::UpdateOrder order, TurnOutput& out) {
     answer_order(order, std::nullopt, out);
     job_.reset();

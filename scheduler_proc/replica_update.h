@@ -1,5 +1,5 @@
-// This replica's part of a weight update (design section 5; messages/weights.h has the protocol),
-// and which weights it has.
+// Carries out this replica's part of a weight update (design section 5; messages/weights.h has the
+// protocol), and knows which weights it has.
 //
 // The door (tokenizer_proc) drives an update over all replicas by orders; the ranks vote. The
 // commit is put between two plans on every worker's socket: steps planned before it run under the
@@ -26,13 +26,13 @@ namespace pitstop::scheduler {
 
 class ReplicaUpdate {
   public:
-    // Of the live copy. kAwaited: none came yet, or they were released and not kept.
+    // Says what the live copy is. kAwaited: none came yet, or they were released and not kept.
     enum class Weights { kWhole, kTorn, kAwaited };
 
     explicit ReplicaUpdate(const SchedulerConfig& config);
 
-    // What the ranks loaded, or that they loaded nothing; and whether a staged version needs the KV
-    // cache's memory.
+    // Learns what the ranks loaded, or that they loaded nothing, and whether a staged version needs
+    // the KV cache's memory.
     void open(std::string digest, bool has_weights, bool lends) {
         version_.digest = std::move(digest);
         lends_ = lends;
@@ -52,7 +52,7 @@ class ReplicaUpdate {
     // The version that serves has another label. Steps in flight keep theirs.
     void relabel(const std::string& label);
 
-    // The id of the update under way, or nothing.
+    // Returns the id of the update under way, or nothing.
     [[nodiscard]] std::optional<messages::UpdateId> under_way() const {
         return job_ ? std::optional(job_->id) : std::nullopt;
     }
@@ -69,8 +69,8 @@ class ReplicaUpdate {
     }
 
     // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ----
-    // From the stage's order to the last rank's commit or drop: nothing is planned, but for a
-    // drain.
+    // It is lent from the stage's order to the last rank's commit or drop: nothing is planned, but
+    // for a drain.
     [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan && !job_->committed; }
     // It is committed everywhere, and answered when the KV has its memory again.
     [[nodiscard]] bool awaits_return() const { return job_ && job_->committed; }
@@ -84,7 +84,7 @@ class ReplicaUpdate {
     }
     // No step runs from now on, for the memory's sake.
     void record_standing(TimePoint now) { job_->standing_since = now; }
-    // What that memory cost those who ran: retracted, or waited for.
+    // Records what that memory cost those who ran: they were retracted, or waited for.
     void record_loan(std::int64_t num_retracted, std::int64_t num_drained);
     // The memory is there, no step runs: the ranks begin. REQUIRES: wants_loan().
     void start_on_loan(TimePoint now, TurnOutput& out);
@@ -95,14 +95,14 @@ class ReplicaUpdate {
 
     // ---- orders of the door. `why_not`: what is against it for reasons of others ----
     using WhyNot = std::optional<std::string>;
-    // False: it was refused.
+    // Returns false if it was refused.
     bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
-    // What steps took since the stage was ordered, for its answer.
+    // Records what steps took since the stage was ordered, for its answer.
     void record_steps(const StepTimes::Watched& steps);
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
-    // `num_started`: requests that a drain waits for.
+    // `num_started` counts the requests that a drain waits for.
     void make_ready(
         const messages::UpdateReady& order,
         TimePoint now,
@@ -110,8 +110,8 @@ class ReplicaUpdate {
         const WhyNot& why_not,
         TurnOutput& out
     );
-    // Whether the commit may be ordered now; if not, it is refused. A commit that may be is to
-    // follow at once, with what its KV policy did to requests.
+    // Returns whether the commit may be ordered now; if not, it is refused. A commit that may be is
+    // to follow at once, with what its KV policy did to requests.
     [[nodiscard]] bool may_commit(const messages::UpdateCommit& order, TurnOutput& out) const;
     // REQUIRES: may_commit().
     [[nodiscard]] messages::KvPolicy kv_policy() const { return job_->kv_policy; }
@@ -132,7 +132,7 @@ class ReplicaUpdate {
 
     // Answers `ready` once the replica stands as the update needs it.
     void settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
-    // `what_runs`: what it still waited for.
+    // `what_runs` is what it still waited for.
     void end_late(TimePoint now, const std::string& what_runs, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 

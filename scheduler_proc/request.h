@@ -1,4 +1,4 @@
-// A request inside the scheduler, from its arrival to its last chunk.
+// Holds a request inside the scheduler, from its arrival to its last chunk.
 #pragma once
 
 #include "base/ids.h"
@@ -52,7 +52,8 @@ struct Request {
     std::int64_t cached_tokens = 0;     // prompt tokens found in the cache when first admitted
     std::int64_t num_retractions = 0;
     std::int64_t told_retractions = 0;  // in the counts that were sent last
-    // Of the version its latest token was sampled under (Version::serial); 0: no token yet.
+    // This is of the version that its latest token was sampled under (Version::serial); 0: no token
+    // yet.
     std::uint64_t version_serial = 0;
     bool is_spanning = false;   // its tokens are of more than one
     bool is_announced = false;  // the detokenizer knows it: a start was sent
@@ -84,12 +85,12 @@ struct Request {
     [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
     // It wants so much of each position that a step can have few of them.
     [[nodiscard]] bool is_wide() const { return logprobs.top > messages::kWideTopLogprobs; }
-    // The prompt token scored first. Token 0 has no logprob.
+    // Returns the prompt token that is scored first. Token 0 has no logprob.
     [[nodiscard]] std::int64_t score_start() const;
     // Returns how many tokens may come from the cache: the last one is computed to sample after it,
     // and scored positions are computed to be scored.
     [[nodiscard]] std::int64_t cacheable_len() const;
-    // The epochs of cached KV it accepts when `current` serves.
+    // Returns the epochs of cached KV that it accepts when `current` serves.
     [[nodiscard]] EpochRange accepted_epochs(Epoch current) const;
     // Returns why `token`, sampled as output `index`, ends it, or nothing.
     [[nodiscard]] std::optional<messages::Finish> finish_of(TokenId token, std::int64_t index)
@@ -101,7 +102,7 @@ struct Request {
     void leave_run();
 };
 
-// Elder first: higher priority, then earlier arrival. A total order, since keys are unique.
+// Puts the elder first: by priority, then by arrival. The order is total, since keys are unique.
 [[nodiscard]] inline bool is_elder(const Request& a, const Request& b) {
     return a.priority != b.priority ? a.priority > b.priority : a.key < b.key;
 }

@@ -133,8 +133,8 @@ void Runner::forget(Request& request) {
     requests_.erase(key);
 }
 
-// Back to the head of the queue: the tokens stay, the pages go. Tokens that steps in flight sample
-// for it still count.
+// Puts it back to the head of the queue: the tokens stay, the pages go. Tokens that steps in flight
+// sample for it still count.
 void Runner::retract(Request& request) {
     CHECK(request.is_running);
     std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });

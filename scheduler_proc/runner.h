@@ -48,29 +48,31 @@ class Runner {
     void begin_turn(TimePoint now);
 
     // ---- requests ----
-    // `refusal`: why none can be taken now. The request is answered in any case.
+    // `refusal` says why none can be taken now. The request is answered in any case.
     void enqueue(
         messages::TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
     );
     void end_requests(const messages::EndRequests& ends, TurnOutput& out);
-    // Back to the head of the queue, all that run: their tokens stay, their pages go. How many.
+    // Puts all that run back to the head of the queue: their tokens stay, their pages go. Returns
+    // how many they were.
     std::int64_t retract_all();
-    // Ends every request that has run, and with `also_new` those that only waited. How many.
+    // Ends every request that has run, and with `also_new` those that only waited. Returns how many
+    // they were.
     std::int64_t abort_all(bool also_new, const std::string& message, TurnOutput& out);
     // Requests that ran before are no longer given KV of older versions, whatever they tolerate.
     void refuse_older_kv(Epoch floor);
 
     // ---- steps ----
-    // What may be planned now: nothing, requests that ran before, or new ones too.
+    // Says what may be planned now: nothing, requests that ran before, or new ones too.
     enum class Scope { kNothing, kStarted, kEverything };
-    // The next step, which runs under `version`; none if no request can move, or enough are in
-    // flight.
+    // Returns the next step, which runs under `version`; none if no request can move, or enough are
+    // in flight.
     [[nodiscard]] std::optional<messages::StepPlan> plan_step(Scope scope, const Version& version);
-    // A rank's result. False: of no step in flight, or heard before.
+    // Returns false if the rank's result is of no step in flight, or was heard before.
     bool collect_result(messages::StepResult result, TurnOutput& out);
 
     // ---- the prefix cache ----
-    // All that nobody uses. How many pages that freed.
+    // Drops what nobody uses, and returns how many pages that freed.
     std::int64_t clear_cache();
     void flush(const messages::FlushCache& call, TurnOutput& out);
     // A flush of an idle cache waits for the steps in flight; nothing is planned meanwhile.
@@ -96,14 +98,14 @@ class Runner {
     [[nodiscard]] bool has_request(RequestKey key) const { return requests_.contains(key); }
     [[nodiscard]] const ModelLimits& limits() const { return limits_; }
 
-    // "step 7 has run for 0.100 s without an answer from rank 1", for errors.
+    // Says in an error what runs: "step 7 has run for 0.100 s without an answer from rank 1".
     [[nodiscard]] std::string describe_step_in_flight() const;
     [[nodiscard]] std::string describe_page_holders() const;
     // The eldest step in flight has run too long.
     [[nodiscard]] bool is_step_late() const;
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
-    // Messages that were refused with nobody to answer.
+    // Counts messages that were refused with nobody to answer.
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
     // Tells the tallies that nothing is generated from now on, until something is again.
     void stop_rate() { tallies_.output_rate.stop(now_); }
@@ -112,9 +114,9 @@ class Runner {
     [[nodiscard]] const StepTimes::Watched& watched_steps() const {
         return tallies_.step_times.watched();
     }
-    // Its fields of the status.
+    // Fills in the runner's fields of the status.
     void report_to(messages::ReplicaStatus& status, TimePoint now) const;
-    // Rows computed once too often, for requests that had ended.
+    // Counts rows that were computed once too often, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return num_rows_dropped_; }
 
     // Returns which invariant is broken, or nothing; steps in flight run under `serving` or older.

@@ -27,7 +27,7 @@ Scheduler::Scheduler(SchedulerConfig config)
     CHECK(!problem_of(config_));
 }
 
-// One turn: facts in, decisions out.
+// Takes one turn: facts come in, decisions go out.
 TurnOutput Scheduler::turn(TurnInput in) {
     TurnOutput out;
     CHECK(in.now >= now_);
@@ -91,7 +91,7 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
         out.tokenizer.emplace_back(std::move(answer));
         return true;
     };
-    // False: nobody waited for it.
+    // Each returns false if nobody waited for the message.
     const auto visitor = Overloaded{
         [&](messages::WorkerHello& hello) {
             const bool is_ours = raw(hello.rank) >= 0 && raw(hello.rank) < workers_.tp() &&

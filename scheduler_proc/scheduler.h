@@ -1,7 +1,7 @@
-// The scheduler of one replica: a pure state machine (design section 4). Facts go in, decisions
-// come out. It reads no clock and no socket, has no threads, and iterates nothing ordered by hash
-// or address, so a recorded trace replays to the same plans, and tests/sim drives it with a virtual
-// clock.
+// Decides for one replica: a pure state machine (design section 4), into which facts go and of
+// which decisions come. It reads no clock and no socket, has no threads, and iterates nothing
+// ordered by hash or address, so a recorded trace replays to the same plans, and tests/sim drives
+// it with a virtual clock.
 //
 // It is four machines that know nothing of one another, and the turn, which alone knows all four:
 //
@@ -57,9 +57,10 @@ class Scheduler {
     [[nodiscard]] bool has_request(RequestKey key) const { return runner_.has_request(key); }
     [[nodiscard]] std::int64_t num_open() const { return runner_.num_open(); }
     [[nodiscard]] std::size_t num_in_flight() const { return runner_.num_in_flight(); }
-    // Results of steps not in flight, second answers, votes nobody waits for: counted, no harm.
+    // Counts results of steps not in flight, second answers, and votes that nobody waits for, which
+    // do no harm.
     [[nodiscard]] std::int64_t num_late() const { return num_late_; }
-    // Rows computed once too often, for requests that had ended.
+    // Counts rows that were computed once too often, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return runner_.num_rows_dropped(); }
 
   private:

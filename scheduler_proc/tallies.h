@@ -18,7 +18,8 @@ class Rate {
     static constexpr auto kWindow = std::chrono::seconds(1);
 
     void add(TimePoint now, std::int64_t num);
-    // Per second. A window that nothing was added to for long counts as it stands.
+    // Returns how many there are per second. A window that nothing was added to for long counts as
+    // it stands.
     [[nodiscard]] double at(TimePoint now) const;
     // Makes the rate 0 from now on.
     void stop(TimePoint now);
@@ -35,7 +36,7 @@ class StepTimes {
   public:
     static constexpr std::size_t kRecentMax = 64;
 
-    // `begin`: when it was sent, or when the step before it ended, if that was later.
+    // `begin` is when it was sent, or when the step before it ended, if that was later.
     void add(TimePoint begin, TimePoint end);
     // Counts steps apart from now on, beside the mean of the latest before.
     void watch();

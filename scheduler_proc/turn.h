@@ -89,7 +89,7 @@ inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // of calls that
 // Returns when a call that was made `now` is late; with 0 ms, after kCallTimeout.
 [[nodiscard]] TimePoint deadline_of(TimePoint now, std::int64_t timeout_ms);
 
-// The earlier of two, where there are two.
+// Returns the earlier of two, where there are two.
 [[nodiscard]] std::optional<TimePoint> earlier(
     std::optional<TimePoint> a, std::optional<TimePoint> b
 );

@@ -1,5 +1,6 @@
-// The weight update under way on this replica: what the door ordered and what the ranks answered.
-// The door (tokenizer_proc) drives the update over all replicas; this is one replica's part.
+// Holds the weight update under way on this replica: what the door ordered and what the ranks
+// answered. The door (tokenizer_proc) drives the update over all replicas; this is one replica's
+// part.
 #pragma once
 
 #include "base/result.h"
@@ -17,7 +18,7 @@
 
 namespace pitstop::scheduler {
 
-// Such an order cannot be carried out now.
+// Says why such an order cannot be carried out now.
 [[nodiscard]] Error wrong_order(
     std::string_view order, messages::UpdateId id, std::string_view why
 );
@@ -28,7 +29,7 @@ struct UpdateJob {
     Kind kind = Kind::kStaged;
     messages::UpdateRound round;  // of the ranks; `ready` is the replica's own
 
-    // --update-mode lend: it is staged in the KV cache's memory, and not before that is there.
+    // With --update-mode lend it is staged in the KV cache's memory, and not before that is there.
     bool is_on_loan = false;
     std::optional<messages::WorkerStage> held{};
     std::int64_t num_retracted = 0;  // for it
@@ -54,17 +55,17 @@ struct UpdateJob {
     UpdateJob(messages::UpdateId update, Kind update_kind, int tp);
 
     [[nodiscard]] messages::UpdatePhase phase() const { return round.phase(); }
-    // Workers may have begun to write.
+    // Returns whether workers may have begun to write.
     [[nodiscard]] bool is_stage_sent() const {
         return kind != Kind::kRollback && !held && phase() != messages::UpdatePhase::kStopping &&
                phase() != messages::UpdatePhase::kStopped;
     }
-    // Those that have not answered what was asked last.
+    // Returns those that have not answered what was asked last.
     [[nodiscard]] std::vector<Rank> silent_ranks() const;
-    // The same as words: "rank 0, rank 2".
+    // Returns the same as words: "rank 0, rank 2".
     [[nodiscard]] std::string names_of_silent_ranks() const;
 
-    // Every problem of every rank that voted no, as far as one message goes.
+    // Names every problem of every rank that voted no, as far as one message goes.
     // REQUIRES: a rank has voted no.
     [[nodiscard]] Error error_of_votes() const;
 

@@ -1,10 +1,10 @@
-// The order in which requests are admitted: first those that ran before and were retracted, by
-// priority, then by arrival; then the new ones, by priority, and of one priority as `fairness`
-// says: clients in turn (base/fair_queue.h), or by arrival.
+// Orders requests for their admission: first those that ran before and were retracted, by priority,
+// then by arrival; then the new ones, by priority, and of one priority as `fairness` says: clients
+// in turn (base/fair_queue.h), or by arrival.
 //
-// Total, and nobody starves: of one priority, a request waits for at most one of each other client
-// per request of its own client before it, whoever comes meanwhile. Higher priorities come before
-// it, as long as there are any: that is what they are for.
+// The order is total, and nobody starves: of one priority, a request waits for at most one of each
+// other client per request of its own client before it, whoever comes meanwhile. Higher priorities
+// come before it, as long as there are any: that is what they are for.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -46,7 +46,7 @@ class WaitingQueue {
         fresh_[request.priority].put_back(path_of(request), request.key);
         ++num_fresh_;
     }
-    // False: it does not wait.
+    // Returns false if it does not wait.
     bool remove(const Request& request) {
         if (request.was_admitted) return retracted_.erase({request.priority, request.key}) > 0;
         const auto of_priority = fresh_.find(request.priority);
@@ -84,7 +84,7 @@ class WaitingQueue {
 
     [[nodiscard]] bool empty() const { return retracted_.empty() && num_fresh_ == 0; }
     [[nodiscard]] std::int64_t size() const { return num_fresh_ + num_retracted(); }
-    // Requests that ran before.
+    // Returns whether requests that ran before wait.
     [[nodiscard]] bool has_retracted() const { return !retracted_.empty(); }
     [[nodiscard]] std::int64_t num_retracted() const {
         return static_cast<std::int64_t>(retracted_.size());

@@ -1,4 +1,4 @@
-// The workers of this replica: who has said hello, and what they agree on.
+// Knows the workers of this replica: who has said hello, and what they agree on.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -24,7 +24,7 @@ class Workers {
     [[nodiscard]] int tp() const { return static_cast<int>(hellos_.size()); }
     [[nodiscard]] bool has(Rank rank) const;
     [[nodiscard]] bool is_complete() const;
-    // "rank 0, rank 2"
+    // Returns who has not said hello, in words: "rank 0, rank 2".
     [[nodiscard]] std::string who_is_missing() const;
 
     // REQUIRES: !has(hello.rank), which is in [0, tp).
@@ -40,11 +40,11 @@ class Workers {
     [[nodiscard]] ModelLimits limits() const;
     [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax
     [[nodiscard]] std::int64_t num_slots() const;  // likewise
-    // The digest of the loaded weights; empty if no rank computed its part.
+    // Returns the digest of the loaded weights; empty if no rank computed its part.
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;
 
-    // What the hellos say: without `graph_bytes`, which change.
+    // Returns what the hellos say: without `graph_bytes`, which change.
     [[nodiscard]] std::vector<messages::WorkerStatus> status() const;
 
   private:

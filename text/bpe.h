@@ -112,8 +112,8 @@ class Bpe {
         std::vector<Page> pages_ = {empty_page()};  // the first stays empty
     };
 
-    // Pairs of characters that stand side by side in some token. May say so of a pair that does
-    // not.
+    // Holds the pairs of characters that stand side by side in some token. It may say so of a pair
+    // that does not.
     class Neighbours {
       public:
         void insert(char32_t left, char32_t right) { word_of(left, right) |= bit_of(left, right); }

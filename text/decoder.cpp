@@ -40,7 +40,8 @@ void clean_up(std::string& text) {
     for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
 
-// The byte of a token <0xNN>. The reference reads the digits as Rust does, which takes "+F" for 15.
+// Returns the byte of a token <0xNN>. The reference reads the digits as Rust does, which takes "+F"
+// for 15.
 std::optional<char> fallback_byte(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with(">"))
         return std::nullopt;

@@ -21,7 +21,7 @@
 
 namespace pitstop::text {
 
-// The components by their names in tokenizer.json.
+// These are the components by their names in tokenizer.json.
 struct ByteLevelDecoder {
 };  // characters of byte_alphabet.h back to bytes; a bad one keeps its token as it is
 struct ByteFallbackDecoder {

@@ -46,7 +46,8 @@ void IncrementalDecoder::take_off_prompt(std::string& text, std::size_t begin) {
     std::size_t common = 0;
     while (common < len_max && text[begin + common] == prompt_rest_[common]) ++common;
     if (common < len_max) {
-        // Another text than the prompt alone would have had. Back to the beginning of a code point.
+        // This is another text than the prompt alone would have had, so it goes back to the
+        // beginning of a code point.
         while (is_continuation_byte(text[begin + common])) --common;
         prompt_rest_.clear();
     } else {

@@ -24,7 +24,7 @@ struct Section {
     bool at_origin = false;
 };
 
-// The components by their names in tokenizer.json.
+// These are the components by their names in tokenizer.json.
 struct LowercaseNormalizer {};
 struct StripNormalizer {  // white space
     bool left = true;

@@ -34,7 +34,7 @@ struct Scratch {
     }
 };
 
-// Scratches that wait for a call.
+// Keeps scratches that wait for a call.
 class ScratchPool {
   public:
     std::unique_ptr<Scratch> take() {

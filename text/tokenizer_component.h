@@ -99,7 +99,7 @@ class Component {
         }
         return TokenId{value_.get<std::int32_t>()};
     }
-    // ["</s>", 2], as BertProcessing and RobertaProcessing have it.
+    // Reads ["</s>", 2], as BertProcessing and RobertaProcessing have it.
     Result<TokenId> named_token_id(std::string_view field) const {
         const nlohmann::json* given = find(field);
         if (given == nullptr || !given->is_array() || given->size() != 2 ||

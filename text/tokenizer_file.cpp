@@ -223,7 +223,7 @@ Result<Bpe> read_model(TokenizerLists& lists, Bpe::Unit unit) {
     }
     const Component component(*given, "model");
     ASSIGN_OR_RETURN(const std::optional<std::string> type, component.optional_string("type"));
-    // Files from before the field was there: only BPE has merges.
+    // Files from before the field was there have none: only BPE has merges.
     if (type.value_or(lists.has_merges ? "BPE" : "of no type") != "BPE") {
         return component.unsupported(fmt::format("the model '{}'", type.value_or("")));
     }

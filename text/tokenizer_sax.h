@@ -32,7 +32,7 @@ struct TokenizerLists {
     };
     std::vector<Sides> merges{};
 
-    // Views into merge_text.
+    // Returns views into merge_text.
     [[nodiscard]] std::vector<Bpe::Merge> merge_views() const;
 };
 

@@ -35,7 +35,7 @@ Scanned scan(std::string_view text) {
     return {Part::kWhole, len};
 }
 
-// The end of the ASCII that begins at `pos`, eight bytes at a time.
+// Returns the end of the ASCII that begins at `pos`, eight bytes at a time.
 std::size_t skip_ascii(std::string_view text, std::size_t pos) {
     while (pos + 8 <= text.size()) {
         std::uint64_t word = 0;

@@ -57,7 +57,7 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 // REQUIRES: a code point that is not a surrogate.
 void append_utf8(char32_t code_point, std::string& out);
 
-// Bytes in, valid UTF-8 out: every maximal part that is not valid becomes one U+FFFD. What may
+// Turns bytes into valid UTF-8: every maximal part that is not valid becomes one U+FFFD. What may
 // still become a code point is held back, so the output does not depend on how the bytes were cut.
 //
 // Bounded: holds at most 3 bytes.

@@ -27,7 +27,7 @@ class Vocab {
     static constexpr std::size_t kTokenBytesMax = 1 << 16;
     static constexpr std::size_t kAllBytesMax = std::size_t{1} << 30;
 
-    // kAlreadyExists: the string or the id has been there. kTooLarge: over a limit.
+    // Errors: kAlreadyExists, the string or the id has been there; kTooLarge, over a limit.
     Result<> insert(std::string_view token, TokenId id);
     // Builds the look-up by string. Call once, after the last insert(); kAlreadyExists names a
     // string that came twice.
@@ -37,8 +37,8 @@ class Vocab {
     // Returns one more than the largest id.
     [[nodiscard]] std::int32_t id_end() const { return static_cast<std::int32_t>(spans_.size()); }
     [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
-    // find() for many: ids[i] is that of tokens[i], or -1. The table is larger than the caches, so
-    // the look-ups are made to wait for memory together: several times faster than one by one.
+    // Finds many: ids[i] is that of tokens[i], or -1. The table is larger than the caches, so the
+    // look-ups are made to wait for memory together: several times faster than one by one.
     // REQUIRES: ids.size() == tokens.size().
     void find_all(std::span<const std::string_view> tokens, std::span<std::int32_t> ids) const;
     // Returns nothing if no token has this id.

@@ -34,7 +34,7 @@ Result<> check_comes_by_network(std::string_view type, const messages::WeightSou
     );
 }
 
-// The deadline of a call that names none.
+// Returns the deadline of a call that names none.
 template <class Message>
 constexpr Duration timeout_of() {
     if constexpr (std::is_same_v<Message, messages::Status>) return Admin::kStatusTimeout;
@@ -184,7 +184,8 @@ Result<> Admin::handle(
 Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
 ) {
-    // Here, and not by each replica for itself: those that have ended it would take the label.
+    // It is refused here, and not by each replica for itself: those that have ended it would take
+    // the label.
     if (!updates_.is_busy()) return handle<messages::SetWeightLabel>(now, peer, message);
     messages::LabelReply reply;
     reply.verdict = make_error(

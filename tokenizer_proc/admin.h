@@ -1,4 +1,4 @@
-// The admin door: control calls go to every replica, and one answer comes back.
+// Keeps the admin door: control calls go to every replica, and one answer comes back.
 //
 // A call that waits for others is a row of one table (open_calls.h); an update is a transaction
 // (update_coordinator.h). Whatever the call, its caller is answered once: with its reply, or with
@@ -77,14 +77,16 @@ class Admin {
         std::vector<Order> orders{};
         std::vector<Answer> answers{};
         std::vector<AbortAsked> aborts{};  // each is to be followed by aborted()
-        // The end of the tree was asked for; open requests may run out for so long.
+        // If it is there, the end of the tree was asked for, and open requests may run out for so
+        // long.
         std::optional<Duration> drain{};
     };
     [[nodiscard]] Out take_output() { return std::exchange(out_, {}); }
 
     static constexpr std::size_t kUpdatesShown = 16;  // in status
 
-    // Deadlines of calls that name none. A flush or pause that waits for requests may take long.
+    // These are the deadlines of calls that name none. A flush or pause that waits for requests may
+    // take long.
     static constexpr auto kStatusTimeout = std::chrono::seconds(5);
     static constexpr auto kControlTimeout = std::chrono::minutes(10);
     static constexpr auto kReadTimeout = std::chrono::minutes(1);
@@ -96,18 +98,18 @@ class Admin {
 
     Admin(int num_replicas, TreeIdentity identity);
 
-    // Every message type that the door takes, "hello" apart.
+    // Returns whether the door takes messages of this type; "hello" is apart.
     [[nodiscard]] static bool takes(std::string_view type);
 
     // Call this before a call or a part that may tell them to somebody.
     void set_facts(DoorFacts facts) { facts_ = std::move(facts); }
 
-    // A call. Errors: it is malformed, or too many are open; the caller is to be told.
+    // Takes a call. Errors: it is malformed, or too many are open; the caller is to be told.
     Result<> call(
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
 
-    // A part of an answer. Errors: it is malformed. False: not a message for here.
+    // Takes a part of an answer. False: the message is not for here. Errors: it is malformed.
     Result<bool> dispatch_part(TimePoint now, const messages::Frames& frames);
 
     // The schedulers agree on the version that serves, loaded from that directory. Without weights:
@@ -118,7 +120,7 @@ class Admin {
         const std::optional<messages::LostVersion>& lost
     );
 
-    // --keep-committed: what is committed from now on is kept there. REQUIRES: set_version().
+    // With --keep-committed what is committed from now on is kept there. REQUIRES: set_version().
     void keep_in(TimePoint now, const std::string& directory);
 
     // Takes what came of an abort that was asked for.
@@ -130,10 +132,10 @@ class Admin {
     void tick(TimePoint now);
     [[nodiscard]] TimePoint next_deadline() const;
 
-    // Every open call gets this error: the tree is going down.
+    // Answers every open call with this error, as the tree is going down.
     void fail_all(const Error& error);
 
-    // The version that every replica serves.
+    // Returns the version that every replica serves.
     [[nodiscard]] const ServedVersion& version() const { return updates_.version(); }
     [[nodiscard]] const UpdateCoordinator& updates() const { return updates_; }
 
@@ -191,7 +193,7 @@ class Admin {
     // Notes what the part of one replica says of it.
     template <class Part>
     void record_state(const Part& part);
-    // All parts are there.
+    // Answers the caller, as all parts are there.
     template <class Part>
     void finish(TimePoint now, const AdminCaller& caller, std::vector<Part> parts);
     void finish(

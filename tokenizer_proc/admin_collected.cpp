@@ -24,8 +24,8 @@ Result<> Admin::hold(TimePoint now, HeldCall call) {
     return Ok{};
 }
 
-// Its calls take effect as one; or are forgotten, where others replace what they never completed.
-// Within the time of the call that needs it, which is told then.
+// Ends the collection: its calls take effect as one, or are forgotten where others replace what
+// they never completed. It has the time of the call that needs it, which is told then.
 void Admin::close_collection(TimePoint now, std::int64_t timeout_ms) {
     is_closing_ = true;
     drive(now, [&](UpdateCoordinator::Out& out) {
@@ -85,7 +85,7 @@ void Admin::expire_held(TimePoint now) {
     });
 }
 
-// A pause with an end of its own: what was collected is for what is generated after it.
+// Ends a pause that had an end of its own: what was collected is for what is generated after it.
 void Admin::end_pause_that_is_over(TimePoint now) {
     if (!paused_until_ || now < *paused_until_) return;
     paused_until_.reset();

@@ -20,7 +20,7 @@ std::string who_sent(const Part& part) {
     return who;
 }
 
-// The one reply of all parts: ok if each of them is.
+// Makes the one reply of all parts: it is ok if each of them is.
 template <class Reply, class Part>
 Reply reply_of(std::vector<Part> parts) {
     Reply reply;
@@ -108,7 +108,7 @@ void Admin::finish(TimePoint, const AdminCaller& caller, std::vector<Part> parts
             say_version();
         }
     } else if constexpr (std::is_same_v<Part, messages::MemoryPart>) {
-        // Done before on some replicas and now on the others: done everywhere.
+        // What was done before on some replicas, and now on the others, is done everywhere.
         const bool is_any_done = std::ranges::any_of(parts, is_done<Part>);
         for (Part& part : parts) {
             if (is_any_done && part.was_done) part.verdict.code.reset();

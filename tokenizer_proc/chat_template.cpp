@@ -16,7 +16,7 @@ namespace {
 using jinja::Mapping;
 using jinja::Value;
 
-// The file's text; nothing where there is no such file.
+// Reads the file's text; nothing where there is no such file.
 Result<std::optional<std::string>> read_file(const std::filesystem::path& path) {
     std::error_code error;
     const auto size = std::filesystem::file_size(path, error);
@@ -43,7 +43,7 @@ const std::string* text_of(const Mapping& mapping, std::string_view name) {
     return &value->as_text()->bytes;
 }
 
-// {"type": "text", "text": T}, ... as one text.
+// Makes one text of {"type": "text", "text": T}, ...
 Result<std::string> joined_parts(const std::vector<Value>& parts, std::size_t message) {
     std::string all;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -65,7 +65,7 @@ Result<std::string> joined_parts(const std::vector<Value>& parts, std::size_t me
     return all;
 }
 
-// {"function": {"arguments": "{...}"}}: with an object in place of the text, where it is one.
+// Makes {"function": {"arguments": "{...}"}} hold an object in place of the text, where it is one.
 Value with_arguments(const Value& call) {
     const Mapping* mapping = call.as_mapping();
     const Value* function =
@@ -113,7 +113,7 @@ Result<Value> prepared_message(
     return Value::mapping(std::move(out));
 }
 
-// The variables with their messages as the template is to see them, over the special tokens.
+// Lays the variables, with their messages as the template is to see them, over the special tokens.
 Result<Mapping> prepared(
     const Mapping& special_tokens, const Mapping& variables, bool takes_parts, Arguments arguments
 ) {
@@ -138,7 +138,7 @@ Result<Mapping> prepared(
     return all;
 }
 
-// Some message has calls of tools.
+// Returns whether some message has calls of tools.
 bool has_calls(const Mapping& variables) {
     const Value* messages = variables.find("messages");
     return std::ranges::any_of(messages->as_sequence()->items, [](const Value& message) {

@@ -1,5 +1,5 @@
-// A model's chat template: chats to prompts, as transformers' apply_chat_template makes them, with
-// what the engines do to a chat before (null content is empty text, parts of text are joined for a
+// Renders chats by a model's chat template, as transformers' apply_chat_template does, with what
+// the engines do to a chat before (null content is empty text, parts of text are joined for a
 // template that wants text, arguments of tool calls are objects).
 //
 // Thread: any; immutable.
@@ -27,8 +27,8 @@ struct Chat {
 class ChatTemplate {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{4} << 20;
-    // A template that came with a request; the model's own has jinja::Limits' defaults. Models'
-    // own have some 10 KiB.
+    // This bounds a template that came with a request; the model's own has jinja::Limits' defaults.
+    // Models' own have some 10 KiB.
     static constexpr std::size_t kForeignBytesMax = std::size_t{256} << 10;
     static constexpr std::int64_t kForeignStepsMax = 500'000;
     static constexpr std::size_t kForeignBuiltBytesMax = std::size_t{64} << 20;
@@ -39,8 +39,8 @@ class ChatTemplate {
     // supported, is served: rendering is what fails then, with problem().
     static std::shared_ptr<const ChatTemplate> load(const std::string& model_dir);
 
-    // `now`: local time, for templates that say the date. Errors: kInvalidArgument (not a chat, or
-    // what the template raised), kUnsupported (no template), kTooLarge; and the interrupt's.
+    // `now` is local time, for templates that say the date. Errors: kInvalidArgument (not a chat,
+    // or what the template raised), kUnsupported (no template), kTooLarge; and the interrupt's.
     [[nodiscard]] Result<std::string> render(
         const Chat& chat, const std::tm& now, const Interrupt& interrupt = {}
     ) const;

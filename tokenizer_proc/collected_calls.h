@@ -12,7 +12,7 @@
 
 namespace pitstop::tokenizer {
 
-// An update that brings everything anew.
+// Marks an update that brings everything anew.
 template <class Message>
 inline constexpr bool kReplacesAll = std::is_same_v<Message, messages::UpdateWeights> ||
                                      std::is_same_v<Message, messages::StageWeights> ||

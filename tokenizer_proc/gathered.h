@@ -1,5 +1,5 @@
-// An answer that every replica gives for itself (or, where its parts name a rank, every rank of
-// every replica): this collects until all have.
+// Collects an answer that every replica gives for itself (or, where its parts name a rank, every
+// rank of every replica), until all have.
 //
 // Pure: no clock, no socket. Bounded: one part for each who is asked.
 #pragma once
@@ -22,7 +22,7 @@ concept OfRank = requires(const Part& part) {
     part.rank;
 };
 
-// "replica 0 (rank 1, 2)"
+// Names the ranks of a replica that are silent: "replica 0 (rank 1, 2)".
 [[nodiscard]] inline std::string silent_ranks(
     std::size_t replica, const std::vector<std::size_t>& silent, std::size_t tp
 ) {
@@ -61,7 +61,7 @@ class Gathered {
         return all;
     }
 
-    // "scheduler_proc[1], ..."; of ranks: "replica 0 (rank 1, 2), ..."
+    // Names who is silent: "scheduler_proc[1], ..."; of ranks, "replica 0 (rank 1, 2), ...".
     [[nodiscard]] std::string who_is_missing() const {
         std::vector<std::string> names;
         for (std::size_t replica = 0; replica < parts_.size() / tp_; ++replica) {

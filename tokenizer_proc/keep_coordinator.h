@@ -33,7 +33,7 @@ class KeepCoordinator {
     // Another version is committed on every rank.
     [[nodiscard]] messages::WorkerKeep committed(TimePoint now, const ServedVersion& version);
 
-    // An answer; what is to be ordered next. One to no step under way is ignored.
+    // Takes an answer, and returns what is to be ordered next. One to no step under way is ignored.
     [[nodiscard]] std::optional<messages::WorkerKeep> part(
         TimePoint now, const messages::WorkerKept& part
     );

@@ -1,5 +1,5 @@
-// tokenizer_proc: the thin loop around the doors. Takes what the tree says, then the admin door,
-// then the data door, has the doors take their turn, and does what that came to. It waits in
+// tokenizer_proc's thin loop around the doors takes what the tree says, then the admin door, then
+// the data door, has the doors take their turn, and does what that came to. It waits in
 // Poller::wait and nowhere else.
 #include "base/fair_queue.h"
 #include "base/flags.h"
@@ -57,7 +57,7 @@ std::uint64_t random_number() {
     return number;
 }
 
-// One turn's intake from a door. `num_bytes`: of both.
+// Takes one turn's intake from a door. `num_bytes` counts that of both.
 void take_from_door(messages::Door door, Sockets& sockets, std::size_t& num_bytes, DoorsInput& in) {
     for (int n = 0; n < bus::kMessagesPerTurnMax && num_bytes < kIntakeBytesMax; ++n) {
         std::optional<bus::Received> received = sockets.receive(door, in.now);
@@ -102,7 +102,7 @@ void tell_version(const ServedVersion& version, Supervision& supervision) {
     );
 }
 
-// What cannot be sent goes into the next turn, with everything behind it for the same receiver.
+// Puts what cannot be sent into the next turn, with everything behind it for the same receiver.
 void send_to_replicas(std::vector<ToReplica> messages, Sockets& sockets, DoorsInput& next) {
     std::set<std::pair<ReplicaId, ReplicaSocket>> full;
     for (ToReplica& message : messages) {

@@ -38,7 +38,7 @@ struct AdminCaller {
 
 inline constexpr std::size_t kCallsMax = 1024;  // open at the admin door, of each kind
 
-// An abort: the last chunks of what it ends are to come.
+// Waits, for an abort, until the last chunks of what it ends have come.
 struct LastChunks {
     std::map<OpenId, ReplicaId> ending{};  // and where each runs
     messages::AbortReply reply{};
@@ -67,10 +67,11 @@ class OpenCalls {
         Awaited awaited;
     };
 
-    // The number under which it is answered. Errors: kResourceExhausted.
+    // Returns the number under which it is answered. Errors: kResourceExhausted.
     Result<CallId> open(Call call);
 
-    // The call of this number if it waits for such; null where it is late, or waits for others.
+    // Returns the call of this number if it waits for such; null where it is late, or waits for
+    // others.
     template <class Awaits>
     [[nodiscard]] Awaits* find(CallId id) {
         const auto place = calls_.find(id);
@@ -79,7 +80,8 @@ class OpenCalls {
     // Forgets the call, which is there. Who is to be answered.
     AdminCaller close(CallId id);
 
-    // A part of a call's answer. All parts once the last has come, and the call is closed.
+    // Takes a part of a call's answer. Returns all parts once the last has come, and the call is
+    // closed.
     template <class Part>
     struct Complete {
         AdminCaller caller{};
@@ -108,7 +110,7 @@ class OpenCalls {
         AdminCaller caller{};
         Error error{};
     };
-    // The calls whose deadline has come.
+    // Returns the calls whose deadline has come.
     [[nodiscard]] std::vector<Late> take_late(TimePoint now);
     [[nodiscard]] std::vector<AdminCaller> take_all();
     [[nodiscard]] TimePoint next_deadline() const;  // max: none

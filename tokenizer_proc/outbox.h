@@ -25,7 +25,7 @@
 
 namespace pitstop::tokenizer {
 
-// A message for a client.
+// Holds a message for a client.
 struct ToClient {
     enum class Kind { kAnswer, kOutput, kProbe };
     messages::Door door{};
@@ -33,8 +33,8 @@ struct ToClient {
     messages::Frames frames{};
     Kind kind = Kind::kAnswer;
 };
-// One that could not be sent, and why: kFull or kGone. What came after it for the same client was
-// not tried, and comes back behind it.
+// Holds one that could not be sent, and why: kFull or kGone. What came after it for the same client
+// was not tried, and comes back behind it.
 struct UnsentToClient {
     ToClient message{};
     bus::Sent why = bus::Sent::kFull;
@@ -53,9 +53,9 @@ class Outbox {
         LostHow how{};
     };
 
-    // An answer. One to a client that is gone, or over its bound, is dropped and counted.
+    // Adds an answer. One to a client that is gone, or over its bound, is dropped and counted.
     void reply(messages::Door door, const std::string& peer, messages::Frames frames);
-    // Output of one request.
+    // Adds output of one request.
     void add(const std::string& peer, messages::OutputChunk chunk);
 
     // Appends what is to be sent, in order: of each client its answers and one message of output.
@@ -68,10 +68,11 @@ class Outbox {
     // Output stands behind the message that was flushed: flush again at once, unless that message
     // comes back.
     [[nodiscard]] bool has_more() const;
-    // Its output waits, and so much that its requests were ended; until it has read all of it.
+    // Returns whether the client's output waits, and so much that its requests were ended; it is
+    // slow until it has read all of it.
     [[nodiscard]] bool is_slow(const std::string& peer) const;
 
-    // Clients whose requests must be ended, found since the last call.
+    // Returns the clients whose requests must be ended, found since the last call.
     [[nodiscard]] std::vector<Lost> take_lost() { return std::exchange(lost_, {}); }
 
     // Every request with output in the backlog, and those in `open`, gets this error in place of
@@ -90,8 +91,8 @@ class Outbox {
     struct Waiting {
         std::deque<messages::Frames> replies{};
         std::size_t replies_bytes = 0;
-        // The message of output that was flushed last: whose output is in it; and the message
-        // itself, if the client's queue was full.
+        // This is of the message of output that was flushed last: whose output is in it; and the
+        // message itself, if the client's queue was full.
         std::vector<std::string> head_rids{};
         std::optional<messages::Frames> head{};
         // These came since, joined.

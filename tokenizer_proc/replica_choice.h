@@ -33,7 +33,7 @@ class ReplicaChoice {
 
     // A request went there, and with it its prompt's pages.
     void add(ReplicaId replica, std::span<const TokenId> prompt, std::int64_t load);
-    // It has ended.
+    // It has ended there.
     void remove(ReplicaId replica, std::int64_t load);
 
     [[nodiscard]] std::int64_t load(ReplicaId replica) const {

@@ -1,4 +1,4 @@
-// The open requests: whose each is, and where it runs.
+// Holds the open requests: whose each is, and where it runs.
 //
 // Thread:  the loop thread only.
 // Bounded: by its user, through size(); ids of ended requests are remembered up to kEndedMax.
@@ -19,7 +19,7 @@
 
 namespace pitstop::tokenizer {
 
-// A piece of text work handed to another thread (text_worker.h).
+// Names a piece of text work that was handed to another thread (text_worker.h).
 enum class JobId : std::uint64_t {};
 
 // Says which request it is, also where clients use the same ids; never used again.
@@ -29,10 +29,10 @@ struct OpenRequest {
     OpenId id{};
     std::string peer{};  // the client's identity at the data door
     std::string rid{};   // the client's id, unique among its open requests
-    // While its text is tokenized elsewhere: the job, and the request as it came.
+    // They are there while its text is tokenized elsewhere: the job, and the request as it came.
     std::optional<JobId> job{};
     messages::Generate generate{};
-    // Once it was sent to a replica.
+    // They are there once it was sent to a replica.
     RequestKey key{};
     ReplicaId replica{};
     std::int64_t load = 0;  // tokens, an estimate of its work
@@ -44,13 +44,13 @@ class RequestTable {
   public:
     static constexpr std::size_t kEndedMax = 65536;
 
-    // Null if the client has an open request of that id.
+    // Returns null if the client has an open request of that id.
     OpenRequest* add(const std::string& peer, const std::string& rid);
     // It waits for that job; or it was sent, and waits for nothing here.
     void set_job(OpenRequest& request, JobId job);
     void set_key(OpenRequest& request, RequestKey key);
 
-    // Null where there is none. Pointers stay until close().
+    // Returns null where there is none. Pointers stay until close().
     [[nodiscard]] OpenRequest* find(const std::string& peer, const std::string& rid);
     [[nodiscard]] OpenRequest* find(RequestKey key);
     [[nodiscard]] OpenRequest* find(JobId job);
@@ -60,7 +60,7 @@ class RequestTable {
     [[nodiscard]] std::vector<OpenRequest*> all();
 
     void close(OpenRequest& request);
-    // Among the last kEndedMax.
+    // Knows the last kEndedMax.
     [[nodiscard]] bool has_ended(const std::string& rid) const { return ended_.contains(rid); }
 
     [[nodiscard]] std::size_t size() const { return size_; }

@@ -1,4 +1,4 @@
-// The Doors' part about requests: checking, sending to a replica, ending.
+// Handles the doors' requests: checking them, sending them to a replica, ending them.
 #include "base/log.h"
 #include "messages/codec.h"
 #include "text/incremental_decoder.h"
@@ -11,7 +11,7 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// What a reply about so many positions takes.
+// Refuses a reply about so many positions if it takes too much.
 Result<> check_logprob_bytes(
     std::string_view what, std::int64_t num_positions, const messages::LogprobOptions& options
 ) {
@@ -32,8 +32,8 @@ Result<> check_logprob_bytes(
     );
 }
 
-// Whether what it asks of logprobs fits a reply. Few of each output token always do, as they come
-// token by token.
+// Says why what it asks of logprobs does not fit a reply, or nothing. Few of each output token
+// always do, as they come token by token.
 std::optional<Error> problem_of_logprobs(
     const messages::Generate& message,
     std::int64_t prompt_len,
@@ -64,7 +64,7 @@ std::optional<Error> problem_of_logprobs(
 
 }  // namespace
 
-// What is wrong with it that decode() cannot know, but for its prompt.
+// Says what is wrong with it that decode() cannot know, but for its prompt.
 std::optional<Error> Doors::problem_of(const messages::Generate& message) const {
     if (message.replica && (*message.replica < 0 || *message.replica >= config_.num_replicas)) {
         return make_error(
@@ -144,7 +144,7 @@ std::optional<Error> Doors::problem_of_prompt(
     return problem_of_logprobs(message, prompt_len, replica);
 }
 
-// Bans name tokens of the model.
+// Refuses bans of what is no token of the model.
 std::optional<Error> Doors::problem_of_bans(const messages::SamplingParams& sampling) const {
     if (auto error = problem_of_ids("sampling.allowed_token_ids", sampling.allowed_token_ids))
         return error;
@@ -154,7 +154,7 @@ std::optional<Error> Doors::problem_of_bans(const messages::SamplingParams& samp
     return std::nullopt;
 }
 
-// Those of the request's bad words, beside what it gave itself.
+// Adds those of the request's bad words to what it gave itself.
 Result<> Doors::add_bad_tokens(
     messages::SamplingParams& sampling, std::vector<std::vector<TokenId>> sequences
 ) const {
@@ -166,7 +166,7 @@ Result<> Doors::add_bad_tokens(
     return Ok{};
 }
 
-// What ends an output unless a request says otherwise, ascending: the model's, and the
+// Returns what ends an output unless a request says otherwise, ascending: the model's, and the
 // tokenizer's own.
 std::vector<TokenId> Doors::end_tokens() const {
     std::vector<TokenId> ids = hellos_.front()->eos_ids;
@@ -177,7 +177,8 @@ std::vector<TokenId> Doors::end_tokens() const {
     return ids;
 }
 
-// The tokenizer's end token, where this request is to end there and its replica does not know.
+// Returns the tokenizer's end token, where this request is to end there and its replica does not
+// know.
 std::optional<TokenId> Doors::further_stop(const messages::SamplingParams& sampling) const {
     const messages::SchedulerHello& replica = *hellos_.front();
     const std::optional<TokenId> id = config_.end_token;
@@ -327,7 +328,8 @@ void Doors::end_in_tree(
     to_control(replica, encode(ends));
 }
 
-// Clients that are gone, and clients that do not read: nobody takes their requests' output.
+// Ends the requests of clients that are gone, and of clients that do not read: nobody takes their
+// output.
 void Doors::lose_clients() {
     for (const Outbox::Lost& lost : outbox_.take_lost()) {
         std::map<ReplicaId, std::vector<RequestKey>> keys;

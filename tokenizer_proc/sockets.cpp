@@ -8,7 +8,7 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// All descriptors but the doors' connections.
+// Counts all descriptors but the doors' connections.
 constexpr int own_descriptors(int num_replicas) { return 36 + 6 * num_replicas; }
 // A door with fewer could not take its front end and somebody who asks for the state.
 constexpr int kDoorConnectionsMin = 8;

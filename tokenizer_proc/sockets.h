@@ -1,4 +1,5 @@
-// Every socket of tokenizer_proc: the doors, where the tree answers, and the way to each replica.
+// Owns every socket of tokenizer_proc: the doors, where the tree answers, and the way to each
+// replica.
 //
 // Owns:    the sockets; the context outlives them.
 // Thread:  the loop thread only.
@@ -51,14 +52,14 @@ class Sockets {
 
     void add_to(bus::Poller& poller);
 
-    // The next message at a door, or nothing. What a client says whose key was taken off the list
-    // meanwhile is refused.
+    // Returns the next message at a door, or nothing. What a client says whose key was taken off
+    // the list meanwhile is refused.
     std::optional<bus::Received> receive(messages::Door door, TimePoint now);
     // Answers the handshakes that ask whether their key may come in.
     void answer_keys();
 
     [[nodiscard]] std::vector<messages::ListenerStatus> describe() const;
-    // The endpoints of the tcp doors, as (door, endpoint).
+    // Returns the endpoints of the tcp doors, as (door, endpoint).
     [[nodiscard]] std::vector<std::pair<messages::Door, std::string>> tcp_endpoints() const;
 
     void set_linger_ms(int linger_ms);

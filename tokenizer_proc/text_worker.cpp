@@ -10,14 +10,14 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// That this thread has run.
+// Returns the time that this thread has run.
 std::chrono::nanoseconds thread_time() {
     std::timespec now{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-// The tokens of each word at the start of a text, and after a space where that makes another first
+// Encodes each word as at the start of a text, and after a space where that makes another first
 // token and no more of them.
 // Source: vLLM, vllm/sampling_params.py: SamplingParams.update_from_tokenizer.
 Result<std::vector<std::vector<TokenId>>> encode_bad_words(

@@ -30,14 +30,14 @@
 
 namespace pitstop::tokenizer {
 
-// A chat to render before anything else: its text is what is encoded.
+// Holds a chat to render before anything else: its text is what is encoded.
 struct ChatJob {
     std::shared_ptr<const ChatTemplate> chat_template{};  // shared: the loop's, on this thread
     Chat chat{};
 };
 
-// Render `chat` and encode it, encode `text`, or decode `ids`; or, where there are bad words,
-// encode them and leave the ids as they are.
+// Asks to render `chat` and encode it, to encode `text`, or to decode `ids`; or, where there are
+// bad words, to encode them and leave the ids as they are.
 struct TextJob {
     JobId id{};
     std::vector<std::string> client{};  // whose it is (FairQueue); the first is the connection
@@ -87,12 +87,12 @@ class TextWorker {
     TextWorker(const TextWorker&) = delete;
     TextWorker& operator=(const TextWorker&) = delete;
 
-    // Error: kResourceExhausted, too much text is waiting already. It may also be said of another
+    // Errors: kResourceExhausted, too much text is waiting already. It may also be said of another
     // job, by take_done().
     [[nodiscard]] Result<> push(TextJob job);
     // Nobody waits for it any more: nothing is given for it, unless that waits in take_done().
     void cancel(JobId job);
-    // Readable while something is done. For a poller.
+    // Is readable while something is done, for a poller.
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::vector<TextDone> take_done();
     // Returns whether the destructor would wait.

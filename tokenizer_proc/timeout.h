@@ -1,4 +1,4 @@
-// The timeouts of calls, as callers name them.
+// Reads the timeouts of calls, as callers name them.
 #pragma once
 
 #include "base/time.h"

@@ -24,13 +24,13 @@ class TreeIdentity {
     TreeIdentity(std::uint64_t high, std::uint64_t low);
 
     [[nodiscard]] const std::string& id() const { return id_; }
-    // The number of this tree's first update or session. The next tree's lie elsewhere, so that a
-    // session that outlived its tree is none of the next one's.
+    // Returns the number of this tree's first update or session. The next tree's lie elsewhere, so
+    // that a session that outlived its tree is none of the next one's.
     [[nodiscard]] messages::UpdateId first_update() const { return first_update_; }
     // Returns whether these bytes, whatever else they are, name another tree.
     [[nodiscard]] bool is_other(const messages::Frames& frames) const;
 
-    // A client's message that is for this tree.
+    // Reads a client's message that is for this tree.
     // Errors: as decode(); kInvalidArgument (it names no tree), kUnavailable (it names another).
     template <class Message>
     [[nodiscard]] Result<Message> read(const messages::Frames& frames) const {

@@ -40,7 +40,7 @@ void UpdateCoordinator::collect(
     job_->first_source = call.update.source;
 }
 
-// Tensors that some rank still waits for.
+// Counts the tensors that some rank still waits for.
 std::int64_t UpdateCoordinator::num_missing() const {
     std::int64_t most = 0;
     for (const messages::ReplicaOutcome& replica : job_->outcomes) {

@@ -288,7 +288,7 @@ void UpdateCoordinator::handle_part(TimePoint now, const messages::UpdatePart& p
         case messages::UpdateRound::Progress::kFailed:
             break;
     }
-    // Refused although it was prepared and ready: others may have committed. So no replica
+    // It was refused although it was prepared and ready: others may have committed. So no replica
     // generates until the next complete update, which must be newer than theirs.
     if (is_committing) version_ = decided_;
     begin_drop(

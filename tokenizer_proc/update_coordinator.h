@@ -30,7 +30,7 @@
 
 namespace pitstop::tokenizer {
 
-// The version that serves, on every replica alike.
+// Names the version that serves, on every replica alike.
 struct ServedVersion {
     Epoch epoch{};
     std::string label{};
@@ -61,7 +61,7 @@ class UpdateCoordinator {
         std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
     };
 
-    // Deadlines of calls that name none, and of what nobody asked for.
+    // These are the deadlines of calls that name none, and of what nobody asked for.
     static constexpr auto kCallTimeout = std::chrono::minutes(10);
     static constexpr auto kDropTimeout = std::chrono::seconds(10);
     // A caller whose time is up waits so much longer for a drop, which takes no longer as a rule.
@@ -86,14 +86,14 @@ class UpdateCoordinator {
     void handle(TimePoint now, Caller caller, const messages::StageWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out);
-    // A partial update that becomes part of one with those before and after it; answered when it
-    // is staged. REQUIRES: may_collect(call).
+    // Takes a partial update that becomes part of one with those before and after it; it is
+    // answered when it is staged. REQUIRES: may_collect(call).
     void collect(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::DropStage& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
 
-    // A replica's answer. One that belongs to no order under way is ignored and counted.
+    // Takes a replica's answer. One that belongs to no order under way is ignored and counted.
     void handle_part(TimePoint now, const messages::UpdatePart& part, Out& out);
     // Notes which ranks a replica waits for, of a commit or a drop.
     void record_awaited(messages::UpdateWaits waits);
@@ -136,7 +136,7 @@ class UpdateCoordinator {
     [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
 
   private:
-    // The update under way. Times are for the waterfall.
+    // Holds the update under way. Times are for the waterfall.
     struct Job {
         explicit Job(std::size_t num_replicas)
             : round(num_replicas), answers(num_replicas), outcomes(num_replicas) {}

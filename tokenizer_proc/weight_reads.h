@@ -16,14 +16,14 @@
 
 namespace pitstop::tokenizer {
 
-// One get_weights, of replica 0.
+// Answers one get_weights, of replica 0.
 class TensorRead {
   public:
     explicit TensorRead(int tp) : tp_(tp) {}
 
-    // A rectangle of it. The whole tensor, once every element is there; or an error.
+    // Takes a rectangle of it. Returns the whole tensor once every element is there, or an error.
     std::optional<Result<messages::WeightsReply>> handle_piece(messages::WorkerTensor piece);
-    // "replica 0 (rank 1, ...)": those that have sent nothing.
+    // Names those that have sent nothing: "replica 0 (rank 1, ...)".
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
@@ -40,8 +40,8 @@ class TensorRead {
     std::set<Rank> heard_{};
 };
 
-// The answer to a weight_digests of what every rank of every replica digested, in the order of
-// replicas, then ranks. REQUIRES: each has digested, and there is one.
+// Makes the answer to a weight_digests of what every rank of every replica digested, in the order
+// of replicas, then ranks. REQUIRES: each has digested, and there is one.
 [[nodiscard]] messages::DigestsReply merged(const std::vector<messages::WorkerDigests>& parts);
 
 }  // namespace pitstop::tokenizer

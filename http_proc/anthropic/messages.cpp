@@ -1,5 +1,5 @@
-// Anthropic's /v1/messages, and /v1/messages/count_tokens. The prompt is what the model's chat
-// template makes of the conversation; what is served is a chat, as by /v1/chat/completions.
+// Serves Anthropic's /v1/messages, and /v1/messages/count_tokens. The prompt is what the model's
+// chat template makes of the conversation; what is served is a chat, as by /v1/chat/completions.
 #include "http_proc/anthropic/message_content.h"
 #include "http_proc/anthropic/messages_request.h"
 #include "http_proc/anthropic/routes.h"

@@ -98,8 +98,8 @@ Task<Result<messages::MemoryReply>> resume(
 
 namespace {
 
-// Why the cache could not be cleared after an update, or nothing. Only a pause can keep requests on
-// their pages until then.
+// Says why the cache could not be cleared after an update, or nothing. Only a pause can keep
+// requests on their pages until then.
 std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     for (const messages::ReplicaStatus& replica : status.replicas) {
         if (replica.pause_mode.empty() || replica.num_running == 0) continue;

@@ -84,7 +84,7 @@ struct DiskUpdate {
     Exchange& exchange, DiskUpdate update
 );
 
-// The tags of these names; cuda_graph (and what `also` says) stands for nothing here.
+// Returns the tags of these names; cuda_graph (and what `also` says) stands for nothing here.
 // Errors: kInvalidArgument, naming the one that is not known.
 [[nodiscard]] Result<std::vector<messages::MemoryTag>> tags_named(
     const std::vector<std::string>& names, std::string_view also

@@ -1,4 +1,4 @@
-// pitstop's own control route.
+// Lists pitstop's own control route.
 #pragma once
 
 #include "http_proc/server/router.h"

@@ -1,4 +1,4 @@
-// The end of the tree, over HTTP.
+// Ends the tree, over HTTP.
 #include "http_proc/control/control.h"
 #include "http_proc/control/routes.h"
 #include "http_proc/format/control_fields.h"

@@ -1,4 +1,4 @@
-// Weights that come from a running trainer or a checkpoint engine: what both dialects' routes
+// Takes weights that come from a running trainer or a checkpoint engine: what both dialects' routes
 // share.
 //
 // Without a session each call is an update of its own. Between /begin_weight_update (vLLM:

@@ -8,7 +8,8 @@
 namespace pitstop::http {
 
 struct ChatPrompt {
-    // RenderChat's, a JSON object. Members of objects keep their order, which templates show.
+    // These are RenderChat's, a JSON object. Members of objects keep their order, which templates
+    // show.
     std::string variables{};
     bool continue_final_message = false;
     std::string chat_template{};  // in place of the model's; empty: the model's

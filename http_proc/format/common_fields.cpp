@@ -94,7 +94,7 @@ constexpr std::array kUnsupported{
     Unsupported{"sampling_logprobs_mode", "logprobs_mode says which distribution they come from"},
 };
 
-// What read_sampling() takes, and what routes take beside it.
+// Lists what read_sampling() takes, and what routes take beside it.
 constexpr auto kSampling = std::to_array<std::string_view>(
     {"max_new_tokens",
      "max_tokens",
@@ -138,7 +138,7 @@ void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) 
     }
 }
 
-// Fields of which one value, and not nothing, is what the engine does.
+// Refuses other values of fields of which one value, and not nothing, is what the engine does.
 void refuse_other_values(FieldReader& fields) {
     const auto refuse_unless = [&](std::string_view name, std::string_view why, auto is_accepted) {
         const Json* given = fields.find(name);

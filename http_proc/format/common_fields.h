@@ -1,4 +1,4 @@
-// Fields that every route which generates takes, whatever its dialect.
+// Reads the fields that every route which generates takes, whatever its dialect.
 #pragma once
 
 #include "http_proc/format/json_body.h"
@@ -6,7 +6,7 @@
 
 namespace pitstop::http {
 
-// All leave problems in `fields`.
+// All of them leave problems in `fields`.
 
 // Reads `logprobs_mode`: which distribution reported logprobs come from, in our names and in
 // vLLM's. The default is that of the dialect's engine: SGLang's is scaled, vLLM's and OpenAI's raw.

@@ -1,7 +1,7 @@
-// A call of a tool that a request's `tool_choice` asks for, whatever the model would say. There are
-// no grammars: the beginning of a call is put after the prompt, and the model goes on from it. So
-// the function is the one that was named, and what follows is the model's: arguments are held to no
-// schema, and a call that it does not bring to its end is text, as any such.
+// Makes the call of a tool that a request's `tool_choice` asks for, whatever the model would say.
+// There are no grammars: the beginning of a call is put after the prompt, and the model goes on
+// from it. So the function is the one that was named, and what follows is the model's: arguments
+// are held to no schema, and a call that it does not bring to its end is text, as any such.
 #pragma once
 
 #include "base/result.h"

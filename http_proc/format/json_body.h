@@ -1,4 +1,4 @@
-// Bodies: JSON with limits, and its members read with lenience where the engines have it.
+// Reads bodies: JSON with limits, and its members with lenience where the engines have it.
 //
 //   const Result<nlohmann::json> body = parse_json(request.body);
 //   FieldReader fields(*body, "sampling_params");

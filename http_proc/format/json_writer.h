@@ -45,7 +45,7 @@ class JsonWriter {
     [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
     // Begins anew, in the same memory unless that is more than `kept_bytes_max`.
     void clear(std::size_t kept_bytes_max);
-    // Bytes that are no JSON: the frame of an event.
+    // Appends bytes that are no JSON: the frame of an event.
     void append(std::string_view bytes) {
         text_ += bytes;
         needs_comma_ = false;

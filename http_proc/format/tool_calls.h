@@ -56,8 +56,8 @@ struct ToolCall {
 // of strings. Whether it is JSON is another question.
 class JsonEnd {
   public:
-    // `text` begins with the bracket and only grows between calls. One past the end, if it is
-    // there.
+    // Returns one past the end, if that is there. `text` begins with the bracket and only grows
+    // between calls.
     [[nodiscard]] std::optional<std::size_t> find(std::string_view text);
 
   private:

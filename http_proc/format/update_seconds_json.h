@@ -7,7 +7,7 @@
 
 namespace pitstop::http {
 
-// `seconds`: messages::UpdateSeconds, or a rank's messages::StageSeconds.
+// `seconds` are messages::UpdateSeconds, or a rank's messages::StageSeconds.
 template <class T>
 void add_seconds(nlohmann::ordered_json& json, T seconds) {
     seconds.fields_in([&](const char* name, double value, const char* /*about*/) {

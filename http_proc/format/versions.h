@@ -1,5 +1,6 @@
-// Weight versions in answers. Both engines know a version by its label and list runs of output
-// tokens with it; pitstop's own spans add the epoch, the digest, and the KV that was attended to.
+// Writes weight versions into answers. Both engines know a version by its label and list runs of
+// output tokens with it; pitstop's own spans add the epoch, the digest, and the KV that was
+// attended to.
 #pragma once
 
 #include "http_proc/format/json_writer.h"

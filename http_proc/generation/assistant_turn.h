@@ -1,5 +1,5 @@
-// What an assistant says in one answer, as a chat's answer tells it: its text, and calls of tools
-// where they are looked for.
+// Follows what an assistant says in one answer, as a chat's answer tells it: its text, and calls of
+// tools where they are looked for.
 #pragma once
 
 #include "http_proc/format/tool_calls.h"

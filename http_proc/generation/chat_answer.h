@@ -54,8 +54,8 @@ struct ChatAnswer {
     Exchange& exchange, const ChatCall& call
 );
 
-// The status of an error of these two routes. A name in use is the caller's mistake, and so is a
-// chat for a model that has no template for it.
+// Returns the status of an error of these two routes. A name in use is the caller's mistake, and so
+// is a chat for a model that has no template for it.
 [[nodiscard]] int status_of_chat(ErrorCode code);
 
 }  // namespace pitstop::http

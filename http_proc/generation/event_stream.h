@@ -1,4 +1,4 @@
-// A streamed answer of server-sent events. Those that are ready together leave together: an event
+// Streams an answer of server-sent events. Those that are ready together leave together: an event
 // costs a system call here and one at its reader.
 //
 //   EventStream stream(exchange);

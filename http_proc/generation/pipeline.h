@@ -62,7 +62,7 @@ concept Answering = requires(
     { answer.handle_event(event) } -> std::same_as<bool>;
     answer.write_events(stream, std::move(event));
     answer.write_whole(json, outputs);  // each was taken
-    // The last events of a stream; or, of a dialect whose events have names and end it by
+    // These are the last events of a stream; or, of a dialect whose events have names and end it by
     // themselves, those of an error in it.
     requires requires { answer.write_end(stream); } || requires {
         answer.write_error(stream, error);

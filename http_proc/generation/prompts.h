@@ -1,4 +1,4 @@
-// Prompts whose tokens or whose text an answer shows.
+// Completes prompts whose tokens or whose text an answer shows.
 #pragma once
 
 #include "http_proc/server/exchange.h"

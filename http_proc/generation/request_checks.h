@@ -1,4 +1,4 @@
-// What a route asks of a request before it reads the rest.
+// Checks what a route asks of a request before it reads the rest.
 #pragma once
 
 #include "base/result.h"

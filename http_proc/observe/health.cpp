@@ -25,7 +25,8 @@ Task<bool> has_been_ready(Exchange& exchange) {
     co_return known;
 }
 
-// Liveness alone: 200 also while paused, asleep or updating, as routers evict what says otherwise.
+// Tells liveness alone: 200 also while paused, asleep or updating, as routers evict what says
+// otherwise.
 Task<Response> health(Exchange& exchange) {
     ServerContext& server = exchange.server();
     const bool is_up =

@@ -1,4 +1,4 @@
-// /metrics, and what routers ask of load: /get_load, /v1/loads (SGLang), /load (vLLM).
+// Serves /metrics, and what routers ask of load: /get_load, /v1/loads (SGLang), /load (vLLM).
 #include "base/time.h"
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
@@ -79,7 +79,7 @@ Json load_of(const messages::ReplicaStatus& replica, std::string_view include) {
     return load;
 }
 
-// The names in `include`, or what is wrong with it.
+// Says what is wrong with the names in `include`, or nothing.
 std::optional<std::string> problem_of_include(std::string_view include) {
     static constexpr std::array<std::string_view, 7> kNames{
         "core", "disagg", "queues", "memory", "speculative", "lora", "all"};

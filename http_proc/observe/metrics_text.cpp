@@ -22,7 +22,7 @@ std::string escaped(std::string_view value) {
     return out;
 }
 
-// Lines of the format. A metric's HELP and TYPE come once, before its first sample.
+// Writes lines of the format. A metric's HELP and TYPE come once, before its first sample.
 class Writer {
   public:
     void metric(std::string_view name, std::string_view type, std::string_view help) {
@@ -203,7 +203,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     }
 }
 
-// Families of one sample.
+// Writes the families of one sample.
 void write_tree(Writer& out, const messages::StatusReply& status, int num_generating) {
     const auto one =
         [&](std::string_view name, std::string_view type, std::string_view help, double value) {

@@ -1,4 +1,4 @@
-// /metrics: Prometheus' text of a status, under SGLang's names, vLLM's and pitstop's own.
+// Writes Prometheus' text of a status for /metrics, under SGLang's names, vLLM's and pitstop's own.
 //
 // Source: Prometheus exposition formats, "Text-based format", version 0.0.4; the names of both
 // engines' metrics collectors.

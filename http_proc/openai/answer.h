@@ -51,7 +51,7 @@ struct OpenAiAnswer {
     const OpenAiOptions& options, bool is_enabled, std::int64_t top, std::int64_t vocab_size
 );
 
-// Errors as OpenAI's routes answer them: a rid in use is the caller's mistake.
+// Answers errors as OpenAI's routes do: a rid in use is the caller's mistake.
 [[nodiscard]] Response openai_refusal(const Error& error);
 
 }  // namespace pitstop::http

@@ -1,6 +1,6 @@
-// OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The prompt is what the model's
-// chat template makes of the messages (tokenizer_proc/chat_template.h). Calls of tools are parsed
-// out of what the model writes where --tool-call-parser names its format (tool_calls.h).
+// Serves OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The prompt is what the
+// model's chat template makes of the messages (tokenizer_proc/chat_template.h). Calls of tools are
+// parsed out of what the model writes where --tool-call-parser names its format (tool_calls.h).
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/assistant_turn.h"

@@ -10,7 +10,7 @@
 namespace pitstop::http {
 namespace {
 
-// Of the i-th of parts of `count` entries.
+// Returns the i-th of the parts of `count` entries.
 template <class T>
 std::span<const T> part_of(const std::vector<T>& values, std::size_t i, std::size_t count) {
     return std::span(values).subspan(i * count, count);

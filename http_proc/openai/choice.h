@@ -1,5 +1,5 @@
-// The parts of an answer that OpenAI's and vLLM's shapes share: logprobs, finish reasons, usage,
-// weight versions.
+// Writes the parts of an answer that OpenAI's and vLLM's shapes share: logprobs, finish reasons,
+// usage, weight versions.
 #pragma once
 
 #include "http_proc/format/json_writer.h"
@@ -16,7 +16,8 @@
 
 namespace pitstop::http {
 
-// What the tree is asked for, and how many of the top tokens each part of the answer shows of it.
+// Says what the tree is asked for, and how many of the top tokens each part of the answer shows of
+// it.
 struct ShownLogprobs {
     messages::LogprobOptions asked{};
     std::int64_t output_top = 0;
@@ -58,8 +59,8 @@ class TokenNames {
     const TokenTexts* texts_;
 };
 
-// {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. `offset`, in
-// characters, goes on from one part of a stream to the next.
+// Writes {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. `offset`,
+// in characters, goes on from one part of a stream to the next.
 class CompletionLogprobs {
   public:
     CompletionLogprobs(TokenNames names, std::int64_t offset) : names_(names), offset_(offset) {}
@@ -85,7 +86,7 @@ void write_logprob_entries(
     const TokenNames& names
 );
 
-// vLLM's prompt_logprobs: null, then {"7": {"logprob", "rank", "decoded_token"}} per token.
+// Writes vLLM's prompt_logprobs: null, then {"7": {"logprob", "rank", "decoded_token"}} per token.
 void write_prompt_logprobs(
     JsonWriter& json,
     const messages::PromptLogprobs& prompt,
@@ -103,14 +104,14 @@ void write_finish(
     std::string_view stop = "stop"
 );
 
-// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
+// Writes {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}.
 void write_usage(JsonWriter& json, const Usage& usage);
-// The end of a stream's event, after its choices: the choice's usage so far, null, or no member.
+// Ends a stream's event, after its choices: with the choice's usage so far, null, or no member.
 void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage);
 // Writes the rest of a stream's last event, after its head: usage without a choice.
 void write_last_usage(JsonWriter& json, const Usage& usage);
 
-// "metadata" of an answer: SGLang's, of the weights that made it.
+// Writes "metadata" of an answer: SGLang's, of the weights that made it.
 void write_metadata(JsonWriter& json, std::span<const messages::Span> spans);
 
 }  // namespace pitstop::http

@@ -1,4 +1,4 @@
-// OpenAI's /v1/completions, with the extras of SGLang and vLLM.
+// Serves OpenAI's /v1/completions, with the extras of SGLang and vLLM.
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"

@@ -35,7 +35,7 @@ class ResponseEvents {
 
 class ResponseOutput {
   public:
-    // Whether the output came to its own end.
+    // Says whether the output came to its own end.
     enum class End { kWhole, kCut };
 
     // Adds what was said next, and the logprobs of its tokens, JSON objects with commas between;

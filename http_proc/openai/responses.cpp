@@ -1,6 +1,6 @@
-// OpenAI's /v1/responses, and /v1/responses/input_tokens. The prompt is what the model's chat
-// template makes of the items; what is served is a chat, as by /v1/chat/completions. Nothing is
-// kept: a conversation comes whole with each request.
+// Serves OpenAI's /v1/responses, and /v1/responses/input_tokens. The prompt is what the model's
+// chat template makes of the items; what is served is a chat, as by /v1/chat/completions. Nothing
+// is kept: a conversation comes whole with each request.
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
@@ -18,7 +18,7 @@
 namespace pitstop::http {
 namespace {
 
-// How a response stands, as its status says, with the reason of one that is incomplete.
+// Says how a response stands, as its status does, with the reason of one that is incomplete.
 struct Standing {
     std::string_view status{};
     std::string_view why{};    // it is incomplete
@@ -76,7 +76,7 @@ struct ResponseAnswer : ChatAnswer {
     void tell(ResponseEvents& events, std::string_view type, const Standing& standing) const;
 };
 
-// Those of the chunk's tokens, as JSON objects with commas between.
+// Writes those of the chunk's tokens, as JSON objects with commas between.
 std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) const {
     JsonWriter json;
     if (logprobs.asked.enabled)
@@ -86,7 +86,7 @@ std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) cons
 
 // Ends the output, and says how the response stands with it.
 Standing ResponseAnswer::end(const messages::Finish* finish, ResponseEvents* events) {
-    // Of an output whose first call alone was asked for nothing is missing.
+    // Nothing is missing of an output whose first call alone was asked for.
     const bool is_cut_short = call.takes_one_call && turn.has_calls() && finish != nullptr &&
                               finish->reason == messages::FinishReason::kLength;
     const Standing standing = standing_of(finish, is_cut_short);

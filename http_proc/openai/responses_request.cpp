@@ -141,7 +141,8 @@ void read_reasoning(FieldReader& fields, OrderedJson& variables) {
     variables["reasoning_effort"] = *effort;
 }
 
-// A tool as templates know it, from {"type": "function", "name", "description", "parameters"}.
+// Makes a tool as templates know it, from {"type": "function", "name", "description",
+// "parameters"}.
 Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
     const auto refused = [&](std::string_view why) {
         return make_error(ErrorCode::kInvalidArgument, "tools[{}]: {}", index, why);
@@ -198,7 +199,7 @@ Result<> read_input(const OrderedJson& body, OrderedJson& variables) {
     return Ok{};
 }
 
-// What the answer gives back, as it is served: nothing is kept, and no schema is held to.
+// Shows what the answer gives back, as it is served: nothing is kept, and no schema is held to.
 void show_request(const OrderedJson& body, OpenAiResponses& call) {
     const auto given = [&](const char* name, const OrderedJson& otherwise) {
         const OrderedJson* value = member(body, name);

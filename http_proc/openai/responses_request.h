@@ -18,9 +18,9 @@ namespace pitstop::http {
 
 struct OpenAiResponses {
     ChatCall call{};
-    // Where logprobs of the text are asked for: so many of the top tokens beside each, -1 for all.
+    // Asks for logprobs of the text, with so many of the top tokens beside each, -1 for all.
     std::optional<std::int64_t> top_logprobs{};
-    // What an answer gives back of its request, as it is served: names and JSON, in order.
+    // Holds what an answer gives back of its request, as it is served: names and JSON, in order.
     std::vector<std::pair<std::string_view, std::string>> shown{};
 };
 

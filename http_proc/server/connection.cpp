@@ -72,7 +72,8 @@ struct Connection::Parser {
         beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
         beast.body_limit(limits.body_bytes_max);
     }
-    // Feeds `input`; what was taken is gone from it. False: `problem` is set, or more is needed.
+    // Feeds `input`, up to the end of a part; what was taken is gone from it. More is needed where
+    // neither that end nor a problem has come.
     void put(std::string& input, error_code& problem) {
         while (!input.empty()) {
             problem = {};

@@ -125,7 +125,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         }
     };
 
-    // The answer in progress.
+    // Holds the answer in progress.
     struct Writer {
         enum class Progress {
             kNothing,  // it may still become an error

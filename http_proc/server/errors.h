@@ -1,4 +1,4 @@
-// Errors in the shape that a dialect's clients read.
+// Writes errors in the shape that a dialect's clients read.
 //
 //   SGLang   {"error": {"message": M}, "object": "error", "message": M, "type": T, "param": null,
 //             "code": 400}: both of its shapes in one, as its clients read either

@@ -1,4 +1,4 @@
-// A handler is given this: one request being answered.
+// Is what a handler is given: one request being answered.
 //
 //   Task<Response> count(Exchange& exchange) {
 //       exchange.begin_events();                         // 200, text/event-stream
@@ -37,15 +37,15 @@ class Wire {
     enum class Sent { kDone, kPending, kGone };
 
     virtual ~Wire() = default;
-    // The head of a streamed answer. It leaves with the first bytes of the body, so that an answer
-    // can still become an error until there is something to send.
+    // Begins a streamed answer with its head. It leaves with the first bytes of the body, so that
+    // an answer can still become an error until there is something to send.
     virtual void begin(Response head) = 0;
     // Takes the bytes, or a copy of what could not be sent at once.
     virtual Sent send(std::string_view bytes) = 0;
     // Resumes `waiter`, after kPending, when all is sent, or never will be.
     virtual void resume_when_sent(std::coroutine_handle<> waiter) = 0;
     [[nodiscard]] virtual bool is_gone() const = 0;
-    // Whom it is with: the address, and a number of the connection's own.
+    // Says whom it is with: the address, and a number of the connection's own.
     struct Peer {
         std::string address{};
         std::uint64_t connection = 0;

@@ -1,6 +1,6 @@
-// Requests that were read and have not gone to the tree yet: what the tree must say of their
-// prompts first is being asked. An abort waits until those that it may mean have gone, so that none
-// of them slips past it.
+// Knows the requests that were read and have not gone to the tree yet: what the tree must say of
+// their prompts first is being asked. An abort waits until those that it may mean have gone, so
+// that none of them slips past it.
 //
 // Thread:  the server's loop.
 // Bounded: an entry per connection, and as many that wait.
@@ -46,7 +46,7 @@ class Preparations {
         std::list<Open>::iterator place_;
     };
 
-    // `names`: what every name that may end some of it begins with.
+    // `names` are what every name that may end some of it begins with.
     Entry begin(std::vector<std::string> names);
 
     // co_await gives true when what may be meant by one of these names, and is here now, is over;

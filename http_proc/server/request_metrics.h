@@ -17,7 +17,7 @@ namespace pitstop::http {
 // Counts, as a Prometheus histogram, how many values were at most each bound.
 class Histogram {
   public:
-    // `bounds`: ascending; they outlive the histogram.
+    // `bounds` ascend; they outlive the histogram.
     explicit Histogram(std::span<const double> bounds)
         : bounds_(bounds), counts_(bounds.size() + 1) {}
 
@@ -37,7 +37,7 @@ class Histogram {
 struct RequestMetrics {
     RequestMetrics();
 
-    // Seconds. The first two are of streamed requests: of others only the end is seen.
+    // These count seconds. The first two are of streamed requests: of others only the end is seen.
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;
@@ -50,7 +50,7 @@ struct RequestMetrics {
     // after it.
     Histogram decode;
     Histogram per_output_token;
-    // Tokens.
+    // These count tokens.
     Histogram prompt_tokens;
     Histogram output_tokens;
 };

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kBelow = "/*";
 
-// "GET, POST" has GET.
+// Returns whether a list has a method: "GET, POST" has GET.
 bool has_method(std::string_view methods, std::string_view method) {
     while (!methods.empty()) {
         const std::string_view first = methods.substr(0, methods.find(','));

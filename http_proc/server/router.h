@@ -29,7 +29,7 @@
 
 namespace pitstop::http {
 
-// Whose route it is: decides the shape of its errors (errors.h).
+// Says whose route it is, which decides the shape of its errors (errors.h).
 enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm, kAnthropic };
 [[nodiscard]] std::string_view name_of(Dialect dialect);
 
@@ -58,11 +58,11 @@ class Router {
     };
     [[nodiscard]] Found find(std::string_view method, std::string_view path) const;
 
-    // Whose error shape a path that has no route gets.
+    // Returns whose error shape a path that has no route gets.
     [[nodiscard]] static Dialect dialect_of(std::string_view path);
 
     [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }
-    // "METHODS PATH DIALECT ACCESS", a line each.
+    // Writes "METHODS PATH DIALECT ACCESS", a line each.
     [[nodiscard]] std::string describe() const;
 
   private:

@@ -84,7 +84,7 @@ class ServerContext {
 
     [[nodiscard]] MemoryBudget& memory() { return memory_; }
 
-    // Seconds since 1970, of this process's start: "created" of a model.
+    // Returns seconds since 1970, of this process's start: "created" of a model.
     [[nodiscard]] std::int64_t start_time() const { return start_time_; }
     [[nodiscard]] static std::int64_t unix_time() {
         return std::chrono::duration_cast<std::chrono::seconds>(

@@ -1,4 +1,4 @@
-// Coroutines of the HTTP server: what a handler is.
+// Defines the coroutines of the HTTP server: what a handler is.
 //
 //   Task<Response> ping(Exchange& exchange) { co_return Response::empty(200); }
 //

@@ -33,7 +33,7 @@ class Tree {
     // Returns what is served, as said at the connection.
     [[nodiscard]] const messages::HelloReply& hello();
 
-    // A call on either door and its one answer (messages/calls.h).
+    // Makes a call on either door, which has one answer (messages/calls.h).
     template <class Request>
     [[nodiscard]] Later<Result<messages::ReplyTo<Request>>> call(
         Request request, std::chrono::milliseconds timeout = Client::kCallTimeout

@@ -6,8 +6,9 @@
 
 namespace pitstop::http {
 
-// {"success": false, "message": M}, and the two shapes of errors its other clients read. The status
-// is 400 whatever went wrong, as its clients expect, but for a tree that is gone or late.
+// Answers {"success": false, "message": M}, and the two shapes of errors its other clients read.
+// The status is 400 whatever went wrong, as its clients expect, but for a tree that is gone or
+// late.
 [[nodiscard]] Response sglang_failure(const Error& error);
 
 }  // namespace pitstop::http

@@ -1,4 +1,4 @@
-// SGLang's flow control: pause, continue, flush.
+// Serves SGLang's flow control: pause, continue, flush.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"

@@ -1,4 +1,4 @@
-// SGLang's /generate: how its requests become prompts, and chunks its answers (output.h).
+// Serves SGLang's /generate: how its requests become prompts, and chunks its answers (output.h).
 #include "http_proc/generation/pipeline.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/server/errors.h"

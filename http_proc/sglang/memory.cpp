@@ -1,4 +1,4 @@
-// SGLang's release and resume of memory. 200 is the literal null, as its clients parse it.
+// Serves SGLang's release and resume of memory. 200 is the literal null, as its clients parse it.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"

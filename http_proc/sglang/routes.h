@@ -1,4 +1,4 @@
-// SGLang's routes, by the function of each file that lists them.
+// Lists SGLang's routes, a function for each file that has some.
 #pragma once
 
 #include "http_proc/server/router.h"

@@ -29,7 +29,7 @@ Json internal_state(const messages::ReplicaStatus& replica, const messages::Hell
         {"weight_version", version_name(replica.label)}};
 }
 
-// What init_weight_transfer_engine joins: a CPU's workers have TCP in NCCL's place.
+// Names what init_weight_transfer_engine joins: a CPU's workers have TCP in NCCL's place.
 std::string_view group_backend(const messages::ReplicaStatus& replica) {
     const bool is_cpu =
         replica.workers.empty() || replica.workers.front().device_uuid.starts_with("CPU-");

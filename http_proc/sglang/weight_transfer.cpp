@@ -1,5 +1,5 @@
-// SGLang's routes for weights that come from a running trainer, with the session that its MILES
-// branch has.
+// Serves SGLang's routes for weights that come from a running trainer, with the session that its
+// MILES branch has.
 #include "http_proc/sglang/weight_transfer.h"
 
 #include "http_proc/control/control.h"

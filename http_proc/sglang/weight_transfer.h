@@ -1,4 +1,4 @@
-// Groups and broadcasts, as SGLang's routes and AReaL's have them in their bodies.
+// Reads groups and broadcasts, as SGLang's routes and AReaL's have them in their bodies.
 //
 // Thread: the server's loop.
 #pragma once

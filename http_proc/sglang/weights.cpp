@@ -1,4 +1,4 @@
-// SGLang's weights: an update from a directory, a tensor read back, checksums.
+// Serves SGLang's routes of weights: an update from a directory, a tensor read back, checksums.
 #include "base/bf16.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"

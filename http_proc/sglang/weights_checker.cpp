@@ -194,7 +194,7 @@ Task<Response> vllm_reset(Exchange& exchange) {
     co_return Response::json(200, {{"status", "reset"}});
 }
 
-// 409 unless it is awake and not paused, whatever else is wrong with the call.
+// Answers 409 unless it is awake and not paused, whatever else is wrong with the call.
 Task<Response> weight_checker(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());

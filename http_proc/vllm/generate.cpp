@@ -1,4 +1,4 @@
-// vLLM's /inference/v1/generate: tokens in, tokens out.
+// Serves vLLM's /inference/v1/generate: tokens in, tokens out.
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"

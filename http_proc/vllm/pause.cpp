@@ -1,4 +1,4 @@
-// vLLM's pause and resume, the prefix cache, and aborts by id.
+// Serves vLLM's pause and resume, the prefix cache, and aborts by id.
 //
 //   vLLM                        here
 //   abort                       abort

@@ -1,4 +1,4 @@
-// vLLM's pause, which its sleep begins with.
+// Makes vLLM's pause, which its sleep begins with.
 #pragma once
 
 #include "base/result.h"

@@ -1,5 +1,5 @@
-// vLLM's render routes: what a request becomes before it runs, as /inference/v1/generate takes it.
-// Trainers render a chat once, and generate from its tokens as often as they like.
+// Serves vLLM's render routes: what a request becomes before it runs, as /inference/v1/generate
+// takes it. Trainers render a chat once, and generate from its tokens as often as they like.
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
@@ -26,7 +26,7 @@ Response refusal(const Error& error) {
     return error_response(Dialect::kVllm, status, error.message);
 }
 
-// `logprobs`: of output tokens; absent: none.
+// `logprobs` are those of output tokens; absent: none.
 Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> logprobs) {
     const messages::SamplingParams& params = options.sampling;
     Json json{

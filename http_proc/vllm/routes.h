@@ -1,4 +1,4 @@
-// vLLM's routes, by the function of each file that lists them.
+// Lists vLLM's routes, a function for each file that has some.
 #pragma once
 
 #include "http_proc/server/router.h"
@@ -15,14 +15,15 @@ void add_vllm_sleep(Router& router);
 void add_vllm_tokenize(Router& router);
 void add_vllm_weight_transfer(Router& router);
 
-// collective_rpc's methods that bring weights of a trainer (weight_transfer.cpp). Null: no args.
+// These are collective_rpc's methods that bring weights of a trainer (weight_transfer.cpp). Null:
+// no args.
 [[nodiscard]] Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs);
 [[nodiscard]] Task<Response> update_weights_by_rpc(
     Exchange& exchange, const nlohmann::json& kwargs
 );
 [[nodiscard]] Task<Response> finish_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs);
 [[nodiscard]] Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args);
-// What a method that returns nothing has on each worker of one engine.
+// Answers what a method that returns nothing has on each worker of one engine.
 [[nodiscard]] Response rpc_done(Exchange& exchange);
 
 }  // namespace pitstop::http

@@ -1,5 +1,5 @@
-// vLLM's collective_rpc (the methods about weights alone, SkyRL's worker extension's too: there are
-// no Python workers to call), the world's size and the version.
+// Serves vLLM's collective_rpc (the methods about weights alone, SkyRL's worker extension's too:
+// there are no Python workers to call), the world's size and the version.
 #include "base/utf8.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
@@ -15,8 +15,8 @@ namespace {
 
 Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
 
-// kwargs: weights_path (none: the checkpoint it was started with), weight_version. Without a pause
-// running requests keep their KV, as in vLLM; each token says which version made it.
+// Takes kwargs weights_path (none: the checkpoint it was started with) and weight_version. Without
+// a pause running requests keep their KV, as in vLLM; each token says which version made it.
 Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
     control::DiskUpdate update;

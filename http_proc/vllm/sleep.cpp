@@ -1,4 +1,4 @@
-// vLLM's sleep and wake: a pause, and memory by tags.
+// Serves vLLM's sleep and wake: a pause, and memory by tags.
 //
 //   level 0   the pause alone
 //   level 1   and both memories go back, the weights kept in host memory

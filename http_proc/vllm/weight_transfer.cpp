@@ -1,4 +1,4 @@
-// vLLM's four routes for weights that come from a running trainer, and the two calls of its
+// Serves vLLM's four routes for weights that come from a running trainer, and the two calls of its
 // collective_rpc that bring them.
 #include "http_proc/control/control.h"
 #include "http_proc/control/weight_session.h"

@@ -1,6 +1,6 @@
-// Typed values out of one JSON object of a checkpoint's configuration, collecting all that is wrong
-// with it. A key that is absent has the default that its reader names; null is another value, and a
-// problem unless the reader asks for it: transformers, too, knows which keys may be null.
+// Reads typed values out of one JSON object of a checkpoint's configuration, collecting all that is
+// wrong with it. A key that is absent has the default that its reader names; null is another value,
+// and a problem unless the reader asks for it: transformers, too, knows which keys may be null.
 #pragma once
 
 #include "base/result.h"
@@ -31,9 +31,9 @@ class ConfigReader {
     ConfigReader(const Json& object, std::string prefix, ConfigProblems* problems)
         : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
 
-    // The key's value; null pointer where it is absent.
+    // Returns the key's value; a null pointer where it is absent.
     [[nodiscard]] const Json* find(const char* key) const;
-    // The same where it is absent or null.
+    // Returns the same where it is absent or null.
     [[nodiscard]] const Json* find_value(const char* key) const;
 
     template <class... Args>
@@ -46,11 +46,11 @@ class ConfigReader {
         problems_->list.push_back(prefix_ + fmt::format(format, std::forward<Args>(args)...));
     }
 
-    // A whole number from 1 to `max`; `absent` empty: the key must be there.
+    // Reads a whole number from 1 to `max`; `absent` empty: the key must be there.
     std::int64_t whole(const char* key, std::optional<std::int64_t> absent, std::int64_t max);
-    // Any whole number, for keys whose value may be of no consequence; clamped to +-2^62.
+    // Reads any whole number, for keys whose value may be of no consequence; clamped to +-2^62.
     std::int64_t any_whole(const char* key, std::int64_t absent);
-    // A number > 0, or >= 0, that fp32 holds.
+    // Reads a number > 0, or >= 0, that fp32 holds.
     double positive(const char* key, std::optional<double> absent);
     double not_negative(const char* key, double absent);
     bool flag(const char* key, bool absent);

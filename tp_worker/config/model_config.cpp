@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Far above any model of these families, and small enough that no product of two sizes and a
-// layer count overflows.
+// This is far above any model of these families, and small enough that no product of two sizes and
+// a layer count overflows.
 constexpr std::int64_t kSizeMax = 1 << 20;  // hidden, ffn, heads, head_dim
 constexpr std::int64_t kLayersMax = 1024;
 constexpr std::int64_t kVocabMax = 1 << 22;
@@ -82,7 +82,7 @@ std::optional<Family> read_family(ConfigReader& reader) {
     return architecture.empty() ? by_type : by_architecture;
 }
 
-// Settings that change the arithmetic and that nothing here computes: refused unless they have the
+// Refuses settings that change the arithmetic and that nothing here computes, unless they have the
 // value that means "off".
 void refuse_unsupported(ConfigReader& reader) {
     const std::string act = reader.text("hidden_act", "silu");
@@ -130,8 +130,8 @@ bool is_qwen(Family family) { return family == Family::kQwen2 || family == Famil
 
 using Window = std::optional<std::int64_t>;  // keys a token sees; empty: all
 
-// `sliding_window`, where the model has one at all. Absent is not the same as null, which means
-// none.
+// Reads `sliding_window`, where the model has one at all. Absent is not the same as null, which
+// means none.
 Window read_window(ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions) {
     constexpr std::int64_t kDefault = 4096;
     const bool is_used = !is_qwen(config.family) || reader.flag("use_sliding_window", false);
@@ -189,8 +189,8 @@ std::vector<Window> read_windows(
     return windows;
 }
 
-// The defaults of transformers' config classes, where the key is absent; null: as many as there are
-// query heads.
+// Takes the defaults of transformers' config classes, where the key is absent; null: as many as
+// there are query heads.
 std::int64_t read_kv_heads(ConfigReader& reader, const ModelConfig& config) {
     constexpr const char* kKey = "num_key_value_heads";
     const Json* value = reader.find(kKey);

@@ -1,5 +1,5 @@
-// A model's shape and arithmetic, from a checkpoint's config.json and generation_config.json: read
-// as transformers reads them, or refused by name, never ignored.
+// Reads a model's shape and arithmetic from a checkpoint's config.json and generation_config.json,
+// as transformers reads them; or refuses them by name, and ignores none.
 //
 // Source: transformers 5.23, models/{llama,mistral,qwen2,qwen3} and configuration_utils.py;
 //         tests/golden/compare_configs.py holds the two against each other.
@@ -40,7 +40,7 @@ struct ModelConfig {
     bool o_bias = false;
     bool mlp_bias = false;
     bool qk_norm = false;
-    // [num_layers]: keys a token sees, its own included; absent: all.
+    // These are [num_layers], the keys a token sees, its own included; absent: all.
     std::vector<std::optional<std::int64_t>> windows{};
     std::vector<TokenId> eos_ids{};  // ascending, of both files
     // Says what was read and may surprise whoever wrote the files, a line each.

@@ -24,8 +24,8 @@ constexpr std::array<std::pair<std::string_view, Scaling>, 4> kTypes{{
     {"yarn", Scaling::kYarn},
 }};
 
-// The two objects a config.json may have. Where both stand, transformers goes by rope_scaling, all
-// of it: what rope_parameters has besides is not looked at.
+// Holds the two objects a config.json may have. Where both stand, transformers goes by
+// rope_scaling, all of it: what rope_parameters has besides is not looked at.
 struct Settings {
     const char* key = nullptr;
     const Json* object = nullptr;  // null: there is none
@@ -49,7 +49,7 @@ std::int64_t read_original_context(
     ConfigReader& config, ConfigReader& settings, std::int64_t max_positions
 ) {
     constexpr const char* kKey = "original_max_position_embeddings";
-    // One beside the object goes before the one in it.
+    // A value beside the object goes before the one in it.
     ConfigReader& reader = config.find(kKey) != nullptr ? config : settings;
     return reader.whole(kKey, max_positions, kOriginalContextMax);
 }
@@ -62,7 +62,7 @@ void read_llama3(ConfigReader& settings, RopeConfig* rope) {
         settings.malformed("high_freq_factor must exceed low_freq_factor");
 }
 
-// 0.1 m ln(s) + 1: section 3.4 of the paper, with DeepSeek's m.
+// Computes 0.1 m ln(s) + 1: section 3.4 of the paper, with DeepSeek's m.
 double mscale_of(double factor, double m) {
     return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
 }
@@ -192,8 +192,8 @@ std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positio
 
 namespace {
 
-// theta^(2i / D). PyTorch's loop takes two vectors at a time, of 16 floats each with AVX-512, and
-// what is left over one by one, by the C library's powf.
+// Computes theta^(2i / D). PyTorch's loop takes two vectors at a time, of 16 floats each with
+// AVX-512, and what is left over one by one, by the C library's powf.
 std::vector<float> powers_of_theta(double theta, std::int64_t head_dim) {
     constexpr std::size_t kVectorLoop = 32;
     const auto base = static_cast<float>(theta);

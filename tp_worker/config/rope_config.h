@@ -47,10 +47,10 @@ RopeConfig read_rope(
     std::vector<std::string>* notes
 );
 
-// Positions that a model of `max_positions` serves with this scaling.
+// Returns how many positions a model of `max_positions` serves with this scaling.
 [[nodiscard]] std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positions);
 
-// inv_freq[i], 0 <= i < D / 2: radians per position of the i-th rotated pair.
+// Returns inv_freq[i], 0 <= i < D / 2: radians per position of the i-th rotated pair.
 [[nodiscard]] std::vector<float> rope_frequencies(const RopeConfig& rope, std::int64_t head_dim);
 
 }  // namespace pitstop::tp_worker

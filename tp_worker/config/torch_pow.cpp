@@ -7,7 +7,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// An unevaluated sum of two floats, the second below the last bit of the first.
+// Holds an unevaluated sum of two floats, the second below the last bit of the first.
 struct FloatPair {
     float hi = 0.f;
     float lo = 0.f;
@@ -39,7 +39,7 @@ FloatPair exact_sum(FloatPair a, FloatPair b) {
     return {sum, lost_bits(a.hi, b.hi, sum) + (a.lo + b.lo)};
 }
 
-// Cheaper. REQUIRES: |a| >= |b|.
+// Costs less than exact_sum(). REQUIRES: |a| >= |b|.
 FloatPair ordered_sum(FloatPair a, FloatPair b) {
     const float sum = a.hi + b.hi;
     return {sum, a.hi - sum + b.hi + a.lo + b.lo};
@@ -85,7 +85,7 @@ FloatPair log_of(float d) {
     return ordered_sum(sum, product(product(x2, x), exact_sum(product(x2, t), two_thirds)));
 }
 
-// 2^q times a polynomial in what is left, |s| <= ln(2) / 2.
+// Computes 2^q times a polynomial in what is left, |s| <= ln(2) / 2.
 float exp_of(FloatPair d) {
     constexpr float kInverseLn2 =
         1.442695040888963407359924681001892137426645954152985934135449406931f;

@@ -1,4 +1,4 @@
-// powf as PyTorch computes it on x86: rotary frequencies are powers in fp32, and at position
+// Computes powf as PyTorch does on x86: rotary frequencies are powers in fp32, and at position
 // 131,072 the last bit of the largest of them is worth an angle of 0.008.
 //
 // Source: what PyTorch's vector loops call, Sleef_powf8_u10 and Sleef_powf16_u10, in scalar form;
@@ -9,7 +9,7 @@
 
 namespace pitstop::tp_worker {
 
-// base^exponent. REQUIRES: base > 0, finite; the result is a normal number.
+// Returns base^exponent. REQUIRES: base > 0, finite; the result is a normal number.
 [[nodiscard]] float torch_powf(float base, float exponent);
 
 }  // namespace pitstop::tp_worker

@@ -11,7 +11,7 @@ namespace {
 
 // Copies within the host's memory.
 void copy_by(TaskPool* threads, std::byte* to, const std::byte* from, std::int64_t bytes) {
-    // Twice what it costs to start a thread (task_pool.h).
+    // This is twice what it costs to start a thread (task_pool.h).
     constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
     if (threads == nullptr) {
         std::memcpy(to, from, static_cast<std::size_t>(bytes));

@@ -107,7 +107,7 @@ void Transfers::end_turn() {
     used_ = kept_ = unsent_begin_ = unsent_end_ = 0;
 }
 
-// The one that is next has ended first where both have.
+// Where both have ended, the one that is next has done so first.
 std::size_t Transfers::first_ended() const {
     const std::size_t first = turns_[current_].has_ended ? current_ : 1 - current_;
     CHECK(turns_[first].has_ended);

@@ -1,4 +1,4 @@
-// Small arrays on their way between the host and the ops: a step's inputs, what was sampled.
+// Carries small arrays between the host and the ops: a step's inputs, what was sampled.
 //
 //   const SampleRow* there = transfers.in(rows);
 //   Choice* chosen = transfers.out(choices);
@@ -46,10 +46,10 @@ class Transfers {
   public:
     static constexpr std::int64_t kAlignment = 256;  // bytes
 
-    // kResourceExhausted: no page-locked or device memory.
     // A turn that is not done `wait_max` after its end, or after that of the turn before it where
     // this is later, ends the process by the next call that waits for it (P5; DeviceEvent::wait).
-    // So does a wait() that takes longer.
+    // So does a wait() that takes longer. Errors: kResourceExhausted, no page-locked or device
+    // memory.
     static Result<Transfers> make(
         const Device& device, std::int64_t bytes_max, Duration wait_max = kernels::kDeviceWaitMax
     );
@@ -68,47 +68,51 @@ class Transfers {
         static_assert(std::is_trivially_copyable_v<T>);
         return static_cast<T*>(place(nullptr, array.data(), array.size_bytes()));
     }
-    // The op reads the array and writes to it.
+    // Is for an array that the op reads and writes to.
     template <class T>
     [[nodiscard]] T* in_out(std::span<T> array) {
         static_assert(std::is_trivially_copyable_v<T>);
         return static_cast<T*>(place(array.data(), array.data(), array.size_bytes()));
     }
 
-    // Every array that in() was given since the last send() is on its way.
+    // Puts every array that in() was given since the last send() on its way.
     void send();
 
-    // What this turn has placed so far keeps its place, and is filled by its end alone, whatever
-    // waits come before that.
+    // Has what this turn has placed so far keep its place; it is filled by the turn's end alone,
+    // whatever waits come before that.
     void keep();
 
-    // Until everything enqueued on the stream is done and every out() array since keep() is filled;
-    // what comes next takes their place. A turn that has ended and is not finished has `wait_max`
-    // for itself. REQUIRES: every array of in() was sent.
+    // Returns when everything enqueued on the stream is done and every out() array since keep() is
+    // filled; what comes next takes their place. A turn that has ended and is not finished has
+    // `wait_max` for itself. REQUIRES: every array of in() was sent.
     void wait();
 
-    // What is placed from now on is the next turn's. REQUIRES: every array of in() was sent; before
-    // the next array is placed, at most one turn has ended and is not finished.
+    // Has what is placed from now on be the next turn's. REQUIRES: every array of in() was sent;
+    // before the next array is placed, at most one turn has ended and is not finished.
     void end_turn();
-    // Whether finish_turn() would not wait: the turn that ended first is done, or its time is over.
+    // Returns whether finish_turn() would not wait: the turn that ended first is done, or its time
+    // is over. REQUIRES: there is one that is not finished; on the CPU there is nothing to do.
     // REQUIRES: there is one that is not finished; on the CPU there is nothing to do.
     [[nodiscard]] bool is_turn_over() const;
-    // Until everything that was enqueued before its end is done and its out() arrays are filled.
+    // Returns when everything that was enqueued before its end is done and its out() arrays are
+    // filled.
     void finish_turn();
 
-    // Bytes that send() has sent so far, what was rounded up between arrays included; 0 on the CPU.
+    // Counts the bytes that send() has sent so far, what was rounded up between arrays included; 0
+    // on the CPU.
     [[nodiscard]] std::int64_t bytes_sent() const { return bytes_sent_; }
 
-    // What still fits before a wait(); without a bound on the CPU.
+    // Returns the bytes that still fit before a wait(); there is no bound on the CPU.
     [[nodiscard]] std::int64_t bytes_left() const;
-    // What an array takes of it.
+    // Returns what an array takes of them.
     [[nodiscard]] static constexpr std::int64_t bytes_of(std::int64_t array_bytes) {
         return (array_bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
 
   private:
     Transfers() = default;
-    // The op's address for an array of the host's: read from `from`, written back to `to`.
+    // Returns the op's address for an array of the host's, which is read from `from` and written
+    // back to `to`.
     void* place(const void* from, void* to, std::size_t bytes);
 
     struct Output {
@@ -132,14 +136,14 @@ class Transfers {
     // Takes them from there, once the mark is reached; has time for it from `since` on.
     void take_out(Turn& turn, std::size_t first, TimePoint since) const;
 
-    // All empty on the CPU. An array has one offset in both buffers.
+    // These are empty on the CPU. An array has one offset in both buffers.
     kernels::Stream stream_{};
     Duration wait_max_{};
     kernels::DeviceBuffer device_{};
     std::array<Turn, 2> turns_{};
     std::size_t current_ = 0;
     std::int64_t bytes_sent_ = 0;
-    // Of the current turn.
+    // These are of the current turn.
     std::int64_t used_ = 0;
     std::int64_t kept_ = 0;
     std::int64_t unsent_begin_ = 0;

@@ -50,7 +50,8 @@ Result<> CheckpointEngine::converse() {
             if (is_over) return Ok{};
             const bool is_dropped = frames.error().code == ErrorCode::kAborted && !parting_until_;
             if (!error_) error_ = std::move(frames).error();
-            // Dropped: the sender is told why with its next messages; else it is past hearing.
+            // A sender whose update was dropped is told why with its next messages; else it is past
+            // hearing.
             if (!is_dropped) return *std::move(error_);
             parting_until_ = Clock::now() + kFarewellMax;
             continue;

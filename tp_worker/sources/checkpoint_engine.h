@@ -1,4 +1,4 @@
-// The worker's side of MoonshotAI's checkpoint-engine: pickles on a REP socket.
+// Speaks the worker's side of MoonshotAI's checkpoint-engine: pickles on a REP socket.
 //
 //   sender                               worker
 //   (rebuild function, arguments)        opens the buffer             -> "" or an error's text

@@ -1,4 +1,4 @@
-// Mappings of senders' GPU memory, kept for one update: an allocation is opened when it is first
+// Keeps mappings of senders' GPU memory for one update: an allocation is opened when it is first
 // named, and found again by every later tensor and message of the update that lies in it.
 //
 // A mapping is found by the handle's bytes and by the name of the sender's reference counters,
@@ -44,8 +44,8 @@ class CudaMappings {
 
     // What begins here ends with end_message(): what it found stays open as long.
     void begin_message();
-    // The allocation behind `handle` (cuda_memory.h). Errors: open_cuda_memory()'s; of one that
-    // cannot be opened with what is known of the sender.
+    // Finds the allocation behind `handle` (cuda_memory.h). Errors: open_cuda_memory()'s; of one
+    // that cannot be opened with what is known of the sender.
     Result<const kernels::DeviceImport*> find(const std::string& handle, const Sender& sender);
     // REQUIRES: nothing reads what was found.
     void end_message();

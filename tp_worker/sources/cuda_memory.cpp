@@ -62,7 +62,7 @@ bool is_segment_run(std::string_view handle) {
 
 Result<SegmentRun> read_segment_run(std::string_view handle) {
     constexpr std::size_t kFabricBytes = 64;
-    // pid, size and number at bytes 0, 8 and 16; from version 3 on the kind of handle at 24.
+    // pid, size and number stand at bytes 0, 8 and 16; from version 3 on the kind of handle at 24.
     const std::size_t header_bytes = version_of(handle) < 3 ? 24 : 32;
     if (!is_known_version(handle) || handle.size() < kTagBytes + header_bytes) {
         return make_error(

@@ -22,7 +22,7 @@
 
 namespace pitstop::tp_worker {
 
-// A run of chunks of an expandable segment.
+// Describes a run of chunks of an expandable segment.
 struct SegmentRun {
     pid_t pid = 0;
     std::int64_t chunk_bytes = 0;

@@ -1,5 +1,5 @@
-// Storages of torch's in a peer's GPU memory, as one message hands them over: each allocation is
-// read where it is, through the update's mappings (cuda_mappings.h).
+// Opens storages of torch's in a peer's GPU memory, as one message hands them over: each allocation
+// is read where it is, through the update's mappings (cuda_mappings.h).
 //
 // What the sender lends is counted in its shared memory, a reference for each handle; they are
 // given back at the end of the message, when nothing reads the memory any more: from then on the
@@ -33,7 +33,7 @@ struct CudaWait {
 
 class CudaStorages {
   public:
-    // Null: nothing is opened here, on a CPU; references are given back all the same.
+    // With null nothing is opened here, on a CPU; references are given back all the same.
     explicit CudaStorages(CudaMappings* mappings) : mappings_(mappings) {
         if (mappings_ != nullptr) mappings_->begin_message();
     }
@@ -50,7 +50,7 @@ class CudaStorages {
         const CudaHandle& handle, const std::string& device_uuid, const CudaWait& wait
     );
 
-    // Its reference is this one's, and nothing is opened.
+    // Takes over its reference, and opens nothing.
     void hold(const CudaHandle& handle);
 
   private:

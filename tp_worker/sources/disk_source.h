@@ -1,4 +1,4 @@
-// A checkpoint directory as a source: every rank reads it for itself.
+// Reads a checkpoint directory as a source: every rank reads it for itself.
 #pragma once
 
 #include "tp_worker/sources/source.h"

@@ -111,7 +111,7 @@ class Broadcasts {
         return end;
     }
 
-    // Each as large as it may be, before the first is received.
+    // Plans what comes together, each as large as it may be, before the first is received.
     Result<> plan() {
         std::int64_t largest = 0;
         for (std::size_t begin = 0; begin < specs_.size(); begin = ends_.back()) {

@@ -1,5 +1,5 @@
-// Broadcasts of a trainer, in a group that was joined before: one per tensor, or one for many, back
-// to back without padding; or per tensor two, indices and values (sparse).
+// Receives a trainer's broadcasts, in a group that was joined before: one per tensor, or one for
+// many, back to back without padding; or per tensor two, indices and values (sparse).
 //
 // A sender that died, is late, or announces what this model does not have costs the stage and the
 // group, nothing else.

@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The socket of whoever sends to this rank's device.
+// Connects to the socket of whoever sends to this rank's device.
 Result<ReplySocket> connect(const SourceArgs& args) {
     const auto& handles = args.source.handles;
     const auto found = handles.find(args.worker.device_uuid);

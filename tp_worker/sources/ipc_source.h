@@ -1,6 +1,6 @@
-// Buckets of shared memory, announced on a socket of the sender's: this rank connects to the one of
-// its device. Who speaks first decides the language: one frame is a pickle of checkpoint-engine's
-// (checkpoint_engine.h), more are pitstop's own (push_session.h).
+// Reads buckets of shared memory, announced on a socket of the sender's: this rank connects to the
+// one of its device. Who speaks first decides the language: one frame is a pickle of
+// checkpoint-engine's (checkpoint_engine.h), more are pitstop's own (push_session.h).
 #pragma once
 
 #include "tp_worker/sources/source.h"
@@ -16,13 +16,13 @@ namespace pitstop::tp_worker {
 // kDeadlineExceeded (it is silent), kAborted (it gave up), and whatever is wrong with what it sent.
 Result<> deliver_ipc(const SourceArgs& args);
 
-// The stage could not begin: whoever sends to this rank is told so. Returns `why`.
+// Tells whoever sends to this rank that the stage could not begin. Returns `why`.
 Result<> decline_ipc(const SourceArgs& args, const Error& why);
 
 // A sender may take so long to hear that nothing comes of it, however much it still has to say.
 inline constexpr std::chrono::seconds kFarewellMax{2};
 
-// Every problem of a failed step, for the sender: valid UTF-8, and not empty.
+// Names every problem of a failed step for the sender, in valid UTF-8 that is not empty.
 [[nodiscard]] std::string text_of(const WeightStage& stage, const Error& error);
 
 // Says where a tensor lies in the sender's buffer: [begin, end) in bytes, and its name.

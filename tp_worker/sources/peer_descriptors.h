@@ -26,8 +26,8 @@ class PeerDescriptors {
 
     [[nodiscard]] bool has_ended() const;
 
-    // The caller's own, which it closes. Errors: as open(); kUnavailable, it has no such
-    // descriptor; kPermissionDenied, which says what would permit it.
+    // Gives the caller one of its own, which it closes. Errors: as open(); kUnavailable, it has no
+    // such descriptor; kPermissionDenied, which says what would permit it.
     [[nodiscard]] Result<int> duplicate(int fd) const;
 
   private:

@@ -22,7 +22,7 @@ std::vector<std::string> frames_of(messages::Frames frames) {
     return {std::move(frames.type), std::move(frames.body)};
 }
 
-// The parts of the shard that one tensor fills.
+// Describes the parts of the shard that one tensor fills.
 messages::ShardTensor describe(const WeightTensor& tensor) {
     messages::ShardTensor shard{.name = tensor.name, .shape = tensor.shape};
     for (const ShardPart& part : tensor.parts) {
@@ -68,7 +68,7 @@ Result<> PushSession::run(std::vector<std::string> frames) {
         args_.stage.add_wait(Clock::now() - begun);
         if (!received) {
             if (received.error().code == ErrorCode::kAborted) {
-                // Dropped: the pusher hears it with its next message, if it has one.
+                // A pusher whose update was dropped hears it with its next message, if it has one.
                 const TimePoint until = Clock::now() + kFarewellMax;
                 if (socket_.receive(until, args_.is_over())) refuse(received.error());
             }
@@ -217,7 +217,7 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
     if (!memory_ && !is_all_on_gpu)
         return make_error(ErrorCode::kFailedPrecondition, "a bucket, and no memory was named");
     ASSIGN_OR_RETURN(const auto allocations, open_allocations(message));
-    // Those of the GPU, then the host's.
+    // These are those of the GPU, then the host's.
     std::vector<std::span<const std::byte>> memories;
     for (const kernels::DeviceImport& each : allocations)
         memories.emplace_back(each.data(), static_cast<std::size_t>(each.bytes()));

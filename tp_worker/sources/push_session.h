@@ -1,4 +1,4 @@
-// The worker's side of pitstop's own push protocol (messages/push.h).
+// Speaks the worker's side of pitstop's own push protocol (messages/push.h).
 #pragma once
 
 #include "kernels/device_import.h"
@@ -20,7 +20,7 @@ class PushSession {
 
     // Receives everything from the pusher's first message to its last. Errors: ipc_source.h.
     Result<> run(std::vector<std::string> first);
-    // The answer to a message that is owed one: nothing is taken, and why.
+    // Answers a message that is owed one: nothing is taken, and why.
     void refuse(const Error& why);
 
   private:
@@ -30,9 +30,9 @@ class PushSession {
     Result<Next> handle_open(const messages::Frames& frames);
     Result<> open(const messages::PushOpen& message);
     Result<> close(const messages::PushEnd& message);
-    // Open as long as the bucket is read; none where it names none. Errors: kUnsupported (a worker
-    // on the CPU), kInvalidArgument (another GPU's), kUnavailable (nothing is opened by the
-    // handle).
+    // Opens them for as long as the bucket is read; none where it names none. Errors: kUnsupported
+    // (a worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (nothing is opened by
+    // the handle).
     [[nodiscard]] Result<std::vector<kernels::DeviceImport>> open_allocations(
         const messages::PushBucket& message
     ) const;

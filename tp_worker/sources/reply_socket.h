@@ -1,4 +1,5 @@
-// A REP socket on a sender's endpoint: one answer to each message, and word when the sender goes.
+// Speaks on a REP socket at a sender's endpoint: one answer to each message, and word when the
+// sender goes.
 //
 // Owns:    the socket, its monitor, and a context of their own.
 // Thread:  one.
@@ -24,12 +25,12 @@ class ReplySocket {
     ReplySocket& operator=(ReplySocket&&) noexcept;
     ~ReplySocket();
 
-    // The next message, its frames. Errors: kUnavailable (nobody listens there within kConnectMax;
-    // the sender is gone), kDeadlineExceeded, kAborted (the flag was set).
+    // Returns the next message, its frames. Errors: kUnavailable (nobody listens there within
+    // kConnectMax; the sender is gone), kDeadlineExceeded, kAborted (the flag was set).
     Result<std::vector<std::string>> receive(
         TimePoint deadline, const std::atomic<bool>& is_dropped
     );
-    // The answer to the last message. REQUIRES: owes_answer().
+    // Sends the answer to the last message. REQUIRES: owes_answer().
     void send(const std::vector<std::string>& frames);
     // The sender waits for an answer.
     [[nodiscard]] bool owes_answer() const;

@@ -1,4 +1,4 @@
-// Memory of another process: its memfds, and other files of shared memory that it has open.
+// Opens memory of another process: its memfds, and other files of shared memory that it has open.
 #pragma once
 
 #include "base/result.h"
@@ -16,7 +16,7 @@ enum class Seal {
     kFinal,  // nothing
 };
 
-// Such a file (messages/push.h), opened and checked, not mapped.
+// Holds such a file (messages/push.h), opened and checked, not mapped.
 class SharedFd {
   public:
     // Errors: kNotFound (no such process or descriptor), kPermissionDenied, kInvalidArgument (no
@@ -28,7 +28,7 @@ class SharedFd {
 
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-    // Whether somebody may make it shorter: a mapping of it is then read in a CutGuard
+    // Returns whether somebody may make it shorter: a mapping of it is then read in a CutGuard
     // (base/cut_guard.h), and is_whole() asked after that.
     [[nodiscard]] bool may_shrink() const { return may_shrink_; }
     // Errors: kDataLoss.
@@ -41,7 +41,7 @@ class SharedFd {
     bool may_shrink_ = false;
 };
 
-// It, mapped for reading.
+// Holds such a file, mapped for reading.
 class SharedMapping {
   public:
     static Result<SharedMapping> map(const SharedFd& fd);

@@ -65,25 +65,26 @@ struct SourceArgs {
 
     // Returns how long a sender may be silent from now on.
     [[nodiscard]] TimePoint stall_deadline() const {
-        // Whatever the wire said: far more overflows the clock.
+        // This bounds whatever the wire said: far more overflows the clock.
         constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;
         const std::chrono::milliseconds stall(std::min(source.stall_ms, kDayMs));
         return std::min(deadline, Clock::now() + stall);
     }
 };
 
-// Everything of `args.source`, into the stage. Waits no longer than args.deadline, and ends soon
-// after the stage was dropped.
+// Brings everything of `args.source` into the stage. Waits no longer than args.deadline, and ends
+// soon after the stage was dropped.
 Result<> deliver(const SourceArgs& args);
 
-// The stage could not begin: a sender that would wait for this rank is told so. Returns `why`.
+// Tells a sender that would wait for this rank that the stage could not begin. Returns `why`.
 Result<> decline(const SourceArgs& args, const Error& why);
 
-// A tensor of a message from outside; kInvalidArgument names what is wrong with it.
+// Reads a tensor of a message from outside; kInvalidArgument names what is wrong with it.
 Result<checkpoint::TensorSpec> read_spec(
     std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape
 );
-// Bytes of the whole tensor; kInvalidArgument for a negative extent or more than 2^62 bytes.
+// Returns the bytes of the whole tensor; kInvalidArgument for a negative extent or more than 2^62
+// bytes.
 Result<std::int64_t> bytes_of(const checkpoint::TensorSpec& spec);
 
 }  // namespace pitstop::tp_worker

@@ -24,7 +24,7 @@ std::span<const std::byte> data_of(const messages::RankPayload& payload) {
     return std::as_bytes(std::span(payload.data.values));
 }
 
-// The payload for this rank: its own, or the one for all.
+// Returns the payload for this rank: its own, or the one for all.
 Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     const std::vector<messages::RankPayload>& payloads = args.source.payloads;
     const auto rank = static_cast<std::size_t>(raw(args.worker.rank));
@@ -34,7 +34,7 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
         return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
     if (payloads.size() == 1) return data_of(payloads.front());
-    // One each: of a replica, which are every replica's, or of all replicas.
+    // There is one for each: of a replica, which are every replica's, or of all replicas.
     const std::size_t index = payloads.size() > tp ? replica * tp + rank : rank;
     if (payloads.size() % tp != 0 || index >= payloads.size()) {
         return bad_payload(
@@ -48,7 +48,7 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
 // are known by their nodes, and end first.
 class PickledTensors {
   public:
-    // `why_not`: the stage takes nothing, and what was lent is given back.
+    // With `why_not` the stage takes nothing, and what was lent is given back.
     explicit PickledTensors(const SourceArgs& args, std::optional<Error> why_not = std::nullopt)
         : args_(args), problem_(std::move(why_not)), storages_(args.cuda_opening()) {}
 
@@ -67,7 +67,7 @@ class PickledTensors {
         return bad_payload("neither a list of (name, tensor) nor a flattened bucket");
     }
 
-    // vLLM: per tensor a dict of handles by device, or one for all of them, packed.
+    // Reads vLLM's: per tensor a dict of handles by device, or one for all of them, packed.
     Result<> read_vllm(std::span<const std::byte> bytes) {
         ASSIGN_OR_RETURN(const Document* const parsed, parse(bytes));
         const Document& document = *parsed;
@@ -110,8 +110,8 @@ class PickledTensors {
         return Ok{};
     }
 
-    // A handle of this message. It lends a reference, whatever becomes of the others: so all are
-    // found before one of them is opened.
+    // Describes a handle of this message. It lends a reference, whatever becomes of the others: so
+    // all are found before one of them is opened.
     struct Found {
         std::string name{};
         const messages::TensorInfo* declared = nullptr;  // null: as the handle says
@@ -130,7 +130,8 @@ class PickledTensors {
         }
     }
 
-    // The first problem of any. Who was not opened then gives its reference back all the same.
+    // Returns the first problem of any. Who was not opened then gives its reference back all the
+    // same.
     Result<> add_found() {
         Result<> result = Ok{};
         if (problem_) result = *problem_;
@@ -144,7 +145,7 @@ class PickledTensors {
         return result;
     }
 
-    // A buffer that holds several tensors: the message's one handle.
+    // Describes a buffer that holds several tensors: the message's one handle.
     struct Whole {
         checkpoint::TensorSpec spec{};
         TensorBytes bytes{};
@@ -174,7 +175,7 @@ class PickledTensors {
         return added;
     }
 
-    // [(name, tensor or LocalSerializedTensor), ...]
+    // Reads [(name, tensor or LocalSerializedTensor), ...].
     Result<> read_list(const Document& document) {
         const Node& root = document.root();
         for (std::size_t i = 0; i < root.children.size(); ++i) {
@@ -195,7 +196,7 @@ class PickledTensors {
         return add_found();
     }
 
-    // A pickle per rank inside the pickle; one level, as `parse` of it allows no other.
+    // Reads a pickle per rank inside the pickle; one level, as `parse` of it allows no other.
     Result<TensorHandle> read_local(
         const Document& document, const std::string& name, const Node& record
     ) {
@@ -210,8 +211,8 @@ class PickledTensors {
         return read_handle(*inner, inner->root());
     }
 
-    // {"flattened_tensor": tensor, "metadata": [FlattenedTensorMetadata, ...]}. Offsets are bytes
-    // where the flattened tensor is uint8, else elements of its dtype.
+    // Reads {"flattened_tensor": tensor, "metadata": [FlattenedTensorMetadata, ...]}. Offsets are
+    // bytes where the flattened tensor is uint8, else elements of its dtype.
     Result<> read_bucket(const Document& document) {
         const Node* flattened = document.find(document.root(), "flattened_tensor");
         const Node* metadata = document.find(document.root(), "metadata");
@@ -274,7 +275,7 @@ class PickledTensors {
         return Ok{};
     }
 
-    // One buffer that holds all the tensors back to back.
+    // Adds one buffer that holds all the tensors back to back.
     Result<> add_packed(const TensorHandle& handle) {
         ASSIGN_OR_RETURN(const Whole whole, open_whole("packed", handle));
         ASSIGN_OR_RETURN(const std::int64_t room, bytes_of(whole.spec));
@@ -295,7 +296,7 @@ class PickledTensors {
         return Ok{};
     }
 
-    // The entry of this worker's device; "GPU-" may be left out.
+    // Finds the entry of this worker's device; "GPU-" may be left out.
     Result<const Node*> own_entry(const Document& document, const Node& by_device) const {
         if (by_device.kind != Kind::kDict) return bad_payload("a handle that is not by device");
         const std::string& uuid = args_.worker.device_uuid;
@@ -425,7 +426,7 @@ Result<> decline_tensors(const SourceArgs& args, const Error& why) {
     if (const Result<std::span<const std::byte>> payload = payload_of(args)) {
         static_cast<void>(PickledTensors(args, why).read_as(format, *payload));
     } else if (args.worker.rank == Rank{} && args.worker.replica == ReplicaId{}) {
-        // For another number of ranks: they are nobody's, so one gives all of them back.
+        // They are for another number of ranks, and so nobody's: one rank gives all of them back.
         for (const messages::RankPayload& each : args.source.payloads)
             static_cast<void>(PickledTensors(args, why).read_as(format, data_of(each)));
     }

@@ -37,7 +37,7 @@ std::vector<std::int64_t> ints(const Document& document, const Node& node) {
 
 bool is_text(const Node& node) { return node.kind == Kind::kString || node.kind == Kind::kBytes; }
 
-// rebuild_cuda_tensor's arguments, from a call or from a tuple of (function, arguments).
+// Reads rebuild_cuda_tensor's arguments, from a call or from a tuple of (function, arguments).
 Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) {
     constexpr std::size_t kArguments = 15;
     constexpr std::int64_t kCountersMax = 10'000;
@@ -87,7 +87,8 @@ Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) 
     return handle;
 }
 
-// rebuild_tensor(class, rebuild_typed_storage(rebuild_storage_filename(...), dtype), metadata)
+// Reads rebuild_tensor(class, rebuild_typed_storage(rebuild_storage_filename(...), dtype),
+// metadata).
 Result<TensorHandle> read_cpu(const Document& document, const Node& record) {
     const Node& typed = document.child(record, 1);
     const Node& metadata = document.child(record, 2);
@@ -123,7 +124,7 @@ struct Extent {
     bool is_contiguous = true;
 };
 
-// kInvalidArgument: strides that reach out of what 62 bits count.
+// Errors: kInvalidArgument, strides that reach out of what 62 bits count.
 Result<Extent> extent_of(const TensorHandle& handle) {
     constexpr std::int64_t kMax = std::int64_t{1} << 56;
     Extent extent;
@@ -276,7 +277,7 @@ Result<> TorchStorages::count_gathered(
     return Ok{};
 }
 
-// Element by element: rare, and never large (a transposed view).
+// Goes element by element: that is rare, and never large (a transposed view).
 const std::byte* TorchStorages::gather(
     const TensorHandle& handle,
     std::int64_t num_elements,

@@ -27,7 +27,7 @@
 
 namespace pitstop::tp_worker {
 
-// The 15 arguments of rebuild_cuda_tensor that matter to a receiver.
+// Holds the 15 arguments of rebuild_cuda_tensor that matter to a receiver.
 struct CudaHandle {
     std::string device_uuid{};  // without "GPU-"; empty: the sender gave its own index
     std::string memory{};       // as cuda_memory.h opens it; empty: an empty storage
@@ -39,7 +39,7 @@ struct CudaHandle {
     bool waits_for_event = false;
 };
 
-// A tensor in a peer's memory, contiguous or not.
+// Describes a tensor in a peer's memory, contiguous or not.
 struct TensorHandle {
     std::string dtype{};  // torch's name
     std::vector<std::int64_t> shape{};
@@ -54,7 +54,7 @@ struct TensorHandle {
 // Errors: kInvalidArgument, kUnsupported (what this engine never opens, and what to do instead).
 Result<TensorHandle> read_handle(const pickle::Document& document, const pickle::Node& node);
 
-// A storage's bytes, valid as long as the storages are.
+// Holds a storage's bytes, valid as long as the storages are.
 struct StorageBytes {
     std::span<const std::byte> bytes{};
     std::function<Result<>()> is_whole{};  // empty: nobody can cut them short
@@ -68,7 +68,7 @@ struct CudaOpening {
     CudaWait wait;
 };
 
-// Opened storages of one message, each once: a storage that several tensors share was sent once.
+// Opens the storages of one message, each once: a storage that several tensors share was sent once.
 //
 // Owns: the storages, whose references it gives back at its end, and what was gathered.
 class TorchStorages {
@@ -77,20 +77,21 @@ class TorchStorages {
     // once its bytes together, tied tensors twice.
     static constexpr std::int64_t kGatheredTimesMax = 4;
 
-    // Nothing: this worker computes on the CPU, and refuses CUDA handles.
+    // Without `cuda` this worker computes on the CPU, and refuses CUDA handles.
     explicit TorchStorages(std::optional<CudaOpening> cuda = std::nullopt)
         : cuda_(std::move(cuda)), cuda_storages_(cuda_ ? &cuda_->mappings : nullptr) {}
     ~TorchStorages() { give_back(storages_); }
     TorchStorages(const TorchStorages&) = delete;
     TorchStorages& operator=(const TorchStorages&) = delete;
 
-    // The tensor's bytes, valid as long as this is: where they are, if they are contiguous; others
-    // are gathered here, in host memory. kUnsupported for CUDA handles on a worker without a GPU.
+    // Returns the tensor's bytes, valid as long as this is: where they are, if they are contiguous;
+    // others are gathered here, in host memory. kUnsupported for CUDA handles on a worker without a
+    // GPU.
     // REQUIRES: the document of handles from before is still there.
     Result<TensorBytes> open(const TensorHandle& handle, checkpoint::StoredDtype dtype);
-    // The storage behind it, for a buffer that is read again and again.
+    // Returns the storage behind it, for a buffer that is read again and again.
     Result<StorageBytes> storage(const TensorHandle& handle);
-    // Its reference, too, is given back at the end, though nobody reads it: the message has failed.
+    // Gives its reference back at the end, too, though nobody reads it: the message has failed.
     void hold(const TensorHandle& handle);
 
   private:
@@ -99,7 +100,7 @@ class TorchStorages {
     Result<> count_gathered(
         const StorageBytes& storage, std::int64_t num_elements, std::int64_t element_bytes
     );
-    // The elements of a view, row-major. `first` is its first.
+    // Gathers the elements of a view, row-major. `first` is its first.
     const std::byte* gather(
         const TensorHandle& handle,
         std::int64_t num_elements,

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::int64_t kHeaderBytes = 64;
 
-// The header of an object, while it is counted in.
+// Holds the header of an object, while it is counted in.
 class Header {
   public:
     explicit Header(int fd) {
@@ -53,7 +53,7 @@ class Header {
 
 }  // namespace
 
-// "/torch_<pid>_<digits>_<digits>": no other slash, so no path but one in /dev/shm.
+// Reads "/torch_<pid>_<digits>_<digits>": no other slash, so no path but one in /dev/shm.
 std::optional<pid_t> torch_sender_of(std::string_view name) {
     constexpr std::string_view kPrefix = "/torch_";
     constexpr std::size_t kNameMax = 128;
@@ -170,7 +170,7 @@ void give_back(std::span<const std::unique_ptr<TorchStorage>> storages) {
     for (const std::unique_ptr<TorchStorage>& storage : storages) {
         if (storage->give_back() == TorchStorage::Returned::kLast) last.push_back(storage.get());
     }
-    // Looked at after the count: a sender that has it mapped now held that reference then.
+    // This is looked at after the count: a sender that has it mapped now held that reference then.
     std::map<pid_t, ProcessMaps> maps;  // most often of one sender
     for (TorchStorage* storage : last) {
         const pid_t sender = storage->sender();

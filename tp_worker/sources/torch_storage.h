@@ -1,5 +1,5 @@
-// A storage in POSIX shared memory, as torch's file_system strategy hands it over: 64 bytes of
-// header, whose first int32 counts the references, then the payload.
+// Opens a storage in POSIX shared memory, as torch's file_system strategy hands it over: 64 bytes
+// of header, whose first int32 counts the references, then the payload.
 //
 // Whoever has a storage of torch's holds a reference and a mapping, and drops the one with the
 // other; pickling adds a reference for the receiver. The last reference removes the object. A
@@ -31,7 +31,7 @@ namespace pitstop::tp_worker {
 
 class TorchStorage {
   public:
-    // `name` as in the handle: "/torch_<pid>_<random>_<n>".
+    // `name` is as in the handle: "/torch_<pid>_<random>_<n>".
     // Errors: kInvalidArgument (no such form of name), kNotFound (the sender has removed it),
     // kPermissionDenied.
     static Result<std::unique_ptr<TorchStorage>> open(const std::string& name);
@@ -42,9 +42,9 @@ class TorchStorage {
     // `bytes` of payload were promised. Errors: kInvalidArgument (there are fewer),
     // kResourceExhausted.
     Result<> map(std::int64_t bytes);
-    // The payload that was promised. REQUIRES: it was mapped.
+    // Returns the payload that was promised. REQUIRES: it was mapped.
     [[nodiscard]] std::span<const std::byte> bytes() const;
-    // kDataLoss: the sender has cut it short.
+    // Errors: kDataLoss, the sender has cut it short.
     Result<> is_whole() const;
 
     // Gives back what the reference was worth. REQUIRES: the last call on it, but for what kLast

@@ -1,6 +1,6 @@
-// One thread for work that must not hold up the loop: staging, digesting, reading tensors out. Jobs
-// are done in the order given, one at a time, so none sees a copy of the weights that another is
-// writing.
+// Runs one thread for work that must not hold up the loop: staging, digesting, reading tensors out.
+// Jobs are done in the order given, one at a time, so none sees a copy of the weights that another
+// is writing.
 //
 // Thread:  the loop gives jobs and takes answers; fd() becomes readable when there are some.
 //          answer() is any thread's.
@@ -30,10 +30,10 @@ class Background {
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
 
-    // One of jobs whose number the protocol bounds: a stage's, one at a time.
+    // Takes one of the jobs whose number the protocol bounds: a stage's, one at a time.
     void give(Job job);
-    // One of jobs of which callers may order any number. False if too many wait already; the job is
-    // not taken then.
+    // Takes one of the jobs of which callers may order any number. Returns false if too many wait
+    // already; the job is not taken then.
     [[nodiscard]] bool offer(Job job);
     [[nodiscard]] std::vector<messages::Frames> take_answers();
     // Says this too, from any thread.

@@ -1,5 +1,5 @@
-// A rank's part of --keep-committed: writes the version that serves to the disk, on a thread of its
-// own, while passes run and the next update is staged (messages/keep.h has the steps).
+// Does a rank's part of --keep-committed: writes the version that serves to the disk, on a thread
+// of its own, while passes run and the next update is staged (messages/keep.h has the steps).
 //
 // The disk may be slow, or stand still: nothing waits for it. A piece of the weights is copied
 // under a lock and written without it, so whoever is about to change that memory waits for the copy

@@ -36,7 +36,7 @@ Error io_error(std::string_view what, const std::string& path, int number) {
     );
 }
 
-// Not the weights, and not the list of their files.
+// Tells it from the weights, and from the list of their files.
 bool is_small_file(const fs::path& path) {
     static constexpr std::array<std::string_view, 4> kEndings{".json", ".txt", ".model", ".jinja"};
     const std::string name = path.filename().string();

@@ -1,4 +1,4 @@
-// The directory of --keep-committed, on disk:
+// Keeps the directory of --keep-committed on the disk:
 //
 //   committed-00000004-<digest>/   a whole version, as a checkpoint directory of Hugging Face's
 //   committed-00000003-<digest>/   the one before it
@@ -23,7 +23,8 @@
 
 namespace pitstop::tp_worker {
 
-// A file of the checkpoint beside its weights: config.json, the tokenizer's, the chat template.
+// Describes a file of the checkpoint beside its weights: config.json, the tokenizer's, the chat
+// template.
 struct SmallFile {
     std::string name{};
     std::string bytes{};
@@ -37,18 +38,18 @@ Result<std::vector<SmallFile>> read_small_files(const std::string& model_dir);
 
 class KeptDirectory {
   public:
-    // `model_dir`: what the tree was started from.
+    // `model_dir` is what the tree was started from.
     KeptDirectory(std::string path, std::string model_dir)
         : path_(std::move(path)), model_dir_(std::move(model_dir)) {}
 
     [[nodiscard]] std::string writing() const { return path_ + "/.writing"; }
 
-    // The version with this digest, if it is there; it is the newest from now on.
+    // Finds the version with this digest, if it is there; it is the newest from now on.
     Result<std::optional<std::string>> find(std::string_view digest);
-    // An empty writing(), and one version beside it at most: the newest.
+    // Makes an empty writing(), and leaves one version beside it at most: the newest.
     Result<> begin();
     Result<> write(const SmallFile& file);
-    // writing() becomes a version, the newest. Returns its path.
+    // Makes writing() a version, the newest. Returns its path.
     // REQUIRES: its weights are on the disk (fsync).
     Result<std::string> seal(std::string_view digest);
     Result<> drop();

@@ -48,7 +48,7 @@ class OpenFile {
 
 }  // namespace
 
-// The open file, and how much of it may not be on the disk yet.
+// Holds the open file, and how much of it may not be on the disk yet.
 struct KeptWeights::Output {
     int fd = -1;
     std::string path{};
@@ -106,7 +106,7 @@ Result<> KeptWeights::create(const std::string& directory) const {
     const std::string path = file_in(directory);
     const OpenFile file(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
     if (file.fd() < 0) return cannot("make", path, errno);
-    // Room is taken now, where the file system can: a disk that is full is known at once.
+    // The room is taken now, where the file system can: a disk that is full is known at once.
     if (::fallocate(file.fd(), 0, 0, file_bytes_) != 0) {
         if (errno != EOPNOTSUPP) return cannot("take room for", path, errno);
         if (::ftruncate(file.fd(), file_bytes_) != 0) return cannot("enlarge", path, errno);

@@ -1,4 +1,5 @@
-// The weights of a whole version as one safetensors file, which every rank writes its shard into.
+// Writes the weights of a whole version as one safetensors file, into which every rank writes its
+// shard.
 //
 // Where a tensor lies follows from the layout and the version's name, so each rank knows it without
 // asking the others; and a rectangle of a tensor is some ranges of the file, so that no process has
@@ -22,12 +23,14 @@
 namespace pitstop::tp_worker {
 
 inline constexpr std::int64_t kKeepPieceBytes = std::int64_t{1} << 20;  // copied, then written
-// Written and not yet on the disk, at most: what is dirty holds up others that write.
+// This much may be written and not yet on the disk, at most: what is dirty holds up others that
+// write.
 inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 
 class KeptWeights {
   public:
-    // The file of that version: `name` has its epoch, label and digest, which the header tells.
+    // Is to write the file of that version: `name` has its epoch, label and digest, which the
+    // header tells.
     KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name);
 
     // Makes the file, as large as it will be, with its header.
@@ -67,8 +70,8 @@ class KeptWeights {
     std::int64_t file_bytes_ = 0;
 };
 
-// The digest of the version that lies in `directory`, from its bytes; `between` is called after
-// each piece and may end it.
+// Returns the digest of the version that lies in `directory`, from its bytes; `between` is called
+// after each piece and may end it.
 Result<std::string> digest_of_checkpoint(
     const std::string& directory, digest::AddRun add_run, const std::function<Result<>()>& between
 );

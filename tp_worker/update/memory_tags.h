@@ -1,5 +1,5 @@
-// A rank's memory by tags: released to the operating system and taken again at the same addresses
-// (design section 6; P8).
+// Releases a rank's memory by tags to the operating system, and takes it again at the same
+// addresses (design section 6; P8).
 #pragma once
 
 #include "messages/memory.h"
@@ -12,8 +12,8 @@ namespace pitstop::tp_worker {
 // Thread: no pass runs and nobody reads the weights meanwhile.
 messages::WorkerMemoryDone change_memory(Engine& engine, const messages::WorkerMemory& order);
 
-// Every tag of this rank, measured; the answer to no order (call 0). Says nothing of states, which
-// follow from orders.
+// Measures every tag of this rank, as the answer to no order (call 0). Says nothing of states,
+// which follow from orders.
 // Thread: the one that carries orders out. Passes may run.
 messages::WorkerMemoryDone measure_memory(const Engine& engine);
 

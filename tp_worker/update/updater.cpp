@@ -14,7 +14,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// A rank's answer to a bucket; 0: the session is open.
+// Makes a rank's answer to a bucket; 0: the session is open.
 messages::Frames filled(
     messages::UpdateId update, std::int64_t bucket, messages::RankOutcome outcome
 ) {
@@ -77,7 +77,7 @@ Result<std::vector<messages::Frames>> Updater::handle_order(const messages::Fram
 
 std::vector<messages::Frames> Updater::take_answers() { return background_.take_answers(); }
 
-// A vote of no: nothing was touched.
+// Makes a vote of no: nothing was touched.
 messages::Frames Updater::refusal(const messages::WorkerStage& order, Error error) const {
     messages::WorkerStaged vote;
     vote.update = order.update;
@@ -138,9 +138,10 @@ Result<> Updater::reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger
     return result;
 }
 
-// The bytes of a commit or a rollback, where versions are staged in host memory. In the background,
-// behind reads and digests of the live copy that were ordered before; this thread waits as for a
-// pass, as the next plan is the new version's. What is resident then is digested once more (P10).
+// Moves the bytes of a commit or a rollback, where versions are staged in host memory. This is done
+// in the background, behind reads and digests of the live copy that were ordered before; this
+// thread waits as for a pass, as the next plan is the new version's. What is resident then is
+// digested once more (P10).
 // Errors: kDataLoss, it is not what was staged.
 Result<> Updater::exchange(Epoch epoch) {
     WeightStore& store = *engine_.weights();
@@ -364,8 +365,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
     return std::vector{encode(answer)};
 }
 
-// --update-mode lend: the copy that does not serve has no memory before the KV cache is to have it
-// again, which is ordered next.
+// With --update-mode lend the copy that does not serve has no memory before the KV cache is to have
+// it again, which is ordered next.
 void Updater::end_loan() {
     WeightStore* store = engine_.weights();
     if (!store->is_on_loan()) return;

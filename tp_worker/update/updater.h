@@ -1,6 +1,6 @@
-// A rank's part of weight updates and of releases of memory: orders from the scheduler in, answers
-// out (messages/weights.h). Staging, digesting and reading go to the background; commits and
-// rollbacks happen here, between two passes.
+// Carries out a rank's part of weight updates and of releases of memory: orders come from the
+// scheduler, answers go to it (messages/weights.h). Staging, digesting and reading go to the
+// background; commits and rollbacks happen here, between two passes.
 //
 // Thread: the loop's.
 #pragma once
@@ -43,11 +43,11 @@ class Updater {
     Updater(const Updater&) = delete;
     Updater& operator=(const Updater&) = delete;
 
-    // --keep-committed: what is committed from now on may be ordered to be kept. `args.answer` is
-    // set here.
+    // With --keep-committed what is committed from now on may be ordered to be kept. `args.answer`
+    // is set here.
     void keep_in(Keeper::Args args);
 
-    // Whether `type` is a message for handle_order().
+    // Returns whether `type` is a message for handle_order().
     [[nodiscard]] static bool takes(std::string_view type);
 
     // Answers that are there at once; others come from take_answers() later.

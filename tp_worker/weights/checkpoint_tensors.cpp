@@ -13,7 +13,8 @@ namespace {
 constexpr std::size_t kNamesShownMax = 8;
 constexpr std::int64_t kCompareBytes = std::int64_t{1} << 20;  // of either tensor at a time
 
-// The decoder and its head: what no family has beside them is another program's.
+// Returns whether it is of the decoder or its head: what no family has beside them is another
+// program's.
 bool is_of_a_decoder(std::string_view name) {
     return name.starts_with("model.") || name.starts_with("lm_head.");
 }
@@ -57,7 +58,7 @@ const checkpoint::StoredTensor* CheckpointTensors::find(std::string_view name) c
     return stored;
 }
 
-// This rank's rows of both, as they will be resident.
+// Compares this rank's rows of both, as they will be resident.
 Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     if (!layout_.is_tied_head(kHeadName)) return Ok{};
     const std::array<const checkpoint::StoredTensor*, 2> both{

@@ -41,7 +41,7 @@ class CopyLedger {
     // Forgets memory that was mapped since the last look.
     void look_at(const Arena& memory);
 
-    // Null: not known. Tensors are named by their place in the layout.
+    // Returns null where it is not known. Tensors are named by their place in the layout.
     [[nodiscard]] const Entry* find(std::size_t tensor) const;
 
     // It is about to be written.

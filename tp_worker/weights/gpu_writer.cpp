@@ -24,7 +24,7 @@ constexpr std::int64_t kElementUpdateBytes = 8 + kElementBytes;
 
 std::int64_t row_bytes_of(const WeightTensor& tensor) { return tensor.cols * kElementBytes; }
 
-// Rows of the shard that some part fills; what is left is padding.
+// Counts the rows of the shard that some part fills; what is left is padding.
 std::int64_t num_filled_rows(const WeightTensor& tensor) {
     std::int64_t num = 0;
     for (const ShardPart& part : tensor.parts)
@@ -32,7 +32,7 @@ std::int64_t num_filled_rows(const WeightTensor& tensor) {
     return num;
 }
 
-// A shard of these rows alone, at the start of an arena.
+// Cuts out a shard of these rows alone, at the start of an arena.
 WeightTensor cut(const WeightTensor& tensor, std::int64_t row_begin, std::int64_t num_rows) {
     WeightTensor rows = tensor;
     rows.offset = 0;
@@ -174,7 +174,7 @@ Result<> GpuWriter::send(
 Result<> GpuWriter::fill_piece(
     const WeightTensor& rows, const TensorBytes& bytes, std::byte* piece
 ) {
-    // Twice what it costs to start a thread (task_pool.h).
+    // This is twice what it costs to start a thread (task_pool.h).
     constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
     const std::int64_t row_bytes = row_bytes_of(rows);
     const std::int64_t part_rows = std::max<std::int64_t>(1, kPartBytes / row_bytes);
@@ -362,7 +362,7 @@ void GpuWriter::copy_live(const WeightTensor& tensor) {
     static_cast<void>(copy_paced(tensor));  // of a stage that was dropped nothing is used
 }
 
-// The elements in pieces, each by way of the device's scratch: there they are read by `use`.
+// Takes the elements in pieces, each by way of the device's scratch: there they are read by `use`.
 template <class F>
 void GpuWriter::for_each_piece(const ShardElements& elements, F use) {
     kernels::enter_cuda_device();

@@ -30,7 +30,7 @@ namespace pitstop::tp_worker {
 // Thread: the background's, but for start_after().
 class GpuStaging {
   public:
-    // The largest piece of work that is enqueued at once: some 30 us of an H200's memory.
+    // This is the largest piece of work that is enqueued at once: some 30 us of an H200's memory.
     static constexpr std::int64_t kLaunchBytesMax = std::int64_t{64} << 20;
 
     // `pieces` and `ops`, the GPU's, outlive it. Errors: kResourceExhausted, no memory for it;

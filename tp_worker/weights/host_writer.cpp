@@ -12,8 +12,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Problems and errors in the tensors' order. The seconds are those of the thread that was at it
-// longest.
+// Adds up problems and errors in the tensors' order. The seconds are those of the thread that was
+// at it longest.
 Filled sum_of(std::vector<Filled> of_threads) {
     Filled sum;
     for (Filled& of_thread : of_threads) {

@@ -22,7 +22,7 @@ class HostWriter : public ShardWriter {
         override;
 
   private:
-    // Made with the first work that is worth a second thread.
+    // Makes them with the first work that is worth a second thread.
     TaskPool& threads();
 
     const StageArgs& args_;

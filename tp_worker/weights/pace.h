@@ -23,7 +23,7 @@ namespace pitstop::tp_worker {
 
 class Pace {
   public:
-    // `share` in (0, 1]: of one core's time while passes run; 1: no limit.
+    // `share`, in (0, 1], is of one core's time while passes run; 1: no limit.
     explicit Pace(double share) : share_(share) {}
 
     void begin_pass() {

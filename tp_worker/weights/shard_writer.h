@@ -47,7 +47,7 @@ struct Filled {
     [[nodiscard]] Duration time() const { return receive + verify + rest; }
 };
 
-// Elements of a tensor's shard, each once.
+// Holds elements of a tensor's shard, each once.
 struct ShardElements {
     std::vector<std::int64_t> at{};  // flat in the shard
     std::vector<bf16> values{};      // one for each
@@ -60,9 +60,10 @@ class ShardWriter {
     // When this returns, all bytes are in their place and digested, and what they came from may
     // change; after an error some are.
     virtual Filled fill(std::vector<FillJob> jobs, Keep keep) = 0;
-    // The whole target, laid out as it is there; not digested. Returns how long it rested.
+    // Fills the whole target, laid out as it is there; does not digest it. Returns how long it
+    // rested.
     virtual Result<Duration> fill_target(std::span<const std::byte> bytes) = 0;
-    // The tensor as it is live; not digested.
+    // Copies the tensor as it is live; does not digest it.
     virtual void copy_live(const WeightTensor& tensor) = 0;
     virtual void write(const WeightTensor& tensor, const ShardElements& elements) = 0;
     // Returns how many of the elements have another value there.

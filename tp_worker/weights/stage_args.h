@@ -45,13 +45,13 @@ struct StageArgs {
     std::function<void(std::string_view)> at{};  // named places, for fault tests
 };
 
-// A tensor that a source has.
+// Describes a tensor that a source has.
 struct Incoming {
     checkpoint::TensorSpec spec{};
     TensorBytes bytes{};
 };
 
-// Elements of a tensor that change: a sparse source's. Nothing of it is believed yet.
+// Holds the elements of a tensor that change: a sparse source's. Nothing of it is believed yet.
 struct SparseTensor {
     checkpoint::TensorSpec spec{};
     const std::byte* indices = nullptr;  // [num] int32, flat in the whole tensor, any alignment

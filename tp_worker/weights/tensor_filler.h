@@ -25,8 +25,8 @@ class TensorFiller {
   public:
     explicit TensorFiller(const StageArgs& args) : args_(args), pacer_(args.pace) {}
 
-    // `incoming` null: the tensor is kept, from the live copy or where it is.
-    // `parts`: the entries of the tensor's parts, their lanes zero. False: the stage is over.
+    // `incoming` null: the tensor is kept, from the live copy or where it is. `parts` are the
+    // entries of the tensor's parts, their lanes zero. Returns false if the stage is over.
     bool fill(
         std::size_t index,
         const Incoming* incoming,

@@ -1,4 +1,4 @@
-// A rank's part of a read of one tensor (messages/weight_reads.h).
+// Does a rank's part of a read of one tensor (messages/weight_reads.h).
 //
 // Thread: any, while nobody writes to the arena.
 #pragma once
@@ -17,11 +17,12 @@ namespace pitstop::tp_worker {
 // Names of tensors that end as `name` does, for whoever misspelled one.
 std::string near_names(const WeightLayout& layout, std::string_view name);
 
-// One rectangle for each part of the tensor that this rank holds; `head` has what they share.
+// Returns one rectangle for each part of the tensor that this rank holds; `head` has what they
+// share.
 std::vector<messages::Frames> read_parts(
     const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
 );
-// The same of an arena in the GPU's memory.
+// Does the same of an arena in the GPU's memory.
 std::vector<messages::Frames> read_parts_of_gpu(
     const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
 );

@@ -1,4 +1,4 @@
-// The digest of the weights that are resident, by this rank's parts (base/digest.h defines it,
+// Digests the weights that are resident, by this rank's parts (base/digest.h defines it,
 // messages/version_digest.h adds the parts of all ranks up).
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace pitstop::tp_worker {
 
-// The entries of one tensor's parts on this rank, their lanes zero.
+// Appends the entries of one tensor's parts on this rank, their lanes zero.
 void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>& parts);
 
 // Returns what the op takes of a part whose shard starts at `shard`, but for the sum and the
@@ -67,14 +67,14 @@ Result<std::vector<messages::PartDigest>> digest_weights(
     const std::function<void()>& between = [] {}
 );
 
-// The same of weights in the opened GPU's memory, by its ops, on a stream that gives way to steps.
-// Its memory is taken once: to allocate or free on a GPU may wait for what runs there, a step too
-// (CUDA Runtime API, cudaFree; CUDA C++ Programming Guide, "Implicit Synchronization").
+// Does the same of weights in the opened GPU's memory, by its ops, on a stream that gives way to
+// steps. Its memory is taken once: to allocate or free on a GPU may wait for what runs there, a
+// step too (CUDA Runtime API, cudaFree; CUDA C++ Programming Guide, "Implicit Synchronization").
 //
 // Thread: one at a time. `layout` outlives it.
 class GpuWeightDigest {
   public:
-    // kResourceExhausted: no memory for the sums.
+    // Errors: kResourceExhausted, no memory for the sums.
     static Result<GpuWeightDigest> make(const WeightLayout& layout);
     // Waits for it. Errors: as digest_weights().
     Result<std::vector<messages::PartDigest>> digest(

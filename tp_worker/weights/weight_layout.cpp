@@ -47,7 +47,7 @@ class LayoutBuilder {
     }
 
   private:
-    // A part of the axis that is split.
+    // Describes a part of the axis that is split.
     struct Range {
         std::int64_t begin = 0;
         std::int64_t num = 0;
@@ -91,15 +91,15 @@ class LayoutBuilder {
         layout_.tied_embeddings_ = config_.tied_embeddings;
     }
 
-    // An even share of `whole`, which tp divides.
+    // Makes even shares of `whole`, which tp divides.
     Parts share(std::int64_t whole) const {
         const std::int64_t num = whole / tp_;
         return {
             {{.begin = rank_ * num, .num = num, .index = rank_}}, tp_ > 1 && num % kWordLen != 0};
     }
 
-    // The FFN in whole units, as even as they go: tp need not divide it, and a cut of down's rows
-    // falls between two words of the digest.
+    // Splits the FFN in whole units, as even as they go: tp need not divide it, and a cut of down's
+    // rows falls between two words of the digest.
     Parts ffn_parts() const {
         const std::int64_t num_units = config_.ffn / kWordLen;
         const auto begin_of = [&](std::int64_t rank) {
@@ -109,8 +109,8 @@ class LayoutBuilder {
         return {{{.begin = begin, .num = begin_of(rank_ + 1) - begin, .index = rank_}}};
     }
 
-    // Rows of k or v, or their biases. An even share where tp divides the heads; else a part per
-    // copy of a head.
+    // Splits rows of k or v, or their biases: into even shares where tp divides the heads; else
+    // into a part per copy of a head.
     Parts kv_parts() const {
         const std::int64_t dim = config_.head_dim;
         if (has_even_kv()) return share(config_.num_kv_heads * dim);
@@ -262,7 +262,7 @@ const WeightTensor* WeightLayout::find(std::string_view name) const {
     return place == by_name_.end() ? nullptr : &tensors_[place->second];
 }
 
-// "model.layers.3.self_attn.rotary_emb.inv_freq"
+// Such a name is "model.layers.3.self_attn.rotary_emb.inv_freq".
 bool WeightLayout::is_rotary_table(std::string_view name) {
     return name.ends_with(".rotary_emb.inv_freq") && name.starts_with("model.");
 }

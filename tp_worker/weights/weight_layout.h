@@ -33,8 +33,8 @@ inline constexpr int kTpMax = 64;
 
 inline constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));  // resident
 
-// A rectangle of a tensor that a rank holds: where it is in the whole tensor, and where in the
-// shard. For each r < rows and c < cols
+// Describes a rectangle of a tensor that a rank holds: where it is in the whole tensor, and where
+// in the shard. For each r < rows and c < cols
 //
 //   shard[shard_begin() + r * shard_stride + c]  is  whole[whole_begin() + r * whole_stride + c]
 //
@@ -79,8 +79,8 @@ struct WeightTensor {
     std::vector<std::int64_t> shape{};  // of the whole tensor
     std::int64_t whole_rows = 0;
     std::int64_t whole_cols = 0;
-    // Side by side in the shard or one below the other, in this order. What they leave of the shard
-    // is padding, its last rows.
+    // They lie side by side in the shard or one below the other, in this order. What they leave of
+    // the shard is padding, its last rows.
     std::vector<ShardPart> parts{};
     std::int64_t num_parts = 1;  // of the whole tensor; 1: each rank holds all of it
     bool cuts_words = false;     // some rank's part starts or ends inside a word of the digest
@@ -91,7 +91,7 @@ struct WeightTensor {
     [[nodiscard]] std::int64_t bytes() const { return rows * cols * kElementBytes; }
 };
 
-// Heads and sizes of one rank.
+// Holds heads and sizes of one rank.
 struct ShardShape {
     std::int64_t num_q_heads = 0;
     std::int64_t num_kv_heads = 0;
@@ -109,7 +109,7 @@ enum class ExtraTensors : std::uint8_t { kRefuse, kIgnore };
 
 class WeightLayout {
   public:
-    // kUnsupported where the model does not split into tp ranks; says which size does not.
+    // Errors: kUnsupported where the model does not split into tp ranks; says which size does not.
     static Result<WeightLayout> make(
         const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
     );
@@ -125,7 +125,8 @@ class WeightLayout {
     // and with kIgnore all that it does not have.
     [[nodiscard]] bool is_ignored(std::string_view name) const;
     [[nodiscard]] static bool is_rotary_table(std::string_view name);
-    // The head of a model with tied embeddings: another name of the embedding.
+    // Returns whether it is the head of a model with tied embeddings: another name of the
+    // embedding.
     [[nodiscard]] bool is_tied_head(std::string_view name) const {
         return tied_embeddings_ && name == kHeadName;
     }
@@ -148,23 +149,23 @@ inline constexpr std::size_t kOfferedMin = 4096;
 
 enum class Completeness { kWhole, kPartial };
 
-// Everything that is wrong with what a source offers: tensors that are missing (unless kPartial),
-// not of this model, offered twice, or of another shape or a dtype that is not BF16, F16 or F32.
-// A tied head is held against the embedding, and stands for it where that is missing. Empty:
-// nothing.
+// Lists everything that is wrong with what a source offers: tensors that are missing (unless
+// kPartial), not of this model, offered twice, or of another shape or a dtype that is not BF16, F16
+// or F32. A tied head is held against the embedding, and stands for it where that is missing.
+// Empty: nothing.
 [[nodiscard]] std::vector<std::string> find_problems(
     const WeightLayout& layout,
     std::span<const checkpoint::TensorSpec> offered,
     Completeness completeness
 );
-// One error that lists them all; past kProblemsShownMax, how many more there are.
+// Makes one error that lists them all; past kProblemsShownMax it says how many more there are.
 inline constexpr std::size_t kProblemsShownMax = 256;
 [[nodiscard]] Error error_of(std::string_view source, std::span<const std::string> problems);
 
-// An element as it is resident. REQUIRES: dtype is BF16, F16 or F32.
+// Returns an element as it is resident. REQUIRES: dtype is BF16, F16 or F32.
 [[nodiscard]] bf16 bf16_from(checkpoint::StoredDtype dtype, const std::byte* at);
 
-// Borrowed views of one layer's shards.
+// Holds borrowed views of one layer's shards.
 struct LayerWeights {
     const bf16* input_norm = nullptr;  // [H]
     View2<const bf16> q{};             // [Q_rank * D, H]

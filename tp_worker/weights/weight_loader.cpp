@@ -12,7 +12,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Rows [begin, begin + num) of the whole tensor; they are rows `shard_row` and on of the shard.
+// Names rows [begin, begin + num) of the whole tensor; they are rows `shard_row` and on of the
+// shard.
 struct RowRange {
     std::int64_t begin = 0;
     std::int64_t num = 0;
@@ -61,7 +62,7 @@ std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const
     return digest_if_asked(args, rows);
 }
 
-// The same, out of memory that may be somebody else's to cut short.
+// Does the same, out of memory that may be somebody else's to cut short.
 Result<std::uint64_t> place_mapped(const LoadTensorArgs& args, const RowRange& rows) {
     const TensorBytes& bytes = args.bytes;
     const std::int64_t row_bytes = args.tensor.whole_cols * bytes_of(bytes.dtype);

@@ -45,8 +45,8 @@ struct TensorBytes {
     const std::byte* data = nullptr;  // row-major, any alignment; null: `read` fills `out` from
                                       // byte `begin` of the tensor on
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
-    // Not empty: `data` is a mapping of what somebody else may cut short. Asked after every piece,
-    // which is read in a CutGuard.
+    // If it is not empty, `data` is a mapping of what somebody else may cut short. It is asked
+    // after every piece, which is read in a CutGuard.
     std::function<Result<>()> is_whole{};
     // `data` is memory of the opened GPU: kernels read it where it is.
     bool is_on_gpu = false;
@@ -66,8 +66,8 @@ struct LoadTensorArgs {
     const TensorBytes& bytes;
     const kernels::Ops& ops;
     std::byte* arena = nullptr;
-    // Not empty: what is written is added to the digests of the tensor's parts, in one reading
-    // where the bytes are bf16 in memory. REQUIRES then: !tensor.cuts_words.
+    // If they are not empty, what is written is added to the digests of the tensor's parts, in one
+    // reading where the bytes are bf16 in memory. REQUIRES then: !tensor.cuts_words.
     std::span<messages::PartDigest> parts{};
     digest::AddRun add_run = nullptr;  // with parts
 };

@@ -15,7 +15,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The updates of elements that this rank holds. Of two for one element the later counts.
+// Returns the updates of elements that this rank holds. Of two for one element the later counts.
 ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tensor) {
     const std::int64_t value_bytes = bytes_of(sparse.spec.dtype);
     ShardElements here;
@@ -50,7 +50,8 @@ ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tens
     return once;
 }
 
-// The whole model's tensors that this update did not bring, as find_problems wants them.
+// Describes one of the whole model's tensors that this update did not bring, as find_problems wants
+// it.
 checkpoint::TensorSpec spec_of(const WeightTensor& tensor) {
     return {.name = tensor.name, .dtype = checkpoint::StoredDtype::kBf16, .shape = tensor.shape};
 }
@@ -81,7 +82,7 @@ Result<> WeightStage::fail_with_problems() {
     return Error{ErrorCode::kInvalidArgument, problems_.front()};
 }
 
-// The model and what was declared: before anything arrives.
+// Checks the model and what was declared, before anything arrives.
 Result<> WeightStage::begin(std::byte* target) {
     if (target != nullptr) args_.target = target;
     for (const messages::TensorInfo& declared : args_.spec.manifest) check_declared(declared);
@@ -286,7 +287,7 @@ Result<> WeightStage::keep_others() {
     return fill_all(std::move(jobs), Keep::kCopy);
 }
 
-// It is in its place, and digested. One that was kept is the live one's.
+// Records that it is in its place, and digested. One that was kept is the live one's.
 void WeightStage::record(std::size_t tensor) {
     const auto values =
         args_.spec.allow_nonfinite ? CopyLedger::Values::kNotLookedAt : CopyLedger::Values::kFinite;
@@ -411,7 +412,7 @@ Result<> WeightStage::stage_tied(const SparseTensor& sparse, const WeightTensor&
     return fail_with_problems();
 }
 
-// Digested by finish(): more updates of the same tensor may come.
+// The rows are digested by finish(): more updates of the same tensor may come.
 Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& tensor) {
     const TimePoint begun = Clock::now();
     State& state = states_[index_of(tensor)];

@@ -41,18 +41,18 @@ class WeightStage {
     WeightStage(const WeightStage&) = delete;  // its writer knows where it is
     WeightStage& operator=(const WeightStage&) = delete;
 
-    // `target`: the copy to fill, where it was not known before.
+    // `target` is the copy to fill, where it was not known before.
     Result<> begin(std::byte* target = nullptr);
 
-    // kAll: there is nothing more to come, so what is missing is a problem before anything is
+    // With kAll there is nothing more to come, so what is missing is a problem before anything is
     // written. After an error the stage is of no use, but for vote() and outcome().
     enum class Expect { kMore, kAll };
     Result<> stage_tensors(std::span<const Incoming> tensors, Expect expect);
     // Changes elements in place on a copy of the live version, which must be the one it was made
     // for.
     Result<> stage_sparse(std::span<const SparseTensor> tensors);
-    // The whole target, laid out as it is in memory: in its place already (a shard that was
-    // adopted), or to be copied there.
+    // Says of the whole target, laid out as it is in memory, that it is in its place already (a
+    // shard that was adopted), or is to be copied there.
     enum class Shard { kInPlace, kToCopy };
     Result<> stage_shard(std::span<const std::byte> bytes, Shard shard);
     Result<> finish();
@@ -72,7 +72,7 @@ class WeightStage {
     // A job for it begins, or is over: between two of them it waits.
     void begin_work();
     void end_work();
-    // Time that a source spent receiving bytes, and waiting for its sender.
+    // Adds time that a source spent receiving bytes, and waiting for its sender.
     void add_receive(Duration duration) { receive_ += duration; }
     void add_wait(Duration duration) { wait_ += duration; }
 

@@ -1,4 +1,4 @@
-// A rank's copies of the weights: the live one, which passes run under, and (staged mode) the
+// Holds a rank's copies of the weights: the live one, which passes run under, and (staged mode) the
 // other, which is being staged, or holds the version before, or nothing.
 //
 // A swap changes one index: views into both copies are bound when the copies are made.
@@ -37,7 +37,8 @@ class WeightStore {
     [[nodiscard]] const ModelWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
 
-    // On a GPU: the way to it and back. For the load, then the background's. REQUIRES: is on a GPU.
+    // Returns the way to the GPU and back: for the load, then the background's. REQUIRES: is on a
+    // GPU.
     [[nodiscard]] PinnedPieces& pieces() { return *pieces_; }
 
     [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
@@ -50,21 +51,21 @@ class WeightStore {
     // back (let_go_of_other()), as it is only lent. REQUIRES: is on a GPU, nothing is staged.
     void stage_on_loan() { is_on_loan_ = true; }
     [[nodiscard]] bool is_on_loan() const { return is_on_loan_; }
-    // For the background, when a stage has been committed or has stopped writing: the copy that is
-    // not live has no memory afterwards.
+    // Is for the background, when a stage has been committed or has stopped writing: the copy that
+    // is not live has no memory afterwards.
     void let_go_of_other();
 
-    // Where a stage of this mode goes then; null: it fills target().
+    // Says where a stage of this mode goes then; null: it fills target().
     [[nodiscard]] HostCopy* host_target(messages::UpdateMode mode);
     // What lies in host memory comes up, and what was live down: the bytes of a commit or a
     // rollback there. The background's, while no pass runs.
     void exchange(kernels::Stream steps);
 
-    // What a stage of this mode fills: the other copy, or the live one itself. Neither has to have
-    // memory that can be written: Arena::own() in the background sees to it.
+    // Returns what a stage of this mode fills: the other copy, or the live one itself. Neither has
+    // to have memory that can be written: Arena::own() in the background sees to it.
     [[nodiscard]] Arena& target(messages::UpdateMode mode);
 
-    // What a stage into `target` (null: host memory) goes by, for its job in the background.
+    // Says what a stage into `target` (null: host memory) goes by, for its job in the background.
     struct Ledgers {
         CopyLedger* target = nullptr;
         CopyLedger* live = nullptr;  // in place: the same
@@ -74,8 +75,8 @@ class WeightStore {
     // What was retained is about to be overwritten, or to be given back.
     void forget_retained() { has_retained_ = false; }
 
-    // The staged copy becomes the live one; the one before is retained. Direct, and staged in host
-    // memory: the live copy stays where it is.
+    // Makes the staged copy the live one; the one before is retained. Direct, and staged in host
+    // memory, the live copy stays where it is.
     void commit(messages::UpdateMode mode);
     // REQUIRES: has_retained(). The retained copy becomes the live one, and the other way round.
     void roll_back();
