@@ -5,6 +5,7 @@
 // Thread: one at a time captures.
 #pragma once
 
+#include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/streams.h"
 
 #include <cstddef>
@@ -25,9 +26,14 @@ struct Graph {
     std::vector<GraphNode> nodes{};
 };
 
+// Of the GPU's memory that an executable graph takes, by node: a driver takes some, and no page
+// says how much.
+inline constexpr std::size_t kGraphNodeBytes = 1024;
+
 // Of cudaGraphInstantiate. Its launches run one after the other.
 struct GraphExecutable {
     std::shared_ptr<const Graph> graph{};
+    std::shared_ptr<Physical> memory{};
     Point last_launch{};
 };
 

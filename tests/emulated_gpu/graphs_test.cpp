@@ -47,6 +47,23 @@ TEST(Graphs, RunWhatWasCapturedAsOftenAsTheyAreLaunched) {
     }
 }
 
+TEST(Graphs, AnExecutableHasMemoryOfItsGpuUntilItIsDestroyed) {
+    const DeviceWords words(kNum);
+    const cudaGraph_t graph = capture(words, make_stream(), 0);
+    const auto free_bytes = [] {
+        std::size_t num = 0;
+        std::size_t total = 0;
+        EXPECT_CUDA(cudaSuccess, cudaMemGetInfo(&num, &total));
+        return num;
+    };
+    const std::size_t before = free_bytes();
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_OK(cudaGraphInstantiate(&executable, graph, 0));
+    EXPECT_EQ(free_bytes(), before - 4096);  // a page holds what three nodes take
+    ASSERT_OK(cudaGraphExecDestroy(executable));
+    EXPECT_EQ(free_bytes(), before);
+}
+
 TEST(Graphs, AnExecutableTakesNewArgumentsOfTheSameShape) {
     const DeviceWords words(kNum);
     const cudaStream_t stream = make_stream();

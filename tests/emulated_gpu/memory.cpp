@@ -20,10 +20,11 @@
 namespace pitstop::emulator {
 namespace {
 
-// What /proc says of the file behind an address: which of the driver's three kinds of memory it is.
+// What /proc says of the file behind an address: which of the driver's kinds of memory it is.
 constexpr const char* kPhysicalName = "pitstop_emulated_chunk";
 constexpr const char* kDeviceName = "pitstop_emulated_gpu";
 constexpr const char* kPinnedName = "pitstop_emulated_pinned";
+constexpr const char* kGraphName = "pitstop_emulated_graph";
 
 constexpr std::size_t kPage = 4096;
 
@@ -220,6 +221,12 @@ std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes) {
     const int fd = make_pages(bytes, kPhysicalName);
     poison(fd, bytes);
     return std::make_shared<Physical>(gpu, bytes, fd);
+}
+
+std::shared_ptr<Physical> create_graph_memory(int gpu, std::size_t bytes) {
+    const std::size_t page_bytes = round_up(bytes, kPage);
+    if (!take_memory(gpu, static_cast<std::int64_t>(page_bytes))) return nullptr;
+    return std::make_shared<Physical>(gpu, page_bytes, make_pages(page_bytes, kGraphName));
 }
 
 std::shared_ptr<Physical> import_physical(int gpu, int fd) {

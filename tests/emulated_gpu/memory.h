@@ -70,6 +70,8 @@ struct Physical {
 };
 // Null: the GPU has not got that much.
 [[nodiscard]] std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes);
+// What the driver keeps on a GPU for an executable graph; nobody's to use. Null likewise.
+[[nodiscard]] std::shared_ptr<Physical> create_graph_memory(int gpu, std::size_t bytes);
 // Another process's, by a descriptor of this one. Null: it is of no such memory.
 [[nodiscard]] std::shared_ptr<Physical> import_physical(int gpu, int fd);
 [[nodiscard]] std::byte* reserve_range(std::size_t bytes);

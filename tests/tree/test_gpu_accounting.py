@@ -1,5 +1,6 @@
 """P8 in each --update-mode on the GPU in software: what `status` says of device and host memory is what the driver has
 allocated for the worker, at the start, in a stage, after it, released and resumed; and what the start planned is kept.
+What graphs of steps take is said, too.
 
 The driver's side is read from outside: each piece of its memory is a file of the worker's, named by its kind
 (tests/emulated_gpu/memory.cpp), and the machine's file has the worker's total."""
@@ -28,8 +29,9 @@ NUMBERS = re.compile(
 
 
 def driver_bytes(pid):
-    """{chunk, gpu, pinned: bytes}: mapped ranges, other memory of the GPU, page-locked memory of the host."""
-    found = dict.fromkeys(("chunk", "gpu", "pinned"), 0)
+    """{chunk, gpu, graph, pinned: bytes}: mapped ranges, other memory of the GPU, the driver's own for graphs,
+    page-locked memory of the host."""
+    found = dict.fromkeys(("chunk", "gpu", "graph", "pinned"), 0)
     for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
             name = re.match(r"/memfd:pitstop_emulated_(\w+)", os.readlink(path))
@@ -69,13 +71,22 @@ class Books:
     def _driver(self):
         found = driver_bytes(self._pid)
         total = gpu_bytes(self._machine)[self._pid]
-        assert total == found["chunk"] + found["gpu"], "the driver's own books"
+        assert total == found["chunk"] + found["gpu"] + found["graph"], "the driver's own books"
         assert total <= self.budget, "never more than the start said may be taken"
         return found
 
     def said(self):
         """{tag: (device bytes, host bytes)}"""
         return {each["tag"]: (each["resident_bytes"], each.get("host_bytes", 0)) for each in self._replica()["memory"]}
+
+    def graphs_agree(self, more_than):
+        """Until status says what the driver has for graphs, and more than that; returns how much."""
+
+        def is_said():
+            return self.worker()["graph_bytes"] == self._driver()["graph"] > more_than
+
+        wait_until(is_said, f"status to say what graphs take, more than {more_than}: {self.worker()}")
+        return self.worker()["graph_bytes"]
 
     def agree(self, weights, kv_cache, staged_on_host=0, kept=0):
         """Until status says this, which is within a second of what changed; and the driver has just that."""
@@ -135,6 +146,24 @@ def test_P8_status_and_the_driver_say_the_same_bytes_through_updates_and_release
     assert update(admin, BARD)["digest"] == DIGESTS["bard"]["digest"]
     books.agree(one, kv)
     assert greedy(door, reference, "bard")
+
+
+def test_what_graphs_take_is_said(gpu, start_tree, place, reference):
+    """Each copy of the weights has its own. Without them nothing is taken, and nothing set aside."""
+    tree = start_tree(*FULL, "staged")
+    door, admin = tree.door(), tree.door("admin")
+    books = Books(tree, place / "machine")
+    assert greedy(door, reference, "stories")
+    first = books.graphs_agree(more_than=0)
+    assert first <= books.worker()["graph_bytes_max"]
+    assert update(admin, BARD)["ok"]
+    assert greedy(door, reference, "bard")
+    assert books.graphs_agree(more_than=first) <= books.worker()["graph_bytes_max"]
+    tree.stop()
+    tree = start_tree(*FULL, "staged", "--no-graphs")
+    books = Books(tree, place / "machine")
+    assert greedy(tree.door(), reference, "stories")
+    assert books.worker()["graph_bytes"] == books.worker()["graph_bytes_max"] == 0
 
 
 def test_kv_is_given_what_a_mode_leaves(gpu, start_tree, place):
