@@ -425,6 +425,35 @@ MUTATIONS = (
         "tp_worker_gpu_test GpuAhead.GivesTheBitsOfOneStepAtATime",
     ),
     Mutation(
+        "the time of the second of two slow steps counted from when it was enqueued",
+        "tp_worker/device/transfers.cpp",
+        "    turns_[1 - ended].since = Clock::now();  // of two the second has the device from now on\n",
+        "",
+        "tp_worker_gpu_faults_test TransferTurns.P5_OfTwoSlowOnesTheSecondHasATimeOfItsOwn",
+    ),
+    Mutation(
+        "a step whose time runs out only for who waits for it",
+        "tp_worker/device/transfers.cpp",
+        "    return first.event.is_done() || Clock::now() - first.since >= wait_max_;\n",
+        "    return first.event.is_done();\n",
+        "tp_worker_gpu_faults_test GpuWatch.P5_AStepsTimeRunsOutThoughNobodyWaitsForIt",
+    ),
+    Mutation(
+        "ranks that wait for a step before they enqueue the next",
+        "tp_worker/model/engine_steps.cpp",
+        "    if (is_long) RETURN_IF_ERROR(complete_older());\n",
+        "    if (is_long || tp() > 1) RETURN_IF_ERROR(complete_older());\n",
+        "tp_worker_gpu_ranks_test GpuRanksAhead.EnqueueAStepWhileTheOneBeforeItRuns",
+    ),
+    Mutation(
+        "parts of a sum added before their warps have them",
+        "kernels/linear.cu",
+        "    __syncthreads();\n    const int thread = static_cast<int>(threadIdx.x);\n"
+        "    const int m = thread / Shape::kTileN;\n",
+        "    const int thread = static_cast<int>(threadIdx.x);\n    const int m = thread / Shape::kTileN;\n",
+        LINEAR,
+    ),
+    Mutation(
         "counts of tokens that the step under way has not drawn yet",
         "tp_worker/model/engine_steps.cpp",
         "    const bool waits = num_under_way_ > 0 && follows_tokens(*step);\n",
