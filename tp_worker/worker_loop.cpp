@@ -49,6 +49,9 @@ Result<> WorkerLoop::run() {
             Result<> handled = handle_orders();
             if (is_over()) return Ok{};  // also what a peer's orderly end looks like
             RETURN_IF_ERROR(std::move(handled));
+        } else if (engine_.wants_graph() && !has_result()) {
+            RETURN_IF_ERROR(engine_.make_graph());
+            updater_.meter().touch();
         } else if (engine_.num_under_way() > 0) {
             RETURN_IF_ERROR(watch_step());
         } else if (touches && !poller.is_ready(answers)) {
@@ -58,10 +61,11 @@ Result<> WorkerLoop::run() {
     }
 }
 
-// With a step under way it is now: the GPU has no file descriptor.
+// With a step under way it is now: the GPU has no file descriptor. A graph is made as soon as there
+// is nothing else to do, beside the step that the GPU has.
 TimePoint WorkerLoop::next_deadline() {
     const TimePoint now = Clock::now();
-    if (engine_.num_under_way() > 0) return now;
+    if (engine_.num_under_way() > 0 || engine_.wants_graph()) return now;
     TimePoint deadline = now + kIdle;
     if (const auto due = updater_.meter().due()) deadline = std::min(deadline, *due);
     return deadline;

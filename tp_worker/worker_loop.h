@@ -49,6 +49,9 @@ class WorkerLoop {
     [[nodiscard]] Result<> finish_steps(std::size_t num);
     // A step is under way and nothing else is to do.
     [[nodiscard]] Result<> watch_step();
+    [[nodiscard]] bool has_result() const {
+        return engine_.num_under_way() > 0 && engine_.is_over();
+    }
     [[nodiscard]] TimePoint next_deadline();
     // What is no order to this worker changes nothing here and has nobody to answer. A plan that
     // cannot be read is another matter: its peers run it, so this rank must end.

@@ -144,8 +144,7 @@ def add_engine_flags(parser):
     add(
         "--no-graphs",
         action="store_true",
-        help="on a GPU: launch every kernel of a step by itself, not steps of decodes as CUDA graphs; the results are "
-        "the same",
+        help="on a GPU: launch every kernel of a step by itself, not small steps as CUDA graphs; the results are the same",
     )
     add(
         "--load-format",

@@ -375,7 +375,7 @@ MUTATIONS = (
     Mutation(
         "a graph of one copy of the weights taken for the other's",
         "tp_worker/model/model.cpp",
-        ".weights = weights.embedding.data, ",
+        ".weights = weights.embedding.data,",
         "",
         "tp_worker_gpu_test GpuGraphs.P1_EachCopyOfTheWeightsHasItsOwn",
     ),
@@ -384,7 +384,7 @@ MUTATIONS = (
         "kernels/step_rows.cu",
         "            args.kv_slots[r] = std::int64_t{args.scratch_page} * P + i;\n",
         "            args.kv_slots[r] = i;\n",
-        "tp_worker_gpu_test GpuGraphs.PaddingWritesToScratchPagesAlone",
+        "tp_worker_gpu_test Steps/GpuPadding.WritesToScratchPagesAlone/*",
     ),
     Mutation(
         "a row that looks for its page before that is in its table",
@@ -404,9 +404,9 @@ MUTATIONS = (
     Mutation(
         "arrays of a step that are sent after the graph that reads them",
         "tp_worker/model/engine_steps.cpp",
-        "    transfers_->send();\n    if (step->planned.is_padded()) return model_->decode(placed, weights_->live());\n",
+        "    transfers_->send();\n    if (step->planned.is_padded()) return model_->run_padded(placed, weights_->live());\n",
         "    if (step->planned.is_padded()) {\n"
-        "        RETURN_IF_ERROR(model_->decode(placed, weights_->live()));\n"
+        "        RETURN_IF_ERROR(model_->run_padded(placed, weights_->live()));\n"
         "        transfers_->send();\n        return Ok{};\n    }\n    transfers_->send();\n",
         "tp_worker_gpu_test GpuAhead.TakesTheTokensThatTheHostSees",
     ),

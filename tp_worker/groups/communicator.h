@@ -68,6 +68,10 @@ class Communicator {
     virtual Result<> begin_sums(std::int64_t /*bytes*/) { return Ok{}; }
     virtual Result<> finish_sums() { return Ok{}; }
 
+    // Tells whether sums of so many bytes go the same way with begin_sums() and without: then a
+    // step of them may be captured. The same on every rank.
+    [[nodiscard]] virtual bool may_capture_sum(std::int64_t /*bytes*/) const { return true; }
+
     // Says in words how tensors are summed on GPUs; empty elsewhere.
     [[nodiscard]] virtual std::string describe() const { return {}; }
 };

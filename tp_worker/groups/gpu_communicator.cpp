@@ -85,6 +85,9 @@ class GpuCommunicator final : public Communicator {
         return nccl_ && bytes >= nccl_bytes_min_ ? nccl_->begin_step() : Result<>(Ok{});
     }
     Result<> finish_sums() override { return nccl_ ? nccl_->finish_step() : Result<>(Ok{}); }
+    [[nodiscard]] bool may_capture_sum(std::int64_t bytes) const override {
+        return !nccl_ || bytes < nccl_bytes_min_;
+    }
 
     [[nodiscard]] std::string describe() const override;
 

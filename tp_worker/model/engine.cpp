@@ -94,6 +94,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .page_size = engine->sizes_.page_size,
         .vocab_len = engine->config_.vocab_len,
         .padded_rows_max = engine->padded_rows_max(),
+        .padded_tokens_max = engine->padded_tokens_max(),
         .has_drawn_on_device = engine->runs_ahead(),
     };
     return engine;
@@ -131,6 +132,16 @@ Result<> Engine::connect_gpus() {
 std::int64_t Engine::padded_rows_max() const {
     if (!device_.is_cuda() || !model_) return 0;
     return std::min({kPaddedRowsMax, sizes_.tokens_max, sizes_.logit_rows_max});
+}
+
+// As far as sums over the ranks can be captured.
+std::int64_t Engine::padded_tokens_max() {
+    if (!device_.is_cuda() || !model_) return 0;
+    std::int64_t num =
+        std::min(kPaddedTokensMax, sizes_.tokens_max) / kPaddingTokenStep * kPaddingTokenStep;
+    while (num > 0 && !tensor_communicator().may_capture_sum(sum_bytes(num)))
+        num -= kPaddingTokenStep;
+    return num;
 }
 
 Result<> Engine::load_model() {
@@ -226,10 +237,11 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     constexpr std::int64_t kTokenBytes = 4 + 4 + 8;  // id, position, place in the KV
-    // Starts and lengths, and what has changed of a row's pages (kernels/step_rows.h).
-    constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
+    // Starts and lengths, whose logits follow, and what has changed of a row's pages
+    // (kernels/step_rows.h).
+    constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
     constexpr std::int64_t kArraysMax = 16;
-    return sizes_.tokens_max * kTokenBytes + (rows + 1) * kRowBytes + pages * 4 +
+    return sizes_.tokens_max * kTokenBytes + (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
 }

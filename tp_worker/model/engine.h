@@ -64,7 +64,7 @@ struct EngineOptions {
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
     SumPath sums = SumPath::kAuto;               // of ranks on GPUs
-    bool has_graphs = true;                      // on a GPU: steps of decodes are CUDA graphs
+    bool has_graphs = true;                      // on a GPU: steps are CUDA graphs (step_padding.h)
     double mem_fraction = 0.9;                   // of the GPU's free memory that this rank may take
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU
     std::int64_t page_size = 16;                 // tokens
@@ -156,6 +156,14 @@ class Engine {
     // Of steps that this engine ran; null with the null model. The thread's that runs steps.
     [[nodiscard]] const StepGraphs* graphs() const { return model_ ? &model_->graphs() : nullptr; }
 
+    // Whether make_graph() has something to do: steps of a shape run without a graph that there is
+    // room for.
+    [[nodiscard]] bool wants_graph() const { return model_ && model_->graphs().wants_one(); }
+    // Captures the steps of one shape, for a time when the rank has nothing else to do. Steps may
+    // be under way, and go on meanwhile; nothing is launched. A rank need not do it when its peers
+    // do: their steps have the same launches with graphs and without. Errors: the communicator's.
+    [[nodiscard]] Result<> make_graph() { return model_->make_graph(); }
+
     // Bytes that steps have sent to a GPU; 0 on the CPU.
     [[nodiscard]] std::int64_t bytes_sent() const {
         return transfers_ ? transfers_->bytes_sent() : 0;
@@ -215,6 +223,7 @@ class Engine {
     [[nodiscard]] Result<std::int64_t> bytes_taken(std::int64_t bytes) const;
     [[nodiscard]] std::int64_t transfer_bytes_max() const;
     [[nodiscard]] std::int64_t padded_rows_max() const;
+    [[nodiscard]] std::int64_t padded_tokens_max();
     [[nodiscard]] Sampler::Sizes sampler_sizes() const;
     Result<> load_checkpoint();
     [[nodiscard]] bool follows_tokens(const RunningStep& step) const;

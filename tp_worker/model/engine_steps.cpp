@@ -148,7 +148,7 @@ void Engine::prepare_sampler(RunningStep* step) {
 
 Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
     transfers_->send();
-    if (step->planned.is_padded()) return model_->decode(placed, weights_->live());
+    if (step->planned.is_padded()) return model_->run_padded(placed, weights_->live());
     Communicator& ranks = tensor_communicator();
     RETURN_IF_ERROR(ranks.begin_sums(sum_bytes(static_cast<std::int64_t>(placed.tokens.size()))));
     RETURN_IF_ERROR(model_->forward(placed, weights_->live()));

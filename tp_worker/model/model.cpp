@@ -23,7 +23,7 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     if (batch.num_padded > 0) return bytes(batch.update);  // it brings the rows
     return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
-           bytes(batch.page_starts) + bytes(batch.pages);
+           bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows);
 }
 
 Result<StepBatch> Model::place(const StepBatch& batch) {
@@ -42,7 +42,8 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         );
     }
     const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
-    move(placed.update);  // first: a graph keeps where it is
+    // A graph keeps where they are: what is placed before each has the size that its shape says,
+    // and the update, whose size differs from step to step, comes last.
     if (placed.num_padded > 0) {
         take_rows(placed);
     } else {
@@ -53,7 +54,10 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         move(placed.kv_lens);
         move(placed.page_starts);
         move(placed.pages);
+        move(placed.token_rows);
     }
+    move(placed.update);
+    placed.slots = {};
     if (updates_) placed.pages = buffers_.tables;
     return placed;
 }
@@ -217,18 +221,30 @@ Result<> Model::forward(const StepBatch& placed, const ModelWeights& weights) {
     return run_layers(placed, weights);
 }
 
-Result<> Model::decode(const StepBatch& placed, const ModelWeights& weights) {
+Result<> Model::run_padded(const StepBatch& placed, const ModelWeights& weights) {
     const auto T = static_cast<std::int64_t>(placed.tokens.size());
-    CHECK(T <= sizes_.tokens_max && T <= sizes_.logit_rows_max);
-    const auto enqueue = [&]() -> Result<> {
+    const bool has_prompts = !placed.token_rows.empty();
+    const auto L = has_prompts ? static_cast<std::int64_t>(placed.token_rows.size()) : T;
+    CHECK(T <= sizes_.tokens_max && L <= sizes_.logit_rows_max);
+    // Kept for a graph: what it has of the step is where arrays are and how many rows they have.
+    const auto enqueue = [this, placed, T, L, has_prompts, &weights]() -> Result<> {
         RETURN_IF_ERROR(run_layers(placed, weights));
-        run_head(rows(buffers_.x, 0, T), rows(buffers_.delta, 0, T), weights);
+        if (has_prompts) {
+            run_head_of(placed.token_rows.data(), L, /*is_summed=*/false, weights);
+        } else {
+            run_head(rows(buffers_.x, 0, T), rows(buffers_.delta, 0, T), weights);
+        }
         return Ok{};
     };
     const StepGraphs::Shape shape{
-        .weights = weights.embedding.data, .inputs = placed.update.data(), .num_rows = T};
+        .weights = weights.embedding.data,
+        .inputs = has_prompts ? static_cast<const void*>(placed.tokens.data())
+                              : static_cast<const void*>(placed.update.data()),
+        .num_tokens = T,
+        .num_rows = static_cast<std::int64_t>(placed.kv_lens.size()),
+        .num_logit_rows = L};
     RETURN_IF_ERROR(has_graphs_ ? graphs_.run(shape, stream_, enqueue) : enqueue());
-    is_summed_ = true;
+    is_summed_ = !has_prompts;
     return Ok{};
 }
 
@@ -283,14 +299,23 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
     return Ok{};  // run_head() adds the last delta, to the rows that are asked for
 }
 
-// Gathers the rows first.
 void Model::logits(
     const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights
 ) {
     CHECK(num_rows <= sizes_.logit_rows_max);
+    run_head_of(token_rows, num_rows, is_summed_, weights);
+}
+
+// Gathers the rows first.
+void Model::run_head_of(
+    const std::int32_t* token_rows,
+    std::int64_t num_rows,
+    bool is_summed,
+    const ModelWeights& weights
+) {
     const View2<float> x = rows(buffers_.head_x, 0, num_rows);
     ops_->gather_rows({.x = buffers_.x, .row_index = token_rows, .y = x, .stream = stream_});
-    if (is_summed_) return run_head(x, {}, weights);
+    if (is_summed) return run_head(x, {}, weights);
     const View2<float> delta = rows(buffers_.head_delta, 0, num_rows);
     ops_->gather_rows({.x = buffers_.delta, .row_index = token_rows, .y = delta, .stream = stream_}
     );

@@ -71,8 +71,11 @@ struct StepBatch {
     // Of a step of decodes, as a GPU has it: R with rows of padding (step_padding.h), which are in
     // none of the arrays before place(). 0: it is another step, or a CPU's.
     std::int64_t num_padded = 0;
+    // [L], of a small step with prompts (step_padding.h), whose arrays all have padding but
+    // `slots`: the tokens that its logits are of, in order. Empty: it is another step.
+    std::span<const std::int32_t> token_rows{};
     std::int32_t kv_len_max = 0;
-    std::int32_t q_len_max = 0;  // new tokens of a row
+    std::int32_t q_len_max = 0;  // new tokens of a row; 0: not known
     // Made by place() on a GPU: what changes of the pages and rows that are there (step_updates.h).
     std::span<const std::int32_t> update{};
 };
@@ -125,9 +128,12 @@ class Model {
     // logit_rows_max.
     void logits(const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights);
 
-    // Does forward() and logits() of every token, for a padded batch of decodes: as a graph, from
-    // the second step of a shape on. REQUIRES: at most logit_rows_max tokens.
-    Result<> decode(const StepBatch& placed, const ModelWeights& weights);
+    // Does forward() and logits(), of every token or of those in token_rows, for a padded batch: as
+    // a graph, where one was made of its shape. REQUIRES: at most logit_rows_max rows of logits;
+    // its sums may be captured (Communicator::may_capture_sum); `weights` outlive this.
+    Result<> run_padded(const StepBatch& placed, const ModelWeights& weights);
+    // Makes a graph of a shape that ran without one. REQUIRES: graphs().wants_one().
+    Result<> make_graph() { return graphs_.make_one(stream_); }
 
     // Where logits are; borrowed until the next step.
     [[nodiscard]] RowLogits logits_of(std::int64_t num_rows) const;
@@ -157,6 +163,12 @@ class Model {
     void fill_padding();
     void take_rows(StepBatch& placed) const;
     Result<> run_layers(const StepBatch& there, const ModelWeights& weights);
+    void run_head_of(
+        const std::int32_t* token_rows,
+        std::int64_t num_rows,
+        bool is_summed,  // x has the last delta
+        const ModelWeights& weights
+    );
     // Logits of the rows of x, which still lack delta where that is not empty, and have it then.
     void run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights);
     [[nodiscard]] Result<> sum_over_ranks(View2<float> x);
@@ -206,7 +218,7 @@ class Model {
     Arena memory_;
     Buffers buffers_{};
     std::optional<StepUpdates> updates_{};  // on a GPU
-    bool is_summed_ = false;                // x has the last delta: the last step was a decode()
+    bool is_summed_ = false;                // x has the last delta: the last step was of decodes
     bool has_graphs_;
     StepGraphs graphs_;
 };

@@ -111,6 +111,7 @@ Result<> PlannedStep::prepare(
     kv_lens_.clear();
     page_starts_.clear();
     slots_.clear();
+    token_rows_.clear();
     logit_rows_.clear();
     samples_.assign(slots.size(), false);
     kv_len_max_ = 0;
@@ -123,16 +124,48 @@ Result<> PlannedStep::prepare(
     }
     num_padded_ = is_of_decodes() ? padded_rows(static_cast<std::int64_t>(kv_lens_.size())) : 0;
     if (num_padded_ > limits.padded_rows_max) num_padded_ = 0;
+    if (num_padded_ == 0 && is_small(limits)) pad_prompts(limits);
     return Ok{};
+}
+
+bool PlannedStep::only_samples() const {
+    return !logit_rows_.empty() && std::ranges::all_of(logit_rows_, [](const LogitRow& row) {
+        return row.kind == LogitRow::Kind::kSample;
+    });
 }
 
 // Every row has one token, which is sampled after.
 bool PlannedStep::is_of_decodes() const {
-    return !kv_lens_.empty() && q_len_max_ == 1 && tokens_.size() == kv_lens_.size() &&
-           logit_rows_.size() == tokens_.size() &&
-           std::ranges::all_of(logit_rows_, [](const LogitRow& row) {
-               return row.kind == LogitRow::Kind::kSample;
-           });
+    return q_len_max_ == 1 && tokens_.size() == kv_lens_.size() &&
+           logit_rows_.size() == tokens_.size() && only_samples();
+}
+
+// Few tokens, and logits of at most one in a row: as many rows of logits as rows are enough.
+bool PlannedStep::is_small(const StepLimits& limits) const {
+    return padded_tokens(static_cast<std::int64_t>(tokens_.size())) <= limits.padded_tokens_max &&
+           padded_prompt_rows(static_cast<std::int64_t>(kv_lens_.size())) <=
+               limits.padded_rows_max &&
+           only_samples();
+}
+
+// A row of the tokens of padding, in scratch pages, and rows without tokens behind it.
+void PlannedStep::pad_prompts(const StepLimits& limits) {
+    const auto T = static_cast<std::int64_t>(tokens_.size());
+    const std::int64_t num_tokens = padded_tokens(T);
+    const std::int64_t num_rows = padded_prompt_rows(static_cast<std::int64_t>(kv_lens_.size()));
+    for (const LogitRow& row : logit_rows_) token_rows_.push_back(row.token_row);
+    token_rows_.resize(static_cast<std::size_t>(num_rows), 0);
+    for (std::int64_t i = 0; i < num_tokens - T; ++i) {
+        tokens_.push_back(TokenId{-1});
+        positions_.push_back(static_cast<std::int32_t>(i));
+        kv_slots_.push_back(limits.num_pages * limits.page_size + i);
+    }
+    const auto num_with_padding = static_cast<std::size_t>(num_rows) + 1;
+    q_starts_.resize(num_with_padding + 1, static_cast<std::int32_t>(num_tokens));
+    kv_lens_.push_back(static_cast<std::int32_t>(num_tokens - T));
+    kv_lens_.resize(num_with_padding, 0);
+    page_starts_.resize(num_with_padding, 0);  // those on the device are StepUpdates'
+    q_len_max_ = 0;  // not known: a launch that followed it would not be the shape's
 }
 
 Result<> PlannedStep::add_row(
@@ -242,6 +275,7 @@ StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {
         .pages = plan.pages.values,
         .slots = slots_,
         .num_padded = num_padded_,
+        .token_rows = token_rows_,
         .kv_len_max = kv_len_max_,
         .q_len_max = q_len_max_,
     };

@@ -48,7 +48,10 @@ struct StepLimits {
     std::int64_t num_pages = 0;
     std::int64_t page_size = 0;
     std::int64_t vocab_len = 0;
-    std::int64_t padded_rows_max = 0;  // of a step of decodes (step_padding.h); 0: none is padded
+    // Of steps that are padded (step_padding.h): rows of decodes, or of logits; tokens of a step
+    // with prompts. 0: none is.
+    std::int64_t padded_rows_max = 0;
+    std::int64_t padded_tokens_max = 0;
     // What a request drew last is on the device (Sampler::sampled()): rows that take it name its
     // slot (kernels/embedding.h).
     bool has_drawn_on_device = false;
@@ -70,8 +73,9 @@ class PlannedStep {
 
     // Borrows from this and from the plan.
     [[nodiscard]] StepBatch batch(const messages::StepPlan& plan) const;
-    // Whether the batch is of decodes alone, and padded: token row i is row i of logits.
-    [[nodiscard]] bool is_padded() const { return num_padded_ > 0; }
+    // Whether the batch is padded: then its logits come with it, and all of them are wanted but for
+    // the padding's: row i of them is logit_rows()[i].
+    [[nodiscard]] bool is_padded() const { return num_padded_ > 0 || !token_rows_.empty(); }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
     // A result with its arrays sized for this step.
     [[nodiscard]] messages::StepResult empty_result(const messages::StepPlan& plan, Rank rank)
@@ -84,7 +88,10 @@ class PlannedStep {
         const RequestSlots& slots,
         const StepLimits& limits
     );
+    [[nodiscard]] bool only_samples() const;
     [[nodiscard]] bool is_of_decodes() const;
+    [[nodiscard]] bool is_small(const StepLimits& limits) const;
+    void pad_prompts(const StepLimits& limits);
     void add_logits(
         const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
     );
@@ -102,8 +109,9 @@ class PlannedStep {
     std::vector<std::int32_t> q_starts_{};
     std::vector<std::int32_t> kv_lens_{};
     std::vector<std::int32_t> page_starts_{};
-    std::vector<SlotId> slots_{};  // by row
-    std::int64_t num_padded_ = 0;  // rows with padding; 0: it is not padded
+    std::vector<SlotId> slots_{};             // by row
+    std::int64_t num_padded_ = 0;             // rows of decodes with padding; 0: it is another step
+    std::vector<std::int32_t> token_rows_{};  // of a small step with prompts (StepBatch)
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};

@@ -1,5 +1,6 @@
 #include "tp_worker/model/step_graphs.h"
 
+#include "base/check.h"
 #include "base/log.h"
 #include "kernels/cuda_device.h"
 
@@ -8,25 +9,33 @@
 
 namespace pitstop::tp_worker {
 
-Result<> StepGraphs::run(
-    const Shape& shape, kernels::Stream stream, const std::function<Result<>()>& enqueue
-) {
+Result<> StepGraphs::run(const Shape& shape, kernels::Stream stream, const Enqueue& enqueue) {
     const auto found = by_shape_.find(shape);
     if (found == by_shape_.end()) {
-        if (by_shape_.size() < kGraphsMax) by_shape_.emplace(shape, std::nullopt);
+        if (is_full_ || by_shape_.size() >= kGraphsMax) return enqueue();
+        by_shape_.emplace(shape, Steps{.enqueue = enqueue});
+        wanted_.push_back(shape);
         return enqueue();
     }
-    std::optional<kernels::DeviceGraph>& graph = found->second;
-    if (!graph && has_room()) RETURN_IF_ERROR(capture(graph, stream, enqueue));
-    if (!graph) return enqueue();
-    graph->launch(stream);
+    if (!found->second.graph) return enqueue();
+    found->second.graph->launch(stream);
     ++num_launched_;
     return Ok{};
 }
 
+Result<> StepGraphs::make_one(kernels::Stream stream) {
+    CHECK(wants_one());
+    if (!has_room()) {
+        stop_making();
+        return Ok{};
+    }
+    Steps& steps = by_shape_.at(wanted_.front());
+    wanted_.erase(wanted_.begin());
+    return capture(steps, stream);
+}
+
 bool StepGraphs::has_room() {
-    if (is_full_ || bytes_ < bytes_max_) return !is_full_;
-    is_full_ = true;
+    if (bytes_ < bytes_max_) return true;
     spdlog::warn(
         "further steps run without graphs: {} graphs take some {} bytes; {} are set aside for them",
         num_graphs_,
@@ -36,29 +45,31 @@ bool StepGraphs::has_room() {
     return false;
 }
 
-// Leaves `graph` empty where the device has no memory for it.
-Result<> StepGraphs::capture(
-    std::optional<kernels::DeviceGraph>& graph,
-    kernels::Stream stream,
-    const std::function<Result<>()>& enqueue
-) {
+void StepGraphs::stop_making() {
+    is_full_ = true;
+    wanted_.clear();
+}
+
+// Leaves it without a graph where the device has no memory for one.
+Result<> StepGraphs::capture(Steps& steps, kernels::Stream stream) {
     const std::int64_t free_before = kernels::device_memory_info().free_bytes;
     kernels::DeviceGraph::begin_capture(stream);
-    const Result<> enqueued = enqueue();
+    const Result<> enqueued = steps.enqueue();
     Result<kernels::DeviceGraph> captured = kernels::DeviceGraph::end_capture(stream);
     RETURN_IF_ERROR(enqueued);
     if (!captured) {
-        is_full_ = true;
         spdlog::warn("further steps run without graphs: {}", captured.error().message);
+        stop_making();
         return Ok{};
     }
-    graph = *std::move(captured);
+    steps.graph = *std::move(captured);
+    steps.enqueue = nullptr;
     ++num_graphs_;
     const std::int64_t taken = free_before - kernels::device_memory_info().free_bytes;
-    bytes_ += std::clamp<std::int64_t>(taken, 0, graph->num_nodes() * kNodeBytesMax);
+    bytes_ += std::clamp<std::int64_t>(taken, 0, steps.graph->num_nodes() * kNodeBytesMax);
     spdlog::info(
         "a graph of {} kernels; {} graphs take some {} bytes",
-        graph->num_nodes(),
+        steps.graph->num_nodes(),
         num_graphs_,
         bytes_
     );

@@ -1,9 +1,11 @@
-// Graphs of a rank's decode steps: a step of a shape that comes again is captured and from then on
-// launched as a whole, for the host's cost of one launch in place of some hundreds.
+// Graphs of a rank's steps of decodes and of its small steps with prompts: what a step of a shape
+// that may come again enqueues is captured, and then launched as a whole, for the host's cost of
+// one launch in place of some hundreds.
 //
-// The first step of a shape runs as it is, which has the driver load what it needs; the second is
-// captured. A graph stays valid for as long as the arenas stay where they are: through updates,
-// rollbacks, releases and resumes. Each copy of the weights has its own.
+// The first step of a shape runs as it is, which has the driver load what it needs, and so do those
+// that follow until the rank has time to make the graph: no step waits for one. A graph stays valid
+// for as long as the arenas stay where they are: through updates, rollbacks, releases and resumes.
+// Each copy of the weights has its own.
 //
 // Thread: the stream's.
 // Bounded: kGraphsMax, and by the device's memory that they may take; shapes beyond run without.
@@ -17,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
@@ -37,16 +40,23 @@ class StepGraphs {
     struct Shape {
         const void* weights = nullptr;  // of the copy that the step uses
         const void* inputs = nullptr;   // where its arrays lie
+        std::int64_t num_tokens = 0;    // and so the next two, with padding
         std::int64_t num_rows = 0;
+        std::int64_t num_logit_rows = 0;
         auto operator<=>(const Shape&) const = default;
     };
 
+    using Enqueue = std::function<Result<>()>;
     // Runs what `enqueue` enqueues on the stream. REQUIRES: that is the same for every step of the
-    // shape, in the same memory, and does not wait.
+    // shape, in the same memory, and does not wait; it may be called until the graph is made.
     // Errors: enqueue's.
-    Result<> run(
-        const Shape& shape, kernels::Stream stream, const std::function<Result<>()>& enqueue
-    );
+    Result<> run(const Shape& shape, kernels::Stream stream, const Enqueue& enqueue);
+
+    // Whether a shape ran whose graph can be made.
+    [[nodiscard]] bool wants_one() const { return !wanted_.empty(); }
+    // Makes the one that is wanted first, if there is room for it; nothing runs. REQUIRES:
+    // wants_one(). Errors: that enqueue's.
+    Result<> make_one(kernels::Stream stream);
 
     [[nodiscard]] std::int64_t num_graphs() const { return num_graphs_; }
     // What is free of the device's memory went down by so much while graphs were made, as far as
@@ -57,15 +67,17 @@ class StepGraphs {
     [[nodiscard]] std::int64_t num_launched() const { return num_launched_; }
 
   private:
+    struct Steps {
+        Enqueue enqueue{};  // until there is a graph
+        std::optional<kernels::DeviceGraph> graph{};
+    };
     // Warns when there is no more.
     [[nodiscard]] bool has_room();
-    Result<> capture(
-        std::optional<kernels::DeviceGraph>& graph,
-        kernels::Stream stream,
-        const std::function<Result<>()>& enqueue
-    );
+    void stop_making();
+    Result<> capture(Steps& steps, kernels::Stream stream);
 
-    std::map<Shape, std::optional<kernels::DeviceGraph>> by_shape_{};  // empty: it ran once
+    std::map<Shape, Steps> by_shape_{};  // of those that ran
+    std::vector<Shape> wanted_{};        // that have no graph, as they came
     std::int64_t bytes_max_;
     bool is_full_ = false;  // they have what they may take, or the device had no more
     std::int64_t num_graphs_ = 0;

@@ -39,12 +39,13 @@ class StepUpdates {
         return (num_positions + page_size - 1) / page_size;
     }
 
-    // The words of the update; none where nothing changes, which a padded batch never is. Borrowed
-    // until the next call. REQUIRES: the batch's ranges are checked; its slots have tables; each
-    // update is applied, in the order made.
-    // Errors: kInvalidArgument, rows of one request with different pages at one place.
+    // The words of the update; none where nothing changes, but of a padded batch, which always has
+    // one. Borrowed until the next call. REQUIRES: the batch's ranges are checked; its slots have
+    // tables; each update is applied, in the order made. Errors: kInvalidArgument, rows of one
+    // request with different pages at one place.
     [[nodiscard]] Result<std::span<const std::int32_t>> make(const StepBatch& batch);
-    // [R] of the last batch: where its rows' tables begin.
+    // [R] of the last batch: where its rows' tables begin, and the scratch pages for rows of
+    // padding that it has.
     [[nodiscard]] std::span<const std::int32_t> page_starts() const { return page_starts_; }
 
   private:

@@ -161,6 +161,7 @@ std::vector<messages::StepResult> run(
         EXPECT_EQ(messages::invalid(plan).value_or(""), "");
         const Result<> started = engine.start(plan);
         EXPECT_TRUE(started.has_value()) << started.error().message;
+        while (engine.wants_graph()) EXPECT_TRUE(engine.make_graph().has_value());
         while (engine.num_under_way() > num_ahead) finish();
     }
     while (engine.num_under_way() > 0) finish();
@@ -241,6 +242,7 @@ TEST_F(GpuAhead, StartingAStepWaitsForNothing) {
     for (std::size_t i = 0; i < plans.size(); ++i) {
         const std::int64_t before = num_waits();
         ASSERT_TRUE(engine.start(plans[i]).has_value());
+        while (engine.wants_graph()) ASSERT_TRUE(engine.make_graph().has_value());
         // The request that takes a slot over counts what it draws, which is not known before the
         // step that draws it is done.
         if (i < 6) {

@@ -1,6 +1,6 @@
-// Steps of decodes as CUDA graphs: the bits of steps without them, whatever copy of the weights
-// serves, and padding that no request sees. Runs on a GPU and, in the emulated preset, on the one
-// in software.
+// Steps as CUDA graphs: the bits of steps without them, whatever copy of the weights serves, and
+// padding that no request sees. Those with prompts are in gpu_small_steps_test.cpp, too. Runs on a
+// GPU and, in the emulated preset, on the one in software.
 #include "base/log.h"
 #include "kernels/device_memory.h"
 #include "tests/emulated_gpu/faults.h"
@@ -16,7 +16,9 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <string>
 #include <thread>
+#include <tuple>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -154,7 +156,8 @@ TEST_F(GpuGraphs, P1_EachCopyOfTheWeightsHasItsOwn) {
     EXPECT_GT(num_launched(*replica), num_before);
     weights.roll_back();
     EXPECT_EQ(tokens_of(), first);
-    EXPECT_EQ(replica->root().graphs()->num_graphs(), 2);
+    // Of prompts and of decodes, on each copy.
+    EXPECT_EQ(replica->root().graphs()->num_graphs(), 4);
 }
 
 TEST_F(GpuGraphs, P8_AreValidAfterAReleaseAndAResume) {
@@ -162,55 +165,77 @@ TEST_F(GpuGraphs, P8_AreValidAfterAReleaseAndAResume) {
     const std::vector<TokenId> prompt{TokenId{5}, TokenId{6}, TokenId{7}};
     const std::vector<TokenId> before = generate(replica.get(), prompt, 5);
     const std::int64_t num_graphs = replica->root().graphs()->num_graphs();
-    EXPECT_EQ(num_graphs, 1);
+    EXPECT_EQ(num_graphs, 2);  // of the prompt and of decodes
     ASSERT_TRUE(replica->root().weights()->release(WeightStore::Keep::kYes).has_value());
     ASSERT_TRUE(replica->root().kv_memory()->release().has_value());
     ASSERT_TRUE(replica->root().weights()->resume().has_value());
     ASSERT_TRUE(replica->root().kv_memory()->commit().has_value());
     const std::int64_t num_before = num_launched(*replica);
     EXPECT_EQ(generate(replica.get(), prompt, 5), before);
-    EXPECT_EQ(num_launched(*replica), num_before + 4);
+    EXPECT_EQ(num_launched(*replica), num_before + 5);
     EXPECT_EQ(replica->root().graphs()->num_graphs(), num_graphs);
 }
 
-// Five rows are eight: three write to scratch pages, and to nothing that is the scheduler's.
-TEST_F(GpuGraphs, PaddingWritesToScratchPagesAlone) {
-    for (const bool has_graphs : {false, true}) {
-        const auto replica = open(has_graphs);
-        std::vector<TestRequest> requests = requests_of(5, 16);
-        for (int i = 0; i < 4; ++i) decode(*replica, requests);
-        Arena& kv = *replica->root().kv_memory();
-        const auto read = [&] {
-            std::vector<std::byte> bytes(static_cast<std::size_t>(kv.bytes()));
-            kernels::copy_and_wait(bytes.data(), kv.data(), kv.bytes());
-            return bytes;
-        };
-        // Padding is the same in every step: what it wrote before is not there any more.
-        const std::vector<std::byte> before(static_cast<std::size_t>(kv.bytes()), std::byte{0x11});
-        kernels::copy_and_wait(kv.data(), before.data(), kv.bytes());
-        std::vector<std::int32_t> written;  // pages that this step may write to
-        for (const TestRequest& request : requests)
-            written.push_back(raw(request.pages[static_cast<std::size_t>(request.num_done / 4)]));
+// Five rows of decodes are eight, and with a prompt of six tokens beside them eleven are 32: what
+// is more writes to scratch pages, and to nothing that is the scheduler's.
+class GpuPadding : public GpuGraphs, public testing::WithParamInterface<std::tuple<bool, bool>> {};
+std::string name_of_padding(const testing::TestParamInfo<std::tuple<bool, bool>>& of) {
+    const auto [has_graphs, has_prompt] = of.param;
+    return std::string(has_prompt ? "WithAPrompt" : "OfDecodes") + (has_graphs ? "AsGraphs" : "");
+}
+INSTANTIATE_TEST_SUITE_P(
+    Steps, GpuPadding, testing::Combine(testing::Bool(), testing::Bool()), name_of_padding
+);
+
+TEST_P(GpuPadding, WritesToScratchPagesAlone) {
+    const auto [has_graphs, has_prompt] = GetParam();
+    const auto replica = open(has_graphs);
+    std::vector<TestRequest> requests = requests_of(6, 16);
+    const TestRequest last = requests.back();
+    requests.pop_back();
+    for (int i = 0; i < 4; ++i) decode(*replica, requests);
+    if (has_prompt) {
+        requests.push_back(last);
         decode(*replica, requests);
-        const std::vector<std::byte> after = read();
-        const ModelConfig& config = replica->root().config();
-        constexpr std::int64_t kPages = 1600 / 4;
-        const std::int64_t num_pages = kPages + num_scratch_pages(4);
-        const auto page_bytes =
-            static_cast<std::size_t>(2 * config.num_kv_heads * 4 * config.head_dim * 2);
-        std::int64_t num_changed = 0;
-        for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-            for (std::int64_t page = 0; page < num_pages; ++page) {
-                const std::size_t at =
-                    static_cast<std::size_t>(layer * num_pages + page) * page_bytes;
-                if (std::memcmp(&before[at], &after[at], page_bytes) == 0) continue;
-                ++num_changed;
-                EXPECT_TRUE(page >= kPages || std::ranges::count(written, page) == 1)
-                    << "page " << page << " of layer " << layer;
-            }
-        }
-        EXPECT_GE(num_changed, config.num_layers * 5);
+        // It comes once more: a graph has been made of such a step.
+        requests.back() = last;
     }
+    Arena& kv = *replica->root().kv_memory();
+    const auto read = [&] {
+        std::vector<std::byte> bytes(static_cast<std::size_t>(kv.bytes()));
+        kernels::copy_and_wait(bytes.data(), kv.data(), kv.bytes());
+        return bytes;
+    };
+    // Padding is the same in every step: what it wrote before is not there any more.
+    const std::vector<std::byte> before(static_cast<std::size_t>(kv.bytes()), std::byte{0x11});
+    kernels::copy_and_wait(kv.data(), before.data(), kv.bytes());
+    std::vector<std::int32_t> written;  // pages that this step may write to
+    for (const TestRequest& request : requests) {
+        const std::int64_t num_new = request.num_done == 0 ? request.prompt_len : 1;
+        const std::int64_t end = request.num_done + num_new;
+        for (std::int64_t page = request.num_done / 4; page * 4 < end; ++page)
+            written.push_back(raw(request.pages[static_cast<std::size_t>(page)]));
+    }
+    const std::int64_t num_before = num_launched(*replica);
+    decode(*replica, requests);
+    EXPECT_EQ(num_launched(*replica), num_before + (has_graphs ? 1 : 0));
+    const std::vector<std::byte> after = read();
+    const ModelConfig& config = replica->root().config();
+    constexpr std::int64_t kPages = 1600 / 4;
+    const std::int64_t num_pages = kPages + num_scratch_pages(4);
+    const auto page_bytes =
+        static_cast<std::size_t>(2 * config.num_kv_heads * 4 * config.head_dim * 2);
+    std::int64_t num_changed = 0;
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+        for (std::int64_t page = 0; page < num_pages; ++page) {
+            const std::size_t at = static_cast<std::size_t>(layer * num_pages + page) * page_bytes;
+            if (std::memcmp(&before[at], &after[at], page_bytes) == 0) continue;
+            ++num_changed;
+            EXPECT_TRUE(page >= kPages || std::ranges::count(written, page) == 1)
+                << "page " << page << " of layer " << layer;
+        }
+    }
+    EXPECT_GE(num_changed, config.num_layers * 5);
 }
 
 TEST_F(GpuGraphs, NoneIsMadeWithoutRoomForIt) {
@@ -229,10 +254,14 @@ TEST_F(GpuGraphs, NoneIsMadeWithoutRoomForIt) {
                 return Ok{};
             });
             ASSERT_TRUE(ran.has_value()) << ran.error().message;
+            while (graphs.wants_one()) ASSERT_TRUE(graphs.make_one(stream->stream()).has_value());
         }
         stream->wait();
         EXPECT_EQ(graphs.num_graphs(), bytes_max == 0 ? 0 : 1);
         EXPECT_EQ(num_enqueued, bytes_max == 0 ? 4 : 2);
+#if defined(PITSTOP_EMULATED)
+        EXPECT_EQ(graphs.bytes(), bytes_max == 0 ? 0 : 4096);  // a page, of which a node takes some
+#endif
     }
 }
 
@@ -284,6 +313,7 @@ TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
         for (int i = 0; i < 3; ++i) {
             const Result<> ran = graphs.run({.num_rows = num_rows}, stream->stream(), enqueue);
             ASSERT_TRUE(ran.has_value()) << ran.error().message;
+            while (graphs.wants_one()) ASSERT_TRUE(graphs.make_one(stream->stream()).has_value());
         }
     }
     stream->wait();
@@ -307,33 +337,45 @@ std::vector<std::int64_t> numbers_of(const std::string& what) {
     return numbers;
 }
 
-// Greedy requests with logprobs: launches, launches by layer, copies up, copies down, waits.
-TEST_F(GpuGraphs, AStepCostsTheHostWhatThePageSays) {
-    for (const bool has_graphs : {false, true}) {
-        const std::string what = has_graphs ? "as a graph" : "with `--no-graphs`";
-        SCOPED_TRACE(what);
-        const std::vector<std::int64_t> page = numbers_of(what);
-        ASSERT_EQ(page.size(), 4u);
-        const auto replica = open(has_graphs);
-        std::vector<TestRequest> requests = requests_of(3, 16);
-        for (int i = 0; i < 4; ++i) decode(*replica, requests);
-        const auto count = [](std::initializer_list<const char*> functions) {
-            std::int64_t num = 0;
-            for (const char* function : functions) num += emulator::num_calls(function);
-            return num;
-        };
-        const auto launches = [&] { return count({"kernel", "cudaGraphLaunch"}); };
-        const auto copies = [&] { return count({"cudaMemcpyAsync"}); };
-        const auto waits = [&] { return count({"cudaEventRecord"}); };
-        const std::int64_t num_launches = launches();
-        const std::int64_t num_copies = copies();
-        const std::int64_t num_waits = waits();
-        decode(*replica, requests);
-        const std::int64_t num_layers = replica->root().config().num_layers;
-        EXPECT_EQ(launches() - num_launches, page[0] + page[1] * num_layers);
-        EXPECT_EQ(copies() - num_copies, page[2]);
-        EXPECT_EQ(waits() - num_waits, page[3]);
+// Greedy requests with logprobs: launches, launches by layer, copies up and down, waits.
+void expect_costs(TestReplica& replica, bool has_prompt, const std::string& what) {
+    SCOPED_TRACE(what);
+    const std::vector<std::int64_t> page = numbers_of(what);
+    ASSERT_EQ(page.size(), 4u);
+    std::vector<TestRequest> requests = requests_of(5, 16);
+    std::vector<TestRequest> others(requests.begin() + 3, requests.end());
+    requests.resize(3);
+    for (int i = 0; i < 4; ++i) decode(replica, requests);
+    if (has_prompt) {
+        requests.push_back(others[0]);
+        decode(replica, requests);
+        requests.push_back(others[1]);
     }
+    const auto count = [](std::initializer_list<const char*> functions) {
+        std::int64_t num = 0;
+        for (const char* function : functions) num += emulator::num_calls(function);
+        return num;
+    };
+    const auto launches = [&] { return count({"kernel", "cublasLtMatmul", "cudaGraphLaunch"}); };
+    const auto copies = [&] { return count({"cudaMemcpyAsync"}); };
+    const auto waits = [&] { return count({"cudaEventRecord"}); };
+    const std::int64_t num_launches = launches();
+    const std::int64_t num_copies = copies();
+    const std::int64_t num_waits = waits();
+    decode(replica, requests);
+    const std::int64_t num_layers = replica.root().config().num_layers;
+    EXPECT_EQ(launches() - num_launches, page[0] + page[1] * num_layers);
+    EXPECT_EQ(copies() - num_copies, page[2]);
+    EXPECT_EQ(waits() - num_waits, page[3]);
+}
+
+TEST_F(GpuGraphs, AStepCostsTheHostWhatThePageSays) {
+    const auto with = open(/*has_graphs=*/true);
+    const auto without = open(/*has_graphs=*/false);
+    expect_costs(*without, /*has_prompt=*/false, "of decodes, with `--no-graphs`");
+    expect_costs(*with, /*has_prompt=*/false, "of decodes, as a graph");
+    expect_costs(*without, /*has_prompt=*/true, "small, with a prompt, with `--no-graphs`");
+    expect_costs(*with, /*has_prompt=*/true, "small, with a prompt, as a graph");
 }
 
 // Whether the rows come to decode, go on or come to new pages.

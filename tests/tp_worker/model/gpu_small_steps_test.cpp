@@ -1,0 +1,150 @@
+// Steps of few tokens with prompts among their rows: padded, and as CUDA graphs. Runs on a GPU and,
+// in the emulated preset, on the one in software.
+#include "tests/tp_worker/batch_mix.h"
+#include "tests/tp_worker/model/gpu_replica.h"
+#include "tp_worker/model/step_padding.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace pitstop::tp_worker {
+namespace {
+
+class GpuSmallSteps : public GpuReplica {};
+
+constexpr std::int64_t kChunk = 4;
+
+// Draws of every kind. No prompt leaves a chunk of one token, which would be a decode.
+std::vector<TestRequest> make_requests_with_prompts() {
+    constexpr int kNum = 6;
+    constexpr std::int64_t kPromptLens[kNum] = {8, 6, 4, 2, 10, 7};
+    constexpr std::int64_t kPages = 8;
+    std::vector<TestRequest> requests(kNum);
+    for (int i = 0; i < kNum; ++i) {
+        TestRequest& request = requests[static_cast<std::size_t>(i)];
+        request.slot = static_cast<SlotId>(kNum - i);
+        request.sampling = greedy();
+        request.logprobs.enabled = true;
+        if (i % 3 == 1) {
+            request.sampling.temperature = 1.5;
+            request.sampling.seed = 3 + i;
+        }
+        if (i % 3 == 2) request.sampling.frequency_penalty = 1.5;
+        request.prompt_len = kPromptLens[i];
+        for (std::int64_t t = 0; t < request.prompt_len; ++t)
+            request.tokens.push_back(static_cast<TokenId>(9 + 7 * i + t));
+        for (std::int64_t page = 0; page < kPages; ++page)
+            request.pages.push_back(static_cast<PageId>(kPages * i + page));
+    }
+    return requests;
+}
+
+// One after the other comes, in chunks, while those before it decode: every step has a prompt.
+std::vector<TestRequest> run_together(TestReplica& replica) {
+    std::vector<TestRequest> requests = make_requests_with_prompts();
+    std::vector<TestRequest*> rows;
+    for (TestRequest& request : requests) {
+        rows.push_back(&request);
+        while (request.num_done < request.prompt_len) {
+            messages::StepPlan plan;
+            for (TestRequest* const row : rows) {
+                const bool is_prompt = row == &request;
+                const std::int64_t num_left = request.prompt_len - request.num_done;
+                add_row(row, is_prompt ? std::min(kChunk, num_left) : 1, &plan);
+            }
+            run_step(&replica, std::move(plan), rows);
+        }
+    }
+    return requests;
+}
+
+// Each by itself, as far as it came beside the others, its prompt in one piece.
+std::vector<TestRequest> run_alone_as_far(
+    TestReplica& replica, const std::vector<TestRequest>& together
+) {
+    std::vector<TestRequest> requests = make_requests_with_prompts();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        TestRequest& request = requests[i];
+        while (request.outputs.size() < together[i].outputs.size()) {
+            messages::StepPlan plan;
+            add_row(&request, request.num_done == 0 ? request.prompt_len : 1, &plan);
+            run_step(&replica, std::move(plan), {&request});
+        }
+    }
+    return requests;
+}
+
+std::int64_t num_launched(TestReplica& replica) { return replica.root().graphs()->num_launched(); }
+
+TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kBatchInvariant}) {
+        const auto with = open(/*has_graphs=*/true, determinism);
+        const auto without = open(/*has_graphs=*/false, determinism);
+        const std::vector<TestRequest> a = run_together(*with);
+        const std::vector<TestRequest> b = run_together(*without);
+        expect_same(a, b);
+        // All are of one shape; the first runs as it is, and so does the one without logits.
+        EXPECT_GE(num_launched(*with), 8);
+        EXPECT_EQ(with->root().graphs()->num_graphs(), 1);
+        EXPECT_EQ(num_launched(*without), 0);
+        expect_same(run_together(*with), b);
+    }
+}
+
+TEST_F(GpuSmallSteps, P6_PaddingDecidesNoBit) {
+    const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
+    const std::vector<TestRequest> together = run_together(*replica);
+    const auto without = open(/*has_graphs=*/false, Determinism::kBatchInvariant);
+    expect_same(together, run_alone_as_far(*without, together));
+}
+
+// No row of padding, one token of it, and a bucket's last tokens: whatever is left over.
+TEST_F(GpuSmallSteps, P6_AreThoseOfAnyNumberOfTokens) {
+    const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
+    const auto first_of = [&](std::int64_t prompt_len, std::int64_t chunk) {
+        std::vector<TestRequest> requests(1);
+        TestRequest& request = requests[0];
+        request.sampling = greedy();
+        request.logprobs.enabled = true;
+        request.prompt_len = prompt_len;
+        for (std::int64_t t = 0; t < prompt_len; ++t)
+            request.tokens.push_back(static_cast<TokenId>(20 + t % 50));
+        for (std::int64_t page = 0; page * kPageSize <= prompt_len; ++page)
+            request.pages.push_back(static_cast<PageId>(page));
+        while (request.outputs.empty()) {
+            messages::StepPlan plan;
+            add_row(&request, std::min(chunk, prompt_len - request.num_done), &plan);
+            run_step(replica.get(), std::move(plan), {&request});
+        }
+        return requests;
+    };
+    for (const std::int64_t prompt_len : {31, 32, 33, 63, 64})
+        expect_same(first_of(prompt_len, prompt_len), first_of(prompt_len, 5));
+}
+
+// A step with logits of its prompt is none of them.
+TEST_F(GpuSmallSteps, ThatScoreRunAsTheyAre) {
+    const auto replica = open(/*has_graphs=*/true);
+    const auto run_twice = [&](std::int64_t prompt_len, std::int64_t prompt_start) {
+        for (int i = 0; i < 2; ++i) {
+            TestRequest request;
+            request.sampling = greedy();
+            request.logprobs.enabled = true;
+            request.logprobs.prompt_start = prompt_start;
+            request.prompt_len = prompt_len;
+            request.tokens.assign(static_cast<std::size_t>(prompt_len), TokenId{9});
+            for (std::int64_t page = 0; page * kPageSize <= prompt_len; ++page)
+                request.pages.push_back(static_cast<PageId>(page));
+            messages::StepPlan plan;
+            add_row(&request, prompt_len, &plan);
+            run_step(replica.get(), std::move(plan), {&request});
+        }
+        return num_launched(*replica);
+    };
+    EXPECT_EQ(run_twice(6, 1), 0);
+    EXPECT_EQ(run_twice(6, -1), 1);
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker
