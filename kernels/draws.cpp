@@ -17,7 +17,9 @@ void note_draws_ref(const NoteDrawsArgs& args) {
     for (std::int64_t r = 0; r < args.num_rows; ++r) {
         const DrawnRow& row = args.rows[r];
         TokenId id{0};
+        float kept_min = -std::numeric_limits<float>::infinity();
         if (row.choice != nullptr) {
+            kept_min = row.choice->kept_min;
             const bool is_drawn = row.choice->score != -std::numeric_limits<float>::infinity();
             id = is_drawn ? row.choice->id : kDrewNothing;
             if (row.pick != nullptr) row.pick->id = row.choice->id;
@@ -26,6 +28,7 @@ void note_draws_ref(const NoteDrawsArgs& args) {
         if (args.num_nonfinite[r] != 0) id = kNotFiniteDraw;
         if (row.token != nullptr) *row.token = id;
         args.ids[r] = id;
+        if (args.kept_mins != nullptr) args.kept_mins[r] = kept_min;
     }
 }
 

@@ -13,14 +13,17 @@ __global__ void __launch_bounds__(kThreads) note_draws_kernel(
     const DrawnRow* __restrict__ rows,               // [R]
     const std::int32_t* __restrict__ num_nonfinite,  // [R]
     std::int64_t num_rows,
-    TokenId* ids  // [R]
+    TokenId* ids,     // [R]
+    float* kept_mins  // [R] or null
 ) {
     const std::int64_t r = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
     if (r >= num_rows) return;
     const DrawnRow row = rows[r];
     TokenId id{0};
+    float kept_min = __uint_as_float(0xff800000u);
     if (row.choice != nullptr) {
         const Choice choice = *row.choice;
+        kept_min = choice.kept_min;
         id = choice.score != __uint_as_float(0xff800000u) ? choice.id : kDrewNothing;
         if (row.pick != nullptr) row.pick->id = choice.id;
         if (row.softmax != nullptr) row.softmax->kept_min = choice.kept_min;
@@ -28,6 +31,7 @@ __global__ void __launch_bounds__(kThreads) note_draws_kernel(
     if (num_nonfinite[r] != 0) id = kNotFiniteDraw;
     if (row.token != nullptr) *row.token = id;
     ids[r] = id;
+    if (kept_mins != nullptr) kept_mins[r] = kept_min;
 }
 
 }  // namespace
@@ -41,7 +45,8 @@ void note_draws_cuda(const NoteDrawsArgs& args) {
         args.rows,
         args.num_nonfinite,
         args.num_rows,
-        args.ids
+        args.ids,
+        args.kept_mins
     );
 }
 

@@ -4,6 +4,7 @@
 //   ids[r]  the id of the row's choice; kDrewNothing where its score is -inf; kNotFiniteDraw where
 //           the row has logits that are not finite. A row without a choice, whose logits are only
 //           scored: kNotFiniteDraw or 0
+//   kept_mins[r], where it is not null: the choice's; -inf without one
 //   and where they are not null: *token = ids[r], pick->id = the choice's id, softmax->kept_min =
 //   the choice's
 //
@@ -34,6 +35,7 @@ struct NoteDrawsArgs {
     const std::int32_t* num_nonfinite = nullptr;  // [R]
     std::int64_t num_rows = 0;                    // R
     TokenId* ids = nullptr;                       // [R], written
+    float* kept_mins = nullptr;                   // [R], written; or null
     Stream stream{};
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/linear_tuning.h"
 #include "kernels/ops.h"
 #include "kernels/step_rows.h"
+#include "kernels/word_runs.h"
 
 namespace pitstop::kernels {
 namespace {
@@ -73,6 +74,7 @@ void all_reduce_cuda(const AllReduceArgs&) { CHECK(false); }
 void gather_columns_cuda(const GatherColumnsArgs&) { CHECK(false); }
 void all_gather_cuda(const AllGatherArgs&) { CHECK(false); }
 void step_rows_cuda(const StepRowsArgs&) { CHECK(false); }
+void word_runs_cuda(const WordRunsArgs&) { CHECK(false); }
 Result<int> DeviceRange::export_chunk(std::size_t) const { return no_cuda(); }
 void copy_to_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_to_host(void*, const void*, std::int64_t, Stream) { CHECK(false); }

@@ -82,7 +82,7 @@ void sample_ref(const SampleArgs& args) {
             if (score < double{kept_min}) continue;
             if (!is_greedy) {
                 const auto words = philox(
-                    {static_cast<std::uint32_t>(id / 4), row.position, 0, 0},
+                    {static_cast<std::uint32_t>(id / 4), row.position + args.first_position, 0, 0},
                     {static_cast<std::uint32_t>(row.seed),
                      static_cast<std::uint32_t>(row.seed >> 32)}
                 );

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
     const int num = min(kBlockIds, params.num_ids - begin);
     const float* const from = params.logits + r * params.stride + begin;
-    const SampleRow row = params.rows[r];
+    const SampleRow row = sample_row(params, r);
     const int thread = static_cast<int>(threadIdx.x);
     const std::int64_t part = r * params.num_parts + blockIdx.x;
     float x[kPacks][4];
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
     __shared__ WideSum mass[kBins];
     __shared__ std::uint32_t counts[kBins];
     const std::int64_t r = blockIdx.y;
-    const SampleRow row = params.rows[r];
+    const SampleRow row = sample_row(params, r);
     if (!is_truncating(row, params.num_ids)) return;
     const std::int32_t begin = static_cast<std::int32_t>(blockIdx.x) * kBlockIds;
     const int num = min(kBlockIds, params.num_ids - begin);
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     collect_kernel(const __grid_constant__ SampleParams params) {
     const std::int64_t r = blockIdx.y;
-    const SampleRow row = params.rows[r];
+    const SampleRow row = sample_row(params, r);
     if (!is_truncating(row, params.num_ids)) return;
     RowSpace& space = params.spaces[r];
     const Boundary boundary = boundary_of(space, row, params.num_ids);
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kResolveThreads)
     resolve_kernel(const __grid_constant__ SampleParams params) {
     __shared__ Select shared;
     const std::int64_t r = blockIdx.x;
-    const SampleRow row = params.rows[r];
+    const SampleRow row = sample_row(params, r);
     const int thread = static_cast<int>(threadIdx.x);
     const auto vocab_begin = static_cast<std::int32_t>(params.vocab_begin);
     if (warp_index() == 0) merge_nonfinite(params, r);
@@ -348,6 +348,7 @@ void sample_cuda(const SampleArgs& args) {
             .num_ids = narrow<std::int32_t>(logits.cols),
             .vocab_begin = args.vocab_begin,
             .rows = args.rows + begin,
+            .first_position = args.first_position,
             .choices = args.choices + begin,
             .spaces = spaces,
             .parts = parts,

@@ -43,8 +43,10 @@ struct SampleRow {
     float top_p = 1.f;              // (0, 1]; 1: off
     float min_p = 0.f;              // [0, 1]; 0: off
     std::uint64_t seed = 0;
-    std::uint32_t position =
-        0;  // of the id to be chosen, in its request: prompt_len + index in the output
+    // Of the id to be chosen, in its request: prompt_len + index in the output; what a call's
+    // first_position says is added.
+    std::uint32_t position = 0;
+    std::uint32_t no_gap = 0;  // who keeps rows on a device compares their bytes
 };
 
 // Whether the row's choice is among fewer than all `num_ids`.
@@ -69,6 +71,8 @@ struct SampleArgs {
     View2<const float> logits{};  // [R, V_rank]
     std::int64_t vocab_begin = 0;
     const SampleRow* rows = nullptr;  // [R]
+    // Is added to each row's position, modulo 2^32: rows that go on by one each call are the same.
+    std::uint32_t first_position = 0;
     // False: is_truncating() is false of every row, and a GPU takes one launch in place of four.
     bool may_truncate = true;
     Choice* choices = nullptr;              // [R], written

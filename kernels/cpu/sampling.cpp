@@ -315,9 +315,10 @@ void sample(const SampleArgs& args) {
             const std::int64_t r = i / num_blocks;
             const std::int64_t first = i % num_blocks * kSampleVocabBlock;
             const std::int64_t last = first + kSampleVocabBlock < V ? first + kSampleVocabBlock : V;
-            winners[i] = race(
-                args.rows[r], row_of(r), args.choices[r].kept_min, args.vocab_begin, first, last
-            );
+            SampleRow params = args.rows[r];
+            params.position += args.first_position;
+            winners[i] =
+                race(params, row_of(r), args.choices[r].kept_min, args.vocab_begin, first, last);
         }
     };
     for_ranges(

@@ -42,6 +42,7 @@ struct SampleParams {
     std::int32_t num_ids;  // V_rank
     std::int64_t vocab_begin;
     const SampleRow* rows;          // [R]
+    std::uint32_t first_position;   // is added to the rows'
     Choice* choices;                // [R]
     RowSpace* spaces;               // [R]
     RacePart* parts;                // [R, num_parts]
@@ -52,6 +53,12 @@ struct SampleParams {
     int num_parts;
     bool is_aligned_16;  // rows of logits
 };
+
+__device__ inline SampleRow sample_row(const SampleParams& params, std::int64_t r) {
+    SampleRow row = params.rows[r];
+    row.position += params.first_position;
+    return row;
+}
 
 __device__ inline float inverse_temperature(const SampleRow& row) {
     return row.temperature == 0.f ? 1.f : __fdiv_rn(1.f, row.temperature);

@@ -476,6 +476,20 @@ MUTATIONS = (
         "tp_worker_gpu_test GpuAhead.TakesTheTokensThatTheHostSees",
     ),
     Mutation(
+        "an id of the last draw taken for what was asked for",
+        "tp_worker/model/sampler_call.cpp",
+        "constexpr TokenId kIdDrawn{-1};",
+        "constexpr TokenId kIdDrawn{0};",
+        "tp_worker_gpu_test GpuSampler.AGivenIdIsNotTheOneThatWasDrawn",
+    ),
+    Mutation(
+        "what a row of the last step kept taken for all of the next",
+        "tp_worker/model/sampler_call.cpp",
+        "kKeptMinDrawn = std::numeric_limits<float>::quiet_NaN()",
+        "kKeptMinDrawn = -std::numeric_limits<float>::infinity()",
+        "tp_worker_gpu_test GpuSampler.ARowThatKeepsAllIsNotTheOneThatKeptTwo",
+    ),
+    Mutation(
         "a count of a row's parts that does not start over",
         "kernels/sampling.cu",
         "atomicInc(params.arrivals + r, others)",

@@ -104,14 +104,17 @@ TEST_P(NoteDraws, GivesTheIdToWhoeverNeedsIt) {
     num_nonfinite[kRows - 1] = 1;  // the last two are scored
     const auto rows_there = put(rows);
     const auto nonfinite_there = put(num_nonfinite);
+    const auto kept_mins = put(std::vector<float>(kRows, 5.f));
     ops().note_draws(
         {.rows = rows_there.data(),
          .num_nonfinite = nonfinite_there.data(),
          .num_rows = std::int64_t{kRows},
          .ids = ids.data(),
+         .kept_mins = kept_mins.data(),
          .stream = stream()}
     );
     const std::vector<TokenId> all = ids.fetch();
+    const std::vector<float> all_kept_mins = kept_mins.fetch();
     const std::vector<TokenId> noted = tokens.fetch();
     const std::vector<LogitPick> picked = picks.fetch();
     const std::vector<SoftmaxRow> kept = softmax.fetch();
@@ -121,6 +124,7 @@ TEST_P(NoteDraws, GivesTheIdToWhoeverNeedsIt) {
         const TokenId drawn = r % 3 == 1 ? kDrewNothing : choice.id;
         const TokenId id = r % 11 == 10 ? kNotFiniteDraw : drawn;
         EXPECT_EQ(all[r], id);
+        EXPECT_EQ(all_kept_mins[r], choice.kept_min);
         EXPECT_EQ(noted[r], r % 5 != 4 ? id : TokenId{-7});
         EXPECT_EQ(picked[r].id, r % 7 != 6 ? choice.id : TokenId{-8});
         EXPECT_EQ(picked[r].row, 5);
@@ -129,6 +133,7 @@ TEST_P(NoteDraws, GivesTheIdToWhoeverNeedsIt) {
     }
     EXPECT_EQ(all[kRows - 2], TokenId{0});
     EXPECT_EQ(all[kRows - 1], kNotFiniteDraw);
+    EXPECT_EQ(all_kept_mins[kRows - 1], -std::numeric_limits<float>::infinity());
     EXPECT_EQ(noted[kRows - 1], TokenId{-7});
 }
 

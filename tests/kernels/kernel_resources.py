@@ -41,6 +41,7 @@ SHOWN = (
     ("shard_copy.cu: shard_copy_kernel", "", 256, 0),
     ("scatter.cu: scatter_kernel", "", 256, 0),
     ("step_rows.cu: step_rows_kernel", "", 512, 0),
+    ("word_runs.cu: word_runs_kernel", "", 256, 0),
     ("gather_rows.cu: gather_rows_kernel<uint4>", "rows aligned", 128, 0),
     ("nonfinite.cu: count_nonfinite_kernel<true>", "rows aligned", 256, 0),
     ("penalties.cu: penalties_kernel", "", 128, 0),

@@ -410,6 +410,42 @@ TEST_P(Sample, RowsThatDoNotTruncateAreThoseOfAnyCall) {
     }
 }
 
+// Rows that are a position on each call need not change for it.
+TEST_P(Sample, PositionsCountFromTheFirst) {
+    const std::int64_t V = 9000;
+    constexpr std::uint32_t kFirst = 77;
+    const Matrix<float> logits = random_matrix<float>(4, V, 82, 2.0);
+    std::vector<SampleRow> rows_of = {
+        {.temperature = 1.f, .seed = 3, .position = 5},
+        {.temperature = 1.f, .top_p = 0.9f, .seed = 4, .position = 6},
+        {.temperature = 2.f, .top_k = 3000, .seed = 5, .position = 0u - kFirst},
+        {}};
+    const auto there = put(logits);
+    const Scratch space = scratch(ops().sample_workspace_bytes(4, V));
+    const auto run_from = [&](std::uint32_t first_position) {
+        const auto rows_there = put(rows_of);
+        const auto choices = put(std::vector<Choice>(rows_of.size(), {.score = kNan}));
+        ops().sample(
+            {.logits = there.view(),
+             .rows = rows_there.data(),
+             .first_position = first_position,
+             .choices = choices.data(),
+             .workspace = space.workspace(),
+             .stream = stream()}
+        );
+        return choices.fetch();
+    };
+    const std::vector<Choice> from_first = run_from(kFirst);
+    const std::vector<Choice> others = run_from(0);
+    EXPECT_NE(from_first[0].score, others[0].score);
+    for (SampleRow& row : rows_of) row.position += kFirst;
+    const std::vector<Choice> expected = run_from(0);
+    for (std::size_t r = 0; r < rows_of.size(); ++r) {
+        EXPECT_EQ(from_first[r].id, expected[r].id) << "row " << r;
+        EXPECT_EQ(from_first[r].score, expected[r].score);
+    }
+}
+
 TEST_P(Sample, CountsWhatIsNotFinite) {
     for (const std::int64_t V : {1, 7, 8200, 9000}) {
         Matrix<float> logits = random_matrix<float>(5, V, 1, 5.0);

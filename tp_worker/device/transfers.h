@@ -68,12 +68,6 @@ class Transfers {
         static_assert(std::is_trivially_copyable_v<T>);
         return static_cast<T*>(place(nullptr, array.data(), array.size_bytes()));
     }
-    // Is for an array that the op reads and writes to.
-    template <class T>
-    [[nodiscard]] T* in_out(std::span<T> array) {
-        static_assert(std::is_trivially_copyable_v<T>);
-        return static_cast<T*>(place(array.data(), array.data(), array.size_bytes()));
-    }
 
     // Puts every array that in() was given since the last send() on its way.
     void send();

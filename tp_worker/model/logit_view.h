@@ -28,7 +28,7 @@ struct SampledRow {
     bool is_edited = false;                 // it is drawn from logits after penalties and bias
     bool is_whole = true;                   // its logits are needed in one place (rank_call.h)
     bool sums_parts = false;                // its softmax sums are merged of the ranks'
-    kernels::SampleRow draw{};              // of a sample
+    kernels::SampleRow draw{};  // of a sample; its position counts from the call's first
 
     // Whether its logprobs are of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }

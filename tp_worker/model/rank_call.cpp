@@ -11,12 +11,16 @@ std::int64_t Sampler::RankCall::count_bytes(std::int64_t num_rows) {
 }
 
 Sampler::RankCall::RankCall(
-    Sampler& sampler, const RowLogits& logits, std::span<const SampledRow> rows
+    Sampler& sampler,
+    const RowLogits& logits,
+    std::span<const SampledRow> rows,
+    std::uint32_t first_position
 )
     : sampler_(sampler),
       logits_(logits),
       part_(sampler.part_of(logits)),
       rows_(rows),
+      first_position_(first_position),
       stats_(rows.size()),
       picked_(rows.size()) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -48,10 +52,11 @@ void Sampler::RankCall::place_inputs(std::span<const kernels::DrawnRow> drawn) {
             one.token = sampler_.sampled_ + raw(row.place->slot);
         rank_rows_.push_back(one);
     }
-    Transfers& transfers = *sampler_.transfers_;
-    draws_there_ = transfers.in(draws_of_rows_);
-    softmax_there_ = transfers.in(softmax_);
-    rank_rows_there_ = transfers.in(rank_rows_);
+    StandingArrays& standing = sampler_.standing_;
+    const std::int64_t rows_max = sampler_.sizes_.rows_max;
+    draws_there_ = standing.place(std::span(draws_of_rows_), rows_max);
+    softmax_there_ = standing.place(std::span(softmax_), rows_max);
+    rank_rows_there_ = standing.place(std::span(rank_rows_), rows_max);
 }
 
 void Sampler::RankCall::place_outputs() {
@@ -67,6 +72,7 @@ Result<> Sampler::RankCall::start() {
             .logits = part_,
             .vocab_begin = sampler_.vocab_begin_,
             .rows = draws_there_,
+            .first_position = first_position_,
             .may_truncate = false,
             .choices = sampler_.part_choices_,
             .num_nonfinite = sampler_.num_nonfinite_,

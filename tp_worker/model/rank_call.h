@@ -26,8 +26,13 @@ namespace pitstop::tp_worker {
 
 class Sampler::RankCall {
   public:
-    // `rows` outlive it.
-    RankCall(Sampler& sampler, const RowLogits& logits, std::span<const SampledRow> rows);
+    // `rows` outlive it; their draws' positions count from the first.
+    RankCall(
+        Sampler& sampler,
+        const RowLogits& logits,
+        std::span<const SampledRow> rows,
+        std::uint32_t first_position
+    );
     RankCall(const RankCall&) = delete;
     RankCall& operator=(const RankCall&) = delete;
 
@@ -38,7 +43,7 @@ class Sampler::RankCall {
     [[nodiscard]] std::size_t whole_begin() const { return whole_begin_; }
     [[nodiscard]] std::size_t num_whole() const { return num_whole_; }
 
-    // Place its arrays: those that go up, and those that come back. On rank 0 drawn[i].choice is
+    // Place its arrays: those that stand, and those that come back. On rank 0 drawn[i].choice is
     // where its draw of a whole row will be.
     void place_inputs(std::span<const kernels::DrawnRow> drawn);
     void place_outputs();
@@ -65,6 +70,7 @@ class Sampler::RankCall {
     RowLogits logits_;
     View2<float> part_{};  // [R, V_rank], without padding
     std::span<const SampledRow> rows_;
+    std::uint32_t first_position_;
     std::size_t whole_begin_ = 0;
     std::size_t num_whole_ = 0;
     bool has_draws_ = false;  // a row is drawn by parts

@@ -35,15 +35,32 @@ Sampler::Layout Sampler::lay_out(const kernels::Ops& ops, const Sizes& sizes) {
     layout.arrivals = take(kernels::SampleArgs::kArrivals * 4);
     layout.sample_workspace = take(ops.sample_workspace_bytes(rows_max, sizes.vocab_len));
     layout.stats_workspace = take(ops.softmax_stats_workspace_bytes(rows_max, sizes.vocab_len));
-    if (sizes.num_ranks == 1) return layout;
-    layout.part_choices = take(rows_max * kChoiceBytes);
-    layout.part_stats = take(rows_max * std::int64_t{sizeof(kernels::SoftmaxStats)});
-    layout.noted_ids = take(rows_max * std::int64_t{sizeof(TokenId)});
-    layout.picks = take(rows_max * std::int64_t{sizeof(kernels::LogitPick)});
-    layout.counts = take(RankCall::count_bytes(rows_max));
-    layout.records = take(kernels::rank_records_bytes(rows_max));
-    layout.all_records = take(sizes.num_ranks * kernels::rank_records_bytes(rows_max));
+    if (sizes.num_ranks > 1) {
+        layout.part_choices = take(rows_max * kChoiceBytes);
+        layout.part_stats = take(rows_max * std::int64_t{sizeof(kernels::SoftmaxStats)});
+        layout.noted_ids = take(rows_max * std::int64_t{sizeof(TokenId)});
+        layout.picks = take(rows_max * std::int64_t{sizeof(kernels::LogitPick)});
+        layout.counts = take(RankCall::count_bytes(rows_max));
+        layout.records = take(kernels::rank_records_bytes(rows_max));
+        layout.all_records = take(sizes.num_ranks * kernels::rank_records_bytes(rows_max));
+    }
+    layout.standing = take(standing_bytes(sizes));
     return layout;
+}
+
+// Of what Call::place() and RankCall::place_inputs() place there.
+std::int64_t Sampler::standing_bytes(const Sizes& sizes) {
+    const auto of = [&](std::size_t element_bytes, std::int64_t per_row) {
+        return StandingArrays::bytes_of(
+            sizes.rows_max * per_row * static_cast<std::int64_t>(element_bytes)
+        );
+    };
+    const std::int64_t view = of(sizeof(kernels::SampleRow), 1) +
+                              of(sizeof(kernels::SoftmaxRow), 1) +
+                              of(sizeof(kernels::LogitPick), kPicksMax);
+    const std::int64_t ranks = of(sizeof(kernels::SampleRow), 1) +
+                               of(sizeof(kernels::SoftmaxRow), 1) + of(sizeof(kernels::RankRow), 1);
+    return 2 * view + of(sizeof(kernels::DrawnRow), 1) + (sizes.num_ranks > 1 ? ranks : 0);
 }
 
 std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
@@ -52,7 +69,6 @@ std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
 
 // More than any one call of make_room() asks for.
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
-    constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
     constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
     constexpr std::int64_t kRowBytes = 1024;  // of a row's settings, choice and sums, rounded up
     // Of one row that is more than its share: a count and a bias for each token.
@@ -64,7 +80,8 @@ std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_l
 
 Result<Sampler> Sampler::make(const Args& args) {
     CHECK(args.sizes.num_ranks == 1 || args.communicator != nullptr);
-    const std::int64_t num_bytes = bytes(args.device.ops(), args.sizes);
+    const Layout layout = lay_out(args.device.ops(), args.sizes);
+    const std::int64_t num_bytes = args.device.is_cuda() ? layout.bytes : layout.standing;
     ASSIGN_OR_RETURN(Arena memory, args.device.reserve("sampler", num_bytes));
     RETURN_IF_ERROR(memory.commit());
     return Sampler(args, std::move(memory));
@@ -90,8 +107,12 @@ Sampler::Sampler(const Args& args, Arena memory)
     num_nonfinite_ = reinterpret_cast<std::int32_t*>(begin + layout.num_nonfinite);
     sampled_ = reinterpret_cast<TokenId*>(begin + layout.sampled);
     arrivals_ = reinterpret_cast<std::uint32_t*>(begin + layout.arrivals);
-    if (args.device.is_cuda())
+    if (args.device.is_cuda()) {
         kernels::fill_device(arrivals_, 0, kernels::SampleArgs::kArrivals * 4, stream_);
+        const std::int64_t num_standing = standing_bytes(sizes_);
+        kernels::fill_device(begin + layout.standing, 0, num_standing, stream_);
+        standing_ = StandingArrays(begin + layout.standing, num_standing);
+    }
     sample_workspace_ = {
         begin + layout.sample_workspace, ops_->sample_workspace_bytes(rows_max, vocab_len_)};
     stats_workspace_ = {

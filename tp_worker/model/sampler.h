@@ -24,8 +24,11 @@
 // What was drawn stays on the device: the logprobs are of it, and the next step embeds it
 // (sampled()), before the host has seen it (kernels/draws.h).
 //
-// Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, and the ops'
-//          scratch memory.
+// What rows are drawn and reported by stays on a GPU, too: a call brings what differs of it from
+// the last (standing_arrays.h), nothing where the same requests go on by a token each.
+//
+// Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, what rows are
+//          drawn by, and the ops' scratch memory.
 // Bounded: rows_max rows a call.
 //
 // On a GPU a call is enqueued without a wait, but for one whenever an op's arrays do not fit beside
@@ -41,6 +44,7 @@
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/transfers.h"
 #include "tp_worker/groups/communicator.h"
+#include "tp_worker/model/standing_arrays.h"
 #include "tp_worker/model/step_batch.h"
 
 #include <cstdint>
@@ -66,7 +70,7 @@ class Sampler {
         Communicator* communicator = nullptr;  // of the ranks, where there are several
         std::int64_t vocab_begin = 0;          // this rank's first id
     };
-    // What make() takes of the device's memory.
+    // What make() takes of a GPU's memory.
     [[nodiscard]] static std::int64_t bytes(const kernels::Ops& ops, const Sizes& sizes);
     [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
     static Result<Sampler> make(const Args& args);
@@ -77,7 +81,7 @@ class Sampler {
     // Places the small arrays of a call; waits for nothing. Row i of the logits, in the device's
     // memory, belongs to rows[i], which outlive the call. The logits need not be there yet, but
     // what the requests drew before must be known where their next draw depends on it
-    // (RequestState::follows_tokens()).
+    // (RequestState::follows_tokens()). REQUIRES: calls are enqueued in the order prepared.
     [[nodiscard]] std::unique_ptr<Call> prepare(
         const RowLogits& logits, std::span<const LogitRow> rows, const RequestSlots& slots
     );
@@ -119,11 +123,15 @@ class Sampler {
         std::int64_t counts = 0;
         std::int64_t records = 0;
         std::int64_t all_records = 0;
-        std::int64_t bytes = 0;  // of all
+        std::int64_t standing = 0;  // on a GPU, behind the others
+        std::int64_t bytes = 0;     // of all
     };
+    [[nodiscard]] static std::int64_t standing_bytes(const Sizes& sizes);
     static Layout lay_out(const kernels::Ops& ops, const Sizes& sizes);
     Sampler(const Args& args, Arena memory);
 
+    // The choice or the given id of a row, and the ids that it asked for.
+    static constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
     // Rows share a call of an op up to so many bytes of counts and biases, or of top logits.
     static constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
     // Waits for what is under way if an op's arrays of so many bytes do not fit beside it.
@@ -160,6 +168,8 @@ class Sampler {
     std::int32_t* counts_ = nullptr;
     kernels::RankRecord* records_ = nullptr;
     std::byte* all_records_ = nullptr;  // of each rank
+    StandingArrays standing_{};
+    std::uint32_t num_calls_ = 0;  // modulo 2^32
 };
 
 }  // namespace pitstop::tp_worker

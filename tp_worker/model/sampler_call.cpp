@@ -1,8 +1,10 @@
 #include "tp_worker/model/sampler_call.h"
 
+#include "kernels/word_runs.h"
 #include "tp_worker/model/sorted_top.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -11,6 +13,11 @@ namespace {
 
 static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
 static_assert(kernels::kDrewNothing == messages::kNothingLeft);
+
+// What the host has for what note_draws() writes into picks and softmax rows in each call
+// (standing_arrays.h): no pick and no row that it does not write has them.
+constexpr TokenId kIdDrawn{-1};
+constexpr float kKeptMinDrawn = std::numeric_limits<float>::quiet_NaN();
 
 SampledRow row_of(
     const LogitRow& place, const RequestSlots& slots, std::int64_t vocab_len, bool is_split
@@ -40,10 +47,16 @@ Sampler::Call::Call(
     std::span<const LogitRow> rows,
     const RequestSlots& slots
 )
-    : sampler_(sampler), transfers_(*sampler.transfers_), ids_(rows.size()) {
-    for (const LogitRow& row : rows)
+    : sampler_(sampler),
+      transfers_(*sampler.transfers_),
+      first_position_(sampler.num_calls_++),
+      ids_(rows.size()),
+      kept_mins_(sampler.is_root() ? rows.size() : 0) {
+    for (const LogitRow& row : rows) {
         rows_.push_back(row_of(row, slots, sampler.vocab_len_, sampler.is_split()));
-    if (sampler.is_split()) ranks_.emplace(sampler, logits, rows_);
+        if (rows_.back().is_sample) rows_.back().draw.position -= first_position_;
+    }
+    if (sampler.is_split()) ranks_.emplace(sampler, logits, rows_, first_position_);
     edited_.is_edited = true;
     if (sampler.is_root()) set_up_views(logits);
     place();
@@ -86,6 +99,7 @@ void Sampler::Call::set_up(LogitView& view) {
         if (!is_reported(view, k) || row.is_raw) continue;
         const float temperature = row.draw.temperature;
         view.softmax[k].temperature = temperature > 0.f ? temperature : 1.f;
+        if (row.is_truncated) view.softmax[k].kept_min = kKeptMinDrawn;
     }
     set_picks(view);
 }
@@ -96,7 +110,7 @@ void Sampler::Call::set_picks(LogitView& view) {
             const SampledRow& row = rows_[view.rows[k]];
             if (!is_reported(view, k) || row.is_ranked != is_ranked) continue;
             view.picks.push_back(
-                {static_cast<std::int32_t>(k), row.is_sample ? TokenId{0} : row.place->target}
+                {static_cast<std::int32_t>(k), row.is_sample ? kIdDrawn : row.place->target}
             );
         }
         if (is_ranked) view.num_before.resize(view.picks.size());
@@ -110,17 +124,23 @@ void Sampler::Call::set_picks(LogitView& view) {
     view.picked.resize(view.picks.size());
 }
 
-// What goes up comes first, then what goes both ways, then what comes back: one copy each way.
+// What goes up comes first, then what comes back: one copy each way.
 void Sampler::Call::place() {
-    for (LogitView* view : {&model_, &edited_}) view->draws_there = transfers_.in(view->draws);
+    StandingArrays& standing = sampler_.standing_;
+    const std::int64_t rows_max = sampler_.sizes_.rows_max;
+    standing.begin_call();
     for (LogitView* view : {&model_, &edited_}) {
-        view->softmax_there = transfers_.in_out(std::span(view->softmax));
-        view->picks_there = transfers_.in_out(std::span(view->picks));
+        view->draws_there = standing.place(std::span(view->draws), rows_max);
+        view->softmax_there = standing.place(std::span(view->softmax), rows_max);
+        view->picks_there = standing.place(std::span(view->picks), rows_max * kPicksMax);
     }
     drawn_ = drawn_rows();
-    drawn_there_ = transfers_.in(drawn_);
+    drawn_there_ = standing.place(std::span(drawn_), rows_max);
     if (ranks_) ranks_->place_inputs(drawn_);
+    const std::span<const std::int32_t> changes = standing.update();
+    if (!changes.empty()) changes_there_ = transfers_.in(changes);
     ids_there_ = transfers_.out(std::span(ids_));
+    kept_mins_there_ = transfers_.out(std::span(kept_mins_));
     for (LogitView* view : {&model_, &edited_}) {
         view->stats_there = transfers_.out(std::span(view->stats));
         view->picked_there = transfers_.out(std::span(view->picked));
@@ -155,6 +175,13 @@ std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
 }
 
 Result<> Sampler::Call::enqueue() {
+    if (changes_there_ != nullptr) {
+        kernels::word_runs_cuda({
+            .update = changes_there_,
+            .words = sampler_.standing_.words_there(),
+            .stream = sampler_.stream_,
+        });
+    }
     if (ranks_) {
         RETURN_IF_ERROR(ranks_->start());
     } else if (!draw_counts()) {
@@ -172,6 +199,7 @@ Result<> Sampler::Call::enqueue() {
             .num_nonfinite = sampler_.num_nonfinite_,
             .num_rows = static_cast<std::int64_t>(rows_.size()),
             .ids = ranks_ ? sampler_.noted_ids_ : ids_there_,
+            .kept_mins = kept_mins_there_,
             .stream = sampler_.stream_,
         });
     }
@@ -202,6 +230,7 @@ void Sampler::Call::start_draws(const LogitView& view) {
             sampler_.ops_->sample({
                 .logits = logits,
                 .rows = view.draws_there + begin,
+                .first_position = first_position_,
                 .may_truncate = std::ranges::any_of(
                     draws,
                     [&](const kernels::SampleRow& row) {
@@ -408,8 +437,10 @@ void Sampler::Call::finish_reports(LogitView& view, messages::StepResult* result
         const float inverse = 1.f / view.softmax[k].temperature;  // as the op scales
         const kernels::SoftmaxStats& stats =
             row.sums_parts ? ranks_->stats(view.rows[k]) : view.stats[k];
+        const float kept_min =
+            row.is_truncated ? kept_mins_[view.rows[k]] : kernels::SoftmaxRow{}.kept_min;
         const auto logprob_of = [&](float logit) {
-            return kernels::logprob(logit * inverse, view.softmax[k].kept_min, stats);
+            return kernels::logprob(logit * inverse, kept_min, stats);
         };
         const RowOutputs out = outputs_of(*row.place, result);
         if (row.is_ranked) *out.rank = view.num_before[pick] + 1;

@@ -66,12 +66,17 @@ class Sampler::Call {
 
     Sampler& sampler_;
     Transfers& transfers_;
+    // A request that goes on by a token in each call has the same position from here in all.
+    std::uint32_t first_position_;
     std::vector<SampledRow> rows_{};
     std::vector<TokenId> ids_{};              // by row, as note_draws writes them
+    std::vector<float> kept_mins_{};          // by row likewise, on rank 0
     std::vector<kernels::DrawnRow> drawn_{};  // by row
     const kernels::DrawnRow* drawn_there_ = nullptr;
     TokenId* ids_there_ = nullptr;
-    std::optional<RankCall> ranks_{};  // where there are several
+    float* kept_mins_there_ = nullptr;
+    const std::int32_t* changes_there_ = nullptr;  // of the standing arrays; null: none
+    std::optional<RankCall> ranks_{};              // where there are several
     // Rows that are whole, on rank 0.
     LogitView model_{};   // neighbours, and with several ranks all between them
     LogitView edited_{};  // those with edits; first those that are reported from here

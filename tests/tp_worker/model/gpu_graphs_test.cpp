@@ -378,10 +378,11 @@ TEST_F(GpuGraphs, AStepCostsTheHostWhatThePageSays) {
     expect_costs(*with, /*has_prompt=*/true, "small, with a prompt, as a graph");
 }
 
-// Whether the rows come to decode, go on or come to new pages.
 TEST_F(GpuGraphs, AStepBringsUpWhatThePageSays) {
-    const std::vector<std::int64_t> page = numbers_of("of four decodes, greedy with logprobs");
-    ASSERT_EQ(page.size(), 1u);
+    const std::vector<std::int64_t> from_prompts = numbers_of("that come from their prompts");
+    const std::vector<std::int64_t> on_new_pages = numbers_of("that each come to a new page");
+    const std::vector<std::int64_t> going_on = numbers_of("that go on");
+    ASSERT_TRUE(from_prompts.size() == 1 && on_new_pages.size() == 1 && going_on.size() == 1);
     const auto replica = open(/*has_graphs=*/true);
     std::vector<TestRequest> requests = requests_of(4, 80);
     for (TestRequest& request : requests) {
@@ -392,10 +393,22 @@ TEST_F(GpuGraphs, AStepBringsUpWhatThePageSays) {
         add_row(&request, request.prompt_len, &plan);
         run_step(replica.get(), std::move(plan), {&request});
     }
-    for (int i = 0; i < 6; ++i) {
+    for (std::int64_t i = 0; i < 6; ++i) {
+        const bool is_new_page = (requests[0].prompt_len + i) % kPageSize == 0;
+        const std::int64_t expected = i == 0        ? from_prompts[0]
+                                      : is_new_page ? on_new_pages[0]
+                                                    : going_on[0];
+        // As a scheduler plans it, which has not seen what the last step drew.
+        messages::StepPlan plan;
+        std::vector<TestRequest*> rows;
+        for (TestRequest& request : requests) {
+            add_row(&request, 1, &plan);
+            plan.rows.back().takes_sampled = true;
+            rows.push_back(&request);
+        }
         const std::int64_t before = replica->root().bytes_sent();
-        decode(*replica, requests);
-        EXPECT_EQ(replica->root().bytes_sent() - before, page[0]) << "step " << i;
+        run_step(replica.get(), std::move(plan), rows);
+        EXPECT_EQ(replica->root().bytes_sent() - before, expected) << "step " << i;
     }
 }
 #endif

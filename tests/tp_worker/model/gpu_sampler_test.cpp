@@ -1,0 +1,64 @@
+// What rows are drawn and reported by stays on the device from step to step: no step takes what
+// another left there for its own. Runs on a GPU and, in the emulated preset, on the one in
+// software.
+#include "tests/tp_worker/batch_mix.h"
+#include "tests/tp_worker/model/gpu_replica.h"
+
+#include <gtest/gtest.h>
+
+namespace pitstop::tp_worker {
+namespace {
+
+class GpuSampler : public GpuReplica {
+  protected:
+    static TestRequest request_of(std::int32_t slot, std::vector<TokenId> prompt) {
+        TestRequest request;
+        request.slot = static_cast<SlotId>(slot);
+        request.sampling = greedy();
+        request.logprobs.enabled = true;
+        request.prompt_len = std::ssize(prompt);
+        request.tokens = std::move(prompt);
+        request.pages = {PageId{2 * slot}, PageId{2 * slot + 1}};
+        return request;
+    }
+    static void run_prompt(TestReplica& replica, TestRequest* request) {
+        messages::StepPlan plan;
+        add_row(request, request->prompt_len, &plan);
+        run_step(&replica, std::move(plan), {request});
+    }
+    // The step of `second` after that of `first`, and by itself.
+    static void expect_same_after(TestRequest first, const TestRequest& second) {
+        const auto after = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
+        const auto alone = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
+        std::vector<TestRequest> a{second};
+        std::vector<TestRequest> b{second};
+        run_prompt(*after, &first);
+        run_prompt(*after, &a[0]);
+        run_prompt(*alone, &b[0]);
+        expect_same(a, b);
+    }
+};
+
+// The place where an id was drawn is that of a given one next, of the least number.
+TEST_F(GpuSampler, AGivenIdIsNotTheOneThatWasDrawn) {
+    TestRequest scored = request_of(1, {TokenId{9}, TokenId{0}, TokenId{4}});
+    scored.logprobs.prompt_start = 1;
+    expect_same_after(request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}}), scored);
+}
+
+// And where a row kept two ids, the next keeps all.
+TEST_F(GpuSampler, ARowThatKeepsAllIsNotTheOneThatKeptTwo) {
+    TestRequest truncated = request_of(0, {TokenId{5}, TokenId{6}, TokenId{7}});
+    truncated.sampling.temperature = 1.0;
+    truncated.sampling.seed = 4;
+    truncated.sampling.top_k = 2;
+    truncated.logprobs.mode = messages::LogprobsMode::kTruncated;
+    TestRequest whole = request_of(1, {TokenId{9}, TokenId{3}, TokenId{4}});
+    whole.sampling.temperature = 1.0;
+    whole.sampling.seed = 5;
+    whole.logprobs.mode = messages::LogprobsMode::kScaled;
+    expect_same_after(truncated, whole);
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,73 @@
+// Keeps small arrays that the ops of a call read on the device from call to call: a call brings
+// only the words that differ from those of the last. The device applies them (kernels/word_runs.h).
+//
+//   standing.begin_call();
+//   const SampleRow* there = standing.place(std::span(rows), rows_max);
+//   standing.update();  // the words to bring; none where all is as it was
+//
+// Each array has a place of its own for as many elements as it may have, so that one which grows or
+// shrinks leaves the others where they are. What the device has is known here by value. What an op
+// writes there, the host has a value for that nothing else has, as long as the op writes it anew in
+// each call: then it is not brought, and no other value that comes after it is taken for it.
+//
+// Thread: the stream's.
+// Bounded: the memory, and as many words of the host's.
+#pragma once
+
+#include "base/check.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+class StandingArrays {
+  public:
+    // On the CPU: ops read the host's arrays.
+    StandingArrays() = default;
+    // `there` [num_bytes] is the device's, and holds zeros.
+    StandingArrays(std::byte* there, std::int64_t num_bytes);
+
+    // What an array of so many bytes takes of the memory.
+    [[nodiscard]] static constexpr std::int64_t bytes_of(std::int64_t num_bytes) {
+        constexpr std::int64_t kAlignment = 16;
+        return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    }
+
+    // Every call places the same arrays, in the same order.
+    void begin_call();
+    // Where the ops read the array: its place on the device, the array itself on the CPU. `num_max`
+    // is the same in each call. REQUIRES: no byte of T is a gap.
+    template <class T>
+    [[nodiscard]] T* place(std::span<T> array, std::int64_t num_max) {
+        static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::int32_t) == 0);
+        if (there_ == nullptr) return array.data();
+        CHECK(static_cast<std::int64_t>(array.size()) <= num_max);
+        const std::int64_t begin = used_;
+        used_ += bytes_of(num_max * std::int64_t{sizeof(T)});
+        compare(begin, array.data(), array.size_bytes());
+        return reinterpret_cast<T*>(there_ + begin);
+    }
+    // The words that bring the device there, from what it has after the last update (word_runs.h).
+    // Borrowed until the next call. REQUIRES: each that is not empty is applied, in the order made.
+    [[nodiscard]] std::span<const std::int32_t> update();
+    [[nodiscard]] std::int32_t* words_there() const {
+        return reinterpret_cast<std::int32_t*>(there_);
+    }
+
+  private:
+    void compare(std::int64_t begin, const void* array, std::size_t num_bytes);
+
+    std::byte* there_ = nullptr;         // null: on the CPU
+    std::int64_t used_ = 0;              // bytes, by this call
+    std::vector<std::int32_t> words_{};  // as the device has them after the last update
+    // Of this call.
+    std::vector<std::int32_t> runs_{};
+    std::vector<std::int32_t> values_{};
+    std::vector<std::int32_t> update_{};
+};
+
+}  // namespace pitstop::tp_worker
