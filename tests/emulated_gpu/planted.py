@@ -1,8 +1,6 @@
 """The bugs that mutations.py plants, each with the test that must find it."""
 
-import dataclasses
-
-from planting import Bug
+from mutation import Mutation
 
 DECODE = "kernels/attention_decode.cu"
 WGMMA = "kernels/attention_prefill_wgmma.cu"
@@ -18,36 +16,6 @@ NCCL = "emulated_gpu_test Nccl.ProcessesExchangeInTheOrderOfTheirStreams"
 SUMS = "kernels_gpu_test CudaExchange.SumsInRankOrderOnEveryRank"
 MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """A test, and the schedules of the GPU in software that it runs under: so many, or until one fails."""
-
-    program: str
-    test: str
-    policy: str
-    copies: str
-    num_seeds: int
-
-
-@dataclasses.dataclass
-class Mutation(Bug):
-    """A bug under which `test`, a program and its filter, fails."""
-
-    test: str
-    policy: str = "random"
-    copies: str = "late"
-    num_seeds: int = 1
-
-    @property
-    def trial(self):
-        return Trial(*self.test.split(), self.policy, self.copies, self.num_seeds)
-
-    @property
-    def row_begins(self):
-        return f"{super().row_begins}`{self.trial.test}` | "
-
 
 MUTATIONS = (
     Mutation(

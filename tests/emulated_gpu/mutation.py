@@ -1,0 +1,34 @@
+"""A bug that mutations.py plants, and how the test runs that must find it."""
+
+import dataclasses
+
+from planting import Bug
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A test, and the schedules of the GPU in software that it runs under: so many, or until one fails."""
+
+    program: str
+    test: str
+    policy: str
+    copies: str
+    num_seeds: int
+
+
+@dataclasses.dataclass
+class Mutation(Bug):
+    """A bug under which `test`, a program and its filter, fails."""
+
+    test: str
+    policy: str = "random"
+    copies: str = "late"
+    num_seeds: int = 1
+
+    @property
+    def trial(self):
+        return Trial(*self.test.split(), self.policy, self.copies, self.num_seeds)
+
+    @property
+    def row_begins(self):
+        return f"{super().row_begins}`{self.trial.test}` | "
