@@ -63,6 +63,12 @@ class Transfers {
     [[nodiscard]] const T* in(const std::vector<T>& array) {
         return in(std::span<const T>(array));
     }
+    // Is for an array that the op writes to, too: on a GPU the caller's stays as it is.
+    template <class T>
+    [[nodiscard]] T* in_writable(std::span<T> array) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        return static_cast<T*>(place(array.data(), nullptr, array.size_bytes()));
+    }
     template <class T>
     [[nodiscard]] T* out(std::span<T> array) {
         static_assert(std::is_trivially_copyable_v<T>);

@@ -57,7 +57,7 @@ std::int64_t Sampler::standing_bytes(const Sizes& sizes) {
     };
     const std::int64_t view = of(sizeof(kernels::SampleRow), 1) +
                               of(sizeof(kernels::SoftmaxRow), 1) +
-                              of(sizeof(kernels::LogitPick), kPicksMax);
+                              of(sizeof(kernels::LogitPick), kStandingPicks);
     const std::int64_t ranks = of(sizeof(kernels::SampleRow), 1) +
                                of(sizeof(kernels::SoftmaxRow), 1) + of(sizeof(kernels::RankRow), 1);
     return 2 * view + of(sizeof(kernels::DrawnRow), 1) + (sizes.num_ranks > 1 ? ranks : 0);

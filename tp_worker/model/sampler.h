@@ -132,6 +132,9 @@ class Sampler {
 
     // The choice or the given id of a row, and the ids that it asked for.
     static constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
+    // Of a row on average, what stays on the device: of all that rows may list it would be
+    // megabytes, for few requests list any.
+    static constexpr std::int64_t kStandingPicks = 4;
     // Rows share a call of an op up to so many bytes of counts and biases, or of top logits.
     static constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
     // Waits for what is under way if an op's arrays of so many bytes do not fit beside it.

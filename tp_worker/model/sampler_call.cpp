@@ -124,6 +124,15 @@ void Sampler::Call::set_picks(LogitView& view) {
     view.picked.resize(view.picks.size());
 }
 
+// More than stay on the device go up whole, and leave what is there as it is.
+void Sampler::Call::place_picks(LogitView& view) {
+    const std::int64_t num_max = sampler_.sizes_.rows_max * kStandingPicks;
+    const std::span<kernels::LogitPick> picks(view.picks);
+    const bool stands = std::ssize(picks) <= num_max;
+    view.picks_there = sampler_.standing_.place(stands ? picks : picks.first(0), num_max);
+    if (!stands) view.picks_there = transfers_.in_writable(picks);
+}
+
 // What goes up comes first, then what comes back: one copy each way.
 void Sampler::Call::place() {
     StandingArrays& standing = sampler_.standing_;
@@ -132,7 +141,7 @@ void Sampler::Call::place() {
     for (LogitView* view : {&model_, &edited_}) {
         view->draws_there = standing.place(std::span(view->draws), rows_max);
         view->softmax_there = standing.place(std::span(view->softmax), rows_max);
-        view->picks_there = standing.place(std::span(view->picks), rows_max * kPicksMax);
+        place_picks(*view);
     }
     drawn_ = drawn_rows();
     drawn_there_ = standing.place(std::span(drawn_), rows_max);

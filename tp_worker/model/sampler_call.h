@@ -38,6 +38,7 @@ class Sampler::Call {
     void set_up(LogitView& view);
     void set_picks(LogitView& view);
     void place();
+    void place_picks(LogitView& view);
     [[nodiscard]] std::vector<kernels::DrawnRow> drawn_rows() const;
     [[nodiscard]] bool draw_counts() const;
     void start_draws(const LogitView& view);

@@ -60,5 +60,38 @@ TEST_F(GpuSampler, ARowThatKeepsAllIsNotTheOneThatKeptTwo) {
     expect_same_after(truncated, whole);
 }
 
+// More ids in a step than stay on the device, then fewer, where those of an earlier step are.
+TEST_F(GpuSampler, RowsThatListManyIdsHaveTheirNumbersAmongOthersAsAlone) {
+    constexpr std::int32_t kNumRequests = 3;
+    const auto together = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
+    const auto alone = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
+    std::vector<TestRequest> a;
+    for (std::int32_t slot = 0; slot < kNumRequests; ++slot) {
+        a.push_back(request_of(slot, {TokenId{5 + slot}, TokenId{6}, TokenId{7}}));
+        for (std::int32_t i = 0; i < std::int32_t{messages::kLogprobIdsMax}; ++i)
+            a.back().logprobs.ids.push_back(TokenId{(i * (slot + 2) + slot) % 500});
+    }
+    std::vector<TestRequest> b = a;
+    TestRequest few = request_of(kNumRequests, {TokenId{8}, TokenId{6}, TokenId{7}});
+    few.logprobs.ids = {TokenId{3}, TokenId{400}, TokenId{401}};
+    a.insert(a.end(), {few, few});
+    a.back().slot = SlotId{kNumRequests + 1};
+    b.insert(b.end(), {few, few});
+    run_prompt(*together, &a[kNumRequests]);
+    messages::StepPlan plan;
+    std::vector<TestRequest*> in_step;
+    for (std::int32_t i = 0; i < kNumRequests; ++i) {
+        TestRequest& request = a[static_cast<std::size_t>(i)];
+        add_row(&request, request.prompt_len, &plan);
+        in_step.push_back(&request);
+    }
+    run_step(together.get(), std::move(plan), in_step);
+    run_prompt(*together, &a.back());
+    for (TestRequest& request : b) run_prompt(*alone, &request);
+    for (const TestRequest& request : a)
+        EXPECT_EQ(request.outputs.at(0).ids_logprobs.size(), request.logprobs.ids.size());
+    expect_same(a, b);
+}
+
 }  // namespace
 }  // namespace pitstop::tp_worker
