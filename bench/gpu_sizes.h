@@ -14,6 +14,9 @@ inline constexpr std::int64_t kScaledDown = 1;
 inline constexpr std::int64_t kRequestsScaledDown = 1;
 #endif
 
+inline constexpr std::int64_t kPrefillTokens = 8192 / kScaledDown;  // of a step
+inline constexpr std::int64_t kDecodeRequests = 64 / kRequestsScaledDown;
+
 // The sizes of a model are its hidden and FFN sizes, its query heads, KV heads, head size and
 // vocabulary.
 struct GpuModelSizes {

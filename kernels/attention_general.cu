@@ -12,6 +12,17 @@ __device__ float load_as(const void* from, DType dtype, std::int64_t index) {
                                 : to_float(static_cast<const bf16*>(from)[index]);
 }
 
+// Returns the last row that starts at or before token t. Rows without a new token may share its
+// start; the last of them is the one that has it.
+__device__ std::int32_t row_of(const AttentionParams& params, std::int32_t t) {
+    std::int32_t low = 0;
+    for (std::int32_t high = params.num_rows; high - low > 1;) {
+        const std::int32_t middle = (low + high) / 2;
+        (params.q_starts[middle] <= t ? low : high) = middle;
+    }
+    return low;
+}
+
 // grid [T, ceil(Q / kWarps)], block [4 warps]; a warp owns a query head of a token and takes its
 // keys 32 at a time, by absolute position: a lane a key for the scores, a lane every 32nd dimension
 // for the values. All in fp32, probabilities too. For the fp32 cache and shapes the tensor cores do
@@ -23,13 +34,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     const int q_head = static_cast<int>(blockIdx.y) * kWarps + warp_index();
     if (q_head >= params.num_kv_heads * params.group) return;  // whole warps
     const int D = params.head_dim;
-    std::int32_t low = 0;  // the last row that starts at or before t
-    for (std::int32_t high = params.num_rows; high - low > 1;) {
-        const std::int32_t middle = (low + high) / 2;
-        (params.q_starts[middle] <= t ? low : high) = middle;
-    }
-    // Rows without a new token may share its start; the last of them is the one that has it.
-    const BatchRow row = batch_row(params, low);
+    const BatchRow row = batch_row(params, row_of(params, t));
     if (t >= row.q_begin + row.q_len) return;
     const std::int32_t position = row.position(t - row.q_begin);
     const std::int32_t begin = first_key(position, params.window);

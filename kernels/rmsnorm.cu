@@ -52,6 +52,28 @@ __device__ void store_scaled(
     store_pack<kIsAligned>(y_t, p, H, scaled);
 }
 
+// Adds delta's row to x's, which is held, and writes the sums to x. All loads stand before the
+// first store, which the compiler may not move them over.
+template <int kHeldPacks>
+__device__ void add_delta(
+    float (&held)[kHeldPacks][kPack], const float* delta_t, float* x_t, int thread, int H
+) {
+    float added[kHeldPacks][kPack];
+#pragma unroll
+    for (int j = 0; j < kHeldPacks; ++j) {
+        const int p = thread + j * kThreads;
+        if (p * kPack < H) load_pack<true>(delta_t, p, H, added[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kHeldPacks; ++j) {
+        const int p = thread + j * kThreads;
+        if (p * kPack >= H) continue;
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) held[j][k] += added[j][k];
+        store_pack<true>(x_t, p, H, held[j]);
+    }
+}
+
 // grid [T], block [kThreads]; block t owns row t. Memory-bound: per row 4H bytes of x in, with
 // delta 4H more in and 4H of x out, 2H (bf16) out; w stays in L2. With delta 14H: 8k rows of H =
 // 4096 move 470 MB, 109 us at 4.3 TB/s. x, delta and y may alias, so none is __restrict__: a thread
@@ -85,22 +107,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
             const int p = thread + j * kThreads;
             if (p * kPack < H) load_pack<true>(x_t, p, H, held[j]);
         }
-        if (delta_t != nullptr) {
-            float added[kHeldPacks][kPack];
-#pragma unroll
-            for (int j = 0; j < kHeldPacks; ++j) {
-                const int p = thread + j * kThreads;
-                if (p * kPack < H) load_pack<true>(delta_t, p, H, added[j]);
-            }
-#pragma unroll
-            for (int j = 0; j < kHeldPacks; ++j) {
-                const int p = thread + j * kThreads;
-                if (p * kPack >= H) continue;
-#pragma unroll
-                for (int k = 0; k < kPack; ++k) held[j][k] += added[j][k];
-                store_pack<true>(x_t, p, H, held[j]);
-            }
-        }
+        if (delta_t != nullptr) add_delta(held, delta_t, x_t, thread, H);
 #pragma unroll
         for (int j = 0; j < kHeldPacks; ++j)
             if ((thread + j * kThreads) * kPack < H) sum_sq = add_squares(sum_sq, held[j]);

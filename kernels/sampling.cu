@@ -240,6 +240,34 @@ struct Source {
     }
 };
 
+// Returns the best of the ids that the thresholds keep, for the first thread of the block; of a
+// race's row, that of the ids above its boundary, too.
+__device__ RacePart race_kept(
+    const SampleParams& params,
+    const SampleRow& row,
+    const Source& source,
+    float kept_min,
+    Collect collect
+) {
+    const int thread = static_cast<int>(threadIdx.x);
+    RacePart best{.score = negative_infinity(), .id = 0};
+    for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
+        const Listed one = source[i];
+        if (!(one.x >= kept_min) || one.x == negative_infinity()) continue;
+        const std::int64_t id = params.vocab_begin + one.id;
+        const float score = one.x + gumbel(draw(row, id / 4)[static_cast<std::size_t>(id % 4)]);
+        if (is_better(score, one.id, best)) best = {score, one.id};
+    }
+    if (collect == Collect::kRace) {
+        for (int i = thread; i < params.num_parts; i += kResolveThreads) {
+            const RacePart part =
+                params.race_parts[std::int64_t{blockIdx.x} * params.num_parts + i];
+            if (is_better(part.score, part.id, best)) best = part;
+        }
+    }
+    return block_best<kResolveThreads>(best);
+}
+
 // grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
 // over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many
 // equal logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
@@ -248,8 +276,6 @@ __global__ void __launch_bounds__(kResolveThreads)
     __shared__ Select shared;
     const std::int64_t r = blockIdx.x;
     const SampleRow row = sample_row(params, r);
-    const int thread = static_cast<int>(threadIdx.x);
-    const auto vocab_begin = static_cast<std::int32_t>(params.vocab_begin);
     if (warp_index() == 0) merge_nonfinite(params, r);
     if (!is_truncating(row, params.num_ids)) {
         if (warp_index() == 0) merge_race(params, r);
@@ -290,25 +316,10 @@ __global__ void __launch_bounds__(kResolveThreads)
             top_p_target_of(row, total) - (collect == Collect::kRace ? boundary.mass_above : 0);
         kept_min = fmaxf(kept_min, select_threshold<kResolveThreads>(shared, source, target, mass));
     }
-
-    RacePart best{.score = negative_infinity(), .id = 0};
-    for (std::int32_t i = thread; i < source.num; i += kResolveThreads) {
-        const Listed one = source[i];
-        if (!(one.x >= kept_min) || one.x == negative_infinity()) continue;
-        const std::int64_t id = params.vocab_begin + one.id;
-        const float score = one.x + gumbel(draw(row, id / 4)[static_cast<std::size_t>(id % 4)]);
-        if (is_better(score, one.id, best)) best = {score, one.id};
-    }
-    if (collect == Collect::kRace) {
-        for (int i = thread; i < params.num_parts; i += kResolveThreads) {
-            const RacePart part = params.race_parts[r * params.num_parts + i];
-            if (is_better(part.score, part.id, best)) best = part;
-        }
-    }
-    best = block_best<kResolveThreads>(best);
-    if (thread == 0) {
+    const RacePart best = race_kept(params, row, source, kept_min, collect);
+    if (threadIdx.x == 0) {
         params.choices[r] = {
-            .id = static_cast<TokenId>(vocab_begin + best.id),
+            .id = static_cast<TokenId>(static_cast<std::int32_t>(params.vocab_begin) + best.id),
             .score = best.score,
             .kept_min = kept_min};
     }

@@ -106,6 +106,28 @@ bool is_aligned(const void* pointer, std::uint64_t bytes) {
     return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
 
+// Matrices of bf16 that fit together, the first of them transposed, at the alignment that the
+// algorithm was asked for.
+bool is_valid(const Product& product, const Algorithm& algorithm) {
+    const bool fits = product.desc.op_a == CUBLAS_OP_T && product.desc.op_b == CUBLAS_OP_N &&
+                      product.a_layout.rows == product.b_layout.rows &&
+                      product.a_layout.cols == product.d_layout.rows &&
+                      product.b_layout.cols == product.d_layout.cols &&
+                      product.a_layout.type == CUDA_R_16BF && product.b_layout.type == CUDA_R_16BF;
+    return fits && is_aligned(product.a, kAlignmentAB) && is_aligned(product.b, kAlignmentAB) &&
+           is_aligned(product.d, algorithm.alignment_d);
+}
+
+bool is_supported(const Product& product, const Algorithm& algorithm) {
+    const Products& all = products();
+    const bool refuses =
+        product.d_layout.cols == all.cols_refused &&
+        std::find(
+            all.algorithms_that_refuse.begin(), all.algorithms_that_refuse.end(), algorithm.number
+        ) != all.algorithms_that_refuse.end();
+    return algorithm.number < all.ms.size() && !refuses;
+}
+
 }  // namespace
 }  // namespace pitstop::emulator
 
@@ -257,21 +279,9 @@ cublasStatus_t cublasLtMatmul(
         .d = static_cast<std::byte*>(d),
         .workspace = static_cast<std::byte*>(workspace),
         .workspace_bytes = workspace_bytes};
-    const bool fits = product.desc.op_a == CUBLAS_OP_T && product.desc.op_b == CUBLAS_OP_N &&
-                      product.a_layout.rows == product.b_layout.rows &&
-                      product.a_layout.cols == product.d_layout.rows &&
-                      product.b_layout.cols == product.d_layout.cols && c == d &&
-                      product.a_layout.type == CUDA_R_16BF && product.b_layout.type == CUDA_R_16BF;
-    if (!fits || !is_aligned(a, kAlignmentAB) || !is_aligned(b, kAlignmentAB) ||
-        !is_aligned(d, algorithm.alignment_d))
-        return CUBLAS_STATUS_INVALID_VALUE;
+    if (c != d || !is_valid(product, algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
     Products& all = products();
-    const bool refuses =
-        std::find(
-            all.algorithms_that_refuse.begin(), all.algorithms_that_refuse.end(), algorithm.number
-        ) != all.algorithms_that_refuse.end();
-    if (algorithm.number >= all.ms.size() || (refuses && product.d_layout.cols == all.cols_refused))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!is_supported(product, algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (enter_call("cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
     const std::shared_ptr<Stream> stream = stream_of(stream_handle);
     if (stream == nullptr) return CUBLAS_STATUS_INVALID_VALUE;

@@ -1,4 +1,4 @@
-"""A file has at most 500 lines, a function at most 70 (docs/style.md, section 1)."""
+"""A file has at most 500 lines, a function fewer than 70 (docs/style.md, section 1)."""
 
 import pytest
 
@@ -6,8 +6,7 @@ from functions import Function, cpp_functions, python_functions
 from project import CODE, files, read
 
 FILE_LINES_MAX = 500
-FUNCTION_LINES_MAX = 70
-
+FUNCTION_LINES_MAX = 69
 
 
 def programs():
