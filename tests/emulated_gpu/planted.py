@@ -1,153 +1,16 @@
-"""The bugs that mutations.py plants, each with the test that must find it."""
+"""The bugs that mutations.py plants, each with the test that must find it: those of kernels, and of what uses a GPU."""
 
 from mutation import Mutation
+from planted_kernels import KERNEL_MUTATIONS
 
-DECODE = "kernels/attention_decode.cu"
-WGMMA = "kernels/attention_prefill_wgmma.cu"
-EXCHANGE = "kernels/exchange.cu"
-ATTENTION = "kernels_gpu_test On/Attention.MeetsTheReferenceOnAwkwardShapes/cuda"
-LONG_ATTENTION = "kernels_gpu_test CudaAttention.LongPrefillsMeetTheReference"
-UNEQUAL = "kernels_gpu_test UnequalRows."
-LINEAR = "kernels_gpu_test On/Linear.MeetsTheReferenceOnAwkwardShapes/cuda*"
 DIGESTS = "tp_worker_gpu_test GpuEngine.HasTheDigestsOfTheCpusWeights"
 UPLOAD = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_AVersionThatIsStagedInHostMemoryIsUploadedByItsCommit"
 UPDATE = "tp_worker_gpu_test GpuUpdater.P1_P2_P10_ACommitSwapsAndARollbackSwapsBack"
 NCCL = "emulated_gpu_test Nccl.ProcessesExchangeInTheOrderOfTheirStreams"
-SUMS = "kernels_gpu_test CudaExchange.SumsInRankOrderOnEveryRank"
-MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 TOKENS = "tp_worker_gpu_test GpuEngine.FollowsTheReferenceWhereItIsSure"
 
 MUTATIONS = (
-    Mutation(
-        "a missing proxy fence before a tile is announced",
-        WGMMA,
-        "            wait_copies<1>();\n            fence_async_proxy();\n",
-        "            wait_copies<1>();\n",
-        ATTENTION,
-    ),
-    Mutation(
-        "a missing proxy fence after the last tile",
-        WGMMA,
-        "        wait_copies<0>();\n        fence_async_proxy();\n",
-        "        wait_copies<0>();\n",
-        ATTENTION,
-    ),
-    Mutation(
-        "queries touched by ordinary stores, which other warps' fences are not for",
-        WGMMA,
-        "    barrier_wait(&barriers.keys_full[0], 0);\n    wgmma_fence();\n",
-        "    barrier_wait(&barriers.keys_full[0], 0);\n"
-        "    *reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(queries) + lane_index() * 4) ^= 0x80008000u;\n"
-        "    wgmma_fence();\n",
-        ATTENTION,
-    ),
-    Mutation(
-        "a missing wgmma.fence before the first product",
-        WGMMA,
-        "    barrier_wait(&barriers.keys_full[0], 0);\n    wgmma_fence();\n",
-        "    barrier_wait(&barriers.keys_full[0], 0);\n",
-        ATTENTION,
-    ),
-    Mutation(
-        "a missing wgmma.fence in the loop",
-        WGMMA,
-        "        wgmma_fence();\n        multiply_keys<D>(scores, queries, tiles.keys_of(stage));\n",
-        "        multiply_keys<D>(scores, queries, tiles.keys_of(stage));\n",
-        ATTENTION,
-    ),
-    Mutation(
-        "scores read before their product is waited for", WGMMA, "wgmma_wait<1>(scores);", "wgmma_wait<2>(scores);", ATTENTION
-    ),
-    Mutation(
-        "sums rescaled before their product is waited for",
-        WGMMA,
-        "        wgmma_wait<0>(acc);\n        release(&barriers.values_empty[before]);\n",
-        "        wgmma_wait<1>(acc);\n        release(&barriers.values_empty[before]);\n",
-        ATTENTION,
-    ),
-    Mutation(
-        "a fragment of A overwritten while a product uses it",
-        WGMMA,
-        "        wgmma_wait<0>(acc);\n        release(&barriers.values_empty[before]);\n",
-        "        pack_probabilities(p, scores);\n        wgmma_wait<0>(acc);\n"
-        "        release(&barriers.values_empty[before]);\n",
-        ATTENTION,
-    ),
-    Mutation(
-        "a wrong barrier parity: a tile is taken for full",
-        WGMMA,
-        "barrier_wait(&barriers.keys_full[stage], n / kStages % 2);",
-        "barrier_wait(&barriers.keys_full[stage], (n / kStages + 1) % 2);",
-        ATTENTION,
-    ),
-    Mutation(
-        "a stage of values given back before its product has read it",
-        WGMMA,
-        "        wgmma_wait<0>(acc);\n        release(&barriers.values_empty[before]);\n",
-        "        release(&barriers.values_empty[before]);\n        wgmma_wait<0>(acc);\n",
-        LONG_ATTENTION,
-        copies="random",
-        num_seeds=20,
-    ),
-    Mutation(
-        "a stage of keys given back before its product has read it",
-        WGMMA,
-        "        wgmma_wait<1>(scores);\n        release(&barriers.keys_empty[stage]);\n",
-        "        release(&barriers.keys_empty[stage]);\n        wgmma_wait<1>(scores);\n",
-        LONG_ATTENTION,
-        copies="random",
-        num_seeds=20,
-    ),
-    Mutation(
-        "more registers than the block has",
-        WGMMA,
-        "kMultiplyRegisters = 232",
-        "kMultiplyRegisters = 240",
-        ATTENTION,
-    ),
-    Mutation(
-        "a count of arrivals that does not start over",
-        DECODE,
-        "atomicInc(params.arrivals + place.first_block, others)",
-        "atomicAdd(params.arrivals + place.first_block, 1u)",
-        UNEQUAL + "ACallLeavesWhatTheNextNeeds",
-    ),
-    Mutation(
-        "records merged before they have come",
-        DECODE,
-        "        fetch(first + per_half, 1 - half);\n        wait_copies<1>();\n",
-        "        fetch(first + per_half, 1 - half);\n        wait_copies<2>();\n",
-        UNEQUAL + "MeetTheReference",
-    ),
-    Mutation(
-        "half of the ring refilled while lanes read its records",
-        DECODE,
-        "        __syncwarp();  // all are done with this half, which is refilled next\n",
-        "",
-        UNEQUAL + "MeetTheReference",
-        copies="random",
-    ),
-    Mutation(
-        "a record's maximum overwritten before all lanes have loaded it",
-        DECODE,
-        "        __syncwarp();  // all have loaded what is overwritten\n        if (!has_head) continue;\n",
-        "        if (!has_head) continue;\n",
-        UNEQUAL + "P6_HaveTheSameBitsWhateverRoomThereIs",
-    ),
-    Mutation(
-        "cp.async waited for one group too late",
-        "kernels/linear.cu",
-        "wait_copies<Shape::kStages - 2>();\n        __syncthreads();",
-        "wait_copies<Shape::kStages - 1>();\n        __syncthreads();",
-        LINEAR,
-    ),
-    Mutation(
-        "a missing __syncthreads before a stage is refilled",
-        "kernels/linear.cu",
-        "        __syncthreads();  // stage s is there for all, and all are done with stage s - 1\n",
-        "",
-        LINEAR,
-    ),
+    *KERNEL_MUTATIONS,
     Mutation(
         "a step's results read before its event",
         "tp_worker/device/transfers.cpp",
@@ -248,13 +111,6 @@ MUTATIONS = (
         "tp_worker_gpu_test GpuEngine.P8_WeightsAreKeptByPageLockedMemory",
     ),
     Mutation(
-        "48 KiB of dynamic shared memory beside static, without asking",
-        "kernels/device/launch.cuh",
-        "    if (where.shared_bytes > 0) {\n",
-        "    if (where.shared_bytes > 48 << 10) {\n",
-        ATTENTION,
-    ),
-    Mutation(
         "a collective in a stream that nothing orders behind its input",
         "tests/emulated_gpu/nccl_test.cpp",
         "nccl().all_reduce(side.words, side.words, kNum, ncclUint32, ncclSum, comm, side.stream)",
@@ -303,44 +159,6 @@ MUTATIONS = (
         num_seeds=20,
     ),
     Mutation(
-        "a rank says that it has come before its whole block has written",
-        EXCHANGE,
-        "        __syncthreads();  // what the block wrote is there before the word says so\n",
-        "",
-        SUMS,
-        num_seeds=20,
-    ),
-    Mutation(
-        "a launch's number used again",
-        EXCHANGE,
-        "        mine_.num_launches = launch_;\n",
-        "",
-        MANY_SUMS,
-    ),
-    Mutation(
-        "one buffer for all launches, while others still read it",
-        EXCHANGE,
-        "(launch & 1) * exchange.chunk_bytes",
-        "0 * exchange.chunk_bytes",
-        MANY_SUMS,
-        num_seeds=20,
-    ),
-    Mutation(
-        "sums read before their ranks have made them",
-        EXCHANGE,
-        "        is_met = meeting.meet(1);\n",
-        "",
-        SUMS,
-        num_seeds=20,
-    ),
-    Mutation(
-        "blocks that wait for others in a launch that is not cooperative",
-        EXCHANGE,
-        ".is_cooperative = true",
-        ".is_cooperative = false",
-        MANY_SUMS,
-    ),
-    Mutation(
         "a graph of one copy of the weights taken for the other's",
         "tp_worker/model/model.cpp",
         ".weights = weights.embedding.data,",
@@ -348,26 +166,32 @@ MUTATIONS = (
         "tp_worker_gpu_test GpuGraphs.P1_EachCopyOfTheWeightsHasItsOwn",
     ),
     Mutation(
-        "padding that writes to a request's page",
-        "kernels/step_rows.cu",
-        "            args.kv_slots[r] = std::int64_t{args.scratch_page} * P + i;\n",
-        "            args.kv_slots[r] = i;\n",
+        "padding of a small step that writes to a request's page",
+        "tp_worker/model/step_batch.cpp",
+        "        kv_slots_.push_back(limits.num_pages * limits.page_size + i);\n",
+        "        kv_slots_.push_back(limits.page_size + i);\n",
         "tp_worker_gpu_test Steps/GpuPadding.WritesToScratchPagesAlone/*",
     ),
     Mutation(
-        "a row that looks for its page before that is in its table",
-        "kernels/step_rows.cu",
-        "    __syncthreads();\n    const std::int32_t P = args.page_size;\n",
-        "    const std::int32_t P = args.page_size;\n",
-        "kernels_gpu_test CudaStepRows.KeepWhatTheReferenceKeeps",
-        num_seeds=20,
+        "a graph whose launches follow the longest row of the step that it was made of",
+        "tp_worker/model/step_batch.cpp",
+        "    q_len_max_ = 0;  // not known: a launch that followed it would not be the shape's\n",
+        "",
+        "tp_worker_gpu_test GpuSmallSteps.AreNotThoseThatTheirGraphWasMadeOf",
+    ),
+    Mutation(
+        "what others take of the GPU meanwhile charged to a graph",
+        "tp_worker/model/step_graphs.cpp",
+        "std::clamp<std::int64_t>(taken, 0, steps.graph->num_nodes() * kNodeBytesMax)",
+        "taken",
+        "tp_worker_gpu_test GpuGraphs.WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt",
     ),
     Mutation(
         "rows taken for those of the step before that have other requests",
         "tp_worker/model/step_updates.cpp",
         "std::ranges::equal(batch.slots, slots_) &&",
         "batch.slots.size() == slots_.size() &&",
-        "tp_worker_test StepUpdatesTest.FollowAnyOrderOfRequests",
+        "tp_worker_test StepUpdatesTest.RowsOfOtherRequestsDoNotGoOn",
     ),
     Mutation(
         "arrays of a step that are sent after the graph that reads them",
@@ -414,14 +238,6 @@ MUTATIONS = (
         "tp_worker_gpu_ranks_test GpuRanksAhead.EnqueueAStepWhileTheOneBeforeItRuns",
     ),
     Mutation(
-        "parts of a sum added before their warps have them",
-        "kernels/linear.cu",
-        "    __syncthreads();\n    const int thread = static_cast<int>(threadIdx.x);\n"
-        "    const int m = thread / Shape::kTileN;\n",
-        "    const int thread = static_cast<int>(threadIdx.x);\n    const int m = thread / Shape::kTileN;\n",
-        LINEAR,
-    ),
-    Mutation(
         "counts of tokens that the step under way has not drawn yet",
         "tp_worker/model/engine_steps.cpp",
         "    const bool waits = num_under_way_ > 0 && follows_tokens(*step);\n",
@@ -458,17 +274,25 @@ MUTATIONS = (
         "tp_worker_gpu_test GpuSampler.ARowThatKeepsAllIsNotTheOneThatKeptTwo",
     ),
     Mutation(
-        "a count of a row's parts that does not start over",
-        "kernels/sampling.cu",
-        "atomicInc(params.arrivals + r, others)",
-        "atomicAdd(params.arrivals + r, 1u)",
-        "kernels_gpu_test On/Sample.RowsThatDoNotTruncateAreThoseOfAnyCall/cuda",
+        "words that have changed written in a stream that nothing orders before the draws",
+        "tp_worker/model/sampler_call.cpp",
+        "        kernels::word_runs_cuda({\n"
+        "            .update = changes_there_,\n"
+        "            .words = sampler_.standing_.words_there(),\n"
+        "            .stream = sampler_.stream_,\n",
+        "        static const auto other = kernels::DeviceStream::create(kernels::StreamPriority::kStep);\n"
+        "        kernels::word_runs_cuda({\n"
+        "            .update = changes_there_,\n"
+        "            .words = sampler_.standing_.words_there(),\n"
+        "            .stream = other->stream(),\n",
+        "tp_worker_gpu_test GpuSampler.*",
+        num_seeds=20,
     ),
     Mutation(
-        "a sum of 64 bits that loses its carries",
-        "kernels/device/wide_sum.cuh",
-        "before + low < low ? 1u : 0u",
-        "0u",
-        "kernels_gpu_test On/Sample.TopPKeepsTheSmallestSetThatHoldsTheMass/cuda",
+        "a word that has changed, which the host does not remember",
+        "tp_worker/model/standing_arrays.cpp",
+        "            words_[at + i] = word_at(bytes, i);\n            values_.push_back(words_[at + i]);\n",
+        "            values_.push_back(word_at(bytes, i));\n",
+        "tp_worker_test Standing.AreWhatWasPlacedThroughAnyCalls",
     ),
 )

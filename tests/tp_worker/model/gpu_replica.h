@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
 namespace pitstop::tp_worker {
 
@@ -20,10 +21,12 @@ class GpuReplica : public testing::Test {
     void SetUp() override { skip_without_gpu(); }
 
     static std::unique_ptr<TestReplica> open(
-        bool has_graphs, Determinism determinism = Determinism::kFast
+        bool has_graphs,
+        Determinism determinism = Determinism::kFast,
+        const std::string& model = model_dir("stories")
     ) {
         ReplicaOptions options;
-        options.engine.model_dir = model_dir("stories");
+        options.engine.model_dir = model;
         options.engine.device = DeviceKind::kCuda;
         options.engine.isa = best_isa();
         options.engine.determinism = determinism;

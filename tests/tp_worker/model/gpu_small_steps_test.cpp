@@ -2,6 +2,7 @@
 // in the emulated preset, on the one in software.
 #include "tests/tp_worker/batch_mix.h"
 #include "tests/tp_worker/model/gpu_replica.h"
+#include "tests/tp_worker/model/random_checkpoint.h"
 #include "tp_worker/model/step_padding.h"
 
 #include <gtest/gtest.h>
@@ -41,8 +42,11 @@ std::vector<TestRequest> make_requests_with_prompts() {
 }
 
 // One after the other comes, in chunks, while those before it decode: every step has a prompt.
-std::vector<TestRequest> run_together(TestReplica& replica) {
-    std::vector<TestRequest> requests = make_requests_with_prompts();
+std::vector<TestRequest> run_together(
+    TestReplica& replica,
+    std::vector<TestRequest> requests = make_requests_with_prompts(),
+    std::int64_t chunk = kChunk
+) {
     std::vector<TestRequest*> rows;
     for (TestRequest& request : requests) {
         rows.push_back(&request);
@@ -51,7 +55,7 @@ std::vector<TestRequest> run_together(TestReplica& replica) {
             for (TestRequest* const row : rows) {
                 const bool is_prompt = row == &request;
                 const std::int64_t num_left = request.prompt_len - request.num_done;
-                add_row(row, is_prompt ? std::min(kChunk, num_left) : 1, &plan);
+                add_row(row, is_prompt ? std::min(chunk, num_left) : 1, &plan);
             }
             run_step(&replica, std::move(plan), rows);
         }
@@ -90,6 +94,26 @@ TEST_F(GpuSmallSteps, HaveTheSameBitsAsGraphsAndWithout) {
         EXPECT_EQ(num_launched(*without), 0);
         expect_same(run_together(*with), b);
     }
+}
+
+// Their graph is made of a step in which every row has one token, and runs those in which prompts
+// have more: with heads of 128, whose attention has kernels of their own for either.
+TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
+    const test::TempDir directory;
+    write_random_checkpoint({.head_dim = 128}, directory);
+    const auto open_it = [&](bool has_graphs) {
+        return open(has_graphs, Determinism::kFast, directory.path());
+    };
+    const auto with = open_it(/*has_graphs=*/true);
+    const auto without = open_it(/*has_graphs=*/false);
+    std::vector<TestRequest> two = make_requests_with_prompts();
+    two.resize(2);
+    run_together(*with, std::move(two), /*chunk=*/1);
+    const std::int64_t num_graphs = with->root().graphs()->num_graphs();
+    const std::int64_t num_before = num_launched(*with);
+    expect_same(run_together(*with), run_together(*without));
+    EXPECT_EQ(with->root().graphs()->num_graphs(), num_graphs);
+    EXPECT_GE(num_launched(*with), num_before + 8);
 }
 
 TEST_F(GpuSmallSteps, P6_PaddingDecidesNoBit) {

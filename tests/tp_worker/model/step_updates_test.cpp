@@ -198,6 +198,18 @@ TEST_F(StepUpdatesTest, StepsThatAreNotPaddedBringPagesAlone) {
     EXPECT_EQ(run(requests), 4u + 2 * 3) << "the rows there are two positions behind";
 }
 
+// Other requests come with the tokens, and to the positions, at which those of the step before go
+// on.
+TEST_F(StepUpdatesTest, RowsOfOtherRequestsDoNotGoOn) {
+    std::vector<Held> requests = requests_at(9, {4, 0});
+    std::vector<Held> others = requests_at(10, {3, 0});
+    for (std::vector<Held>* const rows : {&requests, &others}) {
+        for (Held& held : *rows) held.token = TokenId{7};
+    }
+    EXPECT_EQ(run(requests), 4u + 2 * 3 + 2 * (3 + 3));
+    EXPECT_EQ(run(others), 4u + 2 * 3 + (3 + 3)) << "rows, and the pages of the one that is new";
+}
+
 TEST_F(StepUpdatesTest, FollowAnyOrderOfRequests) {
     std::mt19937 random(7);
     const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
