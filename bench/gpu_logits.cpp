@@ -62,7 +62,7 @@ void run_sampling(GpuMeter& gpu, const LogitsInTurn& logits) {
 
 void run_logits(GpuMeter& gpu) {
     constexpr std::int64_t R = kRequests;
-    constexpr double bytes = LogitsInTurn::kBytes;
+    const double bytes = LogitsInTurn::kBytes;
     const LogitsInTurn logits(gpu);
     const DeviceBuffer counts = gpu.buffer(R * 4), stats = gpu.buffer(R * 64);
     const DeviceBuffer softmax_rows = gpu.array(std::vector<SoftmaxRow>(R));
