@@ -196,13 +196,16 @@ def test_without_a_gpu_every_target_says_not_run(tmp_path):
     assert sum("not run |" in line for line in lines) == len(targets.evaluate(None, {}))
 
 
+# What bench/gpu_bench measures: families, and the logits' rows in a file of their own.
+BENCHMARKS = "".join((ROOT / "bench" / name).read_text() for name in ("gpu_families.cpp", "gpu_logits.cpp"))
+
+
 def test_every_target_names_benchmarks_that_there_are():
-    """The names are gpu_families.cpp's: a target that no row answers to would stay `not run` for ever."""
-    source = (ROOT / "bench" / "gpu_families.cpp").read_text()
+    """A target that no row of the benchmarks answers to would stay `not run` for ever."""
     for _, _, _, names in targets.KERNELS:
         for family, name in names.items():
-            assert f'"{family}"' in source
-            assert family == "linear" or name in source
+            assert f'"{family}"' in BENCHMARKS
+            assert family == "linear" or name in BENCHMARKS
 
 
 PEER_ROWS = [
@@ -222,12 +225,11 @@ def test_peers_stand_beside_ours_by_the_benchmarks_name():
 
 
 def test_every_peer_is_of_a_benchmark_that_there_is():
-    """What peers_torch.py names is what gpu_families.cpp names: a row without a partner says nothing."""
-    ours = (ROOT / "bench" / "gpu_families.cpp").read_text()
+    """What peers_torch.py names is what the benchmarks name: a row without a partner says nothing."""
     theirs = (ROOT / "tests" / "gpu" / "peers_torch.py").read_text()
     for name in ("64 x 151936, plain draw", "64 x 151936, top-p 0.95", "64 x 151936, greedy", "top 20 of 64 x 151936",
                  "decode, 64 requests x 4096, GQA 4:1", "prefill, 8192, causal, wgmma", "qkv", "gate, up", "head"):
-        assert f'"{name}"' in ours and f'"{name}"' in theirs, name
+        assert f'"{name}"' in BENCHMARKS and f'"{name}"' in theirs, name
 
 
 def test_the_table_in_what_nsys_prints_is_found():

@@ -92,7 +92,6 @@ class Transfers {
     void end_turn();
     // Returns whether finish_turn() would not wait: the turn that ended first is done, or its time
     // is over. REQUIRES: there is one that is not finished; on the CPU there is nothing to do.
-    // REQUIRES: there is one that is not finished; on the CPU there is nothing to do.
     [[nodiscard]] bool is_turn_over() const;
     // Returns when everything that was enqueued before its end is done and its out() arrays are
     // filled.

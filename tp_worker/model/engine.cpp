@@ -134,9 +134,10 @@ std::int64_t Engine::padded_rows_max() const {
     return std::min({kPaddedRowsMax, sizes_.tokens_max, sizes_.logit_rows_max});
 }
 
-// As far as sums over the ranks can be captured.
+// As far as sums over the ranks can be captured. Padding has positions of its own, which the
+// context must have, too.
 std::int64_t Engine::padded_tokens_max() {
-    if (!device_.is_cuda() || !model_) return 0;
+    if (!device_.is_cuda() || !model_ || sizes_.num_positions < kPaddingTokenStep) return 0;
     std::int64_t num =
         std::min(kPaddedTokensMax, sizes_.tokens_max) / kPaddingTokenStep * kPaddingTokenStep;
     while (num > 0 && !tensor_communicator().may_capture_sum(sum_bytes(num)))

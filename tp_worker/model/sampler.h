@@ -25,7 +25,8 @@
 // (sampled()), before the host has seen it (kernels/draws.h).
 //
 // What rows are drawn and reported by stays on a GPU, too: a call brings what differs of it from
-// the last (standing_arrays.h), nothing where the same requests go on by a token each.
+// the last (standing_arrays.h), nothing where the same requests go on by a token each. Where rows
+// list more ids than four each, those go up whole.
 //
 // Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, what rows are
 //          drawn by, and the ops' scratch memory.
@@ -132,8 +133,8 @@ class Sampler {
 
     // The choice or the given id of a row, and the ids that it asked for.
     static constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
-    // Of a row on average, what stays on the device: of all that rows may list it would be
-    // megabytes, for few requests list any.
+    // So many of a row, on average, stay on the device: all that rows may list would take
+    // megabytes, and few requests list any.
     static constexpr std::int64_t kStandingPicks = 4;
     // Rows share a call of an op up to so many bytes of counts and biases, or of top logits.
     static constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;

@@ -29,9 +29,17 @@ Result<> StepGraphs::make_one(kernels::Stream stream) {
         stop_making();
         return Ok{};
     }
-    Steps& steps = by_shape_.at(wanted_.front());
-    wanted_.erase(wanted_.begin());
-    return capture(steps, stream);
+    const Shape shape = take_wanted();
+    if (shape.has_prompts() && bytes_with_prompts_ >= bytes_max_ / kPromptShare) return Ok{};
+    return capture(shape, stream);
+}
+
+StepGraphs::Shape StepGraphs::take_wanted() {
+    auto first = std::ranges::find_if_not(wanted_, &Shape::has_prompts);
+    if (first == wanted_.end()) first = wanted_.begin();
+    const Shape shape = *first;
+    wanted_.erase(first);
+    return shape;
 }
 
 bool StepGraphs::has_room() {
@@ -51,7 +59,8 @@ void StepGraphs::stop_making() {
 }
 
 // Leaves it without a graph where the device has no memory for one.
-Result<> StepGraphs::capture(Steps& steps, kernels::Stream stream) {
+Result<> StepGraphs::capture(const Shape& shape, kernels::Stream stream) {
+    Steps& steps = by_shape_.at(shape);
     const std::int64_t free_before = kernels::device_memory_info().free_bytes;
     kernels::DeviceGraph::begin_capture(stream);
     const Result<> enqueued = steps.enqueue();
@@ -66,7 +75,10 @@ Result<> StepGraphs::capture(Steps& steps, kernels::Stream stream) {
     steps.enqueue = nullptr;
     ++num_graphs_;
     const std::int64_t taken = free_before - kernels::device_memory_info().free_bytes;
-    bytes_ += std::clamp<std::int64_t>(taken, 0, steps.graph->num_nodes() * kNodeBytesMax);
+    const std::int64_t charged =
+        std::clamp<std::int64_t>(taken, 0, steps.graph->num_nodes() * kNodeBytesMax);
+    bytes_ += charged;
+    if (shape.has_prompts()) bytes_with_prompts_ += charged;
     spdlog::info(
         "a graph of {} kernels; {} graphs take some {} bytes",
         steps.graph->num_nodes(),

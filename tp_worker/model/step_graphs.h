@@ -3,9 +3,10 @@
 // one launch in place of some hundreds.
 //
 // The first step of a shape runs as it is, which has the driver load what it needs, and so do those
-// that follow until the rank has time to make the graph: no step waits for one. A graph stays valid
-// for as long as the arenas stay where they are: through updates, rollbacks, releases and resumes.
-// Each copy of the weights has its own.
+// that follow until the rank has time to make the graph: no step makes one, and a plan that comes
+// while one is made waits for that one at most. A graph stays valid for as long as the arenas stay
+// where they are: through updates, rollbacks, releases and resumes. Each copy of the weights has
+// its own.
 //
 // Thread: the stream's.
 // Bounded: kGraphsMax, and by the device's memory that they may take; shapes beyond run without.
@@ -32,6 +33,10 @@ class StepGraphs {
     // is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
+    // Those of steps with prompts may take one part in so many of the memory: they have many shapes
+    // and come first, and decodes, which come again and again, need room for theirs.
+    static constexpr std::int64_t kPromptShare = 4;
+
     // None is made once they have taken so much of the device's memory: by one graph at most they
     // take more.
     explicit StepGraphs(std::int64_t bytes_max) : bytes_max_(bytes_max) {}
@@ -43,6 +48,7 @@ class StepGraphs {
         std::int64_t num_tokens = 0;    // and so the next two, with padding
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
+        [[nodiscard]] bool has_prompts() const { return num_tokens != num_rows; }
         auto operator<=>(const Shape&) const = default;
     };
 
@@ -54,8 +60,8 @@ class StepGraphs {
 
     // Whether a shape ran whose graph can be made.
     [[nodiscard]] bool wants_one() const { return !wanted_.empty(); }
-    // Makes the one that is wanted first, if there is room for it; nothing runs. REQUIRES:
-    // wants_one(). Errors: that enqueue's.
+    // Makes the one that is wanted first, decodes before others, if there is room for it; nothing
+    // runs. REQUIRES: wants_one(). Errors: that enqueue's.
     Result<> make_one(kernels::Stream stream);
 
     [[nodiscard]] std::int64_t num_graphs() const { return num_graphs_; }
@@ -74,7 +80,8 @@ class StepGraphs {
     // Warns when there is no more.
     [[nodiscard]] bool has_room();
     void stop_making();
-    Result<> capture(Steps& steps, kernels::Stream stream);
+    [[nodiscard]] Shape take_wanted();
+    Result<> capture(const Shape& shape, kernels::Stream stream);
 
     std::map<Shape, Steps> by_shape_{};  // of those that ran
     std::vector<Shape> wanted_{};        // that have no graph, as they came
@@ -82,6 +89,7 @@ class StepGraphs {
     bool is_full_ = false;  // they have what they may take, or the device had no more
     std::int64_t num_graphs_ = 0;
     std::int64_t bytes_ = 0;
+    std::int64_t bytes_with_prompts_ = 0;  // of these
     std::int64_t num_launched_ = 0;
 };
 

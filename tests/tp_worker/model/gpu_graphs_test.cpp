@@ -265,6 +265,42 @@ TEST_F(GpuGraphs, NoneIsMadeWithoutRoomForIt) {
     }
 }
 
+#if defined(PITSTOP_EMULATED)  // where a graph takes a page
+// Prompts have many shapes, and come first.
+TEST_F(GpuGraphs, PromptsLeaveRoomForDecodes) {
+    constexpr std::int64_t kPage = 4096;
+    constexpr std::int64_t kRoom = 16;  // graphs
+    const Result<kernels::DeviceStream> stream =
+        kernels::DeviceStream::create(kernels::StreamPriority::kStep);
+    ASSERT_TRUE(stream.has_value()) << stream.error().message;
+    const Result<kernels::DeviceBuffer> buffer = kernels::DeviceBuffer::create(256);
+    ASSERT_TRUE(buffer.has_value()) << buffer.error().message;
+    StepGraphs graphs(kRoom * kPage);
+    const auto run_all = [&](std::int64_t tokens_per_row, std::int64_t num_shapes) {
+        for (std::int64_t rows = 1; rows <= num_shapes; ++rows) {
+            const Result<> ran = graphs.run(
+                {.num_tokens = tokens_per_row * rows, .num_rows = rows},
+                stream->stream(),
+                [&]() -> Result<> {
+                    kernels::fill_device(buffer->data(), 1, 256, stream->stream());
+                    return Ok{};
+                }
+            );
+            ASSERT_TRUE(ran.has_value()) << ran.error().message;
+        }
+    };
+    run_all(/*tokens_per_row=*/32, /*num_shapes=*/2 * kRoom);
+    while (graphs.wants_one()) ASSERT_TRUE(graphs.make_one(stream->stream()).has_value());
+    EXPECT_EQ(graphs.num_graphs(), kRoom / StepGraphs::kPromptShare);
+    run_all(/*tokens_per_row=*/1, kRoom);
+    while (graphs.wants_one()) ASSERT_TRUE(graphs.make_one(stream->stream()).has_value());
+    EXPECT_EQ(graphs.num_graphs(), kRoom);
+    run_all(/*tokens_per_row=*/1, kRoom);
+    EXPECT_EQ(graphs.num_launched(), kRoom - kRoom / StepGraphs::kPromptShare);
+    stream->wait();
+}
+#endif
+
 // The log's lines while this is there.
 class LogLines {
   public:

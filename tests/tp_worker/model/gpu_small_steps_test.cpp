@@ -116,6 +116,24 @@ TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
     EXPECT_GE(num_launched(*with), num_before + 8);
 }
 
+// Padding has positions of its own.
+TEST_F(GpuSmallSteps, AreNotPaddedInAContextThatHasNoPositionsForIt) {
+    for (const std::int64_t num_tokens : {kPaddingTokenStep - kPageSize, kPaddingTokenStep}) {
+        ReplicaOptions options;
+        options.engine.model_dir = model_dir("stories");
+        options.engine.device = DeviceKind::kCuda;
+        options.engine.isa = best_isa();
+        options.engine.page_size = kPageSize;
+        options.engine.max_total_tokens = num_tokens;
+        options.engine.num_slots = 2;
+        options.engine.tokens_per_step_max = 64;
+        const auto replica = TestReplica::make(options);
+        ASSERT_TRUE(replica.has_value()) << replica.error().message;
+        const std::int64_t padded = (*replica)->root().describe().padded_tokens_max;
+        EXPECT_EQ(padded > 0, num_tokens == kPaddingTokenStep) << num_tokens << " tokens";
+    }
+}
+
 TEST_F(GpuSmallSteps, P6_PaddingDecidesNoBit) {
     const auto replica = open(/*has_graphs=*/true, Determinism::kBatchInvariant);
     const std::vector<TestRequest> together = run_together(*replica);
