@@ -48,7 +48,7 @@ class StepGraphs {
         std::int64_t num_tokens = 0;    // and so the next two, with padding
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
-        [[nodiscard]] bool has_prompts() const { return num_tokens != num_rows; }
+        [[nodiscard]] bool has_prompts() const { return num_tokens > num_rows; }
         auto operator<=>(const Shape&) const = default;
     };
 

@@ -116,7 +116,7 @@ TEST_F(GpuSmallSteps, AreNotThoseThatTheirGraphWasMadeOf) {
     EXPECT_GE(num_launched(*with), num_before + 8);
 }
 
-// Padding has positions of its own.
+// Padding has positions of its own, and a step without it has no graph.
 TEST_F(GpuSmallSteps, AreNotPaddedInAContextThatHasNoPositionsForIt) {
     for (const std::int64_t num_tokens : {kPaddingTokenStep - kPageSize, kPaddingTokenStep}) {
         ReplicaOptions options;
@@ -129,8 +129,13 @@ TEST_F(GpuSmallSteps, AreNotPaddedInAContextThatHasNoPositionsForIt) {
         options.engine.tokens_per_step_max = 64;
         const auto replica = TestReplica::make(options);
         ASSERT_TRUE(replica.has_value()) << replica.error().message;
-        const std::int64_t padded = (*replica)->root().describe().padded_tokens_max;
-        EXPECT_EQ(padded > 0, num_tokens == kPaddingTokenStep) << num_tokens << " tokens";
+        std::vector<TestRequest> one = make_requests_with_prompts();
+        one.resize(1);
+        one[0].slot = SlotId{1};
+        one[0].pages.resize(static_cast<std::size_t>(num_tokens / kPageSize));
+        run_together(**replica, std::move(one));
+        EXPECT_EQ((*replica)->root().graphs()->num_graphs(), num_tokens == kPaddingTokenStep)
+            << num_tokens << " tokens";
     }
 }
 
