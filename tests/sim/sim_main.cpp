@@ -4,6 +4,25 @@
 #include "tests/sim/world.h"
 
 #include <cstdio>
+#include <exception>
+#include <string>
+
+namespace pitstop {
+namespace {
+
+// What is thrown is a schedule's problem, too: its seed must be named.
+sim::Report run_schedule(std::int64_t seed) {
+    try {
+        return sim::World(static_cast<std::uint64_t>(seed)).run();
+    } catch (const std::exception& thrown) {
+        sim::Report report;
+        report.problem = std::string("an exception: ") + thrown.what();
+        return report;
+    }
+}
+
+}  // namespace
+}  // namespace pitstop
 
 int main(int argc, char** argv) {
     using namespace pitstop;
@@ -25,7 +44,7 @@ int main(int argc, char** argv) {
     std::int64_t num_events = 0;
     std::int64_t num_tokens = 0;
     for (std::int64_t seed = first; seed < first + num; ++seed) {
-        const sim::Report report = sim::World(static_cast<std::uint64_t>(seed)).run();
+        const sim::Report report = run_schedule(seed);
         num_events += report.num_events;
         num_tokens += report.num_tokens;
         if (!report.problem) continue;
