@@ -85,9 +85,11 @@ struct Block {
     std::int64_t named_done[16] = {};
     bool is_standing_by = false;  // a thread waits for what another block, or another GPU, does
     bool has_told = false;        // what a thread said is seen before this block gets on
+    bool has_let_next_start = false;
 };
 Block block;
-bool is_cooperative = false;  // the launch whose block it is
+bool is_cooperative = false;       // the launch whose block it is
+const Overlap* overlap = nullptr;  // likewise; null: with no other kernel
 void* scheduler_pointer = nullptr;
 Fiber* running = nullptr;
 #if defined(__SANITIZE_ADDRESS__)
@@ -246,6 +248,7 @@ void prepare_block(
     block.barriers_done = 0;
     block.num_at_barrier = 0;
     block.num_done = 0;
+    block.has_let_next_start = false;
     std::fill_n(block.named_arrived, 16, 0);
     std::fill_n(block.named_done, 16, 0);
     while (block.fibers.size() < static_cast<std::size_t>(block.num_threads))
@@ -272,6 +275,13 @@ constexpr auto kStandBy = std::chrono::microseconds(20);
 std::vector<std::vector<std::unique_ptr<Fiber>>> idle_fibers;
 
 }  // namespace
+
+// Of a kernel that waits for the one before it, the blocks that there is room for beside that one.
+constexpr std::size_t kEarlyBlocksMax = 2;
+
+bool waits_for_previous(const Overlap* of) {
+    return of != nullptr && of->is_previous_done && !of->is_previous_done();
+}
 
 struct ParkedBlock {
     Block state{};
@@ -332,6 +342,20 @@ void stand_by() {
         fail("a thread waits for other blocks in a launch that is not cooperative");
     block.is_standing_by = true;
     spin("stand_by");
+}
+
+// Every other block stands still then, so that the next kernel may be far ahead of it.
+void let_next_kernel_start() {
+    if (overlap == nullptr) return;
+    if (!std::exchange(block.has_let_next_start, true)) block.has_told = choices().below(2) == 0;
+    if (block.has_told) let_others_run();
+}
+
+void wait_for_kernel_before() {
+    while (waits_for_previous(overlap)) {
+        block.is_standing_by = true;
+        spin("griddepcontrol.wait");
+    }
 }
 
 namespace {
@@ -401,7 +425,8 @@ void let_others_run() {
     leave();
 }
 
-Grid::Grid(Shape shape, std::function<void()> body) : shape_(shape), body_(std::move(body)) {
+Grid::Grid(Shape shape, std::function<void()> body, std::shared_ptr<Overlap> overlap_of)
+    : shape_(shape), overlap_(std::move(overlap_of)), body_(std::move(body)) {
     const unsigned num_threads = shape.block.x * shape.block.y * shape.block.z;
     if (shape.shared_bytes > kSharedBytesMax) fail("more shared memory than a block can have");
     if (num_threads % kLanes != 0 || num_threads > kThreadsMax) fail("an odd block size");
@@ -443,25 +468,40 @@ void Grid::resume_block(std::size_t which) {
     parked_.pop_back();
 }
 
+void Grid::begin_or_resume() {
+    const bool has_room = !waits_for_previous(overlap) || parked_.size() < kEarlyBlocksMax;
+    const std::size_t num_new = has_room ? order_.size() : 0;
+    const std::size_t which = choices().below(num_new + parked_.size());
+    if (which < num_new) {
+        begin_block();
+    } else {
+        resume_block(which - num_new);
+    }
+}
+
+void Grid::note_starts() const {
+    if (overlap_ == nullptr || !order_.empty()) return;
+    overlap_->may_next_start |= std::ranges::all_of(parked_, [](const auto& parked) {
+        return parked->state.has_let_next_start;
+    });
+}
+
 bool Grid::run_block() {
     if (order_.empty() && parked_.empty()) return false;
     grid_dim = shape_.grid;
     block_dim = shape_.block;
     is_cooperative = shape_.is_cooperative;
-    const std::size_t which = choices().below(order_.size() + parked_.size());
-    if (which < order_.size()) {
-        begin_block();
-    } else {
-        resume_block(which - order_.size());
-    }
+    overlap = overlap_.get();
+    begin_or_resume();
     const bool is_done = run_threads(choices());
     uses_async_proxy_ = is_async_proxy_watched();
     current = nullptr;
     if (!is_done) {
         park_block();
         let_other_works_run();
-        if (order_.empty()) std::this_thread::sleep_for(kStandBy);
+        if (order_.empty() && is_cooperative) std::this_thread::sleep_for(kStandBy);
     }
+    note_starts();
     return !order_.empty() || !parked_.empty();
 }
 

@@ -20,6 +20,7 @@
 // Thread: one at a time. Bounded: by the grid.
 #pragma once
 
+#include "tests/emulated_gpu/overlap.h"
 #include "tests/emulated_gpu/warpgroups.h"
 
 #include <cstddef>
@@ -139,6 +140,11 @@ void stand_by();
 // its block gets on.
 void tell_others();
 
+// What overlap.h is about. Before these two a kernel leaves its static shared memory alone, which
+// all blocks here share.
+void let_next_kernel_start();
+void wait_for_kernel_before();
+
 struct ParkedBlock;
 
 // A kernel's blocks, which run one after the other in an order that is left to chance, those of a
@@ -152,8 +158,9 @@ class Grid {
         std::size_t shared_bytes = 0;  // dynamic
         bool is_cooperative = false;   // all of its blocks are there at once
     };
-    // `body` is one thread of it. Fails where no GPU has so large a block.
-    Grid(Shape shape, std::function<void()> body);
+    // `body` is one thread of it. Fails where no GPU has so large a block. No overlap: it runs
+    // beside no other kernel.
+    Grid(Shape shape, std::function<void()> body, std::shared_ptr<Overlap> overlap = nullptr);
     ~Grid();
     // False: that was the last. REQUIRES: DeviceAccess (memory.h), if the kernel uses such memory.
     bool run_block();
@@ -162,8 +169,11 @@ class Grid {
     void begin_block();
     void park_block();
     void resume_block(std::size_t which);
+    void begin_or_resume();
+    void note_starts() const;
 
     Shape shape_;
+    std::shared_ptr<Overlap> overlap_;
     std::function<void()> body_;
     std::vector<std::uint64_t> order_{};                  // of the blocks; the last is next
     std::vector<std::unique_ptr<ParkedBlock>> parked_{};  // that stand by

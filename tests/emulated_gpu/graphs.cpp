@@ -1,10 +1,12 @@
 #include "tests/emulated_gpu/graphs.h"
 
 #include "tests/emulated_gpu/memory.h"
+#include "tests/emulated_gpu/overlap.h"
 #include "tests/emulated_gpu/random.h"
 #include "tests/emulated_gpu/settings.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -20,49 +22,107 @@ Captures& captures() {
     return *instance;
 }
 
+// Of all launches: no two need go the same way.
+Random& choices() {
+    static Random random(settings().seed);
+    return random;
+}
+
+std::atomic<std::int64_t> early_starts = 0;
+
 // One launch, node by node.
 class GraphRun {
   public:
     explicit GraphRun(std::shared_ptr<const Graph> graph)
-        : graph_(std::move(graph)),
-          num_waited_for_(graph_->nodes.size()),
-          steps_(graph_->nodes.size()),
-          num_left_(graph_->nodes.size()) {
-        for (std::size_t i = 0; i < graph_->nodes.size(); ++i) {
-            num_waited_for_[i] = graph_->nodes[i].after.size();
-            if (num_waited_for_[i] == 0) ready_.push_back(i);
-        }
+        : graph_(std::move(graph)), runs_(graph_->nodes.size()), num_left_(graph_->nodes.size()) {
+        find_ready();
     }
 
     bool step() {
         if (ready_.empty()) return num_left_ == 0;
-        const std::size_t chosen = random_.below(ready_.size());
+        const std::size_t chosen = choose();
         const std::size_t node = ready_[chosen];
-        const Work& work = graph_->nodes[node].work;
-        open_memory_for(work.gpu);
-        if (!steps_[node] && work.begin) steps_[node] = work.begin();
-        if (steps_[node] && !steps_[node]()) return false;
-        ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(chosen));
-        for (std::size_t i = 0; i < graph_->nodes.size(); ++i) {
-            const auto num =
-                std::count(graph_->nodes[i].after.begin(), graph_->nodes[i].after.end(), node);
-            if (num == 0) continue;
-            num_waited_for_[i] -= static_cast<std::size_t>(num);
-            if (num_waited_for_[i] == 0) ready_.push_back(i);
+        NodeRun& run = runs_[node];
+        open_memory_for(graph_->nodes[node].work.gpu);
+        if (!run.step) begin(node);
+        const bool could_next_start = run.overlap->may_next_start;
+        run.is_done = !run.step || run.step();
+        if (run.is_done) {
+            ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(chosen));
+            --num_left_;
         }
-        return --num_left_ == 0;
+        const bool may_next_start = run.overlap->may_next_start && !could_next_start;
+        if (may_next_start && !run.is_done) hold(node);
+        if (may_next_start || run.is_done) find_ready();
+        return num_left_ == 0;
     }
 
   private:
+    struct NodeRun {
+        Step step{};
+        std::shared_ptr<Overlap> overlap = std::make_shared<Overlap>();
+        bool is_ready = false;
+        bool is_done = false;
+    };
+
+    void begin(std::size_t node) {
+        const GraphNode& of = graph_->nodes[node];
+        NodeRun& run = runs_[node];
+        if (of.starts_early) {
+            const NodeRun& before = runs_[of.after[0]];
+            if (!before.is_done) ++early_starts;
+            run.overlap->is_previous_done = [&before] { return before.is_done; };
+        }
+        if (of.work.begin_beside) {
+            run.step = of.work.begin_beside(run.overlap);
+        } else if (of.work.begin) {
+            run.step = of.work.begin();
+        }
+    }
+
+    // A kernel that has let the next one start may stand still while that one gets far.
+    void hold(std::size_t node) {
+        constexpr std::uint64_t kOneIn = 4;
+        constexpr std::uint64_t kStepsMax = 64;
+        if (choices().below(kOneIn) != 0) return;
+        held_node_ = node;
+        held_steps_ = 1 + choices().below(kStepsMax);
+    }
+
+    std::size_t choose() {
+        const std::size_t chosen = choices().below(ready_.size());
+        if (held_steps_ == 0) return chosen;
+        --held_steps_;
+        const bool is_held = ready_[chosen] == held_node_;
+        return is_held ? (chosen + 1) % ready_.size() : chosen;
+    }
+
+    bool may_begin(const GraphNode& node) const {
+        return std::ranges::all_of(node.after, [&](std::size_t before) {
+            const NodeRun& run = runs_[before];
+            return run.is_done || (node.starts_early && run.overlap->may_next_start);
+        });
+    }
+
+    void find_ready() {
+        for (std::size_t i = 0; i < runs_.size(); ++i) {
+            if (runs_[i].is_ready || !may_begin(graph_->nodes[i])) continue;
+            runs_[i].is_ready = true;
+            ready_.push_back(i);
+        }
+    }
+
     std::shared_ptr<const Graph> graph_;
-    std::vector<std::size_t> num_waited_for_;
-    std::vector<Step> steps_;
+    std::vector<NodeRun> runs_;
     std::vector<std::size_t> ready_{};
     std::size_t num_left_;
-    Random random_{settings().seed};
+    std::size_t held_node_ = 0;
+    std::uint64_t held_steps_ = 0;
 };
 
 }  // namespace
+
+std::int64_t num_early_starts() { return early_starts; }
 
 bool invalidate_captures() {
     Captures& all = captures();
@@ -129,8 +189,11 @@ void join_capture(
 void add_node(Stream& stream, Work work) {
     Capture& capture = *stream.capture;
     std::vector<std::size_t>& tails = capture.tails[&stream];
-    capture.graph->nodes.push_back({std::move(work), tails});
-    tails = {capture.graph->nodes.size() - 1};
+    std::vector<GraphNode>& nodes = capture.graph->nodes;
+    const bool starts_early =
+        work.may_start_early && tails.size() == 1 && nodes[tails[0]].work.kind == WorkKind::kKernel;
+    nodes.push_back({std::move(work), tails, starts_early});
+    tails = {nodes.size() - 1};
 }
 
 int end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>* graph) {
@@ -173,7 +236,8 @@ bool is_same_topology(const Graph& from, const Graph& to) {
         to.nodes.begin(),
         to.nodes.end(),
         [](const GraphNode& a, const GraphNode& b) {
-            return a.work.kind == b.work.kind && a.after == b.after;
+            return a.work.kind == b.work.kind && a.after == b.after &&
+                   a.starts_early == b.starts_early;
         }
     );
 }

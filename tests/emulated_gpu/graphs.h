@@ -20,6 +20,7 @@ namespace pitstop::emulator {
 struct GraphNode {
     Work work{};
     std::vector<std::size_t> after{};  // nodes that are done before it begins
+    bool starts_early = false;         // not done: the one before lets it start (overlap.h)
 };
 
 struct Graph {

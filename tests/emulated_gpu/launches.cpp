@@ -92,11 +92,14 @@ int launch_kernel(KernelLaunch launch) {
     const std::shared_ptr<Stream> stream = stream_of(handle);
     if (stream == nullptr) return told(no_stream(handle));
     const std::optional<Fault> fault = fault_at("kernel", stream->gpu);
-    auto begin = [launch = std::move(launch), fault]() -> Step {
+    const bool may_start_early = launch.may_start_early;
+    auto begin = [launch = std::move(launch),
+                  fault](const std::shared_ptr<Overlap>& overlap) -> Step {
         if (fault) return faulty(*fault);
         auto blocks = std::make_shared<Grid>(
             Grid::Shape{launch.grid, launch.block, launch.shared_bytes, launch.is_cooperative},
-            launch.body
+            launch.body,
+            overlap
         );
         return [blocks] { return !blocks->run_block(); };
     };
@@ -105,7 +108,9 @@ int launch_kernel(KernelLaunch launch) {
         {.kind = WorkKind::kKernel,
          .name = "a kernel",
          .gpu = stream->gpu,
-         .begin = std::move(begin)}
+         .begin = [begin] { return begin(nullptr); },
+         .begin_beside = begin,
+         .may_start_early = may_start_early}
     );
     return cudaSuccess;
 }

@@ -14,6 +14,7 @@ struct KernelLaunch {
     std::size_t shared_bytes = 0;  // dynamic
     void* stream = nullptr;        // a cudaStream_t
     bool is_cooperative = false;   // all blocks are there at once, or the launch is refused
+    bool may_start_early = false;  // before the kernel before it has ended (overlap.h)
     const void* kernel = nullptr;  // names it
     std::function<void()> body{};  // one thread of it
 };

@@ -22,6 +22,7 @@ namespace pitstop::emulator {
 
 struct Stream;
 struct Capture;
+struct Overlap;
 
 // Everything in `stream` up to the work of this number, from 1. No stream: nothing.
 struct Point {
@@ -43,6 +44,9 @@ struct Work {
     std::vector<Point> after{};         // done before it begins
     std::function<bool()> may_begin{};  // besides; asked again and again. Null: at any time
     std::function<Step()> begin{};      // null: there is nothing to do
+    // Of a kernel: beside the others of its graph.
+    std::function<Step(const std::shared_ptr<Overlap>&)> begin_beside{};
+    bool may_start_early = false;  // a kernel; of a graph alone, in a stream it never does
 };
 
 enum class StreamKind : std::uint8_t { kLegacy, kBlocking, kNonBlocking };

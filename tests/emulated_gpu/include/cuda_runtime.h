@@ -12,9 +12,13 @@
 #include <tuple>
 #include <utility>
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2 };
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6
+};
 union cudaLaunchAttributeValue {
     int cooperative;
+    int programmaticStreamSerializationAllowed;
 };
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id{};
@@ -29,10 +33,10 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs = 0;
 };
 
-inline bool is_cooperative(const cudaLaunchConfig_t& config) {
+// A flag: the value of each attribute is an int.
+inline bool has_attribute(const cudaLaunchConfig_t& config, cudaLaunchAttributeID id) {
     for (unsigned i = 0; i < config.numAttrs; ++i) {
-        if (config.attrs[i].id == cudaLaunchAttributeCooperative)
-            return config.attrs[i].val.cooperative != 0;
+        if (config.attrs[i].id == id) return config.attrs[i].val.cooperative != 0;
     }
     return false;
 }
@@ -48,7 +52,9 @@ cudaError_t cudaLaunchKernelEx(
          .block = config->blockDim,
          .shared_bytes = config->dynamicSmemBytes,
          .stream = config->stream,
-         .is_cooperative = is_cooperative(*config),
+         .is_cooperative = has_attribute(*config, cudaLaunchAttributeCooperative),
+         .may_start_early =
+             has_attribute(*config, cudaLaunchAttributeProgrammaticStreamSerialization),
          .kernel = reinterpret_cast<const void*>(kernel),
          .body = [kernel, copied] { std::apply(kernel, *copied); }}
     ));
