@@ -1,5 +1,6 @@
 #include "kernels/device/attention_rows.cuh"
 #include "kernels/device/decode_work.cuh"
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/shared_memory.cuh"
 
@@ -391,6 +392,8 @@ template <int D>
 __global__ void __launch_bounds__(kWarp)
     decode_kernel(const __grid_constant__ AttentionParams params) {
     __shared__ Work work;
+    let_next_kernel_start();
+    wait_for_kernel_before();
     if (!begin_work(params, work)) return;
     do {
         next_run(params, work);
@@ -404,7 +407,8 @@ void run(const AttentionParams& params, Stream stream) {
         {.grid = dim3(narrow<unsigned>(params.num_decode_blocks)),
          .block = dim3(kWarp),
          .shared_bytes = kSlots * slot_bytes<D>(),
-         .stream = stream},
+         .stream = stream,
+         .starts_early = true},
         params
     );
 }

@@ -1,5 +1,6 @@
 #include "kernels/embedding.h"
 
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 
@@ -22,6 +23,8 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(
     std::int64_t y_stride,
     int H
 ) {
+    let_next_kernel_start();
+    wait_for_kernel_before();
     const std::int64_t table_row = std::int64_t{raw(id_of(ids[blockIdx.x], sampled))} - vocab_begin;
     const bool is_here = table_row >= 0 && table_row < table_rows;
     const bf16* const from = table + (is_here ? table_row * table_stride : 0);
@@ -46,7 +49,10 @@ void embedding_cuda(const EmbeddingArgs& args) {
     const bool is_aligned_16 = y.cols % 8 == 0 && is_aligned(table.data, 16) &&
                                table.stride % 8 == 0 && is_aligned(y.data, 16) && y.stride % 4 == 0;
     const Launch where{
-        .grid = dim3(narrow<unsigned>(y.rows)), .block = dim3(kThreads), .stream = stream};
+        .grid = dim3(narrow<unsigned>(y.rows)),
+        .block = dim3(kThreads),
+        .stream = stream,
+        .starts_early = true};
     const auto run = [&]<bool kIsAligned>() {
         launch<embedding_kernel<kIsAligned>>(
             where,

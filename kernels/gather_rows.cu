@@ -1,5 +1,6 @@
 #include "kernels/gather_rows.h"
 
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/launch.cuh"
 
 namespace pitstop::kernels {
@@ -18,6 +19,8 @@ __global__ void __launch_bounds__(kThreads) gather_rows_kernel(
     std::int64_t y_stride,
     std::int64_t row_units
 ) {
+    let_next_kernel_start();
+    wait_for_kernel_before();
     const Unit* const from = x + std::int64_t{row_index[blockIdx.x]} * x_stride;
     Unit* const to = y + std::int64_t{blockIdx.x} * y_stride;
     for (std::int64_t i = threadIdx.x; i < row_units; i += kThreads) to[i] = from[i];
@@ -32,7 +35,8 @@ void run(const GatherRowsArgs& args) {
     launch<gather_rows_kernel<Unit>>(
         {.grid = dim3(narrow<unsigned>(args.y.rows)),
          .block = dim3(kThreads),
-         .stream = args.stream},
+         .stream = args.stream,
+         .starts_early = true},
         static_cast<const Unit*>(args.x.data),
         units(args.x.stride),
         args.row_index,

@@ -1,3 +1,4 @@
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/linear_params.cuh"
 #include "kernels/device/numbers.cuh"
@@ -84,6 +85,20 @@ __device__ void load_stage(
     }
 }
 
+// The first columns of a tile's weight rows come to L2 while the kernel before this one makes x.
+template <class Shape>
+__device__ void prefetch_first(
+    const LinearParams& params, const LinearShare& part, int n0, int num_columns
+) {
+    const int n = n0 + static_cast<int>(threadIdx.x);
+    if (threadIdx.x >= Shape::kTileN || n >= part.N) return;
+    constexpr int kElementBytes = kChunkBytes / kChunkElements;
+    prefetch_to_l2(
+        part.w + n * part.w_stride,
+        static_cast<std::uint32_t>(min(params.K, num_columns) * kElementBytes)
+    );
+}
+
 // Adds a stage's kTileK columns to a warp's sums, 16 at a time, ascending.
 template <class Shape>
 __device__ void multiply_stage(
@@ -131,6 +146,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     const auto stage_at = [=](int s) { return shared + s % Shape::kStages * Shape::kStageBytes; };
     const int thread = static_cast<int>(threadIdx.x);
 
+    let_next_kernel_start();
+    if (blockIdx.x == 0) prefetch_first<Shape>(params, part, n0, (Shape::kStages - 1) * kTileK);
+    wait_for_kernel_before();
     float sums[Shape::kTilesM][Shape::kTilesN][4] = {};
     for (int s = 0; s < Shape::kStages - 1; ++s) {
         if (s < num_stages)
@@ -196,6 +214,9 @@ __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
         commit_copies();  // also an empty one: the waits count groups
     };
 
+    let_next_kernel_start();
+    prefetch_first<Shape>(params, part, n0, kSplit * (Shape::kStages - 1) * kTileK);
+    wait_for_kernel_before();
     float sums[1][1][4] = {};
     for (int s = 0; s < Shape::kStages - 1; ++s) load(s);
     for (int s = 0; s < num_stages; ++s) {
@@ -308,7 +329,8 @@ void run_tiles(const LinearArgs& args) {
          ),
          .block = dim3(Shape::kThreads),
          .shared_bytes = Shape::kSharedBytes,
-         .stream = args.stream},
+         .stream = args.stream,
+         .starts_early = true},
         made.params
     );
 }
@@ -319,7 +341,8 @@ void run_split(const LinearArgs& args) {
         {.grid = dim3(narrow<unsigned>(made.num_tiles)),
          .block = dim3(kSplitThreads),
          .shared_bytes = kSplit * SplitTile::kSharedBytes,
-         .stream = args.stream},
+         .stream = args.stream,
+         .starts_early = true},
         made.params
     );
 }

@@ -1,5 +1,6 @@
 #include "kernels/rmsnorm.h"
 
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/reduce.cuh"
@@ -94,6 +95,8 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     int H,
     float eps
 ) {
+    let_next_kernel_start();
+    wait_for_kernel_before();
     const std::int64_t t = blockIdx.x;
     const int thread = static_cast<int>(threadIdx.x);
     float* const x_t = x + t * x_stride;
@@ -146,7 +149,8 @@ void run(const RmsNormArgs& args, bool may_be_held) {
         launch<rmsnorm_kernel<Out, kHeldPacks>>(
             {.grid = dim3(narrow<unsigned>(args.x.rows)),
              .block = dim3(kThreads),
-             .stream = args.stream},
+             .stream = args.stream,
+             .starts_early = true},
             args.x.data,
             args.x.stride,
             args.delta.data,

@@ -1,5 +1,6 @@
 #include "kernels/rope.h"
 
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/fast_div.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
@@ -84,6 +85,8 @@ constexpr int kPack = 8;  // elements of a lane: D / 8 neighbouring lanes hold a
 // writes what it alone read.
 template <class In, int D>  // q_out and kv are bf16; R = D, rows 16-byte aligned
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Params p) {
+    let_next_kernel_start();
+    wait_for_kernel_before();
     const std::int64_t t = blockIdx.x;
     constexpr int kLanesPerHead = D / kPack;  // 8, 16 or 32
     const int index = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
@@ -244,7 +247,8 @@ void rope_cuda(const RopeArgs& args) {
     const Launch where{
         .grid = dim3(T, narrow<unsigned>(ceil_div(std::int64_t{num_heads} * D / kPack, kThreads))),
         .block = dim3(kThreads),
-        .stream = args.stream};
+        .stream = args.stream,
+        .starts_early = true};
     const auto run = [&]<int kHeadDim>() {
         args.q.dtype == DType::kBF16 ? launch<rope_kernel<bf16, kHeadDim>>(where, params)
                                      : launch<rope_kernel<float, kHeadDim>>(where, params);

@@ -1,5 +1,6 @@
 #include "kernels/silu_mul.h"
 
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/silu.cuh"
@@ -24,6 +25,8 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(
     std::int64_t y_stride,
     std::int64_t F
 ) {
+    let_next_kernel_start();
+    wait_for_kernel_before();
     const std::int64_t t = blockIdx.x;
     const std::int64_t i = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * kPack;
     if (i >= F) return;
@@ -57,7 +60,8 @@ void run(const SiluMulArgs& args) {
             narrow<unsigned>(gate.rows), narrow<unsigned>(ceil_div(gate.cols, kThreads * kPack))
         ),
         .block = dim3(kThreads),
-        .stream = stream};
+        .stream = stream,
+        .starts_early = true};
     const auto go = [&]<bool kIsAligned>() {
         launch<silu_mul_kernel<In, Out, kIsAligned>>(
             where,

@@ -1,6 +1,7 @@
 // Enqueues a kernel on a Stream. Checks the launch; never synchronizes.
 #pragma once
 
+#include "kernels/cuda_device.h"
 #include "kernels/device/check.cuh"
 #include "kernels/tensor.h"
 
@@ -25,7 +26,20 @@ struct Launch {
     // All blocks are there at once, so that they may wait for one another, and for those of other
     // GPUs (CUDA C++ Programming Guide, "Cooperative Groups", grid synchronization).
     bool is_cooperative = false;
+    // In a graph it may begin before the kernel before it has ended. REQUIRES: it waits as
+    // dependent_launch.cuh says.
+    bool starts_early = false;
 };
+
+// Nodes of a graph alone: a stream's launches cost the host more than they would gain, and
+// --no-graphs is to be without it.
+[[nodiscard]] inline bool may_start_early(const Launch& where) {
+    constexpr int kComputeCapabilityMin = 90;
+    if (!where.starts_early || compute_capability() < kComputeCapabilityMin) return false;
+    cudaStreamCaptureStatus status{};
+    CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(where.stream), &status));
+    return status == cudaStreamCaptureStatusActive;
+}
 
 // Says which kernel, in a line about a launch that failed: the compiler puts it into the name.
 template <auto kKernel>
@@ -52,12 +66,17 @@ void launch(const Launch& where, Args&&... args) {
     config.blockDim = where.block;
     config.dynamicSmemBytes = static_cast<std::size_t>(where.shared_bytes);
     config.stream = cuda_stream(where.stream);
-    cudaLaunchAttribute cooperative{};
-    cooperative.id = cudaLaunchAttributeCooperative;
-    cooperative.val.cooperative = 1;
+    cudaLaunchAttribute attributes[2]{};
+    config.attrs = attributes;
     if (where.is_cooperative) {
-        config.attrs = &cooperative;
-        config.numAttrs = 1;
+        cudaLaunchAttribute& cooperative = attributes[config.numAttrs++];
+        cooperative.id = cudaLaunchAttributeCooperative;
+        cooperative.val.cooperative = 1;
+    }
+    if (may_start_early(where)) {
+        cudaLaunchAttribute& early = attributes[config.numAttrs++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
     }
     const cudaError_t error = cudaLaunchKernelEx(&config, kKernel, std::forward<Args>(args)...);
     if (error != cudaSuccess) cuda_failed(launch_of<kKernel>(), error, __FILE__, __LINE__);

@@ -14,6 +14,20 @@ MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 
 KERNEL_MUTATIONS = (
     Mutation(
+        "a norm that does not wait for the kernel before it",
+        "kernels/rmsnorm.cu",
+        "    let_next_kernel_start();\n    wait_for_kernel_before();\n",
+        "    let_next_kernel_start();\n",
+        "kernels_gpu_test CudaDependentLaunch.TheNormWaits",
+    ),
+    Mutation(
+        "a product that reads x before the kernel before it is done",
+        "kernels/linear_gemv.cu",
+        "    if (is_inside) prefetch_first(w, chunks);\n    wait_for_kernel_before();\n",
+        "    if (is_inside) prefetch_first(w, chunks);\n",
+        "kernels_gpu_test CudaDependentLaunch.ProductsWait",
+    ),
+    Mutation(
         "a missing proxy fence before a tile is announced",
         WGMMA,
         "            wait_copies<1>();\n            fence_async_proxy();\n",

@@ -5,8 +5,9 @@ kernels/KERNELS.md is this program's output.
     kernel_resources.py --nvcc=NVCC -- FLAGS...           fails where the table says something else
     kernel_resources.py --nvcc=NVCC --write -- FLAGS...   writes the table
 
-Also fails where a kernel spills, has none of its instances in the table, or has an atomic of 64 bits on shared memory,
-which is a loop of compare-and-swap there. FLAGS: the compiler's.
+Also fails where a kernel spills, has none of its instances in the table, has an atomic of 64 bits on shared memory,
+which is a loop of compare-and-swap there, or touches memory before it waits for the kernel before it
+(kernels/device/dependent_launch.cuh): a load that the compiler moved there would be too early. FLAGS: the compiler's.
 """
 
 import argparse
@@ -84,6 +85,24 @@ SHOWN = (
 )
 
 
+# Of PTX: what may read or write what another kernel does. Parameters and shared memory are the kernel's own, and
+# cp.async.bulk.prefetch brings nothing into it.
+TOUCHES_MEMORY = re.compile(r"\b(ld|ldu|st|atom|red|cp\.async(?!\.bulk\.prefetch))\.(?!param\b|shared\b|local\b|const\b)\S+")
+
+
+def early_accesses(assembly):
+    """What kernels of this PTX touch before they wait, or whose next one they let start without waiting."""
+    problems = []
+    for name, body in re.findall(r"\.entry (\w+)\((.*?)^}", assembly, re.DOTALL | re.MULTILINE):
+        before, wait, _ = body.partition("griddepcontrol.wait")
+        if not wait:
+            if "griddepcontrol" in body:
+                problems.append(f"{plain_name(name)} lets the next kernel start and does not wait")
+        elif touched := TOUCHES_MEMORY.search(before):
+            problems.append(f"{plain_name(name)} has {touched[0]} before it waits")
+    return problems
+
+
 def compile_one(source, nvcc, flags, folder):
     """{kernel: (registers, static shared bytes, spilled bytes)} of one source file."""
     command = [nvcc, *flags, "-x", "cu", "-arch=sm_90a", "-cubin", "-Xptxas=-v"]
@@ -96,6 +115,8 @@ def compile_one(source, nvcc, flags, folder):
     (assembly,) = kept.glob("*.ptx")
     if atomic := re.search(r"(atom|red)\.shared\.\S*64", assembly.read_text()):
         sys.exit(f"{source.name}: {atomic[0]}")
+    if early := early_accesses(assembly.read_text()):
+        sys.exit("\n".join(f"{source.name}: {each}" for each in early))
     found = {}
     name = None
     for line in done.stderr.splitlines():
