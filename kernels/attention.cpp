@@ -38,7 +38,7 @@ void attention_ref(const AttentionArgs& args) {
             const std::int64_t position = args.kv_lens[r] - (args.q_starts[r + 1] - t);
             const std::int64_t first = std::max<std::int64_t>(0, position - args.window + 1);
             for (std::int32_t h = 0; h < args.num_q_heads; ++h) {
-                // Elements from kv.data to position j's key.
+                // Counts the elements from kv.data to position j's key.
                 const auto key_at = [&](std::int64_t j) {
                     const PageId page = args.pages[args.page_starts[r] + j / kv.page_size];
                     return key_offset(kv, page, h / group) + (j % kv.page_size) * D;

@@ -113,7 +113,7 @@ void attention_cuda_deterministic(const AttentionArgs& args) {
 }
 
 std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape) {
-    // In fixed order a record for each segment of each token; and two for each block.
+    // In fixed order each segment of each token has a record; and each block has two.
     const std::int64_t num_segments = ceil_div(shape.kv_len_max, AttentionArgs::kSegmentKeys);
     const std::int64_t group_max = std::min(shape.num_q_heads, kAttentionGroupMax);
     const std::int64_t D = shape.head_dim;

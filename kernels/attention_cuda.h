@@ -10,8 +10,8 @@ namespace pitstop::kernels {
 
 inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV head: rows of an mma
 
-// Warps of decode that shared memory leaves room for on a multiprocessor: it launches as many, and
-// each takes an equal share of the work.
+// Returns how many warps of decode shared memory leaves room for on a multiprocessor: it launches
+// as many, and each takes an equal share of the work.
 [[nodiscard]] constexpr std::int32_t decode_warps_per_multiprocessor(std::int32_t head_dim) {
     return head_dim == 128 ? 6 : 12;
 }
@@ -64,12 +64,12 @@ struct AttentionParams {
     std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros, and left so
 };
 
-// Rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or 128, a group of
-// at most kAttentionGroupMax, q and KV rows 16-byte aligned.
+// Computes the rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or
+// 128, a group of at most kAttentionGroupMax, q and KV rows 16-byte aligned.
 void attention_prefill_cuda(const AttentionParams& params, AttentionOrder order, Stream stream);
 // Does the same by wgmma, in free order. REQUIRES: compute capability 9.0.
 void attention_prefill_wgmma_cuda(const AttentionParams& params, Stream stream);
-// Rows with one new token.
+// Computes the rows with one new token.
 void attention_decode_cuda(const AttentionParams& params, Stream stream);
 // Computes all rows; any dtype, D <= kHeadDimMax, group and alignment.
 void attention_general_cuda(const AttentionParams& params, Stream stream);

@@ -168,7 +168,7 @@ struct Ring {
     }
 };
 
-// Queries in registers: row g of the mma is head g of the group, zero past it.
+// Loads the queries into registers: row g of the mma is head g of the group, zero past it.
 template <int D>
 __device__ void load_queries(
     std::uint32_t (&q)[D / 16][4], const AttentionParams& params, const Run& run
@@ -218,7 +218,7 @@ __device__ void take_tile(
         add_values(state, scores[n], scores[n + 1], ring.next(), 0);
 }
 
-// True in the block of a pair's that is the last to come here, which all records of the pair are
+// Is true in the block of a pair's that is the last to come here, which all records of the pair are
 // there for. The count starts over by itself. Pairs that share a block are told apart by their
 // first block: a block is the first of one divided pair at most.
 __device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace& place) {

@@ -78,7 +78,7 @@ __device__ __forceinline__ std::int32_t row_of_key(
     );
 }
 
-// The keys that a warp's rows see. Those of each row lie in shared memory, as they are needed in
+// Says which keys a warp's rows see. Those of each row lie in shared memory, as they are needed in
 // few key tiles.
 struct SeenKeys {
     std::int32_t first;  // by any row

@@ -26,7 +26,7 @@ struct Shape {
 constexpr int kTableTiles = 4;
 constexpr int kCopyBarrier = 1;  // __syncthreads' is 0
 
-// Registers per thread: 128 * (40 + 2 * 232) = 64,512 of 65,536.
+// A thread has so many registers: 128 * (40 + 2 * 232) = 64,512 of 65,536 are taken.
 constexpr int kCopyRegisters = 40;
 constexpr int kMultiplyRegisters = 232;
 
@@ -52,7 +52,8 @@ __device__ __forceinline__ std::int32_t num_key_tiles(const PrefillTile& work) {
     return (work.keys_end + kTileKeys - 1) / kTileKeys - work.keys_begin / kTileKeys;
 }
 
-// What the block's warpgroups share: [kRows, D] queries and kStages tiles each of keys and values.
+// Locates what the block's warpgroups share: [kRows, D] queries and kStages tiles each of keys and
+// values.
 template <int D>
 struct Tiles {
     std::byte* queries;
@@ -169,7 +170,7 @@ struct TileCopier {
     }
 };
 
-// What the first warpgroup does.
+// Is run by the first warpgroup.
 template <int D>
 __device__ __forceinline__ void copy_tiles(
     const AttentionParams& params,
@@ -293,7 +294,7 @@ __device__ void multiply_values(
     wgmma_commit();
 }
 
-// The keys that a multiplying thread's two rows see.
+// Says which keys a multiplying thread's two rows see.
 struct RowKeys {
     std::int32_t first[2];
     std::int32_t last[2];    // kNoKey: there is no such row
@@ -361,8 +362,8 @@ __device__ __forceinline__ void store_rows(
     }
 }
 
-// What the other two warpgroups do: each computes the scores of a tile while the values of the tile
-// before are multiplied, and its softmax runs beside that product.
+// Is run by the other two warpgroups: each computes the scores of a tile while the values of the
+// tile before are multiplied, and its softmax runs beside that product.
 template <int D>
 __device__ __forceinline__ void multiply_tiles(
     const AttentionParams& params,

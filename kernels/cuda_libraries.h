@@ -15,8 +15,8 @@
 
 namespace pitstop::kernels {
 
-// Paths to try, in that order: files that need not exist, and `name` alone for the loader.
-// `packages` are folders of site-packages, as "nvidia/cublas/lib".
+// Returns the paths to try, in that order: files that need not exist, and `name` alone for the
+// loader. `packages` are folders of site-packages, as "nvidia/cublas/lib".
 [[nodiscard]] std::vector<std::string> library_places(
     std::string_view name, std::span<const std::string_view> packages
 );

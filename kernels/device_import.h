@@ -21,7 +21,7 @@
 
 namespace pitstop::kernels {
 
-// Bytes of a cudaIpcMemHandle_t and of a cudaIpcEventHandle_t.
+// A cudaIpcMemHandle_t has so many bytes, and so has a cudaIpcEventHandle_t.
 inline constexpr std::size_t kIpcHandleBytes = 64;
 
 // Maps a whole allocation of the other process, or chunks of its virtual memory back to back.
@@ -49,7 +49,7 @@ class DeviceImport {
     }
 
     [[nodiscard]] const std::byte* data() const { return data_; }
-    // Where ranks write to one another (exchange.h).
+    // Ranks write to one another there (exchange.h).
     [[nodiscard]] std::byte* writable() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
@@ -68,8 +68,8 @@ class DeviceImport {
     std::int64_t mapped_bytes_ = 0;  // of the chunks so far
 };
 
-// The handle by which another process opens the buffer. REQUIRES: the buffer is not empty; it lives
-// until nobody has it open any more.
+// Returns the handle by which another process opens the buffer. REQUIRES: the buffer is not empty;
+// it lives until nobody has it open any more.
 [[nodiscard]] std::string ipc_handle_of(const DeviceBuffer& buffer);
 
 // Opens an event that the other process recorded.

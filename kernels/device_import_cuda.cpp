@@ -28,7 +28,8 @@ Result<Handle> read_handle(std::string_view bytes) {
     return handle;
 }
 
-// Whatever a peer's handle can bring about; what breaks the context comes out at the next call.
+// Makes the error of whatever a peer's handle can bring about; what breaks the context comes out at
+// the next call.
 Error refusal(std::string_view what, cudaError_t error) {
     static_cast<void>(cudaGetLastError());
     return make_error(

@@ -1,5 +1,5 @@
-// GPU memory at an address that stays: it is reserved once, mapped and unmapped while pointers into
-// it stay valid (CUDA's virtual memory API). A rank's arenas are this on a GPU.
+// Holds GPU memory at an address that stays: it is reserved once, mapped and unmapped while
+// pointers into it stay valid (CUDA's virtual memory API). A rank's arenas are this on a GPU.
 //
 // Its physical memory is so many chunks, each with a handle that can be exported as a file
 // descriptor, as NCCL wants it of memory that is registered, and a process beside this one to map
@@ -38,15 +38,17 @@ class DeviceRange {
         return *this;
     }
 
-    // Reads as zeros. kResourceExhausted: the device has not got that much; says what is free, what
-    // is missing and who has how much. Nothing is taken then. REQUIRES: !is_mapped().
+    // Maps memory that reads as zeros. kResourceExhausted: the device has not got that much; says
+    // what is free, what is missing and who has how much. Nothing is taken then. REQUIRES:
+    // !is_mapped().
     [[nodiscard]] Result<> map();
     // Gives the memory back to the driver. Waits until the device has done all it was given.
     // REQUIRES: is_mapped().
     void unmap();
 
-    // A file descriptor of the chunk's memory, the caller's own: cuMemImportFromShareableHandle in
-    // another process takes it. REQUIRES: is_mapped(), i < num_chunks().
+    // Returns a file descriptor of the chunk's memory, the caller's own:
+    // cuMemImportFromShareableHandle in another process takes it. REQUIRES: is_mapped(), i <
+    // num_chunks().
     [[nodiscard]] Result<int> export_chunk(std::size_t i) const;
     [[nodiscard]] std::size_t num_chunks() const { return handles_.size(); }  // 0: not mapped
 

@@ -1,4 +1,4 @@
-// Who has the opened GPU's memory, by process, as the driver's management library says.
+// Says who has the opened GPU's memory, by process, as the driver's management library says.
 //
 // Source: NVML API Reference Guide, nvmlDeviceGetComputeRunningProcesses. The library is the
 // driver's, and is opened when it is asked; in a container it numbers processes as the host does,

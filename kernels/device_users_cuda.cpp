@@ -13,7 +13,8 @@
 namespace pitstop::kernels {
 namespace {
 
-// As nvml.h declares them. Source: NVML API Reference Guide, nvmlProcessInfo_t, nvmlReturn_t.
+// These are as nvml.h declares them. Source: NVML API Reference Guide, nvmlProcessInfo_t,
+// nvmlReturn_t.
 struct ProcessInfo {
     unsigned pid;
     unsigned long long used_bytes;  // kNotAvailable: under some drivers nobody knows

@@ -25,8 +25,8 @@ struct DigestArgs {
     // The shard's elements that are an infinity or a NaN, its rows read as bf16, are ADDED here. If
     // this is null they are not counted.
     std::uint64_t* num_nonfinite = nullptr;
-    // Of a launch on a GPU, at a time: what else runs there keeps the rest. 0: as many as there
-    // are.
+    // A launch on a GPU has at most so many at a time: what else runs there keeps the rest. 0: as
+    // many as there are.
     int blocks_max = 0;
     Stream stream{};
 };

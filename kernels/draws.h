@@ -22,7 +22,7 @@ namespace pitstop::kernels {
 inline constexpr TokenId kNotFiniteDraw{-1};
 inline constexpr TokenId kDrewNothing{-2};
 
-// Where the draw of a row of logits is, and who needs it.
+// Says where the draw of a row of logits is, and who needs it.
 struct DrawnRow {
     const Choice* choice = nullptr;  // null: the row is scored, nothing is drawn
     TokenId* token = nullptr;        // no two rows' the same, nor the next two

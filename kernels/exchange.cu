@@ -11,14 +11,14 @@ namespace {
 constexpr int kThreads = 512;
 constexpr std::int64_t kAlignment = 256;  // bytes
 
-// A word: the number of the launch, and the tag of what it does.
+// A word has the number of the launch, and the tag of what it does.
 constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kExchangeTagBits) - 1;
 
 constexpr int kWaits = 2;  // of a launch: of two shots
 
-// What lies before the chunks in each rank's memory.
+// Lies before the chunks in each rank's memory.
 struct Header {
-    // By wait, buffer, block and rank: what that rank's block said last.
+    // They are by wait, buffer, block and rank: what that rank's block said last.
     std::uint64_t words[kWaits][2][kExchangeBlocksMax][kExchangeRanksMax];
     // The rest is this rank's own.
     std::uint64_t num_launches;                      // that have ended
@@ -32,7 +32,7 @@ constexpr std::int64_t kHeaderBytes = (sizeof(Header) + kAlignment - 1) / kAlign
 __device__ Header* header_of(const Exchange& exchange, int rank) {
     return reinterpret_cast<Header*>(exchange.memories[rank]);
 }
-// A rank's buffer of this launch.
+// Returns a rank's buffer of this launch.
 __device__ float* chunk_of(const Exchange& exchange, int rank, std::uint64_t launch) {
     std::byte* const chunks = exchange.memories[rank] + kHeaderBytes;
     return reinterpret_cast<float*>(chunks + (launch & 1) * exchange.chunk_bytes);
@@ -41,7 +41,7 @@ __device__ std::uint64_t read_again(const std::uint64_t& word) {
     return *static_cast<const volatile std::uint64_t*>(&word);
 }
 
-// One block's way through a launch. All of its threads call the same.
+// Is one block's way through a launch. All of its threads call the same.
 class Meeting {
   public:
     __device__ Meeting(const Exchange& exchange, std::uint64_t tag)
@@ -122,7 +122,7 @@ __device__ float4 add(float4 a, float4 b) {
     );
 }
 
-// In rank order.
+// Sums in rank order.
 __device__ float4 sum_at(const Exchange& exchange, std::uint64_t launch, std::int64_t i) {
     float4 sum = reinterpret_cast<const float4*>(chunk_of(exchange, 0, launch))[i];
     for (int rank = 1; rank < exchange.size; ++rank)
@@ -130,7 +130,7 @@ __device__ float4 sum_at(const Exchange& exchange, std::uint64_t launch, std::in
     return sum;
 }
 
-// What this thread's block has to do of `num` packs: this thread's first, and the end.
+// Says what this thread's block has to do of `num` packs: this thread's first, and the end.
 struct Share {
     __device__ explicit Share(std::int64_t num) {
         const std::int64_t of_block = (num + gridDim.x - 1) / gridDim.x;

@@ -1,6 +1,6 @@
-// What the ranks of a replica, each on a GPU of its own, give each other within a step: sums of
-// activations, records of rows of logits, and parts of logits. Kernels on each rank's stream, over
-// memory that every rank has mapped (peer access); the host waits for nothing.
+// Exchanges what the ranks of a replica, each on a GPU of its own, give each other within a step:
+// sums of activations, records of rows of logits, and parts of logits. Kernels on each rank's
+// stream do it, over memory that every rank has mapped (peer access); the host waits for nothing.
 //
 //   all_reduce      data[i] = sum over the ranks of their data[i], in fp32 and in the order of
 //                   ranks: the same bits on every rank, whatever the size, the path and the batch
@@ -45,10 +45,11 @@ namespace pitstop::kernels {
 inline constexpr int kExchangeRanksMax = 16;
 inline constexpr int kExchangeBlocksMax = 32;
 inline constexpr std::int64_t kOneShotBytesMax = std::int64_t{256} << 10;
-// Of a buffer: a step of 1024 tokens of 2048 activations is one launch.
+// A buffer has so many: a step of 1024 tokens of 2048 activations is one launch.
 inline constexpr std::int64_t kExchangeChunkBytes = std::int64_t{8} << 20;
 
-// What a launch does, in the lower bits of a word: the operation, and how many floats, or words.
+// Says what a launch does, in the lower bits of a word: the operation, and how many floats, or
+// words.
 enum class ExchangeOp : std::uint64_t { kAllReduce = 1, kGatherColumns = 2, kAllGather = 3 };
 inline constexpr int kExchangeNumBits = 22;
 inline constexpr int kExchangeTagBits = kExchangeNumBits + 2;
@@ -56,7 +57,7 @@ inline constexpr int kExchangeTagBits = kExchangeNumBits + 2;
     return static_cast<std::uint64_t>(op) << kExchangeNumBits | static_cast<std::uint64_t>(num);
 }
 
-// What became of a rank's exchanges, in page-locked memory: written by the device.
+// Says what became of a rank's exchanges. It lies in page-locked memory, and the device writes it.
 struct ExchangeFailure {
     enum class Kind : std::uint64_t {
         kNone = 0,
@@ -70,22 +71,22 @@ struct ExchangeFailure {
     std::uint64_t other_tag = 0;  // of that on `rank`
 };
 
-// One rank's side. A copy of it goes with each launch.
+// Is one rank's side. A copy of it goes with each launch.
 struct Exchange {
     int rank = 0;
     int size = 1;
     int num_blocks = 1;  // at most; the same on every rank
     std::int64_t chunk_bytes = kExchangeChunkBytes;
     std::uint64_t limit_ns = 0;
-    // By rank, as this rank's device addresses them: exchange_bytes() each, 256-byte aligned, zeros
-    // (but for the chunks) before any rank's first launch.
+    // They are by rank, as this rank's device addresses them: exchange_bytes() each, 256-byte
+    // aligned, zeros (but for the chunks) before any rank's first launch.
     std::array<std::byte*, kExchangeRanksMax> memories{};
     ExchangeFailure* failure = nullptr;  // of the host, page-locked; zeros
 };
 
 // REQUIRES: chunk_bytes is a multiple of 256.
 [[nodiscard]] std::int64_t exchange_bytes(std::int64_t chunk_bytes);
-// Those of them that must be zeros at the start: the first.
+// Returns how many of them must be zeros at the start: the first.
 [[nodiscard]] std::int64_t exchange_header_bytes();
 
 struct AllReduceArgs {
@@ -113,7 +114,7 @@ struct AllGatherArgs {
 };
 void all_gather_cuda(const AllGatherArgs& args);
 
-// What a failure says, in words: who was waited for, and where. kInternal of ranks out of step,
+// Says in words what a failure is: who was waited for, and where. kInternal of ranks out of step,
 // kDeadlineExceeded otherwise. REQUIRES: failure.kind is not kNone.
 [[nodiscard]] Error error_of(const ExchangeFailure& failure, std::uint64_t limit_ns);
 

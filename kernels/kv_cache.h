@@ -28,7 +28,8 @@ struct KvCache {
     return page_bytes(kv) * kv.num_pages;
 }
 
-// Elements from `data` to [page][0][head][0][0]; the values follow value_offset() further on.
+// Counts the elements from `data` to [page][0][head][0][0]; the values follow value_offset()
+// further on.
 [[nodiscard]] inline std::int64_t key_offset(const KvCache& kv, PageId page, std::int32_t head) {
     return raw(page) * page_elements(kv) + std::int64_t{head} * kv.page_size * kv.head_dim;
 }

@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
 
 // ---- split ----
 
-// A warp's tile and ring. Four of them in a block: 72 KiB, 20 KiB of w in flight. N = 1024 makes
-// 128 blocks, where SmallTile makes 32.
+// Is a warp's tile and ring. Four of them are in a block: 72 KiB, 20 KiB of w in flight. N = 1024
+// makes 128 blocks, where SmallTile makes 32.
 using SplitTile = TileShape<16, 8, 1, 1, 6, 3>;
 constexpr int kSplit = 4;  // warps of a block: fixed, as it sets the order of the sum
 constexpr int kSplitThreads = kSplit * kWarp;

@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,7 +34,7 @@ namespace {
     );
 }
 
-// Guesses of the library's that are timed against each other.
+// So many guesses of the library's are timed against each other.
 constexpr int kGuesses = 8;
 // Each is timed over so many products, after one that is not; then the best two for as long as
 // shows a difference of some percent, at most so many.
@@ -73,7 +74,8 @@ cudaDataType type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : C
 
 template <class T>
 void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    CUBLAS_CHECK(cublas_lt().desc_set(desc, attribute, &value, sizeof(T)));
+    const std::size_t bytes = std::span(&value, 1).size_bytes();
+    CUBLAS_CHECK(cublas_lt().desc_set(desc, attribute, &value, bytes));
 }
 template <class T>
 void set(
@@ -81,7 +83,8 @@ void set(
     cublasLtMatmulPreferenceAttributes_t attribute,
     const T& value
 ) {
-    CUBLAS_CHECK(cublas_lt().preference_set(preference, attribute, &value, sizeof(T)));
+    const std::size_t bytes = std::span(&value, 1).size_bytes();
+    CUBLAS_CHECK(cublas_lt().preference_set(preference, attribute, &value, bytes));
 }
 
 // Row-major y[M, N] = x[M, K] w[N, K]^T is, column by column, y^T = w x^T with w transposed: all
@@ -226,8 +229,7 @@ cublasStatus_t multiply(
     );
 }
 
-// Milliseconds per product over the rotation; infinite where
-// the algorithm is refused.
+// Returns the milliseconds per product over the rotation; infinite where the algorithm is refused.
 double time_of(
     std::span<const LinearArgs> rotation,
     std::span<const LinearPart> parts,  // of the product, in each of the rotation

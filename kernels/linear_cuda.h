@@ -10,7 +10,7 @@ namespace pitstop::kernels {
 inline constexpr std::int64_t kGemvMaxM = 4;
 // Multiplies M <= kGemvMaxM rows. REQUIRES: as linear_cublas().
 void linear_gemv_cuda(const LinearArgs& args);
-// The same for two parts, and silu_mul of what they give.
+// Does the same for two parts, and computes silu_mul of what they give.
 void linear_gemv_silu_mul_cuda(const LinearArgs& args, const ActView& gated);
 
 // Multiplies by cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte aligned row by

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-// Products of a few rows: CUDA cores, one read of the weights.
+// Multiplies a few rows, on CUDA cores, by one read of the weights.
 namespace pitstop::kernels {
 namespace {
 
@@ -38,7 +38,7 @@ int split_of(std::int64_t N, std::int64_t K) {
     return split;
 }
 
-// The chunks of the warp's part of K; parts begin at whole rounds of the warp.
+// Names the chunks of the warp's part of K; parts begin at whole rounds of the warp.
 struct Range {
     int begin;
     int end;
@@ -50,7 +50,7 @@ __device__ Range part_of(int num_chunks, int part, int split) {
     return {cut_at(part), cut_at(part + 1)};
 }
 
-// Where the gated numbers go.
+// Says where the gated numbers go.
 struct Gated {
     void* y = nullptr;  // [M, N]
     std::int64_t stride = 0;
@@ -66,7 +66,7 @@ struct Gated {
     }
 };
 
-// A sum as it would be read from the part's y.
+// Returns a sum as it would be read from the part's y.
 __device__ float as_stored(const LinearShare& part, int n, float sum) {
     if (part.bias != nullptr) sum += to_float(part.bias[n]);
     return part.y_dtype == DType::kBF16 ? to_float(to_bf16(sum)) : sum;

@@ -17,7 +17,7 @@ constexpr int kMergeThreads = 128;
 
 __device__ float negative_infinity() { return __uint_as_float(0xff800000u); }
 
-// Logits 4p .. 4p+3 of a block of kVocabBlock; -inf past the end.
+// Loads logits 4p .. 4p+3 of a block of kVocabBlock; -inf past the end.
 template <bool kIsAligned>
 __device__ void load_logits(const float* from, int p, int num, float (&to)[4]) {
     if (kIsAligned && p * 4 + 4 <= num) {
@@ -200,13 +200,13 @@ __device__ void find_digit(TopShared& shared, int shift) {
     }
 }
 
-// The n-th largest image of a row. `num_ties` of those equal to it are among the n largest.
+// Holds the n-th largest image of a row. `num_ties` of those equal to it are among the n largest.
 struct NthImage {
     std::uint32_t image;
     std::uint32_t num_ties;  // at least 1: the n-th itself
 };
 
-// Four passes of a radix select, a digit of 8 bits each. The whole block calls it.
+// Makes four passes of a radix select, a digit of 8 bits each. The whole block calls it.
 __device__ __forceinline__ NthImage
 find_nth(TopShared& shared, const float* from, std::int64_t num_ids, int n) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -330,7 +330,7 @@ void softmax_stats_cuda(const SoftmaxStatsArgs& args) {
     auto* const parts = static_cast<SoftmaxStats*>(workspace.data);
     const std::int64_t num_parts = ceil_div(logits.cols, kVocabBlock);
     const bool is_aligned_16 = is_aligned(logits.data, 16) && logits.stride % 4 == 0;
-    // Rows in y, in groups: a grid's y has 16 bits.
+    // Rows are in y, in groups: a grid's y has 16 bits.
     constexpr std::int64_t kRowsPerLaunch = 32768;
     for (std::int64_t begin = 0; begin < logits.rows; begin += kRowsPerLaunch) {
         const std::int64_t num = std::min(kRowsPerLaunch, logits.rows - begin);

@@ -54,8 +54,8 @@ void softmax_stats_cuda(const SoftmaxStatsArgs& args);
     std::int64_t num_rows, std::int64_t vocab_len
 );
 
-// Logits of given ids: values[i] = logits[picks[i].row, picks[i].id - vocab_begin], or -inf where
-// the id is outside this rank's part: the maximum over the ranks is the logit.
+// Picks the logits of given ids: values[i] = logits[picks[i].row, picks[i].id - vocab_begin], or
+// -inf where the id is outside this rank's part: the maximum over the ranks is the logit.
 struct LogitPick {
     std::int32_t row = 0;
     TokenId id{};

@@ -1,4 +1,4 @@
-// Penalties and bias on a step's logits, in place, each id of a row in this order:
+// Applies penalties and bias to a step's logits, in place, each id of a row in this order:
 //   repetition  l = l > 0 ? l / repetition : l * repetition     ids in the prompt or the output
 //   frequency   l -= frequency * num_output                      num_output: times in the output
 //   presence    l -= presence                                    where num_output > 0

@@ -1,5 +1,5 @@
-// What ranks that hold a part of the vocabulary each tell each other of a row of logits, so that
-// none needs the row: 20 bytes, from which every rank makes the same draw and the same sums.
+// Holds what ranks that hold a part of the vocabulary each tell each other of a row of logits, so
+// that none needs the row: 20 bytes, from which every rank makes the same draw and the same sums.
 //
 //   of a part   log_sum  log(sum of exp(x)) over its ids (logprobs.h); -inf where that is nothing
 //               score    of its draw (sampling.h); -inf where it draws nothing
@@ -34,7 +34,7 @@
 namespace pitstop::kernels {
 
 struct RankRecord {
-    // Of a double: the record has no gaps.
+    // They are a double's: the record has no gaps.
     std::array<std::uint32_t, 2> log_sum_words{};
     float score = -std::numeric_limits<float>::infinity();
     float logit = -std::numeric_limits<float>::infinity();
@@ -47,7 +47,7 @@ struct RankRecord {
 };
 static_assert(sizeof(RankRecord) == 20);
 
-// Of one rank, a multiple of 16 (exchange.h).
+// Returns what one rank's take, a multiple of 16 (exchange.h).
 [[nodiscard]] constexpr std::int64_t rank_records_bytes(std::int64_t num_rows) {
     constexpr std::int64_t kPack = 16;
     return (num_rows * std::int64_t{sizeof(RankRecord)} + kPack - 1) / kPack * kPack;
@@ -55,7 +55,7 @@ static_assert(sizeof(RankRecord) == 20);
 
 enum class RankRowKind : std::int32_t { kDrawn, kGiven };
 
-// What is asked of a row: the same on every rank but for the pointers.
+// Says what is asked of a row: the same on every rank but for the pointers.
 struct RankRow {
     const Choice* choice = nullptr;  // this rank's draw; null: it has none
     TokenId* token = nullptr;        // written as ids[r] is, where it is not null

@@ -13,7 +13,8 @@ constexpr int kThreads = 256;
 constexpr int kPack = 4;  // numbers a thread takes at a time; pack p belongs to thread p mod 256
 constexpr int kHeldPacksMax = 8;  // per thread in registers: H up to 8192
 
-// Numbers 4p .. 4p+3 of a row of H: one load where the row is aligned, else one each, zeros past H.
+// Loads numbers 4p .. 4p+3 of a row of H: by one load where the row is aligned, else one each,
+// zeros past H.
 template <bool kIsAligned, class T>
 __device__ void load_pack(const T* row, int p, int H, float (&to)[kPack]) {
     if constexpr (kIsAligned) {

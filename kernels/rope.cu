@@ -147,8 +147,8 @@ __device__ void store_as(void* to, DType dtype, std::int64_t index, float value)
     }
 }
 
-// Any D, R, dtype and alignment. grid [T, ceil((Q + 2K) / kGeneralWarps)], block [4 warps]; a warp
-// owns a head of a token and stages it in shared memory, where the rotation finds its partner.
+// Takes any D, R, dtype and alignment. grid [T, ceil((Q + 2K) / kGeneralWarps)], block [4 warps]; a
+// warp owns a head of a token and stages it in shared memory, where the rotation finds its partner.
 __global__ void __launch_bounds__(kGeneralWarps* kWarp)
     rope_general_kernel(const __grid_constant__ Params p) {
     __shared__ float heads[kGeneralWarps][kGeneralHeadDimMax];

@@ -72,7 +72,7 @@ __device__ void arrive(const SampleParams& params, std::int64_t r) {
     merge_nonfinite(params, r);
 }
 
-// The maximum of a thread's x, for a row that truncates; its bins become empty.
+// Returns the maximum of a thread's x, for a row that truncates; its bins become empty.
 __device__ RacePart
 begin_row(const SampleParams& params, std::int64_t r, const float (&x)[kPacks][4]) {
     RowSpace& space = params.spaces[r];

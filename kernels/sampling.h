@@ -43,13 +43,13 @@ struct SampleRow {
     float top_p = 1.f;              // (0, 1]; 1: off
     float min_p = 0.f;              // [0, 1]; 0: off
     std::uint64_t seed = 0;
-    // Of the id to be chosen, in its request: prompt_len + index in the output; what a call's
-    // first_position says is added.
+    // It is that of the id to be chosen, in its request: prompt_len + index in the output; what a
+    // call's first_position says is added.
     std::uint32_t position = 0;
     std::uint32_t no_gap = 0;  // who keeps rows on a device compares their bytes
 };
 
-// Whether the row's choice is among fewer than all `num_ids`.
+// Tells whether the row's choice is among fewer than all `num_ids`.
 [[nodiscard]] constexpr bool is_truncating(const SampleRow& row, std::int64_t num_ids) {
     return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
 }

@@ -22,8 +22,8 @@ struct ShardCopy {
 
 struct ShardCopyArgs {
     std::span<const ShardCopy> copies{};  // in host memory; one launch for hundreds of them
-    // Of a launch on a GPU, at a time: what else runs there keeps the rest. 0: as many as there
-    // are.
+    // A launch on a GPU has at most so many at a time: what else runs there keeps the rest. 0: as
+    // many as there are.
     int blocks_max = 0;
     Stream stream{};
 };

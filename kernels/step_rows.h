@@ -29,7 +29,7 @@
 
 namespace pitstop::kernels {
 
-// What an update begins with.
+// An update begins with this.
 struct StepUpdate {
     static constexpr std::int64_t kWords = 4;
     static constexpr std::int64_t kRowWords = 3;
@@ -43,7 +43,7 @@ struct StepUpdate {
     [[nodiscard]] static constexpr StepUpdate read(const std::int32_t* words) {
         return {words[0], words[1], words[2], words[3]};
     }
-    // Where the parts begin, in words.
+    // The parts begin there, in words.
     [[nodiscard]] constexpr std::int64_t tokens_at() const { return kWords; }
     [[nodiscard]] constexpr std::int64_t positions_at() const { return kWords + num_given; }
     [[nodiscard]] constexpr std::int64_t slots_at() const {
@@ -74,7 +74,7 @@ struct StepRowsArgs {
 
 void check(const StepRowsArgs& args);
 void step_rows_ref(const StepRowsArgs& args);
-// For a GPU alone, and in no table of ops: what a CPU's steps are about is the host's.
+// Is for a GPU alone, and in no table of ops: what a CPU's steps are about is the host's.
 void step_rows_cuda(const StepRowsArgs& args);
 
 }  // namespace pitstop::kernels

@@ -20,8 +20,8 @@ inline constexpr DType kDTypeOf = DType::kF32;
 template <>
 inline constexpr DType kDTypeOf<bf16> = DType::kBF16;
 
-// Activations: a View2 that is fp32 (the truth mode, and everywhere the residual stream flows) or
-// bf16 (rounded on the way into a matrix product). An op says which it takes.
+// Views activations: a View2 that is fp32 (the truth mode, and everywhere the residual stream
+// flows) or bf16 (rounded on the way into a matrix product). An op says which it takes.
 struct ActView {
     void* data = nullptr;
     DType dtype = DType::kF32;

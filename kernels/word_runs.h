@@ -16,7 +16,7 @@
 
 namespace pitstop::kernels {
 
-// What an update begins with.
+// An update begins with this.
 struct WordUpdate {
     static constexpr std::int64_t kWords = 2;
     static constexpr std::int64_t kRunWords = 3;
@@ -39,7 +39,7 @@ struct WordRunsArgs {
 
 void check(const WordRunsArgs& args);
 void word_runs_ref(const WordRunsArgs& args);
-// For a GPU alone, and in no table of ops: what a CPU's ops read is the host's.
+// Is for a GPU alone, and in no table of ops: what a CPU's ops read is the host's.
 void word_runs_cuda(const WordRunsArgs& args);
 
 }  // namespace pitstop::kernels

@@ -1,5 +1,5 @@
-// The blocks of keys that a group of tiles goes through: where they lie, and what of the next one
-// is to be fetched while one is computed.
+// Walks the blocks of keys that a group of tiles goes through, and says where they lie and what of
+// the next one is to be fetched while one is computed.
 //
 // Included once per instruction set, as simd.h is. Pages lie anywhere and a key is a few lines: the
 // hardware does not see the pattern in time.
@@ -19,7 +19,7 @@ PITSTOP_INLINE void fetch(const T* head, std::int64_t D) {
         __builtin_prefetch(head + d, /*rw=*/0, /*locality=*/2);
 }
 
-// Keys [begin, end) of a block, and their values.
+// Locates keys [begin, end) of a block, and their values.
 template <class T>
 struct Block {
     std::int64_t first = 0;  // the position of key 0
@@ -29,7 +29,7 @@ struct Block {
     const T* values[kBlock];
 };
 
-// Keys or values of a block that will be wanted soon, fetched a few at a time.
+// Fetches, a few at a time, keys or values of a block that will be wanted soon.
 template <class T>
 struct FetchAhead {
     const T* const* heads;  // [kBlock]
@@ -63,7 +63,7 @@ void locate_block(
     locate(args.kv, last, first, block.begin, block.end, block.keys, block.values);
 }
 
-// The position of the first block that a query of the group sees.
+// Returns the position of the first block that a query of the group sees.
 template <class T>
 std::int64_t first_position(const AttentionArgs& args, const TileGroup<T>& group) {
     return max64(0, group.tiles[0].position[0] - args.window + 1) / kBlock * kBlock;

@@ -13,7 +13,8 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-// What a lane takes at a time: an element of fp32, or a pair of bf16, whose second is zero past D.
+// Defines what a lane takes at a time: an element of fp32, or a pair of bf16, whose second is zero
+// past D.
 template <class T>
 struct Word;
 template <>
@@ -141,7 +142,7 @@ PITSTOP_INLINE void pack_keys(Block<T>& block, std::int64_t D, PackedKeys<T>& pa
     }
 }
 
-// Queries and vectors of packed keys that are scored together. Two levels of the tree are in
+// So many queries and vectors of packed keys are scored together. Two levels of the tree are in
 // registers beside the keys and a query.
 #if defined(__AVX512F__)
 constexpr int kScoreQueries = 4;

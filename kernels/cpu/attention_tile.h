@@ -40,7 +40,7 @@ PITSTOP_INLINE Seen seen_by(std::int64_t position, std::int64_t window, std::int
     return {max64(0, position - window + 1 - first), min64(position + 1 - first, kBlock)};
 }
 
-// Pointers to the keys and values [begin, end) of the block from position `first`.
+// Points to the keys and values [begin, end) of the block from position `first`.
 template <class T>
 PITSTOP_INLINE void locate(
     const KvCache& kv,
@@ -79,13 +79,13 @@ struct TileGroup {
     Tile<T> tiles[kGroupTiles];
 };
 
-// Groups of up to `group_tiles` tiles of a row and one KV head.
+// Counts the groups of up to `group_tiles` tiles of a row and one KV head.
 inline std::int64_t num_groups_of_row(const AttentionArgs& args, std::int64_t r, int group_tiles) {
     const std::int64_t queries = (args.q_starts[r + 1] - args.q_starts[r]) * group_of(args);
     const std::int64_t most = std::int64_t{kTileQueries} * group_tiles;
     return (queries + most - 1) / most;
 }
-// Groups of the batch, of all KV heads.
+// Counts the groups of the batch, of all KV heads.
 inline std::int64_t num_groups(const AttentionArgs& args, int group_tiles) {
     std::int64_t num = 0;
     for (std::int64_t r = 0; r < args.num_rows; ++r)
@@ -148,7 +148,7 @@ TileGroup<T> make_group(const AttentionArgs& args, const TilePlace& place) {
     return group;
 }
 
-// Segments [begin, end) that any query of the tile sees.
+// Names the segments [begin, end) that any query of the tile sees.
 struct Segments {
     std::int64_t begin;
     std::int64_t end;

@@ -13,8 +13,8 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-// Queries whose values are added together, and vectors of sums at a time: the rest of the registers
-// hold values and probabilities.
+// So many queries have their values added together, in so many vectors of sums at a time: the rest
+// of the registers hold values and probabilities.
 #if defined(__AVX512F__)
 constexpr int kValueQueriesMax = 8;
 constexpr int kValueAccumulators = 16;  // of 32 registers
@@ -23,7 +23,7 @@ constexpr int kValueQueriesMax = 2;
 constexpr int kValueAccumulators = 4;  // of two registers each
 #endif
 
-// Elements that are added together, of one vector of fp32 or of an interleaved pair.
+// So many elements are added together: those of one vector of fp32 or of an interleaved pair.
 template <class T>
 constexpr std::int64_t kValueStep = std::is_same_v<T, bf16> ? 2 * kLanes : kLanes;
 

@@ -8,9 +8,9 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// Rows of x per tile, and rows of w: accumulators, plus the rows of w that are being used, plus one
-// of x, must fit into the registers: 32 zmm, or 16 ymm of which a vector takes two. A tile of few
-// rows has more columns, to cover the latency of the sums by more chains.
+// A tile has so many rows of x, and of w: accumulators, plus the rows of w that are being used,
+// plus one of x, must fit into the registers: 32 zmm, or 16 ymm of which a vector takes two. A tile
+// of few rows has more columns, to cover the latency of the sums by more chains.
 #if defined(__AVX512F__)
 constexpr int kStripRows = 6;
 constexpr int kWideStripRows = 8;
@@ -30,35 +30,36 @@ std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// Outputs of a block, whose rows of w stay in L2 from one strip to the next.
+// Returns how many outputs a block has, whose rows of w stay in L2 from one strip to the next.
 std::int64_t block_cols(std::int64_t K) {
     const std::int64_t cols = kBlockBytes / (K * 2) / kColsAlign * kColsAlign;
     return cols < kColsAlign ? kColsAlign : cols;
 }
 
-// How many strips M rows make; their rows are as equal as can be. Where w must be waited for, wide
-// strips read it more evenly: one alone, or two if their x fits into L1.
+// Returns how many strips M rows make; their rows are as equal as can be. Where w must be waited
+// for, wide strips read it more evenly: one alone, or two if their x fits into L1.
 std::int64_t num_strips(std::int64_t M, std::int64_t bytes_per_row) {
     const bool fits = kWideStripRows * bytes_per_row <= kXBytesMax;
     const std::int64_t few = std::int64_t{kWideStripRows} * (fits ? 2 : 1);
     return div_up(M, M <= few ? kWideStripRows : kStripRows);
 }
 
-// How much of K a strip sums at once. A narrow one whose x does not fit into L1 has fewer of its
-// rows to read for each sum, and does better with all of K.
+// Returns how much of K a strip sums at once. A narrow one whose x does not fit into L1 has fewer
+// of its rows to read for each sum, and does better with all of K.
 std::int64_t depth_of(int num_rows, std::int64_t K, std::int64_t element_bytes) {
     if (num_rows <= kStripRows || num_rows * K * element_bytes <= kXBytesMax) return K;
     return kXBytesMax / (kWideStripRows * element_bytes);
 }
 
-// Accumulators of a strip and a block that wait between two parts of their sums, at most: there are
-// parts where K is above kXBytesMax / (num_rows * element_bytes), and block_cols() falls with K.
+// Bounds the accumulators of a strip and a block that wait between two parts of their sums: there
+// are parts where K is above kXBytesMax / (num_rows * element_bytes), and block_cols() falls with
+// K.
 constexpr std::int64_t waiting_max(std::int64_t num_rows, std::int64_t element_bytes) {
     return num_rows * (kBlockBytes / 2) / (kXBytesMax / (num_rows * element_bytes));
 }
 
-// The rows of w that a thread reads next: a rectangle's, then the first ones of the rectangle that
-// it is likely to get after it.
+// Names the rows of w that a thread reads next: a rectangle's, then the first ones of the rectangle
+// that it is likely to get after it.
 struct Ahead {
     const bf16* row = nullptr;  // fetched next
     std::int64_t num_left = 0;  // from `row` on, before `then` comes

@@ -78,7 +78,7 @@ PITSTOP_INLINE void finish(
     }
 }
 
-// The outputs of a tile's row that are written together: of 1, 2 or a multiple of 4.
+// Returns how many outputs of a tile's row are written together: of 1, 2 or a multiple of 4.
 constexpr int run_of(int num_cols) { return num_cols < 4 ? (num_cols == 3 ? 1 : num_cols) : 4; }
 
 // Writes a tile's outputs, sixteen at a time: one by one, their sums over the lanes and their
@@ -129,8 +129,9 @@ constexpr int fetched_by(Fetch fetch, int num_cols) {
     return 0;
 }
 
-// A part of all sums, [begin, end) of K. Those of x's rows that do not fit into L1 are computed in
-// several: between two of them a tile's accumulators wait in memory, and no bit of a sum changes.
+// Names a part of all sums, [begin, end) of K. Those of x's rows that do not fit into L1 are
+// computed in several: between two of them a tile's accumulators wait in memory, and no bit of a
+// sum changes.
 struct Depth {
     std::int64_t begin = 0;
     std::int64_t end = 0;

@@ -38,7 +38,7 @@ SoftmaxStats block_stats(const float* logits, std::int64_t n, const Scaling& sca
     return stats;
 }
 
-// How many of n logits are over `value`, or equal to it if `counts_equal`.
+// Counts those of n logits that are over `value`, or equal to it if `counts_equal`.
 std::int32_t count_over(const float* logits, std::int64_t n, float value, bool counts_equal) {
     const F32x16 value16 = set1(value);
     std::int32_t count = 0;

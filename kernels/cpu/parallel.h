@@ -21,7 +21,8 @@ PITSTOP_INLINE void for_ranges(Stream stream, std::int64_t num_items, std::int64
     );
 }
 
-// Items per range so that a range is worth waking a thread for: some 5 us of streaming.
+// Returns how many items a range has so that it is worth waking a thread for: some 5 us of
+// streaming.
 PITSTOP_INLINE std::int64_t grain_of_bytes(std::int64_t bytes_per_item) {
     constexpr std::int64_t kBytesPerRange = 64 << 10;
     return bytes_per_item >= kBytesPerRange

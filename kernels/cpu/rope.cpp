@@ -15,7 +15,7 @@ PITSTOP_INLINE float norm_scale(const X* x, std::int64_t D, float eps) {
     return 1.f / __builtin_sqrtf(sum(acc) / static_cast<float>(D) + eps);
 }
 
-// One head of elements [begin, begin + n) of x, normed where w is given.
+// Loads elements [begin, begin + n) of a head of x, normed where w is given.
 template <class X>
 PITSTOP_INLINE F32x16
 load_normed(const X* x, const bf16* w, float scale, std::int64_t begin, std::int64_t n) {

@@ -228,7 +228,7 @@ PITSTOP_INLINE void random_of_64_ids(const SampleRow& params, std::uint32_t coun
     transpose4(out);
 }
 
-// The race over ids [begin, end) of the row, counted from its first; that one has number
+// Runs the race over ids [begin, end) of the row, counted from its first; that one has number
 // vocab_begin.
 Choice race(
     const SampleRow& params,

@@ -206,7 +206,7 @@ PITSTOP_INLINE void transpose16(U32x16* rows) {
     }
 }
 
-// Pairs of bf16, the even element in the low half of each 32-bit lane.
+// Holds pairs of bf16, the even element in the low half of each 32-bit lane.
 struct Bf16x32 {
     __m512i v;
 };

@@ -233,7 +233,7 @@ PITSTOP_INLINE void transpose16(U32x16* rows) {
     }
 }
 
-// Pairs of bf16, the even element in the low half of each 32-bit lane.
+// Holds pairs of bf16, the even element in the low half of each 32-bit lane.
 using Bf16x32 = U32x16;
 PITSTOP_INLINE U32x16 words_of(Bf16x32 pairs) { return pairs; }
 PITSTOP_INLINE Bf16x32 pairs_of(U32x16 words) { return words; }

@@ -46,11 +46,11 @@ struct UnitRange {
     return share < 1 ? 1 : share;
 }
 
-// Where the units of one (row, KV head) pair are computed, and which records of the workspace hold
-// what becomes of them until all are there. Block b has record b, for the pair that goes on after
-// its share, of which there is one at most; and records num_blocks + b * carried_per_block on, for
-// the pair that began before its share: one for all of that pair's units in the share, or one for
-// each.
+// Says where the units of one (row, KV head) pair are computed, and which records of the workspace
+// hold what becomes of them until all are there. Block b has record b, for the pair that goes on
+// after its share, of which there is one at most; and records num_blocks + b * carried_per_block
+// on, for the pair that began before its share: one for all of that pair's units in the share, or
+// one for each.
 struct PairPlace {
     std::int32_t first_block;
     std::int32_t last_block;

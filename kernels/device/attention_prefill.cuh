@@ -22,7 +22,7 @@ struct PrefillTile {
         const std::int32_t token = i / params.group;
         return token < num_tokens ? row.position(first_token + token) : kNoKey;
     }
-    // Elements to tile row i's queries or output. REQUIRES: there is such a row.
+    // Counts the elements to tile row i's queries or output. REQUIRES: there is such a row.
     __device__ std::int64_t query_index(
         const AttentionParams& params, int i, std::int64_t stride, int D
     ) const {

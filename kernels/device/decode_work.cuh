@@ -135,7 +135,7 @@ __device__ inline void next_run(const AttentionParams& params, Work& work) {
     const auto of_row = static_cast<std::int32_t>(unit - at.begin);
     const std::int64_t pair_begin = unit - of_row % at.num;
     const std::int64_t run_end = min(pair_begin + at.num, work.units_end);
-    // From the list of units to units by position, and to their keys that the token sees.
+    // This goes from the list of units to units by position, and to their keys that the token sees.
     const std::int64_t shift =
         units_seen(row.kv_len, params.window, cut.unit_keys).begin - pair_begin;
     const std::int64_t keys_begin = (unit + shift) * cut.unit_keys;

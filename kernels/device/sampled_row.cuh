@@ -15,7 +15,7 @@ constexpr int kBlockIds = static_cast<int>(kSampleVocabBlock);
 constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s of a thread
 constexpr int kResolveThreads = 1024;
 constexpr int kListMax = 4096;  // ids
-// Rows that share the workspace; more take turns.
+// So many rows share the workspace; more take turns.
 constexpr std::int64_t kRowsPerGroup = SampleArgs::kArrivals;
 
 // Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.

@@ -32,7 +32,8 @@ __device__ void wgmma_wait(float (&d)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Ordinary writes to shared memory (cp.async's too) before it, reads of products after it.
+// Orders ordinary writes to shared memory (cp.async's too) before it, and reads of products after
+// it.
 __device__ inline void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -146,8 +147,8 @@ __device__ void named_barrier() {
     asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kNum) : "memory");
 }
 
-// Registers per thread of this warpgroup from here on: more for those that multiply, fewer for
-// those that copy. All its threads call it.
+// Sets the registers of each thread of this warpgroup from here on: more for those that multiply,
+// fewer for those that copy. All its threads call it.
 template <int kRegisters>
 __device__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

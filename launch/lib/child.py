@@ -16,7 +16,7 @@ LINE_BYTES_MAX = 16384  # twice what a process says in one
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """Of the weights that serve, or are to."""
+    """Names the weights that serve, or are to."""
 
     epoch: int
     digest: str  # of what is resident; empty: there is none, or it could not be computed
@@ -103,7 +103,7 @@ class Child:
                 self.end_line = text
 
     def tell(self, line):
-        """One line; a process that is gone or has not read for 64 KiB does not get it."""
+        """Sends one line; a process that is gone or has not read for 64 KiB does not get it."""
         try:
             os.write(self._supervisor_fd, line.encode() + b"\n")
         except (BlockingIOError, BrokenPipeError):
@@ -113,7 +113,7 @@ class Child:
         return self._process.poll() is not None
 
     def is_stopped(self):
-        """Somebody sent it SIGSTOP (or a debugger holds it): it does nothing, and cannot say so."""
+        """Tells whether somebody sent it SIGSTOP (or a debugger holds it): it does nothing, and cannot say so."""
         try:
             with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as stat:
                 return stat.read().rsplit(")", 1)[1].split()[0] in "Tt"
@@ -121,7 +121,7 @@ class Child:
             return False
 
     def exit_code(self):
-        """Negative: the signal that killed it. REQUIRES: has_ended()."""
+        """Returns its exit code; negative: the signal that killed it. REQUIRES: has_ended()."""
         self.read_ready()  # its last words
         return self._process.returncode
 

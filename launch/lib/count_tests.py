@@ -15,7 +15,7 @@ NAMED_MAX = 50  # failures that are listed by name
 
 
 def outcome_of(case):
-    """Of a JUnit test case, as GoogleTest and pytest write it; None: disabled, not run."""
+    """Says how a JUnit test case ended, as GoogleTest and pytest write it; None: disabled, not run."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     if case.find("skipped") is not None or case.get("result") == "skipped":

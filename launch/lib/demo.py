@@ -30,7 +30,7 @@ COLOURS = ("\033[38;5;80m", "\033[38;5;213m", "\033[38;5;221m")  # by version: t
 
 
 class Paint:
-    """Colours on a terminal, nothing elsewhere."""
+    """Puts colours on a terminal, nothing elsewhere."""
 
     def __init__(self, out):
         self.is_on = out.isatty() and "NO_COLOR" not in os.environ
@@ -40,7 +40,7 @@ class Paint:
 
 
 class Page:
-    """Text that arrives in pieces, wrapped at words, each piece in its style."""
+    """Writes text that arrives in pieces, wrapped at words, each piece in its style."""
 
     def __init__(self, out, paint):
         self.out = out
@@ -93,7 +93,7 @@ class Page:
 
 
 class Version:
-    """One weight version of the story."""
+    """Is one weight version of the story."""
 
     def __init__(self, span, name, style):
         self.epoch = span["epoch"]
@@ -104,7 +104,7 @@ class Version:
 
 
 class Story:
-    """One request, and the update that is sent while it streams."""
+    """Runs one request, and the update that is sent while it streams."""
 
     def __init__(self, run_dir, other):
         command = [programs.program("cli"), "generate", f"--run-dir={run_dir}", "--json"]
@@ -115,7 +115,7 @@ class Story:
         self.update = {}
 
     def chunks(self):
-        """Each with the time it came."""
+        """Yields each with the time it came."""
         for text in self.client.stdout:
             line = json.loads(text)
             if "update" in line:
@@ -125,7 +125,7 @@ class Story:
         self.client.wait()
 
     def end(self):
-        """What was sampled so far stays."""
+        """Ends the request: what was sampled so far stays."""
         self.client.send_signal(signal.SIGINT)
 
 

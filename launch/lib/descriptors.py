@@ -10,7 +10,7 @@ MOST = 1 << 20  # base/descriptors.h says why
 
 
 def raise_limit(num_children):
-    """Problem: too few to watch over so many processes."""
+    """Raises the soft limit to the hard one. Problem: too few to watch over so many processes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -15,7 +15,7 @@ TIMES = {
 
 
 def flags(options):
-    """Of those that were given; the others are the process's own defaults."""
+    """Returns the flags of those that were given; the others are the process's own defaults."""
     units = {**dict.fromkeys(COUNTS, ""), **dict.fromkeys(TIMES, "-s")}
     given = {name: getattr(options, name) for name in units}
     return [

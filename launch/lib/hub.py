@@ -12,18 +12,18 @@ import re
 from problem import EXIT_USAGE, Problem
 
 NAME = re.compile(r"([\w][\w.-]{0,95}/[\w][\w.-]{0,95})(?:@([\w][\w./-]{0,95}))?")
-# What a tree reads of a repository.
+# A tree reads these of a repository.
 PATTERNS = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json",
             "tokenizer.json", "tokenizer_config.json", "*.jinja"]
 
 
 def is_name(name):
-    """Whether it may be org/name or org/name@revision."""
+    """Tells whether it may be org/name or org/name@revision."""
     return NAME.fullmatch(name) is not None
 
 
 def cache():
-    """Where huggingface_hub keeps what it fetched."""
+    """Returns where huggingface_hub keeps what it fetched."""
     place = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if place:
         return pathlib.Path(place)
@@ -34,7 +34,7 @@ def cache():
 
 
 def _what_is_missing(snapshot):
-    """Of a fetch that was cut off; empty: nothing."""
+    """Says what a fetch that was cut off lacks; empty: nothing."""
     if not (snapshot / "config.json").exists():
         return "config.json"
     index = snapshot / "model.safetensors.index.json"
@@ -68,7 +68,7 @@ def cached(name):
 
 
 def fetch(name, say):
-    """The directory of org/name. Problem: it is not in the cache, and cannot be fetched."""
+    """Returns the directory of org/name. Problem: it is not in the cache, and cannot be fetched."""
     path, why = cached(name)
     if path:
         return path

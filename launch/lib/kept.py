@@ -39,7 +39,7 @@ class KeptVersions:
         return cls(path, lock)
 
     def find(self, digest):
-        """The directory of the version with that digest; None: there is none that is whole."""
+        """Returns the directory of the version with that digest; None: there is none that is whole."""
         try:
             names = sorted(os.listdir(self.path), reverse=True)
         except OSError:

@@ -12,7 +12,7 @@ FILES_MAX = 64
 
 
 def _read(directory):
-    """Name to bytes. OSError: it cannot be read. Files beyond the bounds are left to the tree to refuse."""
+    """Reads bytes by name. OSError: it cannot be read. Files beyond the bounds are left to the tree to refuse."""
     found = {}
     for name in sorted(os.listdir(directory)):
         path = pathlib.Path(directory) / name
@@ -26,7 +26,7 @@ def _read(directory):
 
 
 class ModelFiles:
-    """The files of a directory as they are now."""
+    """Holds the files of a directory as they are now."""
 
     def __init__(self, directory):
         self._directory = directory
@@ -36,7 +36,7 @@ class ModelFiles:
             self._files = {}  # the tree that is about to start says what is wrong with it
 
     def what_changed(self):
-        """For a line: which files changed, or why the directory cannot be read; empty: nothing changed."""
+        """Says for a line which files changed, or why the directory cannot be read; empty: nothing changed."""
         try:
             now = _read(self._directory)
         except OSError as error:

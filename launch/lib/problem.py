@@ -30,7 +30,7 @@ class Problem(Exception):
 
     @classmethod
     def of(cls, what, error, exit_code):
-        """From what the system said (an OSError), with what would help where that is known."""
+        """Makes one from what the system said (an OSError), with what would help where that is known."""
         hint = ""
         if error.errno == errno.EMFILE:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -12,7 +12,7 @@ PRESETS = ("cpu", "cuda")  # in whose build directories a program may be found
 
 
 def bin_dir():
-    """PITSTOP_BUILD's, else the one built last. Problem: nothing is built."""
+    """Returns PITSTOP_BUILD's, else the one built last. Problem: nothing is built."""
     named = os.environ.get("PITSTOP_BUILD")
     if named:
         candidates = [pathlib.Path(named) / "bin"]
@@ -36,7 +36,7 @@ def program(name):
 
 
 def model_dir(name, say=lambda line: None):
-    """A path, the name of a bundled model, or org/name of the Hugging Face cache."""
+    """Takes a path, the name of a bundled model, or org/name of the Hugging Face cache."""
     for path in (pathlib.Path(name), MODELS / name):
         if path.is_dir():
             return str(path.resolve())

@@ -28,7 +28,7 @@ LONGEST_SOCKET = "/requests-9999.sock"
 
 
 def home():
-    """Where trees without a place of their own live."""
+    """Returns where trees without a place of their own live."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return pathlib.Path(runtime) / "pitstop"
@@ -57,7 +57,7 @@ def _check_length(path):
 
 
 def _try_lock(path):
-    """The open lock file, or None while somebody holds it."""
+    """Returns the open lock file, or None while somebody holds it."""
     while True:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -73,7 +73,7 @@ def _try_lock(path):
 
 
 def _remove_files(path, keep=()):
-    """Ours only: a directory the user named may hold other things."""
+    """Removes ours only: a directory the user named may hold other things."""
     for name in os.listdir(path):
         is_ours = name in (LOCK, TREE, TREE + ".new") or ".sock" in name or name.startswith("ranks-")
         if is_ours and name not in keep:
@@ -83,7 +83,7 @@ def _remove_files(path, keep=()):
 
 @contextlib.contextmanager
 def _unmade(path, is_made):
-    """A directory that was made here goes again where it cannot be held."""
+    """Removes a directory that was made here where it cannot be held."""
     try:
         yield
     except OSError:
@@ -93,14 +93,14 @@ def _unmade(path, is_made):
 
 
 def _gate(place):
-    """Held while directories in home() come and go; elsewhere for a few system calls at most."""
+    """Is held while directories in home() come and go; elsewhere for a few system calls at most."""
     gate = os.open(place / ".gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(gate, fcntl.LOCK_EX)
     return gate
 
 
 class RunDir:
-    """A tree's place, held until remove()."""
+    """Is a tree's place, held until remove()."""
 
     def __init__(self, path, lock, is_made):
         self.path = path
@@ -109,7 +109,7 @@ class RunDir:
 
     @classmethod
     def hold(cls, named):
-        """`named` by the user, or None: a new one in home()."""
+        """Takes the one `named` by the user, or None: a new one in home()."""
         try:
             return cls._hold_named(pathlib.Path(named).absolute()) if named else cls._hold_new()
         except OSError as error:
@@ -169,7 +169,7 @@ class RunDir:
             raise Problem.of("run directory", error, EXIT_PLACE) from error
 
     def remove(self):
-        """As far as it can be: what stays is removed by the next launcher that starts here."""
+        """Removes it as far as it can be: what stays is removed by the next launcher that starts here."""
         with contextlib.suppress(OSError):
             _remove_files(self.path)
         with contextlib.suppress(OSError):  # also where no descriptor is left to list the others
@@ -181,7 +181,7 @@ class RunDir:
 
 
 def _is_live(path):
-    """Somebody holds its lock, and its tree is ready."""
+    """Tells whether somebody holds its lock, and its tree is ready."""
     try:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -196,7 +196,7 @@ def _is_live(path):
 
 
 def find_live(named):
-    """The path of a running tree: the one `named`, else the only one in home(), else None."""
+    """Returns the path of a running tree: the one `named`, else the only one in home(), else None."""
     if named:
         path = pathlib.Path(named).absolute()
         if not _is_live(path):

@@ -40,7 +40,7 @@ MAX_NEW_TOKENS = "200"
 
 
 def _run(command):
-    """In place of this program."""
+    """Runs in place of this program."""
     sys.stdout.flush()
     os.execv(command[0], command)
 
@@ -49,13 +49,13 @@ PLACE_FLAGS = ("tcp_door", "admin_tcp_door", "key")
 
 
 def _remote_flags(options):
-    """Of a tree elsewhere, as pitstop_cli takes them; none: it is on this machine."""
+    """Returns the flags of a tree elsewhere, as pitstop_cli takes them; none: it is on this machine."""
     given = [(name, getattr(options, name)) for name in PLACE_FLAGS]
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
 def _place_flags(options):
-    """Of the tree that a command is for. Problem: none runs."""
+    """Returns the flags of the tree that a command is for. Problem: none runs."""
     remote = _remote_flags(options)
     if remote:
         return remote + ([f"--run-dir={options.run_dir}"] if options.run_dir else [])
@@ -81,7 +81,7 @@ def _die_with_parent():
 
 
 def generate(options):
-    """On the running tree if there is one, else on one of its own."""
+    """Generates on the running tree if there is one, else on one of its own."""
     if _remote_flags(options) or find_live(options.run_dir) is not None:
         _run(_generate_command(options, _place_flags(options)))
     served = Served(options, Signals())

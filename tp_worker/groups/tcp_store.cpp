@@ -49,7 +49,7 @@ Result<TcpStore> TcpStore::connect(
     ASSIGN_OR_RETURN(TcpStream stream, TcpStream::connect(address, port, patience));
     TcpStore store(std::move(stream), version);
     if (version == StoreVersion::kTorch1) return store;
-    // In one write: a server that sees a part of VALIDATE first drops the connection.
+    // It goes in one write: a server that sees a part of VALIDATE first drops the connection.
     std::string greeting;
     put(greeting, kValidate);
     put(greeting, kMagic);

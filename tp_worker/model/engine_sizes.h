@@ -8,11 +8,11 @@
 
 namespace pitstop::tp_worker {
 
-// Tokens of KV that pages can number, with room for scratch pages behind them.
+// Pages can number so many tokens of KV, with room for scratch pages behind them.
 inline constexpr std::int64_t kPageSizeMax = 4096;
 inline constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPageSizeMax;
 
-// What the default number of tokens of KV is made of.
+// Holds what the default number of tokens of KV is made of.
 struct KvFacts {
     std::int64_t host_bytes = 0;   // of the machine or container; 0: not known
     double share = 0;              // of them

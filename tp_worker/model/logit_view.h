@@ -1,5 +1,5 @@
-// What one call of the sampler (tp_worker/model/sampler.h) works on: rows of logits, and what is
-// drawn and reported of them.
+// Holds what one call of the sampler (tp_worker/model/sampler.h) works on: rows of logits, and what
+// is drawn and reported of them.
 #pragma once
 
 #include "base/ids.h"
@@ -14,7 +14,7 @@
 
 namespace pitstop::tp_worker {
 
-// A row of the call, and what follows from its request.
+// Holds a row of the call, and what follows from its request.
 struct SampledRow {
     const LogitRow* place = nullptr;
     const RequestState* request = nullptr;  // until the call is enqueued: the next step may set its
@@ -30,12 +30,13 @@ struct SampledRow {
     bool sums_parts = false;                // its softmax sums are merged of the ranks'
     kernels::SampleRow draw{};  // of a sample; its position counts from the call's first
 
-    // Whether its logprobs are of the edited logits.
+    // Tells whether its logprobs are of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
 };
 
-// Logits side by side, some of whose rows are drawn from, and some reported from: those that the
-// model made, or the edited copies. [R] are their rows, each with the row of the call that it is.
+// Holds logits side by side, some of whose rows are drawn from, and some reported from: those that
+// the model made, or the edited copies. [R] are their rows, each with the row of the call that it
+// is.
 struct LogitView {
     View2<float> logits{};                    // [R, V]
     bool is_edited = false;                   // a copy, still to be made
@@ -48,8 +49,8 @@ struct LogitView {
     std::vector<kernels::SoftmaxStats> stats{};
     kernels::SoftmaxRow* softmax_there = nullptr;
     kernels::SoftmaxStats* stats_there = nullptr;
-    // Row by row in each: the choices and targets that are ranked, those that are not, and the ids
-    // asked for.
+    // They come row by row in each: the choices and targets that are ranked, those that are not,
+    // and the ids asked for.
     std::vector<kernels::LogitPick> picks{};
     std::vector<float> picked{};             // their logits
     std::vector<std::int32_t> num_before{};  // of those that are ranked

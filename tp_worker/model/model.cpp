@@ -226,7 +226,8 @@ Result<> Model::run_padded(const StepBatch& placed, const ModelWeights& weights)
     const bool has_prompts = !placed.token_rows.empty();
     const auto L = has_prompts ? static_cast<std::int64_t>(placed.token_rows.size()) : T;
     CHECK(T <= sizes_.tokens_max && L <= sizes_.logit_rows_max);
-    // Kept for a graph: what it has of the step is where arrays are and how many rows they have.
+    // It is kept for a graph: what it has of the step is where arrays are and how many rows they
+    // have.
     const auto enqueue = [this, placed, T, L, has_prompts, &weights]() -> Result<> {
         RETURN_IF_ERROR(run_layers(placed, weights));
         if (has_prompts) {

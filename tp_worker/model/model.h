@@ -1,6 +1,6 @@
-// The forward pass of one rank: token ids in, KV pages filled, logits out. The same code prefills,
-// decodes and scores, so a score is bit for bit what sampling saw (P6): each op sums in an order
-// that the batch does not change, and the ranks' parts add up in rank order.
+// Is the forward pass of one rank: token ids in, KV pages filled, logits out. The same code
+// prefills, decodes and scores, so a score is bit for bit what sampling saw (P6): each op sums in
+// an order that the batch does not change, and the ranks' parts add up in rank order.
 //
 //   x = embedding                                                     all-reduce
 //   per layer:  x += o(attention(rope(qkv(norm(x)))))                 all-reduce
@@ -52,12 +52,13 @@ struct ModelSizes {
     std::int64_t num_scratch_pages = 0;  // behind the others, for padding (step_padding.h)
 };
 
-// One layer's KV on this rank, data null.
+// Returns one layer's KV on this rank, data null.
 [[nodiscard]] kernels::KvCache kv_of_layer(
     const ModelSizes& sizes, const ModelConfig& config, const ShardShape& shard, Compute compute
 );
 
-// A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller (step_batch.h).
+// Holds a step, ready to run: R rows of T tokens in all. Ranges are checked by the caller
+// (step_batch.h).
 struct StepBatch {
     std::span<const TokenId> tokens{};            // [T], ids or slots of `sampled`
     const TokenId* sampled = nullptr;             // in the device's memory (kernels/embedding.h)
@@ -68,21 +69,22 @@ struct StepBatch {
     std::span<const std::int32_t> page_starts{};  // [R]
     std::span<const PageId> pages{};
     std::span<const SlotId> slots{};  // [R], the rows' requests
-    // Of a step of decodes, as a GPU has it: R with rows of padding (step_padding.h), which are in
-    // none of the arrays before place(). 0: it is another step, or a CPU's.
+    // These are of a step of decodes, as a GPU has it: R with rows of padding (step_padding.h),
+    // which are in none of the arrays before place(). 0: it is another step, or a CPU's.
     std::int64_t num_padded = 0;
     // [L], of a small step with prompts (step_padding.h), whose arrays all have padding but
     // `slots`: the tokens that its logits are of, in order. Empty: it is another step.
     std::span<const std::int32_t> token_rows{};
     std::int32_t kv_len_max = 0;
     std::int32_t q_len_max = 0;  // new tokens of a row; 0: not known
-    // Made by place() on a GPU: what changes of the pages and rows that are there (step_updates.h).
+    // It is made by place() on a GPU: what changes of the pages and rows that are there
+    // (step_updates.h).
     std::span<const std::int32_t> update{};
 };
 // Returns what a batch takes of the transfers (transfers.h).
 [[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
 
-// Rows of logits where a rank has them: its part of each, and the place of the whole rows.
+// Holds rows of logits where a rank has them: its part of each, and the place of the whole rows.
 struct RowLogits {
     View2<float> part{};   // [R, V_rank], rows contiguous; padding included (ShardShape)
     View2<float> whole{};  // [R, V], on rank 0 alone: undefined until it is gathered
@@ -123,8 +125,8 @@ class Model {
     // Errors: the communicator's.
     Result<> forward(const StepBatch& placed, const ModelWeights& weights);
 
-    // This rank's logits of `num_rows` tokens of the last forward() by their index in it, which lie
-    // where the ops read them: they are in logits_of(num_rows). REQUIRES: num_rows <=
+    // Computes this rank's logits of `num_rows` tokens of the last forward() by their index in it,
+    // which lie where the ops read them: they are in logits_of(num_rows). REQUIRES: num_rows <=
     // logit_rows_max.
     void logits(const std::int32_t* token_rows, std::int64_t num_rows, const ModelWeights& weights);
 
@@ -135,7 +137,7 @@ class Model {
     // Makes a graph of a shape that ran without one. REQUIRES: graphs().wants_one().
     Result<> make_graph() { return graphs_.make_one(stream_); }
 
-    // Where logits are; borrowed until the next step.
+    // Says where logits are; they are borrowed until the next step.
     [[nodiscard]] RowLogits logits_of(std::int64_t num_rows) const;
     [[nodiscard]] const StepGraphs& graphs() const { return graphs_; }
 
@@ -169,11 +171,12 @@ class Model {
         bool is_summed,  // x has the last delta
         const ModelWeights& weights
     );
-    // Logits of the rows of x, which still lack delta where that is not empty, and have it then.
+    // Computes the logits of the rows of x, which still lack delta where that is not empty, and
+    // have it then.
     void run_head(View2<float> x, View2<const float> delta, const ModelWeights& weights);
     [[nodiscard]] Result<> sum_over_ranks(View2<float> x);
 
-    // The buffers' places in `memory_`; the ranges are fixed by Args.
+    // Holds the buffers' places in `memory_`; the ranges are fixed by Args.
     struct Buffers {
         View2<float> x{};                // [T, H]
         View2<float> delta{};            // [T, H], a sublayer's output
@@ -193,7 +196,7 @@ class Model {
         View2<float> head_whole{};       // [L, V], rank 0; is head_part where there is one rank
         View2<float> cos{};              // [positions, D/2]
         View2<float> sin{};              // [positions, D/2]
-        // On a GPU: the rows of padded steps, and the pages of all requests.
+        // On a GPU these are the rows of padded steps, and the pages of all requests.
         kernels::StepRowsArgs rows{};
         std::int32_t* q_starts = nullptr;
         std::span<PageId> tables{};

@@ -1,4 +1,4 @@
-// The model's memory: where each buffer lies, and what it holds from the start.
+// Lays out the model's memory: says where each buffer lies, and what it holds from the start.
 #include "kernels/thread_pool.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/narrow.h"
@@ -76,7 +76,7 @@ kernels::KvCache kv_of_layer(
     };
 }
 
-// The rows of padded steps, and the pages of all requests.
+// Lays out the rows of padded steps, and the pages of all requests.
 void Model::lay_out_rows(const Args& args, Carver& carver, Buffers& b) {
     constexpr std::int64_t R = kPaddedRowsMax;
     const ModelSizes& sizes = args.sizes;
@@ -195,7 +195,8 @@ Model::Model(const Args& args, Arena memory)
     fill_padding();
 }
 
-// What no update brings: the pages of padding, and that each row of a padded step has one token.
+// Writes what no update brings: the pages of padding, and that each row of a padded step has one
+// token.
 void Model::fill_padding() {
     std::vector<PageId> pages;
     for (std::int64_t i = 0; i < num_scratch_pages(sizes_.page_size); ++i)

@@ -1,7 +1,7 @@
-// What the ranks do together of one call of the sampler (sampler.h), where each has a part of the
-// vocabulary: it draws among its part and sums it, and every rank makes the same of what all say of
-// a row, 20 bytes each (kernels/rank_records.h). Where a rank among all is wanted, 4 more follow:
-// how many logits of the part stand before the one that was drawn or given.
+// Does what the ranks do together of one call of the sampler (sampler.h), where each has a part of
+// the vocabulary: it draws among its part and sums it, and every rank makes the same of what all
+// say of a row, 20 bytes each (kernels/rank_records.h). Where a rank among all is wanted, 4 more
+// follow: how many logits of the part stand before the one that was drawn or given.
 //
 // A row is *whole* if its draw or its report needs logits in one place: it truncates, has penalties
 // or biases, or wants the top or given ids. Those come to rank 0, which draws for all: its record
@@ -36,10 +36,10 @@ class Sampler::RankCall {
     RankCall(const RankCall&) = delete;
     RankCall& operator=(const RankCall&) = delete;
 
-    // Of a rank's counts: a multiple of 16 (exchange.h).
+    // Returns those of a rank's counts: a multiple of 16 (exchange.h).
     [[nodiscard]] static std::int64_t count_bytes(std::int64_t num_rows);
 
-    // The rows that come to rank 0.
+    // These are the rows that come to rank 0.
     [[nodiscard]] std::size_t whole_begin() const { return whole_begin_; }
     [[nodiscard]] std::size_t num_whole() const { return num_whole_; }
 
@@ -55,7 +55,7 @@ class Sampler::RankCall {
     // REQUIRES: rank 0's draws of whole rows are enqueued. Errors: the communicator's.
     Result<> merge(TokenId* ids);
 
-    // Of row i, once all is done.
+    // They are of row i, once all is done.
     [[nodiscard]] const kernels::SoftmaxStats& stats(std::size_t i) const { return stats_[i]; }
     // Writes the numbers of the row, which is not whole.
     void finish(std::size_t i, messages::StepResult* result) const;

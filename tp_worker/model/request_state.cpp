@@ -71,7 +71,7 @@ void RequestState::set_biases(const messages::SamplingParams& params, std::int64
     for (const auto& [id, bias] : biases) early_biases_.now.push_back({id, bias});
 }
 
-// Of two tokens or more: whether their last may come depends on the output.
+// Keeps those of two tokens or more: whether their last may come depends on the output.
 void RequestState::set_bad_tokens(const messages::RequestSetup& setup) {
     for (const std::vector<TokenId>& sequence : setup.sampling.bad_tokens) {
         if (sequence.size() == 1) continue;
@@ -90,7 +90,7 @@ void RequestState::set_bad_tokens(const messages::RequestSetup& setup) {
     ban_completions();
 }
 
-// The biases of the next token: a bad sequence but for its last token ends the output.
+// Makes the biases of the next token: a bad sequence but for its last token ends the output.
 void RequestState::ban_completions() {
     std::vector<TokenId> banned;
     for (const std::vector<TokenId>& sequence : bad_tokens_) {

@@ -25,13 +25,13 @@ class RequestState {
     // REQUIRES: the setup's ids are below vocab_len (step_batch.h checks).
     RequestState(const messages::RequestSetup& setup, std::int64_t vocab_len);
 
-    // The draw of output token `output_index`.
+    // Returns the draw of output token `output_index`.
     [[nodiscard]] kernels::SampleRow draw(std::int64_t output_index) const;
     [[nodiscard]] const kernels::PenaltyRow& penalty() const { return penalty_; }
     [[nodiscard]] std::span<const kernels::TokenCount> counts() const { return counts_; }
-    // Added to the logits of the next output token, which is `output_index`: the request's biases,
-    // and minus infinity for what is not allowed, for what would complete bad tokens, and until
-    // min_new_tokens for the ids that would end the request.
+    // Returns what is added to the logits of the next output token, which is `output_index`: the
+    // request's biases, and minus infinity for what is not allowed, for what would complete bad
+    // tokens, and until min_new_tokens for the ids that would end the request.
     [[nodiscard]] std::span<const kernels::LogitBias> biases(std::int64_t output_index) const {
         return output_index < min_new_tokens_ ? early_biases_.now : biases_.now;
     }
@@ -41,8 +41,8 @@ class RequestState {
     }
     [[nodiscard]] const messages::LogprobOptions& logprobs() const { return logprobs_; }
     [[nodiscard]] std::span<const TokenId> stop_ids() const { return stop_ids_; }
-    // Whether what it draws depends on what it drew before beyond the logits: by counts and by
-    // bans.
+    // Tells whether what it draws depends on what it drew before beyond the logits: by counts and
+    // by bans.
     [[nodiscard]] bool follows_tokens() const { return has_penalty_ || !bad_tokens_.empty(); }
 
     // A step that draws for it is enqueued, perhaps not done: the device has, or will have, its
@@ -56,8 +56,8 @@ class RequestState {
     void take_sampled(TokenId id);
 
   private:
-    // Biases in the order of their ids, each id once: those of every token, and with them the bans
-    // of the next one.
+    // Holds biases in the order of their ids, each id once: those of every token, and with them the
+    // bans of the next one.
     struct Biases {
         std::vector<kernels::LogitBias> always{};  // empty where there are no bad tokens
         std::vector<kernels::LogitBias> now{};
@@ -74,8 +74,8 @@ class RequestState {
     std::int64_t min_new_tokens_ = 0;
     Biases biases_{};
     Biases early_biases_{};
-    // Sequences that may not come, of two tokens or more, and the end of the output: one token less
-    // than the longest.
+    // These are sequences that may not come, of two tokens or more, and the end of the output: one
+    // token less than the longest.
     std::vector<std::vector<TokenId>> bad_tokens_{};
     std::vector<TokenId> output_tail_{};
     std::size_t tail_len_max_ = 0;

@@ -48,7 +48,7 @@ Sampler::Layout Sampler::lay_out(const kernels::Ops& ops, const Sizes& sizes) {
     return layout;
 }
 
-// Of what Call::place() and RankCall::place_inputs() place there.
+// Counts what Call::place() and RankCall::place_inputs() place there.
 std::int64_t Sampler::standing_bytes(const Sizes& sizes) {
     const auto of = [&](std::size_t element_bytes, std::int64_t per_row) {
         return StandingArrays::bytes_of(
@@ -67,11 +67,11 @@ std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
     return lay_out(ops, sizes).bytes;
 }
 
-// More than any one call of make_room() asks for.
+// Returns more than any one call of make_room() asks for.
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
     constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
     constexpr std::int64_t kRowBytes = 1024;  // of a row's settings, choice and sums, rounded up
-    // Of one row that is more than its share: a count and a bias for each token.
+    // One row that is more than its share has a count and a bias for each token.
     constexpr std::int64_t kEditBytes =
         std::int64_t{sizeof(kernels::TokenCount)} + std::int64_t{sizeof(kernels::LogitBias)};
     return kShareBytes + vocab_len * kEditBytes +
@@ -171,7 +171,7 @@ Result<std::vector<TokenId>> Sampler::run(
     return std::vector(ids.begin(), ids.end());
 }
 
-// Rounded up by two alignments an array: what a call asks for is never a close fit.
+// Rounds up by two alignments an array: what a call asks for is never a close fit.
 void Sampler::make_room(std::int64_t transfer_bytes) {
     constexpr std::int64_t kArraysMax = 8;
     if (transfers_->bytes_left() < transfer_bytes + kArraysMax * Transfers::kAlignment) {

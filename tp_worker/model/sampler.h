@@ -1,4 +1,4 @@
-// From logits to tokens and logprobs.
+// Goes from logits to tokens and logprobs.
 //
 // Of each row of logits: a draw (kSample) or the score of a given token (kScore), the request's top
 // ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given token
@@ -71,12 +71,12 @@ class Sampler {
         Communicator* communicator = nullptr;  // of the ranks, where there are several
         std::int64_t vocab_begin = 0;          // this rank's first id
     };
-    // What make() takes of a GPU's memory.
+    // Returns what make() takes of a GPU's memory.
     [[nodiscard]] static std::int64_t bytes(const kernels::Ops& ops, const Sizes& sizes);
     [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
     static Result<Sampler> make(const Args& args);
 
-    // A call that is under way (sampler_call.h).
+    // Is a call that is under way (sampler_call.h).
     class Call;
 
     // Places the small arrays of a call; waits for nothing. Row i of the logits, in the device's
@@ -90,8 +90,9 @@ class Sampler {
     // communicator's.
     [[nodiscard]] Result<> enqueue(Call& call);
 
-    // All of a call, until it is done. On rank 0 writes the result's entries that the rows name;
-    // changes no request. Returns what was drawn, by row, as note_draws says it (kernels/draws.h).
+    // Runs all of a call, until it is done. On rank 0 writes the result's entries that the rows
+    // name; changes no request. Returns what was drawn, by row, as note_draws says it
+    // (kernels/draws.h).
     [[nodiscard]] Result<std::vector<TokenId>> run(
         const RowLogits& logits,
         std::span<const LogitRow> rows,
@@ -104,10 +105,10 @@ class Sampler {
     [[nodiscard]] const TokenId* sampled() const { return sampled_; }
 
   private:
-    // What the ranks do together of a call.
+    // Does what the ranks do together of a call.
     class RankCall;
 
-    // Where the parts lie in the memory.
+    // Says where the parts lie in the memory.
     struct Layout {
         std::int64_t edited = 0;
         std::int64_t model_choices = 0;
@@ -131,7 +132,7 @@ class Sampler {
     static Layout lay_out(const kernels::Ops& ops, const Sizes& sizes);
     Sampler(const Args& args, Arena memory);
 
-    // The choice or the given id of a row, and the ids that it asked for.
+    // A row picks its choice or its given id, and the ids that it asked for.
     static constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
     // So many of a row, on average, stay on the device: all that rows may list would take
     // megabytes, and few requests list any.
@@ -145,7 +146,7 @@ class Sampler {
 
     [[nodiscard]] bool is_split() const { return sizes_.num_ranks > 1; }
     [[nodiscard]] bool is_root() const { return raw(sizes_.rank) == 0; }
-    // This rank's ids of each row, without padding.
+    // Returns this rank's ids of each row, without padding.
     [[nodiscard]] View2<float> part_of(const RowLogits& logits) const;
 
     const kernels::Ops* ops_;
@@ -164,7 +165,7 @@ class Sampler {
     std::uint32_t* arrivals_ = nullptr;          // sampling's, zeros between its calls
     kernels::Workspace sample_workspace_{};
     kernels::Workspace stats_workspace_{};
-    // Of several ranks: [rows_max] but for the last, of this rank's part.
+    // Several ranks have these: [rows_max] but for the last, of this rank's part.
     kernels::Choice* part_choices_ = nullptr;
     kernels::SoftmaxStats* part_stats_ = nullptr;
     TokenId* noted_ids_ = nullptr;  // rank 0's, of what it drew for all

@@ -14,7 +14,7 @@ namespace {
 static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
 static_assert(kernels::kDrewNothing == messages::kNothingLeft);
 
-// What the host has for what note_draws() writes into picks and softmax rows in each call
+// The host has these for what note_draws() writes into picks and softmax rows in each call
 // (standing_arrays.h): no pick and no row that it does not write has them.
 constexpr TokenId kIdDrawn{-1};
 constexpr float kKeptMinDrawn = std::numeric_limits<float>::quiet_NaN();
@@ -85,8 +85,8 @@ void Sampler::Call::set_up_views(const RowLogits& logits) {
     set_up(edited_);
 }
 
-// The arrays that need no draw: which ids the picks are of and what was kept is noted on the
-// device.
+// Sets up the arrays that need no draw: which ids the picks are of and what was kept is noted on
+// the device.
 void Sampler::Call::set_up(LogitView& view) {
     for (const std::size_t i : view.rows) view.draws.push_back(rows_[i].draw);
     for (std::size_t k = 0; k < view.rows.size(); ++k) {
@@ -159,7 +159,7 @@ void Sampler::Call::place() {
     transfers_.keep();
 }
 
-// Where each row's choice will be, and who needs it. Of several ranks the merge has the token.
+// Says where each row's choice will be, and who needs it. Of several ranks the merge has the token.
 std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
     std::vector<kernels::DrawnRow> drawn(rows_.size());
     for (const LogitView* view : {&model_, &edited_}) {
@@ -218,14 +218,14 @@ Result<> Sampler::Call::enqueue() {
     return Ok{};
 }
 
-// Whether one draw reads every row as the model made it, and so counts what is not finite. Of
+// Tells whether one draw reads every row as the model made it, and so counts what is not finite. Of
 // several ranks the parts' draws do.
 bool Sampler::Call::draw_counts() const {
     return !ranks_ && edited_.rows.empty() &&
            std::ranges::all_of(rows_, [](const SampledRow& row) { return row.is_sample; });
 }
 
-// In runs of neighbours.
+// Goes by runs of neighbours.
 void Sampler::Call::start_draws(const LogitView& view) {
     for (std::size_t begin = 0; begin < view.rows.size();) {
         const std::size_t end = end_of_run(view, begin);
@@ -277,7 +277,7 @@ std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) 
     return end;
 }
 
-// The rows' logits after penalties and bias.
+// Makes the rows' logits after penalties and bias.
 void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited) {
     constexpr std::size_t kRowBytes = sizeof(kernels::PenaltyRow) + 3 * sizeof(std::int32_t);
     auto bytes = static_cast<std::int64_t>((rows.size() + 2) * kRowBytes);
@@ -319,7 +319,7 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
     sampler_.ops_->penalties(change);
 }
 
-// Whether a row that is reported from here has no sums of the ranks' parts.
+// Tells whether a row that is reported from here has no sums of the ranks' parts.
 bool Sampler::Call::sums_view(const LogitView& view) const {
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (is_reported(view, k) && !rows_[view.rows[k]].sums_parts) return true;
@@ -358,7 +358,7 @@ void Sampler::Call::start_reports(LogitView& view) {
     start_tops(view);
 }
 
-// In runs of neighbours that want as many.
+// Goes by runs of neighbours that want as many.
 void Sampler::Call::start_tops(LogitView& view) {
     view.top_starts.assign(1, 0);
     for (std::size_t k = 0; k < view.num_reported; ++k)

@@ -1,5 +1,5 @@
-// One call of the sampler (sampler.h), from its rows to a result: everything that lives until its
-// numbers are there. Owns the host's arrays, which the transfers fill.
+// Is one call of the sampler (sampler.h), from its rows to a result: everything that lives until
+// its numbers are there. Owns the host's arrays, which the transfers fill.
 #pragma once
 
 #include "kernels/draws.h"
@@ -30,7 +30,7 @@ class Sampler::Call {
     Result<> enqueue();  // errors: the communicator's
     // REQUIRES: the turn that it was enqueued in is finished (transfers.h).
     void finish(messages::StepResult* result);
-    // What was drawn, by row, once it is finished.
+    // Returns what was drawn, by row, once it is finished.
     [[nodiscard]] std::span<const TokenId> ids() const { return ids_; }
 
   private:
@@ -55,7 +55,8 @@ class Sampler::Call {
         const SampledRow& row = rows_[view.rows[k]];
         return row.is_sample && row.is_whole && row.is_edited == view.is_edited;
     }
-    // Whether its numbers come from this view; they are nobody's where the logits are not finite.
+    // Tells whether its numbers come from this view; they are nobody's where the logits are not
+    // finite.
     [[nodiscard]] bool is_reported(const LogitView& view, std::size_t k) const {
         const SampledRow& row = rows_[view.rows[k]];
         return row.is_whole && row.reports_edited() == view.is_edited;
@@ -78,7 +79,7 @@ class Sampler::Call {
     float* kept_mins_there_ = nullptr;
     const std::int32_t* changes_there_ = nullptr;  // of the standing arrays; null: none
     std::optional<RankCall> ranks_{};              // where there are several
-    // Rows that are whole, on rank 0.
+    // These are rows that are whole, on rank 0.
     LogitView model_{};   // neighbours, and with several ranks all between them
     LogitView edited_{};  // those with edits; first those that are reported from here
 };

@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The order of logits as that of integers; -0 is 0.
+// Makes the order of logits that of integers; -0 is 0.
 std::uint32_t ordered_image(float logit) {
     const auto bits = std::bit_cast<std::uint32_t>(logit + 0.f);
     return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;

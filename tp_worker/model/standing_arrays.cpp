@@ -27,7 +27,8 @@ void StandingArrays::begin_call() {
     values_.clear();
 }
 
-// What differs, in runs; words between two that are cheaper to bring than another run go with them.
+// Notes what differs, in runs; words between two that are cheaper to bring than another run go with
+// them.
 void StandingArrays::compare(std::int64_t begin, const void* array, std::size_t num_bytes) {
     CHECK(used_ <= static_cast<std::int64_t>(words_.size() * kWordBytes));
     const std::size_t at = static_cast<std::size_t>(begin) / kWordBytes;

@@ -26,12 +26,12 @@ namespace pitstop::tp_worker {
 
 class StandingArrays {
   public:
-    // On the CPU: ops read the host's arrays.
+    // Is for the CPU: ops read the host's arrays.
     StandingArrays() = default;
     // `there` [num_bytes] is the device's, and holds zeros.
     StandingArrays(std::byte* there, std::int64_t num_bytes);
 
-    // What an array of so many bytes takes of the memory.
+    // Returns what an array of so many bytes takes of the memory.
     [[nodiscard]] static constexpr std::int64_t bytes_of(std::int64_t num_bytes) {
         constexpr std::int64_t kAlignment = 16;
         return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -39,8 +39,8 @@ class StandingArrays {
 
     // Every call places the same arrays, in the same order.
     void begin_call();
-    // Where the ops read the array: its place on the device, the array itself on the CPU. `num_max`
-    // is the same in each call. REQUIRES: no byte of T is a gap.
+    // Returns where the ops read the array: its place on the device, the array itself on the CPU.
+    // `num_max` is the same in each call. REQUIRES: no byte of T is a gap.
     template <class T>
     [[nodiscard]] T* place(std::span<T> array, std::int64_t num_max) {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::int32_t) == 0);
@@ -51,8 +51,9 @@ class StandingArrays {
         compare(begin, array.data(), array.size_bytes());
         return reinterpret_cast<T*>(there_ + begin);
     }
-    // The words that bring the device there, from what it has after the last update (word_runs.h).
-    // Borrowed until the next call. REQUIRES: each that is not empty is applied, in the order made.
+    // Returns the words that bring the device there, from what it has after the last update
+    // (word_runs.h). Borrowed until the next call. REQUIRES: each that is not empty is applied, in
+    // the order made.
     [[nodiscard]] std::span<const std::int32_t> update();
     [[nodiscard]] std::int32_t* words_there() const {
         return reinterpret_cast<std::int32_t*>(there_);
@@ -64,7 +65,7 @@ class StandingArrays {
     std::byte* there_ = nullptr;         // null: on the CPU
     std::int64_t used_ = 0;              // bytes, by this call
     std::vector<std::int32_t> words_{};  // as the device has them after the last update
-    // Of this call.
+    // These are of this call.
     std::vector<std::int32_t> runs_{};
     std::vector<std::int32_t> values_{};
     std::vector<std::int32_t> update_{};

@@ -140,7 +140,7 @@ bool PlannedStep::is_of_decodes() const {
            logit_rows_.size() == tokens_.size() && only_samples();
 }
 
-// Few tokens, and logits of at most one in a row: as many rows of logits as rows are enough.
+// It has few tokens, and logits of at most one in a row: as many rows of logits as rows are enough.
 bool PlannedStep::is_small(const StepLimits& limits) const {
     return padded_tokens(static_cast<std::int64_t>(tokens_.size())) <= limits.padded_tokens_max &&
            padded_prompt_rows(static_cast<std::int64_t>(kv_lens_.size())) <=
@@ -148,7 +148,7 @@ bool PlannedStep::is_small(const StepLimits& limits) const {
            only_samples();
 }
 
-// A row of the tokens of padding, in scratch pages, and rows without tokens behind it.
+// Adds a row of the tokens of padding, in scratch pages, and rows without tokens behind it.
 void PlannedStep::pad_prompts(const StepLimits& limits) {
     const auto T = static_cast<std::int64_t>(tokens_.size());
     const std::int64_t num_tokens = padded_tokens(T);

@@ -15,7 +15,7 @@
 
 namespace pitstop::tp_worker {
 
-// One row of logits, and where its numbers go in the result.
+// Holds one row of logits, and says where its numbers go in the result.
 struct LogitRow {
     enum class Kind : std::uint8_t { kSample, kScore };
     Kind kind = Kind::kSample;
@@ -23,13 +23,13 @@ struct LogitRow {
     SlotId slot{};
     std::int64_t output_index = 0;  // kSample
     TokenId target{};               // kScore: the token after it
-    // First entry in the arrays of StepResult (kSample) or StepScores (kScore).
+    // It is the first entry in the arrays of StepResult (kSample) or StepScores (kScore).
     std::size_t entry = 0;
     std::size_t top_begin = 0;
     std::size_t ids_begin = 0;
 };
 
-// Where a row's numbers go in a result that was sized for its step.
+// Says where a row's numbers go in a result that was sized for its step.
 struct RowOutputs {
     float* logprob = nullptr;
     std::int32_t* rank = nullptr;
@@ -39,7 +39,7 @@ struct RowOutputs {
 };
 [[nodiscard]] RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result);
 
-// The requests by slot; empty where none was set up yet.
+// Holds the requests by slot; empty where none was set up yet.
 using RequestSlots = std::vector<std::optional<RequestState>>;
 
 struct StepLimits {
@@ -48,8 +48,8 @@ struct StepLimits {
     std::int64_t num_pages = 0;
     std::int64_t page_size = 0;
     std::int64_t vocab_len = 0;
-    // Of steps that are padded (step_padding.h): rows of decodes, or of logits; tokens of a step
-    // with prompts. 0: none is.
+    // These bound the steps that are padded (step_padding.h): rows of decodes, or of logits; tokens
+    // of a step with prompts. 0: none is.
     std::int64_t padded_rows_max = 0;
     std::int64_t padded_tokens_max = 0;
     // What a request drew last is on the device (Sampler::sampled()): rows that take it name its
@@ -73,11 +73,11 @@ class PlannedStep {
 
     // Borrows from this and from the plan.
     [[nodiscard]] StepBatch batch(const messages::StepPlan& plan) const;
-    // Whether the batch is padded: then its logits come with it, and all of them are wanted but for
-    // the padding's: row i of them is logit_rows()[i].
+    // Tells whether the batch is padded: then its logits come with it, and all of them are wanted
+    // but for the padding's: row i of them is logit_rows()[i].
     [[nodiscard]] bool is_padded() const { return num_padded_ > 0 || !token_rows_.empty(); }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
-    // A result with its arrays sized for this step.
+    // Returns a result with its arrays sized for this step.
     [[nodiscard]] messages::StepResult empty_result(const messages::StepPlan& plan, Rank rank)
         const;
 

@@ -1,6 +1,6 @@
-// Graphs of a rank's steps of decodes and of its small steps with prompts: what a step of a shape
-// that may come again enqueues is captured, and then launched as a whole, for the host's cost of
-// one launch in place of some hundreds.
+// Keeps graphs of a rank's steps of decodes and of its small steps with prompts: what a step of a
+// shape that may come again enqueues is captured, and then launched as a whole, for the host's cost
+// of one launch in place of some hundreds.
 //
 // The first step of a shape runs as it is, which has the driver load what it needs, and so do those
 // that follow until the rank has time to make the graph: no step makes one, and a plan that comes
@@ -41,7 +41,7 @@ class StepGraphs {
     // take more.
     explicit StepGraphs(std::int64_t bytes_max) : bytes_max_(bytes_max) {}
 
-    // What the launches of a step follow from; the lengths of its requests are not among it.
+    // Holds what the launches of a step follow from; the lengths of its requests are not among it.
     struct Shape {
         const void* weights = nullptr;  // of the copy that the step uses
         const void* inputs = nullptr;   // where its arrays lie
@@ -58,7 +58,7 @@ class StepGraphs {
     // Errors: enqueue's.
     Result<> run(const Shape& shape, kernels::Stream stream, const Enqueue& enqueue);
 
-    // Whether a shape ran whose graph can be made.
+    // Tells whether a shape ran whose graph can be made.
     [[nodiscard]] bool wants_one() const { return !wanted_.empty(); }
     // Makes the one that is wanted first, decodes before others, if there is room for it; nothing
     // runs. REQUIRES: wants_one(). Errors: that enqueue's.
@@ -69,7 +69,7 @@ class StepGraphs {
     // that can be theirs (kNodeBytesMax).
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
     [[nodiscard]] std::int64_t bytes_max() const { return bytes_max_; }
-    // Steps that were launched as a graph.
+    // Counts the steps that were launched as a graph.
     [[nodiscard]] std::int64_t num_launched() const { return num_launched_; }
 
   private:

@@ -1,5 +1,6 @@
-// How a GPU's steps are padded with what nobody reads, so that few shapes occur: each is a graph,
-// and the bits of a step follow from its shape (step_graphs.h). The same with graphs and without.
+// Says how a GPU's steps are padded with what nobody reads, so that few shapes occur: each is a
+// graph, and the bits of a step follow from its shape (step_graphs.h). The same with graphs and
+// without.
 //
 // Steps of decodes alone: a row of padding has one token that embeds as zeros and a KV of that
 // token alone, in a scratch page behind the scheduler's: padding writes where no request reads. The
@@ -24,26 +25,26 @@ inline constexpr std::int64_t kPaddingStep = 16;  // rows of a tile of the produ
 inline constexpr std::int64_t kPaddedTokensMax = 256;
 inline constexpr std::int64_t kPaddingTokenStep = 32;
 
-// The rows of a padded step of so many decodes.
+// Returns the rows of a padded step of so many decodes.
 [[nodiscard]] constexpr std::int64_t padded_rows(std::int64_t num_rows) {
     if (num_rows <= kPaddingStep)
         return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(num_rows)));
     return (num_rows + kPaddingStep - 1) / kPaddingStep * kPaddingStep;
 }
 
-// The tokens of a padded step with prompts.
+// Returns the tokens of a padded step with prompts.
 [[nodiscard]] constexpr std::int64_t padded_tokens(std::int64_t num_tokens) {
     return (num_tokens + kPaddingTokenStep - 1) / kPaddingTokenStep * kPaddingTokenStep;
 }
-// Its rows without the one of padding, and its rows of logits: powers of two, so that few go with
-// each number of tokens.
+// Returns its rows without the one of padding, and its rows of logits: powers of two, so that few
+// go with each number of tokens.
 [[nodiscard]] constexpr std::int64_t padded_prompt_rows(std::int64_t num_rows) {
     constexpr std::int64_t kLeast = 8;
     if (num_rows <= kLeast) return kLeast;
     return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(num_rows)));
 }
 
-// Pages of KV that padding writes to: each of its tokens has a place of its own.
+// Counts the pages of KV that padding writes to: each of its tokens has a place of its own.
 [[nodiscard]] constexpr std::int64_t num_scratch_pages(std::int64_t page_size) {
     static_assert(kPaddingTokenStep >= kPaddingStep);
     return (kPaddingTokenStep - 1 + page_size - 1) / page_size;

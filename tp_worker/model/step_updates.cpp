@@ -50,7 +50,7 @@ Result<std::span<const std::int32_t>> StepUpdates::make(const StepBatch& batch) 
     return std::span<const std::int32_t>(words_);
 }
 
-// What differs of a row's pages, from the first that does to the last: one run.
+// Notes what differs of a row's pages, from the first that does to the last: one run.
 Result<> StepUpdates::add_row(const StepBatch& batch, std::size_t row) {
     const auto slot = static_cast<std::size_t>(raw(batch.slots[row]));
     const std::size_t begin = slot * static_cast<std::size_t>(slot_pages_);

@@ -28,21 +28,21 @@ class StepUpdates {
     StepUpdates(std::int64_t num_slots, std::int64_t num_positions, std::int64_t page_size);
 
     static constexpr std::int64_t kEntriesMax = (std::int64_t{1} << 31) - 1;
-    // Of all tables, with those of the scratch pages behind them.
+    // Counts those of all tables, with those of the scratch pages behind them.
     [[nodiscard]] static std::int64_t num_entries(
         std::int64_t num_slots, std::int64_t num_positions, std::int64_t page_size
     );
-    // Of a slot.
+    // Counts those of a slot.
     [[nodiscard]] static std::int64_t slot_pages(
         std::int64_t num_positions, std::int64_t page_size
     ) {
         return (num_positions + page_size - 1) / page_size;
     }
 
-    // The words of the update; none where nothing changes, but of a padded batch, which always has
-    // one. Borrowed until the next call. REQUIRES: the batch's ranges are checked; its slots have
-    // tables; each update is applied, in the order made. Errors: kInvalidArgument, rows of one
-    // request with different pages at one place.
+    // Returns the words of the update; none where nothing changes, but of a padded batch, which
+    // always has one. Borrowed until the next call. REQUIRES: the batch's ranges are checked; its
+    // slots have tables; each update is applied, in the order made. Errors: kInvalidArgument, rows
+    // of one request with different pages at one place.
     [[nodiscard]] Result<std::span<const std::int32_t>> make(const StepBatch& batch);
     // [R] of the last batch: where its rows' tables begin, and the scratch pages for rows of
     // padding that it has.
@@ -66,13 +66,13 @@ class StepUpdates {
     std::int64_t page_size_;
     std::int64_t slot_pages_;
     std::int64_t num_made_ = 0;
-    // As the device has them after the last update.
+    // They are as the device has them after the last update.
     std::vector<PageId> tables_;  // [num_slots][slot_pages]; -1: none yet
     std::vector<TokenId> tokens_{};
     std::vector<std::int32_t> positions_{};
     std::vector<SlotId> slots_{};
     std::int64_t num_padded_ = 0;
-    // Of the last update.
+    // These are of the last update.
     std::vector<Use> uses_;  // by slot
     std::vector<Run> runs_{};
     std::vector<PageId> pages_{};

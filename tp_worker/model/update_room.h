@@ -1,5 +1,5 @@
-// Where a GPU's rank puts a version that is staged, and how much KV is left beside it: chosen at
-// the start from what was measured, and said in `status` with the numbers.
+// Says where a GPU's rank puts a version that is staged, and how much KV is left beside it: chosen
+// at the start from what was measured, and said in `status` with the numbers.
 //
 // Pure.
 #pragma once
@@ -25,7 +25,7 @@ enum class UpdateRoom : std::uint8_t {
 [[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 [[nodiscard]] std::string_view name_of(UpdateRoom room);
 
-// What was measured, and what is asked for; bytes where nothing else is said.
+// Holds what was measured, and what is asked for; bytes where nothing else is said.
 struct RoomFacts {
     std::string device{};
     std::int64_t free = 0;    // before anything was put there
@@ -33,7 +33,7 @@ struct RoomFacts {
     std::int64_t others = 0;  // the weights that serve, activations, everything but KV
     std::int64_t copy = 0;    // a second copy of the weights
     std::int64_t page = 0;    // of KV
-    // Pages of KV that are asked for, or of one request of the whole context.
+    // So many pages of KV are asked for, or are those of one request of the whole context.
     std::int64_t pages_wanted = 0;
     std::int64_t host_free = 0;  // of host memory, now
     std::int64_t host_copy = 0;  // of host memory, for a version
