@@ -150,7 +150,7 @@ struct TileCopier {
         const int stage = n % kStages;
         if (n >= kStages) barrier_wait(&barriers.keys_empty[stage], (n / kStages - 1) % 2);
         rows[n % kTableTiles][thread] = next_row;
-        named_barrier<kCopyBarrier, kWarpgroup>();
+        named_barrier<kWarpgroup>(kCopyBarrier);
         copy_tile(tiles.keys_of(stage), n, 0);
         look_up(n + 1);
         announce(&barriers.keys_full[stage]);

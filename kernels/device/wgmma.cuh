@@ -141,10 +141,15 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, int parity) {
         : "memory"
     );
 }
-// Synchronizes the `num` threads that name barrier `id` (1 to 15; 0 is __syncthreads').
-template <int kId, int kNum>
-__device__ void named_barrier() {
-    asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kNum) : "memory");
+// Synchronizes the kNum threads that name barrier `id` (1 to 15; 0 is __syncthreads').
+template <int kNum>
+__device__ void named_barrier(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kNum) : "memory");
+}
+// Is one of them, and goes on at once.
+template <int kNum>
+__device__ void named_barrier_arrive(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kNum) : "memory");
 }
 
 // Sets the registers of each thread of this warpgroup from here on: more for those that multiply,

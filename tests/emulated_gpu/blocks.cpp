@@ -81,8 +81,7 @@ struct Block {
     int num_at_barrier = 0;
     int num_threads = 0;
     int num_done = 0;
-    int named_arrived[16] = {};
-    std::int64_t named_done[16] = {};
+    NamedBarriers named{};
     bool is_standing_by = false;  // a thread waits for what another block, or another GPU, does
     bool has_told = false;        // what a thread said is seen before this block gets on
     bool has_let_next_start = false;
@@ -249,8 +248,7 @@ void prepare_block(
     block.num_at_barrier = 0;
     block.num_done = 0;
     block.has_let_next_start = false;
-    std::fill_n(block.named_arrived, 16, 0);
-    std::fill_n(block.named_done, 16, 0);
+    block.named = {};
     while (block.fibers.size() < static_cast<std::size_t>(block.num_threads))
         block.fibers.push_back(std::make_unique<Fiber>());
     for (int i = 0; i < block.num_threads; ++i) {
@@ -358,53 +356,6 @@ void wait_for_kernel_before() {
     }
 }
 
-namespace {
-
-// A barrier's word: arrivals that end a phase, arrivals so far, phases ended.
-struct BarrierWord {
-    std::uint16_t num;
-    std::uint16_t here;
-    std::uint32_t phases;
-};
-
-}  // namespace
-
-void barrier_init(std::uint64_t* barrier, int num) {
-    const BarrierWord word{static_cast<std::uint16_t>(num), 0, 0};
-    std::memcpy(barrier, &word, sizeof word);
-}
-
-void barrier_arrive(std::uint64_t* barrier) {
-    BarrierWord word;
-    std::memcpy(&word, barrier, sizeof word);
-    if (++word.here == word.num) {
-        word.here = 0;
-        ++word.phases;
-    }
-    std::memcpy(barrier, &word, sizeof word);
-    // Who waited for it may be far ahead before this thread goes on.
-    held.choose(choices(), static_cast<std::size_t>(current->linear / kLanes));
-    let_others_run();
-}
-
-void barrier_wait(const std::uint64_t* barrier, int parity) {
-    while (true) {
-        BarrierWord word;
-        std::memcpy(&word, barrier, sizeof word);
-        if (static_cast<int>(word.phases % 2) != parity) return;
-        spin("mbarrier.try_wait");
-    }
-}
-
-void named_barrier(int id, int num) {
-    const std::int64_t mine = block.named_done[id] + 1;
-    if (++block.named_arrived[id] == num) {
-        block.named_arrived[id] = 0;
-        block.named_done[id] = mine;
-    }
-    while (block.named_done[id] < mine) spin("bar.sync");
-}
-
 std::byte* dynamic_shared_memory() { return block.shared_begin; }
 
 void check_aligned(const void* pointer, std::size_t alignment) {
@@ -416,6 +367,13 @@ void check_shared(const void* pointer, std::size_t bytes, std::size_t alignment)
     if (begin < block.shared_begin || begin + bytes > block.shared_begin + block.shared_bytes)
         fail("an address outside the block's dynamic shared memory");
     check_aligned(pointer, alignment);
+}
+
+NamedBarriers& named_barriers() { return block.named; }
+
+void let_others_get_ahead() {
+    held.choose(choices(), static_cast<std::size_t>(current->linear / kLanes));
+    let_others_run();
 }
 
 void let_others_run() {

@@ -20,6 +20,7 @@
 // Thread: one at a time. Bounded: by the grid.
 #pragma once
 
+#include "tests/emulated_gpu/barriers.h"
 #include "tests/emulated_gpu/overlap.h"
 #include "tests/emulated_gpu/warpgroups.h"
 
@@ -113,11 +114,11 @@ void copy_async(void* to, const void* from, std::uint32_t src_bytes);
 void commit_copies();
 void wait_copies(int num_pending);
 
-// Barriers of shared memory and of names. A thread that waits in vain lets the others run.
-void barrier_init(std::uint64_t* barrier, int num);
-void barrier_arrive(std::uint64_t* barrier);
-void barrier_wait(const std::uint64_t* barrier, int parity);
-void named_barrier(int id, int num);
+// The running thread has said what others may wait for: its warp may stand still now, for long.
+void let_others_get_ahead();
+
+// Those of the block that runs.
+[[nodiscard]] NamedBarriers& named_barriers();
 
 // The running thread waits for something that another has to do.
 void spin(const char* where);

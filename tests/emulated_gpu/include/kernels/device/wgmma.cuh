@@ -155,9 +155,13 @@ inline void barrier_arrive(std::uint64_t* barrier) { emulator::barrier_arrive(ba
 inline void barrier_wait(std::uint64_t* barrier, int parity) {
     emulator::barrier_wait(barrier, parity);
 }
-template <int kId, int kNum>
-void named_barrier() {
-    emulator::named_barrier(kId, kNum);
+template <int kNum>
+void named_barrier(int id) {
+    emulator::named_barrier(id, kNum);
+}
+template <int kNum>
+void named_barrier_arrive(int id) {
+    emulator::named_barrier_arrive(id, kNum);
 }
 template <int kRegisters>
 void take_registers() {
