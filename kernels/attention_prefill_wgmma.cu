@@ -25,6 +25,7 @@ struct Shape {
 
 constexpr int kTableTiles = 4;
 constexpr int kCopyBarrier = 1;  // __syncthreads' is 0
+constexpr int kTurnBarrier = 2;  // of the first multiplying warpgroup; the second's is the next
 
 // A thread has so many registers: 128 * (40 + 2 * 232) = 64,512 of 65,536 are taken.
 constexpr int kCopyRegisters = 40;
@@ -334,6 +335,16 @@ __device__ __forceinline__ void release(std::uint64_t* empty) {
     if (lane_index() == 0) barrier_arrive(empty);
 }
 
+// The multiplying warpgroups issue their products in turn, so that one's softmax runs beside the
+// other's products ("ping-pong", FlashAttention-3, arXiv:2407.08608, section 3.1). Each gives the
+// turn as often as it waits for its own; the first has it at the beginning.
+__device__ __forceinline__ void give_turn_to(int warpgroup) {
+    named_barrier_arrive<2 * kWarpgroup>(kTurnBarrier + warpgroup);
+}
+__device__ __forceinline__ void wait_for_turn(int warpgroup) {
+    named_barrier<2 * kWarpgroup>(kTurnBarrier + warpgroup);
+}
+
 template <int D>
 __device__ __forceinline__ void store_rows(
     const AttentionParams& params,
@@ -362,17 +373,18 @@ __device__ __forceinline__ void store_rows(
     }
 }
 
-// Is run by the other two warpgroups: each computes the scores of a tile while the values of the
-// tile before are multiplied, and its softmax runs beside that product.
+// Is run by the other two warpgroups, in turn: each computes the scores of a tile while the values
+// of the tile before are multiplied, and its softmax runs beside that product and the other's two.
 template <int D>
 __device__ __forceinline__ void multiply_tiles(
     const AttentionParams& params,
     const PrefillTile& work,
     const Tiles<D>& tiles,
-    const std::byte* queries,  // of this warpgroup
     Barriers& barriers,
-    const std::int32_t* last_keys  // of this warp's 16 rows
+    const std::int32_t* last_keys,  // of this warp's 16 rows
+    int warpgroup                   // of the two: 0 or 1
 ) {
+    const std::byte* const queries = tiles.queries + warpgroup * 64 * kPanelRowBytes;
     const std::int32_t tile_begin = work.keys_begin / kTileKeys;
     const std::int32_t num_tiles = num_key_tiles(work);
     const RowKeys seen = row_keys(params, last_keys);
@@ -390,6 +402,7 @@ __device__ __forceinline__ void multiply_tiles(
     multiply_keys<D>(scores, queries, tiles.keys_of(0));
     wgmma_wait<0>(scores);
     release(&barriers.keys_empty[0]);
+    if (warpgroup == 0) give_turn_to(0);
     softmax_tile(scores, state, seen, tile_begin * kTileKeys, params.scale_log2);
     pack_probabilities(p, scores);
 
@@ -397,11 +410,13 @@ __device__ __forceinline__ void multiply_tiles(
         const int stage = n % kStages;
         const int before = (n - 1) % kStages;
         barrier_wait(&barriers.keys_full[stage], n / kStages % 2);
+        wait_for_turn(warpgroup);
         wgmma_fence();
         multiply_keys<D>(scores, queries, tiles.keys_of(stage));
         barrier_wait(&barriers.values_full[before], (n - 1) / kStages % 2);
         wgmma_fence();
         multiply_values<D>(acc, p, tiles.values_of(before));
+        give_turn_to(1 - warpgroup);
         wgmma_wait<1>(scores);
         release(&barriers.keys_empty[stage]);
         softmax_tile(scores, state, seen, (tile_begin + n) * kTileKeys, params.scale_log2);
@@ -411,6 +426,7 @@ __device__ __forceinline__ void multiply_tiles(
         for (int i = 0; i < D / 2; ++i) acc[i] *= state.factor[i % 4 / 2];
         pack_probabilities(p, scores);
     }
+    if (warpgroup == 0) wait_for_turn(0);  // which the second gave it last
     const int final_stage = (num_tiles - 1) % kStages;
     barrier_wait(&barriers.values_full[final_stage], (num_tiles - 1) / kStages % 2);
     wgmma_fence();
@@ -461,14 +477,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         copy_tiles(params, work, tiles, barriers, rows);
     } else {
         take_registers<kMultiplyRegisters>();
-        const int warpgroup = thread / kWarpgroup - 1;
         multiply_tiles(
             params,
             work,
             tiles,
-            tiles.queries + warpgroup * 64 * kPanelRowBytes,
             barriers,
-            last_keys + (thread - kWarpgroup) / kWarp * kRowsPerWarp
+            last_keys + (thread - kWarpgroup) / kWarp * kRowsPerWarp,
+            thread / kWarpgroup - 1
         );
     }
 #endif

@@ -28,6 +28,13 @@ KERNEL_MUTATIONS = (
         "kernels_gpu_test CudaDependentLaunch.ProductsWait",
     ),
     Mutation(
+        "a warpgroup that keeps the turn with its products",
+        WGMMA,
+        "        give_turn_to(1 - warpgroup);\n",
+        "        give_turn_to(warpgroup);\n",
+        ATTENTION,
+    ),
+    Mutation(
         "a missing proxy fence before a tile is announced",
         WGMMA,
         "            wait_copies<1>();\n            fence_async_proxy();\n",
