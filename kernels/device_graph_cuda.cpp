@@ -10,6 +10,14 @@ cudaGraphExec_t as_graph(void* handle) { return static_cast<cudaGraphExec_t>(han
 
 }  // namespace
 
+bool may_start_early(Stream stream) {
+    constexpr int kComputeCapabilityMin = 90;
+    if (compute_capability() < kComputeCapabilityMin) return false;
+    cudaStreamCaptureStatus status{};
+    CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(stream), &status));
+    return status == cudaStreamCaptureStatusActive;
+}
+
 DeviceGraph::~DeviceGraph() {
     if (handle_ != nullptr) CUDA_CHECK(cudaGraphExecDestroy(as_graph(handle_)));
 }

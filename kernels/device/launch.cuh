@@ -1,7 +1,6 @@
 // Enqueues a kernel on a Stream. Checks the launch; never synchronizes.
 #pragma once
 
-#include "kernels/cuda_device.h"
 #include "kernels/device/check.cuh"
 #include "kernels/tensor.h"
 
@@ -31,15 +30,10 @@ struct Launch {
     bool starts_early = false;
 };
 
-// Nodes of a graph alone: a stream's launches cost the host more than they would gain, and
-// --no-graphs is to be without it.
-[[nodiscard]] inline bool may_start_early(const Launch& where) {
-    constexpr int kComputeCapabilityMin = 90;
-    if (!where.starts_early || compute_capability() < kComputeCapabilityMin) return false;
-    cudaStreamCaptureStatus status{};
-    CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(where.stream), &status));
-    return status == cudaStreamCaptureStatusActive;
-}
+// Whether a kernel that is enqueued now may begin before the one before it has ended: as a node of
+// a graph, on GPUs that have it. A stream's launches would cost the host more than they would gain,
+// and --no-graphs is to be without it.
+[[nodiscard]] bool may_start_early(Stream stream);
 
 // Says which kernel, in a line about a launch that failed: the compiler puts it into the name.
 template <auto kKernel>
@@ -73,7 +67,7 @@ void launch(const Launch& where, Args&&... args) {
         cooperative.id = cudaLaunchAttributeCooperative;
         cooperative.val.cooperative = 1;
     }
-    if (may_start_early(where)) {
+    if (where.starts_early && may_start_early(where.stream)) {
         cudaLaunchAttribute& early = attributes[config.numAttrs++];
         early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         early.val.programmaticStreamSerializationAllowed = 1;
