@@ -167,10 +167,39 @@ Result<> make_dir(const std::string& path) {
     return cannot("make", path);
 }
 
-constexpr std::array<std::string_view, 2> kLists{"data.keys", "admin.keys"};
+// The nodes' list is not in a directory of before there were nodes; it is made with the first of
+// them.
+constexpr std::string_view kNodeList = "nodes.keys";
+constexpr std::array<std::string_view, 3> kLists{"data.keys", "admin.keys", kNodeList};
+
+bool is_let_in(std::string_view list, AllowedAt at) {
+    switch (at) {
+        case AllowedAt::kDataDoor:
+            return list == "data.keys";
+        case AllowedAt::kBothDoors:
+            return list != kNodeList;
+        case AllowedAt::kNodeDoor:
+            return list == kNodeList;
+    }
+    return false;
+}
+
+std::string comment_of(std::string_view list) {
+    return fmt::format(
+        "# {} that may come in at the {} door: a name and a public key per line.\n",
+        list == kNodeList ? "Machines" : "Clients",
+        list.substr(0, list.find('.'))
+    );
+}
 
 std::string in(const std::string& dir, std::string_view name) {
     return fmt::format("{}/{}", dir, name);
+}
+
+Result<ReadFile> read_list(const std::string& dir, std::string_view list) {
+    Result<ReadFile> file = read_file(in(dir, list), Secret::kNo);
+    if (file || list != kNodeList || file.error().code != ErrorCode::kNotFound) return file;
+    return ReadFile{.text = comment_of(list)};
 }
 
 }  // namespace
@@ -219,14 +248,7 @@ Result<> make_key_dir(const std::string& dir) {
         O_EXCL
     ));
     for (const std::string_view list : kLists) {
-        RETURN_IF_ERROR(write_file(
-            in(dir, list),
-            fmt::format(
-                "# Clients that may come in at the {} door: a name and a public key per line.\n",
-                list.substr(0, list.find('.'))
-            ),
-            O_EXCL
-        ));
+        RETURN_IF_ERROR(write_file(in(dir, list), comment_of(list), O_EXCL));
     }
     return Ok{};
 }
@@ -256,8 +278,8 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
         O_EXCL
     ));
     for (const std::string_view list : kLists) {
-        if (list == kLists.back() && at == AllowedAt::kDataDoor) continue;
-        ASSIGN_OR_RETURN(ReadFile file, read_file(in(dir, list), Secret::kNo));
+        if (!is_let_in(list, at)) continue;
+        ASSIGN_OR_RETURN(ReadFile file, read_list(dir, list));
         if (!file.text.empty() && file.text.back() != '\n') file.text += '\n';
         file.text += fmt::format("{} {}\n", name, pair.public_key);
         RETURN_IF_ERROR(replace_file(in(dir, list), file.text));
@@ -269,7 +291,7 @@ Result<> remove_client_key(const std::string& dir, const std::string& name) {
     bool is_found = false;
     for (const std::string_view list : kLists) {
         const std::string path = in(dir, list);
-        ASSIGN_OR_RETURN(const ReadFile file, read_file(path, Secret::kNo));
+        ASSIGN_OR_RETURN(const ReadFile file, read_list(dir, list));
         std::string kept;
         for (std::string_view rest = file.text; !rest.empty();) {
             const std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;

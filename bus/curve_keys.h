@@ -6,6 +6,7 @@
 //   server.key          the tree's key pair; "public KEY" and "secret KEY" on lines of their own
 //   data.keys           who may come in at the data door: "NAME KEY" per line, # begins a comment
 //   admin.keys          the same at the admin door
+//   nodes.keys          which machines' ranks may come in at the nodes' door (serve --nodes)
 //   clients/NAME.key    a client's key pair and the tree's public key ("server KEY"): all it needs
 //
 // Files with a secret are closed to others (mode 0600), and refused if they are not.
@@ -50,13 +51,13 @@ Result<CurveKeyPair> make_key_pair();
 Result<CurveKeyPair> read_server_key(const std::string& path);
 Result<ClientKey> read_client_key(const std::string& path);
 
-// Makes the directory with a server's key and two empty lists. Errors: it has a key already.
+// Makes the directory with a server's key and empty lists. Errors: it has a key already.
 Result<> make_key_dir(const std::string& dir);
-enum class AllowedAt { kDataDoor, kBothDoors };
+enum class AllowedAt { kDataDoor, kBothDoors, kNodeDoor };
 // Makes clients/NAME.key and adds it to the lists. Returns the file's path.
 // Errors: the name is taken, or is no name: letters, digits and ._- up to kKeyNameBytesMax.
 Result<std::string> add_client_key(const std::string& dir, const std::string& name, AllowedAt at);
-// Takes the client off both lists; its file stays, and opens nothing. Errors: it is on none.
+// Takes the client off all lists; its file stays, and opens nothing. Errors: it is on none.
 Result<> remove_client_key(const std::string& dir, const std::string& name);
 
 // Knows the clients that a door lets in, as the file says now: it is looked at again whenever

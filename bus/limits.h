@@ -45,6 +45,15 @@ inline constexpr SocketLimits kInnerLimits{
     .queue_len_max = 65536,
 };
 
+// These are for the door of ranks on other machines: plans and results, parts of meetings, and
+// tensors that are read back.
+inline constexpr SocketLimits kNodeDoorLimits{
+    .frame_bytes_max = kInnerLimits.frame_bytes_max,
+    .message_bytes_max = kInnerLimits.message_bytes_max,
+    .queue_len_max = kInnerLimits.queue_len_max,
+    .handshake_ms = 10'000,
+};
+
 inline constexpr int kReplicasMax = 1024;
 
 // An inner socket takes as many connections as it has peers, and so many more: of a client that

@@ -10,27 +10,32 @@ int cli_keygen(int argc, char** argv) {
         "pitstop keygen DIR",
         "Makes the keys of the tcp doors. Without a flag: a directory with the tree's own key, for "
         "serve --door-keys DIR. With --client: a key of a client, DIR/clients/NAME.key, which is "
-        "let in from then on; a running tree notices."
+        "let in from then on; a running tree notices. With --node: the same for a machine of serve "
+        "--nodes, whose ranks are let in."
     );
     std::string client;
+    std::string node;
     std::string removed;
     bool is_admin = false;
     flags.add("client", &client, "NAME of a new client, let in at the data door");
     flags.add("admin", &is_admin, "with --client: at the admin door, too");
-    flags.add("remove", &removed, "NAME of a client that is let in no more");
+    flags.add("node", &node, "NAME of a new machine, whose ranks are let in at the nodes' door");
+    flags.add("remove", &removed, "NAME of a client or machine that is let in no more");
     if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
     if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
     if (flags.positional().size() != 1)
         return flags.fail({ErrorCode::kInvalidArgument, "name one directory"});
-    if (!client.empty() && !removed.empty())
-        return flags.fail({ErrorCode::kInvalidArgument, "--client or --remove, not both"});
+    if ((client.empty() ? 0 : 1) + (node.empty() ? 0 : 1) + (removed.empty() ? 0 : 1) > 1)
+        return flags.fail(
+            {ErrorCode::kInvalidArgument, "one of --client, --node and --remove, not several"}
+        );
     if (is_admin && client.empty())
         return flags.fail({ErrorCode::kInvalidArgument, "--admin goes with --client"});
     const std::string& dir = flags.positional().front();
-    if (!client.empty()) {
-        const Result<std::string> path = bus::add_client_key(
-            dir, client, is_admin ? bus::AllowedAt::kBothDoors : bus::AllowedAt::kDataDoor
-        );
+    if (!client.empty() || !node.empty()) {
+        bus::AllowedAt at = is_admin ? bus::AllowedAt::kBothDoors : bus::AllowedAt::kDataDoor;
+        if (!node.empty()) at = bus::AllowedAt::kNodeDoor;
+        const Result<std::string> path = bus::add_client_key(dir, node.empty() ? client : node, at);
         if (!path) return cli_fail(path.error());
         fmt::print("{}\n", *path);
         return 0;

@@ -3,8 +3,6 @@
 #include "messages/codec.h"
 #include "messages/door_envelope.h"
 
-#include <atomic>
-#include <cstring>
 #include <utility>
 
 namespace pitstop {
@@ -25,9 +23,6 @@ constexpr auto kKnockAgainAfter = std::chrono::milliseconds(200);
 
 // An identity is 32 bytes; what leaves no room for the field's name is none.
 constexpr std::size_t kTreeBytesMax = messages::kTreeFieldBytesMax - 8;
-
-// Monitors are named in the context, which a client's links share.
-std::atomic<std::uint64_t> next_monitor{1};
 
 messages::Frames hello_frames(const std::string& name) {
     messages::Hello hello;
@@ -62,24 +57,8 @@ Result<> Link::connect(TimePoint now) {
         bus::Socket socket,
         bus::Socket::connect(*context_, bus::SocketKind::kDealer, endpoint_, kClientLimits, key_)
     );
-    try {
-        const std::string name = fmt::format("inproc://monitor-{}", next_monitor.fetch_add(1));
-        zmq::socket_t monitor(*context_, zmq::socket_type::pair);
-        monitor.set(zmq::sockopt::linger, 0);
-        if (zmq_socket_monitor(
-                socket.raw_socket().handle(),
-                name.c_str(),
-                ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH
-            ) != 0) {
-            return make_error(
-                ErrorCode::kInternal, "cannot watch a socket: {}", zmq_strerror(zmq_errno())
-            );
-        }
-        monitor.connect(name);
-        monitor_ = std::move(monitor);
-    } catch (const zmq::error_t& error) {
-        return make_error(ErrorCode::kInternal, "cannot watch a socket: {}", error.what());
-    }
+    ASSIGN_OR_RETURN(bus::SocketMonitor monitor, bus::SocketMonitor::open(*context_, socket));
+    monitor_ = std::move(monitor);
     socket_ = std::move(socket);
     CHECK(send(hello_frames(name_)) == bus::Sent::kSent);  // the first message of an empty queue
     reopen_time_ = now + kReopenAfter;
@@ -167,22 +146,13 @@ void Link::greet_or_reopen(TimePoint now) {
 
 bool Link::take_loss() {
     bool is_lost = false;
-    zmq::message_t part;
-    try {
-        while (monitor_->recv(part, zmq::recv_flags::dontwait)) {
-            // An event is two parts: its number with a value, and where.
-            std::uint16_t event = 0;
-            if (!part.more() || part.size() < sizeof event) continue;
-            std::memcpy(&event, part.data(), sizeof event);
-            if (event == ZMQ_EVENT_DISCONNECTED) is_lost = true;
-            if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
-                refusal_ = make_error(
-                    ErrorCode::kPermissionDenied, "{} does not let this client's key in", endpoint_
-                );
-            }
+    for (const bus::SocketEvent& event : monitor_->take_events()) {
+        if (event.kind == bus::SocketEvent::Kind::kDisconnected) is_lost = true;
+        if (event.kind == bus::SocketEvent::Kind::kKeyRefused) {
+            refusal_ = make_error(
+                ErrorCode::kPermissionDenied, "{} does not let this client's key in", endpoint_
+            );
         }
-    } catch (const zmq::error_t& error) {
-        CHECK(error.num() == EINTR || error.num() == ETERM);
     }
     if (!is_lost || is_ready_) return is_lost;
     // Nobody was there yet; the socket tries again by itself. A greeting may have gone with the
@@ -193,7 +163,7 @@ bool Link::take_loss() {
 
 void Link::add_to(bus::Poller& poller) {
     poller.add(*socket_);
-    poller.add(*monitor_);
+    monitor_->add_to(poller);
 }
 
 }  // namespace pitstop

@@ -11,6 +11,7 @@
 #include "base/time.h"
 #include "bus/poller.h"
 #include "bus/socket.h"
+#include "bus/socket_monitor.h"
 #include "messages/greeting.h"
 
 #include <zmq.hpp>
@@ -85,7 +86,7 @@ class Link {
     std::string name_;
     std::optional<bus::ClientKey> key_;
     std::optional<bus::Socket> socket_{};
-    std::optional<zmq::socket_t> monitor_{};  // says when the peer is lost
+    std::optional<bus::SocketMonitor> monitor_{};  // says when the peer is lost
     messages::HelloReply hello_{};
     std::string tree_{};
     bool is_ready_ = false;

@@ -172,6 +172,23 @@ void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream strea
     ));
 }
 
+void copy_rows_on_device(View2<const float> from, View2<float> to, Stream stream) {
+    CHECK(from.rows == to.rows && from.cols == to.cols);
+    const auto bytes = [](std::int64_t num_floats) {
+        return static_cast<std::size_t>(num_floats) * sizeof(float);
+    };
+    CUDA_CHECK(cudaMemcpy2DAsync(
+        to.data,
+        bytes(to.stride),
+        from.data,
+        bytes(from.stride),
+        bytes(from.cols),
+        static_cast<std::size_t>(from.rows),
+        cudaMemcpyDeviceToDevice,
+        cuda_stream(stream)
+    ));
+}
+
 void copy_and_wait(void* to, const void* from, std::int64_t bytes) {
     enter_cuda_device();
     CUDA_CHECK(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault));

@@ -33,7 +33,8 @@ bool resolve_all(void* library, NcclFunctions& found) {
            resolve(library, "ncclCommAbort", found.comm_abort) &&
            resolve(library, "ncclCommGetAsyncError", found.comm_get_async_error) &&
            resolve(library, "ncclBroadcast", found.broadcast) &&
-           resolve(library, "ncclAllReduce", found.all_reduce);
+           resolve(library, "ncclAllReduce", found.all_reduce) &&
+           resolve(library, "ncclAllGather", found.all_gather);
 }
 
 Result<Loaded> open_library() {
@@ -213,6 +214,22 @@ Result<> NcclCommunicator::all_reduce_sum(float* data, std::int64_t num, Stream 
         stream.handle
     );
     return accepted(static_cast<int>(result), "ncclAllReduce");
+}
+
+Result<> NcclCommunicator::all_gather(
+    const void* mine, void* all, std::int64_t num_bytes, Stream stream
+) {
+    CHECK(comm_ != nullptr && num_bytes > 0);
+    enter_cuda_device();
+    const NcclResult result = nccl().all_gather(
+        mine,
+        all,
+        static_cast<std::size_t>(num_bytes),
+        static_cast<int>(NcclType::kBytes),
+        as_comm(comm_),
+        stream.handle
+    );
+    return accepted(static_cast<int>(result), "ncclAllGather");
 }
 
 Result<> NcclCommunicator::begin_finalize() {

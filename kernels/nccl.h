@@ -84,6 +84,8 @@ class NcclCommunicator {
     // Enqueue, in place, in GPU memory. REQUIRES: is_ready(), num > 0.
     Result<> broadcast(void* data, std::int64_t num, NcclType type, int root, Stream stream);
     Result<> all_reduce_sum(float* data, std::int64_t num, Stream stream);
+    // The same of rank r's bytes, which become the r-th part of `all`.
+    Result<> all_gather(const void* mine, void* all, std::int64_t num_bytes, Stream stream);
 
     // Takes leave of the others: begins, and once is_ready(), destroy() ends it at once.
     // REQUIRES: is_ready(), nothing is enqueued.

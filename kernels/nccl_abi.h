@@ -67,6 +67,8 @@ struct NcclFunctions {
       int operation,
       NcclComm comm,
       void* stream) = nullptr;
+    NcclResult (*all_gather
+    )(const void* from, void* to, std::size_t num, int type, NcclComm comm, void* stream) = nullptr;
 };
 
 }  // namespace pitstop::kernels

@@ -79,6 +79,7 @@ Result<int> DeviceRange::export_chunk(std::size_t) const { return no_cuda(); }
 void copy_to_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_to_host(void*, const void*, std::int64_t, Stream) { CHECK(false); }
 void copy_on_device(void*, const void*, std::int64_t, Stream) { CHECK(false); }
+void copy_rows_on_device(View2<const float>, View2<float>, Stream) { CHECK(false); }
 void copy_and_wait(void*, const void*, std::int64_t) { CHECK(false); }
 void fill_device(void*, std::uint8_t, std::int64_t, Stream) { CHECK(false); }
 

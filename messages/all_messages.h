@@ -10,6 +10,7 @@
 #include "messages/memory.h"
 #include "messages/message_list.h"
 #include "messages/push.h"
+#include "messages/ranks.h"
 #include "messages/status.h"
 #include "messages/steps.h"
 #include "messages/text_calls.h"
@@ -82,6 +83,11 @@ using AllMessages = MessageList<
     UpdateRollback,
     UpdatePart,
     UpdateWaits,
+    RankJoin,
+    RankJoined,
+    RankPart,
+    RankMet,
+    RankEnd,
     WorkerHello,
     StepPlan,
     StepResult,

@@ -87,7 +87,9 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
     bool was_ready = false;
     for (;;) {
         if (should_stop(supervision)) return Ok{};
-        TurnOutput out = scheduler.turn(ports.receive());
+        TurnInput in = ports.receive();
+        if (ports.loss()) return *ports.loss();
+        TurnOutput out = scheduler.turn(std::move(in));
         log_turn(out);
         const std::optional<Error> fatal = std::move(out.fatal);
         const std::optional<TimePoint> wake_at = out.wake_at;
@@ -99,6 +101,7 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
         }
         TimePoint deadline = Clock::now() + kIdleWait;
         if (wake_at) deadline = std::min(deadline, *wake_at);
+        if (const auto at = ports.deadline()) deadline = std::min(deadline, *at);
         if (ports.has_held()) deadline = std::min(deadline, Clock::now() + kHeldWait);
         poller.wait(deadline);
     }
@@ -109,6 +112,8 @@ struct Flags {
     std::string run_dir_path{};
     std::string log_level = "info";
     std::string scheduling = "fair";
+    std::string node_door{};
+    std::string door_keys{};
     int replica = 0;
     std::int64_t epoch = raw(config.epoch);
     double step_timeout_s = seconds(config.step_timeout);
@@ -118,6 +123,9 @@ void add_flags(FlagSet& flags, Flags& values) {
     flags.add("run-dir", &values.run_dir_path, "where the tree's sockets live");
     flags.add("replica", &values.replica, "this data-parallel replica, from 0");
     flags.add("tp", &values.config.tp, "tensor-parallel ranks of this replica");
+    flags.add("nodes", &values.config.nodes, "machines that the ranks are on, as many on each");
+    flags.add("node-door", &values.node_door, "HOST:PORT where ranks of other machines come in");
+    flags.add("door-keys", &values.door_keys, "its keys, a directory as keygen makes it");
     flags.add("page-size", &values.config.page_size, "tokens per KV page; the workers' too");
     flags.add(
         "chunked-prefill-size",
@@ -162,6 +170,13 @@ int main_with(int argc, char** argv) {
     }
     config.step_timeout = duration_of(values.step_timeout_s);
     if (const auto problem = problem_of(config)) return flags.fail(*problem);
+    if ((config.nodes > 1) != !values.node_door.empty() ||
+        values.node_door.empty() != values.door_keys.empty()) {
+        return flags.fail(
+            {ErrorCode::kInvalidArgument,
+             "--nodes of more than 1, --node-door and --door-keys go together"}
+        );
+    }
     if (auto logging =
             init_logging(fmt::format("scheduler_proc[{}]", values.replica), values.log_level);
         !logging)
@@ -177,11 +192,20 @@ int main_with(int argc, char** argv) {
     Result<bus::RunDir> run_dir = bus::RunDir::open(values.run_dir_path);
     if (!run_dir) return fail(run_dir.error());
     zmq::context_t context;
-    Result<Ports> ports = Ports::open(context, *run_dir, config.replica, config.tp);
+    Result<Ports> ports = Ports::open(
+        context,
+        *run_dir,
+        {.replica = config.replica,
+         .ranks = {.tp = config.tp, .nodes = config.nodes, .build = "pitstop " PITSTOP_VERSION},
+         .node_door = values.node_door,
+         .door_keys = values.door_keys}
+    );
     if (!ports) return fail(ports.error());
+    if (!values.node_door.empty()) supervision.say_door("nodes", ports->node_endpoint());
     Scheduler scheduler(config);
-    if (auto ran = run(scheduler, *ports, supervision); !ran) return fail(ran.error());
-    return 0;
+    const Result<> ran = run(scheduler, *ports, supervision);
+    ports->end(ran ? messages::Verdict{} : messages::Verdict(ran.error()));
+    return ran ? 0 : fail(ran.error());
 }
 
 }  // namespace

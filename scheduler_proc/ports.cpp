@@ -22,16 +22,18 @@ Rank rank_of(const Message& message) {
 
 }  // namespace
 
-Result<Ports> Ports::open(
-    zmq::context_t& context, const bus::RunDir& run_dir, ReplicaId replica, int tp
-) {
-    constexpr int kOwnDescriptors = 28;
+Result<Ports> Ports::open(zmq::context_t& context, const bus::RunDir& run_dir, const Args& args) {
+    constexpr int kOwnDescriptors = 32;
+    constexpr int kConnectionsPerRank = 2;  // for plans, and for meetings
+    const ReplicaId replica = args.replica;
     bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max = 1 + bus::kStrayConnectionsMax;  // the tokenizer
     bus::SocketLimits worker_limits = bus::kInnerLimits;
-    worker_limits.connections_max = tp + bus::kStrayConnectionsMax;
+    worker_limits.connections_max = kConnectionsPerRank * args.ranks.tp + bus::kStrayConnectionsMax;
+    const int num_node_connections = args.node_door.empty() ? 0 : worker_limits.connections_max;
     RETURN_IF_ERROR(raise_descriptor_limit(
-        kOwnDescriptors + 2 * limits.connections_max + worker_limits.connections_max
+        kOwnDescriptors + 2 * limits.connections_max + worker_limits.connections_max +
+        num_node_connections
     ));
     ASSIGN_OR_RETURN(
         bus::Socket requests,
@@ -59,29 +61,125 @@ Result<Ports> Ports::open(
             context, bus::SocketKind::kPush, run_dir.detokenizer(), bus::kInnerLimits
         )
     );
-    return Ports(
+    ASSIGN_OR_RETURN(bus::SocketMonitor worker_ends, bus::SocketMonitor::open(context, workers));
+    Ports ports(
         std::move(requests),
         std::move(control),
         std::move(workers),
         std::move(tokenizer),
         std::move(detokenizer),
-        tp
+        std::move(worker_ends),
+        args.ranks
     );
+    if (!args.node_door.empty())
+        RETURN_IF_ERROR(ports.open_node_door(context, args, worker_limits));
+    return ports;
+}
+
+Result<> Ports::open_node_door(
+    zmq::context_t& context, const Args& args, const bus::SocketLimits& limits
+) {
+    const std::string domain = "nodes";
+    ASSIGN_OR_RETURN(
+        const bus::CurveKeyPair pair, bus::read_server_key(args.door_keys + "/server.key")
+    );
+    ASSIGN_OR_RETURN(guard_, bus::KeyGuard::open(context));
+    ASSIGN_OR_RETURN(
+        bus::AllowedKeys allowed,
+        bus::AllowedKeys::open(fmt::format("{}/{}.keys", args.door_keys, domain))
+    );
+    guard_->allow(domain, std::move(allowed));
+    bus::SocketLimits at_door = bus::kNodeDoorLimits;
+    at_door.connections_max = limits.connections_max;
+    return workers_.bind_too(
+        "tcp://" + args.node_door, at_door, {.secret_key = pair.secret_key, .domain = domain}
+    );
+}
+
+std::string Ports::node_endpoint() const {
+    return guard_ ? workers_.listeners().back()->endpoint() : std::string();
 }
 
 void Ports::add_to(bus::Poller& poller) {
     poller.add(control_);
     poller.add(requests_);
     poller.add(workers_);
+    worker_ends_.add_to(poller);
+    if (guard_) guard_->add_to(poller);
 }
 
 TurnInput Ports::receive() {
     TurnInput in;
+    if (guard_) {
+        guard_->answer_all();
+        const std::int64_t num = guard_->num_refused("nodes");
+        if (num > num_keys_refused_)
+            spdlog::warn("a key is not on the list of the nodes' door; refused so far: {}", num);
+        num_keys_refused_ = num;
+    }
     receive_from(control_, in);
     receive_from(requests_, in);
     receive_from_workers(in);
+    // Behind what they sent: last words are heard before the end.
+    for (const bus::SocketEvent& event : worker_ends_.take_events()) {
+        if (event.kind == bus::SocketEvent::Kind::kDisconnected)
+            meeting_.lose_connection(event.connection);
+    }
     in.now = Clock::now();  // the only clock the turn will see
+    meeting_.end_late(in.now);
+    send_letters();
     return in;
+}
+
+void Ports::end(const messages::Verdict& verdict) {
+    constexpr int kLingerMs = 1000;  // so that they learn it
+    meeting_.end(verdict);
+    if (num_nodes_ > 1) workers_.set_linger_ms(kLingerMs);
+    send_letters();
+}
+
+// Who does not take one is gone, of which there is news of its own.
+void Ports::send_letters() {
+    for (const RankMeeting::Letter& letter : meeting_.take_letters())
+        static_cast<void>(workers_.send(letter.frames, letter.peer));
+}
+
+bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
+    const messages::Frames& frames = received.frames;
+    Result<> taken = Ok{};
+    if (frames.type == messages::RankJoin::kType) {
+        Result<messages::RankJoin> join =
+            decode<messages::RankJoin>(frames, messages::UnknownFields::kIgnore);
+        taken = join ? meeting_.join(
+                           {.peer = received.peer,
+                            .key = received.key,
+                            .connection = received.connection},
+                           *std::move(join)
+                       )
+                     : Result<>(join.error());
+    } else if (frames.type == messages::RankPart::kType) {
+        Result<messages::RankPart> part =
+            decode<messages::RankPart>(frames, messages::UnknownFields::kIgnore);
+        taken = part ? meeting_.bring(received.peer, *std::move(part), Clock::now())
+                     : Result<>(part.error());
+    } else {
+        const std::optional<Rank> rank = meeting_.rank_of(received.peer);
+        if (!rank || frames.type != messages::WorkerError::kType) return false;
+        take_error(received, *rank, in);
+    }
+    if (!taken) refuse("a rank", taken.error(), in);
+    return true;
+}
+
+// It exits after this. On this machine the launcher sees that and ends the tree.
+void Ports::take_error(const bus::Received& received, Rank rank, TurnInput& in) {
+    const std::string name = meeting_.name_of(rank);
+    const Result<messages::WorkerError> error =
+        decode<messages::WorkerError>(received.frames, messages::UnknownFields::kIgnore);
+    if (!error) return refuse(name, error.error(), in);
+    const auto& [code, message] = error->error;
+    spdlog::error("{} cannot go on: {}: {}", name, pitstop::name_of(code), message);
+    if (num_nodes_ > 1) meeting_.lose(rank, message);
 }
 
 void Ports::refuse(std::string_view from, const Error& error, TurnInput& in) {
@@ -126,6 +224,7 @@ void Ports::receive_from_workers(TurnInput& in) {
             refuse("a worker", *received->refused, in);
             continue;
         }
+        if (take_for_meeting(*received, in)) continue;
         if (received->frames.type == messages::WorkerHello::kType) {
             greet(*received, in);
             continue;
@@ -144,19 +243,7 @@ void Ports::receive_from_workers(TurnInput& in) {
         const auto rank = static_cast<Rank>(peer - peers_.begin());
         const std::string name = fmt::format("rank {}", raw(rank));
         if (received->frames.type == messages::WorkerError::kType) {
-            // It exits after this; the launcher sees that and ends the tree.
-            if (auto error = decode<messages::WorkerError>(
-                    received->frames, messages::UnknownFields::kIgnore
-                )) {
-                spdlog::error(
-                    "{} cannot go on: {}: {}",
-                    name,
-                    name_of(error->error.code),
-                    error->error.message
-                );
-            } else {
-                refuse(name, error.error(), in);
-            }
+            take_error(*received, rank, in);
             continue;
         }
         const Result<bool> taken = messages::dispatch_to(received->frames, in.workers);
@@ -188,6 +275,14 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
                 rank,
                 peers_.size()
             ),
+            in
+        );
+    }
+    // Several machines: who brings results is who has joined, with the same key.
+    if (num_nodes_ > 1 && !meeting_.has(hello->rank, received.key)) {
+        return refuse(
+            "a worker",
+            make_error(ErrorCode::kPermissionDenied, "a hello of rank {}, not its own", rank),
             in
         );
     }

@@ -2,7 +2,9 @@
 //
 //   requests  PULL    binds     tokenized requests and ends, from tokenizer_proc
 //   control   PULL    binds     control, from tokenizer_proc; drained before requests
-//   workers   ROUTER  binds     plans out, results in; a worker names its rank in its hello
+//   workers   ROUTER  binds     plans out, results in; a worker names its rank in its hello. Ranks
+//                               meet here, too (rank_meeting.h); those of other machines come in at
+//                               a tcp door, whose keys are the nodes' (bus/curve_keys.h)
 //   tokenizer, detokenizer  PUSH  connect
 //
 // What cannot be read is counted, logged and dropped: there is nobody to answer.
@@ -12,12 +14,16 @@
 // Bounded: kMessagesPerTurnMax per socket and turn; kHeldMax messages to a receiver that is slow.
 #pragma once
 
+#include "bus/key_guard.h"
 #include "bus/poller.h"
 #include "bus/run_dir.h"
 #include "bus/socket.h"
+#include "bus/socket_monitor.h"
+#include "scheduler_proc/rank_meeting.h"
 #include "scheduler_proc/scheduler.h"
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,16 +33,31 @@ class Ports {
   public:
     static constexpr std::size_t kHeldMax = 4096;
 
-    // Errors: a socket cannot be made.
+    struct Args {
+        ReplicaId replica{};
+        RankMeeting::Args ranks{};
+        std::string node_door{};  // "HOST:PORT" for ranks of other machines; empty: there are none
+        std::string door_keys{};  // a directory as keygen makes it
+    };
+    // Errors: a socket cannot be made, a key cannot be read.
     static Result<Ports> open(
-        zmq::context_t& context, const bus::RunDir& run_dir, ReplicaId replica, int tp
+        zmq::context_t& context, const bus::RunDir& run_dir, const Args& args
     );
+    // Where ranks of other machines come in: "tcp://...". Empty: nowhere.
+    [[nodiscard]] std::string node_endpoint() const;
 
     // The sockets to wait for. REQUIRES: this Ports stays where it is.
     void add_to(bus::Poller& poller);
 
     // Takes what is there.
     [[nodiscard]] TurnInput receive();
+
+    // Why the replica cannot go on: a rank of another machine is gone. Nothing: it can.
+    [[nodiscard]] const std::optional<Error>& loss() const { return meeting_.loss(); }
+    // When receive() has something to do though nothing has come.
+    [[nodiscard]] std::optional<TimePoint> deadline() const { return meeting_.deadline(); }
+    // Tells ranks that the replica ends (RankMeeting::end).
+    void end(const messages::Verdict& verdict);
 
     // Sends everything, in order. Errors: a worker does not read (kUnavailable); the tokenizer or
     // the detokenizer has not read for kHeldMax messages (kResourceExhausted).
@@ -53,18 +74,29 @@ class Ports {
         bus::Socket workers,
         bus::Socket tokenizer,
         bus::Socket detokenizer,
-        int tp
+        bus::SocketMonitor worker_ends,
+        const RankMeeting::Args& ranks
     )
         : requests_(std::move(requests)),
           control_(std::move(control)),
           workers_(std::move(workers)),
           tokenizer_(std::move(tokenizer)),
           detokenizer_(std::move(detokenizer)),
-          peers_(static_cast<std::size_t>(tp)) {}
+          worker_ends_(std::move(worker_ends)),
+          meeting_(ranks),
+          num_nodes_(ranks.nodes),
+          peers_(static_cast<std::size_t>(ranks.tp)) {}
 
+    Result<> open_node_door(
+        zmq::context_t& context, const Args& args, const bus::SocketLimits& limits
+    );
     void receive_from(bus::Socket& socket, TurnInput& in);
     void receive_from_workers(TurnInput& in);
     void greet(const bus::Received& received, TurnInput& in);
+    // Takes what is about the ranks' meetings. False: it is something else.
+    bool take_for_meeting(const bus::Received& received, TurnInput& in);
+    void take_error(const bus::Received& received, Rank rank, TurnInput& in);
+    void send_letters();
     void refuse(std::string_view from, const Error& error, TurnInput& in);
     Result<> send_to_workers(const ToWorkers& message);
     static Result<> flush(
@@ -76,7 +108,12 @@ class Ports {
     bus::Socket workers_;
     bus::Socket tokenizer_;
     bus::Socket detokenizer_;
-    std::vector<std::string> peers_;  // by rank: the worker's identity; empty before its hello
+    std::optional<bus::KeyGuard> guard_{};  // of the nodes' door
+    bus::SocketMonitor worker_ends_;
+    RankMeeting meeting_;
+    int num_nodes_ = 1;
+    std::int64_t num_keys_refused_ = 0;  // as far as it was logged
+    std::vector<std::string> peers_;     // by rank: the worker's identity; empty before its hello
     std::deque<messages::Frames> to_tokenizer_{};
     std::deque<messages::Frames> to_detokenizer_{};
 };

@@ -1,6 +1,7 @@
 #include "scheduler_proc/replica_update.h"
 
 #include "base/check.h"
+#include "messages/source_reach.h"
 
 #include <algorithm>
 #include <chrono>
@@ -51,12 +52,28 @@ std::optional<Error> ReplicaUpdate::problem_of_epoch(Epoch new_epoch) const {
     );
 }
 
+// What is memory of one machine no rank of another can read.
+std::optional<Error> ReplicaUpdate::problem_of_reach(const messages::WeightSource& source) const {
+    const std::string_view memory = messages::shared_memory_of(source);
+    if (config_.nodes == 1 || memory.empty()) return std::nullopt;
+    return make_error(
+        ErrorCode::kUnsupported,
+        "a source of {} hands tensors over in memory of one machine, and replica {} spans {} "
+        "(--nodes); accepted are {}",
+        memory,
+        raw(config_.replica),
+        config_.nodes,
+        messages::kSourcesThatTravel
+    );
+}
+
 std::optional<Error> ReplicaUpdate::problem_of_stage(
     const messages::UpdateStage& order, const WhyNot& why_not
 ) const {
     if (why_not) return wrong_order("stage", order.update, *why_not);
     if (const auto problem = messages::invalid(order.spec))
         return Error{ErrorCode::kInvalidArgument, *problem};
+    if (auto error = problem_of_reach(order.spec.source)) return error;
     if (auto error = problem_of_epoch(order.new_epoch)) return error;
     if (!has_weights() && order.spec.partial) {
         return wrong_order(
@@ -148,6 +165,7 @@ void ReplicaUpdate::fill(messages::UpdateFill order, TimePoint now, TurnOutput& 
     };
     if (const auto problem = messages::invalid(order.source))
         return refuse_with({ErrorCode::kInvalidArgument, *problem});
+    if (auto error = problem_of_reach(order.source)) return refuse_with(*std::move(error));
     if (!may(order.update, messages::UpdateOrder::kFill))
         return refuse_with(wrong_order("fill", order.update, "its session is not open"));
     ask(messages::UpdateOrder::kFill, deadline_of(now, order.timeout_ms));

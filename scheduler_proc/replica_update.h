@@ -151,6 +151,7 @@ class ReplicaUpdate {
     [[nodiscard]] std::optional<Error> problem_of_stage(
         const messages::UpdateStage& order, const WhyNot& why_not
     ) const;
+    [[nodiscard]] std::optional<Error> problem_of_reach(const messages::WeightSource& source) const;
     [[nodiscard]] std::optional<Error> problem_of_epoch(Epoch new_epoch) const;
     void fail(messages::UpdateOrder order, Error error, TurnOutput& out);
     void tell_who_is_awaited(TurnOutput& out) const;

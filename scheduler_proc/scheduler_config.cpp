@@ -3,6 +3,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "messages/checks.h"
+#include "messages/ranks.h"
 #include "messages/steps.h"
 #include "messages/weights.h"
 
@@ -30,6 +31,15 @@ std::optional<Error> out_of_range(
 std::optional<Error> problem_of(const SchedulerConfig& config) {
     if (auto e = out_of_range("--replica", raw(config.replica), 0, kTpMax)) return e;
     if (auto e = out_of_range("--tp", config.tp, 1, kTpMax)) return e;
+    if (auto e = out_of_range("--nodes", config.nodes, 1, messages::kNodesMax)) return e;
+    if (config.tp % config.nodes != 0) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "--tp {} with --nodes {}; each machine has as many ranks",
+            config.tp,
+            config.nodes
+        );
+    }
     if (auto e = out_of_range("--page-size", config.page_size, 1, kPageSizeMax)) return e;
     if (auto e = out_of_range(
             "--chunked-prefill-size", config.tokens_per_step_max, 1, kTokensPerStepMax

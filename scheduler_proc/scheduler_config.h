@@ -15,6 +15,7 @@ namespace pitstop::scheduler {
 struct SchedulerConfig {
     ReplicaId replica{};
     int tp = 1;                              // ranks
+    int nodes = 1;                           // machines that they are on, as many on each
     std::int64_t page_size = 16;             // tokens per page; the workers' too
     std::int64_t tokens_per_step_max = 512;  // --chunked-prefill-size
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots

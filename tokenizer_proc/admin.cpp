@@ -1,5 +1,6 @@
 #include "tokenizer_proc/admin.h"
 
+#include "messages/source_reach.h"
 #include "tokenizer_proc/timeout.h"
 
 #include <algorithm>
@@ -18,19 +19,16 @@ const messages::WeightSource& source_of(const messages::UpdateBucket& message) {
     return message.source;
 }
 
-// Handles to memory mean nothing on another machine, or something else.
 Result<> check_comes_by_network(std::string_view type, const messages::WeightSource& source) {
-    const bool is_handles = source.kind == messages::SourceKind::kTensors &&
-                            (source.format == messages::TensorFormat::kPickle ||
-                             source.format == messages::TensorFormat::kVllmIpc);
-    if (source.kind != messages::SourceKind::kIpc && !is_handles) return Ok{};
+    const std::string_view memory = messages::shared_memory_of(source);
+    if (memory.empty()) return Ok{};
     return make_error(
         ErrorCode::kUnsupported,
         "{}: a source of {} hands tensors over in shared memory, and a tcp door is for other "
-        "machines; accepted there are disk, distributed, and tensors in the call itself (each, "
-        "flattened, sparse)",
+        "machines; accepted there are {}",
         type,
-        is_handles ? name_of(source.format) : name_of(source.kind)
+        memory,
+        messages::kSourcesThatTravel
     );
 }
 

@@ -4,11 +4,13 @@
 #include "base/log.h"
 #include "base/supervision.h"
 #include "base/time.h"
+#include "bus/curve_keys.h"
 #include "bus/run_dir.h"
 #include "bus/socket.h"
 #include "kernels/cuda_device.h"
 #include "messages/codec.h"
 #include "messages/steps.h"
+#include "tp_worker/groups/bus_communicator.h"
 #include "tp_worker/groups/shm_communicator.h"
 #include "tp_worker/model/engine.h"
 #include "tp_worker/options.h"
@@ -19,12 +21,16 @@
 #include "tp_worker/worker_loop.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
+#include <unistd.h>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -51,19 +57,93 @@ void settle_auto(Options& options) {
     }
 }
 
-Result<std::unique_ptr<Communicator>> join_peers(
+// How this rank reaches the other ranks: `host` always, and `bus` where it goes by the scheduler.
+struct Ranks {
+    std::unique_ptr<BusCommunicator> bus{};
+    std::unique_ptr<Communicator> apart{};  // null: `bus` is all there is
+
+    [[nodiscard]] Communicator& host() const { return apart ? *apart : *bus; }
+};
+
+// Of a rank's wait for another on the host.
+Duration host_patience(const Options& options) {
+    if (options.engine.device != DeviceKind::kCpu) return options.engine.exchange_limit;
+    return std::chrono::milliseconds(options.peer_timeout_ms);
+}
+
+// Where the scheduler's workers come in, and by which key.
+struct SchedulerDoor {
+    zmq::context_t& context;
+    std::string endpoint{};
+    std::optional<bus::ClientKey> key{};
+};
+
+Result<std::optional<bus::ClientKey>> read_node_key(const Options& options) {
+    if (options.node_key.empty()) return std::optional<bus::ClientKey>{};
+    ASSIGN_OR_RETURN(bus::ClientKey key, bus::read_client_key(options.node_key));
+    return std::optional(std::move(key));
+}
+
+Result<std::unique_ptr<BusCommunicator>> join_bus(
+    const Options& options, const SchedulerDoor& door
+) {
+    BusCommunicatorArgs args{
+        .endpoint = door.endpoint,
+        .key = door.key,
+        .join_limit = std::chrono::milliseconds(options.attach_timeout_ms),
+        .peer_limit = options.nodes > 1 ? host_patience(options)
+                                        : std::chrono::milliseconds(options.attach_timeout_ms),
+    };
+    std::array<char, HOST_NAME_MAX + 1> host{};
+    static_cast<void>(::gethostname(host.data(), HOST_NAME_MAX));
+    args.join.build = "pitstop " PITSTOP_VERSION;
+    args.join.rank = static_cast<Rank>(options.rank);
+    args.join.tp = options.tp;
+    args.join.node = options.node;
+    args.join.nodes = options.nodes;
+    args.join.host = host.data();
+    args.join.pid = ::getpid();
+    args.join.settings = settings_of(options);
+    return BusCommunicator::join(door.context, std::move(args));
+}
+
+std::string scheduler_endpoint(const Options& options, const bus::RunDir& run_dir) {
+    if (!options.head.empty()) return "tcp://" + options.head;
+    return run_dir.workers(static_cast<ReplicaId>(options.replica));
+}
+
+Result<std::unique_ptr<Communicator>> join_on_machine(
     const Options& options, const bus::RunDir& run_dir
 ) {
-    if (options.tp == 1) return make_solo_communicator();
-    const Duration peer_timeout = std::chrono::milliseconds(options.peer_timeout_ms);
-    const bool is_on_cpu = options.engine.device == DeviceKind::kCpu;
     return attach_shm_communicator({
         .path = fmt::format("{}/ranks-{}", run_dir.path(), options.replica),
         .rank = static_cast<Rank>(options.rank),
         .size = options.tp,
         .attach_timeout = std::chrono::milliseconds(options.attach_timeout_ms),
-        .peer_timeout = is_on_cpu ? peer_timeout : options.engine.exchange_limit,
+        .peer_timeout = host_patience(options),
     });
+}
+
+Result<Ranks> join_peers(
+    const Options& options, const bus::RunDir& run_dir, const SchedulerDoor& door
+) {
+    Ranks ranks;
+    if (options.tp == 1) {
+        ranks.apart = make_solo_communicator();
+        return ranks;
+    }
+    // On GPUs the id of NCCL's communicator goes by the bus.
+    if (options.nodes > 1 || options.engine.device != DeviceKind::kCpu) {
+        ASSIGN_OR_RETURN(ranks.bus, join_bus(options, door));
+    }
+    if (options.nodes == 1) {
+        ASSIGN_OR_RETURN(ranks.apart, join_on_machine(options, run_dir));
+    } else {
+        // Machines are started by hand, one after the other: nothing else has begun meanwhile.
+        const auto limit = std::chrono::milliseconds(options.attach_timeout_ms);
+        RETURN_IF_ERROR(ranks.bus->barrier_within(limit));
+    }
+    return ranks;
 }
 
 Result<std::unique_ptr<Engine>> load_engine(
@@ -137,27 +217,16 @@ Result<> serve(
     return result;
 }
 
-Result<> run(const Options& options, Supervision& supervision) {
-    yield_to_others();  // before there are other threads, which inherit it
-    ASSIGN_OR_RETURN(const bus::RunDir run_dir, bus::RunDir::open(options.run_dir));
+Result<> load_and_serve(
+    const Options& options, const Ranks& ranks, bus::Socket& scheduler, Supervision& supervision
+) {
     kernels::ThreadPool threads(choose_threads(options));
     ASSIGN_OR_RETURN(
-        const std::unique_ptr<Communicator> communicator, join_peers(options, run_dir)
-    );
-    ASSIGN_OR_RETURN(
-        const std::unique_ptr<Engine> engine, load_engine(options, threads, *communicator)
-    );
-    const auto replica = static_cast<ReplicaId>(options.replica);
-    zmq::context_t context(1);
-    ASSIGN_OR_RETURN(
-        bus::Socket scheduler,
-        bus::Socket::connect(
-            context, bus::SocketKind::kDealer, run_dir.workers(replica), bus::kInnerLimits
-        )
+        const std::unique_ptr<Engine> engine, load_engine(options, threads, ranks.host())
     );
     Pace pace(options.stage_share);
     FaultPoint fault_point(worker_name(options));
-    Updater updater(*engine, pace, fault_point, replica);
+    Updater updater(*engine, pace, fault_point, static_cast<ReplicaId>(options.replica));
     if (!options.keep_committed.empty())
         RETURN_IF_ERROR(keep_committed(options, *engine, pace, updater));
     WorkerLoop loop({
@@ -166,10 +235,28 @@ Result<> run(const Options& options, Supervision& supervision) {
         .pace = pace,
         .scheduler = scheduler,
         .supervision = supervision,
+        .head = options.head.empty() ? nullptr : ranks.bus.get(),
     });
     RETURN_IF_ERROR(serve(options, *engine, loop, scheduler, supervision));
     engine->leave();
     return Ok{};
+}
+
+Result<> run(Options& options, Supervision& supervision) {
+    yield_to_others();  // before there are other threads, which inherit it
+    ASSIGN_OR_RETURN(const bus::RunDir run_dir, bus::RunDir::open(options.run_dir));
+    const std::string endpoint = scheduler_endpoint(options, run_dir);
+    ASSIGN_OR_RETURN(const std::optional<bus::ClientKey> key, read_node_key(options));
+    zmq::context_t context(1);
+    ASSIGN_OR_RETURN(const Ranks ranks, join_peers(options, run_dir, {context, endpoint, key}));
+    ASSIGN_OR_RETURN(
+        bus::Socket scheduler,
+        bus::Socket::connect(context, bus::SocketKind::kDealer, endpoint, bus::kInnerLimits, key)
+    );
+    options.engine.bus = ranks.bus.get();
+    const Result<> served = load_and_serve(options, ranks, scheduler, supervision);
+    if (!served && options.nodes > 1) ranks.bus->say_why(served.error());
+    return served;
 }
 
 // Who hears of a CUDA call that failed.

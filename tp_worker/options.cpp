@@ -1,7 +1,10 @@
 #include "tp_worker/options.h"
 
+#include "base/digest.h"
 #include "base/isa.h"
+#include "base/mapped_file.h"
 #include "base/time.h"
+#include "messages/ranks.h"
 #include "messages/steps.h"
 #include "tp_worker/groups/communicator.h"
 
@@ -29,6 +32,14 @@ void add_place_flags(Options& options, FlagSet& flags) {
         &options.engine.awaits_weights,
         "load no weights: the first complete update brings them"
     );
+}
+
+// These say on which of the replica's machines it is, where they are several.
+void add_node_flags(Options& options, FlagSet& flags) {
+    flags.add("nodes", &options.nodes, "machines that the ranks are on, as many on each");
+    flags.add("node-rank", &options.node, "which of them this is; 0: the head, with the scheduler");
+    flags.add("head", &options.head, "HOST:PORT of the head's door for nodes; not on the head");
+    flags.add("node-key", &options.node_key, "this machine's key for it, a file of keygen --node");
 }
 
 // These say where it computes, and what it may take of a GPU.
@@ -137,6 +148,62 @@ void add_version_flags(Options& options, FlagSet& flags) {
     flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
 }
 
+Error refuse_with_nodes(std::string_view flag, std::string_view why) {
+    return make_error(ErrorCode::kInvalidArgument, "--nodes with {}: {}", flag, why);
+}
+
+Result<> check_node_flags(const Options& options) {
+    const auto bad = [](std::string_view flag, std::string_view accepted) {
+        return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
+    };
+    if (options.nodes < 1 || options.nodes > messages::kNodesMax)
+        return bad("nodes", fmt::format("1 to {}", messages::kNodesMax));
+    if (options.tp % options.nodes != 0) return bad("nodes", "a number that divides --tp");
+    const int num_on_machine = options.tp / options.nodes;
+    if (options.node < 0 || options.node >= options.nodes)
+        return bad("node-rank", fmt::format("0 to {}", options.nodes - 1));
+    if (options.rank / num_on_machine != options.node) {
+        return bad(
+            "rank", fmt::format("the ranks of node {}: {} each", options.node, num_on_machine)
+        );
+    }
+    if ((options.node > 0) != !options.head.empty() ||
+        options.head.empty() != options.node_key.empty())
+        return bad("head and --node-key", "values on the nodes from 1 on, and nowhere else");
+    return Ok{};
+}
+
+// What goes with one machine only. REQUIRES: the device is parsed.
+Result<> check_across_nodes(const Options& options) {
+    if (options.nodes == 1) return Ok{};
+    const DeviceKind device = options.engine.device;
+    if (device == DeviceKind::kAuto) {
+        return refuse_with_nodes(
+            "--device auto", "each machine would choose by itself; accepted are cuda and cpu"
+        );
+    }
+    if (!options.keep_committed.empty()) {
+        return refuse_with_nodes(
+            "--keep-committed", "the ranks of one machine cannot write to the other's directory"
+        );
+    }
+    if (device == DeviceKind::kCpu) return Ok{};
+    if (options.is_deterministic) {
+        return refuse_with_nodes(
+            "--deterministic",
+            "NCCL sums between machines, and the order of its sums depends on their size"
+        );
+    }
+    if (options.all_reduce == "own") {
+        return refuse_with_nodes(
+            "--all-reduce own",
+            "no kernel of ours reads another machine's memory; accepted are "
+            "auto and nccl"
+        );
+    }
+    return Ok{};
+}
+
 // REQUIRES: the device is parsed.
 Result<SumPath> choose_sums(const Options& options) {
     ASSIGN_OR_RETURN(const SumPath sums, parse_sum_path(options.all_reduce));
@@ -161,6 +228,7 @@ Result<SumPath> choose_sums(const Options& options) {
 
 void add_flags(Options& options, FlagSet& flags) {
     add_place_flags(options, flags);
+    add_node_flags(options, flags);
     add_device_flags(options, flags);
     add_engine_flags(options, flags);
     add_wait_flags(options, flags);
@@ -176,6 +244,7 @@ Result<> check_options(Options& options) {
     if (options.tp < 1 || options.tp > kTpMax) return bad("tp", fmt::format("1 to {}", kTpMax));
     if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
     if (options.replica < 0) return bad("replica", "0 or more");
+    RETURN_IF_ERROR(check_node_flags(options));
     if (options.epoch < 1) return bad("epoch", "1 or more");
     constexpr int kGpusMax = 1 << 20;  // no machine has as many; one more can still be counted
     if (options.engine.gpu < 0 || options.engine.gpu >= kGpusMax)
@@ -209,6 +278,7 @@ Result<> check_options(Options& options) {
     ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
     ASSIGN_OR_RETURN(engine.update_room, parse_update_room(options.update_mode));
     ASSIGN_OR_RETURN(engine.sums, choose_sums(options));
+    RETURN_IF_ERROR(check_across_nodes(options));
     if (options.ignores_extra_tensors) engine.extra_tensors = ExtraTensors::kIgnore;
     engine.has_graphs = !options.has_no_graphs;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
@@ -231,10 +301,33 @@ std::string worker_name(const Options& options) {
     return fmt::format("tp_worker[{}.{}]", options.replica, options.rank);
 }
 
+std::vector<std::string> settings_of(const Options& options) {
+    const EngineOptions& engine = options.engine;
+    const Result<std::string> config =
+        MappedFile::read(engine.model_dir + "/config.json", kConfigBytesMax);
+    return {
+        fmt::format("--device={}", options.device),
+        fmt::format("--compute={}", options.compute),
+        fmt::format("--load-format={}", options.load_format),
+        fmt::format("--page-size={}", engine.page_size),
+        fmt::format("--max-total-tokens={}", engine.max_total_tokens),
+        fmt::format("--chunked-prefill-size={}", options.chunked_prefill_size),
+        fmt::format("--max-running-requests={}", engine.num_slots),
+        fmt::format("--context-len={}", engine.context_len),
+        fmt::format("--update-mode={}", options.update_mode),
+        fmt::format("--all-reduce={}", options.all_reduce),
+        fmt::format("--step-timeout-s={}", options.step_timeout_s),
+        fmt::format("--epoch={}", options.epoch),
+        fmt::format("--wait-for-initial-weights={}", engine.awaits_weights),
+        fmt::format("--ignore-extra-tensors={}", options.ignores_extra_tensors),
+        fmt::format("config.json={}", config ? to_hex(digest_of(*config)) : config.error().message),
+    };
+}
+
 int choose_threads(const Options& options) {
     if (options.threads > 0) return options.threads;
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    return std::max(1, cores / options.tp);
+    return std::max(1, cores * options.nodes / options.tp);
 }
 
 }  // namespace pitstop::tp_worker

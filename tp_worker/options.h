@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
@@ -26,6 +27,10 @@ struct Options {
     int replica = 0;
     int rank = 0;
     int tp = 1;
+    int nodes = 1;
+    int node = 0;
+    std::string head{};
+    std::string node_key{};
     int threads = 0;
     std::int64_t chunked_prefill_size = 8192;
     int attach_timeout_ms = 60'000;
@@ -41,6 +46,10 @@ void add_flags(Options& options, FlagSet& flags);
 
 // Fills `options.engine` from the rest. An error names the flag and what it takes.
 [[nodiscard]] Result<> check_options(Options& options);
+
+// Returns NAME=VALUE of what the ranks of all machines must be started with alike; also what the
+// model's config.json is. REQUIRES: the options are checked.
+[[nodiscard]] std::vector<std::string> settings_of(const Options& options);
 
 // Returns the name by which the logs, the launcher and PITSTOP_FAULT_POINT call this rank:
 // tp_worker[replica.rank].

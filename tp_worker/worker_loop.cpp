@@ -29,13 +29,15 @@ WorkerLoop::WorkerLoop(const Args& args)
       updater_(args.updater),
       pace_(args.pace),
       scheduler_(args.scheduler),
-      supervision_(args.supervision) {}
+      supervision_(args.supervision),
+      head_(args.head) {}
 
 Result<> WorkerLoop::run() {
     bus::Poller poller;
     const std::size_t orders = poller.add(scheduler_);
     const std::size_t answers = poller.add_fd(updater_.fd());
     if (supervision_.fd() >= 0) poller.add_fd(supervision_.fd());
+    if (head_ != nullptr) head_->add_to(poller);
     while (true) {
         updater_.meter().measure_if_due(Clock::now());
         KvAhead* const kv_ahead = engine_.kv_ahead();
@@ -44,11 +46,13 @@ Result<> WorkerLoop::run() {
         if (touches) deadline = std::min(deadline, Clock::now() + kIdleBeforeTouch);
         poller.wait(deadline);  // the only place this process waits for work
         if (is_over()) return Ok{};
+        RETURN_IF_ERROR(look_at_head());
         if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
         if (poller.is_ready(orders)) {
             Result<> handled = handle_orders();
             if (is_over()) return Ok{};  // also what a peer's orderly end looks like
-            RETURN_IF_ERROR(std::move(handled));
+            RETURN_IF_ERROR(look_at_head());
+            if (!has_head_ended_) RETURN_IF_ERROR(std::move(handled));
         } else if (engine_.wants_graph() && !has_result()) {
             RETURN_IF_ERROR(engine_.make_graph());
             updater_.meter().touch();
@@ -93,6 +97,13 @@ bool WorkerLoop::is_over() {
         if (line == "stop") return true;
     }
     return supervision_.is_over();
+}
+
+Result<> WorkerLoop::look_at_head() {
+    if (head_ == nullptr || has_head_ended_) return Ok{};
+    ASSIGN_OR_RETURN(has_head_ended_, head_->has_ended());
+    if (has_head_ended_) supervision_.say_end("the head has ended");
+    return Ok{};
 }
 
 Result<> WorkerLoop::handle(const bus::Received& received) {

@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "bus/socket.h"
 #include "messages/codec.h"
+#include "tp_worker/groups/bus_communicator.h"
 #include "tp_worker/model/engine.h"
 #include "tp_worker/update/updater.h"
 #include "tp_worker/weights/pace.h"
@@ -31,6 +32,7 @@ class WorkerLoop {
         Pace& pace;
         bus::Socket& scheduler;
         Supervision& supervision;
+        BusCommunicator* head = nullptr;  // where the scheduler is on another machine
     };
     explicit WorkerLoop(const Args& args);
 
@@ -42,6 +44,8 @@ class WorkerLoop {
 
   private:
     [[nodiscard]] bool is_over();
+    // The head ends: the launcher of this machine is told. Errors: why it cannot go on.
+    [[nodiscard]] Result<> look_at_head();
     [[nodiscard]] Result<> handle(const bus::Received& received);
     [[nodiscard]] Result<> handle_orders();
     [[nodiscard]] Result<> start(const messages::StepPlan& plan);
@@ -63,6 +67,8 @@ class WorkerLoop {
     Pace& pace_;
     bus::Socket& scheduler_;
     Supervision& supervision_;
+    BusCommunicator* head_;
+    bool has_head_ended_ = false;
     std::int64_t num_dropped_ = 0;
     TimePoint last_turn_{};  // an order came, or a result went
 };

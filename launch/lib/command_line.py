@@ -32,6 +32,7 @@ MOST = {
     "--max-running-requests": 4096,
     "--max-queued-requests": 1 << 24,
     "--threads": 1024,
+    "--nodes": 64,
 }
 
 
@@ -295,7 +296,29 @@ def add_tcp_doors(parser):
     add = parser.add_argument
     add("--tcp-door", type=door, metavar="H:P", help="the data door for other machines, too")
     add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
-    add("--door-keys", metavar="DIR", help="their keys, a directory that keygen made")
+    add("--door-keys", metavar="DIR", help="their keys and the nodes', a directory that keygen made")
+
+
+def node_door(text):
+    """HOST:PORT that other machines know, so no port that is found."""
+    if door(text).endswith(":0"):
+        raise argparse.ArgumentTypeError(f"takes a port that the other machines know, not '{text}'")
+    return text
+
+
+def add_node_flags(parser):
+    """A replica over several machines."""
+    add = parser.add_argument
+    add_count(parser, "--nodes", "machines that a replica's ranks are on, as many on each (default 1)", default=1)
+    add(
+        "--node-rank",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="which of them this is (default 0, the head: it has the doors; the others have workers alone)",
+    )
+    add("--head", type=node_door, metavar="H:P", help="where the head takes the others in, the same on all")
+    add("--node-key", metavar="FILE", help="of a machine that is not the head: its key, of keygen --node")
 
 
 def add_place(parser):
@@ -312,6 +335,7 @@ def add_serve(commands):
     add_tree_flags(tree)
     add_http_flags(tree)
     add_tcp_doors(tree)
+    add_node_flags(tree)
     tree.add_argument(
         "--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory"
     )

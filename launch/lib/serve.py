@@ -12,7 +12,7 @@ from kept import KeptVersions
 from model_files import ModelFiles
 from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 from run_dir import MODEL, RunDir
-from tree import Asked, LostWeights, Signals, Tree, Weights, exit_code_of, plan
+from tree import Asked, LostWeights, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
 import descriptors
 import hub
 import programs
@@ -48,6 +48,36 @@ def check_doors(options):
     if (options.tcp_door or options.admin_tcp_door) and not options.door_keys:
         raise Problem(
             "--tcp-door and --admin-tcp-door need --door-keys DIR; launch/pitstop keygen DIR makes one",
+            EXIT_USAGE,
+        )
+
+
+# What one machine alone can do, and why.
+REFUSED_WITH_NODES = (
+    (lambda options: options.device == "auto", "--device auto", "each machine would choose by itself"),
+    (lambda options: options.dp > 1, "--dp", "one replica spans the machines; start another head for another replica"),
+    (lambda options: options.restart, "--restart", "each machine would come back by itself; start them all again"),
+    (lambda options: options.keep_committed, "--keep-committed", "ranks of one machine cannot write to the other's disk"),
+    (lambda options: options.tp % options.nodes != 0, "--tp", "it must be a multiple, as many ranks on each machine"),
+    (lambda options: options.head is None, "no --head", "HOST:PORT where node 0 takes the others in"),
+    (lambda options: options.node_rank >= options.nodes, "--node-rank", "it is from 0 to the number of nodes less one"),
+)
+
+
+def check_nodes(options):
+    """Problem: several machines that cannot be, or flags of theirs without them."""
+    if options.nodes == 1:
+        if options.node_rank or options.head or options.node_key:
+            raise Problem("--node-rank, --head and --node-key go with --nodes", EXIT_USAGE)
+        return
+    for is_there, flag, why in REFUSED_WITH_NODES:
+        if is_there(options):
+            raise Problem(f"--nodes with {flag}: {why}", EXIT_USAGE)
+    if is_head(options) and not options.door_keys:
+        raise Problem("--nodes needs --door-keys DIR on node 0; launch/pitstop keygen DIR makes one", EXIT_USAGE)
+    if not is_head(options) and not options.node_key:
+        raise Problem(
+            "--node-rank needs --node-key FILE, this machine's; launch/pitstop keygen DIR --node NAME makes one",
             EXIT_USAGE,
         )
 
@@ -124,6 +154,8 @@ class Served:
         except BaseException:
             self.stop()
             raise
+        if not is_head(self._options):
+            return  # it has no doors: whoever looks for a tree to talk to finds the head's
         self.run_dir.write_tree(
             {
                 "launcher": os.getpid(),
@@ -202,6 +234,12 @@ class Served:
 
 
 def describe(options, served, seconds):
+    if not is_head(options):
+        return (
+            f"node {options.node_rank} of {options.nodes} is ready after {seconds:.2f} s: "
+            f"{len(ranks_here(options))} of {options.tp} workers of {options.served_model_name}, "
+            f"head {options.head}, run directory {served.run_dir.path}"
+        )
     workers = options.tp * options.dp
     shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
     doors = "".join(f", {name} door {place}" for name, place in served.doors().items())
@@ -257,6 +295,7 @@ def end_with_parent():
 def serve(options):
     """Runs until a process dies or a signal comes; returns the exit code."""
     check_doors(options)
+    check_nodes(options)
     if options.end_with_parent:
         end_with_parent()
     signals = Signals()

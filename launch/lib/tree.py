@@ -56,6 +56,40 @@ def _door_flags(options):
     return _flags(options, "tcp_door", "admin_tcp_door", "door_keys")
 
 
+def nodes_of(options):
+    """The machines that a replica spans. A tree for one call has one."""
+    return getattr(options, "nodes", None) or 1
+
+
+def is_head(options):
+    """This machine has the doors and the scheduler; another has workers alone."""
+    return nodes_of(options) == 1 or options.node_rank == 0
+
+
+def ranks_here(options):
+    """Of each replica, those that this machine has a worker for."""
+    num = options.tp // nodes_of(options)
+    first = 0 if is_head(options) else options.node_rank * num
+    return range(first, first + num)
+
+
+def _node_flags(options):
+    """Of a worker, where the ranks are on several machines."""
+    if nodes_of(options) == 1:
+        return []
+    flags = [f"--nodes={options.nodes}", f"--node-rank={options.node_rank}"]
+    # Machines are started by hand: who comes first waits for the others, and says whom it missed.
+    flags.append(f"--attach-timeout-ms={round(options.start_timeout * 900)}")
+    return flags if is_head(options) else flags + _flags(options, "head", "node_key")
+
+
+def _node_door_flags(options):
+    """Of the scheduler."""
+    if nodes_of(options) == 1:
+        return []
+    return [f"--nodes={options.nodes}", f"--node-door={options.head}", f"--door-keys={options.door_keys}"]
+
+
 def _keep_flags(options):
     """Where committed versions are kept. A tree for one call keeps none."""
     return _flags(options, "keep_committed") if hasattr(options, "keep_committed") else []
@@ -112,19 +146,21 @@ def _scheduler_flags(options, weights, replica):
         "max_queued_requests",
         "scheduling",
     )
-    return flags + [f"--step-timeout-s={options.step_timeout:g}"]
+    return flags + [f"--step-timeout-s={options.step_timeout:g}", *_node_door_flags(options)]
 
 
 def _worker_flags(options, weights, replica, rank):
-    threads = options.threads or cores_per_worker(options.tp * options.dp)
+    num_here = len(ranks_here(options)) * options.dp
+    threads = options.threads or cores_per_worker(num_here)
     flags = [f"--replica={replica}", f"--rank={rank}", f"--threads={threads}"]
     flags.append(f"--step-timeout-s={options.step_timeout:g}")
     flags.append(f"--kv-share={KV_SHARE / options.dp:g}")
-    flags += [f"--epoch={weights.epoch}", *_weights_flags(weights)]
+    flags += [f"--epoch={weights.epoch}", *_weights_flags(weights), *_node_flags(options)]
     if options.device != "cpu":
-        flags.append(f"--gpu={replica * options.tp + rank}")
+        here = ranks_here(options)
+        flags.append(f"--gpu={replica * len(here) + rank - here.start}")
     if options.device == "auto":
-        flags.append(f"--num-gpus={options.dp * options.tp}")
+        flags.append(f"--num-gpus={num_here}")
     if options.deterministic:
         flags.append("--deterministic")
     if options.no_graphs:
@@ -157,17 +193,18 @@ def _worker_flags(options, weights, replica, rank):
 
 def plan(options, run_dir, weights=Weights()):
     """[(kind, name, command)] of every process, from the parsed flags of serve."""
-    processes = [
-        ("tokenizer_proc", "tokenizer_proc", _tokenizer_flags(options, weights)),
-        ("detokenizer_proc", "detokenizer_proc", _flags(options, "model")),
-    ]
+    processes = []
+    if is_head(options):
+        processes.append(("tokenizer_proc", "tokenizer_proc", _tokenizer_flags(options, weights)))
+        processes.append(("detokenizer_proc", "detokenizer_proc", _flags(options, "model")))
     for replica in range(options.dp):
-        scheduler = _scheduler_flags(options, weights, replica)
-        processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
-        for rank in range(options.tp):
+        if is_head(options):
+            scheduler = _scheduler_flags(options, weights, replica)
+            processes.append(("scheduler_proc", f"scheduler_proc[{replica}]", scheduler))
+        for rank in ranks_here(options):
             worker = _worker_flags(options, weights, replica, rank)
             processes.append(("tp_worker", f"tp_worker[{replica}.{rank}]", worker))
-    if not getattr(options, "no_http", True):  # a tree for one call has no HTTP
+    if is_head(options) and not getattr(options, "no_http", True):  # a tree for one call has no HTTP
         processes.append(("http_proc", "http_proc", _http_flags(options)))
     common = [f"--run-dir={run_dir}", f"--log-level={options.log_level}"]
     return [

@@ -1,6 +1,7 @@
 #include "tests/emulated_gpu/clique.h"
 
 #include "tests/emulated_gpu/blocks.h"
+#include "tests/emulated_gpu/bootstrap.h"
 #include "tests/emulated_gpu/machine.h"
 
 #include <cstring>
@@ -15,13 +16,14 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x6e63636c;
 
-// What lies in a unique id's 128 bytes: the real one has the address of a listener in the process
-// that made it, which must be there for the others, too.
+// What lies in a unique id's 128 bytes: as in the real one, the address of a listener in the
+// process that made it, which must be there for the others; and the memory, which they map.
 struct Place {
     std::uint32_t magic = kMagic;
     std::int32_t fd = -1;
     std::int64_t pid = 0;
     std::int64_t start_time = 0;
+    Bootstrap bootstrap{};
 };
 static_assert(sizeof(Place) <= sizeof(ncclUniqueId));
 
@@ -48,7 +50,11 @@ ncclUniqueId Clique::create() {
     const int fd = ::memfd_create("pitstop_emulated_nccl", MFD_CLOEXEC);
     // Zeros are a clique that nobody has come to. Untouched pages take no memory.
     if (fd < 0 || ::ftruncate(fd, sizeof(Memory)) != 0) fail("memfd_create");
-    const Place place{.fd = fd, .pid = ::getpid(), .start_time = start_time_of(::getpid())};
+    const Place place{
+        .fd = fd,
+        .pid = ::getpid(),
+        .start_time = start_time_of(::getpid()),
+        .bootstrap = own_bootstrap()};
     ncclUniqueId id{};
     std::memcpy(id.internal, &place, sizeof place);
     return id;
@@ -58,6 +64,7 @@ std::shared_ptr<Clique> Clique::open(const ncclUniqueId& id) {
     Place place;
     std::memcpy(&place, id.internal, sizeof place);
     if (place.magic != kMagic || start_time_of(place.pid) != place.start_time) return nullptr;
+    if (!can_reach(place.bootstrap)) return nullptr;
     const std::string path =
         "/proc/" + std::to_string(place.pid) + "/fd/" + std::to_string(place.fd);
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);

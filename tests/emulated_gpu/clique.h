@@ -41,7 +41,7 @@ class Clique {
 
     // A new one, which lives as long as somebody has it open: the creator is first.
     static ncclUniqueId create();
-    // Null: the id is none, or nobody who has it open is left.
+    // Null: the id is none, nobody who has it open is left, or who made it cannot be reached.
     static std::shared_ptr<Clique> open(const ncclUniqueId& id);
     ~Clique();
     Clique(const Clique&) = delete;

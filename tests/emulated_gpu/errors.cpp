@@ -9,6 +9,7 @@ constexpr ErrorEntry kErrors[] = {
     {2, "cudaErrorMemoryAllocation", "out of memory", false},
     {3, "cudaErrorInitializationError", "initialization error", false},
     {9, "cudaErrorInvalidConfiguration", "invalid configuration argument", false},
+    {12, "cudaErrorInvalidPitchValue", "invalid pitch argument", false},
     {17, "cudaErrorInvalidDevicePointer", "invalid device pointer", false},
     {35,
      "cudaErrorInsufficientDriver",

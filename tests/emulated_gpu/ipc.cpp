@@ -5,9 +5,11 @@
 #include "tests/emulated_gpu/calls.h"
 #include "tests/emulated_gpu/machine.h"
 #include "tests/emulated_gpu/memory.h"
+#include "tests/emulated_gpu/settings.h"
 
 #include <cstring>
 #include <fcntl.h>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,8 +31,14 @@ struct MemoryHandle {
     std::uint64_t offset = 0;  // of the allocation in its pages
     std::uint64_t bytes = 0;
     std::uint64_t number = 0;  // no two allocations have the same handle
+    std::uint32_t machine = 0;
 };
 static_assert(sizeof(MemoryHandle) <= sizeof(cudaIpcMemHandle_t));
+
+// The driver of another machine knows nothing of what a handle names.
+std::uint32_t number_of_machine() {
+    return static_cast<std::uint32_t>(std::hash<std::string>{}(settings().machine));
+}
 
 struct EventHandle {
     std::uint32_t magic = kMagic;
@@ -92,7 +100,8 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
         .page_bytes = found->page_bytes,
         .offset = static_cast<std::uint64_t>(found->begin - found->pages),
         .bytes = found->bytes,
-        .number = reinterpret_cast<std::uint64_t>(found->begin)};
+        .number = reinterpret_cast<std::uint64_t>(found->begin),
+        .machine = number_of_machine()};
     std::memcpy(handle->reserved, &made, sizeof made);
     return cudaSuccess;
 }
@@ -102,6 +111,7 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     MemoryHandle wanted;
     if (flags != cudaIpcMemLazyEnablePeerAccess || !read(handle, wanted))
         return told(cudaErrorInvalidValue);
+    if (wanted.machine != number_of_machine()) return told(cudaErrorInvalidValue);
     if (wanted.pid == ::getpid()) return told(cudaErrorDeviceUninitialized);
     const int gpu = own_gpu(wanted.gpu);
     if (gpu < 0) return told(cudaErrorInvalidDevice);

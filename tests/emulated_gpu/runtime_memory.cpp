@@ -192,6 +192,35 @@ cudaError_t cudaMemcpyAsync(
     return told(copy(to, from, bytes, kind, stream, /*is_synchronous=*/false));
 }
 
+// Pitches and the width are bytes. Row after row, as any order is legal.
+cudaError_t cudaMemcpy2DAsync(
+    void* to,
+    std::size_t to_pitch,
+    const void* from,
+    std::size_t from_pitch,
+    std::size_t width,
+    std::size_t height,
+    cudaMemcpyKind kind,
+    cudaStream_t handle
+) {
+    PITSTOP_ENTER();
+    if (width > to_pitch || width > from_pitch) return told(cudaErrorInvalidPitchValue);
+    const std::shared_ptr<Stream> stream = stream_of(handle);
+    if (stream == nullptr) return told(no_stream(handle));
+    for (std::size_t row = 0; row < height; ++row) {
+        const cudaError_t copied = copy(
+            static_cast<std::byte*>(to) + row * to_pitch,
+            static_cast<const std::byte*>(from) + row * from_pitch,
+            width,
+            kind,
+            stream,
+            /*is_synchronous=*/false
+        );
+        if (copied != cudaSuccess) return told(copied);
+    }
+    return cudaSuccess;
+}
+
 // Direct access is not needed: without it the copy goes by way of the host.
 cudaError_t cudaMemcpyPeerAsync(
     void* to, int to_gpu, const void* from, int from_gpu, std::size_t bytes, cudaStream_t handle

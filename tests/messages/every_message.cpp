@@ -169,6 +169,15 @@ class Filler {
         make_valid(message.update);
         message.update.mode = UpdateMode::kStaged;
     }
+    void make_valid(RankJoin& message) {
+        message.rank = Rank{3};
+        message.tp = 4;
+        message.node = 1;
+        message.nodes = 2;
+    }
+    void make_valid(RankPart& message) {
+        message.num_bytes = static_cast<std::int64_t>(message.data.values.size());
+    }
     void make_valid(WorkerHello& message) {
         message.protocol = kProtocolVersion;
         message.tp = 4;

@@ -12,6 +12,8 @@
 namespace pitstop::scheduler {
 namespace {
 
+constexpr const char* kBuild = "pitstop of this test";
+
 class PortsTest : public testing::Test {
   protected:
     void SetUp() override {
@@ -22,7 +24,7 @@ class PortsTest : public testing::Test {
         run_dir_.emplace(*bus::RunDir::open(path_.string()));
         tokenizer.emplace(bind(run_dir_->tokenizer()));
         detokenizer.emplace(bind(run_dir_->detokenizer()));
-        ports.emplace(*Ports::open(context, *run_dir_, ReplicaId{0}, 2));
+        ports.emplace(*Ports::open(context, *run_dir_, {.ranks = {.tp = 2, .build = kBuild}}));
         requests.emplace(connect(bus::SocketKind::kPush, run_dir_->requests(ReplicaId{0})));
         control.emplace(connect(bus::SocketKind::kPush, run_dir_->control(ReplicaId{0})));
         for (auto& worker : workers)

@@ -179,5 +179,40 @@ TEST_F(UpdateTest, ADirectStageNeedsAReplicaThatStandsStill) {
     EXPECT_EQ(answer().verdict.code, ErrorCode::kFailedPrecondition);
 }
 
+// Memory of one machine reaches no rank of another, whole or bucket by bucket; files and the call's
+// own bytes do.
+TEST(ReplicaOnTwoMachines, P2_RefusesSourcesThatAreMemoryOfOne) {
+    Rig rig({.tp = 2, .num_pages = 128}, {.nodes = 2});
+    const auto answer_to = [&](Control message) {
+        rig.control(std::move(message));
+        rig.turn();
+        for (int i = 0; i < 200; ++i) {
+            const auto parts = rig.take<messages::UpdatePart>();
+            if (!parts.empty()) return parts[0].verdict;
+            rig.step();
+        }
+        return messages::Verdict(Error{ErrorCode::kInternal, "no answer"});
+    };
+    const auto stage_of = [](messages::SourceKind kind) {
+        messages::UpdateSpec spec =
+            spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
+        spec.source = {};
+        spec.source.kind = kind;
+        if (kind == messages::SourceKind::kDisk) spec.source.path = "/models/next";
+        if (kind == messages::SourceKind::kIpc) spec.source.handles = {{"GPU-0", "ipc:///a"}};
+        return messages::UpdateStage{.update = kUpdate, .spec = spec, .new_epoch = Epoch{2}};
+    };
+    const messages::Verdict refused = answer_to(stage_of(messages::SourceKind::kIpc));
+    EXPECT_EQ(refused.code, ErrorCode::kUnsupported) << refused.message;
+    EXPECT_NE(refused.message.find("a source of ipc"), std::string::npos) << refused.message;
+    EXPECT_NE(refused.message.find("spans 2 (--nodes)"), std::string::npos) << refused.message;
+
+    messages::UpdateFill fill{.update = kUpdate, .bucket = 1};
+    fill.source.kind = messages::SourceKind::kIpc;
+    fill.source.handles = {{"GPU-0", "ipc:///a"}};
+    EXPECT_EQ(answer_to(fill).code, ErrorCode::kUnsupported);
+    EXPECT_TRUE(answer_to(stage_of(messages::SourceKind::kDisk)).is_done());
+}
+
 }  // namespace
 }  // namespace pitstop::scheduler

@@ -60,7 +60,7 @@ TOOLKIT = ("cuda", "cublas", "nccl", "cooperative_groups", "nv")
 SYSTEM = re.compile(
     r"^(sys|linux|arpa|netinet|net|asm)/[a-z_0-9]+\.h$"
     r"|^(unistd|fcntl|poll|signal|dirent|sched|pthread|dlfcn|time|errno|elf|link|malloc|limits"
-    r"|cpuid|immintrin|cxxabi|execinfo|pwd|spawn|stdlib|string|stdio|termios|netdb)\.h$"
+    r"|cpuid|immintrin|cxxabi|execinfo|pwd|spawn|ifaddrs|stdlib|string|stdio|termios|netdb)\.h$"
 )
 PYTHON_PACKAGES = {
     "zmq": "python3-zmq",

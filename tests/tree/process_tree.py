@@ -59,13 +59,13 @@ def run(*arguments, timeout_s=DEADLINE_S, **options):
 class ProcessTree:
     """Owns: a launcher and, through it, a tree. stop() or check_gone() ends it."""
 
-    def __init__(self, run_dir, *flags, descriptors=None):
+    def __init__(self, run_dir, *flags, descriptors=None, prefix=()):
         self.run_dir = pathlib.Path(run_dir)
         self._log = open(f"{run_dir}.log", "w+")
         no_http = [] if "--port" in flags else ["--no-http"]  # tests of HTTP name their port
         begin = time.monotonic()
         self.launcher = subprocess.Popen(
-            [LAUNCHER, "serve", "--run-dir", str(run_dir), *no_http, *map(str, flags)],
+            [*prefix, LAUNCHER, "serve", "--run-dir", str(run_dir), *no_http, *map(str, flags)],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -31,6 +32,25 @@ class SoloCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+void paste_columns(const ColumnPiece& piece, View2<float> whole) {
+    const std::int64_t first_col = piece.rank * piece.cols;
+    const std::int64_t num_cols = std::min(piece.cols, whole.cols - first_col);
+    for (std::int64_t at = piece.begin; at < piece.end;) {
+        const std::int64_t i = at / piece.cols;
+        const std::int64_t col = at % piece.cols;
+        const std::int64_t num = std::min(piece.cols - col, piece.end - at);
+        const std::int64_t num_kept = std::min(num, num_cols - col);
+        if (num_kept > 0) {
+            std::memcpy(
+                whole.data + i * whole.stride + first_col + col,
+                piece.data + (at - piece.begin),
+                static_cast<std::size_t>(num_kept) * sizeof(float)
+            );
+        }
+        at += num;
+    }
+}
 
 Result<std::optional<Rank>> find_rank_without(bool holds, Communicator& communicator) {
     const std::array<bool, 1> mine{holds};

@@ -36,6 +36,8 @@ class Communicator {
 
     [[nodiscard]] virtual Rank rank() const = 0;
     [[nodiscard]] virtual int size() const = 0;
+    // How many of them are on this rank's machine: all, unless the replica spans several.
+    [[nodiscard]] virtual int num_on_machine() const { return size(); }
 
     // data[i] becomes the sum over the ranks, in rank order, in fp32.
     virtual Result<> all_reduce_sum(std::span<float> data) = 0;
@@ -62,9 +64,12 @@ class Communicator {
     // Says what became of the operations on tensors so far. REQUIRES: their stream was waited for.
     virtual Result<> check() { return Ok{}; }
 
-    // These stand around a step's sums of so many bytes each, none of which is captured: there may
-    // be a way for large ones (rank_nccl.h) that the ranks take together. The second waits for sums
-    // that went by it.
+    // Whether operations on tensors may become part of a graph.
+    [[nodiscard]] virtual bool may_be_captured() const { return true; }
+
+    // These stand around what a step enqueues, its sums being of so many bytes each, where it is no
+    // graph: there may be a way for large ones (rank_nccl.h) that the ranks take together. The
+    // second waits for sums that went by it.
     virtual Result<> begin_sums(std::int64_t /*bytes*/) { return Ok{}; }
     virtual Result<> finish_sums() { return Ok{}; }
 
@@ -75,6 +80,17 @@ class Communicator {
     // Says in words how tensors are summed on GPUs; empty elsewhere.
     [[nodiscard]] virtual std::string describe() const { return {}; }
 };
+
+// Says where floats of one rank's part [n, cols] belong in the whole of gather_columns().
+struct ColumnPiece {
+    int rank = 0;
+    std::int64_t cols = 0;   // of each rank's part
+    std::int64_t begin = 0;  // [begin, end) of its floats, row after row: a piece starts anywhere
+    std::int64_t end = 0;
+    const float* data = nullptr;  // those floats
+};
+// Copies them there, as far as the whole's columns go.
+void paste_columns(const ColumnPiece& piece, View2<float> whole);
 
 // Returns the lowest rank on which it does not hold; none where it holds on all. Every rank calls
 // it.

@@ -287,7 +287,11 @@ Result<> GpuCommunicator::connect_nccl(const GpuCommunicatorArgs& args) {
     ASSIGN_OR_RETURN(
         RankNccl::Connected connected,
         RankNccl::connect(
-            {.host = host_, .turn = args.nccl_turn, .stream = stream_, .limit = args.limit}
+            {.host = host_,
+             .bus = args.bus,
+             .turn = args.nccl_turn,
+             .stream = stream_,
+             .limit = args.limit}
         )
     );
     nccl_ = std::move(connected.nccl);

@@ -25,6 +25,7 @@ namespace pitstop::tp_worker {
 
 struct GpuCommunicatorArgs {
     Communicator& host;  // of the same ranks; outlives this one
+    Communicator& bus;   // likewise: the id of NCCL's communicator goes by it
     kernels::Stream stream{};
     Duration limit{};  // of a kernel's wait for a peer, and of a step's sums over NCCL
     SumPath sums = SumPath::kOwn;

@@ -67,8 +67,9 @@ class NcclGroup : public BroadcastGroup {
     enum class WarmUp : std::uint8_t { kNone, kOneFloat };
     Result<> join(const std::string& id, WarmUp warm_up, const Patience& patience) {
         ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
-        Result<> joined = connect(id, patience);
-        if (joined && warm_up == WarmUp::kOneFloat) joined = sum_one_float(patience);
+        const Patience bounded = turn_.within_bound(patience);
+        Result<> joined = connect(id, bounded);
+        if (joined && warm_up == WarmUp::kOneFloat) joined = sum_one_float(bounded);
         if (!joined) abort();
         return joined;
     }
@@ -182,14 +183,15 @@ class NcclGroup : public BroadcastGroup {
         }
         ASSIGN_OR_RETURN(NcclTurn::Held taken, turn_.take(spec_.group, patience));
         turn.emplace(std::move(taken));
-        if (!comm_) RETURN_IF_ERROR(connect(id, patience));
+        const Patience bounded = turn_.within_bound(patience);
+        if (!comm_) RETURN_IF_ERROR(connect(id, bounded));
         Landed landed{.is_on_gpu = true, .owner = shared_from_this()};
         if (broadcast.num == 0) return landed;
         RETURN_IF_ERROR(comm_->broadcast(
             landing_.data(), broadcast.num, broadcast.type, kTrainer, stream_.stream()
         ));
         RETURN_IF_ERROR(wait_for_collective(
-            fmt::format("broadcast {} ({} bytes)", num_received_ + 1, broadcast.bytes()), patience
+            fmt::format("broadcast {} ({} bytes)", num_received_ + 1, broadcast.bytes()), bounded
         ));
         ++num_received_;
         num_bytes_ += broadcast.bytes();

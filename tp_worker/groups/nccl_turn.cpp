@@ -50,6 +50,18 @@ std::optional<NcclTurn::Held> NcclTurn::try_take(const std::string& group) {
     return Held(*this);
 }
 
+void NcclTurn::bound(Duration held_max) {
+    const MutexLock lock(mutex_);
+    held_max_ = held_max;
+}
+
+Patience NcclTurn::within_bound(const Patience& patience) const {
+    const MutexLock lock(mutex_);
+    TimePoint deadline = patience.deadline;
+    if (held_max_) deadline = std::min<TimePoint>(deadline, Clock::now() + *held_max_);
+    return {deadline, patience.is_called_off};
+}
+
 int NcclTurn::num_waiting() const {
     const MutexLock lock(mutex_);
     return num_waiting_;

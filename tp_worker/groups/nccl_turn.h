@@ -40,6 +40,11 @@ class NcclTurn {
     [[nodiscard]] std::optional<Held> try_take(const std::string& group);
     // Waits for the turn. Errors: kDeadlineExceeded names the group whose turn it is; kAborted.
     Result<Held> take(const std::string& group, const Patience& patience);
+    // Sets how long a group may have the turn, where steps cannot do without it
+    // (nodes_communicator.h).
+    void bound(Duration held_max);
+    // The same patience, and none beyond that bound. REQUIRES: the turn was taken just now.
+    [[nodiscard]] Patience within_bound(const Patience& patience) const;
     // Counts the calls of take() that wait.
     [[nodiscard]] int num_waiting() const;
 
@@ -52,6 +57,7 @@ class NcclTurn {
     Condition is_free_{};
     bool is_taken_ GUARDED_BY(mutex_) = false;
     int num_waiting_ GUARDED_BY(mutex_) = 0;
+    std::optional<Duration> held_max_ GUARDED_BY(mutex_){};
     std::string group_ GUARDED_BY(mutex_){};  // whose it is
 };
 

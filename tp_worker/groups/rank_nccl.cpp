@@ -54,9 +54,9 @@ std::string find_mismatch(const std::vector<std::int32_t>& versions) {
 using SharedId = std::array<char, kernels::kNcclIdBytes + 1>;
 
 // Returns rank 0's id on every rank, or an empty one where rank 0 cannot make one.
-Result<std::string> share_id(Communicator& host, std::string& why_not) {
+Result<std::string> share_id(Communicator& bus, std::string& why_not) {
     SharedId shared{};
-    if (raw(host.rank()) == 0) {
+    if (raw(bus.rank()) == 0) {
         const Result<std::string> id = kernels::make_nccl_id();
         if (id) {
             shared.back() = 1;
@@ -65,7 +65,7 @@ Result<std::string> share_id(Communicator& host, std::string& why_not) {
             why_not = id.error().message;
         }
     }
-    RETURN_IF_ERROR(host.broadcast(std::as_writable_bytes(std::span(shared))));
+    RETURN_IF_ERROR(bus.broadcast(std::as_writable_bytes(std::span(shared))));
     if (shared.back() == 0) {
         if (why_not.empty()) why_not = "rank 0 has no unique id for it";
         return std::string();
@@ -84,7 +84,7 @@ Result<RankNccl::Connected> RankNccl::connect(const Args& args) {
     Connected connected;
     connected.why_not = find_mismatch(versions);
     if (!connected.why_not.empty()) return connected;
-    ASSIGN_OR_RETURN(const std::string id, share_id(args.host, connected.why_not));
+    ASSIGN_OR_RETURN(const std::string id, share_id(args.bus, connected.why_not));
     if (id.empty()) return connected;
     auto nccl = std::make_unique<RankNccl>(args);
     nccl->version_ = library->version_text();
@@ -196,8 +196,19 @@ Result<> RankNccl::begin(Use use) {
 Result<> RankNccl::all_reduce_sum(std::span<float> data) {
     CHECK(is_in_use());
     if (data.empty()) return Ok{};
-    Result<> enqueued =
-        comm_->all_reduce_sum(data.data(), static_cast<std::int64_t>(data.size()), args_.stream);
+    return follow(
+        comm_->all_reduce_sum(data.data(), static_cast<std::int64_t>(data.size()), args_.stream)
+    );
+}
+
+Result<> RankNccl::all_gather(std::span<const std::byte> mine, std::byte* all) {
+    CHECK(is_in_use());
+    if (mine.empty()) return Ok{};
+    const auto num_bytes = static_cast<std::int64_t>(mine.size());
+    return follow(comm_->all_gather(mine.data(), all, num_bytes, args_.stream));
+}
+
+Result<> RankNccl::follow(Result<> enqueued) {
     // A call that does not block may enqueue later, and what follows on the stream may not pass it.
     if (enqueued) {
         enqueued = wait("to enqueue a sum", sums_limit(), [this] { return comm_->is_ready(); });

@@ -38,6 +38,7 @@ class RankNccl {
   public:
     struct Args {
         Communicator& host;              // of the same ranks; outlives this one
+        Communicator& bus;               // likewise: the id goes by it
         std::shared_ptr<NcclTurn> turn;  // whose turn it is in this process
         kernels::Stream stream{};        // the steps'
         // Bounds a wait for sums, and is not more than `host` has patience: a rank that fails to
@@ -63,6 +64,8 @@ class RankNccl {
     // data[i] becomes the sum over the ranks, in an order that NCCL chooses by the size; the same
     // bits on every rank. REQUIRES: is_in_use(), nothing is captured.
     Result<> all_reduce_sum(std::span<float> data);
+    // Rank r's bytes become the r-th part of `all`. REQUIRES: the same.
+    Result<> all_gather(std::span<const std::byte> mine, std::byte* all);
     // Waits for the sums of the step. It has nothing to do where they went another way.
     Result<> finish_step();
 
@@ -74,6 +77,8 @@ class RankNccl {
     enum class Use : std::uint8_t { kStep, kTrial };
     Result<> begin(Use use);
     Result<> join(const std::string& id);
+    // What stands behind each call that enqueues.
+    Result<> follow(Result<> enqueued);
     Result<> wait(
         std::string_view what, Duration limit, const std::function<Result<bool>()>& is_done
     );

@@ -408,24 +408,15 @@ Result<> ShmCommunicator::gather_columns(View2<const float> part, View2<float> w
         if (rank_ != 0) std::memcpy(buffer(rank_), part.data + begin, bytes);
         RETURN_IF_ERROR(exchange({Op::kGather, 0, static_cast<std::int64_t>(bytes)}));
         for (std::size_t r = 0; rank_ == 0 && r < size_; ++r) {
-            const float* src = r == 0 ? part.data + begin : floats(r);
-            const std::int64_t first_col = static_cast<std::int64_t>(r) * part.cols;
-            const std::int64_t num_cols = std::min(part.cols, whole.cols - first_col);
-            // The chunk starts and ends anywhere in a row.
-            for (std::int64_t at = begin; at < end;) {
-                const std::int64_t i = at / part.cols;
-                const std::int64_t col = at % part.cols;
-                const std::int64_t num = std::min(part.cols - col, end - at);
-                const std::int64_t num_kept = std::min(num, num_cols - col);
-                if (num_kept > 0) {
-                    std::memcpy(
-                        whole.data + i * whole.stride + first_col + col,
-                        src + (at - begin),
-                        static_cast<std::size_t>(num_kept) * sizeof(float)
-                    );
-                }
-                at += num;
-            }
+            const float* const src = r == 0 ? part.data + begin : floats(r);
+            paste_columns(
+                {.rank = static_cast<int>(r),
+                 .cols = part.cols,
+                 .begin = begin,
+                 .end = end,
+                 .data = src},
+                whole
+            );
         }
         ++chunk_;
     }

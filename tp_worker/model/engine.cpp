@@ -7,6 +7,7 @@
 #include "kernels/step_rows.h"
 #include "tp_worker/device/host_room.h"
 #include "tp_worker/groups/gpu_communicator.h"
+#include "tp_worker/groups/nodes_communicator.h"
 #include "tp_worker/model/engine_sizes.h"
 #include "tp_worker/model/rank_facts.h"
 #include "tp_worker/model/sampler_call.h"
@@ -112,11 +113,24 @@ Result<> Engine::connect_gpus() {
             kPack
         );
     }
+    if (communicator_.num_on_machine() < communicator_.size()) {
+        ASSIGN_OR_RETURN(
+            gpu_communicator_,
+            connect_nodes_communicator(
+                {.host = communicator_,
+                 .stream = device_.stream(),
+                 .limit = options_.exchange_limit,
+                 .nccl_turn = nccl_turn_}
+            )
+        );
+        return Ok{};
+    }
     const bool is_fixed = options_.determinism == Determinism::kBatchInvariant;
     ASSIGN_OR_RETURN(
         gpu_communicator_,
         connect_gpu_communicator(
             {.host = communicator_,
+             .bus = options_.bus != nullptr ? *options_.bus : communicator_,
              .stream = device_.stream(),
              .limit = options_.exchange_limit,
              .sums = is_fixed ? SumPath::kOwn : options_.sums,
@@ -257,7 +271,8 @@ Result<> Engine::load_runtime() {
         .compute = options_.compute,
         .device = device_,
         .communicator = &tensor_communicator(),
-        .has_graphs = options_.has_graphs && device_.is_cuda(),
+        .has_graphs =
+            options_.has_graphs && device_.is_cuda() && tensor_communicator().may_be_captured(),
     };
     if (args.has_graphs) args.graph_bytes_max = gpu_free_bytes_ / kGraphShare;
     if (device_.is_cuda()) RETURN_IF_ERROR(divide_gpu_memory(args));

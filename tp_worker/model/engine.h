@@ -63,9 +63,11 @@ struct EngineOptions {
     std::string device_why{};  // it is this one, where --device auto chose
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
-    SumPath sums = SumPath::kAuto;               // of ranks on GPUs
-    bool has_graphs = true;                      // on a GPU: steps are CUDA graphs (step_padding.h)
-    double mem_fraction = 0.9;                   // of the GPU's free memory that this rank may take
+    SumPath sums = SumPath::kAuto;  // of ranks on GPUs
+    Communicator* bus = nullptr;    // of the same ranks, over their scheduler: the id of NCCL's
+                                    // communicator goes by it; null: by the ranks' own
+    bool has_graphs = true;         // on a GPU: steps are CUDA graphs (step_padding.h)
+    double mem_fraction = 0.9;      // of the GPU's free memory that this rank may take
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU
     std::int64_t page_size = 16;                 // tokens
     std::int64_t max_total_tokens = 0;           // of KV; 0: by kv_share, on a GPU mem_fraction
@@ -230,6 +232,7 @@ class Engine {
     Result<> compute(const messages::StepPlan& plan, RunningStep* step);
     Result<StepBatch> place(const messages::StepPlan& plan, RunningStep* step);
     Result<> enqueue_layers(const StepBatch& placed, RunningStep* step);
+    [[nodiscard]] bool begins_sums(const RunningStep& step);
     void prepare_sampler(RunningStep* step);
     Result<> compute_in_chunks(RunningStep* step);
     Result<> complete(RunningStep* step);

@@ -111,8 +111,12 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
         if (row.kind == LogitRow::Kind::kSample)
             slots_[static_cast<std::size_t>(raw(row.slot))]->note_draw();
     }
-    if (is_long) return compute_in_chunks(step);
+    if (is_long) {  // its chunks are waited for one by one
+        RETURN_IF_ERROR(tensor_communicator().finish_sums());
+        return compute_in_chunks(step);
+    }
     if (step->call) RETURN_IF_ERROR(step->call->enqueue());
+    RETURN_IF_ERROR(tensor_communicator().finish_sums());
     transfers_->end_turn();
     return Ok{};
 }
@@ -139,6 +143,11 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     return placed;
 }
 
+// Where nothing is captured, also steps that are padded for it have sums to begin.
+bool Engine::begins_sums(const RunningStep& step) {
+    return !step.planned.is_padded() || !tensor_communicator().may_be_captured();
+}
+
 void Engine::prepare_sampler(RunningStep* step) {
     const std::span<const LogitRow> wanted = step->planned.logit_rows();
     step->call = sampler_->prepare(
@@ -147,12 +156,11 @@ void Engine::prepare_sampler(RunningStep* step) {
 }
 
 Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
+    const std::int64_t bytes = sum_bytes(static_cast<std::int64_t>(placed.tokens.size()));
+    if (begins_sums(*step)) RETURN_IF_ERROR(tensor_communicator().begin_sums(bytes));
     transfers_->send();
     if (step->planned.is_padded()) return model_->run_padded(placed, weights_->live());
-    Communicator& ranks = tensor_communicator();
-    RETURN_IF_ERROR(ranks.begin_sums(sum_bytes(static_cast<std::int64_t>(placed.tokens.size()))));
     RETURN_IF_ERROR(model_->forward(placed, weights_->live()));
-    RETURN_IF_ERROR(ranks.finish_sums());
     if (step->token_rows.empty()) return Ok{};
     model_->logits(
         step->token_rows_there, static_cast<std::int64_t>(step->token_rows.size()), weights_->live()

@@ -30,7 +30,7 @@ Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator)
         facts.page = std::max(facts.page, page);
         facts.host_copy = std::max(facts.host_copy, host_copy);
     }
-    facts.host_free /= communicator.size();
+    facts.host_free /= communicator.num_on_machine();
     return facts;
 }
 

@@ -13,8 +13,8 @@ namespace pitstop::tp_worker {
 // Whether it holds on every rank.
 Result<bool> holds_on_all(bool holds, Communicator& communicator);
 
-// The facts under which what fits fits on every rank: of each number the worst. Host memory is the
-// machine's, and the ranks share it.
+// The facts under which what fits fits on every rank: of each number the worst. Host memory is a
+// machine's, and its ranks share it.
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator);
 
 }  // namespace pitstop::tp_worker

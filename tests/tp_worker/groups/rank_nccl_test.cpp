@@ -56,11 +56,13 @@ struct Side {
         return {static_cast<float*>(data.data()), kNum};
     }
     [[nodiscard]] RankNccl::Args nccl_args() const {
-        return {.host = *host, .turn = turn, .stream = stream.stream(), .limit = limit};
+        return {
+            .host = *host, .bus = *host, .turn = turn, .stream = stream.stream(), .limit = limit};
     }
     [[nodiscard]] GpuCommunicatorArgs gpu_args(SumPath sums) const {
         return {
             .host = *host,
+            .bus = *host,
             .stream = stream.stream(),
             .limit = limit,
             .sums = sums,

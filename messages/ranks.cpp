@@ -1,0 +1,39 @@
+#include "messages/ranks.h"
+
+#include "messages/codec_impl.h"
+
+#include <fmt/format.h>
+
+namespace pitstop::messages {
+
+std::optional<std::string> invalid(const RankJoin& message) {
+    if (message.tp < 1) return "tp: at least 1";
+    if (raw(message.rank) < 0 || raw(message.rank) >= message.tp)
+        return fmt::format("rank: {} is not in [0, {})", raw(message.rank), message.tp);
+    if (message.nodes < 1 || message.nodes > kNodesMax)
+        return fmt::format("nodes: {} is not in [1, {}]", message.nodes, kNodesMax);
+    if (message.node < 0 || message.node >= message.nodes)
+        return fmt::format("node: {} is not in [0, {})", message.node, message.nodes);
+    if (message.settings.size() > RankJoin::kSettingsMax)
+        return fmt::format("settings: more than {}", RankJoin::kSettingsMax);
+    return std::nullopt;
+}
+
+std::optional<std::string> invalid(const RankPart& message) {
+    if (message.meeting < 1) return "meeting: counted from 1";
+    if (message.limit_ms < 0) return "limit_ms: 0 or more";
+    const auto num = static_cast<std::int64_t>(message.data.values.size());
+    if (message.num_bytes < 0 || message.num_bytes > static_cast<std::int64_t>(kRankPartBytesMax))
+        return fmt::format("num_bytes: {} is not in [0, {}]", message.num_bytes, kRankPartBytesMax);
+    if (num != 0 && num != message.num_bytes)
+        return fmt::format("data: {} bytes; num_bytes says {}", num, message.num_bytes);
+    return std::nullopt;
+}
+
+INSTANTIATE_CODEC(RankJoin)
+INSTANTIATE_CODEC(RankJoined)
+INSTANTIATE_CODEC(RankPart)
+INSTANTIATE_CODEC(RankMet)
+INSTANTIATE_CODEC(RankEnd)
+
+}  // namespace pitstop::messages

@@ -1,0 +1,124 @@
+// How the ranks of a replica meet over the bus: each joins once, and then all bring their parts to
+// one meeting after the other, out of which every rank is given all parts. The id of NCCL's
+// communicator goes this way, and where a replica spans machines everything that ranks say to each
+// other outside of a GPU.
+//
+// Order: a rank brings its part of meeting n + 1 when it was given those of n. Loss: a rank whose
+// connection ends is gone, and with it the replica; nothing is sent twice.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "messages/fields.h"
+#include "messages/frames.h"
+#include "messages/verdict.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::messages {
+
+// A part is cut so that no meeting holds the scheduler for long.
+inline constexpr std::size_t kRankPartBytesMax = std::size_t{1} << 20;
+inline constexpr int kNodesMax = 64;
+
+struct RankJoin {
+    static constexpr std::string_view kType = "rank_join";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: a rank is there, before it loads anything. Answered by "
+        "`rank_joined`.";
+    static constexpr std::size_t kSettingsMax = 64;
+    int protocol = kProtocolVersion;
+    std::string build{};
+    Rank rank{};
+    int tp = 1;
+    int node = 0;
+    int nodes = 1;
+    std::string host{};
+    std::int64_t pid = 0;
+    std::vector<std::string> settings{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("protocol", protocol, "protocol version");
+        f("build", build, "pitstop and its version: all ranks have the same");
+        f("rank", rank, "tensor-parallel rank");
+        f("tp", tp, "number of ranks");
+        f("node", node, "which of the replica's machines this is, from 0: the head");
+        f("nodes", nodes, "how many machines the replica spans");
+        f("host", host, "the machine's name");
+        f("pid", pid, "process id there");
+        f("settings", settings, "NAME=VALUE of what all ranks must be started with alike");
+    }
+};
+
+struct RankJoined {
+    static constexpr std::string_view kType = "rank_joined";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: the rank has its place, or why it has none; it ends then.";
+    Verdict verdict{};
+
+    template <class F>
+    void fields(F&& f) {
+        verdict.fields_in(f);
+    }
+};
+
+struct RankPart {
+    static constexpr std::string_view kType = "rank_part";
+    static constexpr std::string_view kAbout =
+        "tp_worker -> scheduler_proc: its part of a meeting. Answered by `rank_met` when all "
+        "ranks have brought theirs.";
+    std::int64_t meeting = 0;
+    std::string what{};
+    std::int64_t num_bytes = 0;
+    std::int64_t limit_ms = 0;
+    RawArray<std::uint8_t> data{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("meeting", meeting, "counted from 1; the same on all ranks");
+        f("what", what, "the operation; the same on all ranks");
+        f("num_bytes", num_bytes, "of each part that is not empty; the same on all ranks");
+        f("limit_ms", limit_ms, "for so long it waits for the others");
+        f("data", data, "its part, or nothing");
+    }
+};
+
+struct RankMet {
+    static constexpr std::string_view kType = "rank_met";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> every tp_worker that is in the meeting: what all have brought, or why "
+        "they do not meet, naming the rank and its machine; no later meeting takes place then.";
+    std::int64_t meeting = 0;
+    Verdict verdict{};
+    RawArray<std::uint8_t> data{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("meeting", meeting, "the meeting");
+        verdict.fields_in(f);
+        f("data", data, "the parts that are not empty, in rank order");
+    }
+};
+
+struct RankEnd {
+    static constexpr std::string_view kType = "rank_end";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker: the replica ends. Done: it was asked to, which only ranks of "
+        "other machines are told, as no launcher of the head's could tell them.";
+    Verdict verdict{};
+
+    template <class F>
+    void fields(F&& f) {
+        verdict.fields_in(f, "why the replica cannot go on; absent: it was asked to end");
+    }
+};
+
+std::optional<std::string> invalid(const RankJoin& message);
+std::optional<std::string> invalid(const RankPart& message);
+
+}  // namespace pitstop::messages

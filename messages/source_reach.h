@@ -1,0 +1,24 @@
+// Says how far the bytes of a source reach: handles to memory mean nothing on another machine, or
+// something else.
+#pragma once
+
+#include "messages/weight_source.h"
+
+#include <string_view>
+
+namespace pitstop::messages {
+
+inline constexpr std::string_view kSourcesThatTravel =
+    "disk, distributed, and tensors in the call itself (each, flattened, sparse)";
+
+// Returns the name of what hands tensors over in memory of the sender's machine; empty: they reach
+// any machine.
+[[nodiscard]] inline std::string_view shared_memory_of(const WeightSource& source) {
+    const bool is_handles =
+        source.kind == SourceKind::kTensors &&
+        (source.format == TensorFormat::kPickle || source.format == TensorFormat::kVllmIpc);
+    if (is_handles) return name_of(source.format);
+    return source.kind == SourceKind::kIpc ? name_of(source.kind) : std::string_view();
+}
+
+}  // namespace pitstop::messages

@@ -1,0 +1,277 @@
+#include "scheduler_proc/rank_meeting.h"
+
+#include "base/check.h"
+#include "messages/codec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pitstop::scheduler {
+namespace {
+
+// Where one of two lists goes on differently, "NAME=VALUE"; empty: it has ended there.
+std::pair<std::string, std::string> first_difference(
+    const std::vector<std::string>& a, const std::vector<std::string>& b
+) {
+    const auto at = [](const std::vector<std::string>& list, std::size_t i) {
+        return i < list.size() ? list[i] : std::string();
+    };
+    for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+        if (at(a, i) != at(b, i)) return {at(a, i), at(b, i)};
+    }
+    return {};
+}
+
+}  // namespace
+
+RankMeeting::RankMeeting(Args args)
+    : args_(std::move(args)), members_(static_cast<std::size_t>(args_.tp)) {
+    CHECK(args_.nodes >= 1 && args_.tp % args_.nodes == 0);
+}
+
+std::string RankMeeting::name_of(Rank rank) const {
+    const auto& member = members_.at(static_cast<std::size_t>(raw(rank)));
+    if (args_.nodes == 1) return fmt::format("rank {}", raw(rank));
+    const int node = raw(rank) / (args_.tp / args_.nodes);
+    if (!member) return fmt::format("rank {} on node {}", raw(rank), node);
+    return fmt::format("rank {} on node {} ({})", raw(rank), node, member->said.host);
+}
+
+Result<> RankMeeting::check(const Sender& sender, const messages::RankJoin& join) const {
+    const auto refuse = [&](ErrorCode code, const std::string& why) {
+        return make_error(code, "rank {} of node {}: {}", raw(join.rank), join.node, why);
+    };
+    if (join.protocol != messages::kProtocolVersion) {
+        return refuse(
+            ErrorCode::kUnsupported,
+            fmt::format(
+                "it speaks protocol {}, the head {}", join.protocol, messages::kProtocolVersion
+            )
+        );
+    }
+    if (join.build != args_.build) {
+        return refuse(
+            ErrorCode::kUnsupported,
+            fmt::format("it is {}, the head is {}", join.build, args_.build)
+        );
+    }
+    if (join.tp != args_.tp || join.nodes != args_.nodes) {
+        return refuse(
+            ErrorCode::kInvalidArgument,
+            fmt::format(
+                "it was started with --tp {} --nodes {}, the head with --tp {} --nodes {}",
+                join.tp,
+                join.nodes,
+                args_.tp,
+                args_.nodes
+            )
+        );
+    }
+    const int its_node = raw(join.rank) / (args_.tp / args_.nodes);
+    if (its_node != join.node)
+        return refuse(ErrorCode::kInvalidArgument, fmt::format("it belongs to node {}", its_node));
+    if (sender.key.empty() != (join.node == 0)) {
+        return refuse(
+            ErrorCode::kInvalidArgument,
+            sender.key.empty() ? "other machines come in at the nodes' door"
+                               : "node 0 is the head's own machine; another one is 1 or more"
+        );
+    }
+    const auto& member = members_.at(static_cast<std::size_t>(raw(join.rank)));
+    if (member) {
+        return refuse(
+            ErrorCode::kAlreadyExists,
+            fmt::format(
+                "it is there already, pid {} on {}; each machine has a --node-rank of its own",
+                member->said.pid,
+                member->said.host
+            )
+        );
+    }
+    return check_settings(join);
+}
+
+Result<> RankMeeting::check_settings(const messages::RankJoin& join) const {
+    for (const auto& member : members_) {
+        if (!member || member->said.settings == join.settings) continue;
+        const auto [there, here] = first_difference(member->said.settings, join.settings);
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "rank {} of node {} was started with {}, rank {} of node {} with {}; all ranks take "
+            "the same",
+            raw(join.rank),
+            join.node,
+            here,
+            raw(member->said.rank),
+            member->said.node,
+            there
+        );
+    }
+    return Ok{};
+}
+
+Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
+    Result<> checked = failure_ ? Result<>(*failure_) : check(sender, join);
+    messages::RankJoined answer;
+    if (!checked) answer.verdict = checked.error();
+    letters_.push_back({sender.peer, encode(answer)});
+    if (!checked) return checked;
+    // A descriptor that belongs to somebody else now: whose it was is gone.
+    lose_connection(sender.connection);
+    const auto at = static_cast<std::size_t>(raw(join.rank));
+    members_[at] = Member{.sender = sender, .said = std::move(join)};
+    return Ok{};
+}
+
+std::optional<Rank> RankMeeting::rank_of(std::string_view peer) const {
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+        if (members_[rank] && members_[rank]->sender.peer == peer) return static_cast<Rank>(rank);
+    }
+    return std::nullopt;
+}
+
+bool RankMeeting::has(Rank rank, std::string_view key) const {
+    const auto at = static_cast<std::size_t>(raw(rank));
+    return at < members_.size() && members_[at] && members_[at]->sender.key == key;
+}
+
+Result<> RankMeeting::bring(const std::string& peer, messages::RankPart part, TimePoint now) {
+    const std::optional<Rank> rank = rank_of(peer);
+    if (!rank) return Error{ErrorCode::kFailedPrecondition, "a rank_part before its rank_join"};
+    Member& member = *members_[static_cast<std::size_t>(raw(*rank))];
+    const bool is_twice = member.part.has_value();
+    member.patient_until = now + std::chrono::milliseconds(part.limit_ms);
+    member.part = std::move(part);
+    if (failure_) {
+        answer(member, {.meeting = member.part->meeting, .verdict = *failure_});
+    } else if (is_twice) {
+        fail(make_error(ErrorCode::kInternal, "{} brought two parts at once", name_of(*rank)));
+    } else if (auto error = find_out_of_step()) {
+        fail(*std::move(error));
+    } else {
+        finish_if_all_here();
+    }
+    return Ok{};
+}
+
+// Ranks that are at different operations would wait for each other without end.
+std::optional<Error> RankMeeting::find_out_of_step() const {
+    const Member* first = nullptr;
+    for (const auto& member : members_) {
+        if (!member || !member->part) continue;
+        const messages::RankPart& part = *member->part;
+        if (first == nullptr) first = &*member;
+        const messages::RankPart& other = *first->part;
+        if (part.meeting == meeting_ && part.what == other.what &&
+            part.num_bytes == other.num_bytes)
+            continue;
+        return make_error(
+            ErrorCode::kInternal,
+            "ranks are out of step: {} is at {} of {} bytes, meeting {}; {} at {} of {} bytes, "
+            "meeting {}; this is meeting {}",
+            name_of(member->said.rank),
+            part.what,
+            part.num_bytes,
+            part.meeting,
+            name_of(first->said.rank),
+            other.what,
+            other.num_bytes,
+            other.meeting,
+            meeting_
+        );
+    }
+    return std::nullopt;
+}
+
+void RankMeeting::finish_if_all_here() {
+    messages::RankMet all{.meeting = meeting_};
+    for (const auto& member : members_) {
+        if (!member || !member->part) return;
+        const std::vector<std::uint8_t>& part = member->part->data.values;
+        all.data.values.insert(all.data.values.end(), part.begin(), part.end());
+    }
+    ++meeting_;
+    for (auto& member : members_) answer(*member, all);
+}
+
+void RankMeeting::answer(Member& member, const messages::RankMet& parts) {
+    member.part.reset();
+    if (!member.is_lost) letters_.push_back({member.sender.peer, encode(parts)});
+}
+
+void RankMeeting::fail(Error error) {
+    if (!failure_) failure_ = std::move(error);
+    for (auto& member : members_) {
+        if (member && member->part)
+            answer(*member, {.meeting = member->part->meeting, .verdict = *failure_});
+    }
+}
+
+std::optional<TimePoint> RankMeeting::deadline() const {
+    std::optional<TimePoint> first;
+    for (const auto& member : members_) {
+        if (!member || !member->part) continue;
+        if (!first || member->patient_until < *first) first = member->patient_until;
+    }
+    return first;
+}
+
+std::string RankMeeting::missing() const {
+    std::string names;
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+        if (members_[rank] && members_[rank]->part) continue;
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(static_cast<Rank>(rank)));
+    }
+    return names;
+}
+
+void RankMeeting::end_late(TimePoint now) {
+    for (const auto& member : members_) {
+        if (!member || !member->part || member->patient_until > now) continue;
+        const messages::RankPart& part = *member->part;
+        return fail(make_error(
+            ErrorCode::kDeadlineExceeded,
+            "{}: {} has not come within {} ms",
+            part.what,
+            missing(),
+            part.limit_ms
+        ));
+    }
+}
+
+void RankMeeting::lose(Rank rank, std::string_view why) {
+    auto& member = members_.at(static_cast<std::size_t>(raw(rank)));
+    if (!member || member->is_lost || is_over_) return;
+    member->is_lost = true;
+    Error error = make_error(ErrorCode::kUnavailable, "{} is gone: {}", name_of(rank), why);
+    if (!member->sender.key.empty() && !loss_) loss_ = error;
+    fail(std::move(error));
+}
+
+void RankMeeting::lose_connection(int connection) {
+    if (connection < 0) return;
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+        if (members_[rank] && members_[rank]->sender.connection == connection)
+            lose(static_cast<Rank>(rank), "its connection ended");
+    }
+}
+
+void RankMeeting::end(const messages::Verdict& asked) {
+    is_over_ = true;
+    // Whoever ends the tree then, it is because its ranks do not meet any more.
+    const messages::Verdict verdict =
+        asked.is_done() && failure_ ? messages::Verdict(*failure_) : asked;
+    for (const auto& member : members_) {
+        if (!member || member->is_lost) continue;
+        // Here the launcher tells them of an end in order; of another, why, before they find out.
+        if (verdict.is_done() && member->sender.key.empty()) continue;
+        letters_.push_back({member->sender.peer, encode(messages::RankEnd{.verdict = verdict})});
+    }
+}
+
+std::vector<RankMeeting::Letter> RankMeeting::take_letters() { return std::exchange(letters_, {}); }
+
+}  // namespace pitstop::scheduler

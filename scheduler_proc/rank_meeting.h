@@ -1,0 +1,100 @@
+// Where the ranks of the replica meet (messages/ranks.h): says who may join, from which machine,
+// gives everybody the parts of all, and names who is missing. A state machine without I/O or a
+// clock: its letters are what is to be sent.
+//
+// A rank on the head's machine belongs to the launcher there, which sees its end and ends the tree.
+// A rank of another machine has nobody here but this: its loss is the replica's end.
+//
+// Thread:  the loop thread only.
+// Bounded: one part of each rank, of kRankPartBytesMax.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "messages/frames.h"
+#include "messages/ranks.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class RankMeeting {
+  public:
+    struct Args {
+        int tp = 1;
+        int nodes = 1;  // machines; tp is a multiple of it
+        std::string build{};
+    };
+    struct Sender {
+        std::string peer{};   // its identity
+        std::string key{};    // its public key; empty: it is on this machine
+        int connection = -1;  // the descriptor it came on
+    };
+    struct Letter {
+        std::string peer{};
+        messages::Frames frames{};
+    };
+
+    // REQUIRES: args.tp % args.nodes == 0.
+    explicit RankMeeting(Args args);
+
+    // The rank has its place from now on, or is told why it has none.
+    // Errors, which it is told, too: kUnsupported (another protocol or build), kInvalidArgument
+    // (another --tp or --nodes, a rank of another machine, other settings), kAlreadyExists.
+    Result<> join(const Sender& sender, messages::RankJoin join);
+    // Its part of a meeting. Errors: kFailedPrecondition, nobody of that identity has joined.
+    Result<> bring(const std::string& peer, messages::RankPart part, TimePoint now);
+    // Ends a meeting of which a part has waited for longer than it is patient.
+    void end_late(TimePoint now);
+    // When end_late() has something to do; none where nobody waits.
+    [[nodiscard]] std::optional<TimePoint> deadline() const;
+
+    // The rank is gone: whoever waits is told, and no meeting takes place any more.
+    void lose(Rank rank, std::string_view why);
+    // The same of whoever came on that descriptor, if anybody did.
+    void lose_connection(int connection);
+    // Tells the ranks that the replica ends: those of other machines, and where it is an error,
+    // all. It is one, too, where the ranks have failed to meet before.
+    void end(const messages::Verdict& asked);
+
+    [[nodiscard]] std::optional<Rank> rank_of(std::string_view peer) const;
+    // Whether the rank has joined with that key.
+    [[nodiscard]] bool has(Rank rank, std::string_view key) const;
+    // Why the replica cannot go on: a rank of another machine is lost. Nothing: it can.
+    [[nodiscard]] const std::optional<Error>& loss() const { return loss_; }
+    // "rank 1", and on which machine where there are several.
+    [[nodiscard]] std::string name_of(Rank rank) const;
+
+    [[nodiscard]] std::vector<Letter> take_letters();
+
+  private:
+    struct Member {
+        Sender sender{};
+        messages::RankJoin said{};
+        bool is_lost = false;
+        std::optional<messages::RankPart> part{};
+        TimePoint patient_until{};
+    };
+    [[nodiscard]] Result<> check(const Sender& sender, const messages::RankJoin& join) const;
+    [[nodiscard]] Result<> check_settings(const messages::RankJoin& join) const;
+    [[nodiscard]] std::optional<Error> find_out_of_step() const;
+    [[nodiscard]] std::string missing() const;
+    void finish_if_all_here();
+    // Answers whoever waits with it, and whoever comes later.
+    void fail(Error error);
+    void answer(Member& member, const messages::RankMet& parts);
+
+    Args args_;
+    std::vector<std::optional<Member>> members_;  // by rank
+    std::vector<Letter> letters_{};
+    std::int64_t meeting_ = 1;
+    std::optional<Error> failure_{};  // of the meetings
+    std::optional<Error> loss_{};
+    bool is_over_ = false;
+};
+
+}  // namespace pitstop::scheduler

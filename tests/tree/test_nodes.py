@@ -1,0 +1,149 @@
+"""One replica over several machines, on CPUs: launchers that know of each other by an address and a key alone. What the
+ranks say to each other goes through the head's scheduler."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from nodes import Node, free_port, make_keys, start_spanning  # noqa: F401
+from process_tree import run
+from test_deaths import reasons
+from test_updates import BARD, DIGESTS, GREEDY, start, update
+
+CPU = ("--device", "cpu")
+NUM = 12
+SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}, "top_p": 0.9}
+
+
+def greedy(door, reference, model):
+    case = reference[model]["greedy"][0]
+    output = door.generate(case["prompt"], max_new_tokens=NUM, skip_special_tokens=False, **GREEDY)
+    assert output.tokens == case["continuation"][:NUM]
+
+
+def test_ranks_of_two_machines_are_one_replica(start_spanning, reference):
+    spanning = start_spanning(*CPU)
+    assert "node 1 of 2 is ready" in spanning.node_line and "1 of 2 workers" in spanning.node_line
+    door, admin = spanning.tree.door(), spanning.tree.door("admin")
+    greedy(door, reference, "stories")
+    output = door.generate("Once upon a time", max_new_tokens=NUM, **SEEDED)
+    (replica,) = admin.call("status")["replicas"]
+    assert [worker["rank"] for worker in replica["workers"]] == [0, 1]
+    reply = update(admin, BARD, kv_policy="keep")
+    assert reply["ok"] and reply["digest"] == DIGESTS["bard"]["digest"], reply
+    greedy(door, reference, "bard")
+    assert admin.call("rollback_weights")["digest"] == DIGESTS["stories"]["digest"]
+    assert admin.call("pause_generation", mode="retract")["ok"]
+    assert admin.call("continue_generation")["ok"]
+    again = door.generate("Once upon a time", max_new_tokens=NUM, **SEEDED)
+    assert (again.tokens, again.logprobs) == (output.tokens, output.logprobs)
+    spanning.tree.stop()
+    assert spanning.node.wait_exit() == 0, spanning.node.log()
+
+
+def test_P6_two_machines_have_the_bits_of_one(start_spanning, start_tree):
+    outputs = [
+        tree.door().generate("Once upon a time", max_new_tokens=NUM, **SEEDED)
+        for tree in (start_spanning(*CPU).tree, start_tree(*CPU, "--tp", 2))
+    ]
+    assert outputs[0].tokens == outputs[1].tokens and outputs[0].logprobs == outputs[1].logprobs
+
+
+@pytest.mark.parametrize("lost", ["worker", "launcher"])
+def test_P5_a_lost_machine_ends_the_replica_and_every_request_names_it(start_spanning, lost):
+    spanning = start_spanning(*CPU)
+    door = spanning.tree.door()
+    rids = [start(door, tokens=2, max_new_tokens=900) for _ in range(2)]
+    (worker,) = spanning.node.workers()
+    os.kill(worker if lost == "worker" else spanning.node.launcher.pid, signal.SIGKILL)
+    begin = time.monotonic()
+    for rid, reason in reasons(door, rids).items():
+        assert reason.startswith("unavailable: ") and "rank 1 on node 1 (" in reason, (rid, reason)
+    assert time.monotonic() - begin < 10
+    assert spanning.tree.wait_exit() != 0
+    spanning.tree.check_gone()
+    assert spanning.node.wait_exit() != 0
+
+
+def test_P5_a_lost_machine_is_noticed_while_nothing_runs(start_spanning):
+    spanning = start_spanning(*CPU)
+    os.kill(spanning.node.launcher.pid, signal.SIGKILL)
+    assert spanning.tree.wait_exit() != 0
+    assert "rank 1 on node 1 (" in spanning.tree.log(), spanning.tree.log()
+
+
+def test_P5_a_head_that_dies_ends_the_other_machine_which_says_so(start_spanning):
+    spanning = start_spanning(*CPU)
+    spanning.tree.launcher.kill()
+    assert spanning.node.wait_exit() == 13
+    assert "the scheduler at tcp://127.0.0.1:" in spanning.node.log(), spanning.node.log()
+
+
+def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, place, reference):
+    spanning = start_spanning(*CPU, "--log-level", "warning")
+
+    def refused(text, *flags, key=spanning.key, rank=1):
+        node = Node(place / f"refused-{len(os.listdir(place))}", *spanning.shared, "--node-rank", rank, "--node-key",
+                    key, "--start-timeout", 3, *flags)
+        try:
+            assert node.wait_exit() == 3
+            assert text in node.log(), node.log()
+        finally:
+            node.abandon()
+
+    refused("it is there already, pid")
+    made = run("keygen", spanning.keys, "--client", "stranger", "--admin")
+    refused("does not let this node's key in", key=made.stdout.strip())
+    (place / "elsewhere").mkdir()
+    _, (foreign,) = make_keys(place / "elsewhere", "foreign")
+    refused("has another key than the one", key=foreign)
+    greedy(spanning.tree.door(), reference, "stories")
+    log = spanning.tree.log()
+    assert "rank 1 of node 1: it is there already" in log and "refused so far: 1" in log, log
+
+
+def test_a_machine_that_was_started_otherwise_is_refused_by_name(place):
+    keys, (key,) = make_keys(place, "second")
+    shared = ("--tp", 2, "--nodes", 2, "--head", f"127.0.0.1:{free_port()}", *CPU, "--start-timeout", 10)
+    head = Node(place / "head", *shared, "--no-http", "--door-keys", keys)
+    node = Node(place / "node", *shared, "--node-rank", 1, "--node-key", key, "--compute", "fp32")
+    try:
+        assert node.wait_exit() == 3 and head.wait_exit() == 3
+        said = node.log() + head.log()
+        assert "--compute=fp32" in said and "--compute=bf16" in said, said
+        assert "rank 1 on node 1" in head.log() or "rank 0 of node 0" in said, said
+    finally:
+        node.abandon()
+        head.abandon()
+
+
+def test_memory_of_one_machine_is_refused_as_a_source(start_spanning, reference):
+    spanning = start_spanning(*CPU)
+    pushed = run("push", BARD, "--run-dir", spanning.tree.run_dir, "--json")
+    assert pushed.returncode != 0
+    assert "spans 2 (--nodes); accepted are disk, distributed" in pushed.stdout + pushed.stderr, pushed
+    greedy(spanning.tree.door(), reference, "stories")
+
+
+@pytest.mark.parametrize(
+    "flags, text",
+    [
+        (("--nodes", 2, "--tp", 2), "--nodes with --device auto"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--dp", 2), "--nodes with --dp"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--restart"), "--nodes with --restart"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--keep-committed", "/tmp/kept"), "--nodes with --keep-committed"),
+        (("--nodes", 2, "--tp", 3, *CPU), "--nodes with --tp"),
+        (("--nodes", 2, "--tp", 2, *CPU), "--nodes with no --head"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:0"), "takes a port that the other machines know"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9"), "--nodes needs --door-keys"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 1), "needs --node-key"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 2), "--nodes with --node-rank"),
+        (("--node-rank", 1), "go with --nodes"),
+    ],
+)
+def test_what_machines_cannot_is_refused_in_one_line(place, flags, text):
+    refused = run("serve", "--no-http", "--run-dir", place / "tree", *flags)
+    assert refused.returncode == 2 and text in refused.stderr, refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
