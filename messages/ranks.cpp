@@ -21,7 +21,8 @@ std::optional<std::string> invalid(const RankJoin& message) {
 
 std::optional<std::string> invalid(const RankPart& message) {
     if (message.meeting < 1) return "meeting: counted from 1";
-    if (message.limit_ms < 0) return "limit_ms: 0 or more";
+    if (message.limit_ms < 0 || message.limit_ms > kRankLimitMsMax)
+        return fmt::format("limit_ms: {} is not in [0, {}]", message.limit_ms, kRankLimitMsMax);
     const auto num = static_cast<std::int64_t>(message.data.values.size());
     if (message.num_bytes < 0 || message.num_bytes > static_cast<std::int64_t>(kRankPartBytesMax))
         return fmt::format("num_bytes: {} is not in [0, {}]", message.num_bytes, kRankPartBytesMax);

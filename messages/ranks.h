@@ -14,6 +14,7 @@
 #include "messages/verdict.h"
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ namespace pitstop::messages {
 // A part is cut so that no meeting holds the scheduler for long.
 inline constexpr std::size_t kRankPartBytesMax = std::size_t{1} << 20;
 inline constexpr int kNodesMax = 64;
+// A rank's patience is a flag's number of milliseconds, and can be added to a time.
+inline constexpr std::int64_t kRankLimitMsMax = std::numeric_limits<std::int32_t>::max();
 
 struct RankJoin {
     static constexpr std::string_view kType = "rank_join";

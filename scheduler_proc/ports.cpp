@@ -117,13 +117,12 @@ TurnInput Ports::receive() {
             spdlog::warn("a key is not on the list of the nodes' door; refused so far: {}", num);
         num_keys_refused_ = num;
     }
+    const std::vector<std::string> ended = take_ended();
     receive_from(control_, in);
     receive_from(requests_, in);
     receive_from_workers(in);
-    // Behind what they sent: last words are heard before the end.
-    for (const bus::SocketEvent& event : worker_ends_.take_events()) {
-        if (event.kind == bus::SocketEvent::Kind::kDisconnected)
-            meeting_.lose_connection(event.connection);
+    for (const std::string& peer : ended) {
+        if (const std::optional<Rank> rank = meeting_.rank_of(peer)) lose(*rank, kConnectionEnded);
     }
     in.now = Clock::now();  // the only clock the turn will see
     meeting_.end_late(in.now);
@@ -138,10 +137,45 @@ void Ports::end(const messages::Verdict& verdict) {
     send_letters();
 }
 
-// Who does not take one is gone, of which there is news of its own.
+// They are found before messages are read and lost behind that: last words are heard, and who joins
+// in between on a descriptor that was in use before is not taken for whoever has ended there.
+std::vector<std::string> Ports::take_ended() {
+    std::vector<std::string> ended;
+    for (const bus::SocketEvent& event : worker_ends_.take_events()) {
+        if (event.kind != bus::SocketEvent::Kind::kDisconnected) continue;
+        if (auto peer = meeting_.peer_on(event.connection)) ended.push_back(*std::move(peer));
+    }
+    return ended;
+}
+
+void Ports::lose(Rank rank, std::string_view why) {
+    const std::string name = meeting_.name_of(rank);
+    const bool was_there = meeting_.is_there(rank);
+    meeting_.lose(rank, why);
+    if (was_there && !meeting_.is_there(rank))
+        spdlog::warn("{} has left before all were there: {}; it may come again", name, why);
+}
+
+// Who is gone by the time it is told something may have come and gone between two looks at the
+// connections. Each round loses a rank, or is the last.
 void Ports::send_letters() {
-    for (const RankMeeting::Letter& letter : meeting_.take_letters())
-        static_cast<void>(workers_.send(letter.frames, letter.peer));
+    for (auto letters = meeting_.take_letters(); !letters.empty();
+         letters = meeting_.take_letters()) {
+        for (const RankMeeting::Letter& letter : letters) {
+            if (workers_.send(letter.frames, letter.peer) != bus::Sent::kGone) continue;
+            if (const auto rank = meeting_.rank_of(letter.peer)) lose(*rank, kConnectionEnded);
+        }
+    }
+}
+
+Result<> Ports::take_join(const bus::Received& received, messages::RankJoin join) {
+    const Rank rank = join.rank;
+    RETURN_IF_ERROR(meeting_.join(
+        {.peer = received.peer, .key = received.key, .connection = received.connection},
+        std::move(join)
+    ));
+    if (num_nodes_ > 1) spdlog::info("{} is there", meeting_.name_of(rank));
+    return Ok{};
 }
 
 bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
@@ -150,13 +184,7 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
     if (frames.type == messages::RankJoin::kType) {
         Result<messages::RankJoin> join =
             decode<messages::RankJoin>(frames, messages::UnknownFields::kIgnore);
-        taken = join ? meeting_.join(
-                           {.peer = received.peer,
-                            .key = received.key,
-                            .connection = received.connection},
-                           *std::move(join)
-                       )
-                     : Result<>(join.error());
+        taken = join ? take_join(received, *std::move(join)) : Result<>(join.error());
     } else if (frames.type == messages::RankPart::kType) {
         Result<messages::RankPart> part =
             decode<messages::RankPart>(frames, messages::UnknownFields::kIgnore);
@@ -179,7 +207,7 @@ void Ports::take_error(const bus::Received& received, Rank rank, TurnInput& in) 
     if (!error) return refuse(name, error.error(), in);
     const auto& [code, message] = error->error;
     spdlog::error("{} cannot go on: {}: {}", name, pitstop::name_of(code), message);
-    if (num_nodes_ > 1) meeting_.lose(rank, message);
+    if (num_nodes_ > 1) lose(rank, message);
 }
 
 void Ports::refuse(std::string_view from, const Error& error, TurnInput& in) {

@@ -95,8 +95,12 @@ class Ports {
     void greet(const bus::Received& received, TurnInput& in);
     // Takes what is about the ranks' meetings. False: it is something else.
     bool take_for_meeting(const bus::Received& received, TurnInput& in);
+    Result<> take_join(const bus::Received& received, messages::RankJoin join);
     void take_error(const bus::Received& received, Rank rank, TurnInput& in);
     void send_letters();
+    // The identities of ranks whose connections have ended.
+    std::vector<std::string> take_ended();
+    void lose(Rank rank, std::string_view why);
     void refuse(std::string_view from, const Error& error, TurnInput& in);
     Result<> send_to_workers(const ToWorkers& message);
     static Result<> flush(

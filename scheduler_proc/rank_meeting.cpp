@@ -120,7 +120,7 @@ Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
     letters_.push_back({sender.peer, encode(answer)});
     if (!checked) return checked;
     // A descriptor that belongs to somebody else now: whose it was is gone.
-    lose_connection(sender.connection);
+    if (const auto peer = peer_on(sender.connection)) lose(*rank_of(*peer), kConnectionEnded);
     const auto at = static_cast<std::size_t>(raw(join.rank));
     members_[at] = Member{.sender = sender, .said = std::move(join)};
     return Ok{};
@@ -245,18 +245,24 @@ void RankMeeting::end_late(TimePoint now) {
 void RankMeeting::lose(Rank rank, std::string_view why) {
     auto& member = members_.at(static_cast<std::size_t>(raw(rank)));
     if (!member || member->is_lost || is_over_) return;
+    const bool is_of_another_machine = !member->sender.key.empty();
+    if (is_of_another_machine && meeting_ == 1 && !failure_) {
+        member.reset();
+        return;
+    }
     member->is_lost = true;
     Error error = make_error(ErrorCode::kUnavailable, "{} is gone: {}", name_of(rank), why);
-    if (!member->sender.key.empty() && !loss_) loss_ = error;
+    if (is_of_another_machine && !loss_) loss_ = error;
     fail(std::move(error));
 }
 
-void RankMeeting::lose_connection(int connection) {
-    if (connection < 0) return;
-    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-        if (members_[rank] && members_[rank]->sender.connection == connection)
-            lose(static_cast<Rank>(rank), "its connection ended");
+std::optional<std::string> RankMeeting::peer_on(int connection) const {
+    for (const auto& member : members_) {
+        if (connection >= 0 && member && !member->is_lost &&
+            member->sender.connection == connection)
+            return member->sender.peer;
     }
+    return std::nullopt;
 }
 
 void RankMeeting::end(const messages::Verdict& asked) {

@@ -22,6 +22,8 @@
 
 namespace pitstop::scheduler {
 
+inline constexpr std::string_view kConnectionEnded = "its connection ended";
+
 class RankMeeting {
   public:
     struct Args {
@@ -53,15 +55,21 @@ class RankMeeting {
     // When end_late() has something to do; none where nobody waits.
     [[nodiscard]] std::optional<TimePoint> deadline() const;
 
-    // The rank is gone: whoever waits is told, and no meeting takes place any more.
+    // The rank is gone, if it was there: whoever waits is told, and no meeting takes place any
+    // more. A rank of another machine that leaves before all have met has lost its place only,
+    // which is free again.
     void lose(Rank rank, std::string_view why);
-    // The same of whoever came on that descriptor, if anybody did.
-    void lose_connection(int connection);
     // Tells the ranks that the replica ends: those of other machines, and where it is an error,
     // all. It is one, too, where the ranks have failed to meet before.
     void end(const messages::Verdict& asked);
 
     [[nodiscard]] std::optional<Rank> rank_of(std::string_view peer) const;
+    // The identity of who joined on that descriptor; none: nobody that is still there.
+    [[nodiscard]] std::optional<std::string> peer_on(int connection) const;
+    // Whether it has a place, lost or not.
+    [[nodiscard]] bool is_there(Rank rank) const {
+        return members_.at(static_cast<std::size_t>(raw(rank))).has_value();
+    }
     // Whether the rank has joined with that key.
     [[nodiscard]] bool has(Rank rank, std::string_view key) const;
     // Why the replica cannot go on: a rank of another machine is lost. Nothing: it can.

@@ -308,6 +308,7 @@ std::vector<std::string> settings_of(const Options& options) {
     return {
         fmt::format("--device={}", options.device),
         fmt::format("--compute={}", options.compute),
+        fmt::format("--deterministic={}", options.is_deterministic),
         fmt::format("--load-format={}", options.load_format),
         fmt::format("--page-size={}", engine.page_size),
         fmt::format("--max-total-tokens={}", engine.max_total_tokens),

@@ -73,6 +73,9 @@ def check_nodes(options):
     for is_there, flag, why in REFUSED_WITH_NODES:
         if is_there(options):
             raise Problem(f"--nodes with {flag}: {why}", EXIT_USAGE)
+    for flag, place in (("--tcp-door", options.tcp_door), ("--admin-tcp-door", options.admin_tcp_door)):
+        if place and not is_head(options):
+            raise Problem(f"--node-rank with {flag}: node 0 has the doors of all machines", EXIT_USAGE)
     if is_head(options) and not options.door_keys:
         raise Problem("--nodes needs --door-keys DIR on node 0; launch/pitstop keygen DIR makes one", EXIT_USAGE)
     if not is_head(options) and not options.node_key:

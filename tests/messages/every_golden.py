@@ -28,7 +28,7 @@ VALUES = {
     "hello": {"protocol": 2},
     "push_open": {"protocol": 1},
     "rank_join": {"rank": 3, "tp": 4, "node": 1, "nodes": 2},
-    "rank_part": {"num_bytes": 3},
+    "rank_part": {"num_bytes": 3, "limit_ms": 4},
     "worker_hello": {"protocol": 1, "rank": 3, "tp": 4},
     "SamplingParams": {
         "min_new_tokens": 5,

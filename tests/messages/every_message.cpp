@@ -177,6 +177,7 @@ class Filler {
     }
     void make_valid(RankPart& message) {
         message.num_bytes = static_cast<std::int64_t>(message.data.values.size());
+        message.limit_ms = 4;
     }
     void make_valid(WorkerHello& message) {
         message.protocol = kProtocolVersion;

@@ -6,7 +6,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
+#include <fcntl.h>
 #include <filesystem>
+#include <iterator>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <thread>
 #include <unistd.h>
 
 namespace pitstop::scheduler {
@@ -78,9 +85,10 @@ class PortsTest : public testing::Test {
     std::optional<bus::Socket> tokenizer{}, detokenizer{}, requests{}, control{};
     std::array<std::optional<bus::Socket>, 2> workers{};
 
+    std::optional<bus::RunDir> run_dir_{};
+
   private:
     std::filesystem::path path_{};
-    std::optional<bus::RunDir> run_dir_{};
 };
 
 TEST_F(PortsTest, MessagesBecomeATurnsInput) {
@@ -169,6 +177,70 @@ TEST_F(PortsTest, AWorkerThatIsGoneIsTheLaunchersMatter) {
     out.workers.emplace_back(messages::WorkerDrop{.update = messages::UpdateId{1}});
     EXPECT_TRUE(ports->send(std::move(out)));
     EXPECT_EQ(wait_for(*workers[0])->frames.type, "worker_drop");
+}
+
+// Connections end, and a rank joins on a descriptor of theirs, before this looks at either.
+TEST_F(PortsTest, ARankOnADescriptorThatAStrangerHadIsNotTakenForLost) {
+    // All connections are there: what opens and closes descriptors from now on is this test.
+    for (bus::Socket* const socket : {&*requests, &*control, &*workers[0], &*workers[1]})
+        ASSERT_EQ(socket->send({.type = "no_such_message", .body = "\x80"}), bus::Sent::kSent);
+    receive([](const TurnInput& all) { return all.num_refused == 4; });
+    zmq::context_t apart;
+    zmq::socket_t rank(apart, zmq::socket_type::dealer);  // what it opens it has before
+    rank.set(zmq::sockopt::linger, 0);
+    bus::Poller poller;
+    ports->add_to(poller);
+    constexpr std::size_t kWorkers = 2;
+    constexpr std::size_t kWorkerEnds = 3;
+    const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+    const auto wait_for_entry = [&](std::size_t index) {
+        do {
+            poller.wait(deadline);
+        } while (!poller.is_ready(index) && Clock::now() < deadline);
+        ASSERT_TRUE(poller.is_ready(index));
+    };
+    ::sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = run_dir_->workers(ReplicaId{0}).substr(std::strlen("ipc://"));
+    ASSERT_LT(path.size(), sizeof address.sun_path);
+    std::memcpy(address.sun_path, path.c_str(), path.size());
+    const auto* const to = reinterpret_cast<const ::sockaddr*>(&address);
+    const auto num_descriptors = [] {
+        return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+    };
+    // Their own ends stay in use, so that the rank comes on a descriptor of theirs here.
+    const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    std::array<int, 4> strangers{};
+    for (int& stranger : strangers) stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const auto num_before = num_descriptors();
+    for (const int stranger : strangers) ASSERT_EQ(::connect(stranger, to, sizeof address), 0);
+    while (num_descriptors() < num_before + 4 && Clock::now() < deadline) std::this_thread::yield();
+    for (const int stranger : strangers) ::dup2(null, stranger);
+    while (num_descriptors() > num_before && Clock::now() < deadline) std::this_thread::yield();
+    wait_for_entry(kWorkerEnds);
+    messages::RankJoin join;
+    join.build = kBuild;
+    join.tp = 2;
+    const messages::Frames frames = encode(join);
+    rank.connect(run_dir_->workers(ReplicaId{0}));
+    rank.send(zmq::buffer(frames.type), zmq::send_flags::sndmore);
+    rank.send(zmq::buffer(frames.body), zmq::send_flags::none);
+    wait_for_entry(kWorkers);
+    EXPECT_EQ(ports->receive().num_refused, 0);
+    // Whoever joins after a rank was lost is told of that.
+    messages::RankJoin other = join;
+    other.rank = Rank{1};
+    ASSERT_EQ(workers[1]->send(encode(other)), bus::Sent::kSent);
+    wait_for_entry(kWorkers);
+    static_cast<void>(ports->receive());
+    const auto joined = wait_for(*workers[1]);
+    ASSERT_TRUE(joined);
+    const auto answer =
+        decode<messages::RankJoined>(joined->frames, messages::UnknownFields::kRefuse);
+    ASSERT_TRUE(answer);
+    EXPECT_TRUE(answer->verdict.is_done()) << answer->verdict.message;
+    for (const int stranger : strangers) ::close(stranger);
+    ::close(null);
 }
 
 }  // namespace

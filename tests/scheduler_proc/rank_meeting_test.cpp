@@ -60,6 +60,12 @@ class RankMeetingTest : public testing::Test {
         part.data.values = std::move(data);
         return meeting->bring(fmt::format("peer-{}", rank), std::move(part), now);
     }
+    // All have met once: what happens now does not happen before they are all there.
+    void meet_once() {
+        join_all();
+        for (int rank = 0; rank < tp_; ++rank) ASSERT_TRUE(bring(rank, "barrier", {}));
+        EXPECT_EQ(parts().size(), static_cast<std::size_t>(tp_));
+    }
     // What each rank was told, by peer.
     std::map<std::string, messages::RankMet> parts() {
         std::map<std::string, messages::RankMet> all;
@@ -110,6 +116,30 @@ TEST_F(RankMeetingTest, EveryRankIsGivenThePartsOfAllInRankOrder) {
         }
     }
     EXPECT_EQ(meeting->deadline(), std::nullopt) << "nobody waits";
+}
+
+// What comes in is added to a time, and is an index, only after this.
+TEST_F(RankMeetingTest, P7_APartOrAJoinThatCannotBeIsNoMessage) {
+    start(4, 2);
+    messages::RankPart part{.meeting = 1, .limit_ms = messages::kRankLimitMsMax};
+    EXPECT_EQ(messages::invalid(part), std::nullopt);
+    ++part.limit_ms;
+    EXPECT_NE(messages::invalid(part), std::nullopt);
+    for (const auto& [rank, tp, node, nodes] : std::vector<std::tuple<int, int, int, int>>{
+             {-1, 4, 0, 2},
+             {4, 4, 1, 2},
+             {0, 0, 0, 1},
+             {0, 4, 2, 2},
+             {0, 4, -1, 2},
+             {0, 4, 0, 0}}) {
+        messages::RankJoin join = join_of(0);
+        EXPECT_EQ(messages::invalid(join), std::nullopt);
+        join.rank = static_cast<Rank>(rank);
+        join.tp = tp;
+        join.node = node;
+        join.nodes = nodes;
+        EXPECT_NE(messages::invalid(join), std::nullopt) << rank << " " << node;
+    }
 }
 
 TEST_F(RankMeetingTest, WhoMayNotJoinIsToldWhy) {
@@ -187,22 +217,63 @@ TEST_F(RankMeetingTest, P5_WhoDoesNotComeIsNamedToAllWhoWait) {
 
 TEST_F(RankMeetingTest, P5_ALostRankIsNamedAndOneOfAnotherMachineEndsTheReplica) {
     start(4, 2);
-    join_all();
-    ASSERT_TRUE(bring(0, "all_gather", {1}));
-    ASSERT_TRUE(bring(2, "all_gather", {3}));
-    meeting->lose_connection(99);  // nobody's
-    EXPECT_TRUE(parts().empty());
-    meeting->lose_connection(22);  // rank 2's
+    meet_once();
+    ASSERT_TRUE(bring(0, "all_gather", {1}, 2));
+    ASSERT_TRUE(bring(2, "all_gather", {3}, 2));
+    EXPECT_EQ(meeting->peer_on(99), std::nullopt);
+    ASSERT_EQ(meeting->peer_on(22), "peer-2");
+    meeting->lose(Rank{2}, kConnectionEnded);
+    EXPECT_EQ(meeting->peer_on(22), std::nullopt) << "it is gone already";
     const auto all = parts();
     ASSERT_EQ(all.size(), 1U) << "the lost one is told nothing";
     const std::string gone = "rank 2 on node 1 (host-1) is gone: its connection ended";
     EXPECT_EQ(all.at("peer-0").verdict.error(), (Error{ErrorCode::kUnavailable, gone}));
     ASSERT_TRUE(meeting->loss());
     EXPECT_EQ(meeting->loss()->message, gone);
-    ASSERT_TRUE(bring(1, "all_gather", {2}));
+    ASSERT_TRUE(bring(1, "all_gather", {2}, 2));
     EXPECT_EQ(parts().at("peer-1").verdict.message, gone) << "later ones hear it at once";
     meeting->lose(Rank{3}, "no more memory");
     EXPECT_EQ(meeting->loss()->message, gone) << "the first reason counts";
+}
+
+// Machines are started by hand, in any order: one that is started again has not been needed yet.
+TEST_F(RankMeetingTest, ARankOfAnotherMachineThatLeavesBeforeAllHaveMetMayComeAgain) {
+    start(3, 3);
+    ASSERT_TRUE(join(join_of(0)));
+    ASSERT_TRUE(join(join_of(1)));
+    static_cast<void>(meeting->take_letters());
+    ASSERT_TRUE(bring(0, "barrier", {}));
+    ASSERT_TRUE(bring(1, "barrier", {}));
+    meeting->lose(Rank{1}, kConnectionEnded);
+    EXPECT_FALSE(meeting->is_there(Rank{1}));
+    EXPECT_EQ(meeting->loss(), std::nullopt);
+    EXPECT_TRUE(parts().empty()) << "who waits goes on waiting";
+    EXPECT_FALSE(meeting->bring("peer-1", {.meeting = 1}, now)) << "it has no place any more";
+    for (const int rank : {2, 1}) {
+        ASSERT_TRUE(join(join_of(rank)));
+        static_cast<void>(meeting->take_letters());
+        ASSERT_TRUE(bring(rank, "barrier", {}));
+    }
+    EXPECT_EQ(parts().size(), 3U);
+    meeting->lose(Rank{1}, kConnectionEnded);
+    EXPECT_TRUE(meeting->loss()) << "all were there";
+}
+
+// A descriptor is used again at once; the end of whoever had it is not the end of who has it now.
+TEST_F(RankMeetingTest, WhoJoinsOnADescriptorThatWasInUseEndsWhoeverHadIt) {
+    start(2, 1);
+    ASSERT_TRUE(join(join_of(0)));
+    ASSERT_TRUE(bring(0, "barrier", {}));
+    static_cast<void>(meeting->take_letters());
+    auto second = sender_of(join_of(1));
+    second.connection = 20;
+    ASSERT_TRUE(meeting->join(second, join_of(1)));
+    EXPECT_EQ(meeting->peer_on(20), "peer-1");
+    const auto letters = meeting->take_letters();
+    ASSERT_EQ(letters.size(), 1U) << "who is gone is told nothing";
+    EXPECT_EQ(letters[0].peer, "peer-1");
+    ASSERT_TRUE(bring(1, "barrier", {}));
+    EXPECT_EQ(parts().at("peer-1").verdict.message, "rank 0 is gone: its connection ended");
 }
 
 TEST_F(RankMeetingTest, ALostRankOfTheHeadsMachineIsItsLaunchersToTellOf) {
@@ -246,7 +317,7 @@ TEST_F(RankMeetingTest, AnEndInOrderIsToldToOtherMachinesAndALossIsToldToAll) {
     EXPECT_EQ(meeting->loss(), std::nullopt);
 
     start(2, 2);
-    join_all();
+    meet_once();
     meeting->lose(Rank{1}, "its connection ended");
     meeting->end(messages::Verdict(*meeting->loss()));
     letters = meeting->take_letters();

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nodes import Node, free_port, make_keys, start_spanning  # noqa: F401
-from process_tree import run
+from process_tree import run, wait_until
 from test_deaths import reasons
 from test_updates import BARD, DIGESTS, GREEDY, start, update
 
@@ -119,6 +119,35 @@ def test_a_machine_that_was_started_otherwise_is_refused_by_name(place):
         head.abandon()
 
 
+def test_a_machine_that_leaves_before_all_are_there_may_come_again(place):
+    keys, (key,) = make_keys(place, "others")
+    shared = ("--tp", 4, "--nodes", 4, "--head", f"127.0.0.1:{free_port()}", *CPU, "--threads", 1)
+    started = []
+
+    def node(name, *flags):
+        started.append(Node(place / name, *shared, *flags))
+        return started[-1]
+
+    def other(name, rank):
+        return node(name, "--node-rank", rank, "--node-key", key)
+
+    try:
+        first = other("first", 1)  # before the head
+        head = node("head", "--no-http", "--door-keys", keys, "--log-level", "info")
+        wait_until(lambda: "rank 1 on node 1 (" in head.log(), "the first machine to come")
+        first.launcher.terminate()
+        assert first.wait_exit() == 0, first.log()
+        wait_until(lambda: "has left before all were there" in head.log(), "the head to notice")
+        nodes = [other(f"node-{rank}", rank) for rank in (3, 1, 2)]
+        assert "4 workers" in head.ready_line()
+        assert all("1 of 4 workers" in node.ready_line() for node in nodes)
+        head.launcher.terminate()
+        assert [node.wait_exit() for node in (head, *nodes)] == [0, 0, 0, 0], head.log()
+    finally:
+        for node in started:
+            node.abandon()
+
+
 def test_memory_of_one_machine_is_refused_as_a_source(start_spanning, reference):
     spanning = start_spanning(*CPU)
     pushed = run("push", BARD, "--run-dir", spanning.tree.run_dir, "--json")
@@ -140,6 +169,8 @@ def test_memory_of_one_machine_is_refused_as_a_source(start_spanning, reference)
         (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9"), "--nodes needs --door-keys"),
         (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 1), "needs --node-key"),
         (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 2), "--nodes with --node-rank"),
+        (("--nodes", 2, "--tp", 2, *CPU, "--head", "127.0.0.1:9", "--node-rank", 1, "--node-key", "key", "--door-keys",
+          "keys", "--admin-tcp-door", "127.0.0.1:0"), "--node-rank with --admin-tcp-door"),
         (("--node-rank", 1), "go with --nodes"),
     ],
 )

@@ -209,11 +209,40 @@ TEST(BusCommunicator, P5_ARankThatDoesNotComeIsNamed) {
     EXPECT_FALSE(first->barrier()) << "they would be out of step";
 }
 
+// From then on the replica cannot do without either.
+void meet_once(BusCommunicator& first, BusCommunicator& second) {
+    std::thread other([&] { EXPECT_TRUE(second.barrier()); });
+    EXPECT_TRUE(first.barrier());
+    other.join();
+}
+
+TEST(BusCommunicator, ARankThatLeavesBeforeAllHaveMetMayComeAgain) {
+    Meeting meeting(2, 2);
+    ASSERT_NE(meeting.join(1), nullptr);  // and it is gone
+    const auto first = meeting.join(0);
+    std::unique_ptr<BusCommunicator> second;
+    const TimePoint deadline = Clock::now() + seconds(20);
+    while (second == nullptr && Clock::now() < deadline) {  // until its end was noticed
+        Result<std::unique_ptr<BusCommunicator>> joined =
+            BusCommunicator::join(meeting.ranks_context(), meeting.args_of(1));
+        if (joined) {
+            second = *std::move(joined);
+        } else {
+            ASSERT_EQ(joined.error().code, ErrorCode::kAlreadyExists);
+        }
+    }
+    ASSERT_TRUE(first != nullptr && second != nullptr);
+    meet_once(*first, *second);
+    meeting.end({});
+    EXPECT_EQ(meeting.loss(), "");
+}
+
 TEST(BusCommunicator, P5_ARankWhoseConnectionEndsIsNamedAndTheReplicaWithIt) {
     Meeting meeting(2, 2);
     const auto first = meeting.join(0);
     auto second = meeting.join(1);
     ASSERT_TRUE(first != nullptr && second != nullptr);
+    meet_once(*first, *second);
     second.reset();
     const Result<> met = first->barrier();
     ASSERT_FALSE(met);
@@ -229,6 +258,7 @@ TEST(BusCommunicator, P5_ARanksLastWordsAreWhatTheOthersHear) {
     const auto first = meeting.join(0);
     auto second = meeting.join(1);
     ASSERT_TRUE(first != nullptr && second != nullptr);
+    meet_once(*first, *second);
     second->say_why({ErrorCode::kResourceExhausted, "no room for KV"});
     second.reset();
     const Result<> met = first->barrier();
