@@ -26,11 +26,13 @@ constexpr std::chrono::seconds kIdleWait{10};
 // While a receiver is slow and something is held for it.
 constexpr std::chrono::milliseconds kHeldWait{1};
 
-// Returns whether the launcher has said stop, or is gone.
-bool should_stop(Supervision& supervision) {
-    bool stop = false;
-    for (const std::string& line : supervision.read_lines()) stop = stop || line == "stop";
-    return stop || supervision.is_over();
+// Returns whether the launcher has said stop. Errors: it is gone, and has not.
+Result<bool> is_asked_to_stop(Supervision& supervision) {
+    bool is_asked = false;
+    for (const std::string& line : supervision.read_lines()) is_asked = is_asked || line == "stop";
+    if (!is_asked && supervision.is_over())
+        return make_error(ErrorCode::kUnavailable, "the launcher is gone");
+    return is_asked;
 }
 
 // Logs of a replica's part of a call what came of it, and what is not as by default.
@@ -86,7 +88,8 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
     bool was_ready = false;
     for (;;) {
-        if (should_stop(supervision)) return Ok{};
+        ASSIGN_OR_RETURN(const bool is_asked, is_asked_to_stop(supervision));
+        if (is_asked) return Ok{};
         TurnInput in = ports.receive();
         if (ports.loss()) return *ports.loss();
         TurnOutput out = scheduler.turn(std::move(in));
@@ -204,7 +207,10 @@ int main_with(int argc, char** argv) {
     if (!values.node_door.empty()) supervision.say_door("nodes", ports->node_endpoint());
     Scheduler scheduler(config);
     const Result<> ran = run(scheduler, *ports, supervision);
-    ports->end(ran ? messages::Verdict{} : messages::Verdict(ran.error()));
+    // With the launcher all of this machine is gone, which others find by their connections: what
+    // is said in this moment would be heard by some of them only.
+    if (ran || !supervision.is_over())
+        ports->end(ran ? messages::Verdict{} : messages::Verdict(ran.error()));
     return ran ? 0 : fail(ran.error());
 }
 
