@@ -1,5 +1,7 @@
 """A tree's workers in a trainer's NCCL group that PyTorch's own TCPStore and process group helper make, by the trainers'
-own functions: on the GPU in software, with the emulated NCCL in place of NVIDIA's."""
+own functions: on the GPU in software, with the emulated NCCL in place of NVIDIA's.
+
+slime is in no package index: PITSTOP_SLIME names a checkout of it (read at 624b824)."""
 
 import importlib.util
 import json
@@ -16,7 +18,7 @@ from process_tree import ProcessTree
 from weights_sources import BARD, BARD_TENSORS, DIGESTS
 
 pytestmark = needs_gpu
-STEP = pathlib.Path(__file__).with_name("steps") / "nccl_groups_step.py"
+STEPS = pathlib.Path(__file__).with_name("steps")
 STEP_S = 300
 
 
@@ -33,23 +35,74 @@ def sglang():
     return packages / "sglang"
 
 
+def run(interpreter, program, *arguments, paths=()):
+    """What steps/PROGRAM prints."""
+    done = subprocess.run(
+        [interpreter, STEPS / program, *map(str, arguments)],
+        env={**os.environ, "PITSTOP_TREE_TESTS": str(ROOT / "tests" / "tree"), "NO_PROXY": "*", "HF_HUB_OFFLINE": "1",
+             "PITSTOP_CLIENT": str(ROOT / "client" / "python"), "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=STEP_S,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def libraries():
+    return [next(BUILD.rglob(name)) for name in ("libpitstop_emulated_cuda.so", "libnccl.so.2")]
+
+
 @pytest.mark.parametrize("style", ["torch", "vllm"])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_P10_a_group_of_pytorchs_own_store_brings_a_whole_model(gpu, interpreter, sglang, place, style, tp):
     gpu(gpus=tp + 1)
     tree = ProcessTree(place / "tree", *CUDA, "--tp", tp, "--port", 0)
-    libraries = [next(BUILD.rglob(name)) for name in ("libpitstop_emulated_cuda.so", "libnccl.so.2")]
     try:
-        done = subprocess.run(
-            [interpreter, STEP, style, tree.url, BARD, sglang, *libraries, str(tp), str(tp + 1)],
-            env={**os.environ, "PITSTOP_TREE_TESTS": str(ROOT / "tests" / "tree")},
-            capture_output=True,
-            text=True,
-            timeout=STEP_S,
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-        assert json.loads(done.stdout.splitlines()[-1])["broadcasts"] == len(BARD_TENSORS)
+        said = run(interpreter, "nccl_groups_step.py", style, tree.url, BARD, sglang, *libraries(), tp, tp + 1)
+        assert said["broadcasts"] == len(BARD_TENSORS)
         assert tree.door("admin").call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
         tree.stop()
     finally:
         tree.abandon()
+
+
+@pytest.mark.parametrize("trainer", ["trl", "slime"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_P10_a_trainers_own_code_sends_its_weights_by_nccl(gpu, sglang, fresh, place, trainer, tp):
+    """What is generated then is what a fresh start on the new weights generates."""
+    package = os.environ.get("PITSTOP_SLIME") if trainer == "slime" else "-"
+    if not package:
+        pytest.skip("PITSTOP_SLIME names no checkout of slime")
+    interpreter = python_of("torch")
+    gpu(gpus=tp + 1)
+    tree = ProcessTree(place / "tree", *CUDA, "--tp", tp, "--port", 0)
+    try:
+        said = run(interpreter, "nccl_trainers_step.py", trainer, tree.url, BARD, sglang, *libraries(), tp, tp + 1,
+                   package, paths=[STEPS, *import_paths(interpreter, sglang.parent)])
+        assert said["before"] == fresh["stories"][1] and said["after"] == fresh["bard"][1]
+        assert said["broadcasts"] == (1 if trainer == "trl" else len(BARD_TENSORS))
+        assert said.get("version") == (None if trainer == "trl" else "1")
+        assert tree.door("admin").call("weight_digests")["digest"] == DIGESTS["bard"]["digest"]
+        tree.stop()
+    finally:
+        tree.abandon()
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_P10_openrlhfs_own_trainer_sends_its_weights_by_nccl(gpu, sglang, fresh, tp):
+    """To a rollout actor of its own with pitstop's engine in it."""
+    interpreter = python_of("integrations")
+    (package,) = pathlib.Path(interpreter).parents[1].glob("lib/python*/site-packages")
+    gpu(gpus=tp + 1)
+    said = run(interpreter, "nccl_trainers_step.py", "openrlhf", "-", BARD, sglang, *libraries(), tp, tp + 1, package,
+               paths=[STEPS])
+    assert said["before"] == fresh["stories"][1] and said["after"] == fresh["bard"][1]
+    assert said["broadcasts"] == len(BARD_TENSORS)
+
+
+def import_paths(interpreter, packages):
+    """The packages of an environment without PyTorch, behind those of one that has it."""
+    (own,) = pathlib.Path(interpreter).parents[1].glob("lib/python*/site-packages")
+    return own, packages

@@ -1,57 +1,28 @@
 """pitstop.integrations.openrlhf on OpenRLHF's own actor, without Ray's cluster: its agents' calls and its trainer's.
 
-What stands in for vLLM, which OpenRLHF imports, and for NCCL, by line:
+What stands in for NCCL, by line (what stands in for vLLM: openrlhf_actor.py):
 """
 
 import asyncio
-import dataclasses
 import json
 import os
 import sys
-import types
 
-sys.path.insert(0, os.environ["PITSTOP_CLIENT"])
-
-
-@dataclasses.dataclass
-class SamplingParams:
-    temperature: float = 1.0
-    max_tokens: int = 16
-    logprobs: int = None
-    n: int = 1
-
-
-vllm = types.ModuleType("vllm")  # shim: vLLM is not installed
-vllm.__version__, vllm.SamplingParams = "0.33.0", SamplingParams
-inputs, utils = types.ModuleType("vllm.inputs"), types.ModuleType("vllm.utils")
-inputs.TokensPrompt, utils.random_uuid = dict, lambda: os.urandom(8).hex()  # shim: vLLM's are a dict and such a text
-sys.modules.update({"vllm": vllm, "vllm.inputs": inputs, "vllm.utils": utils})
-
-import torch  # noqa: E402
-from host_group import HostBroadcast, as_bytes  # noqa: E402
-from openrlhf.trainer.ray import vllm_engine  # noqa: E402
-from pitstop.integrations import openrlhf as integration  # noqa: E402
-from torch.multiprocessing.reductions import reduce_tensor  # noqa: E402
-from weights import NUM_TOKENS, load  # noqa: E402
+import openrlhf_actor
+import torch
+from host_group import HostBroadcast, as_bytes
+from torch.multiprocessing.reductions import reduce_tensor
+from weights import load
 
 torch.multiprocessing.set_sharing_strategy("file_system")
 
 
 async def main(url, other, prompt):
-    integration.install(threads=1)
-    assert vllm_engine.RolloutRayActor.__ray_metadata__.modified_class is not integration.Base
-    actor = integration.PitstopRolloutActor.__new__(integration.PitstopRolloutActor)
     stories = os.path.join(os.path.dirname(other), "stories")
-    await actor.__init__(stories, tensor_parallel_size=1, dtype="bfloat16", enforce_eager=True,
-                         pitstop_options={"threads": 1})
+    actor = await openrlhf_actor.start(stories, 1, {"threads": 1})
 
-    async def sample():
-        params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, logprobs=1)
-        output = await actor.generate(json.loads(prompt), params)
-        (completion,) = output.outputs
-        assert all(token in row for token, row in zip(completion.token_ids, completion.logprobs))
-        assert completion.finish_reason == "length" and output.prompt_token_ids == json.loads(prompt)
-        return completion.token_ids
+    def sample():
+        return openrlhf_actor.sample(actor, json.loads(prompt))
 
     loop = asyncio.get_running_loop()
     said = {"before": await sample()}
