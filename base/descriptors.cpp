@@ -20,7 +20,7 @@ Result<int> raise_descriptor_limit(int needed) {
     const ::rlim_t most = std::min<::rlim_t>(limit.rlim_max, kDescriptorsMax);
     if (limit.rlim_cur < most) {
         limit.rlim_cur = most;
-        // A process may always raise it that far; were it refused, what there was is what there is.
+        // A process may always raise it that far. Were it refused, the limit that was read stays.
         if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) ::getrlimit(RLIMIT_NOFILE, &limit);
     }
     const auto num = static_cast<int>(std::min<::rlim_t>(limit.rlim_cur, kDescriptorsMax));

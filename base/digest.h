@@ -14,8 +14,8 @@
 // mix64 is the finalizer of SplitMix64 (Steele, Lea and Flood 2014; Stafford's variant 13), and the
 // constant is its increment: h of a tensor of zeros is SplitMix64's own sequence from seed 0.
 //
-// Of a version: the same function over a text, as one row: for each tensor, in ascending byte order
-// of the names, the line "<name> <dtype> <d0>x<d1>... <32 hex digits>\n".
+// A version's digest is the same function over a text, as one row: for each tensor, in ascending
+// byte order of the names, the line "<name> <dtype> <d0>x<d1>... <32 hex digits>\n".
 //
 // It finds lost, swapped, stale and damaged bytes; it is not a defence against a forger.
 #pragma once
@@ -49,7 +49,7 @@ inline constexpr std::uint64_t kDigestStep = 0x9e3779b97f4a7c15u;
 
 inline constexpr std::int64_t kDigestWordBytes = 8;
 
-// Words of a row of the whole tensor.
+// Returns how many words a row of the whole tensor has.
 [[nodiscard]] constexpr std::uint64_t digest_words(std::int64_t row_bytes) {
     return static_cast<std::uint64_t>((row_bytes + kDigestWordBytes - 1) / kDigestWordBytes);
 }

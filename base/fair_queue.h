@@ -1,10 +1,10 @@
-// Whose turn it is among clients. A client is named by a path, outermost name first: each name
-// divides the share of the one before it, and those beside each other take turns, one item each.
-// So whoever makes up names divides its own share, and takes nothing from others.
+// Decides whose turn it is among clients. A client is named by a path, outermost name first: each
+// name divides the share of the one before it, and those beside each other take turns, one item
+// each. So whoever makes up names divides its own share, and takes nothing from others.
 //
-// Of one path, items come in the order of their ids. A path that had its turn, or that is new,
-// comes behind all that wait beside it: an item waits for at most one of each neighbour, at each of
-// its levels, per item of its own path before it, whoever comes meanwhile. The order depends on the
+// Items of one path come in the order of their ids. A path that had its turn, or that is new, comes
+// behind all that wait beside it: an item waits for at most one of each neighbour, at each of its
+// levels, per item of its own path before it, whoever comes meanwhile. The order depends on the
 // calls alone: no clock, no hash.
 //
 // Thread:  one at a time.
@@ -27,7 +27,7 @@
 
 namespace pitstop {
 
-// Says who is served first: kFair takes clients in turns; kFcfs takes whoever came first.
+// Says who is served first: kFair takes clients in turns, kFcfs whoever came first.
 enum class Fairness : std::uint8_t { kFair, kFcfs };
 
 // Reads a flag's value.
@@ -149,13 +149,13 @@ class FairQueue {
   private:
     struct Node {
         std::string name{};
-        std::int64_t turn = 0;        // in the ring around it
-        std::int64_t own_turn = 0;    // of `ids`, in its own ring
+        std::int64_t turn = 0;        // its place in the ring around it
+        std::int64_t own_turn = 0;    // the place of `ids` in its own ring
         std::int64_t next_turn = 1;   // never used again
-        std::int64_t first_turn = 0;  // before all others, likewise
+        std::int64_t first_turn = 0;  // comes before all others; never used again, either
         std::map<std::string, std::unique_ptr<Node>> children{};
-        std::map<Id, std::size_t> ids{};       // whose path ends here -> weight
-        std::map<std::int64_t, Node*> ring{};  // whose turn; itself: that of `ids`
+        std::map<Id, std::size_t> ids{};       // items whose path ends here -> weight
+        std::map<std::int64_t, Node*> ring{};  // by turn; itself by own_turn
         std::size_t items = 0;                 // here and further inside
         std::size_t weight = 0;
 

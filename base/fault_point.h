@@ -6,10 +6,10 @@
 // stops itself (SIGSTOP) on reaching the place for the first time. The test waits until it stands
 // (state T in /proc), then kills it or lets it go on (SIGCONT).
 //
-// For faults while a tree runs, PITSTOP_FAULT_DIR names a directory: who reaches a place and finds
-// the file "PROCESS@PLACE" in it removes the file, so that it happens once, and does what it says:
-// "kill", "stop" or "delay MILLISECONDS". Besides an updater's places, each message is two of them
-// in every process: "send TYPE", before it is queued, and "receive TYPE", once it is read.
+// To bring faults into a running tree, PITSTOP_FAULT_DIR names a directory: who reaches a place and
+// finds the file "PROCESS@PLACE" in it removes the file, so that it happens once, and does what it
+// says: "kill", "stop" or "delay MILLISECONDS". Besides an updater's places, each message is two of
+// them in every process: "send TYPE", before it is queued, and "receive TYPE", once it is read.
 #pragma once
 
 #include <string>

@@ -28,7 +28,7 @@ class FlagSet {
     void add(std::string_view name, std::int64_t* target, std::string_view help);
     void add(std::string_view name, double* target, std::string_view help);
     void add(std::string_view name, bool* target, std::string_view help);
-    // May be given more than once; each value is appended.
+    // The flag may be given more than once; each value is appended.
     void add(std::string_view name, std::vector<std::string>* target, std::string_view help);
 
     // Arguments that are not flags go to positional(). After "--" everything is positional.

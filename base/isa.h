@@ -25,9 +25,9 @@ enum class IsaLevel : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 // Returns the highest level this processor and its operating system support.
 [[nodiscard]] IsaLevel best_isa();
 
-// The level to use: `asked` if it is not empty, else the environment variable PITSTOP_CPU, else
-// best_isa(). kInvalidArgument for an unknown name, kUnsupported for one this machine does not
-// have.
+// Returns the level to use: `asked` if it is not empty, else the environment variable PITSTOP_CPU,
+// else best_isa(). Errors: kInvalidArgument for an unknown name, kUnsupported for a level that this
+// machine does not have.
 Result<IsaLevel> choose_isa(std::string_view asked);
 
 }  // namespace pitstop

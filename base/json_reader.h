@@ -3,7 +3,7 @@
 // keeps; reading ends where the text goes wrong, lies too deep, or is wanted no more. JsonTree
 // keeps values as they are, and counts them.
 //
-// Included by .cpp files alone, for it knows nlohmann::json.
+// Only .cpp files include it, for it knows nlohmann::json.
 //
 // Bounded: JsonLimits::depth_max, JsonTree's values_max; what a reader keeps is its own to bound.
 #pragma once
@@ -45,7 +45,7 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
     // Holds a value that is no object and no array.
     struct Scalar {
         std::string* text = nullptr;  // a string, which may be taken; null: another value,
-        Json other{};                 // which is this
+        Json other{};                 // the value, if it is no string
     };
     // Says how deep the event is: 1 in the root object. A start is told before the depth grows, an
     // end after it has shrunk; the root's own are not told.
@@ -55,7 +55,7 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
     virtual std::optional<Error> on_scalar(const Scalar& scalar) = 0;
     virtual std::optional<Error> on_object() = 0;
     virtual std::optional<Error> on_array() = 0;
-    virtual std::optional<Error> on_end() = 0;  // of either
+    virtual std::optional<Error> on_end() = 0;  // of an object or an array
 
   private:
     bool go_on(std::optional<Error> problem);
@@ -74,7 +74,7 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
         return scalar({.other = value});
     }
     bool string(std::string& text) override { return scalar({.text = &text}); }
-    bool binary(Json::binary_t&) override { return scalar({}); }  // never in text
+    bool binary(Json::binary_t&) override { return scalar({}); }  // JSON text has none
     bool key(std::string& name) override { return go_on(on_key(name)); }
     bool start_object(std::size_t) override;
     bool start_array(std::size_t) override;
@@ -117,10 +117,10 @@ class JsonTree {
     std::size_t num_values_ = 0;
     std::string key_{};
     nlohmann::json root_ = nlohmann::json::object();
-    std::vector<nlohmann::json*> open_{};  // in the root, from the outside in
+    std::vector<nlohmann::json*> open_{};  // from the root to the innermost that is open
 };
 
-// Reads all of a file's object. Of a key that is there twice it keeps the last value.
+// Reads all of a file's object. Where a key is there twice, the last value is kept.
 [[nodiscard]] Result<nlohmann::json> read_json_tree(
     std::string_view json, const std::string& where, JsonLimits limits, std::size_t values_max
 );

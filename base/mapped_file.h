@@ -1,4 +1,4 @@
-// A file mapped read-only into memory.
+// Maps a file read-only into memory.
 //
 // Owns: the mapping. The file may be replaced on disk meanwhile; one that is *truncated* under a
 // mapping raises SIGBUS on access, so readers that must survive that use a CutGuard (cut_guard.h).

@@ -53,7 +53,7 @@ inline constexpr std::array kAllErrorCodes{
     ErrorCode::kInternal,
 };
 
-// Their names on the wire, in the order of the enumerators.
+// These are their names on the wire, in the order of the enumerators.
 inline constexpr std::array<std::string_view, kAllErrorCodes.size()> kErrorCodeNames{
     "invalid_argument",
     "unknown_message",

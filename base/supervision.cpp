@@ -56,7 +56,7 @@ void Supervision::say(std::string_view kind, std::string_view line) {
         if (c == '\n') c = ' ';
     }
     text += '\n';
-    // One write of less than PIPE_BUF or so; if the launcher is gone the process ends anyway.
+    // One write suffices for a line; if the launcher is gone the process ends anyway.
     [[maybe_unused]] const ssize_t num = ::write(ready_fd_, text.data(), text.size());
 }
 

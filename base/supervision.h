@@ -33,7 +33,7 @@ class Supervision {
     struct Version {
         std::int64_t epoch = 0;
         std::string_view digest{};  // of what is resident; empty: none could be computed
-        std::string_view label{};   // one line
+        std::string_view label{};   // it has one line
         std::string_view path{};    // the checkpoint; empty: it lies whole in no directory
     };
     void say_version(const Version& version);

@@ -11,7 +11,7 @@ TaskPool::TaskPool(int num_threads) {
         try {
             threads_.emplace_back([this] { help(); });
         } catch (const std::system_error&) {
-            break;  // the system gives no more: those there are, and the caller, do the work
+            break;  // the system gives no more: the threads there are, and the caller, do it
         }
     }
 }

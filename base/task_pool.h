@@ -1,8 +1,8 @@
-// Threads that share the items of one piece of work after the other, and sleep between two: to
+// These threads share the items of one piece of work after the other, and sleep between two: to
 // start one takes as long as to copy some 256 KiB.
 //
-// For work that copies megabytes. (The ops of a forward pass have kernels/thread_pool.h, whose
-// threads spin.)
+// It is for work that copies megabytes. (The ops of a forward pass have kernels/thread_pool.h,
+// whose threads spin.)
 //
 // Owns:   num_threads - 1 threads, or as many as the system gives, which sleep between two runs;
 // the caller of run() is the last. Thread: one caller at a time.

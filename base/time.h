@@ -10,13 +10,13 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Duration = Clock::duration;
 
-// As messages, metrics and logs have it, with its fraction.
+// Returns seconds with their fraction, as messages, metrics and logs have them.
 [[nodiscard]] inline double seconds(Duration duration) {
     return std::chrono::duration<double>(duration).count();
 }
 
-// The inverse, of what a message or a flag says: ten years at most, so that `now + duration_of(s)`
-// cannot overflow.
+// Inverts seconds(), for what a message or a flag says. It returns ten years at most, so that
+// `now + duration_of(s)` cannot overflow.
 [[nodiscard]] inline Duration duration_of(double seconds) {
     constexpr std::chrono::duration<double> kMost = std::chrono::hours(24 * 365 * 10);
     return std::chrono::duration_cast<Duration>(

@@ -29,7 +29,7 @@ template <class T>
     return {view.data + index * view.stride, static_cast<std::size_t>(view.cols)};
 }
 
-// `num` rows from `begin`.
+// Returns `num` rows from `begin`.
 template <class T>
 [[nodiscard]] View2<T> rows(const View2<T>& view, std::int64_t begin, std::int64_t num) {
     return {view.data + begin * view.stride, num, view.cols, view.stride};

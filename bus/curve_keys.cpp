@@ -167,7 +167,7 @@ Result<> make_dir(const std::string& path) {
     return cannot("make", path);
 }
 
-// The nodes' list is not in a directory of before there were nodes; it is made with the first of
+// A directory from before there were nodes does not have their list; it is made with the first of
 // them.
 constexpr std::string_view kNodeList = "nodes.keys";
 constexpr std::array<std::string_view, 3> kLists{"data.keys", "admin.keys", kNodeList};

@@ -1,7 +1,7 @@
 // Handles the keys of the tcp doors (CURVE, rfc.zeromq.org/spec/26): files, and the list of the
 // clients that a door lets in. Keys are Z85 text of 40 characters, as ZeroMQ's own tools have them.
 //
-// A directory of keys, made by `pitstop keygen`:
+// `pitstop keygen` makes a directory of keys:
 //
 //   server.key          the tree's key pair; "public KEY" and "secret KEY" on lines of their own
 //   data.keys           who may come in at the data door: "NAME KEY" per line, # begins a comment
@@ -39,7 +39,7 @@ struct CurveKeyPair {
 // Holds all that a client needs to open a door.
 struct ClientKey {
     CurveKeyPair pair{};
-    std::string server_key{};  // the tree's public key: nobody else can answer in its place
+    std::string server_key{};  // the tree's public key; no other server can answer in its place
 };
 
 // Checks that ZeroMQ was built with CURVE. Errors: kUnsupported.

@@ -77,7 +77,7 @@ void KeyGuard::answer(const std::vector<std::string>& question) {
         frame(1),
         is_allowed ? "200" : "400",
         is_allowed ? "OK" : "this key is not allowed",
-        is_allowed ? key : "",  // what Received::key says of each message
+        is_allowed ? key : "",  // Received::key of each message is this
         ""};
     for (std::size_t i = 0; i < reply.size(); ++i) {
         const auto more = i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;

@@ -1,4 +1,4 @@
-// The bounds of every socket of the tree.
+// Bounds every socket of the tree.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +56,8 @@ inline constexpr SocketLimits kNodeDoorLimits{
 
 inline constexpr int kReplicasMax = 1024;
 
-// An inner socket takes as many connections as it has peers, and so many more: of a client that
-// took it for a door, and of a peer's that is made again before the old one has gone.
+// An inner socket takes as many connections as it has peers, and this many more: from a client that
+// took it for a door, or from a peer that connects again before its old connection has gone.
 inline constexpr int kStrayConnectionsMax = 4;
 
 // A loop drains at most so many messages per socket and turn, so that no peer can hold it.

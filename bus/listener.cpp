@@ -142,7 +142,7 @@ class Gates {
 struct Address {
     ::sockaddr_storage storage{};
     ::socklen_t size = 0;
-    std::string path{};  // of a unix socket
+    std::string path{};  // the file of a unix socket
 
     [[nodiscard]] const ::sockaddr* raw() const {
         return reinterpret_cast<const ::sockaddr*>(&storage);
@@ -241,7 +241,7 @@ Result<std::unique_ptr<Listener>> Listener::open(const std::string& endpoint, in
     };
     if (fd < 0) return fail("socket");
     if (!address.path.empty()) {
-        ::unlink(address.path.c_str());  // what a process that was killed left behind
+        ::unlink(address.path.c_str());  // a process that was killed may have left it behind
     } else if (!is_ipc) {
         const int yes = 1;
         ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);

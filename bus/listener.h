@@ -52,14 +52,14 @@ class Listener {
     // here.
     void mark_spoken(int connection);
 
-    class Gate;  // what accept4() asks
+    class Gate;  // answers accept4()
 
   private:
     Listener(std::shared_ptr<Gate> gate, std::string endpoint, std::string path);
 
     std::shared_ptr<Gate> gate_;  // shared with an accept4() that is under way
     std::string endpoint_;
-    std::string path_;  // of the file; empty: none
+    std::string path_;  // the socket's file; empty: none
 };
 
 }  // namespace pitstop::bus

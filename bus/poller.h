@@ -1,5 +1,5 @@
-// Waits until a socket or a file descriptor has something to read, or a deadline has come. The one
-// place where a process of the tree waits.
+// Waits until a socket or a file descriptor has something to read, or a deadline has come. It is
+// the one place where a process of the tree waits.
 #pragma once
 
 #include "base/time.h"
@@ -13,7 +13,7 @@ class Poller {
   public:
     // Borrows the socket, which outlives the poller. Returns its index.
     std::size_t add(Socket& socket);
-    std::size_t add(zmq::socket_t& socket);  // one that carries no Frames: a monitor
+    std::size_t add(zmq::socket_t& socket);  // this one carries no Frames: a monitor
     std::size_t add_fd(int fd);
 
     // Waits up to `deadline`; returns at once if something is there.

@@ -1,4 +1,4 @@
-// One end of the bus: a ZeroMQ socket with explicit limits that sends and receives Frames.
+// This is one end of the bus: a ZeroMQ socket with explicit limits that sends and receives Frames.
 //
 // Owns:   the socket; the context outlives it.
 // Thread: one. Nothing here blocks; a loop waits in Poller::wait only.
@@ -50,8 +50,8 @@ class Socket {
         const std::string& endpoint,
         const SocketLimits& limits
     );
-    // Besides, at a tcp endpoint: it takes those who know the public key of `secret_key` and whom
-    // the KeyGuard allows in `domain`.
+    // A tcp endpoint takes only those who know the public key of `secret_key` and whom the
+    // KeyGuard allows in `domain`.
     // REQUIRES: the context has a KeyGuard for as long as somebody receives: without one ZeroMQ
     // lets every key in.
     struct CurveServer {

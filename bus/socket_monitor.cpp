@@ -55,7 +55,7 @@ std::vector<SocketEvent> SocketMonitor::take_events() {
         for (int n = 0; n < kEventsPerTurnMax; ++n) {
             if (!monitor_.recv(part, zmq::recv_flags::dontwait)) break;
             const bool is_first = part.more();
-            if (!is_first) continue;  // where
+            if (!is_first) continue;  // the second part says where
             if (const auto event = event_of(part)) events.push_back(*event);
         }
     } catch (const zmq::error_t& error) {

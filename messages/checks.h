@@ -1,4 +1,4 @@
-// Checks of fields that many messages have, for their `invalid`: what is wrong, or nothing.
+// Checks fields that many messages have, for their `invalid`: says what is wrong, or nothing.
 #pragma once
 
 #include "base/ids.h"
@@ -10,12 +10,12 @@
 
 namespace pitstop::messages {
 
-// The number that a caller gives its call.
+// Checks the number that a caller gives its call.
 [[nodiscard]] std::optional<std::string> invalid_call(CallId call);
 [[nodiscard]] std::optional<std::string> invalid_call(CallId call, std::int64_t timeout_ms);
 
-// A version's label: it stands in log lines, metrics and the launcher's lines, each one line.
-// Empty is a label too (none).
+// Checks a version's label. It stands in log lines, metrics and the launcher's lines, so it is one
+// line each time; an empty label is allowed and means none.
 [[nodiscard]] std::optional<std::string> invalid_label(std::string_view label);
 
 }  // namespace pitstop::messages

@@ -1,6 +1,6 @@
-// Joining and cutting output chunks. Whoever holds output back (the detokenizer for a request that
-// does not stream, the door for a slow reader, a client for a stream nobody reads yet) joins it;
-// whoever ends an output early cuts it. Both keep P3: tokens, logprobs and spans stay in step.
+// Joins and cuts output chunks. Whoever holds output back (the detokenizer for a request that does
+// not stream, the door for a slow reader, a client for a stream nobody reads yet) joins it; whoever
+// ends an output early cuts it. Both keep P3: tokens, logprobs and spans stay in step.
 #pragma once
 
 #include "messages/generation.h"
@@ -17,7 +17,7 @@ void append_chunk(OutputChunk& whole, OutputChunk next);
 // REQUIRES: num_tokens <= chunk.tokens.size().
 void keep_tokens(OutputChunk& chunk, std::size_t num_tokens);
 
-// An upper bound of the bytes the chunk takes in a message body, within a small factor.
+// Returns an upper bound of the bytes the chunk takes in a message body, within a small factor.
 [[nodiscard]] std::size_t bytes_bound(const OutputChunk& chunk);
 
 }  // namespace pitstop::messages

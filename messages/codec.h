@@ -1,4 +1,4 @@
-// Messages to frames and back. Everything decoded is bounded, typed and validated; nothing is run.
+// Encodes and decodes messages. What is decoded is bounded, typed, validated; nothing is run.
 #pragma once
 
 #include "base/result.h"
@@ -10,8 +10,8 @@
 
 namespace pitstop::messages {
 
-// A field that this build does not know: refused from a client (it is a typo, or asks for what is
-// not there), ignored from a newer peer.
+// Says what to do with a field that this build does not know: refuse it from a client (it is a
+// typo, or asks for what is not there), ignore it from a newer peer.
 enum class UnknownFields { kRefuse, kIgnore };
 
 template <class Message>
@@ -23,8 +23,8 @@ template <class Message>
 template <class Message>
 [[nodiscard]] Result<Message> decode(const Frames& frames, UnknownFields unknown_fields);
 
-// The part of a malformed message that an answer needs: the field `name` as an integer or a string,
-// or nothing. Never fails.
+// These read the part of a malformed message that an answer needs: the field `name` as an integer
+// or a string, or nothing. They never fail.
 [[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
 [[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
 

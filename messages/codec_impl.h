@@ -1,4 +1,4 @@
-// The codec's body, included only by the codec_*.cpp files, which instantiate it for their family.
+// This is the codec's body; the codec_*.cpp files alone include it, and instantiate their family.
 //
 // Decoding reads msgpack-cxx's object tree under limits on every size and depth, so that memory is
 // bounded by the bytes received; it then fills the struct field by field and names the path of what
@@ -78,7 +78,7 @@ struct Encoder {
     void put(std::int32_t value) { packer.pack(value); }
     void put(std::int64_t value) { packer.pack(value); }
     void put(std::uint64_t value) { packer.pack(value); }
-    // Not pack_float: that writes a whole number as an integer, and -0 as 0. A field has one type.
+    // pack_float would write a whole number as an integer, and -0 as 0; a field has one type.
     void put(float value) { put_big_endian('\xca', std::bit_cast<std::uint32_t>(value)); }
     void put(double value) { put_big_endian('\xcb', std::bit_cast<std::uint64_t>(value)); }
     void put(const std::string& value) {
@@ -232,7 +232,7 @@ class Decoder {
             value = static_cast<E>(number);
         }
     }
-    // One that a newer peer knows is an error all the same.
+    // A name that only a newer peer knows is an error all the same.
     void get(const msgpack::object& object, ErrorCode& code) {
         std::string name;
         get(object, name);
@@ -304,7 +304,7 @@ class Decoder {
     }
 
   private:
-    // A field or an element while it is being read: the way to it, should it be wrong.
+    // Names the field or element that is being read by the way to it, should it be wrong.
     class Step {
       public:
         Step(Decoder& decoder, std::string_view name)
@@ -339,13 +339,13 @@ class Decoder {
         return kv.key.type == msgpack::type::STR &&
                std::string_view(kv.key.via.str.ptr, kv.key.via.str.size) == name;
     }
-    // A map while a struct is filled from it.
+    // Holds a map while a struct is filled from it.
     struct Entries {
         const msgpack::object_kv* begin;
         const msgpack::object_kv* end;
-        bool is_in_order;  // of fields(), as our own encoder writes them: read once, front to back
+        bool is_in_order;  // our own encoder keeps the order of fields(): read front to back
 
-        // The field's value, or null. Ask for the fields in the order of fields().
+        // Returns the field's value, or null. Ask for the fields in the order of fields().
         const msgpack::object* next(std::string_view name) {
             if (is_in_order) {
                 return begin != end && has_name(*begin, name) ? &(begin++)->val : nullptr;

@@ -1,4 +1,4 @@
-// Control: pause, continue, abort, flush, relabel, shut down, on the admin door.
+// Defines the control calls of the admin door: pause, continue, abort, flush, relabel, shut down.
 //
 // Every call has a number, chosen by the caller, and a deadline. The door fans it out to all
 // replicas and answers once with the parts of all of them: `ok` is true only if every part is. Past

@@ -12,7 +12,7 @@
 
 namespace pitstop::messages {
 
-// A caller's number and deadline; every message with these two fields is checked for them
+// These check a caller's number and deadline, in every message with these two fields
 // (codec_impl.h).
 template <class Message>
 concept ControlCall = requires(const Message& message) {
@@ -35,7 +35,7 @@ void part_fields(F&& f, Part& part) {
     );
 }
 
-// The one reply of all parts.
+// This is the one reply that all parts make.
 template <class Part>
 struct ReplyOf {
     static constexpr std::string_view kType = Part::kReplyType;

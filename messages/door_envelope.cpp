@@ -26,7 +26,7 @@ std::uint64_t number_at(std::string_view body, std::size_t at, std::size_t size)
 
 // Holds the head of a value: what follows its bytes.
 struct Head {
-    std::size_t size = 1;      // of the head itself, in bytes
+    std::size_t size = 1;      // bytes of the head itself
     std::uint64_t bytes = 0;   // then so many
     std::uint64_t values = 0;  // then so many values
     bool is_map = false;
@@ -56,7 +56,7 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
         return Head{.bytes = 1 + (std::uint64_t{1} << (type - 0xd4u))};
     struct Sized {
         std::uint8_t first;
-        std::size_t size;  // of the length, for the first type of its kind; then twice as much
+        std::size_t size;  // bytes of the first type's length; the next has twice as many
         std::uint64_t extra;
         std::uint64_t per_item;  // values; 0: bytes
         bool is_text;

@@ -18,7 +18,7 @@ namespace pitstop::messages {
 // own processes have a version of their own (kProtocolVersion).
 inline constexpr int kDoorProtocolVersion = 2;
 
-// Bytes that naming a tree adds to a message, at most.
+// Naming a tree adds at most this many bytes to a message.
 inline constexpr std::size_t kTreeFieldBytesMax = 64;
 
 // REQUIRES: encode() made the frames, of a message that has no field `tree`; the text leaves room

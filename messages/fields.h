@@ -43,7 +43,7 @@ template <NamedEnum E>
     return EnumNames<E>::kNames[static_cast<std::size_t>(value)];
 }
 
-// A large array: in the body its frame number (the first raw frame is 0), in that frame its
+// A large array has its frame number in the body (the first raw frame is 0), and in that frame its
 // elements, little-endian, back to back.
 template <class T>
 struct RawArray {

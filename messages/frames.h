@@ -1,5 +1,5 @@
-// One message on the wire: frame 0 its type name, frame 1 a msgpack map keyed by field name, then
-// raw frames for large arrays (little-endian elements, never copied through msgpack).
+// This is a message on the wire: frame 0 is its type name, frame 1 a msgpack map keyed by field
+// name; raw frames for large arrays follow (little-endian elements, never copied through msgpack).
 #pragma once
 
 #include <cstddef>

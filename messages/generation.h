@@ -1,4 +1,4 @@
-// Generation: from a client's prompt to its text.
+// Defines the messages of generation, from a client's prompt to its text.
 //
 // Order: a request's chunks arrive in order and the one with `finish` is the last. Loss: a door
 // whose peer is gone ends that peer's requests; nothing is sent twice.
@@ -18,13 +18,13 @@
 namespace pitstop::messages {
 
 inline constexpr std::size_t kRidBytesMax = 256;
-// Whose a request is: names, outermost first; each divides the share of the one before it, and the
-// first that of the connection it came by (base/fair_queue.h).
+// A request's client is named outermost first; each name divides the share of the one before it,
+// and the first divides that of the connection it came by (base/fair_queue.h).
 inline constexpr std::size_t kClientLevelsMax = 3;
 inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr std::int64_t kPromptTokensMax = std::int64_t{1} << 22;
 
-// Which cached prefixes a request accepts (P9).
+// Says which cached prefixes a request accepts (P9).
 enum class KvTolerance : std::uint8_t { kNever, kMaxLag, kKeep };
 template <>
 struct EnumNames<KvTolerance> {
@@ -90,7 +90,7 @@ struct Cancel {
     }
 };
 
-// A run of output tokens sampled under one weight version (P3).
+// Describes a run of output tokens that were sampled under one weight version (P3).
 struct Span {
     Epoch epoch{};
     std::string label{};
@@ -136,7 +136,7 @@ struct Finish {
     friend bool operator==(const Finish&, const Finish&) = default;
 };
 
-// Logprobs of prompt tokens [start, prompt length).
+// Holds the logprobs of prompt tokens [start, prompt length).
 struct PromptLogprobs {
     std::int64_t start = 0;
     std::vector<float> logprobs{};
@@ -185,7 +185,7 @@ struct RequestCounts {
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };
 
-// What one step added to one request. The same struct goes from the scheduler through the
+// Holds what one step added to one request. The same struct goes from the scheduler through the
 // detokenizer to the client: inside the tree it carries `key`, outside `rid`.
 struct OutputChunk {
     RequestKey key{};
@@ -234,8 +234,8 @@ struct Outputs {
     }
 };
 
-// What the detokenizer must know of a request. It travels with the request through the scheduler
-// and reaches the detokenizer ahead of the first chunk, on the same socket.
+// Holds what the detokenizer must know of a request. It travels with the request through the
+// scheduler and reaches the detokenizer ahead of the first chunk, on the same socket.
 struct TextOptions {
     std::vector<TokenId> prompt_tail{};
     std::vector<std::string> stop{};
@@ -292,9 +292,9 @@ struct TokenizedRequest {
     }
 };
 
-// Why a request is ended from outside the scheduler.
+// Says why a request is ended from outside the scheduler.
 enum class EndCause : std::uint8_t {
-    kAbort,     // asked for by a caller: finish.reason is abort
+    kAbort,     // a caller asked for it; finish.reason is abort
     kStopText,  // the detokenizer found a stop text: nothing more is sent
     kPeerGone,  // nobody is left to answer: nothing more is sent
 };
@@ -366,7 +366,7 @@ struct TextBatch {
     }
 };
 
-// What is wrong with it, or nothing.
+// Returns what is wrong with it, or nothing.
 std::optional<std::string> invalid_client(const std::vector<std::string>& client);
 std::optional<std::string> invalid(const Generate& message);
 std::optional<std::string> invalid(const Cancel& message);

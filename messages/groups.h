@@ -1,5 +1,5 @@
-// Groups for broadcasts from a trainer: every worker joins before an update names the group as its
-// source (weight_source.h). Setting up and tearing down have deadlines; a group that fails is
+// Groups serve broadcasts from a trainer: every worker joins before an update names the group as
+// its source (weight_source.h). Setting up and tearing down have deadlines; a group that fails is
 // forgotten on every rank, and the next one can be joined at once.
 //
 // The trainer is rank 0 of the group; a worker is rank_offset + replica * tp + rank.

@@ -1,5 +1,5 @@
-// --keep-committed: the version that serves is written to a directory, behind its commit, so that a
-// restart finds exactly what was committed whatever its source.
+// --keep-committed has the version that serves written to a directory, behind its commit, so that a
+// restart finds exactly what was committed, whatever its source.
 //
 // The door orders it of replica 0 (all replicas hold the same weights), one step after the other:
 // begin makes the file, write fills it with every rank's shard, seal reads it back and gives it its

@@ -1,5 +1,5 @@
-// Memory by tags: give the weights' or the KV's memory back while others need it, and take it again
-// at the same addresses (design section 6).
+// These calls give the memory of the weights or the KV back by tags while others need it, and take
+// it again at the same addresses (design section 6).
 //
 // Which memory is there (released) and whether requests run (paused) are two things: a release
 // needs requests that hold nothing it takes away, and while something is released nothing is
@@ -35,7 +35,7 @@ struct EnumNames<MemoryState> {
         "resident", "releasing", "released", "resuming"};
 };
 
-// Says what a rank (in a part and in status: a replica, all its ranks together) has under a tag.
+// Says what a rank has under a tag; in a status, what all ranks of a replica have together.
 struct TagMemory {
     MemoryTag tag = MemoryTag::kWeights;
     MemoryState state = MemoryState::kResident;

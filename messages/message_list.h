@@ -1,4 +1,4 @@
-// A list of types of messages, and the one way to find which of them some frames are.
+// Lists types of messages, and is the one way to find which of them some frames are.
 #pragma once
 
 #include "base/result.h"
@@ -52,7 +52,7 @@ MessageList<Messages..., Others...> operator+(MessageList<Messages...>, MessageL
     return {};
 }
 
-// One message of a list.
+// Holds any one message of a list.
 template <class List>
 struct VariantOf;
 template <class... Messages>
@@ -67,7 +67,7 @@ struct ListOf<std::variant<Messages...>> {
     using Type = MessageList<Messages...>;
 };
 
-// Appends what the frames are to `to`, of the variant's types. As MessageList::dispatch.
+// Appends what the frames are to `to`, of the variant's types; it answers as MessageList::dispatch.
 template <class Variant>
 Result<bool> dispatch_to(const Frames& frames, std::vector<Variant>& to) {
     return ListOf<Variant>::Type::dispatch(

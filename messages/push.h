@@ -1,4 +1,4 @@
-// pitstop's own protocol on the sockets of an ipc source, for pushers without PyTorch.
+// Defines pitstop's own protocol on the sockets of an ipc source, for pushers without PyTorch.
 //
 // The pusher binds a REQ socket per worker and says where in the update call (weight_source.h,
 // `handles`); the worker connects a REP socket. Each message of the pusher's gets one answer:
@@ -37,7 +37,7 @@
 
 namespace pitstop::messages {
 
-// A file of shared memory.
+// Names a file of shared memory.
 struct SharedMemory {
     std::int64_t pid = 0;
     std::int64_t fd = 0;
@@ -66,7 +66,7 @@ struct PushOpen {
     }
 };
 
-// A rectangle of a tensor, in a shard.
+// Describes a rectangle of a tensor, in a shard.
 struct ShardPiece {
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
@@ -120,7 +120,7 @@ struct PushLayout {
     }
 };
 
-// Memory of the pusher's on a GPU, as cudaMalloc gave it.
+// Names memory of the pusher's on a GPU, as cudaMalloc gave it.
 struct PushAllocation {
     std::string handle{};
     std::string device_uuid{};

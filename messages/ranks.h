@@ -1,5 +1,5 @@
-// How the ranks of a replica meet over the bus: each joins once, and then all bring their parts to
-// one meeting after the other, out of which every rank is given all parts. The id of NCCL's
+// The ranks of a replica meet over the bus: each joins once, and then all bring their parts to one
+// meeting after the other, out of which every rank is given all parts. The id of NCCL's
 // communicator goes this way, and where a replica spans machines everything that ranks say to each
 // other outside of a GPU.
 //

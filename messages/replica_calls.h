@@ -1,6 +1,6 @@
-// Calls that the admin door passes on to every replica, which each answers with its part of the one
-// reply: which they are follows from calls.h. Doors and schedulers take and give these lists, so a
-// further such call is a row there.
+// The admin door passes these calls on to every replica, which each answers with its part of the
+// one reply; which calls they are follows from calls.h. Doors and schedulers take and give these
+// lists, so a further such call is a row there.
 #pragma once
 
 #include "messages/calls.h"
@@ -12,7 +12,7 @@
 
 namespace pitstop::messages {
 
-// The type of the parts that a reply is made of.
+// Names the type of the parts that a reply is made of.
 template <class Reply>
 struct PartOfReply {};
 template <class Part>
@@ -31,7 +31,7 @@ concept AsksReplicas = requires {
 template <AsksReplicas Request>
 using PartOf = typename PartOfReply<ReplyTo<Request>>::Type;
 
-// The list and the message, if it is not in it.
+// Returns the list with the message, which is added if it is not in it.
 template <class... Messages, class Message>
 auto with(MessageList<Messages...> list, MessageList<Message>) {
     if constexpr ((std::is_same_v<Message, Messages> || ...)) {

@@ -1,4 +1,4 @@
-// The state of the tree, of each replica and of each rank.
+// Describes the state of the tree, of each replica and of each rank.
 #pragma once
 
 #include "base/ids.h"
@@ -75,8 +75,8 @@ struct WorkerStatus {
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;
 };
 
-// Prompt tokens found in the prefix cache, by how many epochs older than the version that served
-// the oldest KV of their page was.
+// Counts the prompt tokens found in the prefix cache, by how many epochs older than the version
+// that served the oldest KV of their page was.
 struct CacheHits {
     static constexpr std::int64_t kLagMax = 16;  // and more
     std::int64_t lag = 0;
@@ -102,7 +102,7 @@ struct FinishCount {
     friend bool operator==(const FinishCount&, const FinishCount&) = default;
 };
 
-// What a replica does, the first that holds.
+// Says what a replica does; of several that hold, the first is told.
 enum class ReplicaState : std::uint8_t {
     kLoading,
     kTorn,
@@ -126,7 +126,7 @@ struct EnumNames<ReplicaState> {
         "running"};
 };
 
-// One replica's state.
+// Describes one replica's state.
 struct ReplicaStatus {
     static constexpr std::string_view kType = "replica_status";
     static constexpr std::string_view kAbout =
@@ -223,7 +223,7 @@ struct ReplicaStatus {
     }
 };
 
-// One update, rollback or drop, as its caller was told.
+// Describes one update, rollback or drop, as its caller was told.
 struct UpdateRecord {
     std::string what{};
     bool ok = false;
@@ -250,7 +250,7 @@ struct UpdateRecord {
     friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
 };
 
-// One place where a door listens.
+// Describes one place where a door listens.
 struct ListenerStatus {
     std::string door{};
     std::string endpoint{};
@@ -279,8 +279,8 @@ struct ListenerStatus {
     friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
 };
 
-// An update that is collected from calls without a session: under a pause, or where there are no
-// weights.
+// Describes an update that is collected from calls without a session: they come under a pause, or
+// where there are no weights.
 struct CollectingStatus {
     std::int64_t calls = 0;
     std::int64_t bytes = 0;

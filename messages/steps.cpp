@@ -7,7 +7,7 @@
 namespace pitstop::messages {
 namespace {
 
-// Positions are int32 in the kernels; and what adds to one of a plan cannot overflow.
+// Positions are int32 in the kernels; what is added to one of a plan cannot overflow either.
 constexpr std::int64_t kPositionsMax = (std::int64_t{1} << 31) - 1;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Steps: the scheduler's plans and the workers' results.
+// Defines the steps: the scheduler's plans and the workers' results.
 //
 // Order: a worker's socket is first in, first out, and every rank gets the same bytes in the same
 // order; so what lies between two plans (a commit) takes effect at the same step boundary on all
@@ -104,7 +104,7 @@ struct RequestSetup {
     friend bool operator==(const RequestSetup&, const RequestSetup&) = default;
 };
 
-// One request's part of a step: tokens [begin, begin + num_new) of its context.
+// Describes one request's part of a step: tokens [begin, begin + num_new) of its context.
 struct PlanRow {
     SlotId slot{};
     std::int64_t begin = 0;
@@ -162,7 +162,7 @@ struct StepPlan {
     }
 };
 
-// Prompt scores of a step: entries in the order of the plan's targets.
+// Holds the prompt scores of a step, in the order of the plan's targets.
 struct StepScores {
     RawArray<float> logprobs{};
     RawArray<std::int32_t> ranks{};
@@ -181,7 +181,7 @@ struct StepScores {
     friend bool operator==(const StepScores&, const StepScores&) = default;
 };
 
-// What stands in a result for a token that could not be drawn: the logits were not finite, or the
+// A result has this for a token that could not be drawn: the logits were not finite, or the
 // request's own bans left nothing.
 inline constexpr TokenId kNotFinite{-1};
 inline constexpr TokenId kNothingLeft{-2};

@@ -1,4 +1,4 @@
-// Calls of the data door about text alone, which no replica runs.
+// Defines the calls of the data door about text alone, which no replica runs.
 #pragma once
 
 #include "base/ids.h"

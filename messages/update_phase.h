@@ -1,14 +1,14 @@
-// The one state machine of a weight update, at each of its three levels: the tree (tokenizer_proc)
-// asks its replicas, a replica (scheduler_proc) asks its ranks, a rank (tp_worker) asks its
-// background. At each level an order asks all, collects the answers of all, and goes on (or one
-// fails, and the update is dropped): update_round.h.
+// Defines the one state machine of a weight update, at each of its three levels: the tree
+// (tokenizer_proc) asks its replicas, a replica (scheduler_proc) asks its ranks, a rank (tp_worker)
+// asks its background. At each level an order asks all, collects the answers of all, and goes on
+// (or one fails, and the update is dropped): update_round.h.
 //
 //   staged    stage -> prepared; ready -> ready; commit -> committed
 //   session   open -> open; fill -> open, any number of times; stage -> prepared; and so on
 //   direct    ready -> stopped; stage, over the live copy -> ready; commit -> committed
 //   rollback  as staged, but nothing is brought: the retained copy is there
 //
-// Pure: an enum, a table, and functions of them.
+// It is pure: an enum, a table, and functions of them.
 #pragma once
 
 #include "messages/fields.h"
@@ -69,12 +69,12 @@ struct UpdateTransition {
     UpdatePhase from{};
     UpdateOrder order{};
     UpdatePhase asking{};  // until all have answered
-    UpdatePhase done{};    // when all have done it
+    UpdatePhase done{};    // once all have done it
 
     friend bool operator==(const UpdateTransition&, const UpdateTransition&) = default;
 };
 
-// All there are but the drops: an update may be dropped in every phase before its commit.
+// Only the drops are missing here: an update may be dropped in every phase before its commit.
 inline constexpr std::array kUpdateTransitions{
     UpdateTransition{
         UpdatePhase::kIdle, UpdateOrder::kOpen, UpdatePhase::kOpening, UpdatePhase::kOpen},
@@ -115,13 +115,13 @@ inline constexpr std::array kUpdateTransitions{
     return phase >= UpdatePhase::kReadying && phase < UpdatePhase::kCommitting;
 }
 
-// An engine as callers are told of it.
+// Says in what state an engine is, as callers are told.
 enum class UpdateState : std::uint8_t {
     kServing,
     kAwaitingWeights,  // it has none
     kTorn,
     kCollecting,  // calls without a session that become one update
-    kOpening,     // from here on: the phase of the update under way
+    kOpening,     // from here on it names the phase of the update under way
     kOpen,
     kFilling,
     kStaging,
@@ -147,7 +147,7 @@ struct EnumNames<UpdateState> {
         "drop"};
 };
 
-// kServing: no update is under way.
+// kServing means that no update is under way.
 [[nodiscard]] constexpr UpdateState state_of(UpdatePhase phase) {
     switch (phase) {
         case UpdatePhase::kOpening:

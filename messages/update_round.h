@@ -1,10 +1,10 @@
-// An update at one level: its phase, and who has answered the order under way. All are asked at
-// once; when all have done it the next phase is there (update_phase.h); when one fails, or time is
-// up, nothing but a drop may follow.
+// Follows an update at one level: its phase, and who has answered the order under way. All are
+// asked at once; when all have done it the next phase is there (update_phase.h); when one fails, or
+// time is up, nothing but a drop may follow.
 //
 // What they answered is the owner's to keep.
 //
-// Pure: no clock, no socket. Bounded: a flag for each who is asked.
+// It is pure, without clock or socket. Bounded: a flag for each who is asked.
 #pragma once
 
 #include "messages/update_phase.h"
@@ -29,7 +29,7 @@ class UpdateRound {
     // REQUIRES: may(order).
     void ask(UpdateOrder order);
 
-    // The order given last. REQUIRES: there was one.
+    // Returns the order given last. REQUIRES: there was one.
     [[nodiscard]] UpdateOrder order() const { return under_way_.order; }
     // It is under way still, and nobody has failed.
     [[nodiscard]] bool is_asking() const {

@@ -27,7 +27,7 @@ struct StageSeconds {
     friend bool operator==(const StageSeconds&, const StageSeconds&) = default;
 };
 
-// Holds the whole update's: `stage` is the slowest rank's.
+// Holds the seconds of the whole update: `stage` is the slowest rank's.
 struct UpdateSeconds {
     StageSeconds stage{};
     double stage_s = 0;

@@ -13,7 +13,7 @@ namespace pitstop::messages {
 
 struct Verdict {
     std::optional<ErrorCode> code{};  // nothing: done
-    std::string message{};            // of the error; or what was harmless about it
+    std::string message{};            // says what the error was, or what was harmless about it
 
     Verdict() = default;
     static Verdict done(std::string note) {
@@ -26,10 +26,10 @@ struct Verdict {
     [[nodiscard]] bool is_done() const { return !code.has_value(); }
     // REQUIRES: !is_done(), or somebody else says so.
     [[nodiscard]] Error error() const { return {code.value_or(ErrorCode::kInternal), message}; }
-    // Empty: done.
+    // Returns an empty name where it is done.
     [[nodiscard]] std::string_view code_name() const { return code ? name_of(*code) : ""; }
 
-    // Two fields of the message that has this: `code` and `message`.
+    // Adds two fields to the message that has this: `code` and `message`.
     template <class F>
     void fields_in(
         F&& f,

@@ -16,7 +16,7 @@ struct Part {
 struct Tensor {
     std::vector<std::int64_t> shape{};
     std::int64_t num_parts = 0;
-    Rank rank{};  // who named it first
+    Rank rank{};  // the rank that named it first
     std::map<std::int64_t, Part> parts{};
 };
 

@@ -14,7 +14,7 @@
 
 namespace pitstop::messages {
 
-// The digest of one rank's part of one tensor.
+// Holds the digest of one rank's part of one tensor.
 struct PartDigest {
     std::string name{};
     std::vector<std::int64_t> shape{};
@@ -40,7 +40,7 @@ struct VersionDigest {
     std::vector<TensorInfo> tensors{};  // in name order, each with its digest; dtype as resident
 };
 
-// The parts of one rank, and which rank that is.
+// Holds the parts of one rank, and which rank that is.
 struct RankParts {
     Rank rank{};
     std::span<const PartDigest> parts{};
@@ -52,7 +52,7 @@ struct RankParts {
 // numbers of parts differ.
 Result<VersionDigest> version_digest(std::span<const RankParts> ranks);
 
-// The version's digest from its tensors, as base/digest.h defines it.
+// Returns the version's digest from its tensors, as base/digest.h defines it.
 // REQUIRES: every tensor has a digest.
 [[nodiscard]] Digest version_digest_of(std::vector<TensorInfo> tensors);
 

@@ -43,7 +43,7 @@ struct EnumNames<TensorFormat> {
         "each", "flattened", "sparse", "pickle", "vllm_ipc"};
 };
 
-// A tensor as the sender declares it.
+// Describes a tensor as the sender declares it.
 struct TensorInfo {
     std::string name{};
     std::string dtype{};

@@ -1,4 +1,4 @@
-// Weights: stage, verify, vote, commit (design section 5).
+// Defines the update of weights: stage, verify, vote, commit (design section 5).
 //
 // One update is one transaction over all ranks of all replicas. The admin door drives it:
 //
@@ -42,7 +42,7 @@ inline constexpr Epoch kEpochMax{std::int64_t{1} << 62};  // so that counting on
 inline constexpr std::size_t kManifestMax = 1 << 20;
 inline constexpr std::size_t kProblemsMax = 64;  // listed; further ones are counted
 
-// One update, from its first stage to its commit or drop; the door counts them from 1.
+// Numbers an update, from its first stage to its commit or drop; the door counts from 1.
 enum class UpdateId : std::uint64_t {};
 
 enum class UpdateMode : std::uint8_t {
@@ -238,7 +238,7 @@ struct RollbackWeights {
 // A reply names so many of the tensors that a session still waits for.
 inline constexpr std::size_t kMissingShownMax = 16;
 
-// One rank's part of an update.
+// Tells one rank's part of an update.
 struct RankOutcome {
     Rank rank{};
     bool ok = false;
@@ -273,7 +273,7 @@ struct RankOutcome {
     friend bool operator==(const RankOutcome&, const RankOutcome&) = default;
 };
 
-// One replica's part.
+// Tells one replica's part of an update.
 struct ReplicaOutcome {
     ReplicaId replica{};
     std::vector<RankOutcome> ranks{};
