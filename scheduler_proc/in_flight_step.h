@@ -47,7 +47,7 @@ struct InFlightStep {
     StepId step{};
     Version version{};  // it runs under
     TimePoint sent_at{};
-    std::vector<StepRow> rows{};     // in the plan's order
+    std::vector<StepRow> rows{};     // one per row of the plan, in its order
     std::vector<Lease> leases{};     // given back when it is done
     std::vector<bool> is_done{};     // by rank
     messages::StepResult numbers{};  // rank 0's

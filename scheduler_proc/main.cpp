@@ -1,5 +1,5 @@
-// scheduler_proc: the thin loop around the scheduler. Gathers what has arrived, takes one turn,
-// sends what it decided. It waits in Poller::wait and nowhere else, never for a worker.
+// scheduler_proc's main is the thin loop around the scheduler. It gathers what has arrived, takes a
+// turn, sends what that decided, and waits in Poller::wait alone, never for a worker.
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -21,9 +21,9 @@
 namespace pitstop::scheduler {
 namespace {
 
-// While nothing is due; a message or the launcher wakes the loop at once.
+// It waits this long while nothing is due; a message or the launcher wakes the loop at once.
 constexpr std::chrono::seconds kIdleWait{10};
-// While a receiver is slow and something is held for it.
+// It waits this long while a receiver is slow and something is held for it.
 constexpr std::chrono::milliseconds kHeldWait{1};
 
 // Returns whether the launcher has said stop. Errors: it is gone, and has not.
@@ -35,7 +35,7 @@ Result<bool> is_asked_to_stop(Supervision& supervision) {
     return is_asked;
 }
 
-// Logs of a replica's part of a call what came of it, and what is not as by default.
+// Logs what came of a replica's part of a call, and what about it is not as by default.
 template <class Part>
 void log_part(Part part) {
     std::string said;
@@ -186,7 +186,7 @@ int main_with(int argc, char** argv) {
         return flags.fail(logging.error());
 
     const auto fail = [&](const Error& error) {
-        // What the workers loaded is not what was asked for, or not the same on all of them.
+        // The workers loaded something else than was asked for, or not the same on all of them.
         if (!config.digest.empty() && error.code == ErrorCode::kDataLoss)
             supervision.say_lost(error.message);
         return supervision.fail(error);
@@ -207,8 +207,8 @@ int main_with(int argc, char** argv) {
     if (!values.node_door.empty()) supervision.say_door("nodes", ports->node_endpoint());
     Scheduler scheduler(config);
     const Result<> ran = run(scheduler, *ports, supervision);
-    // With the launcher all of this machine is gone, which others find by their connections: what
-    // is said in this moment would be heard by some of them only.
+    // With the launcher all of this machine is gone, which others find by their connections: only
+    // some of them would hear what is said in this moment.
     if (ran || !supervision.is_over())
         ports->end(ran ? messages::Verdict{} : messages::Verdict(ran.error()));
     return ran ? 0 : fail(ran.error());

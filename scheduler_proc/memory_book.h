@@ -31,15 +31,15 @@ class MemoryBook {
         messages::MemoryAction action = messages::MemoryAction::kRelease;
         std::vector<messages::MemoryTag> tags{};
         bool keep_weights = false;
-        bool is_loan = false;                   // of the KV cache to an update, which has no caller
+        bool is_loan = false;                   // lends an update the KV cache; it has no caller
         TimePoint deadline = TimePoint::max();  // the caller is told by then
         bool is_sent = false;
         bool is_answered = false;          // the caller was told that it is late
         std::optional<Error> failure{};    // the first rank's that failed
         int num_done = 0;                  // ranks that have carried the order out
-        bool has_way_back_failed = false;  // on some rank: only a resume makes all alike again
-        bool is_turned_back = false;       // after it: every rank is ordered back
-        std::vector<bool> has_answered{};  // by rank: the order, or the way back
+        bool has_way_back_failed = false;  // on some rank; only a resume makes all alike again
+        bool is_turned_back = false;       // it has failed, and every rank is ordered back
+        std::vector<bool> has_answered{};  // by rank; to the order, or to the way back
     };
 
     explicit MemoryBook(int tp);

@@ -3,7 +3,7 @@
 //
 //   running -> pausing (steps in flight end; with wait: requests run out) -> paused -> running
 //
-// What becomes of running requests, and whether they can go on, others say.
+// Others say what becomes of running requests, and whether they can go on.
 //
 // Thread:  the loop thread only.
 // Bounded: kPendingCallsMax calls that wait.
@@ -31,13 +31,13 @@ class Pause {
         return state_ && state_->mode == messages::PauseMode::kWait && !state_->is_standing;
     }
 
-    // Begins a pause for a call, which is answered when everything stands still. The part is for
-    // the caller to fill in what became of requests; null: refused, as too many calls wait.
+    // Begins a pause for a call, which is answered when everything stands still. The caller fills
+    // in the part with what became of requests. Null: refused, as too many calls wait.
     messages::PausePart* begin(
         const messages::PauseGeneration& call, TimePoint now, TurnOutput& out
     );
-    // Ends the pause if there is no reason against it, and answers the call. `later`: what the
-    // caller is told of why nothing runs yet.
+    // Ends the pause if there is no reason against it, and answers the call. `later` tells the
+    // caller why nothing runs yet.
     void go_on(
         const messages::ContinueGeneration& call,
         TimePoint now,
@@ -67,8 +67,8 @@ class Pause {
     [[nodiscard]] bool is_overdue(TimePoint now) const {
         return state_ && state_->until && now >= *state_->until;
     }
-    // `can_go_on`: nothing is against the end of the pause. One that is over and still cannot end
-    // waits for the message that mends what stops it.
+    // `can_go_on` says that nothing is against the end of the pause. One that is over and still
+    // cannot end waits for the message that mends what stops it.
     [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now, bool can_go_on) const;
 
     // Fills in the pause's fields of the status.
@@ -93,7 +93,7 @@ class Pause {
     std::vector<Call> calls_{};
     std::string expiry_{};  // ReplicaStatus::pause_expiry
     std::int64_t num_pauses_ = 0;
-    Duration paused_{};  // of pauses that are over
+    Duration paused_{};  // sums the pauses that are over
 };
 
 }  // namespace pitstop::scheduler

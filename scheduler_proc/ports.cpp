@@ -10,7 +10,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// The sender's rank, as the message has it.
+// Returns the sender's rank, as the message has it.
 template <class Message>
 Rank rank_of(const Message& message) {
     if constexpr (std::is_same_v<Message, messages::WorkerStaged> || std::is_same_v<Message, messages::WorkerFilled>) {
@@ -24,7 +24,7 @@ Rank rank_of(const Message& message) {
 
 Result<Ports> Ports::open(zmq::context_t& context, const bus::RunDir& run_dir, const Args& args) {
     constexpr int kOwnDescriptors = 32;
-    constexpr int kConnectionsPerRank = 2;  // for plans, and for meetings
+    constexpr int kConnectionsPerRank = 2;  // one for plans, one for meetings
     const ReplicaId replica = args.replica;
     bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max = 1 + bus::kStrayConnectionsMax;  // the tokenizer
@@ -137,8 +137,8 @@ void Ports::end(const messages::Verdict& verdict) {
     send_letters();
 }
 
-// They are found before messages are read and lost behind that: last words are heard, and who joins
-// in between on a descriptor that was in use before is not taken for whoever has ended there.
+// They are found before messages are read, and lost behind that. So last words are heard, and who
+// joins in between on a descriptor that was in use before is not taken for whoever has ended there.
 std::vector<std::string> Ports::take_ended() {
     std::vector<std::string> ended;
     for (const bus::SocketEvent& event : worker_ends_.take_events()) {
@@ -156,8 +156,8 @@ void Ports::lose(Rank rank, std::string_view why) {
         spdlog::warn("{} has left before all were there: {}; it may come again", name, why);
 }
 
-// Who is gone by the time it is told something may have come and gone between two looks at the
-// connections. Each round loses a rank, or is the last.
+// Somebody may have come and gone between two looks at the connections, which shows when they are
+// told something. Each round loses a rank, or is the last.
 void Ports::send_letters() {
     for (auto letters = meeting_.take_letters(); !letters.empty();
          letters = meeting_.take_letters()) {
@@ -306,7 +306,7 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
             in
         );
     }
-    // Several machines: who brings results is who has joined, with the same key.
+    // With several machines only who has joined may bring results, with the same key.
     if (num_nodes_ > 1 && !meeting_.has(hello->rank, received.key)) {
         return refuse(
             "a worker",
@@ -331,7 +331,7 @@ Result<> Ports::send(TurnOutput out) {
 }
 
 Result<> Ports::send_to_workers(const ToWorkers& message) {
-    // Encoded once: all ranks get the same bytes.
+    // All ranks get the same bytes, so it is encoded once.
     const messages::Frames frames = std::visit([](const auto& m) { return encode(m); }, message);
     for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
         switch (workers_.send(frames, peers_[rank])) {

@@ -1,4 +1,4 @@
-// The scheduler's sockets: messages in become a TurnInput, a TurnOutput becomes messages.
+// Holds the scheduler's sockets: messages in become a TurnInput, a TurnOutput becomes messages.
 //
 //   requests  PULL    binds     tokenized requests and ends, from tokenizer_proc
 //   control   PULL    binds     control, from tokenizer_proc; drained before requests
@@ -43,18 +43,18 @@ class Ports {
     static Result<Ports> open(
         zmq::context_t& context, const bus::RunDir& run_dir, const Args& args
     );
-    // Where ranks of other machines come in: "tcp://...". Empty: nowhere.
+    // Returns where ranks of other machines come in: "tcp://..."; empty: nowhere.
     [[nodiscard]] std::string node_endpoint() const;
 
-    // The sockets to wait for. REQUIRES: this Ports stays where it is.
+    // Adds the sockets to wait for. REQUIRES: this Ports stays where it is.
     void add_to(bus::Poller& poller);
 
     // Takes what is there.
     [[nodiscard]] TurnInput receive();
 
-    // Why the replica cannot go on: a rank of another machine is gone. Nothing: it can.
+    // Returns why the replica cannot go on, a rank of another machine is gone; nothing: it can.
     [[nodiscard]] const std::optional<Error>& loss() const { return meeting_.loss(); }
-    // When receive() has something to do though nothing has come.
+    // Returns when receive() has something to do though nothing has come.
     [[nodiscard]] std::optional<TimePoint> deadline() const { return meeting_.deadline(); }
     // Tells ranks that the replica ends (RankMeeting::end).
     void end(const messages::Verdict& verdict);
@@ -98,7 +98,7 @@ class Ports {
     Result<> take_join(const bus::Received& received, messages::RankJoin join);
     void take_error(const bus::Received& received, Rank rank, TurnInput& in);
     void send_letters();
-    // The identities of ranks whose connections have ended.
+    // Returns the identities of ranks whose connections have ended.
     std::vector<std::string> take_ended();
     void lose(Rank rank, std::string_view why);
     void refuse(std::string_view from, const Error& error, TurnInput& in);
@@ -112,11 +112,11 @@ class Ports {
     bus::Socket workers_;
     bus::Socket tokenizer_;
     bus::Socket detokenizer_;
-    std::optional<bus::KeyGuard> guard_{};  // of the nodes' door
+    std::optional<bus::KeyGuard> guard_{};  // guards the nodes' door
     bus::SocketMonitor worker_ends_;
     RankMeeting meeting_;
     int num_nodes_ = 1;
-    std::int64_t num_keys_refused_ = 0;  // as far as it was logged
+    std::int64_t num_keys_refused_ = 0;  // those that were logged
     std::vector<std::string> peers_;     // by rank: the worker's identity; empty before its hello
     std::deque<messages::Frames> to_tokenizer_{};
     std::deque<messages::Frames> to_detokenizer_{};

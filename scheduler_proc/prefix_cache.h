@@ -1,10 +1,10 @@
 // Knows which pages hold the KV of which token prefixes, so that requests share them (P9).
 //
-// A radix tree over page-sized blocks of tokens: a node is one page, its path from the root is the
-// prefix that the page continues. A node is tagged with the weight epochs that computed it, and the
-// tag is part of its identity: the same tokens computed under new weights are another node. KV
+// It is a radix tree over page-sized blocks of tokens: a node is one page, its path from the root
+// the prefix that the page continues. A node is tagged with the weight epochs that computed it, and
+// the tag is part of its identity: the same tokens computed under new weights are another node. KV
 // depends on all KV before it, so what a prefix may claim is the union of the tags on its path; a
-// block that was computed on top of an older prefix can only be found below that older prefix.
+// block computed on top of an older prefix can only be found below that older prefix.
 //
 // A running request holds a reference on every node of its prefix. What nobody references is kept
 // until its page is needed: the least recently used leaf goes first.
@@ -84,7 +84,7 @@ class PrefixCache {
     // A node has the number of its page.
     struct Node {
         std::int32_t parent = kNone;
-        std::int32_t next = kNone;  // in its bucket
+        std::int32_t next = kNone;  // the next one in its bucket
         std::int32_t num_refs = 0;
         std::int32_t num_children = 0;
         EpochRange epochs{};

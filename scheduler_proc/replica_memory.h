@@ -3,7 +3,7 @@
 //
 // A release is carried out with no step in flight; from its acceptance on nothing is planned. What
 // requests hold is never taken from them: they are retracted by a pause that says so, or the
-// release is refused (P4). Whether requests and updates allow it, others say.
+// release is refused (P4). Others say whether requests and updates allow it.
 //
 // Thread:  the loop thread only.
 // Bounded: one order at a time (MemoryBook).
@@ -34,8 +34,8 @@ class ReplicaMemory {
         return book_.tags_for(messages::MemoryAction::kRelease, tags);
     }
 
-    // Answers are without `has_weights`, which others know; none: the call waits.
-    // `why_not`: what is against it for reasons of others.
+    // Answers are without `has_weights`, which others know; no answer means that the call waits.
+    // `why_not` is what others have against it.
     std::optional<messages::MemoryPart> release(
         const messages::ReleaseMemory& call, TimePoint now, std::optional<Error> why_not
     );
@@ -64,7 +64,7 @@ class ReplicaMemory {
     // Says what follows from a step of the order for the rest of the replica.
     struct Effects {
         bool releases_kv = false;       // the ranks are told to: the prefix cache is worth nothing
-        bool releases_weights = false;  // likewise: so is the retained copy
+        bool releases_weights = false;  // likewise: the retained copy is worth nothing
         bool loses_weights = false;     // the live copy's bytes are gone
         std::optional<Error> loan_failure{};  // what was to be lent could not be had
         std::optional<messages::MemoryPart> answer{};
@@ -75,7 +75,7 @@ class ReplicaMemory {
     // Returns false if the rank's answer belongs to no order under way.
     bool handle_done(const messages::WorkerMemoryDone& answer) { return book_.handle_done(answer); }
     // The caller is told that it is late. An order that was not given is taken back; one that was
-    // stands, and is carried out when the ranks answer. `step`: what it waited for.
+    // stands, and is carried out when the ranks answer. `step` says what it waited for.
     std::optional<messages::MemoryPart> end_late_call(TimePoint now, const std::string& step);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
@@ -93,7 +93,7 @@ class ReplicaMemory {
     std::uint64_t num_orders_ = 0;
     enum class Loan { kNone, kTaking, kLent, kReturning };
     Loan loan_ = Loan::kNone;
-    std::string loss_{};  // why what was lent is not back; empty: it is, or was resumed
+    std::string loss_{};  // why what was lent is not back; empty: it is back, or was resumed
 };
 
 }  // namespace pitstop::scheduler

@@ -52,7 +52,7 @@ std::optional<Error> ReplicaUpdate::problem_of_epoch(Epoch new_epoch) const {
     );
 }
 
-// What is memory of one machine no rank of another can read.
+// No rank of another machine can read what is memory of one machine.
 std::optional<Error> ReplicaUpdate::problem_of_reach(const messages::WeightSource& source) const {
     const std::string_view memory = messages::shared_memory_of(source);
     if (config_.nodes == 1 || memory.empty()) return std::nullopt;

@@ -6,7 +6,7 @@
 // old version, steps planned after it under the new one, on every rank alike (P1). It is refused
 // unless every rank of this replica has voted for it and the replica stands as asked (P2).
 //
-// What requests run and what memory is there, others say.
+// Others say what requests run and what memory is there.
 //
 // Thread:  the loop thread only.
 // Bounded: one update at a time; a second one is refused while it lasts.
@@ -43,7 +43,7 @@ class ReplicaUpdate {
     [[nodiscard]] bool has_weights() const { return weights_ == Weights::kWhole; }
     [[nodiscard]] bool is_torn() const { return weights_ == Weights::kTorn; }
     [[nodiscard]] bool awaits_weights() const { return weights_ == Weights::kAwaited; }
-    // The live copy's bytes are gone: released and not kept.
+    // The live copy's bytes are gone, as they were released and not kept.
     void lose_weights() {
         if (weights_ == Weights::kWhole) weights_ = Weights::kAwaited;
     }
@@ -59,18 +59,18 @@ class ReplicaUpdate {
     [[nodiscard]] bool is_committing() const {
         return job_ && job_->phase() == messages::UpdatePhase::kCommitting;
     }
-    // It waits for running requests to run out, or stands until its commit so: nothing new starts.
+    // It waits for running requests to run out, or stands until its commit, so nothing new starts.
     [[nodiscard]] bool drains() const {
         return stands() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
-    // The ranks write over the live copy, or are about to: nothing runs, but for a drain.
+    // The ranks write over the live copy, or are about to: nothing runs, except in a drain.
     [[nodiscard]] bool overwrites() const {
         return stands() && job_->kind == UpdateJob::Kind::kDirect;
     }
 
     // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ----
-    // It is lent from the stage's order to the last rank's commit or drop: nothing is planned, but
-    // for a drain.
+    // It is lent from the stage's order to the last rank's commit or drop: nothing is planned,
+    // except for a drain.
     [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan && !job_->committed; }
     // It is committed everywhere, and answered when the KV has its memory again.
     [[nodiscard]] bool awaits_return() const { return job_ && job_->committed; }
@@ -170,9 +170,9 @@ class ReplicaUpdate {
     SchedulerConfig config_;
     Version version_{};  // that the next plan runs under
     bool lends_ = false;
-    std::optional<Version> retained_{};  // whose copy the workers still hold
+    std::optional<Version> retained_{};  // the version whose copy the workers still hold
     std::optional<UpdateJob> job_{};
-    Weights weights_ = Weights::kWhole;  // anything else: nothing may run
+    Weights weights_ = Weights::kWhole;  // while it is anything else nothing may run
 };
 
 }  // namespace pitstop::scheduler

@@ -23,7 +23,7 @@ std::optional<Error> problem_of_length(
         );
     }
     const std::optional<std::int64_t>& asked = request.sampling.max_new_tokens;
-    // A request without a number needs room for one token; one with a number, for all of them.
+    // A request without a number needs room for one token, and one with a number for all of them.
     const std::int64_t output_len = asked.value_or(1);
     if (prompt_len > limits.context_len || output_len > limits.context_len - prompt_len) {
         return make_error(

@@ -37,8 +37,8 @@ struct Request {
     // ---- what was asked for ----
     RequestKey key{};
     std::int64_t priority = 0;
-    std::vector<std::string> client{};    // whose it is, outermost name first
-    messages::SamplingParams sampling{};  // without texts
+    std::vector<std::string> client{};    // names its client, outermost first
+    messages::SamplingParams sampling{};  // its texts are left out
     messages::LogprobOptions logprobs{};
     messages::TextOptions text{};     // moved out with the first chunk
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
@@ -51,17 +51,17 @@ struct Request {
     messages::PromptLogprobs scores{};  // filled chunk by chunk until the first output chunk
     std::int64_t cached_tokens = 0;     // prompt tokens found in the cache when first admitted
     std::int64_t num_retractions = 0;
-    std::int64_t told_retractions = 0;  // in the counts that were sent last
-    // This is of the version that its latest token was sampled under (Version::serial); 0: no token
-    // yet.
+    std::int64_t told_retractions = 0;  // as in the counts that were sent last
+    // This is the version (its Version::serial) that the latest token was sampled under; 0: no
+    // token yet.
     std::uint64_t version_serial = 0;
     bool is_spanning = false;   // its tokens are of more than one
     bool is_announced = false;  // the detokenizer knows it: a start was sent
     bool was_admitted = false;  // it has run before
     TimePoint arrived_at{};
-    TimePoint admitted_at{};     // for the first time, if it was,
-    TimePoint first_token_at{};  // and if it has output, its first token,
-    TimePoint last_token_at{};   // and its latest
+    TimePoint admitted_at{};     // the first time, if it was
+    TimePoint first_token_at{};  // its first output token, if there is one
+    TimePoint last_token_at{};   // its latest one
     Epoch kv_floor{};  // cached prefixes older than this are not for it, whatever it tolerates
     std::uint64_t chunk_turn = 0;  // the turn that made its latest chunk,
     std::size_t chunk_index = 0;   // and where in that turn's batch it is
@@ -71,7 +71,7 @@ struct Request {
     // Counts admissions and fresh starts: results of a step planned before are not this run's.
     std::int64_t run = 0;
     SlotId slot{};
-    std::vector<PageId> pages{};            // of the planned positions, perhaps one more
+    std::vector<PageId> pages{};            // the pages of its planned positions, perhaps one more
     std::vector<EpochRange> page_epochs{};  // [pages], that computed each so far
     std::size_t num_shared = 0;             // the first so many pages are nodes of the prefix cache
     EpochRange kv{};                        // that computed all its KV

@@ -207,8 +207,8 @@ void Scheduler::end_late_calls(TurnOutput& out) {
     update_.end_late(
         now_, fmt::format("{}; {} requests still run", step, runner_.num_running()), out
     );
-    // A rank that never answers would hold every request for ever (P5): this replica ends, and with
-    // it the tree, which answers them.
+    // A rank that never answers would hold every request for ever (P5). So this replica ends, and
+    // with it the tree, which answers them.
     if (runner_.is_step_late()) out.fatal = Error{ErrorCode::kDeadlineExceeded, step};
 }
 

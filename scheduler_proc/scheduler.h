@@ -69,7 +69,7 @@ class Scheduler {
     void handle_worker(FromWorker& message, TurnOutput& out);
     void handle_hello(messages::WorkerHello hello, TurnOutput& out);
     void settle(TurnOutput& out);          // answers calls whose condition has come true
-    void end_late_calls(TurnOutput& out);  // and those whose deadline has come
+    void end_late_calls(TurnOutput& out);  // answers those whose deadline has come
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] Runner::Scope scope() const;
     [[nodiscard]] messages::ReplicaState state() const;
@@ -88,7 +88,7 @@ class Scheduler {
     // ---- loan.cpp: the KV cache's memory, lent to an update ----
     void stage(messages::UpdateStage order, TurnOutput& out);
     void settle_loan(TurnOutput& out);
-    // Some memory is not there, nor is it lent.
+    // Some memory is not there, and is not lent either.
     [[nodiscard]] bool is_released() const { return !memory_.lacks_nothing_but_loan(); }
 
     // ---- calls.cpp ----

@@ -10,7 +10,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Above these a flag is a mistake.
+// A flag above these is a mistake.
 constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;

@@ -22,11 +22,11 @@ struct SchedulerConfig {
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
     Fairness fairness = Fairness::kFair;     // --scheduling
     Duration step_timeout = std::chrono::seconds(300);  // a pass that takes longer never ends
-    // The weights that the workers load have this epoch: another one where a tree was started
+    // The weights that the workers load have this epoch; it is not 1 where a tree was started
     // again.
     Epoch epoch{1};
     std::string label{};
-    std::string digest{};  // which these weights must have; empty: any
+    std::string digest{};  // these weights must have it; empty: any
 };
 
 // Returns what is wrong with it, or nothing.

@@ -27,7 +27,7 @@ class Rate {
   private:
     TimePoint begin_{};
     std::int64_t num_ = 0;
-    double last_ = 0;  // of the window before
+    double last_ = 0;  // its value in the window before
 };
 
 // Measures how long steps take, as their streams see it: what an update that is staged meanwhile
@@ -46,7 +46,7 @@ class StepTimes {
         std::int64_t num = 0;
         Duration sum{};
         Duration longest{};
-        Duration mean_before{};  // 0: there was none
+        Duration mean_before{};  // 0 where there was none
     };
     [[nodiscard]] const Watched& watched() const { return watched_; }
 

@@ -83,8 +83,8 @@ struct TurnOutput {
     std::optional<Error> fatal{};  // this replica cannot go on: the workers broke the protocol
 };
 
-inline constexpr std::size_t kPendingCallsMax = 1024;           // of one kind, not yet answered
-inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // of calls that name none
+inline constexpr std::size_t kPendingCallsMax = 1024;           // not yet answered, per kind
+inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // for calls that name none
 
 // Returns when a call that was made `now` is late; with 0 ms, after kCallTimeout.
 [[nodiscard]] TimePoint deadline_of(TimePoint now, std::int64_t timeout_ms);

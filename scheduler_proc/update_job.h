@@ -29,10 +29,10 @@ struct UpdateJob {
     Kind kind = Kind::kStaged;
     messages::UpdateRound round;  // of the ranks; `ready` is the replica's own
 
-    // With --update-mode lend it is staged in the KV cache's memory, and not before that is there.
+    // With --update-mode lend it is staged in the KV cache's memory, once that is there.
     bool is_on_loan = false;
     std::optional<messages::WorkerStage> held{};
-    std::int64_t num_retracted = 0;  // for it
+    std::int64_t num_retracted = 0;  // to make room for it
 
     std::int64_t bucket = 0;  // session: the one ordered last; 0: the opening
 
@@ -48,9 +48,9 @@ struct UpdateJob {
     TimePoint deadline = TimePoint::max();      // of the order under way
     std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since
     TimePoint commit_ordered{};
-    std::optional<TimePoint> committed{};  // on loan: all ranks have; the KV takes its memory again
+    std::optional<TimePoint> committed{};  // on loan: by all ranks; KV takes its memory again
     std::string drop_reason{};
-    messages::ReplicaOutcome outcome{};  // without ranks
+    messages::ReplicaOutcome outcome{};  // its ranks are above
 
     UpdateJob(messages::UpdateId update, Kind update_kind, int tp);
 

@@ -27,7 +27,7 @@ class WaitingQueue {
     explicit WaitingQueue(Fairness fairness = Fairness::kFair) : fairness_(fairness) {}
 
     struct Place {
-        bool is_new = true;  // never admitted
+        bool is_new = true;  // it was never admitted
         RequestKey key{};
     };
 

@@ -14,7 +14,7 @@
 
 namespace pitstop::scheduler {
 
-// A scheduler keeps books of so many pages at most; at 16 tokens a page a pool of a billion tokens.
+// A scheduler keeps books of this many pages at most: a pool of a billion tokens at 16 a page.
 inline constexpr std::int64_t kPagesMax = std::int64_t{1} << 26;
 
 class Workers {

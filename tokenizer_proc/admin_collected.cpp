@@ -1,4 +1,4 @@
-// Calls without a session that become one update, and the calls that wait for it.
+// Calls without a session become one update here; others wait for it.
 #include "tokenizer_proc/admin.h"
 
 #include <utility>
@@ -68,7 +68,7 @@ void Admin::release_held(TimePoint now) {
     }
 }
 
-// Calls whose time is up before the update is over. The first is told by then why it is not.
+// The time of these calls is up before the update is over. The first is told by then why that is.
 void Admin::expire_held(TimePoint now) {
     std::erase_if(held_, [&](const HeldCall& call) {
         if (now < call.deadline + kHeldGrace) return false;

@@ -1,8 +1,8 @@
 // Knows which calls need an update that is being collected to be over first
 // (UpdateCoordinator::collect).
 //
-// All do, that generate again, read weights or name them, give memory back that generation needs,
-// or are updates of their own. Only these do not.
+// All calls do that generate again, read weights or name them, give memory back that generation
+// needs, or are updates of their own. Only these do not.
 #pragma once
 
 #include "messages/calls.h"

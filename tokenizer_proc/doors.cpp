@@ -22,7 +22,7 @@ std::string data_types() {
     return names;
 }
 
-// Makes a client's type name fit for a message.
+// Makes a client's type name fit to be shown in a message.
 std::string shown(std::string_view type) {
     std::string text;
     for (const char c : type.substr(0, kTypeShown)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -343,7 +343,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
 }
 
 void Doors::deliver(messages::TextBatch batch) {
-    // This is first, as the chunks below close their requests.
+    // This comes first, as the chunks below close their requests.
     std::map<ReplicaId, std::vector<RequestKey>> stopped;
     for (const RequestKey key : batch.stopped) {
         if (const OpenRequest* request = requests_.find(key))

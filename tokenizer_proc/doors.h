@@ -6,7 +6,7 @@
 // through. Whatever is wrong with a message is answered, and nothing a client sends ends this
 // process.
 //
-// Pure: a turn takes what came and returns what is to be done; no clock, no socket.
+// It is pure: a turn takes what came and returns what is to be done, without clock or socket.
 // Thread:  the loop thread only.
 // Bounded: kOpenMax requests; outbox.h, admin.h and text_worker.h bound the rest.
 #pragma once
@@ -59,9 +59,9 @@ struct DoorsInput {
     // not, for the same receiver, was not tried.
     std::vector<UnsentToClient> unsent_to_clients{};
     std::vector<ToReplica> unsent_to_replicas{};
-    std::vector<bus::Received> from_tree{};  // of the schedulers and the detokenizer
+    std::vector<bus::Received> from_tree{};  // from the schedulers and the detokenizer
     std::vector<TextDone> texts{};           // that were tokenized elsewhere, or could not be
-    // These are messages of clients, or what was refused of one.
+    // These are clients' messages, or what was refused of one.
     std::vector<std::pair<messages::Door, bus::Received>> from_clients{};
     // Says where the doors listen and how that goes, for `status`.
     std::vector<messages::ListenerStatus> listeners{};
@@ -75,7 +75,7 @@ struct DoorsOutput {
     std::vector<ServedVersion> serves{};  // Admin::Out::serves
     std::vector<ToReplica> to_replicas{};
     std::vector<ToClient> to_clients{};
-    std::vector<TextJob> jobs{};           // for another thread
+    std::vector<TextJob> jobs{};           // another thread does them
     std::vector<JobId> cancelled{};        // nobody waits for these
     TimePoint wake_at = TimePoint::max();  // a turn is due then even if nothing comes
 };
@@ -88,7 +88,7 @@ class Doors {
         std::string model{};         // the served model's name
         std::string model_path{};    // its directory
         std::string weights_path{};  // the checkpoint that the workers load, as a rule the same
-        std::optional<messages::LostVersion> lost{};  // what a restart could not bring back
+        std::optional<messages::LostVersion> lost{};  // a restart could not bring it back
         std::string keep_committed{};  // the directory that committed versions go to, or none
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
@@ -219,7 +219,7 @@ class Doors {
     Outbox outbox_{};
     Admin admin_;
     RequestTable requests_{};
-    std::map<JobId, TokenizeCall> tokenize_calls_{};  // whose text is with the other thread
+    std::map<JobId, TokenizeCall> tokenize_calls_{};  // those whose text is with the other thread
     std::map<std::string, std::multimap<CallId, JobId>> jobs_of_{};  // the same, by peer
     JobId next_job_{1};
     RequestKey next_key_{1};
@@ -227,14 +227,14 @@ class Doors {
     std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
     int num_hellos_ = 0;
     std::optional<ReplicaChoice> choice_{};  // once ready
-    // This is control for the replicas, in order: this turn's, behind what found a queue full. It
-    // is bounded by open requests and open calls.
+    // These are control messages for the replicas, in order: this turn's, behind those that found a
+    // queue full. They are bounded by open requests and open calls.
     std::deque<ToReplica> control_{};
     std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
     TimePoint ready_time_{};
     TimePoint next_probe_{};
     std::optional<TimePoint> drain_until_{};  // after it the tree ends; new requests are refused
-    std::string down_why_{};                  // not empty: the tree is going down
+    std::string down_why_{};                  // not empty while the tree is going down
     std::int64_t num_refused_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // Collects an answer that every replica gives for itself (or, where its parts name a rank, every
 // rank of every replica), until all have.
 //
-// Pure: no clock, no socket. Bounded: one part for each who is asked.
+// It is pure, without clock or socket. Bounded: one part for each who is asked.
 #pragma once
 
 #include "base/ids.h"

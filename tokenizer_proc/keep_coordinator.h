@@ -6,7 +6,7 @@
 // The newest version wins: one that is committed meanwhile ends what is under way. A step that
 // fails ends the version, and is told in status; what serves does not depend on any of this.
 //
-// Pure: no clock, no socket. Time comes in, orders go out.
+// It is pure, without clock or socket: time comes in, orders go out.
 // Thread:  the loop thread only.
 // Bounded: one version at a time.
 #pragma once
@@ -52,7 +52,7 @@ class KeepCoordinator {
     ServedVersion version_{};  // that is to be kept
     CallId call_{};
     messages::KeepStep step_ = messages::KeepStep::kBegin;
-    std::vector<bool> has_answered_;  // by rank, to the step under way
+    std::vector<bool> has_answered_;  // by rank; to the step under way
     messages::KeepStatus status_{};
 };
 

@@ -35,7 +35,7 @@ constexpr std::chrono::seconds kIdleWait{10};
 // five milliseconds. Longer texts are another thread's.
 constexpr std::size_t kIntakeBytesMax = 20 * TextWorker::kInlineBytesMax;
 constexpr std::chrono::milliseconds kRetryAfter{5};  // a full queue says not when it has room
-constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that goes down
+constexpr int kFarewellLingerMs = 1000;  // lets the last answers of a tree that goes down get out
 
 struct Flags {
     std::string run_dir{};
@@ -217,7 +217,7 @@ void add_flags(Flags& values, FlagSet& flags) {
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
 
-// Returns what --scheduling says; the log is open then. An error: what is wrong with a flag.
+// Returns what --scheduling says, or what is wrong with a flag; the log is open then.
 Result<Fairness> check_flags(const Flags& values) {
     if (values.dp < 1 || values.dp > bus::kReplicasMax) {
         return make_error(

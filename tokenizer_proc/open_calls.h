@@ -1,10 +1,10 @@
-// Calls at the admin door that wait for somebody: who asked, until when, and what has come so far.
+// Keeps calls at the admin door that wait for somebody: who asked, until when, what has come.
 //
 // A call gets a number of the door's own, so that callers' numbers never meet; what answers it
 // comes back under that number, in any order. It ends once: answered, or at its deadline with an
 // error that names the phase and who is missing. One table and one deadline's rule for all kinds.
 //
-// Pure: no clock, no socket.
+// It is pure, without clock or socket.
 // Thread:  the loop thread only.
 // Bounded: kCallsMax calls of each kind; a further one is refused.
 #pragma once
@@ -62,7 +62,7 @@ class OpenCalls {
     struct Call {
         AdminCaller caller{};
         std::string_view what{};   // the call's type, and
-        std::string_view phase{};  // what it does now: for the error of a late call
+        std::string_view phase{};  // what it does now, for the error of a late call
         TimePoint deadline{};
         Awaited awaited;
     };
@@ -77,7 +77,7 @@ class OpenCalls {
         const auto place = calls_.find(id);
         return place == calls_.end() ? nullptr : std::get_if<Awaits>(&place->second.awaited);
     }
-    // Forgets the call, which is there. Who is to be answered.
+    // Forgets the call, which must be there, and returns who is to be answered.
     AdminCaller close(CallId id);
 
     // Takes a part of a call's answer. Returns all parts once the last has come, and the call is
@@ -85,7 +85,7 @@ class OpenCalls {
     template <class Part>
     struct Complete {
         AdminCaller caller{};
-        std::vector<Part> parts{};  // in the order of replicas, then ranks
+        std::vector<Part> parts{};  // ordered by replica, then rank
     };
     template <class Part>
     [[nodiscard]] std::optional<Complete<Part>> handle_part(Part part) {

@@ -32,7 +32,7 @@ void Outbox::reply(messages::Door door, const std::string& peer, messages::Frame
     keep_answer(waiting_[{door, peer}], std::move(frames));
 }
 
-// What a client that reads is answered in one turn has no bound but the turn's.
+// Answers of one turn to a client that reads are bounded by the turn alone.
 void Outbox::keep_answer(Waiting& waiting, messages::Frames frames) {
     const std::size_t num_bytes = bytes_of(frames);
     // One is always kept, however large: an answer may be a whole tensor.

@@ -1,7 +1,7 @@
 // Orders what goes out of the doors. One message of output per client and flush; a client that does
 // not read costs only itself: what waits for it is joined per request, up to a bound.
 //
-// Pure: what is to be sent comes out of flush(), and what could not be comes back by take_back().
+// It is pure: flush() gives what is to be sent, and take_back() takes what could not be.
 // Thread:  the loop thread only.
 // Bounded: kBacklogBytesMax of output and kRepliesBytesMax of answers per client,
 //          kTotalBytesMax in all; over it the client is slow, and says so in lost().
@@ -49,7 +49,7 @@ class Outbox {
 
     enum class LostHow { kGone, kSlow };
     struct Lost {
-        std::string peer{};  // of the data door
+        std::string peer{};  // a client of the data door
         LostHow how{};
     };
 
@@ -59,14 +59,14 @@ class Outbox {
     void add(const std::string& peer, messages::OutputChunk chunk);
 
     // Appends what is to be sent, in order: of each client its answers and one message of output.
-    // Once a turn: the message of output before it has been sent, or came back.
+    // Call it once a turn, when the message of output before it has been sent, or came back.
     void flush(TimePoint now, std::vector<ToClient>& out);
-    // Answers alone, behind all that.
+    // Appends answers alone, behind all that.
     void flush_answers(std::vector<ToClient>& out);
     // Takes back what of the last flush could not be sent, in its order.
     void take_back(std::vector<UnsentToClient> unsent);
-    // Output stands behind the message that was flushed: flush again at once, unless that message
-    // comes back.
+    // Returns whether output stands behind the message that was flushed: then flush again at once,
+    // unless that message comes back.
     [[nodiscard]] bool has_more() const;
     // Returns whether the client's output waits, and so much that its requests were ended; it is
     // slow until it has read all of it.
@@ -91,8 +91,8 @@ class Outbox {
     struct Waiting {
         std::deque<messages::Frames> replies{};
         std::size_t replies_bytes = 0;
-        // This is of the message of output that was flushed last: whose output is in it; and the
-        // message itself, if the client's queue was full.
+        // These are about the message of output that was flushed last: whose output is in it, and
+        // the message itself, if the client's queue was full.
         std::vector<std::string> head_rids{};
         std::optional<messages::Frames> head{};
         // These came since, joined.

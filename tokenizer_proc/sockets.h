@@ -38,7 +38,7 @@ Result<> check(const TcpDoors& doors);
 
 class Sockets {
   public:
-    // Errors: a place cannot be listened at; a key file; too few descriptors.
+    // Errors: a place cannot be listened at, a key file is wrong, there are too few descriptors.
     static Result<Sockets> open(
         zmq::context_t& context, const bus::RunDir& run_dir, int num_replicas, const TcpDoors& tcp
     );
@@ -78,7 +78,7 @@ class Sockets {
         const bus::SocketLimits& admin
     );
 
-    std::optional<bus::KeyGuard> guard_{};  // of the tcp doors
+    std::optional<bus::KeyGuard> guard_{};  // guards the tcp doors
     bus::Socket data_;
     bus::Socket admin_;
     bus::Socket inbox_;

@@ -17,7 +17,7 @@ std::vector<std::string> Doors::client_path(
     return names;
 }
 
-// Answers each that is open: aborted.
+// Answers each call that is open: it was aborted.
 void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& calls) {
     const Error error{ErrorCode::kAborted, "cancelled by the client"};
     std::vector<JobId> jobs;
@@ -34,7 +34,7 @@ void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& cal
     }
 }
 
-// Forgets it; with an error, that is its answer.
+// Forgets the call; an error, if there is one, is its answer.
 void Doors::end_call(JobId job, const Error* error) {
     const auto place = tokenize_calls_.find(job);
     const TokenizeCall call = std::move(place->second);

@@ -47,16 +47,16 @@ struct TextJob {
     std::vector<std::string> bad_words{};
     text::AddSpecial add_special = text::AddSpecial::kYes;
     text::SkipSpecial skip_special = text::SkipSpecial::kNo;
-    bool wants_text = false;   // also decode what was encoded
+    bool wants_text = false;   // whether to decode what was encoded
     bool wants_texts = false;  // and every token by itself
 };
 
 struct TextDone {
     JobId id{};
     std::vector<TokenId> ids{};
-    std::vector<std::vector<TokenId>> bad_tokens{};  // of the bad words
+    std::vector<std::vector<TokenId>> bad_tokens{};  // the bad words' tokens
     std::string text{};
-    std::vector<std::string> texts{};  // of each token, if asked for
+    std::vector<std::string> texts{};  // each token's, if asked for
     std::optional<Error> error{};
 };
 
@@ -92,7 +92,7 @@ class TextWorker {
     [[nodiscard]] Result<> push(TextJob job);
     // Nobody waits for it any more: nothing is given for it, unless that waits in take_done().
     void cancel(JobId job);
-    // Is readable while something is done, for a poller.
+    // This is readable while something is done, for a poller.
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::vector<TextDone> take_done();
     // Returns whether the destructor would wait.
@@ -111,10 +111,10 @@ class TextWorker {
     FairQueue<JobId> queue_ GUARDED_BY(mutex_){};
     std::map<JobId, TextJob> jobs_ GUARDED_BY(mutex_){};  // those in queue_
     std::vector<TextDone> done_ GUARDED_BY(mutex_){};
-    std::optional<JobId> current_ GUARDED_BY(mutex_){};  // in progress
+    std::optional<JobId> current_ GUARDED_BY(mutex_){};  // the job in progress
     bool is_stopping_ GUARDED_BY(mutex_) = false;
     std::atomic<bool> is_cancelled_{false};  // the job in progress
-    std::thread thread_;                     // last: it uses all of the above
+    std::thread thread_;                     // comes last, as it uses all of the above
 };
 
 }  // namespace pitstop::tokenizer

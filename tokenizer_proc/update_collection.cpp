@@ -1,4 +1,4 @@
-// Calls without a session that become one update (UpdateCoordinator::collect).
+// Makes one update of calls without a session (UpdateCoordinator::collect).
 //
 // Trainers send a model in any number of calls between a pause and the end of it. None of the
 // versions between those calls is meant to serve, and a name or digest of one would name a mixture

@@ -375,7 +375,7 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
         job_->failure.code = answer.verdict.error().code;
         break;
     }
-    // Who called hears in time, even if a replica does not: tick() goes on without them.
+    // The caller hears in time, even if a replica does not: tick() goes on without them.
     job_->deadline = now + kDropTimeout;
     if (job_->caller) {
         job_->deadline =

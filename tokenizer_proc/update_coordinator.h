@@ -8,7 +8,7 @@
 // that any failure, disagreement or lateness drops the stage everywhere and the old version serves
 // on (P2). After that order nothing can fail but a process, and that ends the tree.
 //
-// Pure: no clock, no socket. Time comes in, orders and replies go out.
+// It is pure, without clock or socket: time comes in, orders and replies go out.
 // Owns:    the one update under way and what it knows of the version that serves.
 // Thread:  the loop thread only.
 // Bounded: one update at a time; a second one is refused while it lasts.
@@ -67,7 +67,7 @@ class UpdateCoordinator {
     // A caller whose time is up waits so much longer for a drop, which takes no longer as a rule.
     static constexpr auto kDropGrace = std::chrono::milliseconds(200);
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
-    static constexpr auto kSessionIdle = std::chrono::minutes(5);  // of sessions that name none
+    static constexpr auto kSessionIdle = std::chrono::minutes(5);  // for sessions that name none
 
     explicit UpdateCoordinator(int num_replicas, messages::UpdateId first = messages::UpdateId{1})
         : num_replicas_(num_replicas),
@@ -142,7 +142,7 @@ class UpdateCoordinator {
             : round(num_replicas), answers(num_replicas), outcomes(num_replicas) {}
 
         messages::UpdateId id{};
-        messages::UpdateRound round;  // of the replicas
+        messages::UpdateRound round;  // asks the replicas
         // It goes so far by itself: a session to kOpen and a stage to kPrepared, until the call
         // that commits.
         messages::UpdatePhase goal = messages::UpdatePhase::kCommitted;
@@ -150,10 +150,10 @@ class UpdateCoordinator {
         messages::UpdateSpec spec{};
         Epoch new_epoch{};
         std::optional<Caller> caller{};  // nobody waits while a stage is held
-        TimePoint begun{};               // by its first call
-        TimePoint started{};             // by the call under way
-        TimePoint deadline{};            // of the phase
-        TimePoint caller_deadline{};     // of who waits for an answer
+        TimePoint begun{};               // when its first call came
+        TimePoint started{};             // when the call under way came
+        TimePoint deadline{};            // when the phase must be over
+        TimePoint caller_deadline{};     // when whoever waits must have an answer
         Duration idle_timeout{};         // session
         std::int64_t num_buckets = 0;    // session: ordered so far
         bool is_collection = false;      // nobody opened the session
@@ -162,7 +162,7 @@ class UpdateCoordinator {
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
         std::vector<messages::UpdatePart> answers;       // the latest, by replica
-        std::vector<std::vector<Rank>> awaited{};        // by replica: ranks that are not done
+        std::vector<std::vector<Rank>> awaited{};        // by replica, the ranks that are not done
         std::vector<messages::ReplicaOutcome> outcomes;  // the latest, by replica
         std::string label{};                             // of the new version
         std::string digest{};

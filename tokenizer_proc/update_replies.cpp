@@ -25,7 +25,7 @@ messages::UpdateState UpdateCoordinator::state() const {
 std::string UpdateCoordinator::who_is_missing() const {
     std::string names;
     for (const std::size_t i : job_->round.silent()) {
-        std::string who = "scheduler_proc";  // which would have said whom it waits for
+        std::string who = "scheduler_proc";  // it would have said whom it waits for
         if (!job_->awaited[i].empty()) who = "rank " + list_of(job_->awaited[i]);
         names += fmt::format("{}replica {} ({})", names.empty() ? "" : ", ", i, who);
     }

@@ -16,7 +16,7 @@ std::int64_t element_bytes_of(std::string_view dtype) {
     return 0;
 }
 
-constexpr std::int64_t kTensorBytesMax = std::int64_t{1} << 30;  // of a reply's one raw frame
+constexpr std::int64_t kTensorBytesMax = std::int64_t{1} << 30;  // bounds a reply's one raw frame
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// Calls that read weights: a tensor put together from its shards, and digests of what is resident.
+// These calls read weights: a tensor put together from its shards, and digests of what is resident.
 //
-// Pure: no clock, no socket. Bounded: a tensor's bytes.
+// It is pure, without clock or socket. Bounded: a tensor's bytes.
 #pragma once
 
 #include "base/ids.h"
@@ -40,8 +40,8 @@ class TensorRead {
     std::set<Rank> heard_{};
 };
 
-// Makes the answer to a weight_digests of what every rank of every replica digested, in the order
-// of replicas, then ranks. REQUIRES: each has digested, and there is one.
+// Makes the answer to a weight_digests out of what every rank of every replica digested, in the
+// order of replicas, then ranks. REQUIRES: each has digested, and there is one.
 [[nodiscard]] messages::DigestsReply merged(const std::vector<messages::WorkerDigests>& parts);
 
 }  // namespace pitstop::tokenizer
