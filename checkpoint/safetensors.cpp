@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;  // of a header, between looks at a drop
+constexpr std::size_t kReadBytes = std::size_t{1} << 20;  // per read, between looks at a drop
 constexpr std::string_view kCutShort = "the file has become shorter";
 
 // Reads exactly out.size() bytes; false with errno set, or with errno 0 at the end of the file.

@@ -14,7 +14,7 @@ namespace pitstop::checkpoint {
 namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr std::size_t kQuotedBytesMax = 64;  // of a dtype that nobody knows
+constexpr std::size_t kQuotedBytesMax = 64;  // of an unknown dtype's name
 constexpr std::uint64_t kExtentMax = std::uint64_t{1} << 62;
 
 struct DtypeRow {

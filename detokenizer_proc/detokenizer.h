@@ -1,7 +1,7 @@
 // Turns the schedulers' token batches into text batches. It knows requests by their keys, which are
 // unique over all replicas, and nothing about scheduling.
 //
-// Pure: no clock, no socket.
+// It is pure, without clock or socket.
 // Thread:  the loop thread only.
 // Bounded: an entry per request that a scheduler has open.
 #pragma once

@@ -52,8 +52,8 @@ class RequestText {
     std::optional<text::StopMatcher> matcher_;  // none without stop texts
     std::string piece_{};                       // what the last token added
     std::int64_t num_tokens_ = 0;
-    std::optional<messages::RequestCounts> counts_{};  // the latest: a stop text needs them
-    std::optional<messages::OutputChunk> held_{};      // of a request that does not stream
+    std::optional<messages::RequestCounts> counts_{};  // the latest; a stop text needs them
+    std::optional<messages::OutputChunk> held_{};      // its output, if it does not stream
     bool has_ended_ = false;
 };
 

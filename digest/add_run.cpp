@@ -212,7 +212,7 @@ std::int64_t add_most(DigestSum& sum, const DigestRun& run) {
 }  // namespace
 
 void add_run(const DigestRun& run, DigestSum& to) {
-    DigestSum sum;  // in registers: `to` could be where the bytes are
+    DigestSum sum;  // kept in registers: `to` could be where the bytes are
     for (std::int64_t i = add_most(sum, run); i * 8 < run.num_bytes; ++i) {
         std::uint64_t word = 0;
         const std::int64_t left = run.num_bytes - i * 8;

@@ -180,7 +180,7 @@ struct SetBlock {
 struct MacroDefinition {
     std::string name{};
     std::vector<std::string> params{};
-    std::vector<ExprPtr> defaults{};     // of the last so many params
+    std::vector<ExprPtr> defaults{};     // for the last so many params
     bool takes_more_positional = false;  // the body says `varargs`
     bool takes_more_named = false;       // the body says `kwargs`
     Body body;

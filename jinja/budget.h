@@ -27,14 +27,14 @@ struct Limits {
     // about six times on its way through a template.
     std::size_t built_bytes_max = std::size_t{128} << 20;
     std::size_t output_bytes_max = std::size_t{32} << 20;
-    int depth_max = 400;  // of nested expressions, statements and calls; of nested values
+    int depth_max = 400;  // levels of expressions, statements and calls, and of nested values
     Interrupt interrupt{};
 };
 
 class Budget {
   public:
     static constexpr std::uint64_t kBytesPerStep = 256;  // copied; one takes about as long
-    // Bytes whose code points are looked up one by one, in tables of Unicode, count so often.
+    // Bytes whose code points are looked up one by one, in tables of Unicode, count this often.
     static constexpr std::size_t kBytesPerLookUp = 8;
 
     explicit Budget(const Limits& limits)
@@ -66,7 +66,7 @@ class Budget {
     Result<> items(std::size_t count, std::size_t each) { return bytes(times(count, each)); }
 
   private:
-    static constexpr std::uint64_t kPieceWork = 32;  // of a piece, however short
+    static constexpr std::uint64_t kPieceWork = 32;  // what any piece costs, however short
     static constexpr std::uint64_t kWorkPerLook = 512 * kBytesPerStep;
 
     // Returns the product, or the largest number there is.

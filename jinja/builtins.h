@@ -34,7 +34,7 @@ class Given {
     [[nodiscard]] const Value* operator[](std::size_t param) const {
         return param < by_param_.size() && by_param_[param] ? &*by_param_[param] : nullptr;
     }
-    [[nodiscard]] const Args& raw() const { return raw_; }  // of builtins that take anything
+    [[nodiscard]] const Args& raw() const { return raw_; }  // for builtins that take anything
 
     // REQUIRES: called once. Error: too many, too few, unknown, twice.
     Result<> bind(std::string_view params, std::size_t num_required);

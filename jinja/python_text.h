@@ -1,5 +1,5 @@
-// Texts as Python has them: sequences of code points, with Python's idea of white space, case and
-// digits.
+// Treats texts as Python does: as sequences of code points, with Python's idea of white space, case
+// and digits.
 //
 // Positions and lengths are in code points; texts are UTF-8.
 #pragma once

@@ -44,7 +44,7 @@ class Renderer {
     void keep(std::unique_ptr<Scope> scope);
 
     // ---- loops ----
-    // The item of the next turn, or nothing.
+    // Returns the item of the next turn, or nothing.
     Result<std::optional<Value>> pull(Loop& loop);
     Result<bool> look_ahead(Loop& loop);
     Result<std::int64_t> length_of_loop(Loop& loop);

@@ -6,13 +6,13 @@
 //   if (!parsed) return fail(parsed.error());
 //   auto text = parsed->render(variables, now);
 //
-// Pure: reads no clock, file or environment. Nothing a template or its variables say can crash it:
-// depth, steps and memory are limited (budget.h).
+// It is pure: it reads no clock, file or environment. Nothing a template or its variables say can
+// crash it: depth, steps and memory are limited (budget.h).
 //
-// Known to differ: integers beyond 64 bits are not computed with; what `map`, `select` and their
-// like give is computed at once, so an error in it comes also where nobody looks at it; a variable
-// that a loop reads and the template sets only behind the loop is the caller's in the loop, not
-// undefined; a few rare letters have no upper case (python_text.cpp).
+// It is known to differ: integers beyond 64 bits are not computed with; what `map`, `select` and
+// their like give is computed at once, so an error in it comes also where nobody looks at it; a
+// variable that a loop reads and the template sets only behind the loop is the caller's in the
+// loop, not undefined; a few rare letters have no upper case (python_text.cpp).
 //
 // Thread: any; immutable.
 #pragma once
@@ -38,9 +38,9 @@ class Template {
     Template& operator=(Template&&) noexcept;
     ~Template();
 
-    // `variables`: by name. `now`: local time, for strftime_now. Errors: kInvalidArgument: what the
-    // template raised, word for word, or what it did wrong with these variables and on which line;
-    // kTooLarge: over a limit.
+    // `variables` go by name; `now` is local time, for strftime_now.
+    // Errors: kInvalidArgument: what the template raised, word for word, or what it did wrong with
+    // these variables and on which line; kTooLarge: over a limit.
     [[nodiscard]] Result<std::string> render(
         const Mapping& variables, const std::tm& now, const Limits& limits = {}
     ) const;

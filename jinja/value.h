@@ -4,9 +4,9 @@
 // sandbox that templates are written for forbids changing them. Two things do change: a namespace,
 // and an iterator, which is used up by whoever goes through it.
 //
-// `shared_ptr`: one message of a chat is in many places at once (the list, a slice of it, a loop's
-// variable). There are no cycles: a namespace, the one thing that could close one, is not owned by
-// its values but by the rendering (render.h).
+// It takes a `shared_ptr`, as one message of a chat is in many places at once (the list, a slice of
+// it, a loop's variable). There are no cycles: a namespace, the one thing that could close one, is
+// not owned by its values but by the rendering (render.h).
 #pragma once
 
 #include <cstddef>

@@ -47,7 +47,7 @@ class StringMatcher {
   private:
     struct Node {
         std::optional<TokenId> id{};  // a string ends here
-        std::string bytes{};          // of the edges
+        std::string bytes{};          // one per edge
         std::vector<std::uint32_t> targets{};
     };
     [[nodiscard]] std::optional<std::uint32_t> follow(const Node& node, char byte) const;

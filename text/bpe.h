@@ -191,7 +191,7 @@ class Bpe::Scratch {
     };
 
     PieceCache cache_{};
-    std::vector<std::int32_t> symbols_{};  // of a part under way
+    std::vector<std::int32_t> symbols_{};  // those of a part under way
     std::vector<Symbol> links_{};
     std::vector<Candidate> heap_{};
 };

@@ -24,7 +24,7 @@ def blocks(size):
 
 
 def removed_by(pre_tokenizer):
-    """The code points that a pre-tokenizer with behaviour Removed takes out."""
+    """Returns the code points that a pre-tokenizer with behaviour Removed takes out."""
     out = set()
     for block in blocks(4096):
         kept = set()
@@ -39,7 +39,7 @@ def matching(pattern):
 
 
 def isolated_by(pre_tokenizer):
-    """The code points that are cut off from letters beside them."""
+    """Returns the code points that are cut off from letters beside them."""
     out = set()
     for block in blocks(2048):
         pieces = pre_tokenizer.pre_tokenize_str('a' + 'a'.join(map(chr, block)) + 'a')
@@ -48,7 +48,7 @@ def isolated_by(pre_tokenizer):
 
 
 def joined_by(pre_tokenizer, apart):
-    """The code points that stay in one piece with a letter before them."""
+    """Returns the code points that stay in one piece with a letter before them."""
     out = set()
     for block in blocks(2048):
         text = ' '.join('a' + chr(c) for c in block if c not in apart)
@@ -82,7 +82,7 @@ def write_ranges(name, comment, code_points):
 
 
 def lowercase_runs():
-    """(first, last, stride, delta) over the code points whose lower case is one other code point."""
+    """Returns (first, last, stride, delta) of code points whose lower case is one other one."""
     lower = normalizers.Lowercase()
     simple = {}
     for c in CODE_POINTS:
@@ -106,7 +106,8 @@ def lowercase_runs():
 
 
 def nfc_sensitive(in_unicode_9):
-    """The code points that do not stand alone in NFC: they change, or change place, or join what is before them."""
+    """Returns the code points that do not stand alone in NFC: they change, or change place, or join
+    what is before them."""
     nfc = normalizers.NFC()
     out = set()
     composites = {}

@@ -104,7 +104,7 @@ Result<> apply_step(const PrependNormalizer& prepend, Section& section, std::siz
 Result<> apply_step(const ReplaceNormalizer& replace, Section& section, std::size_t bytes_max) {
     std::string out;
     std::size_t done = 0;
-    std::size_t appended = 0;  // of the text
+    std::size_t appended = 0;  // bytes of the text that are in `out`
     bool is_too_large = false;
     RETURN_IF_ERROR(replace.pattern.for_each_match(section.text, [&](TextSpan match) {
         // What stands for more than one character counts as coming from the last of them.

@@ -1,9 +1,9 @@
 // Compiles a pattern of tokenizer.json, and searches for it.
 //
-// Two engines behind one meaning: patterns that are regular, which those of the known tokenizers
-// are, run on an automaton (regex_dfa.h); the others run on PCRE2 (UTF, JIT), with every class
-// written out as code points so that it means what the parser says, not what that version of PCRE2
-// knows.
+// Two engines stand behind one meaning: patterns that are regular, which those of the known
+// tokenizers are, run on an automaton (regex_dfa.h); the others run on PCRE2 (UTF, JIT), with every
+// class written out as code points so that it means what the parser says, not what that version of
+// PCRE2 knows.
 //
 // Thread: any; immutable. A Search belongs to one thread.
 #pragma once

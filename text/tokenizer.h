@@ -1,9 +1,9 @@
 // Turns text into token ids and back, as a model's tokenizer.json says: exactly the ids of the
 // reference implementation (Hugging Face `tokenizers` 0.23), for BPE models.
 //
-// The path of a text: added tokens are cut out (added_tokens.h), what lies between is normalized
-// (normalizer.h), split into pieces (pre_tokenizer.h), each piece encoded (bpe.h), and the special
-// tokens put around it all (post_processor.h). Back: decoder.h.
+// A text takes this path: added tokens are cut out (added_tokens.h), what lies between is
+// normalized (normalizer.h), split into pieces (pre_tokenizer.h), each piece encoded (bpe.h), and
+// the special tokens put around it all (post_processor.h). Ids come back by decoder.h.
 //
 // Thread:  any; immutable but for a pool of scratch memory behind a mutex, so that every call has
 // the
@@ -35,8 +35,8 @@ class Tokenizer {
     static constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
 
     // Loads `path`, a tokenizer.json or the directory of one. The Error names the file, the
-    // component and what is wrong with it. `shared_ptr`: the processes' parts and their threads
-    // share it.
+    // component and what is wrong with it. It is a `shared_ptr`, as the processes' parts and their
+    // threads share it.
     static Result<std::shared_ptr<const Tokenizer>> load(const std::string& path);
     // Reads the text of a tokenizer.json.
     static Result<std::shared_ptr<const Tokenizer>> parse(std::string_view json);

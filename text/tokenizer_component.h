@@ -1,7 +1,7 @@
 // Reads a part of a tokenizer.json, field by field: an Error says the path, what is there and what
 // is accepted.
 //
-// Included by tokenizer_file.cpp alone, for it knows nlohmann::json.
+// Only tokenizer_file.cpp includes it, for it knows nlohmann::json.
 #pragma once
 
 #include "base/result.h"

@@ -1,7 +1,7 @@
 // Takes the first step of reading a tokenizer.json: its two long lists, the vocabulary and the
 // merges, go straight to where they are needed; the rest becomes a small tree.
 //
-// Included by tokenizer_file.cpp and tokenizer_sax.cpp alone, for it knows nlohmann::json.
+// Only tokenizer_file.cpp and tokenizer_sax.cpp include it, for it knows nlohmann::json.
 #pragma once
 
 #include "base/result.h"

@@ -26,7 +26,7 @@ class MessageContentEvents {
     JsonWriter& begin_block(EventStream& stream) const;
     void write_stop(EventStream& stream);
 
-    std::int64_t index_ = 0;  // of the block that is open, or comes next
+    std::int64_t index_ = 0;  // the block that is open, or comes next
     bool is_in_text_ = false;
 };
 

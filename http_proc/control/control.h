@@ -48,8 +48,8 @@ template <class Reply>
 );
 
 struct Aborting {
-    std::vector<std::string> names{};  // of requests, batches, answers; not empty ones
-    bool all = false;                  // of every front end, in place of the names
+    std::vector<std::string> names{};  // names requests, batches, answers; none is empty
+    bool all = false;                  // aborts every front end's, whatever `names` has
     std::string message = "Aborted";
 };
 // Ends what this server has read before; of what others have read, what has reached the tree.
@@ -73,8 +73,8 @@ struct DiskUpdate {
     std::string label{};                             // empty: as it is
     bool clears_cache = true;
     bool aborts_all = false;  // first
-    // If it is absent, what a pause has made of the requests stays so; without a pause they run out
-    // first.
+    // Where it is absent, what a pause has made of the requests stays so; without a pause they run
+    // out first.
     std::optional<messages::KvPolicy> kv_policy{};
     messages::UpdateMode mode = messages::UpdateMode::kStaged;
     std::string digest{};  // that must result; empty: any

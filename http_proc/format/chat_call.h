@@ -23,7 +23,7 @@ struct ChatCall {
     ChatPrompt chat{};
     bool is_streamed = false;
     bool has_tools = false;       // that the model may call
-    bool takes_one_call = false;  // of tools: what comes after it is left out
+    bool takes_one_call = false;  // what comes after its first call of a tool is left out
     std::optional<ForcedCall> forced_call{};
     bool wants_token_ids = false;
 };

@@ -1,4 +1,4 @@
-// Calls of tools in what a model writes: text and calls, told apart as the text comes.
+// Tells text and calls of tools apart in what a model writes, as the text comes.
 //
 //   ToolCallParser parser(ToolFormat::kHermes);
 //   for (each piece of output) use(parser.append(piece));
@@ -121,8 +121,8 @@ class ToolCallParser {
     State state_ = State::kStart;
     std::string held_{};        // not told yet
     std::string opening_{};     // the marker that the call in `held_` began with
-    JsonEnd json_end_{};        // of the JSON in `held_`
-    std::size_t searched_ = 0;  // of `held_`, for the closing marker
+    JsonEnd json_end_{};        // finds where the JSON in `held_` ends
+    std::size_t searched_ = 0;  // bytes of `held_` searched for the closing marker
     bool has_calls_ = false;
 };
 

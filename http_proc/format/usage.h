@@ -10,7 +10,7 @@ namespace pitstop::http {
 struct Usage {
     std::int64_t prompt_tokens = 0;
     std::int64_t completion_tokens = 0;
-    std::int64_t cached_tokens = 0;  // of the prompt's
+    std::int64_t cached_tokens = 0;  // those of the prompt
 
     void add(const messages::OutputChunk& chunk) {
         completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());

@@ -19,8 +19,8 @@ class AssistantTurn {
         kOne,  // what comes after the first one is left out
     };
 
-    // Without a format whatever comes is text. `opening` is of what the assistant says, and was of
-    // the prompt: it is told with the first that comes.
+    // Without a format whatever comes is text. `opening` begins what the assistant says, and was
+    // put after the prompt: it is told with the first that comes.
     explicit AssistantTurn(
         std::optional<ToolFormat> format = {}, Calls calls = Calls::kAny, std::string opening = {}
     )

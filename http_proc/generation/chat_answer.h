@@ -30,7 +30,7 @@ struct ChatAnswer {
     Usage usage{};
     std::vector<messages::Span> spans{};
     std::vector<TokenId> prompt_ids{};
-    std::vector<TokenId> token_ids{};  // of the output; empty where nobody asked
+    std::vector<TokenId> token_ids{};  // the output's; empty where nobody asked
 
     // The answer's id is `prefix` and what the caller names it.
     ChatAnswer(Exchange& exchange, ChatCall given, std::string_view prefix);

@@ -38,7 +38,7 @@ class Generation {
         std::vector<bool> is_held{};                                  // likewise; it is in `held`
         std::deque<std::size_t> ready{};  // indices of what waits, oldest first
         std::vector<std::size_t> held{};  // what waits for its time (event_pace.h)
-        bool is_due_asked = false;        // for some of it to be let go of as soon as may be
+        bool is_due_asked = false;        // some of it is to be let go of as soon as may be
         std::size_t num_open = 0;
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
@@ -68,8 +68,8 @@ class Generation {
     Generation& operator=(const Generation&) = delete;
 
     // Is called once; ends `preparation`, which began when the HTTP request had been read. Each
-    // request gets a random rid where it has none. `names`: what all of them can be aborted by,
-    // besides their rids.
+    // request gets a random rid where it has none. By `names` all of them can be aborted, besides
+    // their rids.
     void start(
         Preparations::Entry preparation,
         std::vector<messages::Generate> requests,
@@ -96,7 +96,7 @@ class Generation {
     Exchange* exchange_;
     Tree* tree_;
     std::vector<std::string> names_{};
-    std::shared_ptr<State> state_ = std::make_shared<State>();  // with the client's callbacks
+    std::shared_ptr<State> state_ = std::make_shared<State>();  // the client's callbacks share it
 };
 
 // Collects the whole output of each request, in order. An error of any is the error of all.

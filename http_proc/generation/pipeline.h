@@ -28,7 +28,7 @@ namespace pitstop::http {
 // Holds one prompt of an HTTP request, and what its samples have in common.
 struct Prompt {
     messages::Generate
-        request{};  // with a seed: the first sample's. An empty rid: the answer names each
+        request{};  // its seed is the first sample's. An empty rid: the answer names each
     std::int64_t num_samples = 1;
     std::int64_t num_kept = 0;   // copies of it that the answer keeps to its end, as it shows them
     std::size_t kept_bytes = 0;  // likewise, of what else it shows of its request

@@ -39,9 +39,9 @@ struct Chat : OpenAiAnswer {
     bool wants_prompt_text = false;
     std::string prompt_text{};
     std::vector<TokenId> prompt_ids{};
-    std::optional<ToolFormat> tool_format{};  // of calls to look for
-    bool takes_one_call = false;              // of them
-    std::string opening{};                    // of a call that is forced
+    std::optional<ToolFormat> tool_format{};  // the calls to look for have it
+    bool takes_one_call = false;              // what comes after the first is left out
+    std::string opening{};                    // begins a call that is forced
     std::vector<Choice> choices{};
 
     Chat(Exchange& exchange, OpenAiChat call);

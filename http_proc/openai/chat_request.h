@@ -22,7 +22,7 @@ struct OpenAiChat {
     bool has_logprobs = false;
     std::int64_t top_logprobs = 0;
     bool has_tools = false;       // that the model may call
-    bool takes_one_call = false;  // of them: what comes after it is left out
+    bool takes_one_call = false;  // what comes after its first call is left out
     std::optional<ForcedCall> forced_call{};
     bool wants_prompt_text = false;  // vLLM's: what the template made
 };

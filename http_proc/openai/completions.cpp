@@ -16,9 +16,9 @@ namespace {
 constexpr std::string_view kObject = "text_completion";
 
 struct Choice {
-    std::vector<TokenId> prompt_ids{};  // where they are shown
+    std::vector<TokenId> prompt_ids{};  // filled where they are shown
     std::string echo{};                 // the prompt's text, where it is shown
-    std::size_t prompt = 0;             // which one it continues
+    std::size_t prompt = 0;             // the one it continues
     std::int64_t offset = 0;            // characters so far
     std::vector<messages::Span> spans{};
     Usage usage{};
@@ -30,7 +30,7 @@ struct Completion : OpenAiAnswer {
 
     bool has_logprobs = false;
     bool is_echoed = false;
-    std::string echo{};  // of the prompt whose samples are next
+    std::string echo{};  // the text of the prompt whose samples are next
     std::vector<Choice> choices{};
 
     Completion(Exchange& exchange, const OpenAiCompletions& call)

@@ -22,7 +22,7 @@ struct OpenAiOptions {
     bool wants_usage = false;         // stream_options.include_usage: at the end of a stream
     bool wants_usage_always = false;  // stream_options.continuous_usage_stats
     bool wants_token_ids = false;
-    bool wants_prompt_ids = false;                  // also with the former
+    bool wants_prompt_ids = false;                  // it shows the prompt's, too
     bool shows_tokens_as_ids = false;               // "token_id:7" in place of a token's text
     std::optional<std::int64_t> prompt_logprobs{};  // vLLM's: so many at each prompt token
     std::vector<TokenId> logprob_ids{};             // vLLM's logprob_token_ids

@@ -54,7 +54,7 @@ class ResponseOutput {
   private:
     struct Item {
         std::string id{};
-        std::string text{};              // of a message
+        std::string text{};              // a message's
         std::string logprobs{};          // likewise: objects with commas between
         std::optional<ToolCall> call{};  // then it is none
         std::string call_id{};
@@ -72,7 +72,7 @@ class ResponseOutput {
     void tell_item(ResponseEvents& events, std::string_view type) const;
 
     std::vector<Item> items_{};
-    std::string next_logprobs_{};  // of tokens whose text is still to come
+    std::string next_logprobs_{};  // those of tokens whose text is still to come
     bool is_in_message_ = false;
 };
 

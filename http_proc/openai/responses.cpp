@@ -38,7 +38,7 @@ Standing standing_of(const messages::Finish* finish, bool is_cut_short) {
 struct ResponseAnswer : ChatAnswer {
     static constexpr Dialect kDialect = Dialect::kOpenAi;
 
-    std::vector<std::pair<std::string_view, std::string>> shown{};  // of the request
+    std::vector<std::pair<std::string_view, std::string>> shown{};  // members of the request
     bool has_begun = false;  // a stream's first event is written
     std::int64_t next_event = 0;
     ResponseOutput output{};

@@ -137,7 +137,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         Next next = Next::kKeepAlive;  // after it
         bool is_head_request = false;  // it has no body
         bool is_http_1_0 = false;      // its body is not in chunks
-        std::string pending_head{};    // of a streamed answer, until its first bytes
+        std::string pending_head{};    // a streamed answer's, until its first bytes
         std::string output{};          // what the socket did not take at once
         std::size_t output_begin = 0;
         std::size_t output_renewed = 0;  // where output_begin was when the deadline was set
@@ -159,7 +159,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Reader reader_{};
     Writer writer_{};
     Phase phase_ = Phase::kIdle;
-    std::optional<TimePoint> deadline_{};  // of what is read, or of a write that waits
+    std::optional<TimePoint> deadline_{};  // for what is read, or a write that waits
     Exchange* exchange_ = nullptr;         // while a handler runs
     Peer peer_{};
 };

@@ -8,7 +8,7 @@
 // them at once, and what waits behind (the answer of a control route) would wait for every write.
 // They are written some at a time, and the loop looks at its other sockets in between.
 //
-// Measured with pitstop_http_bench and pitstop_http_hold: bench/README.md.
+// The numbers were measured with pitstop_http_bench and pitstop_http_hold: bench/README.md.
 //
 // Thread:  the server's loop, which calls beat() when fd() is readable.
 // Bounded: by what is held: an entry or two per open answer.
@@ -54,7 +54,7 @@ class EventPace {
     void arm(Wait wait);
 
     int fd_ = -1;                         // a timerfd; armed while something is held
-    std::optional<TimePoint> beat_at_{};  // of the armed timer
+    std::optional<TimePoint> beat_at_{};  // when the armed timer is due
     std::deque<std::function<void()>> held_{};
     std::size_t num_due_ = 0;  // of them, at the front: their time has come
 };

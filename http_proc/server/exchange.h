@@ -140,7 +140,7 @@ class Exchange {
     ServerContext* server_;
     Wire* wire_;
     MemoryBudget::Share share_;
-    std::size_t kept_bytes_ = 0;  // of it, to the end
+    std::size_t kept_bytes_ = 0;  // what it keeps of its share to the end
     std::function<void()> on_gone_{};
 };
 

@@ -1,7 +1,7 @@
 // Keeps the routes in one declarative table. `pitstop_http --routes` prints it, and a test compares
 // the table of docs/http.md with it.
 //
-// How http_proc is laid out, for whoever adds a route. Rooms include those above them alone:
+// http_proc has these rooms, and a route belongs to one. Each includes those above it alone:
 //
 //   format/                  heads, keys, JSON bodies, what dialects share in them: no coroutines
 //   server/                  server and connection: HTTP/1.1 on Asio and Beast, which nothing else
@@ -15,8 +15,8 @@
 //                            the fuzz targets run it
 //   main.cpp, routes.cpp     flags, the loop, the tie to the tree and to the launcher; all routes
 //
-// A new file: write it, name its add_ function in its room's routes.h and in routes.cpp, list it in
-// its room's CMakeLists.txt, and give each route its row in docs/http.md.
+// For a new file: write it, name its add_ function in its room's routes.h and in routes.cpp, list
+// it in its room's CMakeLists.txt, and give each route its row in docs/http.md.
 #pragma once
 
 #include "http_proc/format/keys.h"

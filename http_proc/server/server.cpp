@@ -25,7 +25,7 @@ using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kTick{200};          // deadlines are kept to within it
 constexpr std::chrono::milliseconds kStopLinger{1'000};  // for last answers, after the grace time
-constexpr int kSendBufferBytes = 256 << 10;  // what the kernel holds of a slow reader's stream
+constexpr int kSendBufferBytes = 256 << 10;  // the kernel holds this much for a slow reader
 constexpr std::string_view kFull =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
     "Connection: close\r\n\r\n";

@@ -37,7 +37,7 @@ struct ServerLimits {
     std::chrono::milliseconds body_timeout{20'000};    // and then a second more for each
     std::size_t body_bytes_per_second_min = 16 << 10;  // so many bytes that came
     std::chrono::milliseconds write_timeout{30'000};   // a client that takes nothing for so long
-    std::chrono::milliseconds stop_grace{1'500};       // of requests in progress, at a stop
+    std::chrono::milliseconds stop_grace{1'500};       // what requests in progress get, at a stop
 };
 
 struct ServerOptions {
@@ -121,7 +121,7 @@ class ServerContext {
 
 inline bool ServerContext::serves(const std::string& model) const {
     const messages::HelloReply& hello = tree().hello();
-    // No name is any; the directory is what clients know that started the server.
+    // An empty name fits any; the directory is what clients know that started the server.
     return model.empty() || model == hello.model || model == hello.model_path ||
            std::ranges::find(options_.model_names, model) != options_.model_names.end();
 }

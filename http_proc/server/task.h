@@ -6,8 +6,8 @@
 // destroys a suspended one, so a handler needs no care for being cut off. A client that goes away
 // is seen as a write() that returns false and as streams that end early (exchange.h).
 //
-// Why not asio::awaitable: handlers compile without Asio (a second each), a wait is resumed where
-// its value arrives, without a trip through a queue, and tests drive handlers with no socket.
+// asio::awaitable is not used: handlers compile without Asio (a second each), a wait is resumed
+// where its value arrives, without a trip through a queue, and tests drive handlers with no socket.
 //
 // Three forms that GCC 12 compiles to something else are refused (tests/tidy/test_coroutines.py
 // shows it): co_await inside `?:`, `&&` or `||` (evaluated also where it must not be); in a
@@ -147,7 +147,7 @@ class Later {
       private:
         friend class Later;
         explicit Setter(std::shared_ptr<State> state) : state_(std::move(state)) {}
-        std::shared_ptr<State> state_;  // of whoever is left: the setter or the waiter
+        std::shared_ptr<State> state_;  // owned by whoever is left: the setter or the waiter
     };
 
     Later() : state_(std::make_shared<State>()) {}

@@ -16,7 +16,7 @@
 namespace pitstop::http {
 
 inline constexpr std::size_t kBatchMax = 4096;     // prompts of one request
-inline constexpr std::size_t kSamplesMax = 1024;   // of one prompt
+inline constexpr std::size_t kSamplesMax = 1024;   // per prompt
 inline constexpr std::size_t kRequestsMax = 8192;  // prompts times samples
 
 struct SglangGenerate {

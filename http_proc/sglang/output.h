@@ -26,7 +26,7 @@ class SglangOutput {
         std::optional<std::int64_t> max_new_tokens{};
         bool shows_prompt_ids = false;
         bool is_incremental = false;
-        std::optional<std::size_t> index{};  // of events, in a batch
+        std::optional<std::size_t> index{};  // its place in a batch, for events
         const TokenTexts* texts = nullptr;   // null: no text in logprobs
         TimePoint start{};
     };

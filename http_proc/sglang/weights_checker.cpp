@@ -154,7 +154,7 @@ Task<Response> weights_checker(Exchange& exchange) {
 
 // ---- vLLM ----
 
-// Names whose digests differ from `baseline`, or that only one of both has.
+// Returns names whose digests differ from `baseline`, or that only one of both has.
 std::vector<std::string> mismatches(
     const nlohmann::json& baseline, const messages::DigestsReply& now
 ) {

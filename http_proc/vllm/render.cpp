@@ -26,7 +26,7 @@ Response refusal(const Error& error) {
     return error_response(Dialect::kVllm, status, error.message);
 }
 
-// `logprobs` are those of output tokens; absent: none.
+// `logprobs` are those of output tokens; nothing stands for none.
 Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> logprobs) {
     const messages::SamplingParams& params = options.sampling;
     Json json{

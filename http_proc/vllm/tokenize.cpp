@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kTextsMax = 4096;  // of one call
+constexpr std::size_t kTextsMax = 4096;  // per call
 
 Response refusal(const Error& error) {
     // A chat for a model without a template for it is answered with 400, too.
