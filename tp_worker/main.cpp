@@ -1,4 +1,4 @@
-// tp_worker: one rank of one replica. This starts and ends it; what it does is worker_loop.h.
+// tp_worker is one rank of one replica. It starts and ends here; worker_loop.h is what it does.
 #include "base/fault_point.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -36,7 +36,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// --device auto on a machine that has fewer GPUs than the tree has ranks is --device cpu, decided
+// Where a machine has fewer GPUs than the tree has ranks, --device auto means cpu, which is decided
 // before a rank waits for another: all see the same GPUs, so all decide alike. Where there are
 // enough, each rank tries its own, and a replica's ranks agree when they have
 // (Engine::open_device).
@@ -57,7 +57,7 @@ void settle_auto(Options& options) {
     }
 }
 
-// How this rank reaches the other ranks: `host` always, and `bus` where it goes by the scheduler.
+// Says how this rank reaches the others: by `host` always, and by `bus` through the scheduler.
 struct Ranks {
     std::unique_ptr<BusCommunicator> bus{};
     std::unique_ptr<Communicator> apart{};  // null: `bus` is all there is
@@ -65,13 +65,13 @@ struct Ranks {
     [[nodiscard]] Communicator& host() const { return apart ? *apart : *bus; }
 };
 
-// Of a rank's wait for another on the host.
+// Says how long a rank waits for another on the host.
 Duration host_patience(const Options& options) {
     if (options.engine.device != DeviceKind::kCpu) return options.engine.exchange_limit;
     return std::chrono::milliseconds(options.peer_timeout_ms);
 }
 
-// Where the scheduler's workers come in, and by which key.
+// Says where the scheduler's workers come in, and by which key.
 struct SchedulerDoor {
     zmq::context_t& context;
     std::string endpoint{};
@@ -259,11 +259,11 @@ Result<> run(Options& options, Supervision& supervision) {
     return served;
 }
 
-// Who hears of a CUDA call that failed.
+// It hears of a CUDA call that failed.
 Supervision* told_of_cuda_failure = nullptr;
 
-// On any thread. What the GPU holds is lost, so there is nothing to put in order: the launcher is
-// told which call it was, and ends the tree.
+// This may run on any thread. What the GPU holds is lost, so there is nothing to put in order: the
+// launcher is told which call it was, and ends the tree.
 void end_by_failed_call(const std::string& line) {
     spdlog::critical("a CUDA call failed: {}", line);
     if (told_of_cuda_failure != nullptr) told_of_cuda_failure->say_failed(line);

@@ -137,7 +137,7 @@ void add_wait_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// The version it begins with, and where the next ones are kept.
+// These say which version it begins with, and where the next ones are kept.
 void add_version_flags(Options& options, FlagSet& flags) {
     flags.add("epoch", &options.epoch, "of the weights that are loaded; larger after a restart");
     flags.add(
@@ -173,7 +173,7 @@ Result<> check_node_flags(const Options& options) {
     return Ok{};
 }
 
-// What goes with one machine only. REQUIRES: the device is parsed.
+// Refuses what goes with one machine only. REQUIRES: the device is parsed.
 Result<> check_across_nodes(const Options& options) {
     if (options.nodes == 1) return Ok{};
     const DeviceKind device = options.engine.device;
@@ -287,7 +287,7 @@ Result<> check_options(Options& options) {
     // stands still.
     constexpr double kOfStepTimeout = 0.8;
     engine.step_timeout = duration_of(kOfStepTimeout * options.step_timeout_s);
-    // And the wait for another rank before that: who waits knows who is missing.
+    // The wait for another rank ends even before that: who waits knows who is missing.
     constexpr double kOfDeviceWait = 0.75;
     engine.exchange_limit = std::min(
         Duration(std::chrono::milliseconds(options.peer_timeout_ms)),

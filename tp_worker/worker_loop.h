@@ -1,4 +1,4 @@
-// A rank's loop: take a plan, run it, send the result.
+// Takes a plan, runs it and sends the result, again and again, for one rank.
 //
 // Everything the scheduler sends comes over one socket, in order, and is done in that order; so
 // what stands between two plans takes effect between two forward passes, on every rank the same two
@@ -32,14 +32,14 @@ class WorkerLoop {
         Pace& pace;
         bus::Socket& scheduler;
         Supervision& supervision;
-        BusCommunicator* head = nullptr;  // where the scheduler is on another machine
+        BusCommunicator* head = nullptr;  // null where the scheduler is on this machine
     };
     explicit WorkerLoop(const Args& args);
 
     // Goes on until the launcher says stop or is gone. An error: this rank cannot go on.
     [[nodiscard]] Result<> run();
 
-    // An error: the scheduler does not take it.
+    // Fails where the scheduler does not take it.
     [[nodiscard]] Result<> send(const messages::Frames& frames);
 
   private:

@@ -36,7 +36,7 @@ struct FamilyRow {
     std::string_view architecture;
 };
 constexpr std::array<FamilyRow, 4> kFamilies{{
-    // in the order of Family
+    // the order is that of Family
     {"llama", "LlamaForCausalLM"},
     {"mistral", "MistralForCausalLM"},
     {"qwen2", "Qwen2ForCausalLM"},

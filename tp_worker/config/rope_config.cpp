@@ -28,7 +28,7 @@ constexpr std::array<std::pair<std::string_view, Scaling>, 4> kTypes{{
 // rope_scaling, all of it: what rope_parameters has besides is not looked at.
 struct Settings {
     const char* key = nullptr;
-    const Json* object = nullptr;  // null: there is none
+    const Json* object = nullptr;  // null where there is none
 };
 
 Settings find_settings(ConfigReader& config) {
@@ -76,7 +76,7 @@ double positive_or(ConfigReader& settings, const char* key, double otherwise) {
 
 void read_yarn(ConfigReader& settings, std::int64_t max_positions, RopeConfig* rope) {
     const Json* factor = settings.find("factor");
-    // null, but not absence, means the ratio of the two lengths.
+    // A null, but not an absent key, means the ratio of the two lengths.
     rope->factor =
         factor != nullptr && factor->is_null()
             ? static_cast<double>(max_positions) / static_cast<double>(rope->original_context)

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-// Each rounding counts here: the order of the terms is the source's, and nothing is contracted but
-// where the source says fma (cmake/toolchain.cmake has -ffp-contract=off).
+// Each rounding counts here: the order of the terms is the source's, and nothing is contracted
+// except where the source says fma (cmake/toolchain.cmake has -ffp-contract=off).
 namespace pitstop::tp_worker {
 namespace {
 

@@ -36,7 +36,7 @@ Result<Arena> Arena::reserve(std::string tag, std::int64_t bytes) {
             std::strerror(errno)
         );
     }
-    // Trim the ends to the aligned range.
+    // The ends are trimmed to the aligned range.
     auto* begin = static_cast<std::byte*>(start);
     const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin));
     const std::int64_t head = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
@@ -145,7 +145,7 @@ Result<std::int64_t> Arena::release() {
 void Arena::move_to(Arena& to) {
     CHECK(is_committed_ && to.is_committed_);
     CHECK(!is_on_gpu() && !to.is_on_gpu() && to.bytes_ == bytes_);
-    constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;  // of whole pages, huge ones too
+    constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;  // whole pages each, huge ones too
     for (std::int64_t begin = 0; begin < bytes_; begin += kPieceBytes) {
         const auto size = static_cast<std::size_t>(std::min(kPieceBytes, bytes_ - begin));
         std::memcpy(to.data_ + begin, data_ + begin, size);

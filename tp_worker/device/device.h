@@ -1,5 +1,5 @@
-// Is what a rank computes on: the CPU, or one GPU. The engine, the model and the sampler are the
-// same code on both; what differs is here, in the ops, and in transfers.h.
+// This is what a rank computes on: the CPU, or one GPU. The engine, the model and the sampler are
+// the same code on both; what differs is here, in the ops, and in transfers.h.
 //
 // Owns:   the GPU's stream.
 // Thread: any may ask; the stream is the loop's.
@@ -58,7 +58,7 @@ class Device {
 
     [[nodiscard]] const kernels::Ops& ops() const { return *ops_; }
     [[nodiscard]] kernels::Stream stream() const { return stream_; }
-    // Are for what is done in host memory on either: loading, staging.
+    // These are for what is done in host memory on either: loading, staging.
     [[nodiscard]] const kernels::Ops& host_ops() const { return *host_ops_; }
     [[nodiscard]] digest::AddRun add_run() const { return add_run_; }  // digests in host memory
     [[nodiscard]] kernels::Stream host_stream() const { return host_stream_; }

@@ -28,7 +28,7 @@ class HostCopy {
     // Takes 1.2 ms at 55 GB/s, a PCIe 5 link's rate: long against what a copy's start costs.
     static constexpr std::int64_t kChunkBytesMax = std::int64_t{64} << 20;
 
-    // Is for a version of so many bytes. It takes no memory yet.
+    // This is for a version of so many bytes. It takes no memory yet.
     static Result<HostCopy> make(std::int64_t bytes);
     // Returns the page-locked memory that it takes.
     [[nodiscard]] static std::int64_t host_bytes_of(std::int64_t bytes);
@@ -56,7 +56,7 @@ class HostCopy {
     std::int64_t bytes_ = 0;
     std::int64_t chunk_bytes_ = 0;
     std::int64_t num_chunks_ = 0;
-    std::int64_t first_slot_ = 0;  // of the version's first chunk: 0 or kFreeSlots
+    std::int64_t first_slot_ = 0;  // that of the version's first chunk: 0 or kFreeSlots
     kernels::PinnedBuffer memory_{};
     kernels::DeviceStream up_{};
     kernels::DeviceStream down_{};

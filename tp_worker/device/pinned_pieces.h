@@ -36,7 +36,7 @@ class PinnedPieces {
     // Has what is enqueued here from now on start after what `stream` has been given. Any thread
     // may call it.
     void start_after(kernels::Stream stream);
-    // Is for what is to be in order with the copies.
+    // This is for what is to be in order with the copies.
     [[nodiscard]] kernels::Stream stream() const { return stream_.stream(); }
 
     // Sends to the GPU; `from_host` may be overwritten at once. `threads` share the copying within
@@ -61,7 +61,7 @@ class PinnedPieces {
     Piece& wait_for_piece(std::int64_t number);
 
     kernels::DeviceStream stream_{};
-    kernels::DeviceEvent is_before_{};  // of start_after()
+    kernels::DeviceEvent is_before_{};  // marks what start_after() waits for
     std::array<Piece, kNumPieces> pieces_{};
     std::int64_t num_sent_ = 0;
 };

@@ -63,7 +63,7 @@ class Transfers {
     [[nodiscard]] const T* in(const std::vector<T>& array) {
         return in(std::span<const T>(array));
     }
-    // Is for an array that the op writes to, too: on a GPU the caller's stays as it is.
+    // This is for an array that the op writes to, too: on a GPU the caller's stays as it is.
     template <class T>
     [[nodiscard]] T* in_writable(std::span<T> array) {
         static_assert(std::is_trivially_copyable_v<T>);
@@ -124,7 +124,7 @@ class Transfers {
         kernels::PinnedBuffer pinned{};
         kernels::DeviceEvent event{};
         std::vector<Output> outputs{};  // by offset
-        bool has_ended = false;         // and is not finished
+        bool has_ended = false;         // and finish_turn() has not come
         TimePoint since{};              // it has ended, and the device is its own
     };
     [[nodiscard]] bool is_on_cpu() const { return stream_.handle == nullptr; }
@@ -142,7 +142,7 @@ class Transfers {
     std::array<Turn, 2> turns_{};
     std::size_t current_ = 0;
     std::int64_t bytes_sent_ = 0;
-    // These are of the current turn.
+    // These belong to the current turn.
     std::int64_t used_ = 0;
     std::int64_t kept_ = 0;
     std::int64_t unsent_begin_ = 0;

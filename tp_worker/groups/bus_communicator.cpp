@@ -256,7 +256,7 @@ Result<> BusCommunicator::gather_columns(View2<const float> part, View2<float> w
 
 Result<bool> BusCommunicator::has_ended() {
     while (take_answer()) {
-    }  // of a meeting that nobody waits for any more
+    }  // these answer a meeting that nobody waits for any more
     note_events();
     if (is_asked_to_end_) return true;
     if (end_) return *end_;

@@ -1,7 +1,7 @@
-// A Communicator for ranks that meet over the bus, at their scheduler (messages/ranks.h), from one
-// machine or from several. All that it carries goes through the scheduler's process: enough for
-// what ranks tell each other at the start and around steps, and slow for tensors, which go this way
-// where ranks of several machines compute on CPUs.
+// This is a Communicator for ranks that meet over the bus, at their scheduler (messages/ranks.h),
+// from one machine or from several. All that it carries goes through the scheduler's process:
+// enough for what ranks tell each other at the start and around steps, and slow for tensors, which
+// go this way where ranks of several machines compute on CPUs.
 //
 // Where the scheduler is on another machine there is no launcher here that knows of the replica's
 // end: has_ended() tells.
@@ -31,7 +31,7 @@
 namespace pitstop::tp_worker {
 
 struct BusCommunicatorArgs {
-    std::string endpoint{};               // of the scheduler's workers
+    std::string endpoint{};               // where the scheduler's workers come in
     std::optional<bus::ClientKey> key{};  // the scheduler is on another machine
     messages::RankJoin join{};            // valid
     Duration join_limit{};                // for the scheduler to be there
@@ -58,12 +58,12 @@ class BusCommunicator final : public Communicator {
     Result<> barrier() override { return barrier_within(args_.peer_limit); }
     Result<> barrier_within(Duration limit) override;
 
-    // What a loop waits for besides. REQUIRES: this stays where it is.
+    // Adds what a loop waits for besides. REQUIRES: this stays where it is.
     void add_to(bus::Poller& poller);
-    // Whether the replica was asked to end. Errors: why it cannot go on, or that the scheduler is
-    // gone.
+    // Returns whether the replica was asked to end. Errors: why it cannot go on, or that the
+    // scheduler is gone.
     [[nodiscard]] Result<bool> has_ended();
-    // This rank's last words: the scheduler tells everybody.
+    // Sends this rank's last words: the scheduler tells everybody.
     void say_why(const Error& error);
 
   private:
@@ -72,7 +72,7 @@ class BusCommunicator final : public Communicator {
         : args_(std::move(args)), socket_(std::move(socket)), monitor_(std::move(monitor)) {}
 
     Result<> wait_for_place();
-    // All parts that are not empty, in rank order. `num_bytes`: of each of them.
+    // Returns all parts that are not empty, in rank order; `num_bytes` is the size of each.
     Result<Bytes> meet(
         std::string_view what,
         std::size_t num_bytes,
@@ -80,7 +80,7 @@ class BusCommunicator final : public Communicator {
         Duration limit
     );
     Result<messages::RankMet> wait_for_parts(std::string_view what, Duration limit);
-    // The next message that answers something; notes an end on the way.
+    // Returns the next message that answers something; notes an end on the way.
     std::optional<messages::Frames> take_answer();
     void note_events();
     void note_end(Error error);

@@ -1,6 +1,6 @@
-// Is how the ranks of one replica speak to each other during a forward pass. Every rank calls the
-// same operations in the same order with the same sizes. Sums run in rank order, so that a result
-// has the same bits on every rank and in every run.
+// This is how the ranks of one replica speak to each other during a forward pass. Every rank calls
+// the same operations in the same order with the same sizes. Sums run in rank order, so that a
+// result has the same bits on every rank and in every run.
 //
 // Tensors (all_reduce_sum, gather_columns, all_gather_records) are in the memory of what the rank
 // computes on; the others' bytes are in the host's. On a GPU an operation on tensors is enqueued on
@@ -36,7 +36,7 @@ class Communicator {
 
     [[nodiscard]] virtual Rank rank() const = 0;
     [[nodiscard]] virtual int size() const = 0;
-    // How many of them are on this rank's machine: all, unless the replica spans several.
+    // Says how many of them are on this rank's machine: all, unless the replica spans several.
     [[nodiscard]] virtual int num_on_machine() const { return size(); }
 
     // data[i] becomes the sum over the ranks, in rank order, in fp32.
@@ -51,8 +51,8 @@ class Communicator {
 
     // Rank r's `mine` becomes the r-th of the `size` parts of `all`, on every rank.
     virtual Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
-    // The same of what ops wrote and ops will read. REQUIRES: a multiple of 16 bytes, 16-byte
-    // aligned.
+    // Does the same with what ops wrote and ops will read. REQUIRES: a multiple of 16 bytes,
+    // 16-byte aligned.
     virtual Result<> all_gather_records(std::span<const std::byte> mine, std::span<std::byte> all) {
         return all_gather(mine, all);
     }
@@ -64,7 +64,7 @@ class Communicator {
     // Says what became of the operations on tensors so far. REQUIRES: their stream was waited for.
     virtual Result<> check() { return Ok{}; }
 
-    // Whether operations on tensors may become part of a graph.
+    // Says whether operations on tensors may become part of a graph.
     [[nodiscard]] virtual bool may_be_captured() const { return true; }
 
     // These stand around what a step enqueues, its sums being of so many bytes each, where it is no
@@ -96,7 +96,7 @@ void paste_columns(const ColumnPiece& piece, View2<float> whole);
 // it.
 Result<std::optional<Rank>> find_rank_without(bool holds, Communicator& communicator);
 
-// Makes that of one rank alone, which has nothing to wait for.
+// Makes the communicator of one rank alone, which has nothing to wait for.
 [[nodiscard]] std::unique_ptr<Communicator> make_solo_communicator();
 
 }  // namespace pitstop::tp_worker

@@ -22,7 +22,7 @@ namespace {
 using kernels::Exchange;
 using kernels::ExchangeFailure;
 
-// What each rank tells the others of itself, in the bytes of one machine's processes.
+// Holds what each rank tells the others of itself, in the bytes of one machine's processes.
 struct Offer {
     std::array<char, kernels::kIpcHandleBytes> handle{};
     std::int32_t gpu = 0;
@@ -114,9 +114,9 @@ class GpuCommunicator final : public Communicator {
     kernels::PinnedBuffer failure_{};
     std::vector<kernels::DeviceImport> peers_{};
     Exchange exchange_{};
-    std::unique_ptr<RankNccl> nccl_{};  // where NCCL is between the ranks
+    std::unique_ptr<RankNccl> nccl_{};  // null where no NCCL is between the ranks
     std::string why_no_nccl_{};
-    std::int64_t nccl_bytes_min_ = kNeverBytes;  // of a sum that goes by it
+    std::int64_t nccl_bytes_min_ = kNeverBytes;  // sums of so many bytes go by it
     bool is_measured_ = false;
 };
 
@@ -213,8 +213,8 @@ Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path, in
     return num == 0 ? 0.0 : end.ms_since(begin) / num;
 }
 
-// Milliseconds of one by NCCL, here; 0 on every rank where it fails on one, which all do without
-// then. What NCCL needs for sums it makes with the first, so that it may join and be of no use.
+// Returns the milliseconds of one sum by NCCL, here; 0 on every rank where it fails on one, and all
+// do without. What NCCL needs for sums it makes with the first: it may join and be of no use.
 Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data, int num) {
     Result<double> timed = time_sum(data, SumPath::kNccl, num);
     ASSIGN_OR_RETURN(
@@ -228,7 +228,7 @@ Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data, int num) {
     return 0.0;
 }
 
-// One small sum, where none is timed: an NCCL that cannot sum is known before anything is served.
+// Tries one small sum, where none is timed: an NCCL that cannot sum is known before any serving.
 Result<> GpuCommunicator::try_nccl() {
     constexpr std::int64_t kBytes = 4096;
     ASSIGN_OR_RETURN(const kernels::DeviceBuffer data, kernels::DeviceBuffer::create(kBytes));
@@ -240,7 +240,7 @@ Result<> GpuCommunicator::try_nccl() {
     return Ok{};
 }
 
-// The same numbers on every rank; none where they do without NCCL.
+// Returns the same numbers on every rank; none where they do without NCCL.
 Result<std::vector<SumTime>> GpuCommunicator::time_sums(std::int64_t bytes_max) {
     std::vector<SumTime> times;
     for (const std::int64_t bytes : sizes_to_measure(bytes_max)) times.push_back({.bytes = bytes});
@@ -306,7 +306,7 @@ Result<> GpuCommunicator::connect_nccl(const GpuCommunicatorArgs& args) {
     }
     if (!nccl_ || !is_timed) return Ok{};
     ASSIGN_OR_RETURN(const std::vector<SumTime> times, time_sums(args.sum_bytes_max));
-    nccl_bytes_min_ = nccl_bytes_min(times);  // of none: never
+    nccl_bytes_min_ = nccl_bytes_min(times);  // never, where none was timed
     is_measured_ = true;
     return Ok{};
 }

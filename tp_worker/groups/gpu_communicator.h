@@ -1,5 +1,5 @@
-// A Communicator for ranks that have a GPU each, on one machine: sums, columns and records are
-// kernels on the step's stream, over memory that every rank has opened of every other
+// This is a Communicator for ranks that have a GPU each, on one machine: sums, columns and records
+// are kernels on the step's stream, over memory that every rank has opened of every other
 // (kernels/exchange.h); what is in the host's memory goes by the host's communicator. Sums that are
 // large enough go by NCCL (rank_nccl.h), where there is one between the ranks; from which size on
 // they measure when they are connected (sum_choice.h).
@@ -24,13 +24,13 @@
 namespace pitstop::tp_worker {
 
 struct GpuCommunicatorArgs {
-    Communicator& host;  // of the same ranks; outlives this one
-    Communicator& bus;   // likewise: the id of NCCL's communicator goes by it
+    Communicator& host;  // has the same ranks; outlives this one
+    Communicator& bus;   // likewise; the id of NCCL's communicator goes by it
     kernels::Stream stream{};
-    Duration limit{};  // of a kernel's wait for a peer, and of a step's sums over NCCL
+    Duration limit{};  // for a kernel's wait for a peer, and for a step's sums over NCCL
     SumPath sums = SumPath::kOwn;
-    std::shared_ptr<NcclTurn> nccl_turn{};  // of the process; not used with kOwn
-    std::int64_t sum_bytes_max = 0;         // of a step
+    std::shared_ptr<NcclTurn> nccl_turn{};  // the process's; not used with kOwn
+    std::int64_t sum_bytes_max = 0;         // per step
     bool is_timed = false;                  // kAuto measures; else it goes by what others found
 };
 

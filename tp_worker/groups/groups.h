@@ -41,7 +41,7 @@ struct Landed {
     std::shared_ptr<const void> owner{};  // shared with the group, which may be destroyed meanwhile
 };
 
-// Is one rank's end of a group whose rank 0 is a trainer.
+// This is one rank's end of a group whose rank 0 is a trainer.
 class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
   public:
     virtual ~BroadcastGroup() = default;

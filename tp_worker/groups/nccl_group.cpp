@@ -312,16 +312,16 @@ class NcclGroup : public BroadcastGroup {
 
     messages::GroupSpec spec_;
     std::int64_t rank_;
-    std::optional<TcpStore> store_;  // kept: its end is the trainer's
+    std::optional<TcpStore> store_;  // kept, as its end is the trainer's
     NcclTurn& turn_;
     std::atomic<bool> is_in_use_{false};
     bool is_ended_ = false;
     std::int64_t num_received_ = 0;  // broadcasts
-    std::int64_t num_bytes_ = 0;     // of them
+    std::int64_t num_bytes_ = 0;     // in those broadcasts
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_done_{};
     kernels::DeviceBuffer landing_{};
-    std::optional<kernels::NcclCommunicator> comm_{};  // last: it ends before what it writes to
+    std::optional<kernels::NcclCommunicator> comm_{};  // last, as it ends before what it writes to
 };
 
 }  // namespace

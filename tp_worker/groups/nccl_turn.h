@@ -1,7 +1,7 @@
 // Says whose turn it is to have something of NCCL's in flight: one group's at a time, of all that
 // this process has joined.
 //
-// A communicator's kernels spin until the peers come, and NCCL guarantees nothing for two
+// Communicators' kernels spin until the peers come, and NCCL guarantees nothing for two
 // communicators of one GPU whose kernels do not run in the same order on every rank. With one at a
 // time no order can be wrong. A step's sums (rank_nccl.h) take the turn only where it is nobody's
 // and nobody waits for it: a group's turn comes, however close steps follow one another. Source:
@@ -22,7 +22,7 @@ namespace pitstop::tp_worker {
 
 class NcclTurn {
   public:
-    // Is somebody's turn, until it ends.
+    // This is somebody's turn, until it ends.
     class Held {
       public:
         explicit Held(NcclTurn& turn) : turn_(&turn) {}
@@ -43,7 +43,7 @@ class NcclTurn {
     // Sets how long a group may have the turn, where steps cannot do without it
     // (nodes_communicator.h).
     void bound(Duration held_max);
-    // The same patience, and none beyond that bound. REQUIRES: the turn was taken just now.
+    // Returns the same patience, and none beyond that bound. REQUIRES: the turn was taken just now.
     [[nodiscard]] Patience within_bound(const Patience& patience) const;
     // Counts the calls of take() that wait.
     [[nodiscard]] int num_waiting() const;
@@ -58,7 +58,7 @@ class NcclTurn {
     bool is_taken_ GUARDED_BY(mutex_) = false;
     int num_waiting_ GUARDED_BY(mutex_) = 0;
     std::optional<Duration> held_max_ GUARDED_BY(mutex_){};
-    std::string group_ GUARDED_BY(mutex_){};  // whose it is
+    std::string group_ GUARDED_BY(mutex_){};  // the one whose turn it is
 };
 
 }  // namespace pitstop::tp_worker

@@ -15,12 +15,12 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr Duration kJointMax = seconds(30);  // of a join or a trial: then the ranks do without
+constexpr Duration kJointMax = seconds(30);  // bounds a join or a trial: then the ranks do without
 // Counts the sums from one mark to the next. Two such stretches are ahead of the GPU at most: those
 // of eight layers, whose launches come to a fraction of what its queue takes (about a thousand).
 constexpr std::int64_t kSumsPerMark = 8;
 constexpr auto kLook = std::chrono::microseconds(50);
-constexpr auto kSpinMax = std::chrono::microseconds(200);  // what follows on the stream waits
+constexpr auto kSpinMax = std::chrono::microseconds(200);  // what follows waits; then every kLook
 // Divides a step's limit: in that part of it the ranks say on the host that they are there.
 constexpr int kNamingShare = 4;
 

@@ -37,9 +37,9 @@ namespace pitstop::tp_worker {
 class RankNccl {
   public:
     struct Args {
-        Communicator& host;              // of the same ranks; outlives this one
-        Communicator& bus;               // likewise: the id goes by it
-        std::shared_ptr<NcclTurn> turn;  // whose turn it is in this process
+        Communicator& host;              // has the same ranks; outlives this one
+        Communicator& bus;               // likewise; the id goes by it
+        std::shared_ptr<NcclTurn> turn;  // says whose turn it is in this process
         kernels::Stream stream{};        // the steps'
         // Bounds a wait for sums, and is not more than `host` has patience: a rank that fails to
         // join, or in a trial, meets the others there after half of it.
@@ -61,8 +61,8 @@ class RankNccl {
     // names nobody, as the ranks meet on the host next (find_rank_without).
     Result<> begin_trial();
     [[nodiscard]] bool is_in_use() const { return held_.has_value(); }
-    // data[i] becomes the sum over the ranks, in an order that NCCL chooses by the size; the same
-    // bits on every rank. REQUIRES: is_in_use(), nothing is captured.
+    // data[i] becomes the sum over the ranks, in an order that NCCL chooses by the size; its bits
+    // are the same on every rank. REQUIRES: is_in_use(), nothing is captured.
     Result<> all_reduce_sum(std::span<float> data);
     // Rank r's bytes become the r-th part of `all`. REQUIRES: the same.
     Result<> all_gather(std::span<const std::byte> mine, std::byte* all);
@@ -77,7 +77,7 @@ class RankNccl {
     enum class Use : std::uint8_t { kStep, kTrial };
     Result<> begin(Use use);
     Result<> join(const std::string& id);
-    // What stands behind each call that enqueues.
+    // Does what must come behind each call that enqueues.
     Result<> follow(Result<> enqueued);
     Result<> wait(
         std::string_view what, Duration limit, const std::function<Result<bool>()>& is_done
@@ -91,7 +91,7 @@ class RankNccl {
     Args args_;
     std::string version_{};
     kernels::DeviceEvent is_done_{};
-    std::array<kernels::DeviceEvent, 2> marks_{};  // in turn, behind every few sums
+    std::array<kernels::DeviceEvent, 2> marks_{};  // used in turn, behind every few sums
     Use use_ = Use::kStep;
     TimePoint trial_end_{};
     std::optional<NcclTurn::Held> held_{};  // given back when the communicator has ended

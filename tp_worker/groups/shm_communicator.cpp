@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kRanksMax = 64;
 constexpr std::uint64_t kMagic = 0x70697473746f7001;  // "pitstop", layout 1
-constexpr int kSpinIterations = 4000;                 // of `pause`, about 60 us: a small op's skew
+constexpr int kSpinIterations = 4000;                 // each a `pause`: 60 us, a small op's skew
 constexpr auto kAttachPoll = std::chrono::microseconds(200);
 
 enum class Op : std::uint32_t { kAllReduce = 1, kGather, kBroadcast, kAllGather, kBarrier };
@@ -58,7 +58,7 @@ struct alignas(64) RankSlot {
 struct Segment {
     std::atomic<std::uint64_t> magic{0};  // last to be written
     std::int32_t size = 0;
-    alignas(64) std::atomic<std::uint32_t> num_arrived{0};  // of all ranks together
+    alignas(64) std::atomic<std::uint32_t> num_arrived{0};  // shared by all ranks
     alignas(64) std::atomic<std::uint32_t> generation{0};   // chunks all have arrived at: the futex
     std::array<RankSlot, kRanksMax> slots{};
 };
@@ -180,7 +180,7 @@ Result<> ShmCommunicator::attach() {
         pidfds_.push_back(fd);
     }
     if (rank_ == 0) {
-        // Not before every rank has opened its own: until then the file is how they find it.
+        // It stays until every rank has opened its own: until then the file is how they find it.
         ::unlink(args_.path.c_str());
         ::close(std::exchange(memfd_, -1));
     }

@@ -24,11 +24,11 @@ inline constexpr std::int64_t kShmChunkBytes = std::int64_t{1} << 20;
 inline constexpr int kLivenessMs = 10;
 
 struct ShmCommunicatorArgs {
-    std::string path{};  // of the rendezvous file: unique to the replica, in the run directory
+    std::string path{};  // the rendezvous file's: unique to the replica, in the run directory
     Rank rank{};
     int size = 1;
-    Duration attach_timeout{};  // for all ranks to be there
-    Duration peer_timeout{};    // for a peer to arrive at an operation
+    Duration attach_timeout{};  // until all ranks must be there
+    Duration peer_timeout{};    // until a peer must arrive at an operation
 };
 
 // Returns when all ranks have attached. Errors: as Communicator's, and kResourceExhausted.

@@ -18,9 +18,9 @@
 namespace pitstop::tp_worker {
 
 enum class SumPath : std::uint8_t {
-    kAuto,  // by size
+    kAuto,  // the size decides
     kOwn,   // NCCL is not opened
-    kNccl,  // whatever the size, where a step is not a graph
+    kNccl,  // whatever the size is, where a step is not a graph
 };
 // Accepts auto, own and nccl.
 [[nodiscard]] Result<SumPath> parse_sum_path(std::string_view name);

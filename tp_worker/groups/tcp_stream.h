@@ -1,4 +1,4 @@
-// Is a TCP connection whose every wait has a deadline and can be called off.
+// This is a TCP connection whose every wait has a deadline and can be called off.
 //
 // Owns: the socket. Thread: one at a time.
 #pragma once

@@ -51,7 +51,7 @@ Result<Device> Engine::open_device(
     if (device_options.kind == DeviceKind::kAuto && !device.is_cuda())
         spdlog::warn("a GPU that cannot be used: {}", device.why());
     if (device_options.kind != DeviceKind::kAuto || communicator.size() == 1) return device;
-    // All ranks on GPUs, or none.
+    // Either all ranks are on GPUs or none is.
     ASSIGN_OR_RETURN(const bool is_cuda, holds_on_all(device.is_cuda(), communicator));
     if (is_cuda || !device.is_cuda()) return device;
     device_options.kind = DeviceKind::kCpu;
@@ -101,7 +101,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
     return engine;
 }
 
-// The ranks' GPUs.
+// Connects the ranks' GPUs.
 Result<> Engine::connect_gpus() {
     constexpr std::int64_t kPack = 4;  // floats that are summed at once (exchange.h)
     if (config_.hidden % kPack != 0) {
@@ -142,14 +142,14 @@ Result<> Engine::connect_gpus() {
     return Ok{};
 }
 
-// On a CPU a row more costs what it computes.
+// A CPU has no padding, as a further row costs it what it computes.
 std::int64_t Engine::padded_rows_max() const {
     if (!device_.is_cuda() || !model_) return 0;
     return std::min({kPaddedRowsMax, sizes_.tokens_max, sizes_.logit_rows_max});
 }
 
-// As far as sums over the ranks can be captured. Padding has positions of its own, which the
-// context must have, too.
+// Padding goes as far as sums over the ranks can be captured. It has positions of its own, which
+// the context must have, too.
 std::int64_t Engine::padded_tokens_max() {
     if (!device_.is_cuda() || !model_ || sizes_.num_positions < kPaddingTokenStep) return 0;
     std::int64_t num =
@@ -194,14 +194,14 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ASSIGN_OR_RETURN(
         const std::int64_t sampling, bytes_taken(Sampler::bytes(device_.ops(), sampler_sizes()))
     );
-    ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // and less than that
+    ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // rounding takes less
     const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
                                 transfer_bytes_max() + sizes_.num_scratch_pages * page +
                                 kv_rounding + args.graph_bytes_max;
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
     const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
-    // One request of the whole context, or what was asked for.
+    // It is one request of the whole context, or what was asked for.
     const std::int64_t pages_wanted =
         is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
                    : sizes_.num_pages;
@@ -246,13 +246,13 @@ Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
     return range.bytes();
 }
 
-// A full step's arrays, and the sampler's on top of them.
+// They must hold a full step's arrays, and the sampler's on top of them.
 std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t rows = options_.num_slots + kPaddingStep;
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     constexpr std::int64_t kTokenBytes = 4 + 4 + 8;  // id, position, place in the KV
-    // Starts and lengths, whose logits follow, and what has changed of a row's pages
+    // Counts starts and lengths, whose logits follow, and what has changed of a row's pages
     // (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
     constexpr std::int64_t kArraysMax = 16;
@@ -261,7 +261,7 @@ std::int64_t Engine::transfer_bytes_max() const {
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
 }
 
-// KV memory, activations, sampler.
+// Takes what runs need: KV memory, activations, sampler.
 Result<> Engine::load_runtime() {
     Model::Args args{
         .config = config_,

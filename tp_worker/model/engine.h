@@ -1,5 +1,5 @@
-// One rank, without its sockets: the weights it holds, its KV memory, the forward pass and the
-// sampler. A plan goes in, a result comes out.
+// This is one rank, without its sockets: the weights it holds, its KV memory, the forward pass and
+// the sampler. A plan goes in, a result comes out.
 //
 // On a GPU two steps may be under way: the second is enqueued behind the first while
 // that runs, and takes what it draws from the device's memory. The bits are those of one step at a
@@ -53,25 +53,25 @@ enum class LoadFormat : std::uint8_t {
 
 struct EngineOptions {
     std::string model_dir{};
-    bool awaits_weights = false;  // load none: the first complete update brings them
+    bool awaits_weights = false;  // it loads none: the first complete update brings them
     std::string weights_dir{};  // a checkpoint of the same shape to load instead; empty: model_dir
     LoadFormat load_format = LoadFormat::kAuto;
-    ExtraTensors extra_tensors = ExtraTensors::kRefuse;  // of checkpoints and of updates
+    ExtraTensors extra_tensors = ExtraTensors::kRefuse;  // in checkpoints and in updates
     Compute compute = Compute::kBf16;
     IsaLevel isa = IsaLevel::kScalar;
     DeviceKind device = DeviceKind::kCpu;
     std::string device_why{};  // it is this one, where --device auto chose
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
-    SumPath sums = SumPath::kAuto;  // of ranks on GPUs
-    Communicator* bus = nullptr;    // of the same ranks, over their scheduler: the id of NCCL's
+    SumPath sums = SumPath::kAuto;  // between ranks on GPUs
+    Communicator* bus = nullptr;    // the same ranks over their scheduler: the id of NCCL's
                                     // communicator goes by it; null: by the ranks' own
     bool has_graphs = true;         // on a GPU: steps are CUDA graphs (step_padding.h)
     double mem_fraction = 0.9;      // of the GPU's free memory that this rank may take
-    UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU
+    UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU; elsewhere unused
     std::int64_t page_size = 16;                 // tokens
-    std::int64_t max_total_tokens = 0;           // of KV; 0: by kv_share, on a GPU mem_fraction
-    double kv_share = 0.25;                      // of the host's memory, for all ranks' KV together
+    std::int64_t max_total_tokens = 0;           // KV's; 0: by kv_share, on a GPU mem_fraction
+    double kv_share = 0.25;                      // part of host memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
     std::string tuning_dir{};                    // with cuda: where what was timed is kept
                                                  // (linear_tuning.h); empty: nothing is timed
@@ -80,19 +80,19 @@ struct EngineOptions {
     Duration step_timeout =
         kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
     Duration exchange_limit =
-        kernels::kDeviceWaitMax;  // on GPUs: of a rank's wait for another within a step
-    // Told why the checkpoint cannot be loaded, before load() fails of it.
+        kernels::kDeviceWaitMax;  // on GPUs: a rank waits this long for another within a step
+    // It is told why the checkpoint cannot be loaded, before load() fails of that.
     std::function<void(const Error&)> weights_are_lost{};
 };
 
 inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all ranks, by default
-// So many bytes of logits are held at a time: a GPU has the room, and each part costs it a round
+// This many bytes of logits are held at a time: a GPU has the room, and each part costs it a round
 // trip.
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
 inline constexpr std::int64_t kLogitRowsMax = 512;
-// One part in so many of what is free of a GPU's memory at start is for graphs of steps: 550 MB of
-// an H200's.
+// One part in this many of what is free of a GPU's memory at start is for graphs of steps: 550 MB
+// of an H200's.
 inline constexpr std::int64_t kGraphShare = 256;
 
 class Engine {
@@ -106,13 +106,13 @@ class Engine {
 
     // Waits for the steps under way.
     ~Engine();
-    // Before that, by a rank that ends in order: a peer may still read this rank's memory, so they
+    // A rank that ends in order calls this first: a peer may still read this rank's memory, so they
     // meet once more when their steps are done; who is late by more than a moment has gone.
     void leave();
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    // Steps that may be under way at once.
+    // So many steps may be under way at once.
     static constexpr std::size_t kStepsMax = 2;
 
     // Enqueues a step; where only one may be under way it is done when this returns.
@@ -122,23 +122,23 @@ class Engine {
     // epoch's plan: P1), or the communicator's. After any of them the rank is out of step with its
     // peers and must end.
     [[nodiscard]] Result<> start(const messages::StepPlan& plan);
-    // The result of the step that was started first; waits for it. REQUIRES: one is under way.
+    // Waits for the step started first, and returns its result. REQUIRES: one is under way.
     // Errors: the communicator's.
     [[nodiscard]] Result<messages::StepResult> finish();
-    // Steps that were started and not finished.
+    // Counts the steps that were started and not finished.
     [[nodiscard]] std::size_t num_under_way() const { return num_under_way_; }
-    // Whether finish() would not wait: the step is done, or its time is over, of which finish()
-    // says so. REQUIRES: one is under way.
+    // Tells whether finish() would not wait: the step is done, or its time is over, of which
+    // finish() says so. REQUIRES: one is under way.
     [[nodiscard]] bool is_over() const;
-    // Whether a step may be started while another is under way: on a GPU. Ranks do not meet on the
-    // host after a step, only before the sums of some (rank_nccl.h): when a step is started, which
-    // all do in the same order.
+    // Tells whether a step may be started while another is under way, as on a GPU. Ranks do not
+    // meet on the host after a step, only before the sums of some (rank_nccl.h): when a step is
+    // started, which all do in the same order.
     [[nodiscard]] bool runs_ahead() const { return device_.is_cuda() && model_.has_value(); }
 
     // Does start() and finish().
     Result<messages::StepResult> run(const messages::StepPlan& plan);
 
-    // Logits of every token of the last step, by a chunk of rows: for tests and tools, on rank 0.
+    // Tests and tools read the last step's logits of every token, by a chunk of rows, on rank 0.
     // REQUIRES: no step is under way.
     Result<std::vector<float>> read_logits(std::span<const std::int32_t> token_rows);
 
@@ -150,31 +150,31 @@ class Engine {
     [[nodiscard]] int tp() const { return communicator_.size(); }
     [[nodiscard]] int num_threads() const { return kernels::num_threads_of(device_.host_stream()); }
     [[nodiscard]] const Device& device() const { return device_; }
-    // Whose turn it is to use NCCL in this process: steps, or a trainer's group.
+    // Says whose turn it is to use NCCL in this process: the steps', or a trainer's group's.
     [[nodiscard]] const std::shared_ptr<NcclTurn>& nccl_turn() const { return nccl_turn_; }
     // Returns the ops for weights in host memory, which stage them.
     [[nodiscard]] const kernels::Ops& ops() const { return device_.host_ops(); }
 
-    // Of steps that this engine ran; null with the null model. The thread's that runs steps.
+    // Returns the graphs of this engine's steps, for their thread alone; null with the null model.
     [[nodiscard]] const StepGraphs* graphs() const { return model_ ? &model_->graphs() : nullptr; }
 
-    // Whether make_graph() has something to do: steps of a shape run without a graph that there is
-    // room for.
+    // Tells whether make_graph() has something to do: steps of a shape run without a graph that
+    // there is room for.
     [[nodiscard]] bool wants_graph() const { return model_ && model_->graphs().wants_one(); }
     // Captures the steps of one shape, for a time when the rank has nothing else to do. Steps may
     // be under way, and go on meanwhile; nothing is launched. A rank need not do it when its peers
     // do: their steps have the same launches with graphs and without. Errors: the communicator's.
     [[nodiscard]] Result<> make_graph() { return model_->make_graph(); }
 
-    // Bytes that steps have sent to a GPU; 0 on the CPU.
+    // Counts the bytes that steps have sent to a GPU; 0 on the CPU.
     [[nodiscard]] std::int64_t bytes_sent() const {
         return transfers_ ? transfers_->bytes_sent() : 0;
     }
 
-    // The copies of the weights, for updates; null with the null model. Only with no step under way
-    // may the live copy change, and the epoch with it.
+    // Returns the copies of the weights, for updates; null with the null model. Only with no step
+    // under way may the live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
-    // Digests a copy of the weights that has memory. The background's. REQUIRES: is on a GPU.
+    // Digests a copy of the weights that has memory, in the background. REQUIRES: is on a GPU.
     Result<std::vector<messages::PartDigest>> digest_on_gpu(const std::byte* arena) {
         return gpu_digest_->digest(arena, device_.ops());
     }
@@ -182,14 +182,14 @@ class Engine {
     [[nodiscard]] GpuStaging* gpu_staging() { return gpu_staging_ ? &*gpu_staging_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
-    // The KV memory; null with the null model. Only without a pass in flight may it be released.
+    // Returns the KV memory, which no pass may use while it is released; null with the null model.
     [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }
     [[nodiscard]] const Arena* kv_memory() const { return kv_memory_ ? &*kv_memory_ : nullptr; }
-    // What an idle worker touches of it; null on a GPU and with the null model.
+    // An idle worker touches KV by this; null on a GPU and with the null model.
     [[nodiscard]] KvAhead* kv_ahead() { return kv_ahead_ ? &*kv_ahead_ : nullptr; }
 
   private:
-    // A step that was started.
+    // Holds a step that was started.
     struct RunningStep {
         RunningStep();
         ~RunningStep();
@@ -199,11 +199,11 @@ class Engine {
         PlannedStep planned{};
         messages::StepResult result{};
         TimePoint begun{};
-        std::vector<std::int32_t> token_rows{};  // of the logits wanted
+        std::vector<std::int32_t> token_rows{};  // rows of the logits that are wanted
         const std::int32_t* token_rows_there = nullptr;
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what it drew
-        std::vector<SlotId> set_up_anew{};      // since: what it drew for them is nobody's
+        std::vector<SlotId> set_up_anew{};      // since then: what it drew for them is nobody's
         bool is_complete = false;               // its result is there, or the rank has to end
     };
 
@@ -240,12 +240,12 @@ class Engine {
     void take_sampled(const RunningStep& step);
     void wait_for_steps();
     [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }
-    // That the model's tensors go by.
+    // The model's tensors go by this one.
     [[nodiscard]] Communicator& tensor_communicator() {
         return gpu_communicator_ ? *gpu_communicator_ : communicator_;
     }
     [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
-    // Of a sum over the ranks in a step of so many tokens.
+    // Counts the bytes of a sum over the ranks in a step of so many tokens.
     [[nodiscard]] std::int64_t sum_bytes(std::int64_t num_tokens) const {
         return num_tokens * config_.hidden * static_cast<std::int64_t>(sizeof(float));
     }
@@ -257,7 +257,7 @@ class Engine {
     Device device_;
     Communicator& communicator_;
     std::shared_ptr<NcclTurn> nccl_turn_ = std::make_shared<NcclTurn>();
-    std::unique_ptr<Communicator> gpu_communicator_{};  // where ranks have GPUs
+    std::unique_ptr<Communicator> gpu_communicator_{};  // null where ranks have no GPUs
     ModelSizes sizes_{};
     std::int64_t gpu_free_bytes_ = 0;  // before anything was put there
     StepLimits limits_{};
@@ -268,7 +268,7 @@ class Engine {
     TimePoint last_finish_{};
     Epoch epoch_{1};
 
-    // Empty with the null model.
+    // This is empty with the null model.
     std::optional<WeightStore> weights_{};
     std::optional<GpuWeightDigest> gpu_digest_{};  // empty on the CPU
     std::optional<GpuStaging> gpu_staging_{};      // empty on the CPU

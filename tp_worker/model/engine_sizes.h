@@ -14,9 +14,9 @@ inline constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPage
 
 // Holds what the default number of tokens of KV is made of.
 struct KvFacts {
-    std::int64_t host_bytes = 0;   // of the machine or container; 0: not known
-    double share = 0;              // of them
-    std::int64_t token_bytes = 0;  // of all ranks together
+    std::int64_t host_bytes = 0;   // what the machine or container has; 0: not known
+    double share = 0;              // the part of them that KV may have
+    std::int64_t token_bytes = 0;  // by all ranks together
     std::int64_t page_size = 0;    // tokens
     std::int64_t num_slots = 0;    // requests that run at once
     std::int64_t context = 0;      // tokens of a request, at most

@@ -1,4 +1,4 @@
-// The engine's steps: from a plan to what is enqueued, and from that to a result.
+// Takes the engine's steps from a plan to what is enqueued, and from that to a result.
 #include "base/check.h"
 #include "base/time.h"
 #include "tp_worker/model/engine.h"
@@ -77,7 +77,7 @@ Result<messages::StepResult> Engine::finish() {
     RETURN_IF_ERROR(complete(&step));
     first_ = (first_ + 1) % kStepsMax;
     --num_under_way_;
-    // Of two steps under way the second has the GPU when the first is done.
+    // Where two steps are under way the second has the GPU when the first is done.
     const TimePoint now = Clock::now();
     const Duration elapsed = now - std::max(step.begun, last_finish_);
     last_finish_ = now;
@@ -128,7 +128,7 @@ bool Engine::follows_tokens(const RunningStep& step) const {
     });
 }
 
-// The step's arrays, and which tokens its logits are of, among the transfers.
+// Places the step's arrays, and which tokens its logits are of, among the transfers.
 Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* step) {
     StepBatch batch = step->planned.batch(plan);
     if (runs_ahead()) batch.sampled = sampler_->sampled();
@@ -143,7 +143,7 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     return placed;
 }
 
-// Where nothing is captured, also steps that are padded for it have sums to begin.
+// Where nothing is captured, steps that are padded for it have sums to begin, too.
 bool Engine::begins_sums(const RunningStep& step) {
     return !step.planned.is_padded() || !tensor_communicator().may_be_captured();
 }
@@ -168,7 +168,7 @@ Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
     return Ok{};
 }
 
-// So that scoring a long prompt needs no more memory than a step of decodes.
+// Thus scoring a long prompt needs no more memory than a step of decodes.
 Result<> Engine::compute_in_chunks(RunningStep* step) {
     std::span<const LogitRow> left = step->planned.logit_rows();
     while (!left.empty()) {

@@ -18,7 +18,7 @@ namespace pitstop::tp_worker {
 
 class KvAhead {
   public:
-    static constexpr std::int64_t kTokensAhead = 2048;  // in memory beyond the last page used
+    static constexpr std::int64_t kTokensAhead = 2048;  // tokens' room beyond the last page used
 
     // `memory`, the host's, holds `num_layers` times what `layer` describes, and outlives this.
     KvAhead(const Arena& memory, const kernels::KvCache& layer, std::int64_t num_layers);
@@ -40,10 +40,10 @@ class KvAhead {
     std::int64_t page_size_;
     std::int64_t num_pages_;
     std::int64_t num_layers_;
-    std::uint64_t mapping_ = 0;        // of the memory that the counts are about
+    std::uint64_t mapping_ = 0;        // the memory's that the counts are about
     std::int64_t pages_used_ = 0;      // one more than the last page used
-    std::int64_t pages_touched_ = 0;   // of every layer
-    std::int64_t layers_touched_ = 0;  // which have the next piece, too
+    std::int64_t pages_touched_ = 0;   // in every layer
+    std::int64_t layers_touched_ = 0;  // these have the next piece, too
     bool is_refused_ = false;
 };
 

@@ -149,7 +149,7 @@ int Model::tune(const ModelWeights& weights) {
     return num_timed;
 }
 
-// normed -> delta: this rank's heads.
+// Goes from normed to delta, by this rank's heads.
 void Model::attend(const ModelWeights& weights, std::size_t index, const StepBatch& there) {
     const LayerWeights& layer = weights.layers[index];
     const auto T = static_cast<std::int64_t>(there.tokens.size());
@@ -200,7 +200,7 @@ void Model::attend(const ModelWeights& weights, std::size_t index, const StepBat
     ops_->linear(product(Product::kO, weights, index, T, parts));
 }
 
-// normed -> delta: this rank's columns of the MLP.
+// Goes from normed to delta, by this rank's columns of the MLP.
 void Model::feed_forward(const ModelWeights& weights, std::size_t index, std::int64_t num_tokens) {
     const std::int64_t T = num_tokens;
     const kernels::ActView gate = rows(buffers_.gate, 0, T);
@@ -272,7 +272,7 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
         .stream = stream_,
     });
     RETURN_IF_ERROR(sum_over_ranks(x));
-    View2<const float> last_delta{};  // what x still lacks
+    View2<const float> last_delta{};  // x still lacks this
     for (std::size_t i = 0; i < weights.layers.size(); ++i) {
         const LayerWeights& layer = weights.layers[i];
         ops_->rmsnorm(

@@ -1,4 +1,4 @@
-// Is the forward pass of one rank: token ids in, KV pages filled, logits out. The same code
+// This is the forward pass of one rank: token ids in, KV pages filled, logits out. The same code
 // prefills, decodes and scores, so a score is bit for bit what sampling saw (P6): each op sums in
 // an order that the batch does not change, and the ranks' parts add up in rank order.
 //
@@ -44,9 +44,9 @@ enum class Compute : std::uint8_t { kBf16, kFp32 };
 [[nodiscard]] std::string_view name_of(Compute compute);  // "bf16", "fp32"
 
 struct ModelSizes {
-    std::int64_t tokens_max = 0;      // of a step
-    std::int64_t logit_rows_max = 0;  // of one call of logits()
-    std::int64_t num_positions = 0;   // of a request, at most
+    std::int64_t tokens_max = 0;      // per step
+    std::int64_t logit_rows_max = 0;  // per call of logits()
+    std::int64_t num_positions = 0;   // per request, at most
     std::int64_t num_pages = 0;
     std::int64_t page_size = 0;          // P, tokens
     std::int64_t num_scratch_pages = 0;  // behind the others, for padding (step_padding.h)
@@ -69,11 +69,11 @@ struct StepBatch {
     std::span<const std::int32_t> page_starts{};  // [R]
     std::span<const PageId> pages{};
     std::span<const SlotId> slots{};  // [R], the rows' requests
-    // These are of a step of decodes, as a GPU has it: R with rows of padding (step_padding.h),
+    // These belong to a step of decodes, as a GPU has it: R with rows of padding (step_padding.h),
     // which are in none of the arrays before place(). 0: it is another step, or a CPU's.
     std::int64_t num_padded = 0;
-    // [L], of a small step with prompts (step_padding.h), whose arrays all have padding but
-    // `slots`: the tokens that its logits are of, in order. Empty: it is another step.
+    // [L], for a small step with prompts (step_padding.h), whose arrays all have padding but
+    // `slots`: the tokens that its logits are of, in order. It is empty for any other step.
     std::span<const std::int32_t> token_rows{};
     std::int32_t kv_len_max = 0;
     std::int32_t q_len_max = 0;  // new tokens of a row; 0: not known
@@ -97,7 +97,7 @@ class Model {
         const ModelConfig& config;
         ShardShape shard{};
         ModelSizes sizes{};
-        std::int64_t num_slots = 0;  // of requests, on a GPU
+        std::int64_t num_slots = 0;  // requests that a GPU knows by slot
         Compute compute = Compute::kBf16;
         const Device& device;
         Transfers* transfers = nullptr;
@@ -109,8 +109,8 @@ class Model {
     // Returns what make() takes of the device's memory; does not depend on sizes.num_pages, kv or
     // transfers.
     [[nodiscard]] static std::int64_t bytes(const Args& args);
-    // kResourceExhausted if the activations cannot be had; kInvalidArgument where requests have
-    // more pages than can be numbered.
+    // Errors: kResourceExhausted if the activations cannot be had; kInvalidArgument where requests
+    // have more pages than can be numbered.
     static Result<Model> make(const Args& args);
 
     // Places the step's arrays among the transfers; returns the batch as the ops read it. On a GPU
@@ -119,7 +119,7 @@ class Model {
     // Errors: kInvalidArgument where they do not fit, or one request's rows disagree on its pages.
     [[nodiscard]] Result<StepBatch> place(const StepBatch& batch);
 
-    // The following take what place() returned. REQUIRES: the transfers were sent.
+    // What follows takes what place() returned. REQUIRES: the transfers were sent.
 
     // Runs the layers: fills the tokens' KV and leaves the hidden state of all T tokens here.
     // Errors: the communicator's.
@@ -147,8 +147,8 @@ class Model {
 
   private:
     explicit Model(const Args& args, Arena memory);
-    // normed -> q, k, v; attended -> delta; normed -> gate, up; gated -> delta, of a layer; the
-    // head's. `parts` outlives what is returned.
+    // They go from normed to q, k, v; from attended to delta; from normed to gate, up; from gated
+    // to delta, of a layer; the head's is last. `parts` outlives what is returned.
     enum class Product : std::uint8_t { kQkv, kO, kGateUp, kDown, kHead };
     using Parts = std::array<kernels::LinearPart, kernels::LinearArgs::kPartsMax>;
     [[nodiscard]] kernels::LinearArgs product(

@@ -1,5 +1,5 @@
-// What the ranks of a replica find out together at the start, each of its own GPU, so that all of
-// them decide alike.
+// The ranks of a replica find these out together at the start, each from its own GPU, so that all
+// of them decide alike.
 //
 // Waits: for the peers, up to the communicator's deadline.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace pitstop::tp_worker {
 
-// Whether it holds on every rank.
+// Returns whether it holds on every rank.
 Result<bool> holds_on_all(bool holds, Communicator& communicator);
 
-// The facts under which what fits fits on every rank: of each number the worst. Host memory is a
-// machine's, and its ranks share it.
+// Returns the facts under which what fits fits on every rank, of each number the worst. Host memory
+// is a machine's, and its ranks share it.
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator);
 
 }  // namespace pitstop::tp_worker

@@ -8,7 +8,7 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
-// What is more stays finite when it is added to a logit and divided by a temperature.
+// A bias is cut to this, to stay finite when it is added to a logit and divided by a temperature.
 constexpr double kBiasMax = 1e30;
 
 }  // namespace

@@ -70,7 +70,7 @@ std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
 // Returns more than any one call of make_room() asks for.
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
     constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
-    constexpr std::int64_t kRowBytes = 1024;  // of a row's settings, choice and sums, rounded up
+    constexpr std::int64_t kRowBytes = 1024;  // a row's settings, choice and sums, rounded up
     // One row that is more than its share has a count and a bias for each token.
     constexpr std::int64_t kEditBytes =
         std::int64_t{sizeof(kernels::TokenCount)} + std::int64_t{sizeof(kernels::LogitBias)};

@@ -1,12 +1,12 @@
 // Goes from logits to tokens and logprobs.
 //
-// Of each row of logits: a draw (kSample) or the score of a given token (kScore), the request's top
-// ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given token
-// among all. The draw is from the logits after penalties and bias; a logprob of
-// an output token comes from the distribution that the request's mode names
-// (messages/sampling.h), of a prompt token always from the raw one. A row with a logit that is
-// not finite is not drawn from: its token is -1, its logprobs are 0, and it is counted. Where the
-// request's own bans leave nothing to draw the token is -2.
+// Each row of logits gets: a draw (kSample) or the score of a given token (kScore), the request's
+// top ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given
+// token among all. The draw is from the logits after penalties and bias; a logprob of an output
+// token comes from the distribution that the request's mode names (messages/sampling.h), of a
+// prompt token always from the raw one. A row with a logit that is not finite is not drawn from:
+// its token is -1, its logprobs are 0, and it is counted. Where the request's own bans leave
+// nothing to draw the token is -2.
 //
 // A request may want the top of more than the op finds, up to the whole vocabulary: such rows come
 // to the host and are sorted there.
@@ -59,16 +59,16 @@ class Sampler {
   public:
     struct Sizes {
         std::int64_t rows_max = 0;
-        std::int64_t vocab_len = 0;  // of all ranks
-        std::int64_t num_slots = 0;  // of requests whose draws sampled() holds
+        std::int64_t vocab_len = 0;  // all ranks' together
+        std::int64_t num_slots = 0;  // requests whose draws sampled() holds
         int num_ranks = 1;
         Rank rank{};
     };
     struct Args {
         const Device& device;
-        Transfers* transfers = nullptr;  // with room for transfer_bytes()
+        Transfers* transfers = nullptr;  // has room for transfer_bytes()
         Sizes sizes{};
-        Communicator* communicator = nullptr;  // of the ranks, where there are several
+        Communicator* communicator = nullptr;  // the ranks'; null where there is one rank
         std::int64_t vocab_begin = 0;          // this rank's first id
     };
     // Returns what make() takes of a GPU's memory.
@@ -76,7 +76,7 @@ class Sampler {
     [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
     static Result<Sampler> make(const Args& args);
 
-    // Is a call that is under way (sampler_call.h).
+    // This is a call that is under way (sampler_call.h).
     class Call;
 
     // Places the small arrays of a call; waits for nothing. Row i of the logits, in the device's
@@ -100,8 +100,8 @@ class Sampler {
         messages::StepResult* result
     );
 
-    // [num_slots]: what each slot's request drew last, as note_draws says it (kernels/draws.h); in
-    // the device's memory. Undefined where it drew nothing.
+    // [num_slots] in the device's memory: what each slot's request drew last, as note_draws says it
+    // (kernels/draws.h). Undefined where it drew nothing.
     [[nodiscard]] const TokenId* sampled() const { return sampled_; }
 
   private:
@@ -118,7 +118,7 @@ class Sampler {
         std::int64_t arrivals = 0;
         std::int64_t sample_workspace = 0;
         std::int64_t stats_workspace = 0;
-        std::int64_t part_choices = 0;  // of several ranks, and so the next
+        std::int64_t part_choices = 0;  // with several ranks, as the next ones
         std::int64_t part_stats = 0;
         std::int64_t noted_ids = 0;
         std::int64_t picks = 0;
@@ -126,7 +126,7 @@ class Sampler {
         std::int64_t records = 0;
         std::int64_t all_records = 0;
         std::int64_t standing = 0;  // on a GPU, behind the others
-        std::int64_t bytes = 0;     // of all
+        std::int64_t bytes = 0;     // of all of them
     };
     [[nodiscard]] static std::int64_t standing_bytes(const Sizes& sizes);
     static Layout lay_out(const kernels::Ops& ops, const Sizes& sizes);
@@ -172,7 +172,7 @@ class Sampler {
     kernels::LogitPick* picks_ = nullptr;
     std::int32_t* counts_ = nullptr;
     kernels::RankRecord* records_ = nullptr;
-    std::byte* all_records_ = nullptr;  // of each rank
+    std::byte* all_records_ = nullptr;  // by rank
     StandingArrays standing_{};
     std::uint32_t num_calls_ = 0;  // modulo 2^32
 };

@@ -124,7 +124,7 @@ void Sampler::Call::set_picks(LogitView& view) {
     view.picked.resize(view.picks.size());
 }
 
-// More than stay on the device go up whole, and leave what is there as it is.
+// Where there are more than stay on the device, they go up whole and leave what is there as it is.
 void Sampler::Call::place_picks(LogitView& view) {
     const std::int64_t num_max = sampler_.sizes_.rows_max * kStandingPicks;
     const std::span<kernels::LogitPick> picks(view.picks);
@@ -433,7 +433,7 @@ void Sampler::Call::finish_reports(LogitView& view, messages::StepResult* result
             std::span(view.top_logits).subspan(first, size)
         );
     }
-    std::size_t ranked_at = 0;  // in the picks
+    std::size_t ranked_at = 0;  // among the picks
     std::size_t unranked_at = view.num_before.size();
     std::size_t ids_at = view.ids_begin;
     for (std::size_t k = 0; k < view.num_reported; ++k) {

@@ -1,5 +1,5 @@
-// Is one call of the sampler (sampler.h), from its rows to a result: everything that lives until
-// its numbers are there. Owns the host's arrays, which the transfers fill.
+// This is one call of the sampler (sampler.h), from its rows to a result: everything that lives
+// until its numbers are there. Owns the host's arrays, which the transfers fill.
 #pragma once
 
 #include "kernels/draws.h"
@@ -77,8 +77,8 @@ class Sampler::Call {
     const kernels::DrawnRow* drawn_there_ = nullptr;
     TokenId* ids_there_ = nullptr;
     float* kept_mins_there_ = nullptr;
-    const std::int32_t* changes_there_ = nullptr;  // of the standing arrays; null: none
-    std::optional<RankCall> ranks_{};              // where there are several
+    const std::int32_t* changes_there_ = nullptr;  // for the standing arrays; null: none
+    std::optional<RankCall> ranks_{};              // empty where there is only one rank
     // These are rows that are whole, on rank 0.
     LogitView model_{};   // neighbours, and with several ranks all between them
     LogitView edited_{};  // those with edits; first those that are reported from here

@@ -65,7 +65,7 @@ class StandingArrays {
     std::byte* there_ = nullptr;         // null: on the CPU
     std::int64_t used_ = 0;              // bytes, by this call
     std::vector<std::int32_t> words_{};  // as the device has them after the last update
-    // These are of this call.
+    // These belong to this call.
     std::vector<std::int32_t> runs_{};
     std::vector<std::int32_t> values_{};
     std::vector<std::int32_t> update_{};

@@ -19,7 +19,7 @@ namespace pitstop::tp_worker {
 struct LogitRow {
     enum class Kind : std::uint8_t { kSample, kScore };
     Kind kind = Kind::kSample;
-    std::int32_t token_row = 0;  // whose hidden state
+    std::int32_t token_row = 0;  // the one whose hidden state it is
     SlotId slot{};
     std::int64_t output_index = 0;  // kSample
     TokenId target{};               // kScore: the token after it
@@ -49,7 +49,7 @@ struct StepLimits {
     std::int64_t page_size = 0;
     std::int64_t vocab_len = 0;
     // These bound the steps that are padded (step_padding.h): rows of decodes, or of logits; tokens
-    // of a step with prompts. 0: none is.
+    // of a step with prompts. With 0 none is.
     std::int64_t padded_rows_max = 0;
     std::int64_t padded_tokens_max = 0;
     // What a request drew last is on the device (Sampler::sampled()): rows that take it name its
@@ -111,11 +111,11 @@ class PlannedStep {
     std::vector<std::int32_t> page_starts_{};
     std::vector<SlotId> slots_{};             // by row
     std::int64_t num_padded_ = 0;             // rows of decodes with padding; 0: it is another step
-    std::vector<std::int32_t> token_rows_{};  // of a small step with prompts (StepBatch)
+    std::vector<std::int32_t> token_rows_{};  // for a small step with prompts (StepBatch)
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};
-    std::vector<bool> samples_{};  // by slot: a row of the plan does
+    std::vector<bool> samples_{};  // by slot; a row of the plan samples for it
     Sizes sampled_{};
     Sizes scored_{};
     std::size_t token_at_ = 0;

@@ -43,9 +43,9 @@ class StepGraphs {
 
     // Holds what the launches of a step follow from; the lengths of its requests are not among it.
     struct Shape {
-        const void* weights = nullptr;  // of the copy that the step uses
-        const void* inputs = nullptr;   // where its arrays lie
-        std::int64_t num_tokens = 0;    // and so the next two, with padding
+        const void* weights = nullptr;  // those of the copy that the step uses
+        const void* inputs = nullptr;   // the place of its arrays
+        std::int64_t num_tokens = 0;    // with padding, as the next two
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
         [[nodiscard]] bool has_prompts() const { return num_tokens > num_rows; }
@@ -83,13 +83,13 @@ class StepGraphs {
     [[nodiscard]] Shape take_wanted();
     Result<> capture(const Shape& shape, kernels::Stream stream);
 
-    std::map<Shape, Steps> by_shape_{};  // of those that ran
+    std::map<Shape, Steps> by_shape_{};  // those that ran
     std::vector<Shape> wanted_{};        // that have no graph, as they came
     std::int64_t bytes_max_;
     bool is_full_ = false;  // they have what they may take, or the device had no more
     std::int64_t num_graphs_ = 0;
     std::int64_t bytes_ = 0;
-    std::int64_t bytes_with_prompts_ = 0;  // of these
+    std::int64_t bytes_with_prompts_ = 0;  // the part that steps with prompts have
     std::int64_t num_launched_ = 0;
 };
 

@@ -1,14 +1,14 @@
 // Says how a GPU's steps are padded with what nobody reads, so that few shapes occur: each is a
-// graph, and the bits of a step follow from its shape (step_graphs.h). The same with graphs and
-// without.
+// graph, and the bits of a step follow from its shape (step_graphs.h). It is the same with graphs
+// and without.
 //
-// Steps of decodes alone: a row of padding has one token that embeds as zeros and a KV of that
+// In steps of decodes alone a row of padding has one token that embeds as zeros and a KV of that
 // token alone, in a scratch page behind the scheduler's: padding writes where no request reads. The
 // device makes the rows (kernels/step_rows.h).
 //
-// Small steps with prompts among their rows: one more row has the tokens of padding, and is behind
-// the requests' rows; rows after it have no tokens. The host makes them, among what such a step
-// brings (step_batch.h).
+// Small steps with prompts among their rows have one more row for the tokens of padding, behind the
+// requests' rows; rows after it have no tokens. The host makes them, among what such a step brings
+// (step_batch.h).
 #pragma once
 
 #include <bit>

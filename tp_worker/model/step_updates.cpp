@@ -29,10 +29,10 @@ Result<std::span<const std::int32_t>> StepUpdates::make(const StepBatch& batch) 
     page_starts_.clear();
     words_.clear();
     for (std::size_t row = 0; row < batch.slots.size(); ++row) RETURN_IF_ERROR(add_row(batch, row));
-    // Behind the requests' rows stand those of padding that the batch has.
+    // Behind the requests' rows stand the rows of padding that the batch has.
     page_starts_.resize(batch.kv_lens.size(), narrow(std::ssize(tables_)));
     const bool is_padded = batch.num_padded > 0;
-    const bool is_always_there = is_padded || !batch.token_rows.empty();  // for a graph
+    const bool is_always_there = is_padded || !batch.token_rows.empty();  // a graph needs it
     if (!is_always_there && runs_.empty()) return std::span<const std::int32_t>{};
     const bool is_given = is_padded && !goes_on(batch);
     const std::size_t num_given = is_given ? batch.slots.size() : 0;

@@ -44,14 +44,14 @@ class StepUpdates {
     // slots have tables; each update is applied, in the order made. Errors: kInvalidArgument, rows
     // of one request with different pages at one place.
     [[nodiscard]] Result<std::span<const std::int32_t>> make(const StepBatch& batch);
-    // [R] of the last batch: where its rows' tables begin, and the scratch pages for rows of
+    // [R] for the last batch: where its rows' tables begin, and the scratch pages for rows of
     // padding that it has.
     [[nodiscard]] std::span<const std::int32_t> page_starts() const { return page_starts_; }
 
   private:
     // Says until when a slot's table may not change again, and how much of it.
     struct Use {
-        std::int64_t step = 0;  // of num_made_
+        std::int64_t step = 0;  // counted as num_made_ is
         std::size_t num_pages = 0;
     };
     struct Run {
@@ -72,7 +72,7 @@ class StepUpdates {
     std::vector<std::int32_t> positions_{};
     std::vector<SlotId> slots_{};
     std::int64_t num_padded_ = 0;
-    // These are of the last update.
+    // These belong to the last update.
     std::vector<Use> uses_;  // by slot
     std::vector<Run> runs_{};
     std::vector<PageId> pages_{};

@@ -58,7 +58,7 @@ Result<UpdateRoom> parse_update_room(std::string_view name) {
 }
 
 Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
-    const std::int64_t left = facts.budget - facts.others;  // for KV and a second copy
+    const std::int64_t left = facts.budget - facts.others;  // room for KV and a second copy
     const std::int64_t pages_beside_copy = (left - facts.copy) / facts.page;
     const bool fits = left > facts.copy && pages_beside_copy >= facts.pages_wanted;
     if (asked == UpdateRoom::kStaged && !fits) {

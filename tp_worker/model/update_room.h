@@ -1,7 +1,7 @@
 // Says where a GPU's rank puts a version that is staged, and how much KV is left beside it: chosen
 // at the start from what was measured, and said in `status` with the numbers.
 //
-// Pure.
+// It is pure.
 #pragma once
 
 #include "base/result.h"
@@ -32,17 +32,17 @@ struct RoomFacts {
     std::int64_t budget = 0;  // of that, what may be taken
     std::int64_t others = 0;  // the weights that serve, activations, everything but KV
     std::int64_t copy = 0;    // a second copy of the weights
-    std::int64_t page = 0;    // of KV
+    std::int64_t page = 0;    // per page of KV
     // So many pages of KV are asked for, or are those of one request of the whole context.
     std::int64_t pages_wanted = 0;
-    std::int64_t host_free = 0;  // of host memory, now
-    std::int64_t host_copy = 0;  // of host memory, for a version
+    std::int64_t host_free = 0;  // host memory, now
+    std::int64_t host_copy = 0;  // host memory, for a version
 };
 
 struct ChosenRoom {
     UpdateRoom room = UpdateRoom::kStaged;  // never kAuto
     std::string why{};
-    std::int64_t num_pages = 0;  // of KV that fit beside it within the budget; may be less than 1
+    std::int64_t num_pages = 0;  // pages of KV that fit beside it within the budget; may be below 1
 };
 
 // Errors: kResourceExhausted, what was asked for does not fit; with the numbers.

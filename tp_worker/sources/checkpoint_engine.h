@@ -48,8 +48,8 @@ class CheckpointEngine {
     const SourceArgs& args_;
     ReplySocket& socket_;
     std::optional<TorchStorages> storages_{};  // the buffer's one
-    StorageBytes buffer_{};                    // in it
-    std::int64_t buffer_offset_ = 0;           // of the buffer in its storage
+    StorageBytes buffer_{};                    // in the storage
+    std::int64_t buffer_offset_ = 0;           // where the buffer begins in its storage
     std::int64_t buffer_bytes_ = 0;
     int num_nones_ = 0;
     std::optional<Error> error_{};  // the first

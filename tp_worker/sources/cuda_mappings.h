@@ -60,7 +60,7 @@ class CudaMappings {
   private:
     struct Entry {
         kernels::DeviceImport import{};
-        std::optional<PeerDescriptors> sender{};  // none: it is not seen from here, nor kept
+        std::optional<PeerDescriptors> sender{};  // empty: it is not seen from here, nor kept
         std::int64_t last_message = 0;
         bool is_kept = false;  // beyond its message
     };

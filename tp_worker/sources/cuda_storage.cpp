@@ -14,7 +14,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The object that holds the counters begins with this: a header of torch's, then the counters.
+// The object that holds the counters begins with a header of torch's, of so many bytes.
 constexpr std::int64_t kHeaderBytes = 64;
 constexpr std::int64_t kCounterBytes = 8;
 

@@ -42,8 +42,8 @@ class CudaStorages {
     CudaStorages(const CudaStorages&) = delete;
     CudaStorages& operator=(const CudaStorages&) = delete;
 
-    // The storage's bytes, in the opened GPU's memory, once the sender's GPU is done with them.
-    // From here on its reference is this one's, whatever comes of it. REQUIRES: there are mappings.
+    // Returns the storage's bytes on the opened GPU, once the sender's GPU is done with them. From
+    // here on its reference is this one's, whatever comes of it. REQUIRES: there are mappings.
     // Errors: kInvalidArgument (another GPU's, sizes beyond the allocation), kUnavailable (nothing
     // is opened by it), kDeadlineExceeded, kAborted (the stage was dropped).
     Result<std::span<const std::byte>> open(

@@ -197,9 +197,9 @@ class Broadcasts {
 
     const SourceArgs& args_;
     std::vector<checkpoint::TensorSpec> specs_{};
-    std::vector<std::int64_t> bytes_{};  // of each
+    std::vector<std::int64_t> bytes_{};  // each tensor's
     std::vector<std::size_t> ends_{};    // one past the last tensor of each broadcast
-    std::vector<std::byte> buffer_{};    // where a group of the host's lands
+    std::vector<std::byte> buffer_{};    // a group of the host's lands here
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ Result<ReplySocket> connect(const SourceArgs& args) {
     );
 }
 
-// A sender that is on its way waits without end for somebody to hear it.
+// A sender that is on its way would wait without end for somebody to hear it.
 Result<> decline(const SourceArgs& args, ReplySocket& socket, const Error& why) {
     const TimePoint until = Clock::now() + kFarewellMax;
     const auto first = socket.receive(until, args.is_over());

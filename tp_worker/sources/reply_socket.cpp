@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kFramesMax = 16;
 constexpr auto kLook = std::chrono::milliseconds(20);  // how soon a drop is noticed
-constexpr int kLingerMs = 1000;                        // for the last answer to go out
+constexpr int kLingerMs = 1000;                        // lets the last answer go out
 const char* const kMonitor = "inproc://monitor";
 
 }  // namespace

@@ -43,9 +43,9 @@ struct SourceArgs {
     const messages::WeightSource& source;
     const Worker& worker;
     WeightStage& stage;
-    CudaMappings& mappings;                                  // of the update
+    CudaMappings& mappings;                                  // the update's
     WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
-    TimePoint deadline = TimePoint::max();                   // of the whole delivery
+    TimePoint deadline = TimePoint::max();                   // the whole delivery's
 
     // Returns what ends even a farewell.
     [[nodiscard]] const std::atomic<bool>& is_over() const {

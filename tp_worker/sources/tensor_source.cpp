@@ -114,7 +114,7 @@ class PickledTensors {
     // all are found before one of them is opened.
     struct Found {
         std::string name{};
-        const messages::TensorInfo* declared = nullptr;  // null: as the handle says
+        const messages::TensorInfo* declared = nullptr;  // null: the handle says it
         TensorHandle handle{};
     };
 

@@ -1,5 +1,5 @@
-// Handles to tensors in a PyTorch peer's memory, as its pickles name them: parsed and checked, then
-// opened where this build can.
+// These are handles to tensors in a PyTorch peer's memory, as its pickles name them: parsed and
+// checked, then opened where this build can.
 //
 //   CPU   torch.multiprocessing's file_system strategy: POSIX shared memory
 //   CUDA  a handle of the allocation (cuda_memory.h), a counter to be lowered, an event to be
@@ -30,7 +30,7 @@ namespace pitstop::tp_worker {
 // Holds the 15 arguments of rebuild_cuda_tensor that matter to a receiver.
 struct CudaHandle {
     std::string device_uuid{};  // without "GPU-"; empty: the sender gave its own index
-    std::string memory{};       // as cuda_memory.h opens it; empty: an empty storage
+    std::string memory{};       // cuda_memory.h opens it; empty: an empty storage
     std::int64_t storage_bytes = 0;
     std::int64_t storage_offset = 0;  // bytes from the base of the allocation
     std::string counter{};            // shared memory of the reference counters
@@ -57,7 +57,7 @@ Result<TensorHandle> read_handle(const pickle::Document& document, const pickle:
 // Holds a storage's bytes, valid as long as the storages are.
 struct StorageBytes {
     std::span<const std::byte> bytes{};
-    std::function<Result<>()> is_whole{};  // empty: nobody can cut them short
+    std::function<Result<>()> is_whole{};  // empty where nobody can cut them short
     bool is_on_gpu = false;
 };
 
@@ -113,7 +113,7 @@ class TorchStorages {
     std::vector<std::unique_ptr<TorchStorage>> storages_{};
     std::map<const pickle::Node*, const TorchStorage*> by_node_{};
     std::deque<std::vector<std::byte>> gathered_{};
-    std::map<const std::byte*, std::int64_t> gathered_bytes_{};  // by where the storage is
+    std::map<const std::byte*, std::int64_t> gathered_bytes_{};  // keyed by where the storage is
 };
 
 }  // namespace pitstop::tp_worker

@@ -72,7 +72,7 @@ std::optional<pid_t> torch_sender_of(std::string_view name) {
         }
     }
     if (!was_digit || num_numbers != 3) return std::nullopt;
-    pid_t sender = 0;  // of more digits than a process's number has: nobody's
+    pid_t sender = 0;  // a number with more digits than a process's is nobody's
     std::from_chars(name.data(), name.data() + name.size(), sender);
     return sender;
 }

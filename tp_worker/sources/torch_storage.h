@@ -6,7 +6,7 @@
 // sender may send what it pickled once many times: then no reference was lent, and the last one is
 // the sender's own.
 //
-// Read through a mapping, in a CutGuard: a sender may cut the object short.
+// It is read through a mapping, in a CutGuard: a sender may cut the object short.
 //
 // Owns: a descriptor, a mapping, and one reference until it is given back.
 // Source: torch/lib/libshm; ATen/MapAllocator.cpp (RefcountedMapAllocator).
@@ -72,8 +72,8 @@ class TorchStorage {
     std::string name_;
     pid_t sender_ = 0;
     int fd_ = -1;
-    const std::byte* data_ = nullptr;  // of the header
-    std::int64_t bytes_ = 0;           // of the payload that was promised
+    const std::byte* data_ = nullptr;  // the header's
+    std::int64_t bytes_ = 0;           // those of the payload that was promised
 };
 
 // Gives the references of all of them back. One that is the last is the sender's as long as the

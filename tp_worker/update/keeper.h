@@ -34,7 +34,7 @@ class Keeper {
   public:
     struct Args {
         std::string directory{};
-        std::string model_dir{};         // what the tree was started from
+        std::string model_dir{};         // the tree was started from it
         std::vector<SmallFile> files{};  // rank 0's
         Rank rank{};
         const WeightLayout& layout;
@@ -77,7 +77,7 @@ class Keeper {
     Mutex mutex_{};
     Condition is_changed_{};
     std::optional<Job> next_ GUARDED_BY(mutex_){};
-    const Arena* read_ GUARDED_BY(mutex_) = nullptr;  // by the write that is ordered
+    const Arena* read_ GUARDED_BY(mutex_) = nullptr;  // the ordered write reads it
     bool is_over_ GUARDED_BY(mutex_) = false;
     std::thread thread_{};
 };

@@ -66,7 +66,7 @@ class KeptWeights {
 
     const WeightLayout& layout_;
     std::string head_{};                   // the header's length and the header
-    std::vector<std::int64_t> offsets_{};  // of the tensors in the file, in the layout's order
+    std::vector<std::int64_t> offsets_{};  // by tensor in the file, in the layout's order
     std::int64_t file_bytes_ = 0;
 };
 

@@ -22,7 +22,7 @@ namespace pitstop::tp_worker {
 class MemoryMeter {
   public:
     static constexpr auto kEvery = std::chrono::seconds(1);
-    static constexpr int kShareMax = 100;  // one in so many
+    static constexpr int kShareMax = 100;  // one part in so many
 
     // Both outlive the meter's jobs.
     MemoryMeter(const Engine& engine, Background& background)

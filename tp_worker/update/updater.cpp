@@ -205,7 +205,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
          &live = store->live_memory(),
          ledgers = store->ledgers(target),
          deadline = deadline_of(order.timeout_ms)](Stage& stage) {
-            // A read of what the target held before may have waited until now.
+            // Somebody who reads what the target held before may have kept this waiting until now.
             Result<> result = reserve_memory(stage, target, *ledgers.target);
             ledgers.live->look_at(live);
             if (result) result = stage.fill->begin(stage.host ? stage.host->data() : nullptr);

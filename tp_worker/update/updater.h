@@ -43,14 +43,14 @@ class Updater {
     Updater(const Updater&) = delete;
     Updater& operator=(const Updater&) = delete;
 
-    // With --keep-committed what is committed from now on may be ordered to be kept. `args.answer`
+    // With --keep-committed, what is committed from now on may be ordered to be kept. `args.answer`
     // is set here.
     void keep_in(Keeper::Args args);
 
     // Returns whether `type` is a message for handle_order().
     [[nodiscard]] static bool takes(std::string_view type);
 
-    // Answers that are there at once; others come from take_answers() later.
+    // Returns the answers that are there at once; others come from take_answers() later.
     // Errors: the order breaks the protocol (a commit of what is not staged): this rank must end.
     Result<std::vector<messages::Frames>> handle_order(const messages::Frames& order);
 
@@ -69,8 +69,8 @@ class Updater {
         bool is_in_place = false;             // it fills the live copy
         HostCopy* host = nullptr;             // it is staged in host memory; null: on the device
         messages::UpdateRound round{1};       // the loop's; the background is who is asked
-        std::atomic<bool> is_dropped{false};  // to the background
-        std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from it
+        std::atomic<bool> is_dropped{false};  // set by the loop
+        std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from the background
         std::optional<WeightStage> fill{};
         CudaMappings mappings{};  // the background's; closed when all bytes are there
     };
@@ -110,7 +110,7 @@ class Updater {
     const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that
     std::shared_ptr<Stage> stage_{};    // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;
-    Background background_{};           // last: its jobs use the rest
+    Background background_{};           // comes last: its jobs use the rest
     Background joining_{};              // joins groups, which may wait long for a trainer
     std::unique_ptr<Keeper> keeper_{};  // answers through background_
 };

@@ -11,7 +11,7 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::size_t kNamesShownMax = 8;
-constexpr std::int64_t kCompareBytes = std::int64_t{1} << 20;  // of either tensor at a time
+constexpr std::int64_t kCompareBytes = std::int64_t{1} << 20;  // per tensor of the two, at a time
 
 // Returns whether it is of the decoder or its head: what no family has beside them is another
 // program's.

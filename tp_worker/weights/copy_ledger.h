@@ -30,8 +30,8 @@ class CopyLedger {
     };
     struct Entry {
         Writing writing{};
-        bool is_finite = false;       // false: nobody looked
-        std::vector<Digest> parts{};  // of the tensor's parts that this rank holds
+        bool is_finite = false;       // false where nobody looked
+        std::vector<Digest> parts{};  // for the tensor's parts that this rank holds
     };
     enum class Values : std::uint8_t { kFinite, kNotLookedAt };
 
@@ -57,7 +57,7 @@ class CopyLedger {
   private:
     int copy_;
     std::uint64_t num_writings_ = 0;
-    std::uint64_t mapping_ = 0;     // of the memory when it was last looked at
+    std::uint64_t mapping_ = 0;     // the memory's when it was last looked at
     std::vector<Entry> entries_{};  // by tensor; writing.number 0: not known
 };
 

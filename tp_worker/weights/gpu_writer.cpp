@@ -359,7 +359,7 @@ Result<> GpuWriter::copy_paced(const WeightTensor& tensor) {
 
 void GpuWriter::copy_live(const WeightTensor& tensor) {
     kernels::enter_cuda_device();
-    static_cast<void>(copy_paced(tensor));  // of a stage that was dropped nothing is used
+    static_cast<void>(copy_paced(tensor));  // a stage that was dropped uses nothing
 }
 
 // Takes the elements in pieces, each by way of the device's scratch: there they are read by `use`.

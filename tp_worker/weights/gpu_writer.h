@@ -1,4 +1,4 @@
-// A copy of the weights in a GPU's memory (shard_writer.h). Bytes of the host are sliced and
+// Writes a copy of the weights in a GPU's memory (shard_writer.h). Bytes of the host are sliced and
 // converted on their way into page-locked pieces, and sent; bytes of the GPU are sliced and
 // converted by a kernel where they are. All of it is enqueued on one stream that gives way to
 // steps, and so is the digest, of what is resident when it is there (P10).
@@ -54,8 +54,8 @@ class GpuStaging {
     kernels::DeviceBuffer sums_{};       // [num_sums] Digest, [num_jobs] uint64: non-finite values
     kernels::PinnedBuffer host_sums_{};  // the same, on the host
     kernels::DeviceBuffer scratch_{};    // a piece
-    int blocks_max_ = 0;                 // of a launch beside passes
-    kernels::DeviceEvent is_begun_{};    // of the work since the last rest
+    int blocks_max_ = 0;                 // per launch beside passes
+    kernels::DeviceEvent is_begun_{};    // marks the work since the last rest
     kernels::DeviceEvent is_done_{};
 };
 
@@ -75,13 +75,13 @@ class GpuWriter : public ShardWriter {
     // Says where the digests of a tensor's parts are added up, and its values that are not finite.
     struct Sums {
         std::int64_t first = 0;
-        std::optional<std::int64_t> count{};  // nothing: they are not counted
+        std::optional<std::int64_t> count{};  // empty: they are not counted
     };
     struct ResidentRows {
         const WeightTensor& tensor;
-        std::int64_t row_begin = 0;  // of the shard
+        std::int64_t row_begin = 0;  // row of the shard
         std::int64_t num_rows = 0;
-        const std::byte* first_row = nullptr;  // where that is
+        const std::byte* first_row = nullptr;  // where that row is
     };
     using TakeRows = std::function<Result<>(std::int64_t row, std::int64_t num_rows)>;
 
@@ -113,7 +113,7 @@ class GpuWriter : public ShardWriter {
     const StageArgs& args_;
     GpuStaging& gpu_;
     Pacer pacer_;
-    Duration rested_{};  // not yet in what filling came to
+    Duration rested_{};  // what filling has not come to count yet
     std::int64_t bytes_since_rest_ = 0;
     std::vector<std::byte> scratch_{};
     std::optional<TaskPool> threads_{};  // made with the first piece that they share

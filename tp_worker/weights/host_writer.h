@@ -1,6 +1,6 @@
-// A copy of the weights in host memory (shard_writer.h): a piece at a time is copied, sliced,
-// converted, digested and looked at for non-finite values while it is in the cache, then a rest
-// (pace.h).
+// Writes a copy of the weights in host memory (shard_writer.h): a piece at a time is copied,
+// sliced, converted, digested and looked at for non-finite values while it is in the cache, then a
+// rest (pace.h).
 //
 // Thread: the background's, and while no pass runs others of its own beside it.
 #pragma once

@@ -55,14 +55,14 @@ class Pace {
     TimePoint begun_{};  // the loop's
     std::atomic<bool> is_in_pass_{false};
     std::atomic<Duration::rep> pass_ns_{0};
-    std::atomic<Duration::rep> ended_ns_{0};  // 0: there was no pass yet
+    std::atomic<Duration::rep> ended_ns_{0};  // 0 before the first pass
 };
 
 class Pacer {
   public:
     explicit Pacer(const Pace& pace) : pace_(pace), rested_at_(thread_time()) {}
 
-    // Call it between two pieces of work: it rests if this thread has used up its share, and
+    // This is called between two pieces of work: it rests if this thread has used up its share, and
     // returns how long it did.
     Duration rest_if_due() {
         const Duration now = thread_time();

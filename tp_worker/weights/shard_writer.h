@@ -26,8 +26,8 @@ namespace pitstop::tp_worker {
 
 // Says what to do about one tensor.
 struct FillJob {
-    std::size_t index = 0;                    // of the tensor in the layout
-    const Incoming* incoming = nullptr;       // null: kept
+    std::size_t index = 0;                    // the tensor's in the layout
+    const Incoming* incoming = nullptr;       // null: it is kept
     std::span<messages::PartDigest> parts{};  // of the tensor; what is resident is added
     bool is_head_beside = false;  // a tied head, and the embedding comes, too: only digested
 };
@@ -41,7 +41,7 @@ struct Filled {
     Duration receive{};
     Duration verify{};
     Duration rest{};                                              // so that passes went on
-    std::vector<std::pair<std::size_t, std::string>> problems{};  // of the tensor with this index
+    std::vector<std::pair<std::size_t, std::string>> problems{};  // by the tensor's index
     std::optional<std::pair<std::size_t, Error>> error{};         // that ended the work
 
     [[nodiscard]] Duration time() const { return receive + verify + rest; }
@@ -50,7 +50,7 @@ struct Filled {
 // Holds elements of a tensor's shard, each once.
 struct ShardElements {
     std::vector<std::int64_t> at{};  // flat in the shard
-    std::vector<bf16> values{};      // one for each
+    std::vector<bf16> values{};      // one per element
 };
 
 class ShardWriter {

@@ -1,4 +1,4 @@
-// Says what a stage of weights is of, and what sources hand to it (weight_stage.h).
+// Says what a stage of weights is for, and what sources hand to it (weight_stage.h).
 #pragma once
 
 #include "base/result.h"
@@ -27,20 +27,20 @@ struct StageArgs {
     Rank rank{};
     const WeightLayout& layout;
     const ModelConfig& config;
-    const kernels::Ops& ops;           // of the host
-    digest::AddRun add_run = nullptr;  // of the same level
+    const kernels::Ops& ops;           // the host's
+    digest::AddRun add_run = nullptr;  // it has the same level
     GpuStaging* gpu = nullptr;         // the target is in its memory; null: in the host's
     PinnedPieces* pieces = nullptr;    // the live copy is on a GPU, the target in the host's memory
     std::byte* target = nullptr;       // the copy to fill
     const std::byte* live = nullptr;   // the copy that serves; direct: the same
-    CopyLedger& target_ledger;         // what is known of the target
-    CopyLedger& live_ledger;           // and of the live copy; direct: the same
-    std::int64_t target_bytes = 0;     // of the target's memory
+    CopyLedger& target_ledger;         // knows what the target holds
+    CopyLedger& live_ledger;           // knows the live copy; direct: the same
+    std::int64_t target_bytes = 0;     // the target's memory
     bool takes_shards = false;         // a sender may lay the whole target out itself
     // Makes a sealed memfd the target's memory; empty: a shard that is laid out is copied.
     std::function<Result<>(int fd)> adopt{};
     const Pace& pace;
-    int num_threads = 1;  // when no pass runs; while one does, one
+    int num_threads = 1;  // while no pass runs; while one does, one
     const std::atomic<bool>& is_dropped;
     std::function<void(std::string_view)> at{};  // named places, for fault tests
 };

@@ -138,7 +138,7 @@ Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& ro
 void TensorFiller::report_nonfinite(
     const WeightTensor& tensor, std::int64_t begin, std::int64_t num
 ) {
-    if (is_nonfinite_) return;  // one report a tensor
+    if (is_nonfinite_) return;  // one report per tensor is enough
     is_nonfinite_ = true;
     const auto* rows =
         reinterpret_cast<const bf16*>(args_.target + tensor.offset) + begin * tensor.cols;

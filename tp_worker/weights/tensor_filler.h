@@ -25,8 +25,8 @@ class TensorFiller {
   public:
     explicit TensorFiller(const StageArgs& args) : args_(args), pacer_(args.pace) {}
 
-    // `incoming` null: the tensor is kept, from the live copy or where it is. `parts` are the
-    // entries of the tensor's parts, their lanes zero. Returns false if the stage is over.
+    // Where `incoming` is null the tensor is kept, from the live copy or where it is. `parts` are
+    // the entries of the tensor's parts, their lanes zero. Returns false if the stage is over.
     bool fill(
         std::size_t index,
         const Incoming* incoming,
@@ -54,7 +54,7 @@ class TensorFiller {
     const StageArgs& args_;
     Pacer pacer_;
     Filled filled_{};
-    std::size_t index_ = 0;                    // of the tensor being filled
+    std::size_t index_ = 0;                    // the tensor's that is being filled
     std::span<messages::PartDigest> parts_{};  // its
     bool is_nonfinite_ = false;                // and that was said
     std::vector<std::byte> scratch_{};

@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Names in errors, at most so many.
+// An error shows so many names at most.
 constexpr std::size_t kNearNamesMax = 5;
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 namespace pitstop::tp_worker {
 
-// Names of tensors that end as `name` does, for whoever misspelled one.
+// Returns names of tensors that end as `name` does, for whoever misspelled one.
 std::string near_names(const WeightLayout& layout, std::string_view name);
 
 // Returns one rectangle for each part of the tensor that this rank holds; `head` has what they

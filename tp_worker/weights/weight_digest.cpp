@@ -32,7 +32,7 @@ namespace {
 // Returns where the words of a part are in the whole tensor. REQUIRES: the part cuts none.
 struct PartWords {
     std::uint64_t first = 0;    // number of its first word
-    std::uint64_t per_row = 0;  // of the tensor's
+    std::uint64_t per_row = 0;  // the tensor's
 };
 
 PartWords words_of(const ShardPart& part) {

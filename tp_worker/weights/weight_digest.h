@@ -54,11 +54,11 @@ struct CopyRowsArgs {
 };
 std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<messages::PartDigest> parts);
 
-// One entry per part that this rank holds, in name order. A tensor that every rank holds whole has
-// one part; a split one a part per rank; a replicated KV projection a part per KV head.
-// kUnsupported, naming the tensor, where tp cuts a row between the digest's 8-byte words: no shard
-// can be digested alone then.
-// `between` is called after each piece of some MiB.
+// Returns an entry per part that this rank holds, in name order. A tensor that every rank
+// holds whole has one part; a split one a part per rank; a replicated KV projection a part per
+// KV head. kUnsupported, naming the tensor, where tp cuts a row between the digest's 8-byte
+// words: no shard can be digested alone then. `between` is called after each piece of some
+// MiB.
 Result<std::vector<messages::PartDigest>> digest_weights(
     const WeightLayout& layout,
     const std::byte* arena,
@@ -85,7 +85,7 @@ class GpuWeightDigest {
     explicit GpuWeightDigest(const WeightLayout& layout) : layout_(&layout) {}
 
     const WeightLayout* layout_;
-    std::vector<messages::PartDigest> parts_{};  // without their lanes
+    std::vector<messages::PartDigest> parts_{};  // their lanes are left out
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_done_{};
     kernels::DeviceBuffer sums_{};       // [parts] Digest

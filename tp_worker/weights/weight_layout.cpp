@@ -55,7 +55,7 @@ class LayoutBuilder {
     };
     struct Parts {
         std::vector<Range> ranges{};  // back to back in the shard, in this order
-        bool cuts_words = false;      // on any rank
+        bool cuts_words = false;      // true where some rank's does
     };
 
     Result<> check_split() const {

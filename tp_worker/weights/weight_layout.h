@@ -47,9 +47,9 @@ struct ShardPart {
     std::int64_t index = 0;
     std::int64_t rows = 0;
     std::int64_t cols = 0;
-    std::int64_t whole_row = 0;  // of its first element
+    std::int64_t whole_row = 0;  // where its first element is
     std::int64_t whole_col = 0;
-    std::int64_t whole_stride = 0;  // from row to row: the whole tensor's columns
+    std::int64_t whole_stride = 0;  // from row to row; the whole tensor's columns
     std::int64_t shard_row = 0;
     std::int64_t shard_col = 0;
     std::int64_t shard_stride = 0;
@@ -76,13 +76,13 @@ struct ShardPart {
 // A tensor of one dimension is one row.
 struct WeightTensor {
     std::string name{};
-    std::vector<std::int64_t> shape{};  // of the whole tensor
+    std::vector<std::int64_t> shape{};  // the whole tensor's
     std::int64_t whole_rows = 0;
     std::int64_t whole_cols = 0;
     // They lie side by side in the shard or one below the other, in this order. What they leave of
     // the shard is padding, its last rows.
     std::vector<ShardPart> parts{};
-    std::int64_t num_parts = 1;  // of the whole tensor; 1: each rank holds all of it
+    std::int64_t num_parts = 1;  // the whole tensor's; 1: each rank holds all of it
     bool cuts_words = false;     // some rank's part starts or ends inside a word of the digest
     std::int64_t rows = 0;       // of the shard, padding included
     std::int64_t cols = 0;
@@ -119,10 +119,10 @@ class WeightLayout {
     }                                                                     // in name order
     [[nodiscard]] const WeightTensor* find(std::string_view name) const;  // null: none
     [[nodiscard]] const ShardShape& shape() const { return shape_; }
-    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of the arena
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // the arena's
 
-    // Tensors that may be offered and that this model does not use: rotary tables of old exports,
-    // and with kIgnore all that it does not have.
+    // Says which tensors may be offered though this model does not use them: rotary tables of old
+    // exports, and with kIgnore all that it does not have.
     [[nodiscard]] bool is_ignored(std::string_view name) const;
     [[nodiscard]] static bool is_rotary_table(std::string_view name);
     // Returns whether it is the head of a model with tied embeddings: another name of the

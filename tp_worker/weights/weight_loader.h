@@ -1,5 +1,5 @@
-// Fills a copy of a rank's weights from a checkpoint. The one place where the bytes of a whole
-// tensor become a shard in an arena, whatever their source: copy_rows takes rows as they come.
+// Fills a copy of a rank's weights from a checkpoint. Only here the bytes of a whole tensor become
+// a shard in an arena, whatever their source: copy_rows takes rows as they come.
 //
 // Thread: any, one per arena. Bounded: kChunkBytes of scratch per thread, or one row if that is
 // more.
@@ -69,10 +69,10 @@ struct LoadTensorArgs {
     // If they are not empty, what is written is added to the digests of the tensor's parts, in one
     // reading where the bytes are bf16 in memory. REQUIRES then: !tensor.cuts_words.
     std::span<messages::PartDigest> parts{};
-    digest::AddRun add_run = nullptr;  // with parts
+    digest::AddRun add_run = nullptr;  // is used with `parts`
 };
 struct WrittenRows {
-    std::int64_t begin = 0;  // of the shard
+    std::int64_t begin = 0;  // the shard's rows
     std::int64_t num = 0;
     std::uint64_t num_nonfinite = 0;  // elements that are an infinity or a NaN, if digested
 };

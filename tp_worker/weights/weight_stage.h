@@ -69,7 +69,7 @@ class WeightStage {
     [[nodiscard]] bool is_dropped() const {
         return args_.is_dropped.load(std::memory_order_relaxed);
     }
-    // A job for it begins, or is over: between two of them it waits.
+    // These begin and end a job for it: between two of them it waits.
     void begin_work();
     void end_work();
     // Adds time that a source spent receiving bytes, and waiting for its sender.
@@ -99,8 +99,8 @@ class WeightStage {
     std::unique_ptr<ShardWriter> writer_{};
     messages::UpdatePhase phase_ = messages::UpdatePhase::kIdle;
     std::vector<State> states_{};                  // by tensor
-    std::vector<std::size_t> first_part_{};        // of each tensor, in digests_
-    std::vector<messages::PartDigest> digests_{};  // of everything, in name order
+    std::vector<std::size_t> first_part_{};        // where each tensor's are in digests_
+    std::vector<messages::PartDigest> digests_{};  // everything's, in name order
     std::vector<messages::PartDigest>
         head_digests_{};                     // of a tied head that arrived; empty: none did
     std::string_view tied_sparse_{};         // which of the two names is scattered; empty: none yet

@@ -51,8 +51,8 @@ class WeightStore {
     // back (let_go_of_other()), as it is only lent. REQUIRES: is on a GPU, nothing is staged.
     void stage_on_loan() { is_on_loan_ = true; }
     [[nodiscard]] bool is_on_loan() const { return is_on_loan_; }
-    // Is for the background, when a stage has been committed or has stopped writing: the copy that
-    // is not live has no memory afterwards.
+    // This is for the background, when a stage has been committed or has stopped writing: the copy
+    // that is not live has no memory afterwards.
     void let_go_of_other();
 
     // Says where a stage of this mode goes then; null: it fills target().
@@ -68,7 +68,7 @@ class WeightStore {
     // Says what a stage into `target` (null: host memory) goes by, for its job in the background.
     struct Ledgers {
         CopyLedger* target = nullptr;
-        CopyLedger* live = nullptr;  // in place: the same
+        CopyLedger* live = nullptr;  // in place: the same one
     };
     [[nodiscard]] Ledgers ledgers(const Arena* target);
 
@@ -82,15 +82,15 @@ class WeightStore {
     void roll_back();
     [[nodiscard]] bool has_retained() const { return has_retained_; }
 
-    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of one copy
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // per copy
 
     // The live copy holds nothing that could serve: none was loaded, or it was released and not
     // kept. Then a stage writes into it, and its commit makes it whole.
     void mark_lost() { is_lost_ = true; }
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
-    // For the background, from here to resume(), while nothing is retained and no stage is held, so
-    // that the copies stay which they are.
+    // These are for the background, from here to resume(), while nothing is retained and no stage
+    // is held, so that the copies stay which they are.
     //
     // Gives back the memory of both copies. With `keep` the live copy's bytes are moved to host
     // memory first. Returns the bytes that were measured to go back.
@@ -118,7 +118,7 @@ class WeightStore {
     bool is_lost_ = false;
     bool is_on_loan_ = false;
     std::optional<PinnedPieces> pieces_{};  // empty on the CPU
-    std::optional<HostCopy> host_{};        // where versions are staged; empty: in the other copy
+    std::optional<HostCopy> host_{};        // versions are staged here; empty: in the other copy
     std::optional<Arena> kept_{};           // the live copy's bytes while it is released
     std::int64_t bytes_ = 0;
     int num_threads_ = 1;  // that copy what is kept, while no pass runs
