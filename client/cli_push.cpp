@@ -1,4 +1,4 @@
-// Is a complete external checkpoint engine in one command: maps a checkpoint, pushes it into a
+// Is a complete external checkpoint engine in one command: it maps a checkpoint, pushes it into a
 // running tree, and says where the time went.
 #include "base/flags.h"
 #include "checkpoint/safetensors.h"

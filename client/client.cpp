@@ -79,7 +79,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         ASSIGN_OR_RETURN(args.key, bus::read_client_key(options.key_file));
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
-    std::unique_ptr<Client> client(new Client(io));  // which stops it, whatever comes next
+    std::unique_ptr<Client> client(new Client(io));  // its end stops the loop, whatever comes next
     RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));
     return client;
 }

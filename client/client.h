@@ -8,8 +8,8 @@
 //   Stream stream = (*client)->generate(request);
 //   while (auto chunk = stream.next()) fmt::print("{}", chunk->text);
 //
-// Three ways to get a request's output: a Stream to pull from, a callback on the client's own
-// thread, or a callback on the caller's loop (CallbackThread::kCaller with ready_fd()).
+// There are three ways to get a request's output: a Stream to pull from, a callback on the client's
+// own thread, or a callback on the caller's loop (CallbackThread::kCaller with ready_fd()).
 //
 // However a request ends, its last chunk has `finish`. One that was refused, ran out of time, or
 // whose tree died ends with finish.reason error, code and message: the same path for every end.
@@ -63,8 +63,8 @@ enum class CallbackThread {
 struct ClientOptions {
     std::string run_dir{};         // the tree's run directory; or
     std::string data_endpoint{};   // the data door, as a ZeroMQ endpoint,
-    std::string admin_endpoint{};  // and the admin door; empty: no admin calls
-    std::string key_file{};        // for endpoints at tcp://: the client's key, of pitstop keygen
+    std::string admin_endpoint{};  // the admin door; empty: no admin calls
+    std::string key_file{};        // the client's key, of pitstop keygen, for endpoints at tcp://
     std::string name = "client";   // for the tree's logs
     std::chrono::milliseconds connect_timeout{10'000};
     std::size_t open_requests_max = 65536;

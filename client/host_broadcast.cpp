@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kMagic = "PITSTOPB";
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint32_t kTextMax = 16 << 10;
-constexpr auto kGreetingMax = std::chrono::seconds(5);  // for one worker to say who it is
+constexpr auto kGreetingMax = std::chrono::seconds(5);  // until one worker must say who it is
 
 int ms_until(TimePoint deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();

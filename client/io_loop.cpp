@@ -19,7 +19,7 @@ namespace {
 constexpr auto kRetryAfter =
     std::chrono::milliseconds(5);             // a full queue says not when it has room
 constexpr int kMessagesAtLossMax = 1 << 16;   // more than a queue holds
-constexpr int kLingerMs = 100;                // for the cancels of a client that closes
+constexpr int kLingerMs = 100;                // lets the cancels of a client that closes go out
 constexpr std::size_t kCancelRidsMax = 4096;  // per message
 
 messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
@@ -39,7 +39,7 @@ Error to_error(const messages::ErrorReply& reply) { return reply.error; }
 IoLoop::IoLoop(Args args) : args_(std::move(args)) {}
 
 Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
-    // ZeroMQ aborts where it finds none while it starts its threads.
+    // ZeroMQ aborts where there are none left when it starts its threads.
     constexpr int kDescriptors = 16;
     if (!has_descriptors(kDescriptors)) {
         return make_error(
@@ -219,7 +219,7 @@ void IoLoop::io_run() {
             io_serve_link(static_cast<messages::Door>(i), now);
         io_flush();
         io_expire(now);
-        ready_.wake();  // of what was refused, lost or late
+        ready_.wake();  // some were refused, lost or late
         if (is_stopping) io_end();
         if (!is_over_) io_publish();
     }
@@ -457,7 +457,7 @@ void IoLoop::io_lose(messages::Door door, TimePoint now) {
         why
     );
     link(door).reopen(now);
-    io_publish();  // before the callbacks: whoever hears of the loss may ask is_connected()
+    io_publish();  // before the callbacks, as whoever hears of the loss may ask is_connected()
     io_fail_all(door, error);
 }
 

@@ -181,9 +181,9 @@ class IoLoop {
     std::vector<std::deque<messages::Frames>> unsent_{};   // per link, while its queue is full
     std::unordered_map<std::string, Request> requests_{};  // by rid
     std::map<CallId, Call> calls_{};
-    Deadlines deadlines_{};  // of each of them
+    Deadlines deadlines_{};  // those of all requests and calls
 
-    std::thread thread_;  // last: it uses all of the above
+    std::thread thread_;  // comes last, as it uses all of the above
 };
 
 }  // namespace pitstop

@@ -22,29 +22,29 @@
 
 namespace pitstop {
 
-// Why a door would refuse them for their size, or nothing.
+// Returns why a door would refuse them for their size, or nothing.
 [[nodiscard]] std::optional<Error> problem_of_size(const messages::Frames& frames);
 
 class Link {
   public:
     struct Args {
         std::string endpoint{};
-        std::string name{};                   // who the client is
+        std::string name{};                   // says who the client is
         std::optional<bus::ClientKey> key{};  // for a tcp endpoint
     };
     // Connects and greets; both may take until a tree is there.
     static Result<Link> open(zmq::context_t& context, Args args, TimePoint now);
 
-    // A message that names the tree, or a greeting.
+    // Sends a message that names the tree, or a greeting.
     [[nodiscard]] bus::Sent send(const messages::Frames& frames) { return socket_->send(frames); }
 
-    // The next message that is not about the greeting, nor about which tree this is. A greeting
-    // refused for good is in refusal().
+    // Returns the next message that is not about the greeting, nor about which tree this is. A
+    // greeting refused for good is in refusal().
     [[nodiscard]] std::optional<bus::Received> receive(TimePoint now);
 
     // Tells whether the door greeted back: messages for that tree are welcome.
     [[nodiscard]] bool is_ready() const { return is_ready_; }
-    // REQUIRES: !is_ready(). Why nothing may be sent.
+    // Returns why nothing may be sent. REQUIRES: !is_ready().
     [[nodiscard]] Error why_not() const;
     // Returns the tree that greeted back last; empty: none has.
     [[nodiscard]] const std::string& tree() const { return tree_; }
@@ -65,7 +65,7 @@ class Link {
 
     // Greets a tree that is still starting again; begins again where nobody answers for long.
     void greet_or_reopen(TimePoint now);
-    // When greet_or_reopen() has something to do next.
+    // Returns when greet_or_reopen() has something to do next.
     [[nodiscard]] TimePoint next_attempt() const { return std::min(greet_time_, reopen_time_); }
 
     void add_to(bus::Poller& poller);

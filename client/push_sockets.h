@@ -1,4 +1,4 @@
-// Is the pusher's end of its conversations with all workers: a REQ socket each, all asked at once.
+// Talks to all workers, for a pusher: by a REQ socket each, all asked at once.
 //
 // Owns: the sockets and their context. Thread: one.
 #pragma once

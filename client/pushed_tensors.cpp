@@ -17,7 +17,7 @@ constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // digested while i
 
 std::int64_t element_bytes(std::string_view dtype) { return dtype == "F32" ? 4 : 2; }
 
-// The last dimension are columns, the others rows; one dimension is one row.
+// The last dimension counts columns, the others rows; one dimension is one row.
 struct Matrix {
     std::int64_t rows = 1;
     std::int64_t cols = 1;
@@ -154,7 +154,7 @@ Result<> PushedTensors::read(
     const TensorToPush& tensor = tensors_[piece.tensor];
     const std::int64_t row_bytes = row_bytes_of(piece);
     const auto digest_and_use = [&](const std::byte* rows) -> Result<> {
-        add_digest(piece, rows, nullptr);  // which brings them into the cache
+        add_digest(piece, rows, nullptr);  // this brings them into the cache
         return use(rows);
     };
     if (tensor.data != nullptr) {

@@ -35,7 +35,7 @@ class PushedTensors {
     // tensor at all; kUnsupported, what no worker adopts.
     [[nodiscard]] Result<> check() const;
 
-    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of all
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // all tensors'
     [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const;
     void add_pieces(std::size_t tensor, std::vector<Piece>& pieces) const;
 
@@ -65,7 +65,7 @@ class PushedTensors {
     const PushOptions& options_;
     std::span<const TensorToPush> tensors_;
     std::int64_t bytes_ = 0;
-    bool has_digest_ = false;  // to declare
+    bool has_digest_ = false;  // whether one is declared
     Mutex mutex_{};
     std::vector<Digest> digests_ GUARDED_BY(mutex_);  // by tensor
     std::int64_t bytes_sent_ GUARDED_BY(mutex_) = 0;

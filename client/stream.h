@@ -59,10 +59,10 @@ class Stream {
     [[nodiscard]] bool is_in_callback() const;
 
     std::string rid_;
-    std::optional<RequestNumber> number_;  // nothing: it was never sent
+    std::optional<RequestNumber> number_;  // empty where it was never sent
     std::shared_ptr<Mailbox> mailbox_;     // shared with the I/O thread, which fills it
     std::weak_ptr<IoLoop> io_;
-    std::optional<messages::OutputChunk> collected_{};  // by a wait() whose time ran out
+    std::optional<messages::OutputChunk> collected_{};  // a wait() whose time ran out left this
     bool is_done_ = false;
 };
 

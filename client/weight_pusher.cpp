@@ -20,13 +20,13 @@
 namespace pitstop {
 namespace {
 
-// Between two calls of a push lies a moment's work. Where a pusher is killed there, the session it
-// leaves keeps others out for so long.
+// Only a moment's work lies between two calls of a push. Where a pusher is killed there, the
+// session it leaves keeps others out for so long.
 constexpr std::chrono::milliseconds kIdleMax(10'000);
 
-constexpr std::int64_t kElementBytes = 2;  // of a resident weight
-constexpr std::int64_t kAlignBytes = 64;   // of a tensor in a bucket
-constexpr std::int64_t kBucketsMax = 4;    // under way: filled, not yet read
+constexpr std::int64_t kElementBytes = 2;  // a resident weight's
+constexpr std::int64_t kAlignBytes = 64;   // a tensor's in a bucket
+constexpr std::int64_t kBucketsMax = 4;    // under way: they are filled, and not yet read
 
 // One thread fills as fast as one copies memory, and the workers' threads want cores, too.
 int num_threads(const PushOptions& options) {
@@ -60,7 +60,7 @@ class Push {
             static_cast<void>(
                 client_.call(messages::DropStage{.session = session_}, options_.timeout)
             );
-            // What the tree says names the rank and the problem.
+            // The tree's error names the rank and the problem.
             if (filled_ && !*filled_) return filled_->error();
             return pushed.error();
         }
@@ -394,10 +394,10 @@ class Push {
     std::optional<PushSockets> sockets_{};
     std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
     std::optional<Result<messages::UpdateReply>> filled_{};
-    std::vector<messages::PushLayout> layouts_{};  // by worker; empty: not answered yet
+    std::vector<messages::PushLayout> layouts_{};  // by worker; empty until it has answered
     std::uint64_t session_ = 0;
     std::set<std::string, std::less<>>
-        wanted_{};  // the model's tensors; empty: workers did not say
+        wanted_{};  // the model's tensors; empty where workers did not say
     PushReport report_{};
 };
 

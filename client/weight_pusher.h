@@ -70,8 +70,8 @@ struct PushOptions {
 
 struct PushReport {
     messages::UpdateReply
-        filled{};  // of the buckets: bytes, seconds of receiving and verifying per rank
-    messages::UpdateReply reply{};  // of the commit
+        filled{};  // the buckets': bytes, seconds of receiving and verifying per rank
+    messages::UpdateReply reply{};  // the commit's
     std::string digest{};           // declared; empty: none
     std::int64_t bytes = 0;         // sent
     std::int64_t num_buckets = 0;

@@ -72,7 +72,7 @@ std::int64_t attention_workspace_bytes(const AttentionShape& shape) {
         (std::int64_t{shape.kv_len_max} + AttentionArgs::kSegmentKeys - 1) /
         AttentionArgs::kSegmentKeys;
     const std::int64_t floats =
-        16 + (std::int64_t{shape.head_dim} + 31) / 32 * 32;  // of one part of one query
+        16 + (std::int64_t{shape.head_dim} + 31) / 32 * 32;  // floats of one part of one query
     return std::min(
         kAttentionWorkspaceMax, shape.num_tokens * shape.num_q_heads * num_segments * floats * 4
     );

@@ -10,13 +10,13 @@
 //   q, out    [T, Q*D]  fp32 or bf16, each on its own; kv is the dtype of q. D <= kHeadDimMax
 //   pages     row r's page i holds its positions i*P .. (i+1)*P; at pages[page_starts[r] + i]
 //
-// The bits of o[t, h] depend on q[t, h] and on keys and values 0..p alone: not on the page size, on
-// how the prompt was cut into chunks, on the other rows, nor on the number of threads (P6). Keys
-// are taken in segments of kSegmentKeys and inside them in blocks of kBlockKeys, both by absolute
-// position; each segment is an online softmax of its own (Milakov and Gimelshein 2018,
-// arXiv:1805.02867), merged in ascending order (the split of Flash-Decoding). Scores and sums are
-// fp32. Where keys and values are fp32, so are the probabilities in the second product; where they
-// are bf16, it takes pairs of keys and each probability is rounded to bf16 (FlashAttention's
+// The bits of o[t, h] depend on q[t, h] and on keys and values 0..p alone. They do not depend on
+// the page size, on how the prompt was cut into chunks, on the other rows, nor on the number of
+// threads (P6). Keys are taken in segments of kSegmentKeys and inside them in blocks of kBlockKeys,
+// both by absolute position; each segment is an online softmax of its own (Milakov and Gimelshein
+// 2018, arXiv:1805.02867), merged in ascending order (the split of Flash-Decoding). Scores and sums
+// are fp32. Where keys and values are fp32, so are the probabilities in the second product; where
+// they are bf16, it takes pairs of keys and each probability is rounded to bf16 (FlashAttention's
 // choice; their sum is not rounded). Keys outside the window or after p are never read.
 #pragma once
 
@@ -69,9 +69,9 @@ void attention_ref(const AttentionArgs& args);
 // may run at the same time need their own. Null: rows with one new token take the way of the
 // others, which does not cut them.
 void attention_cuda(const AttentionArgs& args);
-// For callers whose bits must not depend on the batch, this one takes segments of kSegmentKeys for
-// every row and merges prefill's sums at the same keys as decode's. attention_cuda() promises what
-// is said above for the fp32 cache alone: its split follows from the batch.
+// Callers whose bits must not depend on the batch take this one. It takes segments of kSegmentKeys
+// for every row and merges prefill's sums at the same keys as decode's. attention_cuda() promises
+// what is said above for the fp32 cache alone: its split follows from the batch.
 void attention_cuda_deterministic(const AttentionArgs& args);
 
 // On the CPU this lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.

@@ -74,7 +74,7 @@ void attention_decode_cuda(const AttentionParams& params, Stream stream);
 // Computes all rows; any dtype, D <= kHeadDimMax, group and alignment.
 void attention_general_cuda(const AttentionParams& params, Stream stream);
 
-// Is attention_cuda() with mma.sync even where there is wgmma: to test and to compare.
+// This is attention_cuda() with mma.sync even where there is wgmma: to test and to compare.
 void attention_cuda_mma(const AttentionArgs& args);
 
 }  // namespace pitstop::kernels

@@ -133,7 +133,7 @@ struct Ring {
             }
             if (part == kSlotsPerTile / 2) look_up(first_tile + number / kSlotsPerTile + 1);
             std::byte* const to = slots + number % kSlots * slot_bytes<D>();
-            const int first = part % (kSlotsPerTile / 2) * kSlotKeys;  // of the tile's keys
+            const int first = part % (kSlotsPerTile / 2) * kSlotKeys;  // first of the tile's keys
             const std::int32_t own_row = first < kWarp ? rows[0] : rows[1];
 #pragma unroll
             for (int j = 0; j < kSlotKeys / kKeysPerPass; ++j) {
@@ -218,9 +218,9 @@ __device__ void take_tile(
         add_values(state, scores[n], scores[n + 1], ring.next(), 0);
 }
 
-// Is true in the block of a pair's that is the last to come here, which all records of the pair are
-// there for. The count starts over by itself. Pairs that share a block are told apart by their
-// first block: a block is the first of one divided pair at most.
+// Is true in that block of a pair's which comes here last, when all records of the pair are there.
+// The count starts over by itself. Pairs that share a block are told apart by their first block: a
+// block is the first of one divided pair at most.
 __device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace& place) {
     const auto others = static_cast<unsigned>(place.last_block - place.first_block);
     unsigned num_before = 0;

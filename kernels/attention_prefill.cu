@@ -12,12 +12,12 @@ constexpr int kThreads = kWarps * kWarp;
 template <int D_, int kRowTiles_, int kBlocksPerSm_, bool kIsSegmented_>
 struct Shape {
     static constexpr int D = D_;
-    static constexpr int kRowTiles = kRowTiles_;  // of 16 rows, per warp
+    static constexpr int kRowTiles = kRowTiles_;  // tiles of 16 rows, per warp
     static constexpr int kBlocksPerSm = kBlocksPerSm_;
     static constexpr bool kIsSegmented = kIsSegmented_;  // states merged at kSegmentKeys (P6)
     static constexpr int kWarpRows = kRowTiles * kRowsPerWarp;
-    static constexpr int kRows = kWarps * kWarpRows;    // of the block
-    static constexpr int kChunks = D / kChunkElements;  // of a row
+    static constexpr int kRows = kWarps * kWarpRows;    // rows of the block
+    static constexpr int kChunks = D / kChunkElements;  // chunks of a row
     static constexpr int kQueryBytes = kRows * D * 2;
     static constexpr int kTileBytes = kKeysPerTile * D * 2;
     static constexpr int kSharedBytes = kQueryBytes + 2 * kTileBytes;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void copy_tile(
     const AttentionParams& params,
     std::byte* tile,
     const std::int32_t (&rows)[kKeysPerTile],
-    std::int32_t offset  // of values, in rows of KV memory
+    std::int32_t offset  // where values lie behind keys, in rows of KV memory
 ) {
     constexpr int kKeysPerPass = kThreads / S::kChunks;
     const int thread = static_cast<int>(threadIdx.x);
@@ -81,9 +81,9 @@ __device__ __forceinline__ std::int32_t row_of_key(
 // Says which keys a warp's rows see. Those of each row lie in shared memory, as they are needed in
 // few key tiles.
 struct SeenKeys {
-    std::int32_t first;  // by any row
+    std::int32_t first;  // the first that any row sees
     std::int32_t last;
-    std::int32_t all_first;  // by all of them
+    std::int32_t all_first;  // the first that all of them see
     std::int32_t all_last;
 
     // A tile that no row of the warp sees is skipped: for such rows it would change nothing.
@@ -100,7 +100,7 @@ template <class S>
 __device__ __forceinline__ SeenKeys seen_keys(
     const AttentionParams& params,
     const PrefillTile& work,
-    const std::int32_t* last_keys  // of the warp's rows
+    const std::int32_t* last_keys  // [kWarpRows] for the warp's rows
 ) {
     SeenKeys seen{work.keys_end, kNoKey, 0, work.keys_end};
     for (int i = lane_index(); i < S::kWarpRows; i += kWarp) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void multiply_keys(
 __device__ __forceinline__ void mask_rows(
     float (&scores)[kScoreTiles][4],
     std::int32_t begin,             // the tile's first key
-    const std::int32_t* last_keys,  // of the block's rows
+    const std::int32_t* last_keys,  // for the block's rows
     int row,                        // the first of the 16
     const AttentionParams& params
 ) {
@@ -171,8 +171,8 @@ __device__ __forceinline__ void mask_rows(
 // Holds what a warp's rows have of the keys so far.
 template <class S>
 struct Sums {
-    AttentionState<S::D> states[S::kRowTiles];                        // of this segment
-    AttentionState<S::D> totals[S::kIsSegmented ? S::kRowTiles : 1];  // of those before it
+    AttentionState<S::D> states[S::kRowTiles];                        // this segment's
+    AttentionState<S::D> totals[S::kIsSegmented ? S::kRowTiles : 1];  // those of earlier segments
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -212,7 +212,7 @@ __device__ __forceinline__ void store_rows(
     const AttentionParams& params,
     const PrefillTile& work,
     int warp_row,                  // the warp's first row, of the block's
-    const std::int32_t* last_keys  // of the block's rows
+    const std::int32_t* last_keys  // for the block's rows
 ) {
 #pragma unroll
     for (int i = 0; i < S::kRowTiles; ++i) {
@@ -250,7 +250,7 @@ __device__ __forceinline__ void store_rows(
 template <class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     prefill_kernel(const __grid_constant__ AttentionParams params) {
-    __shared__ std::int32_t rows[2][kKeysPerTile];  // of KV memory, this tile's and the next one's
+    __shared__ std::int32_t rows[2][kKeysPerTile];  // KV memory's, this tile's and the next one's
     __shared__ std::int32_t last_keys[S::kRows];    // seen by a row; kNoKey: there is no such row
     std::byte* const queries = dynamic_shared_memory();
     std::byte* const keys = queries + S::kQueryBytes;

@@ -11,12 +11,12 @@ namespace {
 constexpr int kThreads = 3 * kWarpgroup;
 constexpr int kRows = 128;
 constexpr int kTileKeys = 128;
-constexpr int kStages = 2;  // of keys, and of values
+constexpr int kStages = 2;  // stages of keys, and of values
 
 template <int D>
 struct Shape {
     static constexpr int kPanels = D / kPanelColumns;
-    static constexpr int kPanelBytes = kTileKeys * kPanelRowBytes;  // of queries, keys or values
+    static constexpr int kPanelBytes = kTileKeys * kPanelRowBytes;  // queries, keys or values
     static constexpr int kTileBytes = kPanels * kPanelBytes;
     static constexpr int kSharedBytes = (1 + 2 * kStages) * kTileBytes;
     static_assert(kRows == kTileKeys);
@@ -71,18 +71,18 @@ struct Tiles {
 };
 
 using TableOfRows =
-    std::int32_t[kTableTiles][kTileKeys];  // of KV memory, by key of the latest tiles
+    std::int32_t[kTableTiles][kTileKeys];  // rows of KV memory, by key of the latest tiles
 
 // The copying warpgroup fills keys and values in the order they are used, one group of cp.async
 // ahead of the one it waits for. keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
 //
-// Not TMA, which would need a tensor map per layer and page size, made by the driver and kept as
-// long as the arena, and boxes that end with a page and with a row: pages may have any number of
-// tokens here. What it would give back is the registers and issue slots of this warpgroup, of which
-// the products need neither. Not measured.
+// TMA is not used: it would need a tensor map per layer and page size, made by the driver and kept
+// as long as the arena, and boxes that end with a page and with a row: pages may have any number of
+// tokens here. It would give back the registers and issue slots of this warpgroup, of which the
+// products need neither. Not measured.
 template <int D>
 struct TileCopier {
-    static constexpr int kChunks = D / kChunkElements;  // of a row
+    static constexpr int kChunks = D / kChunkElements;  // chunks of a row
     static constexpr int kRowsPerPass = kWarpgroup / kChunks;
 
     const AttentionParams& params;
@@ -90,10 +90,10 @@ struct TileCopier {
     const Tiles<D>& tiles;
     Barriers& barriers;
     TableOfRows& rows;
-    int thread;  // of the first warpgroup
+    int thread;  // number in the first warpgroup
     int chunk;   // that it copies of its rows
     std::int32_t tile_begin;
-    std::int32_t next_row = kNoRow;   // of its key of the next tile
+    std::int32_t next_row = kNoRow;   // the row of its key of the next tile
     std::uint64_t* copied = nullptr;  // the barrier of the latest group of copies
 
     __device__ __forceinline__ void copy_queries() const {
@@ -122,7 +122,7 @@ struct TileCopier {
         );
     }
 
-    // `offset`: of values, in rows of KV memory.
+    // `offset` says where values lie behind keys, in rows of KV memory.
     __device__ __forceinline__ void copy_tile(std::byte* tile, std::int32_t n, std::int32_t offset)
         const {
         const auto* const kv = static_cast<const bf16*>(params.kv);
@@ -172,7 +172,7 @@ struct TileCopier {
     }
 };
 
-// Is run by the first warpgroup.
+// The first warpgroup runs this.
 template <int D>
 __device__ __forceinline__ void copy_tiles(
     const AttentionParams& params,
@@ -242,14 +242,14 @@ __device__ void multiply_values(
 // Says which keys a multiplying thread's two rows see.
 struct RowKeys {
     std::int32_t first[2];
-    std::int32_t last[2];    // kNoKey: there is no such row
-    std::int32_t all_first;  // by all 16 rows of the warp: a tile within needs no mask
+    std::int32_t last[2];    // kNoKey where there is no such row
+    std::int32_t all_first;  // all 16 rows of the warp see from it on: a tile within needs no mask
     std::int32_t all_last;
 };
 
 __device__ __forceinline__ RowKeys row_keys(
     const AttentionParams& params,
-    const std::int32_t* last_keys  // of this warp's 16 rows
+    const std::int32_t* last_keys  // for this warp's 16 rows
 ) {
     RowKeys seen;
 #pragma unroll
@@ -298,7 +298,7 @@ __device__ __forceinline__ void store_rows(
     const RowKeys& seen
 ) {
     const int lane = lane_index();
-    const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;  // of the block's 128
+    const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;  // in the block's 128
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = warp_sum<4>(state.sum[r]);
@@ -317,7 +317,7 @@ __device__ __forceinline__ void store_rows(
     }
 }
 
-// Is run by the other two warpgroups, in turn: each computes the scores of a tile while the values
+// The other two warpgroups run this, in turn: each computes the scores of a tile while the values
 // of the tile before are multiplied, and its softmax runs beside that product and the other's two.
 template <int D>
 __device__ __forceinline__ void multiply_tiles(
@@ -325,8 +325,8 @@ __device__ __forceinline__ void multiply_tiles(
     const PrefillTile& work,
     const Tiles<D>& tiles,
     Barriers& barriers,
-    const std::int32_t* last_keys,  // of this warp's 16 rows
-    int warpgroup                   // of the two: 0 or 1
+    const std::int32_t* last_keys,  // for this warp's 16 rows
+    int warpgroup                   // which of the two: 0 or 1
 ) {
     const std::byte* const queries = tiles.queries + warpgroup * 64 * kPanelRowBytes;
     const std::int32_t tile_begin = work.keys_begin / kTileKeys;
@@ -370,7 +370,7 @@ __device__ __forceinline__ void multiply_tiles(
         for (int i = 0; i < D / 2; ++i) acc[i] *= state.factor[i % 4 / 2];
         pack_probabilities(p, scores);
     }
-    if (warpgroup == 0) wait_for_turn(0);  // which the second gave it last
+    if (warpgroup == 0) wait_for_turn(0);  // the second gave it last
     const int final_stage = (num_tiles - 1) % kStages;
     barrier_wait(&barriers.values_full[final_stage], (num_tiles - 1) / kStages % 2);
     wgmma_fence();

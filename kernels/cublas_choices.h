@@ -19,14 +19,14 @@ namespace pitstop::kernels {
 
 // The choice of an algorithm depends on these.
 struct CublasKey {
-    std::int64_t bucket = 0;  // of M
+    std::int64_t bucket = 0;  // M's
     std::int64_t N = 0;
     std::int64_t K = 0;
     std::int64_t x_stride = 0;
     std::int64_t w_stride = 0;
     std::int64_t y_stride = 0;
     DType y_dtype = DType::kF32;
-    bool has_bias = false;  // in the epilogue
+    bool has_bias = false;  // whether the epilogue adds one
     std::uint32_t y_alignment = 16;
     std::int64_t workspace_bytes = 0;
     auto operator<=>(const CublasKey&) const = default;

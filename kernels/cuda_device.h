@@ -22,10 +22,10 @@ struct CudaDeviceInfo {
     std::int64_t l2_bytes = 0;
     std::int64_t shared_bytes_per_block_max = 0;
     int driver_version = 0;   // 1000 * major + 10 * minor: the CUDA version the driver supports
-    int runtime_version = 0;  // of the runtime linked in
+    int runtime_version = 0;  // the one that is linked in
     std::string cublas_lt_path{};
     std::int64_t cublas_lt_version = 0;
-    std::string nccl_path{};  // empty: none was found
+    std::string nccl_path{};  // empty where none was found
 };
 
 struct DeviceMemoryInfo {

@@ -34,7 +34,7 @@ class DeviceImport {
     // Errors: kInvalidArgument, `handle` has another size; kUnavailable, CUDA opens nothing by it:
     // its process has ended, has freed it, or is this one; kResourceExhausted.
     [[nodiscard]] static Result<DeviceImport> open(std::string_view handle);
-    // `num` chunks of `chunk_bytes` each. What the exporter unmaps meanwhile stays what it was.
+    // Maps `num` chunks of `chunk_bytes`. What the exporter unmaps meanwhile stays what it was.
     // Errors: kInvalidArgument, no size of chunks, or more than the device has; kUnavailable, CUDA
     // maps no memory of that size by a descriptor; kResourceExhausted, no addresses; fd_of's own.
     [[nodiscard]] static Result<DeviceImport> open_chunks(
@@ -65,7 +65,7 @@ class DeviceImport {
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
     std::int64_t chunk_bytes_ = 0;   // 0: opened by a legacy handle
-    std::int64_t mapped_bytes_ = 0;  // of the chunks so far
+    std::int64_t mapped_bytes_ = 0;  // counts the chunks so far
 };
 
 // Returns the handle by which another process opens the buffer. REQUIRES: the buffer is not empty;

@@ -135,7 +135,7 @@ class DeviceEvent {
 void copy_to_device(void* to, const void* from_host, std::int64_t bytes, Stream stream);
 void copy_to_host(void* to_host, const void* from, std::int64_t bytes, Stream stream);
 void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream stream);
-// The rows of a matrix. REQUIRES: the same shape.
+// Copies the rows of a matrix. REQUIRES: the same shape.
 void copy_rows_on_device(View2<const float> from, View2<float> to, Stream stream);
 // Copies between any two memories; returns when it is done. Orders itself against no stream: what
 // is read was written before, and nothing writes to it.

@@ -17,7 +17,7 @@ constexpr auto kAttentive = std::chrono::milliseconds(100);
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr auto kShortNap = std::chrono::microseconds(50);  // half of what a piece of 4 MiB takes
 
-// Of a call whose error was looked at: what is left of it ends the process by the call's name.
+// Checks a call whose error was looked at: any other error ends the process by the call's name.
 void check(cudaError_t error, const char* call) {
     if (error != cudaSuccess) cuda_failed(call, error, __FILE__, __LINE__);
 }
@@ -126,7 +126,7 @@ void DeviceEvent::wait(Duration max, std::string_view what, Watch watch, TimePoi
     while (!is_done()) {
         const TimePoint now = Clock::now();
         const Duration waited = now - begin;
-        // Asked again: this process may have stood still since it was asked.
+        // It is asked again, as this process may have stood still since it was asked.
         if (now - since >= max && !is_done()) {
             end_by_cuda_failure(fmt::format(
                 "{} did not end on the GPU within {:.1f} s",

@@ -68,7 +68,7 @@ class DeviceRange {
     }
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
-    std::vector<std::uint64_t> handles_{};  // of the driver's, one a chunk; empty: not mapped
+    std::vector<std::uint64_t> handles_{};  // the driver's, one per chunk; empty: not mapped
 };
 
 }  // namespace pitstop::kernels

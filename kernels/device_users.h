@@ -16,13 +16,13 @@ namespace pitstop::kernels {
 
 struct DeviceUser {
     std::int64_t pid = 0;
-    std::optional<std::int64_t> bytes{};  // empty: the driver does not say
+    std::optional<std::int64_t> bytes{};  // empty where the driver does not say
 };
 
 // REQUIRES: a GPU is open. kUnavailable: there is no such library, or it does not say.
 [[nodiscard]] Result<std::vector<DeviceUser>> device_users();
 
-// "process 31 (python3) has 7 bytes, process 32 (this one) 9", or why that is unknown.
+// Returns "process 31 (python3) has 7 bytes, process 32 (this one) 9", or why that is unknown.
 [[nodiscard]] std::string describe_device_users();
 
 }  // namespace pitstop::kernels

@@ -17,7 +17,7 @@ namespace {
 // nvmlReturn_t.
 struct ProcessInfo {
     unsigned pid;
-    unsigned long long used_bytes;  // kNotAvailable: under some drivers nobody knows
+    unsigned long long used_bytes;  // kNotAvailable: some drivers let nobody know
     unsigned gpu_instance;
     unsigned compute_instance;
 };

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kChunkBytes = 16;  // two words: what a thread takes at a time
 constexpr int kLoadsInFlight = 4;
-constexpr int kRounds = 2;  // of kLoadsInFlight chunks: 32 KiB per block
+constexpr int kRounds = 2;  // rounds of kLoadsInFlight chunks: 32 KiB per block
 constexpr int kChunksPerBlock = kThreads * kLoadsInFlight * kRounds;
 // A launch is short enough that its indices fit 31 bits; a step's kernels need not wait for it to
 // end, as its blocks are short and its stream gives way.
@@ -41,7 +41,7 @@ __device__ Chunk as_chunk(std::uint32_t a, std::uint32_t b, std::uint32_t c, std
     return {a | std::uint64_t{b} << 32, c | std::uint64_t{d} << 32};
 }
 
-// 16 bytes at any address, by aligned 4-byte words; reads up to 3 bytes on either side.
+// Loads 16 bytes at any address, by aligned 4-byte words; reads up to 3 bytes on either side.
 __device__ Chunk load_shifted(const std::uint8_t* from) {
     const auto address = reinterpret_cast<std::uintptr_t>(from);
     const auto* const words = reinterpret_cast<const std::uint32_t*>(address & ~std::uintptr_t{3});
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
     std::int64_t row_bytes,
     std::int64_t row_stride_bytes,
     std::uint64_t first_word,
-    std::uint64_t words_per_row,  // of the whole tensor
+    std::uint64_t words_per_row,  // the whole tensor's
     Digest* __restrict__ sum,
     std::uint64_t* __restrict__ num_nonfinite  // or null
 ) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
         const std::uint32_t tile = blockIdx.x + step / kRounds * gridDim.x;
         const std::uint32_t round = step % kRounds;
         Chunk chunks[kLoadsInFlight];
-        std::uint64_t index[kLoadsInFlight];  // of the chunk's first word
+        std::uint64_t index[kLoadsInFlight];  // place of the chunk's first word
         int num_words[kLoadsInFlight];
 #pragma unroll
         for (int j = 0; j < kLoadsInFlight; ++j) {

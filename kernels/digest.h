@@ -16,11 +16,11 @@ namespace pitstop::kernels {
 
 struct DigestArgs {
     const void* data = nullptr;         // the shard, any alignment
-    std::int64_t rows = 0;              // of the shard
-    std::int64_t row_bytes = 0;         // of the shard
+    std::int64_t rows = 0;              // the shard's
+    std::int64_t row_bytes = 0;         // the shard's
     std::int64_t row_stride_bytes = 0;  // from row to row of the shard
     std::uint64_t first_word = 0;       // number of the shard's first word in the whole tensor
-    std::uint64_t words_per_row = 0;    // of the whole tensor, >= digest_words(row_bytes)
+    std::uint64_t words_per_row = 0;    // the whole tensor's, >= digest_words(row_bytes)
     Digest* sum = nullptr;              // the shard's digest is ADDED here
     // The shard's elements that are an infinity or a NaN, its rows read as bf16, are ADDED here. If
     // this is null they are not counted.

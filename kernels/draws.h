@@ -24,7 +24,7 @@ inline constexpr TokenId kDrewNothing{-2};
 
 // Says where the draw of a row of logits is, and who needs it.
 struct DrawnRow {
-    const Choice* choice = nullptr;  // null: the row is scored, nothing is drawn
+    const Choice* choice = nullptr;  // null where the row is scored and nothing is drawn
     TokenId* token = nullptr;        // no two rows' the same, nor the next two
     LogitPick* pick = nullptr;
     SoftmaxRow* softmax = nullptr;

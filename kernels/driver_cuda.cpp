@@ -5,7 +5,7 @@
 namespace pitstop::kernels {
 namespace {
 
-constexpr unsigned kDriverVersion = 12000;  // whose signatures are declared above
+constexpr unsigned kDriverVersion = 12000;  // the signatures above are of this version
 
 template <class Function>
 void resolve(const char* symbol, Function& function) {

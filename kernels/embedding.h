@@ -24,7 +24,7 @@ namespace pitstop::kernels {
 
 struct EmbeddingArgs {
     const TokenId* ids = nullptr;      // [y.rows]
-    const TokenId* sampled = nullptr;  // [slots] or null: ids are ids
+    const TokenId* sampled = nullptr;  // [slots] or null, where ids are ids
     View2<const bf16> table{};         // [V_rank, H]
     std::int64_t vocab_begin = 0;      // the whole vocabulary's number of table row 0
     View2<float> y{};                  // [T, H]

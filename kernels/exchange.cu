@@ -14,7 +14,7 @@ constexpr std::int64_t kAlignment = 256;  // bytes
 // A word has the number of the launch, and the tag of what it does.
 constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kExchangeTagBits) - 1;
 
-constexpr int kWaits = 2;  // of a launch: of two shots
+constexpr int kWaits = 2;  // waits in a launch of two shots
 
 // Lies before the chunks in each rank's memory.
 struct Header {
@@ -41,7 +41,7 @@ __device__ std::uint64_t read_again(const std::uint64_t& word) {
     return *static_cast<const volatile std::uint64_t*>(&word);
 }
 
-// Is one block's way through a launch. All of its threads call the same.
+// Goes one block's way through a launch. All of its threads call the same.
 class Meeting {
   public:
     __device__ Meeting(const Exchange& exchange, std::uint64_t tag)

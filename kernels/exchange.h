@@ -26,8 +26,8 @@
 // this launch and all later ones of this rank return at once, their results undefined. The host
 // looks when it has waited for the stream.
 //
-// Bound: latency up to 256 KiB or so, then the links: size - 1 times the data in, or twice the
-// data. Source: the one-shot and two-shot kernels of TensorRT-LLM and vLLM (custom_all_reduce.cuh).
+// It is bound by latency up to 256 KiB or so, then by links: size - 1 times the data in, or twice.
+// Source: the one-shot and two-shot kernels of TensorRT-LLM and vLLM (custom_all_reduce.cuh).
 #pragma once
 
 #include "kernels/tensor.h"
@@ -67,21 +67,21 @@ struct ExchangeFailure {
     std::uint64_t kind = 0;  // a Kind; written last
     std::uint64_t rank = 0;
     std::uint64_t launch = 0;
-    std::uint64_t tag = 0;        // of the operation here
-    std::uint64_t other_tag = 0;  // of that on `rank`
+    std::uint64_t tag = 0;        // says which operation it is here
+    std::uint64_t other_tag = 0;  // says which it is on `rank`
 };
 
-// Is one rank's side. A copy of it goes with each launch.
+// This is one rank's side. A copy of it goes with each launch.
 struct Exchange {
     int rank = 0;
     int size = 1;
-    int num_blocks = 1;  // at most; the same on every rank
+    int num_blocks = 1;  // at most so many; the same on every rank
     std::int64_t chunk_bytes = kExchangeChunkBytes;
     std::uint64_t limit_ns = 0;
     // They are by rank, as this rank's device addresses them: exchange_bytes() each, 256-byte
     // aligned, zeros (but for the chunks) before any rank's first launch.
     std::array<std::byte*, kExchangeRanksMax> memories{};
-    ExchangeFailure* failure = nullptr;  // of the host, page-locked; zeros
+    ExchangeFailure* failure = nullptr;  // on the host, page-locked; zeros
 };
 
 // REQUIRES: chunk_bytes is a multiple of 256.
@@ -109,7 +109,7 @@ struct AllGatherArgs {
     const Exchange& exchange;
     const std::byte* mine = nullptr;  // [num_bytes], 16-byte aligned
     std::byte* all = nullptr;         // [size, num_bytes], 16-byte aligned
-    std::int64_t num_bytes = 0;       // of a rank, a multiple of 16
+    std::int64_t num_bytes = 0;       // each rank's, a multiple of 16
     Stream stream{};
 };
 void all_gather_cuda(const AllGatherArgs& args);

@@ -7,7 +7,7 @@
 #include "kernels/device/swizzle.h"
 #include "kernels/linear_cuda.h"
 
-// Four ways to multiply, all with the weights as they lie in the checkpoint:
+// There are four ways to multiply, all with the weights as they lie in the checkpoint:
 //
 //   gemv      M <= 4: CUDA cores, one read of the weights (linear_gemv.cu)
 //   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend on x[m],
@@ -42,15 +42,15 @@ struct TileShape {
     static constexpr int kSharedBytes = kStages * kStageBytes;
     static_assert(kTilesN == 1 || kTilesN % 2 == 0);
 };
-// M <= 16: 72 KiB of ring, 44 KiB of w in flight per block, 3 blocks per SM; N = 4096 makes 128
-// blocks. The chain of K / 16 mma of one warp, some 33 clocks each, takes 4.6 us at K = 4096,
-// within the 7.8 us that the weights take to come.
+// For M <= 16 a block has 72 KiB of ring, 44 KiB of w in flight, and there are 3 per SM; N = 4096
+// makes 128 blocks. The chain of K / 16 mma of one warp, some 33 clocks each, takes 4.6 us at K =
+// 4096, within the 7.8 us that the weights take to come.
 using SmallTile = TileShape<16, 32, 1, 4, 12, 3>;
-// M <= 64: 80 KiB, 2 blocks per SM; x is read from shared memory once per warp, 4 times the bytes
-// of w at 18 bytes per clock and SM: 108 of 128 bytes per clock with w itself and the fill.
+// For M <= 64 a block has 80 KiB, 2 per SM; x is read from shared memory once per warp, 4 times the
+// bytes of w at 18 bytes per clock and SM: 108 of 128 bytes per clock with w itself and the fill.
 using MediumTile = TileShape<64, 64, 1, 4, 5, 2>;
-// Larger M: 96 KiB, 2 blocks per SM. A warp's 64 x 32 reads 3 KiB per 65,536 FLOP: 2,730 FLOP per
-// clock by shared memory, 67 % of the tensor cores' peak; mma.sync itself reaches 62 %.
+// For larger M a block has 96 KiB, 2 per SM. A warp's 64 x 32 reads 3 KiB per 65,536 FLOP: 2,730
+// FLOP per clock by shared memory, 67 % of the tensor cores' peak; mma.sync itself reaches 62 %.
 using LargeTile = TileShape<128, 128, 2, 4, 3, 2>;
 
 // Fills one stage with columns [k, k + kTileK) of x and w; what lies outside them becomes zero, and
@@ -114,7 +114,7 @@ __device__ void multiply_stage(
         for (int i = 0; i < Shape::kTilesM; ++i) {
             load_matrices(a[i], stage + swizzled<kTileChunks>(x_row + i * 16, k16 * 2 + lane / 16));
         }
-        // Matrices 0 and 1: rows 0-7 of w at k and k + 8; 2 and 3: rows 8-15.
+        // Matrices 0 and 1 are rows 0-7 of w at k and k + 8, matrices 2 and 3 rows 8-15.
         std::uint32_t b[(Shape::kTilesN + 1) / 2][4];
 #pragma unroll
         for (int j = 0; j < (Shape::kTilesN + 1) / 2; ++j) {
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     for (int s = 0; s < Shape::kStages - 1; ++s) {
         if (s < num_stages)
             load_stage<Shape>(stage_at(s), params, part, m0, n0, s * kTileK, thread);
-        commit_copies();  // also an empty one: the waits count groups
+        commit_copies();  // even an empty one, as the waits count groups
     }
     for (int s = 0; s < num_stages; ++s) {
         wait_copies<Shape::kStages - 2>();
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
         std::byte* const stage = ring + s % Shape::kStages * Shape::kStageBytes;
         if (s < num_stages)
             load_stage<Shape>(stage, params, part, 0, n0, (s * kSplit + warp) * kTileK, lane);
-        commit_copies();  // also an empty one: the waits count groups
+        commit_copies();  // even an empty one, as the waits count groups
     };
 
     let_next_kernel_start();

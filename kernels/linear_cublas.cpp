@@ -36,8 +36,8 @@ namespace {
 
 // So many guesses of the library's are timed against each other.
 constexpr int kGuesses = 8;
-// Each is timed over so many products, after one that is not; then the best two for as long as
-// shows a difference of some percent, at most so many.
+// Each is timed over kFirstProducts, after one that is not; then the best two for as long as shows
+// a difference of some percent, and over kLastProductsMax at most.
 constexpr int kFirstProducts = 2;
 constexpr double kLastMs = 2.0;
 constexpr int kLastProductsMax = 64;
@@ -232,7 +232,7 @@ cublasStatus_t multiply(
 // Returns the milliseconds per product over the rotation; infinite where the algorithm is refused.
 double time_of(
     std::span<const LinearArgs> rotation,
-    std::span<const LinearPart> parts,  // of the product, in each of the rotation
+    std::span<const LinearPart> parts,  // the product's, for each of the rotation
     const CublasKey& key,
     const Plan& plan,
     const cublasLtMatmulAlgo_t& algo,

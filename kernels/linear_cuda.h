@@ -16,7 +16,7 @@ void linear_gemv_silu_mul_cuda(const LinearArgs& args, const ActView& gated);
 // Multiplies by cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte aligned row by
 // row.
 void linear_cublas(const LinearArgs& args);
-// Is tune_linear_cuda() for what linear_cublas() may be given.
+// This is tune_linear_cuda() for what linear_cublas() may be given.
 int tune_linear_cublas(std::span<const LinearArgs> rotation);
 
 // Computes y[m, n] += bias[n]; y is fp32.

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
         const LinearShare& of = params.parts[kIsGated ? r : place.part];
         w[r] = of.w + std::int64_t{min(kIsGated ? n0 : n0 + r, of.N - 1)} * of.w_stride;
     }
-    const bool is_inside = n0 < part.N;  // of whole warps
+    const bool is_inside = n0 < part.N;  // the same for whole warps
     let_next_kernel_start();
     if (is_inside) prefetch_first(w, chunks);
     wait_for_kernel_before();

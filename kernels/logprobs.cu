@@ -165,7 +165,7 @@ __device__ std::uint32_t top_image(float logit) {
 
 struct TopShared {
     std::uint32_t histogram[kDigits];
-    std::uint32_t prefix;  // of the n-th largest image, as far as it is known
+    std::uint32_t prefix;  // as much as is known of the n-th largest image
     std::uint32_t wanted;  // how many of those that share the prefix are still wanted
     std::uint32_t num_found;
     std::uint32_t num_ties[kTopWarps];  // images equal to the n-th, in a warp's part of the row

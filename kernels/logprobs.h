@@ -22,14 +22,14 @@
 namespace pitstop::kernels {
 
 struct SoftmaxStats {
-    float max = -std::numeric_limits<float>::infinity();  // of x over the kept ids
-    double sum = 0.0;  // of exp(x - max); 0 where nothing is kept
+    float max = -std::numeric_limits<float>::infinity();  // the largest x of the kept ids
+    double sum = 0.0;  // the sum of exp(x - max) over them; 0 where nothing is kept
 };
 
 // Merges two parts of one row. The parts come in rank order: the sum rounds.
 [[nodiscard]] SoftmaxStats merge(const SoftmaxStats& a, const SoftmaxStats& b);
 
-// x is the scaled logit. -inf for x = -inf or x < kept_min.
+// Here x is the scaled logit. It gives -inf for x = -inf or x < kept_min.
 [[nodiscard]] float logprob(float x, float kept_min, const SoftmaxStats& stats);
 
 struct SoftmaxRow {

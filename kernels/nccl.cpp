@@ -241,7 +241,7 @@ Result<> NcclCommunicator::begin_finalize() {
 void NcclCommunicator::destroy() {
     CHECK(comm_ != nullptr);
     enter_cuda_device();
-    // Whatever it says, there is nothing left that could be done about it.
+    // Whatever this returns, there is nothing left that could be done about it.
     static_cast<void>(nccl().comm_destroy(as_comm(std::exchange(comm_, nullptr))));
 }
 

@@ -1,7 +1,7 @@
-// NCCL on the opened GPU (cuda_device.h): the library, opened at run time where cuda_libraries.h
-// finds it, and communicators that never wait. Every call may leave something in progress; its end
-// is asked for, never waited for, so that whoever calls has a deadline of its own (P5) and abort()s
-// what does not come. No CUDA and no NCCL type is named.
+// Wraps NCCL on the opened GPU (cuda_device.h): the library, opened at run time where
+// cuda_libraries.h finds it, and communicators that never wait. Every call may leave something in
+// progress; its end is asked for, never waited for, so that whoever calls has a deadline of its own
+// (P5) and abort()s what does not come. No CUDA and no NCCL type is named.
 //
 // A failing call is an Error, not the end of the process: what NCCL fails by is a peer. Where the
 // GPU itself is broken, the next CUDA call ends the process.
@@ -33,11 +33,11 @@ struct NcclLibrary {
 
 inline constexpr std::size_t kNcclIdBytes = 128;
 
-// A new group's unique id, of kNcclIdBytes, for all of its ranks: they meet at this process, which
-// stays until they have joined. Errors: load_nccl()'s, kUnsupported (no GPU is open), and NCCL's.
+// Makes a new group's unique id, kNcclIdBytes long, for all its ranks: they meet at this process,
+// which stays until they joined. Errors: load_nccl()'s, kUnsupported (no GPU is open), and NCCL's.
 [[nodiscard]] Result<std::string> make_nccl_id();
 
-// Elements of a broadcast, by NCCL's numbers.
+// Names the elements of a broadcast, by NCCL's numbers.
 enum class NcclType : int {
     kBytes = 1,  // uint8
     kI32 = 2,
@@ -49,7 +49,7 @@ enum class NcclType : int {
 };
 [[nodiscard]] std::int64_t bytes_of(NcclType type);
 
-// A rank of a group of NCCL's.
+// This is one rank of a group of NCCL's.
 //
 // Owns:   the communicator; a destructor aborts it.
 // Thread: one at a time.
@@ -62,8 +62,8 @@ class NcclCommunicator {
         std::string_view id{};  // kNcclIdBytes, the same for all ranks
         int num_ranks = 0;
         int rank = 0;
-        // Thread blocks of a collective, which spin until the peers come: so many multiprocessors
-        // are lost to steps meanwhile, and no more. 0: as many as NCCL takes.
+        // A collective has so many thread blocks, which spin until the peers come, so many
+        // multiprocessors are lost to steps meanwhile, and no more. 0: as many as NCCL takes.
         int max_ctas = 0;
     };
     // Begins to join; the others need not be there. Errors beside the class's: load_nccl()'s,
@@ -77,14 +77,14 @@ class NcclCommunicator {
     }
     ~NcclCommunicator() { abort(); }
 
-    // Whether the latest call is through: joined, or enqueued on its stream. Nothing else may be
-    // called before.
+    // Tells whether the latest call is through: joined, or enqueued on its stream. Nothing else may
+    // be called before.
     [[nodiscard]] Result<bool> is_ready();
 
-    // Enqueue, in place, in GPU memory. REQUIRES: is_ready(), num > 0.
+    // These enqueue, in place, in GPU memory. REQUIRES: is_ready(), num > 0.
     Result<> broadcast(void* data, std::int64_t num, NcclType type, int root, Stream stream);
     Result<> all_reduce_sum(float* data, std::int64_t num, Stream stream);
-    // The same of rank r's bytes, which become the r-th part of `all`.
+    // Does the same with rank r's bytes, which become the r-th part of `all`.
     Result<> all_gather(const void* mine, void* all, std::int64_t num_bytes, Stream stream);
 
     // Takes leave of the others: begins, and once is_ready(), destroy() ends it at once.

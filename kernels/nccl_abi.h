@@ -1,6 +1,6 @@
-// NCCL's binary interface, as far as it is used: the library is opened at run time (nccl.h), and a
-// build needs no header of it. The order and sizes are those of nccl.h since NCCL 2.18, which later
-// versions only add to.
+// Declares NCCL's binary interface, as far as it is used: the library is opened at run time
+// (nccl.h), and a build needs no header of it. The order and sizes are those of nccl.h since NCCL
+// 2.18, which later versions only add to.
 //
 // Source: NCCL documentation, "NCCL API", "Types"; nccl.h, ncclConfig_t: a library takes a struct
 //         as long as `size` says, and has defaults for what `version` did not have.
@@ -12,7 +12,7 @@
 
 namespace pitstop::kernels {
 
-inline constexpr int kNcclVersionMin = 21800;  // what NcclConfig is the struct of
+inline constexpr int kNcclVersionMin = 21800;  // NcclConfig is its struct
 
 enum class NcclResult : int {
     kSuccess = 0,
@@ -44,7 +44,7 @@ struct NcclConfig {
 
 using NcclComm = struct NcclCommOpaque*;
 
-// The functions, by their names without "nccl".
+// Holds the functions, by their names without "nccl".
 struct NcclFunctions {
     NcclResult (*get_version)(int* version) = nullptr;
     const char* (*get_error_string)(NcclResult result) = nullptr;

@@ -1,4 +1,4 @@
-// A build without CUDA: the table is null, and whoever asks for a device is told.
+// In a build without CUDA the table is null, and whoever asks for a device is told.
 #include "kernels/cuda_device.h"
 #include "kernels/device_graph.h"
 #include "kernels/device_import.h"

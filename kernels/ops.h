@@ -41,7 +41,7 @@ struct Ops {
     void (*embedding)(const EmbeddingArgs&) = nullptr;
     void (*rmsnorm)(const RmsNormArgs&) = nullptr;
     void (*linear)(const LinearArgs&) = nullptr;
-    // Null where there is none: linear and silu_mul do the same; see linear.h.
+    // This is null where there is none: linear and silu_mul do the same; see linear.h.
     bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
     // This is null where there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;

@@ -57,7 +57,7 @@ enum class RankRowKind : std::int32_t { kDrawn, kGiven };
 
 // Says what is asked of a row: the same on every rank but for the pointers.
 struct RankRow {
-    const Choice* choice = nullptr;  // this rank's draw; null: it has none
+    const Choice* choice = nullptr;  // this rank's draw; null where it has none
     TokenId* token = nullptr;        // written as ids[r] is, where it is not null
     TokenId given{};                 // kGiven: whose logit is wanted
     RankRowKind kind = RankRowKind::kDrawn;
@@ -67,7 +67,7 @@ struct MakeRankRecordsArgs {
     View2<const float> logits{};  // [R, V_rank]
     std::int64_t vocab_begin = 0;
     const RankRow* rows = nullptr;                // [R]
-    const std::int32_t* num_nonfinite = nullptr;  // [R] of the part; not read where V_rank is 0
+    const std::int32_t* num_nonfinite = nullptr;  // [R] for the part; not read where V_rank is 0
     const SoftmaxStats* stats = nullptr;          // [R] likewise
     RankRecord* records = nullptr;                // [R], written
     Stream stream{};

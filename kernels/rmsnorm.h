@@ -8,8 +8,8 @@
 //   w      [H]     bf16
 //   y      [T, H]  fp32 or bf16; may be x or delta where fp32
 //
-// Any H. Sums in fp32: 4 x 16 lanes, element i in lane i mod 64, then a fixed tree: an order set by
-// H alone, so a row's bits do not depend on T.
+// It takes any H, and sums in fp32: 4 x 16 lanes, element i in lane i mod 64, then a fixed tree. H
+// alone sets this order, so a row's bits do not depend on T.
 #pragma once
 
 #include "kernels/tensor.h"

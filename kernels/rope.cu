@@ -40,7 +40,7 @@ struct Head {
     const bf16* norm;  // null: none
     bool is_rotated;   // a value is not
     bool is_query;
-    std::int64_t kv_index;  // of a key or value, from the start of its page
+    std::int64_t kv_index;  // a key's or value's, from the start of its page
 
     __device__ static Head of(const Params& p, std::int64_t t, int number) {
         const std::int64_t D = p.head_dim;

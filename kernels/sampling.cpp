@@ -16,7 +16,7 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 float without_nan(float x) { return std::isnan(x) ? kNegInf : x; }
 
-// Is the definition, by sorting.
+// This is the definition, by sorting.
 float kept_min_of(const SampleRow& row, std::vector<float> x) {
     std::sort(x.begin(), x.end(), std::greater<>());
     const float max = x.front();

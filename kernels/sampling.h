@@ -73,13 +73,13 @@ struct SampleArgs {
     const SampleRow* rows = nullptr;  // [R]
     // Is added to each row's position, modulo 2^32: rows that go on by one each call are the same.
     std::uint32_t first_position = 0;
-    // False: is_truncating() is false of every row, and a GPU takes one launch in place of four.
+    // If false, is_truncating() is false of every row, and a GPU takes one launch in place of four.
     bool may_truncate = true;
     Choice* choices = nullptr;              // [R], written
     std::int32_t* num_nonfinite = nullptr;  // [R], written as count_nonfinite does; or null
     Workspace workspace{};                  // at least sample_workspace_bytes()
-    // [kArrivals]; for a GPU, which needs it for the one launch: zeros before the first call, zeros
-    // after each. Calls that share it take turns.
+    // [kArrivals]; a GPU needs it for the one launch: zeros before the first call, zeros after
+    // each. Calls that share it take turns.
     std::uint32_t* arrivals = nullptr;
     Stream stream{};
 };

@@ -29,7 +29,7 @@ struct Piece {
     FastDiv chunks_per_row{};
     std::int32_t cols = 0;
     DType src_dtype = DType::kBF16;
-    bool is_aligned_16 = false;  // both sides, every row
+    bool is_aligned_16 = false;  // on both sides, for every row
 };
 constexpr int kPiecesPerLaunch = 48;  // 48 * 64 bytes: within the 4 KiB that parameters may have
 struct Table {

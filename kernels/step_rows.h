@@ -19,7 +19,7 @@
 //                touched
 //   tables       [num_slots * slot_pages + scratch pages]
 //
-// Exact.
+// It is exact.
 #pragma once
 
 #include "base/ids.h"
@@ -74,7 +74,7 @@ struct StepRowsArgs {
 
 void check(const StepRowsArgs& args);
 void step_rows_ref(const StepRowsArgs& args);
-// Is for a GPU alone, and in no table of ops: what a CPU's steps are about is the host's.
+// This is for a GPU alone, and in no table of ops: what a CPU's steps are about is the host's.
 void step_rows_cuda(const StepRowsArgs& args);
 
 }  // namespace pitstop::kernels

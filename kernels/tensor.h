@@ -67,7 +67,7 @@ struct ConstActView {
         : ConstActView(v.data, DType::kBF16, v.rows, v.cols, v.stride) {}
 };
 
-// `num` columns from `begin`: q, k and v are column ranges of one fused output.
+// Returns `num` columns from `begin`: q, k and v are column ranges of one fused output.
 [[nodiscard]] inline ActView cols(const ActView& v, std::int64_t begin, std::int64_t num) {
     return {
         static_cast<std::byte*>(v.data) + begin * size_of(v.dtype), v.dtype, v.rows, num, v.stride};

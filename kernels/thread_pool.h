@@ -39,7 +39,7 @@ class ThreadPool {
     // Claims one range of the current job and runs it. Returns false if none is left.
     bool run_one(int thread);
 
-    static constexpr int kSpinIterations = 4000;  // of `pause`: some 50 us, a few ops' worth
+    static constexpr int kSpinIterations = 4000;  // each a `pause`: some 50 us, a few ops' worth
 
     // These hold the job. They are written by run() while no range is left to claim; read by a
     // thread before its claim succeeds, which is why they are atomic, and believed only after it.
@@ -68,7 +68,7 @@ void run_ranges(
     Stream stream, std::int64_t num_items, std::int64_t grain, ThreadPool::RangeFn fn, void* context
 );
 
-// fn(begin, end, thread).
+// Calls fn(begin, end, thread).
 template <class F>
 void parallel_for(Stream stream, std::int64_t num_items, std::int64_t grain, F& fn) {
     run_ranges(

@@ -7,7 +7,7 @@
 //   update  [num_words()]  int32
 //   words   [N]            int32
 //
-// Exact.
+// It is exact.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -39,7 +39,7 @@ struct WordRunsArgs {
 
 void check(const WordRunsArgs& args);
 void word_runs_ref(const WordRunsArgs& args);
-// Is for a GPU alone, and in no table of ops: what a CPU's ops read is the host's.
+// This is for a GPU alone, and in no table of ops: what a CPU's ops read is the host's.
 void word_runs_cuda(const WordRunsArgs& args);
 
 }  // namespace pitstop::kernels

@@ -1,8 +1,8 @@
 // Walks the blocks of keys that a group of tiles goes through, and says where they lie and what of
 // the next one is to be fetched while one is computed.
 //
-// Included once per instruction set, as simd.h is. Pages lie anywhere and a key is a few lines: the
-// hardware does not see the pattern in time.
+// It is included once per instruction set, as simd.h is. Pages lie anywhere and a key is a few
+// lines: the hardware does not see the pattern in time.
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"
@@ -115,7 +115,7 @@ class BlockWalk {
     const TileGroup<T>& group_;
     const Block<T>& after_;
     Block<T> blocks_[2];
-    int at_ = 0;              // of blocks_: the one at first_
+    int at_ = 0;              // the one of blocks_ at first_
     std::int64_t first_ = 0;  // a position
     std::int64_t end_ = 0;
 };

@@ -1,10 +1,10 @@
 // Scores queries against a block of keys, in one of two ways with the same bits: a sum of sixteen
 // lanes over D, then the tree of sum().
 //
-// Included once per instruction set, as simd.h is. Few queries take the keys as they lie: a lane
-// has every sixteenth word of a query and a key, and a tree goes over the lanes of each sum. Many
-// take them packed, a key to a lane: what was a lane is a sum of its own then, and no instruction
-// goes across; the packing is paid for once.
+// It is included once per instruction set, as simd.h is. Few queries take the keys as they lie: a
+// lane has every sixteenth word of a query and a key, and a tree goes over the lanes of each sum.
+// Many take them packed, a key to a lane: what was a lane is a sum of its own then, and no
+// instruction goes across; the packing is paid for once.
 #pragma once
 
 #include "kernels/cpu/attention_blocks.h"
@@ -48,7 +48,7 @@ struct Word<float> {
     }
 };
 template <class T>
-constexpr std::int64_t kRowElements = Word<T>::kElements* kLanes;  // of one vector of a key
+constexpr std::int64_t kRowElements = Word<T>::kElements* kLanes;  // elements in a vector of a key
 
 // Computes scores[i][j] = scale * queries[i] . keys[j] for kQueries queries and 4 keys.
 template <class T, int kQueries>
@@ -112,7 +112,7 @@ PITSTOP_INLINE void score_block(
     }
 }
 
-constexpr int kPackedQueriesMin = 8;  // of a tile: below, packing costs more than it spares
+constexpr int kPackedQueriesMin = 8;  // queries of a tile: below, packing costs more than it spares
 
 // Holds the keys of a block side by side: word i of key j in [i][j].
 template <class T>

@@ -1,7 +1,7 @@
 // Makes the scores of a block probabilities: the online softmax of a tile's queries.
 //
-// Included once per instruction set, as simd.h is. Each query has a lane in what is done for all of
-// them: maxima, their differences' exp, sums.
+// It is included once per instruction set, as simd.h is. Each query has a lane in what is done for
+// all of them: maxima, their differences' exp, sums.
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"

@@ -1,6 +1,6 @@
 // Cuts attention's work: tiles of queries against one KV head, blocks and segments of keys.
 //
-// Included once per instruction set, as simd.h is.
+// It is included once per instruction set, as simd.h is.
 #pragma once
 
 #include "kernels/attention.h"
@@ -11,7 +11,7 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-constexpr int kTileQueries = 16;  // one vector of maxima
+constexpr int kTileQueries = 16;  // as many as one vector of maxima has
 constexpr std::int64_t kHeadDimMax = AttentionArgs::kHeadDimMax;
 constexpr std::int64_t kBlock = AttentionArgs::kBlockKeys;
 constexpr std::int64_t kSegment = AttentionArgs::kSegmentKeys;

@@ -1,9 +1,9 @@
 // Adds the values of a block of keys, weighted by their probabilities, to what some queries have.
 //
-// Included once per instruction set, as simd.h is. fp32 values are added key by key. bf16 ones go
-// by pairs of keys (2i, 2i + 1) of the block, with probabilities rounded to bf16, as their products
-// with queries do; `out` then holds each 32 elements as interleave() leaves them, and in_order()
-// says what they are. A key that is not seen is a zero, whatever its memory holds.
+// It is included once per instruction set, as simd.h is. fp32 values are added key by key. bf16
+// ones go by pairs of keys (2i, 2i + 1) of the block, with probabilities rounded to bf16, as their
+// products with queries do; `out` then holds each 32 elements as interleave() leaves them, and
+// in_order() says what they are. A key that is not seen is a zero, whatever its memory holds.
 #pragma once
 
 #include "kernels/cpu/attention_blocks.h"

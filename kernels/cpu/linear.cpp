@@ -20,10 +20,10 @@ constexpr int kStripRows = 2;
 constexpr int kWideStripRows = 2;
 constexpr int cols_of(int num_rows) { return num_rows == 1 ? 4 : 2; }
 #endif
-constexpr std::int64_t kColsAlign = 8;  // of a range of outputs: a multiple of every tile's columns
+constexpr std::int64_t kColsAlign = 8;  // a range of outputs has a multiple of every tile's columns
 constexpr std::int64_t kRowsAhead = 8;  // how far one strip alone fetches, in rows of w
-constexpr std::int64_t kBlockBytes = 128 << 10;  // of w: with the next block a quarter of L2
-constexpr std::int64_t kXBytesMax = 16 << 10;    // of x that tiles read over and over: half of L1
+constexpr std::int64_t kBlockBytes = 128 << 10;  // bytes of w: with the next block a quarter of L2
+constexpr std::int64_t kXBytesMax = 16 << 10;    // bytes of x that tiles read again: half of L1
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
@@ -152,7 +152,7 @@ Fetch choose_fetch(std::int64_t num_rows, std::int64_t tiles, int num_cols) {
 }
 
 struct Rectangle {
-    const LinearPart* part = nullptr;  // none: nothing
+    const LinearPart* part = nullptr;  // null where there is nothing
     std::int64_t m_begin = 0;
     std::int64_t m_end = 0;
     std::int64_t n_begin = 0;
@@ -174,7 +174,7 @@ void compute(
     const std::int64_t K = args.x.cols;
     const std::int64_t block = block_cols(K);
     const std::int64_t strips = num_strips(at.num_rows(), K * sizeof(typename Products::X));
-    const std::int64_t distance = strips == 1 ? kRowsAhead : block;  // in rows of w
+    const std::int64_t distance = strips == 1 ? kRowsAhead : block;  // counted in rows of w
     const std::int64_t num_then = clamp(after.num_outputs(), 0, distance);
     Ahead ahead{part.w.data + at.n_begin * part.w.stride, at.num_outputs()};
     if (num_then > 0) ahead.then = after.part->w.data + after.n_begin * after.part->w.stride;
@@ -205,7 +205,7 @@ struct Cut {
 };
 
 Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs) {
-    constexpr std::int64_t kBlocksMax = 8;  // of a rectangle: the first one's w is waited for
+    constexpr std::int64_t kBlocksMax = 8;  // a rectangle's: the first one's w is waited for
     constexpr std::int64_t kProductsMin =
         128 << 10;  // per rectangle: some 5 us, worth waking a thread for
     constexpr std::int64_t kRectanglesPerThread =

@@ -2,7 +2,7 @@
 // lanes over all of K, whatever the tile, so that the bits do not depend on it. What the tile
 // decides is how often a loaded vector is used.
 //
-// Included once per instruction set, as simd.h is.
+// It is included once per instruction set, as simd.h is.
 #pragma once
 
 #include "kernels/cpu/simd.h"

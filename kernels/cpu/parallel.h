@@ -7,7 +7,7 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-// fn(begin, end) for ranges of `grain` items; see ThreadPool::run.
+// Calls fn(begin, end) for ranges of `grain` items; see ThreadPool::run.
 template <class F>
 PITSTOP_INLINE void for_ranges(Stream stream, std::int64_t num_items, std::int64_t grain, F& fn) {
     run_ranges(

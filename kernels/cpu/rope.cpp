@@ -4,7 +4,7 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// 1 / sqrt(mean(x^2) + eps) of one head; 16 lanes, element i in lane i mod 16.
+// Computes 1 / sqrt(mean(x^2) + eps) of one head; 16 lanes, element i in lane i mod 16.
 template <class X>
 PITSTOP_INLINE float norm_scale(const X* x, std::int64_t D, float eps) {
     F32x16 acc = zero();

@@ -198,7 +198,7 @@ PITSTOP_INLINE F32x16 gumbel_bound(U32x16 random) {
     const F32x16 minus_exponent = from_i32(set1_u32(127) - shr<23>(as_u32(v)));
     return fma(minus_exponent, set1(0.6931472f), set1(0.001f));
 }
-constexpr float kGumbelMax = 23.f;  // of v = 2^-33: 22.88
+constexpr float kGumbelMax = 23.f;  // at v = 2^-33 it is 22.88
 
 // Makes the bits of the 64 ids from 4 * counter0: vector i has ids 16 i .. 16 i + 15.
 PITSTOP_INLINE void random_of_64_ids(const SampleRow& params, std::uint32_t counter0, U32x16* out) {

@@ -141,7 +141,7 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
 // instructions. Each level joins the halves of what the one before left of two vectors.
 template <class Op>
 PITSTOP_INLINE F32x16 reduce16(const F32x16* a, Op op) {
-    __m512 eights[8];  // of a[i] and a[i + 4]
+    __m512 eights[8];  // for a[i] and a[i + 4]
     for (std::size_t i = 0; i < 8; ++i) {
         const __m512 first = a[i / 4 * 8 + i % 4].v;
         const __m512 second = a[i / 4 * 8 + i % 4 + 4].v;
@@ -149,13 +149,13 @@ PITSTOP_INLINE F32x16 reduce16(const F32x16* a, Op op) {
             op(_mm512_shuffle_f32x4(first, second, 0x44),
                _mm512_shuffle_f32x4(first, second, 0xee));
     }
-    __m512 fours[4];  // of a[i], a[i + 4], a[i + 8] and a[i + 12], a quarter each
+    __m512 fours[4];  // for a[i], a[i + 4], a[i + 8], a[i + 12], a quarter each
     for (std::size_t i = 0; i < 4; ++i) {
         fours[i] =
             op(_mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
                _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xdd));
     }
-    __m512 twos[2];  // in each quarter, of two neighbours
+    __m512 twos[2];  // in each quarter, for two neighbours
     for (std::size_t i = 0; i < 2; ++i) {
         twos[i] =
             op(_mm512_shuffle_ps(fours[2 * i], fours[2 * i + 1], 0x44),

@@ -12,9 +12,9 @@ inline constexpr std::int32_t kNoKey = -1;
 struct PrefillTile {
     BatchRow row;
     std::int32_t kv_head;
-    std::int32_t first_token;  // of the row's new tokens
-    std::int32_t num_tokens;   // none: nothing to do
-    std::int32_t keys_begin;   // what the tile's tokens see, together
+    std::int32_t first_token;  // the first of the row's new tokens
+    std::int32_t num_tokens;   // 0 where there is nothing to do
+    std::int32_t keys_begin;   // the keys that the tile's tokens see, together
     std::int32_t keys_end;
 
     // Returns the last key that tile row i sees, kNoKey if there is no such row.

@@ -10,7 +10,7 @@
 
 namespace pitstop::kernels {
 
-inline constexpr std::int32_t kNoRow = -1;  // not to be read: zeros instead
+inline constexpr std::int32_t kNoRow = -1;  // not to be read: it gives zeros
 
 // Describes one request of the batch.
 struct BatchRow {
@@ -93,7 +93,7 @@ __device__ inline void store_pair(
 __device__ inline void mask_scores(
     float (&scores)[kScoreTiles][4],
     std::int32_t tile_begin,
-    const std::int32_t (&first)[2],  // of rows g and g + 8: the keys seen are first .. last
+    const std::int32_t (&first)[2],  // for rows g and g + 8: the keys seen are first .. last
     const std::int32_t (&last)[2]
 ) {
     const std::int32_t column = tile_begin + lane_index() % 4 * 2;

@@ -1,4 +1,4 @@
-// Programmatic dependent launch: a kernel of a graph begins while the one before it ends, and
+// By programmatic dependent launch a kernel of a graph begins while the one before it ends, and
 // brings weights nearer until that one is done. A kernel that is launched with Launch::starts_early
 // calls wait_for_kernel_before() in every thread, before it reads or writes what any kernel before
 // it reads or writes; it then is behind all of them, as each of those has waited likewise. Before
@@ -29,7 +29,7 @@ __device__ inline void wait_for_kernel_before() {
 #endif
 }
 
-// Both multiples of 16; the bytes are there. No thread waits for it.
+// Both are multiples of 16; the bytes are there. No thread waits for it.
 __device__ inline void prefetch_to_l2(const void* from, std::uint32_t num_bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile(

@@ -30,9 +30,9 @@ struct Launch {
     bool starts_early = false;
 };
 
-// Whether a kernel that is enqueued now may begin before the one before it has ended: as a node of
-// a graph, on GPUs that have it. A stream's launches would cost the host more than they would gain,
-// and --no-graphs is to be without it.
+// Says whether a kernel that is enqueued now may begin before the one before it has ended: as a
+// node of a graph, on GPUs that have it. A stream's launches would cost the host more than they
+// would gain, and --no-graphs is to be without it.
 [[nodiscard]] bool may_start_early(Stream stream);
 
 // Says which kernel, in a line about a launch that failed: the compiler puts it into the name.

@@ -18,7 +18,7 @@ struct RowState {
     float factor[2];  // by which the last step scales what was summed before it
 };
 
-// Scores become probabilities. 128 keys: 16 accumulator tiles of 4.
+// Scores become probabilities here. 128 keys: 16 accumulator tiles of 4.
 __device__ inline void softmax(float (&scores)[64], RowState& state, float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

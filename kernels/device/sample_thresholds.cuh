@@ -44,11 +44,11 @@ enum class Collect : std::uint8_t {
 
 // No id below this bin survives.
 struct Boundary {
-    int bin;                // kBins: all survive that min-p left
+    int bin;                // kBins where all survive that min-p left
     std::uint32_t num_ids;  // in the bin and above
     std::uint32_t num_in_bin;
-    std::uint64_t mass_above;  // of the bins above
-    std::uint64_t mass;        // of all ids that min-p left
+    std::uint64_t mass_above;  // the mass of the bins above
+    std::uint64_t mass;        // the mass of all ids that min-p left
 
     __device__ Collect collect(const SampleRow& row, std::int32_t num_vocab_ids) const {
         if (num_ids <= kListMax) return Collect::kList;

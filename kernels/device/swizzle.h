@@ -9,7 +9,7 @@
 namespace pitstop::kernels {
 
 inline constexpr int kChunkBytes = 16;
-inline constexpr int kChunkElements = 8;  // of bf16
+inline constexpr int kChunkElements = 8;  // bf16 elements
 
 // Returns bytes from the tile's start.
 template <int kChunksPerRow>

@@ -9,8 +9,8 @@
 
 namespace pitstop::kernels {
 
-// What was written before by this thread, and by those that it met at a barrier, is seen by whoever
-// reads this value by load_acquire_system().
+// Writes a value. Whoever reads it by load_acquire_system() sees what was written before by this
+// thread, and by those that it met at a barrier.
 __device__ inline void store_release_system(std::uint64_t* to, std::uint64_t value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }

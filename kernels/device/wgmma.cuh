@@ -1,5 +1,5 @@
-// Hopper's warpgroup matrix instructions and the barriers that feed them. Source: PTX ISA 8.x,
-// "Asynchronous warpgroup level matrix instructions" and "mbarrier"; the descriptors also in
+// Wraps Hopper's warpgroup matrix instructions and the barriers that feed them. Source: PTX ISA
+// 8.x, "Asynchronous warpgroup level matrix instructions" and "mbarrier"; the descriptors also in
 // CUTLASS, include/cute/arch/mma_sm90_desc.hpp. Only for sm_90a: guard what calls this with
 // __CUDA_ARCH_FEAT_SM90_ALL.
 #pragma once
@@ -146,7 +146,7 @@ template <int kNum>
 __device__ void named_barrier(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kNum) : "memory");
 }
-// Is one of them, and goes on at once.
+// Counts as one of the kNum, and goes on at once.
 template <int kNum>
 __device__ void named_barrier_arrive(int id) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kNum) : "memory");

@@ -1,4 +1,4 @@
-// Sums of 64 bits in shared memory, whose own atomics have 32: those of 64 are loops of
+// Sums 64 bits in shared memory, whose own atomics have 32: those of 64 are loops of
 // compare-and-swap there (CUDA C++ Programming Guide, "Atomic Functions"; seen in their machine
 // code).
 #pragma once
