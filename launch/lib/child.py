@@ -1,4 +1,4 @@
-"""One process of the tree, as its launcher sees it (base/supervision.h is the other side).
+"""Holds one process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
 Two pipes: on `ready` the process says READY, FAILED, LOST, VERSION, DOOR or END in one line;
 on `supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the

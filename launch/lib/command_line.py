@@ -1,4 +1,4 @@
-"""The commands and their flags. Each command's work is in a module of its own."""
+"""Defines the commands and their flags. Each command's work is in a module of its own."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ import talk
 
 
 class Parser(argparse.ArgumentParser):
-    """One line per problem, the usage only when asked for."""
+    """Prints one line per problem, the usage only when asked for."""
 
     def __init__(self, **kwargs):
         super().__init__(allow_abbrev=False, **kwargs)  # a flag means the same in every version
@@ -21,8 +21,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message} (--help lists the flags)\n")
 
 
-# The most that each of these takes. The processes refuse what is more, too, each in its own words;
-# a test compares, so that the launcher's one line comes before there are any.
+# Each of these takes this much at most. The processes refuse what is more, too, each in its own words; a test compares,
+# so that the launcher's one line comes before there are any.
 MOST = {
     "--tp": 64,
     "--dp": 1024,
@@ -76,7 +76,7 @@ def add_count(parser, name, help, **more):
 
 
 def add_shape_flags(parser):
-    """What is served, by how many ranks and replicas, and how much at once."""
+    """These say what is served, by how many ranks and replicas, and how much at once."""
     add = parser.add_argument
     add(
         "--model",
@@ -107,7 +107,7 @@ def add_shape_flags(parser):
 
 
 def add_engine_flags(parser):
-    """What computes, on which device, and from which weights."""
+    """These say what computes, on which device, and from which weights."""
     add = parser.add_argument
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
@@ -165,7 +165,7 @@ def add_engine_flags(parser):
 
 
 def add_patience_flags(parser):
-    """How it starts and runs: what it says, what it may take how long."""
+    """These say how it starts and runs: what it tells, what it may take how long."""
     add = parser.add_argument
     add(
         "--log-level",
@@ -215,7 +215,7 @@ def add_patience_flags(parser):
 
 
 def add_tree_flags(parser):
-    """What a tree is started with."""
+    """These say what a tree is started with."""
     add_shape_flags(parser)
     add_engine_flags(parser)
     add_patience_flags(parser)
@@ -242,7 +242,7 @@ def add_http_limits(parser):
 
 
 def add_http_flags(parser):
-    """Where the tree's own front end listens, for whom, and its limits."""
+    """These say where the tree's own front end listens, for whom, and with which limits."""
     add = parser.add_argument
     add("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
     add("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
@@ -283,7 +283,7 @@ def add_http_flags(parser):
 
 
 def door(text):
-    """HOST:PORT, in which the process looks closer."""
+    """Takes HOST:PORT, at which the process looks closer."""
     host, _, port_text = text.rpartition(":")
     if not host:
         raise argparse.ArgumentTypeError(f"takes HOST:PORT with a numeric address, not '{text}'")
@@ -292,7 +292,7 @@ def door(text):
 
 
 def add_tcp_doors(parser):
-    """Where the doors listen for other machines."""
+    """These say where the doors listen for other machines."""
     add = parser.add_argument
     add("--tcp-door", type=door, metavar="H:P", help="the data door for other machines, too")
     add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
@@ -300,14 +300,14 @@ def add_tcp_doors(parser):
 
 
 def node_door(text):
-    """HOST:PORT that other machines know, so no port that is found."""
+    """Takes HOST:PORT that other machines know, so no port that is found."""
     if door(text).endswith(":0"):
         raise argparse.ArgumentTypeError(f"takes a port that the other machines know, not '{text}'")
     return text
 
 
 def add_node_flags(parser):
-    """A replica over several machines."""
+    """These spread a replica over several machines."""
     add = parser.add_argument
     add_count(parser, "--nodes", "machines that a replica's ranks are on, as many on each (default 1)", default=1)
     add(
@@ -322,7 +322,7 @@ def add_node_flags(parser):
 
 
 def add_place(parser):
-    """The running tree that a command is for."""
+    """These say which running tree a command is for."""
     add = parser.add_argument
     add("--run-dir", metavar="DIR", help="of the tree, if several run")
     add("--tcp-door", metavar="H:P", help="of a tree elsewhere, with --key")
@@ -381,7 +381,7 @@ def add_generate(commands):
 
 
 def add_talk(commands):
-    """What asks a running tree, and steers it."""
+    """These commands ask a running tree, and steer it."""
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
@@ -395,7 +395,7 @@ def add_talk(commands):
 
 
 def add_tools(commands):
-    """What needs no tree."""
+    """These commands need no tree."""
     commands.add_parser("keygen", help="make the keys of the tcp doors", add_help=False)
 
     tokenize = commands.add_parser(

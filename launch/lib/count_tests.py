@@ -24,7 +24,7 @@ def outcome_of(case):
 
 
 def cases_of(path):
-    """[(name, outcome)]; a file that cannot be read is a failure with its name."""
+    """Returns [(name, outcome)]; a file that cannot be read is a failure with its name."""
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError) as error:
@@ -37,7 +37,7 @@ def cases_of(path):
 
 
 def ctest_cases(results):
-    """ctest's programs, each replaced by its GoogleTest cases where it has some."""
+    """Returns ctest's programs, each replaced by its GoogleTest cases where it has some."""
     cases = []
     try:
         root = ElementTree.parse(results / "ctest.xml").getroot()

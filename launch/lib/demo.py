@@ -1,4 +1,4 @@
-"""demo: a story that changes its author in mid-sentence, and what the stop cost.
+"""demo tells a story that changes its author in mid-sentence, and what the stop cost.
 
 One request streams from the model that serves; while it does, the other bundled model is staged,
 verified and swapped in. The colours are the spans of the request's own output: which words came from
@@ -93,7 +93,7 @@ class Page:
 
 
 class Version:
-    """Is one weight version of the story."""
+    """Holds one weight version of the story."""
 
     def __init__(self, span, name, style):
         self.epoch = span["epoch"]

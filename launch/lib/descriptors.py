@@ -1,4 +1,4 @@
-"""The limit of file descriptors: the soft one is raised to the hard one, as every process does."""
+"""Raises the limit of file descriptors: the soft one to the hard one, as every process does."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""The limits of http_proc that `serve` passes on: their names without "http_" are its flags."""
+"""Knows the limits of http_proc that `serve` passes on: their names without "http_" are its flags."""
 
 COUNTS = {
     "http_connections_max": "connections to HTTP at once (default 8192)",

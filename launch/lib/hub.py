@@ -1,4 +1,4 @@
-"""org/name: a checkpoint of the Hugging Face cache; where huggingface_hub is installed, fetched into it first.
+"""Finds org/name, a checkpoint of the Hugging Face cache; where huggingface_hub is installed, it is fetched first.
 
 The cache's layout is huggingface_hub's: models--org--name/refs/REVISION has a commit, snapshots/COMMIT the files.
 """
@@ -49,7 +49,7 @@ def _what_is_missing(snapshot):
 
 
 def cached(name):
-    """(the snapshot's directory or None, why not)."""
+    """Returns (the snapshot's directory or None, why not)."""
     repository, revision = NAME.fullmatch(name).groups()
     place = cache() / ("models--" + repository.replace("/", "--"))
     if not place.is_dir():

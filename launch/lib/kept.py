@@ -1,4 +1,4 @@
-"""The directory of --keep-committed, where the workers write the version that was committed last
+"""Keeps the directory of --keep-committed, where the workers write the version that was committed last
 (tp_worker/update/kept_directory.h): whose it is, and what lies whole in it."""
 
 import fcntl

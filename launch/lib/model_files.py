@@ -1,4 +1,4 @@
-"""What a model's directory holds beside its weights: config.json, the tokenizer's files, the chat template.
+"""Keeps what a model's directory holds beside its weights: config.json, the tokenizer's files, the chat template.
 
 A restart brings the committed version back, which is the weights and what is computed with them. The
 directory may have changed since the start, or be gone; so the launcher remembers these files."""

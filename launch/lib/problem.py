@@ -1,4 +1,4 @@
-"""What may go wrong outside this program, and what a shell is told about it.
+"""Says what may go wrong outside this program, and what a shell is told about it.
 
 The exit codes are part of the interface (docs/operations.md lists them, and a test compares).
 """

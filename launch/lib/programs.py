@@ -1,4 +1,4 @@
-"""Where things are: the built programs and the bundled models."""
+"""Says where things are: the built programs and the bundled models."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The run directory: one private place (mode 0700) per tree, for its sockets.
+"""Keeps the run directory: one private place (mode 0700) per tree, for its sockets.
 
     launcher.lock   held (flock) by the launcher while it lives: who can take it finds a dead tree
     tree.json       pids and flags, once the tree is ready

@@ -1,4 +1,4 @@
-"""serve: a tree in its run directory, from the first process to the last, and again if asked."""
+"""serve runs a tree in its run directory, from the first process to the last, and again if asked."""
 
 import copy
 import ctypes
@@ -17,8 +17,8 @@ import descriptors
 import hub
 import programs
 
-# --restart: the wait before each new attempt doubles up to the maximum; a tree that served for
-# STEADY_S starts the count anew, one that keeps dying is given up.
+# With --restart the wait before each new attempt doubles up to the maximum; a tree that served for STEADY_S starts the
+# count anew, one that keeps dying is given up.
 RESTARTS_MAX = 5
 BACK_OFF_S = 0.5
 BACK_OFF_MAX_S = 30.0
@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def say(line):
-    """One line about a problem or about progress."""
+    """Says one line about a problem or about progress."""
     try:
         print(f"pitstop: {line}", file=sys.stderr, flush=True)
     except OSError:
@@ -35,16 +35,16 @@ def say(line):
 
 
 def announce(line):
-    """The line that a script waits for. A tree goes on also where it cannot be written."""
+    """Prints the line that a script waits for. A tree goes on also where it cannot be written."""
     try:
         print(f"pitstop: {line}", flush=True)
     except OSError as error:
         say(f"standard output: {error.strerror}; the line was: {line}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it still holds
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it may hold more
 
 
 def check_doors(options):
-    """Problem: doors for other machines without keys."""
+    """Refuses doors for other machines without keys."""
     if (options.tcp_door or options.admin_tcp_door) and not options.door_keys:
         raise Problem(
             "--tcp-door and --admin-tcp-door need --door-keys DIR; launch/pitstop keygen DIR makes one",
@@ -52,7 +52,7 @@ def check_doors(options):
         )
 
 
-# What one machine alone can do, and why.
+# Lists what one machine alone can do, and why.
 REFUSED_WITH_NODES = (
     (lambda options: options.device == "auto", "--device auto", "each machine would choose by itself"),
     (lambda options: options.dp > 1, "--dp", "one replica spans the machines; start another head for another replica"),
@@ -65,7 +65,7 @@ REFUSED_WITH_NODES = (
 
 
 def check_nodes(options):
-    """Problem: several machines that cannot be, or flags of theirs without them."""
+    """Refuses several machines that cannot be, or flags of theirs without them."""
     if options.nodes == 1:
         if options.node_rank or options.head or options.node_key:
             raise Problem("--node-rank, --head and --node-key go with --nodes", EXIT_USAGE)
@@ -86,7 +86,7 @@ def check_nodes(options):
 
 
 class Served:
-    """A running tree in its place. Owns: both, until close()."""
+    """Holds a running tree in its place. Owns: both, until close()."""
 
     def __init__(self, options, signals):
         named = options.model
@@ -95,7 +95,7 @@ class Served:
         own_name = named.partition("@")[0] if is_hubs else os.path.basename(options.model)
         options.served_model_names = options.served_model_name or [own_name]
         options.served_model_name = options.served_model_names[0]
-        # In the environment, as a command line is for everybody to read.
+        # They go into the environment, as a command line is for everybody to read.
         for name in ("api_key", "admin_api_key"):
             if getattr(options, name, None):
                 os.environ[f"PITSTOP_{name.upper()}"] = getattr(options, name)
@@ -125,7 +125,7 @@ class Served:
         return time.monotonic() - begin
 
     def _bring_back(self, version):
-        """Exactly that version, or none: the tree then waits for another."""
+        """Brings back exactly that version, or none: the tree then waits for another."""
         why = "it lies whole in no directory"
         kept = None
         if self._kept is not None:
@@ -192,15 +192,15 @@ class Served:
         return options
 
     def url(self):
-        """Where HTTP listens; None: it does not. REQUIRES: started."""
+        """Returns where HTTP listens; None: it does not. REQUIRES: started."""
         return self._tree.url()
 
     def doors(self):
-        """Where the doors listen for other machines. REQUIRES: started."""
+        """Returns where the doors listen for other machines. REQUIRES: started."""
         return self._tree.doors()
 
     def state(self):
-        """For a line: what it is after its start."""
+        """Says for a line what it is after its start."""
         if lost := self._weights.lost:
             return f"has lost its version {lost}: it is up, and waits for a complete update,"
         if self._options.wait_for_initial_weights and not self._weights.path:
@@ -208,7 +208,7 @@ class Served:
         return "is ready"
 
     def watch(self, guest=None):
-        """Tree.watch; the clients have been told of a dead process when it returns."""
+        """Does Tree.watch; the clients have been told of a dead process when it returns."""
         dead = self._tree.watch(guest)
         if dead is None:
             return None
@@ -218,7 +218,7 @@ class Served:
         return dead
 
     def _remember_version(self):
-        """For the next start. Epochs go on counting, so that a trainer from the past stays out."""
+        """Keeps the version for the next start. Epochs go on counting, so that a trainer from the past stays out."""
         self._tree.read_all()  # the tokenizer's last words are about what it committed last
         said = self._tree.version()
         if said is not None and (said.digest or said.path):
@@ -262,7 +262,7 @@ def _pause(seconds, signals):
 
 
 def _serve_until_end(served, options, signals):
-    """The exit code. Problem: it could not start."""
+    """Returns the exit code. Problem: it could not start."""
     num_restarts = 0
     while True:
         ready_at = math.inf

@@ -1,4 +1,4 @@
-"""generate, status, tokenize: the commands that a built program does; here it gets its tree."""
+"""Has a built program do the commands generate, status and tokenize; here it gets its tree."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ import programs
 PR_SET_PDEATHSIG = 1
 FAREWELL_S = 2.0  # for a client to print its error once its tree is gone
 
-# Flags of `pitstop_cli generate`, handed on as they are: (name, whether it takes a value, help).
+# Lists flags of `pitstop_cli generate`, handed on as they are: (name, whether it takes a value, help).
 GENERATE_FLAGS = (
     ("max-new-tokens", True, "at most so many (default 200)"),
     ("min-new-tokens", True, "at least so many"),

@@ -1,4 +1,4 @@
-"""A tree of processes: which there are, start, watch, stop.
+"""Plans, starts, watches and stops a tree of processes.
 
 Thread: one. Everything waits in Tree._wait, always with a deadline.
 """
@@ -16,65 +16,65 @@ from problem import EXIT_DIED, EXIT_OK, EXIT_START, Problem
 import http_limits
 import programs
 
-# What each step of an end may take. A process that is told to stop answers its open requests first.
+# Each step of an end may take this long. A process that is told to stop answers its open requests first.
 FAREWELL_S = 2.0  # after a death: for the tokenizer to answer every open request with an error
 STOP_S = 5.0  # from "stop" to SIGTERM, all stages together
 STAGE_S = 0.5  # but for each stage at least
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 FAILURES_S = 0.2  # at start: for other processes to say what is wrong with them, too
 WATCH_S = 1.0  # between two looks for processes that stand still; events end the wait
-KV_SHARE = 0.25  # of the machine's memory, for the KV of all replicas where nobody says how much
+KV_SHARE = 0.25  # the part of the machine's memory for the KV of all replicas, where nobody says how much
 PROGRESS_S = 5.0  # between two lines about a start that takes long
 
-# Who answers stops before whom it asks, so that nobody misses a peer that was told to go.
+# Who answers stops before those whom it asks, so that nobody misses a peer that was told to go.
 STOP_ORDER = (("http_proc",), ("tokenizer_proc",), ("scheduler_proc",), ("detokenizer_proc", "tp_worker"))
-# Of several dead, who is the likeliest cause: a worker ends its scheduler, not the other way round.
+# The first of these is the likeliest cause of several deaths: a worker ends its scheduler, not the other way round.
 BLAME_ORDER = ("tp_worker", "detokenizer_proc", "tokenizer_proc", "scheduler_proc", "http_proc")
 
 
 def cores_per_worker(num_workers):
-    """The cores this program may use, shared evenly; each worker has at least one thread."""
+    """Shares the cores that this program may use evenly; each worker has at least one thread."""
     return max(1, len(os.sched_getaffinity(0)) // num_workers)
 
 
 def cache_dir():
-    """Where what can be found out again is kept (XDG Base Directory Specification)."""
+    """Returns where what can be found out again is kept (XDG Base Directory Specification)."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "pitstop")
 
 
 def _flags(options, *names):
-    """--name=value for each option that was given; the others are the process's own defaults."""
+    """Returns --name=value for each option that was given; the others are the process's own defaults."""
     given = [(name, getattr(options, name)) for name in names]
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
 def _door_flags(options):
-    """For other machines. A tree for one call has no such doors."""
+    """Returns the flags of doors for other machines. A tree for one call has no such doors."""
     if not hasattr(options, "door_keys"):
         return []
     return _flags(options, "tcp_door", "admin_tcp_door", "door_keys")
 
 
 def nodes_of(options):
-    """The machines that a replica spans. A tree for one call has one."""
+    """Returns how many machines a replica spans. A tree for one call has one."""
     return getattr(options, "nodes", None) or 1
 
 
 def is_head(options):
-    """This machine has the doors and the scheduler; another has workers alone."""
+    """Tells whether this machine has the doors and the scheduler; another has workers alone."""
     return nodes_of(options) == 1 or options.node_rank == 0
 
 
 def ranks_here(options):
-    """Of each replica, those that this machine has a worker for."""
+    """Returns the ranks of each replica that this machine has a worker for."""
     num = options.tp // nodes_of(options)
     first = 0 if is_head(options) else options.node_rank * num
     return range(first, first + num)
 
 
 def _node_flags(options):
-    """Of a worker, where the ranks are on several machines."""
+    """Returns a worker's flags where the ranks are on several machines."""
     if nodes_of(options) == 1:
         return []
     flags = [f"--nodes={options.nodes}", f"--node-rank={options.node_rank}"]
@@ -84,14 +84,14 @@ def _node_flags(options):
 
 
 def _node_door_flags(options):
-    """Of the scheduler."""
+    """Returns the scheduler's flags for them."""
     if nodes_of(options) == 1:
         return []
     return [f"--nodes={options.nodes}", f"--node-door={options.head}", f"--door-keys={options.door_keys}"]
 
 
 def _keep_flags(options):
-    """Where committed versions are kept. A tree for one call keeps none."""
+    """Says where committed versions are kept. A tree for one call keeps none."""
     return _flags(options, "keep_committed") if hasattr(options, "keep_committed") else []
 
 
@@ -111,10 +111,10 @@ class LostWeights(Problem):
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """What the workers load, and what it is called."""
+    """Names what the workers load, and what it is called."""
 
     path: str = ""  # a checkpoint; empty: the model's own
-    digest: str = ""  # which it must have; empty: any
+    digest: str = ""  # these weights must have it; empty: any
     epoch: int = 1
     label: str = ""
     lost: typing.Optional[Version] = None  # nothing is loaded: this is what was to be
@@ -192,7 +192,7 @@ def _worker_flags(options, weights, replica, rank):
 
 
 def plan(options, run_dir, weights=Weights()):
-    """[(kind, name, command)] of every process, from the parsed flags of serve."""
+    """Returns [(kind, name, command)] of every process, from the parsed flags of serve."""
     processes = []
     if is_head(options):
         processes.append(("tokenizer_proc", "tokenizer_proc", _tokenizer_flags(options, weights)))
@@ -213,7 +213,7 @@ def plan(options, run_dir, weights=Weights()):
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGHUP become a readable descriptor, so that they end a wait.
+    """Turns SIGINT, SIGTERM and SIGHUP into a readable descriptor, so that they end a wait.
 
     For the rest of this program's life: a second Ctrl-C while a tree is stopping is still no death.
     """
@@ -275,14 +275,14 @@ class Tree:
             self._selector.unregister(child.pidfd)
 
     def _wait(self, deadline):
-        """Until something happens or the deadline comes. Raises Asked at a signal."""
+        """Waits until something happens or the deadline comes. Raises Asked at a signal."""
         for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
             key.data()
         if self._signals.is_asked_to_end:
             raise Asked
 
     def wait_ready(self, timeout_s, says_each=False):
-        """Until every process is ready. Problem: one cannot start, named with its reason."""
+        """Waits until every process is ready. Problem: one cannot start, named with its reason."""
         begin = time.monotonic()
         next_progress = begin + PROGRESS_S
         said = set()
@@ -334,8 +334,8 @@ class Tree:
         return any(f"(pid {child.pid})" in line for child in self.children)
 
     def watch(self, guest=None):
-        """Until a process dies: the dead child; or until `guest` (a Popen) ends, or a process asks
-        for the end (the admin door's shutdown): None."""
+        """Waits until a process dies: the dead child; or until `guest` (a Popen) ends, or a process asks for the end
+        (the admin door's shutdown): None."""
         if guest is not None:
             guest_fd = os.pidfd_open(guest.pid)
             self._on_readable(guest_fd, guest.poll)
@@ -378,18 +378,18 @@ class Tree:
             child.read_ready()
 
     def url(self):
-        """Where HTTP listens; None: it does not."""
+        """Returns where HTTP listens; None: it does not."""
         for child in self.children:
             if child.kind == "http_proc":
                 return child.ready_line
         return None
 
     def doors(self):
-        """Where the doors listen for other machines, by name: {"data": "tcp://..."}."""
+        """Returns where the doors listen for other machines, by name: {"data": "tcp://..."}."""
         return {name: place for child in self.children for name, place in child.doors.items()}
 
     def version(self):
-        """The Version that serves, as the tokenizer said last; None: it said nothing."""
+        """Returns the Version that serves, as the tokenizer said last; None: it said nothing."""
         said = [child.version for child in self.children if child.version is not None]
         return said[-1] if said else None
 
@@ -416,7 +416,7 @@ class Tree:
         self.kill()
 
     def kill(self):
-        """At once: no process is left when it returns."""
+        """Kills at once: no process is left when it returns."""
         for child in self.children:
             child.send_signal(signal.SIGKILL)
         for child in self.children:
