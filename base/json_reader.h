@@ -55,7 +55,7 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
     virtual std::optional<Error> on_scalar(const Scalar& scalar) = 0;
     virtual std::optional<Error> on_object() = 0;
     virtual std::optional<Error> on_array() = 0;
-    virtual std::optional<Error> on_end() = 0;  // of an object or an array
+    virtual std::optional<Error> on_end() = 0;  // ends an object or an array
 
   private:
     bool go_on(std::optional<Error> problem);

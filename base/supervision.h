@@ -32,7 +32,7 @@ class Supervision {
     // Tells the launcher what serves from now on, for a restart.
     struct Version {
         std::int64_t epoch = 0;
-        std::string_view digest{};  // of what is resident; empty: none could be computed
+        std::string_view digest{};  // the resident weights'; empty: none could be computed
         std::string_view label{};   // it has one line
         std::string_view path{};    // the checkpoint; empty: it lies whole in no directory
     };

@@ -83,7 +83,7 @@ class AllowedKeys {
 
     std::string path_;
     std::map<std::string, std::string, std::less<>> names_{};  // by public key
-    struct stat read_at_ {};                                   // of the file, when it was read
+    struct stat read_at_ {};                                   // the file's, when it was read
     TimePoint next_look_{};
 };
 

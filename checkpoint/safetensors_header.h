@@ -48,7 +48,7 @@ enum class StoredDtype : std::uint8_t {
     kC64,
 };
 [[nodiscard]] std::string_view name_of(StoredDtype dtype);  // as the format writes it: "BF16"
-[[nodiscard]] std::int64_t bytes_of(StoredDtype dtype);     // of one element
+[[nodiscard]] std::int64_t bytes_of(StoredDtype dtype);     // one element's
 
 // A source offers a tensor under this name, dtype and shape.
 struct TensorSpec {
@@ -62,12 +62,12 @@ struct StoredTensor {
     TensorSpec spec{};
     std::int64_t bytes = 0;
     std::size_t file = 0;          // index of its file
-    std::int64_t file_offset = 0;  // of its first byte in that file
+    std::int64_t file_offset = 0;  // where its first byte is in that file
 };
 
 // These end the reading of a checkpoint before its end.
 struct ReadLimits {
-    std::size_t tensors_max = kTensorsMax;          // of all files; the next one is kTooLarge
+    std::size_t tensors_max = kTensorsMax;          // in all files; the next one is kTooLarge
     const std::atomic<bool>* is_dropped = nullptr;  // set, from any thread: kAborted
 
     [[nodiscard]] bool is_over() const {

@@ -20,7 +20,7 @@ inline constexpr std::size_t kIndexDepthMax = 16;      // metadata may be deeper
 
 struct ShardIndex {
     std::set<std::string> shards{};                              // file names
-    std::map<std::string, std::string, std::less<>> shard_of{};  // of each tensor
+    std::map<std::string, std::string, std::less<>> shard_of{};  // tensor -> file
 };
 
 // `path` is for the messages. Errors: kMalformed, kTooLarge, kAborted.

@@ -1,5 +1,5 @@
-// Is a complete external checkpoint engine in one command: it maps a checkpoint, pushes it into a
-// running tree, and says where the time went.
+// This is a complete external checkpoint engine in one command: it maps a checkpoint, pushes it
+// into a running tree, and says where the time went.
 #include "base/flags.h"
 #include "checkpoint/safetensors.h"
 #include "client/cli.h"

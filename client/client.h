@@ -89,7 +89,7 @@ class Client {
 
     // Returns what the tree serves, as it said when the connection was (last) made.
     [[nodiscard]] messages::HelloReply hello() const;
-    // Is false from the loss of a tree until one answers again at every door. Requests and calls
+    // Tells false from the loss of a tree until one answers again at every door. Requests and calls
     // made meanwhile, and those open at the loss, end at once with kUnavailable: kept for no other.
     [[nodiscard]] bool is_connected() const;
 

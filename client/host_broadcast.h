@@ -25,7 +25,7 @@ namespace pitstop {
 
 struct HostBroadcastOptions {
     std::string group{};
-    std::int64_t num_workers = 1;  // of all trees; the group's world size is one more
+    std::int64_t num_workers = 1;  // those of all trees; the group's world size is one more
     std::int64_t port = 0;         // 0: any that is free
     bool is_local = true;          // listens on the loopback alone
 };

@@ -395,7 +395,7 @@ void IoLoop::io_dispatch(messages::Door door, const messages::Frames& frames) {
         return Ok{};
     };
     const Result<bool> taken = Known::dispatch(frames, messages::UnknownFields::kIgnore, use);
-    if (!taken) return io_fail_all(door, taken.error());  // whose it was is unknown
+    if (!taken) return io_fail_all(door, taken.error());  // nobody knows whose it was
     if (!*taken) io_end_call(CallId{messages::peek_uint(frames, "call")}, frames);
 }
 

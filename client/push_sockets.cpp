@@ -16,7 +16,7 @@ namespace pitstop {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(20);  // how soon the tree's end of it is noticed
-constexpr int kConnectionsMax = 64;                    // of each socket; one is its worker's
+constexpr int kConnectionsMax = 64;                    // per socket; one is its worker's
 std::atomic<int> num_pushes{0};                        // makes endpoints of one process differ
 
 }  // namespace

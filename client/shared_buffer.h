@@ -24,7 +24,7 @@ class SharedBuffer {
 
     // REQUIRES: kMapped.
     [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_}; }
-    // May be called from any thread. What nobody writes reads as zeros. REQUIRES: it lies in the
+    // It may be called from any thread. What nobody writes reads as zeros. REQUIRES: it lies in the
     // buffer.
     // Errors: kResourceExhausted; kDataLoss, `from` is a mapping that was cut short.
     Result<> write(std::int64_t at, std::span<const std::byte> from) const;

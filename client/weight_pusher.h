@@ -62,7 +62,7 @@ struct PushOptions {
     // Four are under way; a tensor that is larger has one of its own. Small ones are still in the
     // cache when a worker reads them, and have few pages that were never touched.
     std::int64_t bucket_bytes = std::int64_t{4} << 20;
-    int num_threads = 0;  // that fill; 0: a quarter of the machine's, 1 to 4
+    int num_threads = 0;  // threads that fill; 0: a quarter of the machine's, 1 to 4
     std::chrono::milliseconds timeout{600'000};
     std::chrono::milliseconds stall{60'000};  // a worker that is silent for so long is given up
     std::function<void(const PushProgress&)> on_progress{};

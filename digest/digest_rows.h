@@ -16,10 +16,10 @@ namespace pitstop::digest {
 struct DigestRows {
     const std::byte* data = nullptr;
     std::int64_t num_rows = 0;
-    std::int64_t row_bytes = 0;         // of the rectangle
+    std::int64_t row_bytes = 0;         // the rectangle's
     std::int64_t row_stride_bytes = 0;  // from row to row in memory
     std::uint64_t first_word = 0;       // number of the rectangle's first word in the tensor
-    std::uint64_t words_per_row = 0;    // of the tensor, >= digest_words(row_bytes)
+    std::uint64_t words_per_row = 0;    // the tensor's, >= digest_words(row_bytes)
     // The rectangle is copied here on the way, unless this is null. It overlaps nothing.
     std::byte* copy_to = nullptr;
     std::int64_t copy_stride_bytes = 0;  // from row to row there

@@ -10,7 +10,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Is exact for every 64-bit integer and every double.
+// This is exact for every 64-bit integer and every double.
 long double exact(const Value& value) {
     if (value.is_whole()) return static_cast<long double>(value.whole());
     return static_cast<long double>(value.number());

@@ -31,7 +31,7 @@ enum class TokenKind : std::uint8_t {
 struct Token {
     TokenKind kind = TokenKind::kEnd;
     int line = 1;
-    std::string text{};  // of data, names and operators; a string's value
+    std::string text{};  // data, a name or an operator; a string's value
     Value number{};
 
     [[nodiscard]] bool is(TokenKind a_kind, std::string_view a_text) const {

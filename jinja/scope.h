@@ -67,7 +67,7 @@ struct Loop {
     const Expr* condition = nullptr;  // which items have turns; null: all, or all that are left
     const Scope* scope = nullptr;     // around it
     std::vector<Value> items{};
-    std::size_t next = 0;          // of items
+    std::size_t next = 0;          // index in `items`
     std::optional<Value> after{};  // the next turn's, if somebody looked
     Value current{};
     Value before{};

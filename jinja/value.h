@@ -50,7 +50,7 @@ struct Sequence {
     SequenceKind kind = SequenceKind::kList;
     std::vector<Value> items;  // no initializer, like below: clang asks for the whole Value there
     std::string range{};       // kRange: how it prints
-    int depth = 1;             // of the nesting of sequences and mappings in it, itself included
+    int depth = 1;             // how deep sequences and mappings nest in it, itself included
 };
 
 // Holds the result of `map`, `select`, ...: it can be gone through once.

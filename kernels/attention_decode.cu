@@ -218,9 +218,9 @@ __device__ void take_tile(
         add_values(state, scores[n], scores[n + 1], ring.next(), 0);
 }
 
-// Is true in that block of a pair's which comes here last, when all records of the pair are there.
-// The count starts over by itself. Pairs that share a block are told apart by their first block: a
-// block is the first of one divided pair at most.
+// This is true in the block of a pair's which comes here last, when all records of the pair are
+// there. The count starts over by itself. Pairs that share a block are told apart by their first
+// block: a block is the first of one divided pair at most.
 __device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace& place) {
     const auto others = static_cast<unsigned>(place.last_block - place.first_block);
     unsigned num_before = 0;

@@ -5,7 +5,7 @@ namespace pitstop::kernels {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kLaneDims = AttentionArgs::kHeadDimMax / kWarp;  // of an output, per lane
+constexpr int kLaneDims = AttentionArgs::kHeadDimMax / kWarp;  // dimensions of an output, per lane
 
 __device__ float load_as(const void* from, DType dtype, std::int64_t index) {
     return dtype == DType::kF32 ? static_cast<const float*>(from)[index]

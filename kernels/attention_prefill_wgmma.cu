@@ -26,7 +26,7 @@ struct Shape {
 
 constexpr int kTableTiles = 4;
 constexpr int kCopyBarrier = 1;  // __syncthreads' is 0
-constexpr int kTurnBarrier = 2;  // of the first multiplying warpgroup; the second's is the next
+constexpr int kTurnBarrier = 2;  // the first multiplying warpgroup's; the second's is the next
 
 // A thread has so many registers: 128 * (40 + 2 * 232) = 64,512 of 65,536 are taken.
 constexpr int kCopyRegisters = 40;
@@ -91,7 +91,7 @@ struct TileCopier {
     Barriers& barriers;
     TableOfRows& rows;
     int thread;  // number in the first warpgroup
-    int chunk;   // that it copies of its rows
+    int chunk;   // the one that it copies of its rows
     std::int32_t tile_begin;
     std::int32_t next_row = kNoRow;   // the row of its key of the next tile
     std::uint64_t* copied = nullptr;  // the barrier of the latest group of copies

@@ -21,7 +21,7 @@ struct Header {
     // They are by wait, buffer, block and rank: what that rank's block said last.
     std::uint64_t words[kWaits][2][kExchangeBlocksMax][kExchangeRanksMax];
     // The rest is this rank's own.
-    std::uint64_t num_launches;                      // that have ended
+    std::uint64_t num_launches;                      // launches that have ended
     std::uint64_t failed_launch;                     // 0: none
     std::uint64_t has_given_up[kExchangeBlocksMax];  // in that launch
     std::uint32_t num_ended;                         // blocks of the launch under way

@@ -34,7 +34,7 @@ struct TileShape {
     static constexpr int kWarpsM = kWarpsM_;
     static constexpr int kWarpsN = kWarpsN_;
     static constexpr int kStages = kStages_;
-    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // that the registers must leave room for
+    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // the registers must leave room for them
     static constexpr int kThreads = kWarp * kWarpsM * kWarpsN;
     static constexpr int kTilesM = kTileM / kWarpsM / 16;  // 16-token tiles of a warp
     static constexpr int kTilesN = kTileN / kWarpsN / 8;   // 8-row tiles of a warp
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
 
 // ---- split ----
 
-// Is a warp's tile and ring. Four of them are in a block: 72 KiB, 20 KiB of w in flight. N = 1024
-// makes 128 blocks, where SmallTile makes 32.
+// This is a warp's tile and ring. Four of them are in a block: 72 KiB, 20 KiB of w in flight. N =
+// 1024 makes 128 blocks, where SmallTile makes 32.
 using SplitTile = TileShape<16, 8, 1, 1, 6, 3>;
 constexpr int kSplit = 4;  // warps of a block: fixed, as it sets the order of the sum
 constexpr int kSplitThreads = kSplit * kWarp;

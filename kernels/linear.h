@@ -8,10 +8,10 @@
 //   bias  [N]       bf16 or none
 //   y     [M, N]    fp32 or bf16 (rounded once, at the end); kAdd: fp32 only. Never overlaps x
 //
-// Any M, N, K >= 1; M = 0 does nothing. The sum over k runs in fp32 in an order set by K alone: the
-// same for every M, every position in the batch and every number of threads (P6). On the CPU: 16
-// lanes; fp32 x puts element k into lane k mod 16, bf16 x pairs (2i, 2i + 1) into lane i mod 16,
-// the odd one first; each lane ascends in k; then a fixed tree over the lanes, the bias, y.
+// It takes any M, N, K >= 1; M = 0 does nothing. The sum over k runs in fp32 in an order set by K
+// alone: the same for every M, every position in the batch and every number of threads (P6). On the
+// CPU: 16 lanes; fp32 x puts element k into lane k mod 16, bf16 x pairs (2i, 2i + 1) into lane i
+// mod 16, the odd one first; each lane ascends in k; then a fixed tree over the lanes, the bias, y.
 //
 // VDPBF16PS (avx512bf16) takes denormal inputs as zero and flushes denormal results; the others do
 // not.

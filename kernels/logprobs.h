@@ -10,7 +10,7 @@
 //   scaled     after penalties and bias, the request's temperature (1 where it is greedy)
 //   truncated  as scaled, and kept_min from the Choice (sampling.h); an id not kept has -inf
 //
-// Sums: 16 lanes of fp32 per block of kVocabBlock ids, then the blocks in double, ascending: an
+// Sums take 16 lanes of fp32 per block of kVocabBlock ids, then the blocks in double, ascending: an
 // order set by V_rank alone, so scoring gives the bits that sampling gave (P6).
 #pragma once
 

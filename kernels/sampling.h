@@ -71,7 +71,7 @@ struct SampleArgs {
     View2<const float> logits{};  // [R, V_rank]
     std::int64_t vocab_begin = 0;
     const SampleRow* rows = nullptr;  // [R]
-    // Is added to each row's position, modulo 2^32: rows that go on by one each call are the same.
+    // Each row adds it to its position, modulo 2^32: rows that go on by one each call are the same.
     std::uint32_t first_position = 0;
     // If false, is_truncating() is false of every row, and a GPU takes one launch in place of four.
     bool may_truncate = true;

@@ -27,8 +27,8 @@ std::uint64_t number_at(std::string_view body, std::size_t at, std::size_t size)
 // Holds the head of a value: what follows its bytes.
 struct Head {
     std::size_t size = 1;      // bytes of the head itself
-    std::uint64_t bytes = 0;   // then so many
-    std::uint64_t values = 0;  // then so many values
+    std::uint64_t bytes = 0;   // bytes that follow the head
+    std::uint64_t values = 0;  // values that follow those
     bool is_map = false;
     bool is_text = false;
     bool is_nil = false;

@@ -25,7 +25,7 @@ inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 20;  // entri
 inline constexpr std::size_t kBadWordsMax = 1024;
 inline constexpr std::size_t kBadWordBytesMax = 1024;
 inline constexpr std::size_t kBadSequencesMax = 4096;  // two of each word, and the caller's
-inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // of all sequences together
+inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // all sequences together
 inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole vocabulary
 // A request that asks for more of a position is wide: it may ask for few positions (the door says
 // how many), and a step has few of them.

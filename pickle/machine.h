@@ -1,4 +1,4 @@
-// Is the stack machine behind read(), which takes one opcode at a time over one message.
+// This is the stack machine behind read(), which takes one opcode at a time over one message.
 //
 // A container takes children only while nothing holds it; once it is a child it is finished. So
 // there can be no cycle, and a child's depth and size are known when it is taken.
@@ -25,7 +25,7 @@ class Machine {
   private:
     // This is kept beside each node while reading.
     struct Extent {
-        std::uint32_t depth = 1;    // of the value as a tree
+        std::uint32_t depth = 1;    // the value's as a tree
         std::uint64_t logical = 1;  // nodes of that tree, shared ones counted every time
         bool is_finished = false;   // somebody holds it
         bool has_state = false;     // BUILD was done
@@ -63,7 +63,7 @@ class Machine {
 
     std::span<const std::byte> message_;
     Channel channel_;
-    std::size_t position_ = 0;  // of the next byte
+    std::size_t position_ = 0;  // the next byte's
     Document document_{};
     std::vector<Extent> extents_{};
     std::vector<NodeId> stack_{};

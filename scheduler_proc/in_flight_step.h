@@ -40,7 +40,7 @@ struct StepRow {
     std::int64_t output_index = 0;  // if it samples
     std::size_t num_top = 0;        // per position, of top_ids and top_logprobs
     std::size_t num_ids = 0;        // per position, of ids_logprobs
-    EpochRange kv{};                // that computed all KV its last position attends to
+    EpochRange kv{};                // the epochs that computed all KV its last position attends to
 };
 
 struct InFlightStep {

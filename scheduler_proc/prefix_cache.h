@@ -39,7 +39,7 @@ class PrefixCache {
 
     struct Match {
         std::vector<PageId> pages{};  // whole pages, from the first token on
-        EpochRange epochs{};          // that computed them; empty without pages
+        EpochRange epochs{};          // the epochs that computed them; empty without pages
         bool is_pending = false;      // the step being planned computes the next page
     };
     // Finds the longest prefix of `tokens` in whole pages that was computed under `accepted` epochs
@@ -56,7 +56,7 @@ class PrefixCache {
         std::optional<PageId> parent{};     // the page before it; nothing: the first
         PageId page{};                      // allocated, and the caller's so far
         std::span<const TokenId> tokens{};  // [page_size]
-        EpochRange epochs{};                // that computed it
+        EpochRange epochs{};                // the epochs that computed it
         StepId step{};                      // the last step that writes to it
     };
     // Returns the node with this parent, these tokens and these epochs, if there is one.

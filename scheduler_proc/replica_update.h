@@ -168,7 +168,7 @@ class ReplicaUpdate {
     [[nodiscard]] messages::UpdateState state() const;
 
     SchedulerConfig config_;
-    Version version_{};  // that the next plan runs under
+    Version version_{};  // the next plan runs under it
     bool lends_ = false;
     std::optional<Version> retained_{};  // the version whose copy the workers still hold
     std::optional<UpdateJob> job_{};

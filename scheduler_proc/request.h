@@ -64,7 +64,7 @@ struct Request {
     TimePoint last_token_at{};   // its latest one
     Epoch kv_floor{};  // cached prefixes older than this are not for it, whatever it tolerates
     std::uint64_t chunk_turn = 0;  // the turn that made its latest chunk,
-    std::size_t chunk_index = 0;   // and where in that turn's batch it is
+    std::size_t chunk_index = 0;   // where in that turn's batch it is
 
     // ---- while it runs ----
     bool is_running = false;  // it has a slot, and pages
@@ -74,7 +74,7 @@ struct Request {
     std::vector<PageId> pages{};            // the pages of its planned positions, perhaps one more
     std::vector<EpochRange> page_epochs{};  // [pages], that computed each so far
     std::size_t num_shared = 0;             // the first so many pages are nodes of the prefix cache
-    EpochRange kv{};                        // that computed all its KV
+    EpochRange kv{};                        // the epochs that computed all its KV
     bool needs_setup = false;               // its slot is not set up yet
     StepId last_step{};  // the last step planned for it; also kept when retracted
 

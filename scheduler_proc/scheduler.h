@@ -115,7 +115,7 @@ class Scheduler {
     Pause pause_;
     ReplicaUpdate update_;
     ReplicaMemory memory_;
-    TimePoint now_{};  // of this turn
+    TimePoint now_{};  // this turn's
     std::int64_t num_late_ = 0;
 };
 

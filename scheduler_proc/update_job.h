@@ -27,7 +27,7 @@ struct UpdateJob {
     enum class Kind { kStaged, kDirect, kRollback };
     messages::UpdateId id{};
     Kind kind = Kind::kStaged;
-    messages::UpdateRound round;  // of the ranks; `ready` is the replica's own
+    messages::UpdateRound round;  // asks the ranks; `ready` is the replica's own
 
     // With --update-mode lend it is staged in the KV cache's memory, once that is there.
     bool is_on_loan = false;
@@ -39,13 +39,13 @@ struct UpdateJob {
     messages::UpdateSpec spec{};
     messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     Epoch new_epoch{};
-    std::string label{};   // of the new version
-    std::string digest{};  // of the new version, once prepared
+    std::string label{};   // the new version's
+    std::string digest{};  // the new version's, once prepared
 
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
 
-    TimePoint deadline = TimePoint::max();      // of the order under way
+    TimePoint deadline = TimePoint::max();      // for the order under way
     std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since
     TimePoint commit_ordered{};
     std::optional<TimePoint> committed{};  // on loan: by all ranks; KV takes its memory again

@@ -67,7 +67,7 @@ class Bpe {
   private:
     struct Joined {
         std::uint32_t rank = 0;
-        std::int32_t id = -1;  // of the token that the pair becomes
+        std::int32_t id = -1;  // the token that the pair becomes
     };
     struct Slot {
         std::uint64_t pair = ~std::uint64_t{0};  // all ones: empty
@@ -169,7 +169,7 @@ class Bpe {
     std::array<std::int32_t, 256> byte_ids_{};      // [byte]: its character's token, -1: none
     std::array<std::int32_t, 256> fallback_ids_{};  // [byte]: the token <0xNN>, -1: none
     std::optional<TokenId> unk_id_{};
-    std::size_t token_bytes_max_ = 0;  // of the longest token's string
+    std::size_t token_bytes_max_ = 0;  // the longest token's string
     bool has_cuts_ = false;            // see find_cuts()
     bool unknown_is_bytes_ = false;    // every unknown character becomes <0xNN>, joined to nothing
     Neighbours neighbours_{};

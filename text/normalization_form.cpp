@@ -135,7 +135,7 @@ void normalize(NormalizationForm form, std::string& text) {
         return;
     }
     std::string out;
-    std::size_t begin = 0;  // of the stretch without newer code points
+    std::size_t begin = 0;  // where the stretch without newer code points begins
     for (std::size_t pos = 0; pos < text.size();) {
         const std::size_t at = pos;
         if (!newer_bits().contains(next_code_point(text, pos))) continue;

@@ -40,7 +40,7 @@ class ClassParser {
         return pattern_.substr(begin, pos_ - begin);
     }
 
-    // Count how deep groups and classes stand in one another. Error: too deep.
+    // These count how deep groups and classes stand in one another. Error: too deep.
     Result<> begin_nested();
     void end_nested() { --nesting_; }
 

@@ -23,7 +23,7 @@ namespace pitstop::text::regex {
 class Dfa {
   public:
     static constexpr std::size_t kPositionsMax =
-        8192;  // of the pattern with its repeats written out
+        8192;  // positions of the pattern with its repeats written out
     static constexpr std::size_t kStatesMax = 1024;
     static constexpr std::size_t kClassesMax = 254;
 

@@ -76,8 +76,8 @@ class StopMatcher {
     std::shared_ptr<const StopStrings> stops_;
     Trim trim_;
     std::uint32_t node_ = 0;     // the longest end of the text that begins a stop string
-    std::string held_{};         // that end
-    std::size_t num_bytes_ = 0;  // of all the text pushed
+    std::string held_{};         // that end of the text
+    std::size_t num_bytes_ = 0;  // all the text pushed
     std::optional<Match> match_{};
 };
 

@@ -24,7 +24,7 @@ struct Scratch {
     Pieces pieces_before{};
     std::vector<AddedTokens::Split> splits{};
     std::vector<AddedTokens::Split> normalized_splits{};
-    const Interrupt* interrupt = nullptr;  // of the call
+    const Interrupt* interrupt = nullptr;  // the call's
 
     [[nodiscard]] std::size_t bytes() const {
         return pieces.text.capacity() + pieces_before.text.capacity() +

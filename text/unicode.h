@@ -57,7 +57,7 @@ class CodePointSet {
 [[nodiscard]] const CodePointSet& oniguruma_word_set();   // \w in a regular expression
 [[nodiscard]] const CodePointSet& oniguruma_punct_set();  // [[:punct:]] in a regular expression
 
-// List code points that the normalization forms treat as unassigned, and those that NFC may touch.
+// These list code points unassigned to the normalization forms, and those that NFC may touch.
 [[nodiscard]] std::span<const CodePointRange> not_in_unicode_9();
 [[nodiscard]] std::span<const CodePointRange> nfc_sensitive();
 

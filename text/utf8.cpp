@@ -12,7 +12,7 @@ enum class Part { kWhole, kPrefix, kBad };
 
 struct Scanned {
     Part part = Part::kBad;
-    std::size_t len = 0;  // of the code point, of the prefix, or of what one U+FFFD stands for
+    std::size_t len = 0;  // the code point's, the prefix's, or that of what one U+FFFD stands for
 };
 
 // Finds what begins at the front of `text`. REQUIRES: !text.empty().

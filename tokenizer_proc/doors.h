@@ -60,7 +60,7 @@ struct DoorsInput {
     std::vector<UnsentToClient> unsent_to_clients{};
     std::vector<ToReplica> unsent_to_replicas{};
     std::vector<bus::Received> from_tree{};  // from the schedulers and the detokenizer
-    std::vector<TextDone> texts{};           // that were tokenized elsewhere, or could not be
+    std::vector<TextDone> texts{};           // texts that were tokenized elsewhere, or could not be
     // These are clients' messages, or what was refused of one.
     std::vector<std::pair<messages::Door, bus::Received>> from_clients{};
     // Says where the doors listen and how that goes, for `status`.
@@ -211,11 +211,11 @@ class Doors {
 
     Config config_;
     std::shared_ptr<const text::Tokenizer> tokenizer_;
-    TimePoint now_{};  // of this turn
+    TimePoint now_{};  // this turn's
     std::array<std::uint64_t, 2> entropy_{};
-    std::uint64_t num_drawn_ = 0;  // of it
+    std::uint64_t num_drawn_ = 0;  // numbers drawn from it
     std::vector<messages::ListenerStatus> listeners_{};
-    DoorsOutput out_{};  // of this turn
+    DoorsOutput out_{};  // this turn's
     Outbox outbox_{};
     Admin admin_;
     RequestTable requests_{};

@@ -49,7 +49,7 @@ class KeepCoordinator {
     std::string directory_;
     std::size_t num_ranks_;
     TimePoint since_{};        // its state, which status_ has
-    ServedVersion version_{};  // that is to be kept
+    ServedVersion version_{};  // the one that is to be kept
     CallId call_{};
     messages::KeepStep step_ = messages::KeepStep::kBegin;
     std::vector<bool> has_answered_;  // by rank; to the step under way

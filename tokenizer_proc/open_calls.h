@@ -40,7 +40,7 @@ inline constexpr std::size_t kCallsMax = 1024;  // open at the admin door, of ea
 
 // Waits, for an abort, until the last chunks of what it ends have come.
 struct LastChunks {
-    std::map<OpenId, ReplicaId> ending{};  // and where each runs
+    std::map<OpenId, ReplicaId> ending{};  // where each request runs
     messages::AbortReply reply{};
 
     [[nodiscard]] std::string who_is_missing() const;

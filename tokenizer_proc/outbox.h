@@ -112,7 +112,7 @@ class Outbox {
     std::map<Address, Waiting> waiting_{};  // those for whom something waits, or was just flushed
     std::map<std::string, TimePoint> last_sent_{};  // data-door clients with open requests
     std::vector<Lost> lost_{};
-    std::size_t total_bytes_ = 0;  // of all chunks
+    std::size_t total_bytes_ = 0;  // all chunks together
     std::int64_t num_dropped_ = 0;
 };
 

@@ -40,7 +40,7 @@ struct ChatJob {
 // bad words, to encode them and leave the ids as they are.
 struct TextJob {
     JobId id{};
-    std::vector<std::string> client{};  // whose it is (FairQueue); the first is the connection
+    std::vector<std::string> client{};  // says whose it is (FairQueue); the first is the connection
     std::optional<ChatJob> chat{};
     std::optional<std::string> text{};
     std::vector<TokenId> ids{};
@@ -48,7 +48,7 @@ struct TextJob {
     text::AddSpecial add_special = text::AddSpecial::kYes;
     text::SkipSpecial skip_special = text::SkipSpecial::kNo;
     bool wants_text = false;   // whether to decode what was encoded
-    bool wants_texts = false;  // and every token by itself
+    bool wants_texts = false;  // whether to decode every token by itself
 };
 
 struct TextDone {

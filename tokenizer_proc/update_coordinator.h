@@ -164,7 +164,7 @@ class UpdateCoordinator {
         std::vector<messages::UpdatePart> answers;       // the latest, by replica
         std::vector<std::vector<Rank>> awaited{};        // by replica, the ranks that are not done
         std::vector<messages::ReplicaOutcome> outcomes;  // the latest, by replica
-        std::string label{};                             // of the new version
+        std::string label{};                             // the new version's
         std::string digest{};
         Error failure{};  // why it is being dropped
     };

@@ -77,7 +77,7 @@ struct DiskUpdate {
     // out first.
     std::optional<messages::KvPolicy> kv_policy{};
     messages::UpdateMode mode = messages::UpdateMode::kStaged;
-    std::string digest{};  // that must result; empty: any
+    std::string digest{};  // the digest that must result; empty: any
 };
 // Nothing is updated if the cache could not be cleared as asked.
 [[nodiscard]] Task<Result<messages::UpdateReply>> update_from_disk(

@@ -22,7 +22,7 @@ struct ChatCall {
     messages::Generate request{};  // all but its prompt
     ChatPrompt chat{};
     bool is_streamed = false;
-    bool has_tools = false;       // that the model may call
+    bool has_tools = false;       // the model may call some
     bool takes_one_call = false;  // what comes after its first call of a tool is left out
     std::optional<ForcedCall> forced_call{};
     bool wants_token_ids = false;

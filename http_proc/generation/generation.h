@@ -58,7 +58,7 @@ class Generation {
 
   public:
     struct Event {
-        std::size_t index = 0;          // of the request, in the order given to start()
+        std::size_t index = 0;          // the request's, in the order given to start()
         messages::OutputChunk chunk{};  // with `finish` it is the last of its request
     };
 

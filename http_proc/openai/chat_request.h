@@ -21,7 +21,7 @@ struct OpenAiChat {
     std::optional<std::vector<TokenId>> input_ids{};  // SGLang's: the prompt, past the template
     bool has_logprobs = false;
     std::int64_t top_logprobs = 0;
-    bool has_tools = false;       // that the model may call
+    bool has_tools = false;       // the model may call some
     bool takes_one_call = false;  // what comes after its first call is left out
     std::optional<ForcedCall> forced_call{};
     bool wants_prompt_text = false;  // vLLM's: what the template made

@@ -81,7 +81,7 @@ void ResponseOutput::end_message(std::string_view status, ResponseEvents* events
     if (!std::exchange(is_in_message_, false)) return;
     Item& item = items_.back();
     item.status = status;
-    append(item.logprobs, std::exchange(next_logprobs_, {}));  // as of a token without text
+    append(item.logprobs, std::exchange(next_logprobs_, {}));  // as for a token without text
     if (events == nullptr) return;
     JsonWriter& done = begin_part_event(*events, "response.output_text.done");
     done.key("text").string(item.text).key("logprobs");

@@ -50,7 +50,7 @@ Response refusal_of_parse(const Request& request, error_code problem, std::size_
     return refusal(request, 400, "not HTTP: " + problem.message());
 }
 
-// Of an IPv6 address it keeps the network alone, as whoever has one address there has all of its
+// It keeps only the network of an IPv6 address, as whoever has one address there has all of its
 // network's.
 std::string client_address(const asio::ip::address& address) {
     if (!address.is_v6()) return address.to_string();

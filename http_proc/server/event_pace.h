@@ -31,7 +31,7 @@ class EventPace {
     static constexpr Wait kPeriodMin{2'000};
     static constexpr Wait kPeriodMax{20'000};  // 50 a second: nobody reads faster
     static constexpr Wait kPerStream{200};     // some 5,000 events a second
-    static constexpr int kAtOnceMax = 32;      // of so many streams the writes take under 1 ms
+    static constexpr int kAtOnceMax = 32;      // the writes of so many streams take under 1 ms
     static constexpr std::size_t kPerBeat = 32;
 
     // Returns the period with so many streams open.
@@ -56,7 +56,7 @@ class EventPace {
     int fd_ = -1;                         // a timerfd; armed while something is held
     std::optional<TimePoint> beat_at_{};  // when the armed timer is due
     std::deque<std::function<void()>> held_{};
-    std::size_t num_due_ = 0;  // of them, at the front: their time has come
+    std::size_t num_due_ = 0;  // the first ones, whose time has come
 };
 
 }  // namespace pitstop::http

@@ -1,4 +1,4 @@
-// Is what a handler is given: one request being answered.
+// This is what a handler is given: one request being answered.
 //
 //   Task<Response> count(Exchange& exchange) {
 //       exchange.begin_events();                         // 200, text/event-stream

@@ -34,8 +34,8 @@ struct ServerLimits {
     std::size_t held_bytes_max = std::size_t{512} << 20;
     std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
     std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to its body
-    std::chrono::milliseconds body_timeout{20'000};    // and then a second more for each
-    std::size_t body_bytes_per_second_min = 16 << 10;  // so many bytes that came
+    std::chrono::milliseconds body_timeout{20'000};    // and a second more for each
+    std::size_t body_bytes_per_second_min = 16 << 10;  // this many bytes that came
     std::chrono::milliseconds write_timeout{30'000};   // a client that takes nothing for so long
     std::chrono::milliseconds stop_grace{1'500};       // what requests in progress get, at a stop
 };
@@ -46,7 +46,7 @@ struct ServerOptions {
     Keys keys{};
     bool is_incremental = false;  // /generate streams deltas where a request does not say
     std::vector<std::string> model_names{};  // besides the one that the tree says
-    SiteRules site{};  // whose pages may call; with a cors_origin answers have its header
+    SiteRules site{};  // says whose pages may call; with a cors_origin answers have its header
     std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
     ServerLimits limits{};
 };
@@ -54,7 +54,7 @@ struct ServerOptions {
 // Holds the weight update that /begin_weight_update or /start_weight_update has opened.
 struct WeightSession {
     std::uint64_t number = 0;  // the tree's; 0: none is open
-    std::string label{};       // that a bucket gave, for an end that gives none
+    std::string label{};       // a bucket gave it, for an end that gives none
     bool is_busy = false;      // a bucket or the end is under way: nothing else may go into it
 };
 
@@ -110,7 +110,7 @@ class ServerContext {
     bool is_stopping = false;
 
     Ticker ticker{};
-    int num_status_pages = 0;  // that listen
+    int num_status_pages = 0;  // pages that listen
 
   private:
     ServerOptions options_;

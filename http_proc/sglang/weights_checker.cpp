@@ -34,7 +34,7 @@ Task<Result<messages::DigestsReply>> digests(Exchange& exchange) {
     );
 }
 
-// Is refused while requests are open without a pause, as any release is.
+// This is refused while requests are open without a pause, as any release is.
 Task<Result<messages::MemoryReply>> drop_weights(Exchange& exchange) {
     const std::vector<messages::MemoryTag> tags{messages::MemoryTag::kWeights};
     Result<messages::MemoryReply> released =

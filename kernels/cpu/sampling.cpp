@@ -192,7 +192,7 @@ PITSTOP_INLINE F32x16 gumbel(U32x16 random) {
     return zero() - log(zero() - select(is_small, corrected, log_u));
 }
 
-// Is at least gumbel(): E >= v, and log2(v) >= its exponent.
+// This is at least gumbel(): E >= v, and log2(v) >= its exponent.
 PITSTOP_INLINE F32x16 gumbel_bound(U32x16 random) {
     const F32x16 v = fma(from_u32(random), set1(0x1p-32f), set1(0x1p-33f));
     const F32x16 minus_exponent = from_i32(set1_u32(127) - shr<23>(as_u32(v)));

@@ -71,7 +71,7 @@ __device__ inline RowUnits find_row(
         const std::int32_t r = first + lane_index();
         const std::int32_t num = r < params.num_rows ? row_units(params, r, cut.unit_keys) : 0;
         const std::int64_t own = std::int64_t{num} * params.num_kv_heads;
-        std::int64_t end = own;  // of this row, from `before` on
+        std::int64_t end = own;  // this row's, counted from `before`
 #pragma unroll
         for (int offset = 1; offset < kWarp; offset *= 2) {
             const std::int64_t other = __shfl_up_sync(kAllLanes, end, offset);
@@ -93,7 +93,7 @@ __device__ inline RowUnits find_row(
 struct Run {
     BatchRow row;
     std::int32_t kv_head;
-    std::int32_t keys_begin;  // that its token sees
+    std::int32_t keys_begin;  // the keys that its token sees
     std::int32_t keys_end;
     bool has_first;  // the pair's first unit
     PairPlace place;

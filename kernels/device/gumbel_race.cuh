@@ -56,7 +56,7 @@ __device__ inline float gumbel(std::uint32_t bits) {
                                   : -logf((static_cast<float>(~bits) + 0.5f) * 0x1p-32f);
     return -logf(exponential);
 }
-// Is never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
+// This is never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
 // (2^-21.4 near 1, else 2 ulp of at most 23) and gumbel's own.
 __device__ inline float gumbel_bound(std::uint32_t bits) {
     return -__logf((static_cast<float>(bits) + 0.5f) * 0x1p-32f) + 1e-3f;

@@ -17,8 +17,8 @@ inline constexpr int kWarpgroup = 128;  // threads: four warps, the first a mult
 
 // ---- ordering ----
 
-// Must come before the first product, and whenever registers of its operands or sums were written
-// since.
+// This must come before the first product, and whenever registers of its operands or sums were
+// written since.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

@@ -19,7 +19,7 @@ class Version:
     """Names the weights that serve, or are to."""
 
     epoch: int
-    digest: str  # of what is resident; empty: there is none, or it could not be computed
+    digest: str  # the resident weights'; empty: there are none, or it could not be computed
     label: str
     path: str  # the checkpoint; empty: no directory holds it whole
 

@@ -13,7 +13,7 @@ from tree import Asked, Signals, exit_code_of
 import programs
 
 PR_SET_PDEATHSIG = 1
-FAREWELL_S = 2.0  # for a client to print its error once its tree is gone
+FAREWELL_S = 2.0  # until a client has printed its error, once its tree is gone
 
 # Lists flags of `pitstop_cli generate`, handed on as they are: (name, whether it takes a value, help).
 GENERATE_FLAGS = (

@@ -49,7 +49,7 @@ class Device {
 
     [[nodiscard]] bool is_cuda() const { return stream_owner_.stream().handle != nullptr; }
     [[nodiscard]] const std::string& name() const { return name_; }  // "cpu avx2", "NVIDIA H200"
-    // Is "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
+    // Returns "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
     [[nodiscard]] const std::string& uuid() const { return uuid_; }
     // Lists NVIDIA's that were found, with version and file; none on the CPU.
     [[nodiscard]] const std::vector<std::string>& libraries() const { return libraries_; }

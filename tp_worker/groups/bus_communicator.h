@@ -34,8 +34,8 @@ struct BusCommunicatorArgs {
     std::string endpoint{};               // where the scheduler's workers come in
     std::optional<bus::ClientKey> key{};  // the scheduler is on another machine
     messages::RankJoin join{};            // valid
-    Duration join_limit{};                // for the scheduler to be there
-    Duration peer_limit{};                // for a rank to come to an operation
+    Duration join_limit{};                // until the scheduler must be there
+    Duration peer_limit{};                // until a rank must come to an operation
 };
 
 class BusCommunicator final : public Communicator {

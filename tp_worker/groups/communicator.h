@@ -84,7 +84,7 @@ class Communicator {
 // Says where floats of one rank's part [n, cols] belong in the whole of gather_columns().
 struct ColumnPiece {
     int rank = 0;
-    std::int64_t cols = 0;   // of each rank's part
+    std::int64_t cols = 0;   // columns of each rank's part
     std::int64_t begin = 0;  // [begin, end) of its floats, row after row: a piece starts anywhere
     std::int64_t end = 0;
     const float* data = nullptr;  // those floats

@@ -47,7 +47,7 @@ Found resolve(const std::string& host, std::int64_t port, Kind kind) {
 
 std::atomic<int> num_lookups{0};
 
-// Is shared by whoever waits and the thread, which may come later.
+// This is shared by whoever waits and the thread, which may come later.
 struct Lookup {
     Mutex mutex{};
     Condition done{};

@@ -21,7 +21,7 @@ namespace pitstop::tp_worker {
 struct HostAddress {
     int family = 0;
     ::sockaddr_storage address{};
-    ::socklen_t size = 0;  // of it, in bytes
+    ::socklen_t size = 0;  // its size in bytes
 };
 
 inline constexpr int kLookupsMax = 8;

@@ -83,7 +83,7 @@ class RankNccl {
         std::string_view what, Duration limit, const std::function<Result<bool>()>& is_done
     );
     Result<> wait_for(const kernels::DeviceEvent& event);
-    // Is so short that all ranks are back before one is given up on the host.
+    // This is so short that all ranks are back before one is given up on the host.
     [[nodiscard]] Duration joint_limit() const;
     [[nodiscard]] Duration sums_limit() const;
     Error fail_sums(Error error);

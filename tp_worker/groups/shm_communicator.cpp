@@ -315,7 +315,7 @@ Result<> ShmCommunicator::wait_for_generation(Op op, Duration limit) {
     }
     const TimePoint deadline = Clock::now() + limit;
     while (true) {
-        // Not yet the target means it is still chunk_: it cannot pass the target without this rank.
+        // While it is not the target it is chunk_: it cannot pass the target without this rank.
         const std::uint32_t seen = generation.load(std::memory_order_acquire);
         if (seen == target) return Ok{};
         futex_wait(generation, seen, kLivenessMs);

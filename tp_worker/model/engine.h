@@ -67,7 +67,7 @@ struct EngineOptions {
     Communicator* bus = nullptr;    // the same ranks over their scheduler: the id of NCCL's
                                     // communicator goes by it; null: by the ranks' own
     bool has_graphs = true;         // on a GPU: steps are CUDA graphs (step_padding.h)
-    double mem_fraction = 0.9;      // of the GPU's free memory that this rank may take
+    double mem_fraction = 0.9;      // what this rank may take of the GPU's free memory
     UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU; elsewhere unused
     std::int64_t page_size = 16;                 // tokens
     std::int64_t max_total_tokens = 0;           // KV's; 0: by kv_share, on a GPU mem_fraction

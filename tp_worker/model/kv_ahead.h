@@ -36,7 +36,7 @@ class KvAhead {
     [[nodiscard]] std::int64_t pages_wanted() const;
 
     const Arena& memory_;
-    std::int64_t page_bytes_;  // of one layer
+    std::int64_t page_bytes_;  // one layer's
     std::int64_t page_size_;
     std::int64_t num_pages_;
     std::int64_t num_layers_;

@@ -28,7 +28,7 @@ struct SampledRow {
     bool is_edited = false;                 // it is drawn from logits after penalties and bias
     bool is_whole = true;                   // its logits are needed in one place (rank_call.h)
     bool sums_parts = false;                // its softmax sums are merged of the ranks'
-    kernels::SampleRow draw{};  // of a sample; its position counts from the call's first
+    kernels::SampleRow draw{};  // for a sample; its position counts from the call's first
 
     // Tells whether its logprobs are of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
@@ -53,7 +53,7 @@ struct LogitView {
     // and the ids asked for.
     std::vector<kernels::LogitPick> picks{};
     std::vector<float> picked{};             // their logits
-    std::vector<std::int32_t> num_before{};  // of those that are ranked
+    std::vector<std::int32_t> num_before{};  // for those that are ranked
     kernels::LogitPick* picks_there = nullptr;
     float* picked_there = nullptr;
     std::int32_t* num_before_there = nullptr;

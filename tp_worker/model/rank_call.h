@@ -43,8 +43,8 @@ class Sampler::RankCall {
     [[nodiscard]] std::size_t whole_begin() const { return whole_begin_; }
     [[nodiscard]] std::size_t num_whole() const { return num_whole_; }
 
-    // Place its arrays: those that stand, and those that come back. On rank 0 drawn[i].choice is
-    // where its draw of a whole row will be.
+    // These place its arrays: those that stand, and those that come back. On rank 0 drawn[i].choice
+    // is where its draw of a whole row will be.
     void place_inputs(std::span<const kernels::DrawnRow> drawn);
     void place_outputs();
 
@@ -74,7 +74,7 @@ class Sampler::RankCall {
     std::size_t whole_begin_ = 0;
     std::size_t num_whole_ = 0;
     bool has_draws_ = false;  // a row is drawn by parts
-    bool has_ranks_ = false;  // of a row that is not whole, its rank is wanted
+    bool has_ranks_ = false;  // the rank of a row that is not whole is wanted
     std::vector<kernels::SampleRow> draws_of_rows_{};  // [R], and so the next
     std::vector<kernels::SoftmaxRow> softmax_{};
     std::vector<kernels::RankRow> rank_rows_{};

@@ -126,7 +126,7 @@ class Sampler {
         std::int64_t records = 0;
         std::int64_t all_records = 0;
         std::int64_t standing = 0;  // on a GPU, behind the others
-        std::int64_t bytes = 0;     // of all of them
+        std::int64_t bytes = 0;     // all of them together
     };
     [[nodiscard]] static std::int64_t standing_bytes(const Sizes& sizes);
     static Layout lay_out(const kernels::Ops& ops, const Sizes& sizes);

@@ -26,7 +26,7 @@ namespace pitstop::tp_worker {
 
 class StandingArrays {
   public:
-    // Is for the CPU: ops read the host's arrays.
+    // This is for the CPU: ops read the host's arrays.
     StandingArrays() = default;
     // `there` [num_bytes] is the device's, and holds zeros.
     StandingArrays(std::byte* there, std::int64_t num_bytes);

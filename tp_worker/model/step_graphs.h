@@ -84,7 +84,7 @@ class StepGraphs {
     Result<> capture(const Shape& shape, kernels::Stream stream);
 
     std::map<Shape, Steps> by_shape_{};  // those that ran
-    std::vector<Shape> wanted_{};        // that have no graph, as they came
+    std::vector<Shape> wanted_{};        // those without a graph, as they came
     std::int64_t bytes_max_;
     bool is_full_ = false;  // they have what they may take, or the device had no more
     std::int64_t num_graphs_ = 0;

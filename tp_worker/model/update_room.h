@@ -21,7 +21,7 @@ enum class UpdateRoom : std::uint8_t {
               // end of the update, nothing is retained; or the start fails
     kDirect,  // nowhere: an update overwrites what serves
 };
-// "auto", "staged", "host", "lend", "direct". kInvalidArgument names what is accepted.
+// Takes "auto", "staged", "host", "lend" or "direct". kInvalidArgument names what is accepted.
 [[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 [[nodiscard]] std::string_view name_of(UpdateRoom room);
 
@@ -29,7 +29,7 @@ enum class UpdateRoom : std::uint8_t {
 struct RoomFacts {
     std::string device{};
     std::int64_t free = 0;    // before anything was put there
-    std::int64_t budget = 0;  // of that, what may be taken
+    std::int64_t budget = 0;  // what of that may be taken
     std::int64_t others = 0;  // the weights that serve, activations, everything but KV
     std::int64_t copy = 0;    // a second copy of the weights
     std::int64_t page = 0;    // per page of KV

@@ -43,7 +43,7 @@ class PushSession {
     const SourceArgs& args_;
     ReplySocket& socket_;
     std::optional<SharedMapping> memory_{};
-    std::optional<SharedFd> file_{};  // of the memory, if that may become shorter
+    std::optional<SharedFd> file_{};  // the memory's, if that may become shorter
     bool is_open_ = false;
 };
 

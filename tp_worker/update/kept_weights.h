@@ -29,7 +29,7 @@ inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 
 class KeptWeights {
   public:
-    // Is to write the file of that version: `name` has its epoch, label and digest, which the
+    // It is to write the file of that version: `name` has its epoch, label and digest, which the
     // header tells.
     KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name);
 

@@ -28,7 +28,7 @@ namespace pitstop::tp_worker {
 struct FillJob {
     std::size_t index = 0;                    // the tensor's in the layout
     const Incoming* incoming = nullptr;       // null: it is kept
-    std::span<messages::PartDigest> parts{};  // of the tensor; what is resident is added
+    std::span<messages::PartDigest> parts{};  // the tensor's; what is resident is added
     bool is_head_beside = false;  // a tied head, and the embedding comes, too: only digested
 };
 // Says what becomes of tensors that are kept.
@@ -42,7 +42,7 @@ struct Filled {
     Duration verify{};
     Duration rest{};                                              // so that passes went on
     std::vector<std::pair<std::size_t, std::string>> problems{};  // by the tensor's index
-    std::optional<std::pair<std::size_t, Error>> error{};         // that ended the work
+    std::optional<std::pair<std::size_t, Error>> error{};         // it ended the work
 
     [[nodiscard]] Duration time() const { return receive + verify + rest; }
 };

@@ -56,9 +56,9 @@ class TensorFiller {
     Filled filled_{};
     std::size_t index_ = 0;                    // the tensor's that is being filled
     std::span<messages::PartDigest> parts_{};  // its
-    bool is_nonfinite_ = false;                // and that was said
+    bool is_nonfinite_ = false;                // some are not finite, which was said
     std::vector<std::byte> scratch_{};
     TimePoint piece_begun_{};
-    Duration verify_now_{};  // of the piece under way, what digesting took apart from copying
+    Duration verify_now_{};  // what digesting the piece under way took apart from copying
 };
 }  // namespace pitstop::tp_worker

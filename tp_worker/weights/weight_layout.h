@@ -84,7 +84,7 @@ struct WeightTensor {
     std::vector<ShardPart> parts{};
     std::int64_t num_parts = 1;  // the whole tensor's; 1: each rank holds all of it
     bool cuts_words = false;     // some rank's part starts or ends inside a word of the digest
-    std::int64_t rows = 0;       // of the shard, padding included
+    std::int64_t rows = 0;       // the shard's, padding included
     std::int64_t cols = 0;
     std::int64_t offset = 0;  // bytes from the arena's start, 64-byte aligned
 

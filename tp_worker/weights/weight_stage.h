@@ -113,7 +113,7 @@ class WeightStage {
     Duration verify_{};
     Duration rest_{};
     Duration wait_{};  // between jobs, too
-    Duration time_{};  // of it all, until the last job ended
+    Duration time_{};  // all of it, until the last job ended
     TimePoint counted_until_ = Clock::now();
 };
 

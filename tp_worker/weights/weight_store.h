@@ -121,7 +121,7 @@ class WeightStore {
     std::optional<HostCopy> host_{};        // versions are staged here; empty: in the other copy
     std::optional<Arena> kept_{};           // the live copy's bytes while it is released
     std::int64_t bytes_ = 0;
-    int num_threads_ = 1;  // that copy what is kept, while no pass runs
+    int num_threads_ = 1;  // they copy what is kept, while no pass runs
 };
 
 }  // namespace pitstop::tp_worker
