@@ -47,7 +47,7 @@ bool is_capturing(Stream) { return false; }
 Result<DeviceEvent> DeviceEvent::create() { return no_cuda(); }
 DeviceEvent::~DeviceEvent() = default;
 void DeviceEvent::record(Stream) const { CHECK(false); }
-void DeviceEvent::wait(Duration, std::string_view, Watch) const { CHECK(false); }
+void DeviceEvent::wait(Duration, std::string_view, Watch, TimePoint) const { CHECK(false); }
 bool DeviceEvent::is_done() const { CHECK(false); }
 void DeviceEvent::order_before(Stream) const { CHECK(false); }
 double DeviceEvent::ms_since(const DeviceEvent&) const { CHECK(false); }
