@@ -459,7 +459,7 @@ Result<Value> filter_sum(Env& env, const Value& self, const Given& given) {
     return sum;
 }
 
-constexpr std::array kFilters{
+constexpr std::array kSequenceFilters{
     Builtin{"batch", "linecount fill_with", 1, filter_batch},
     Builtin{"count", "", 0, filter_length},
     Builtin{"dictsort", "case_sensitive by reverse", 0, filter_dictsort},
@@ -485,6 +485,6 @@ constexpr std::array kFilters{
 
 }  // namespace
 
-std::span<const Builtin> sequence_filters() { return kFilters; }
+std::span<const Builtin> sequence_filters() { return kSequenceFilters; }
 
 }  // namespace pitstop::jinja

@@ -204,7 +204,7 @@ Result<Value> filter_tojson(Env& env, const Value& self, const Given& given) {
     return Value::text(std::move(json));
 }
 
-constexpr std::array kFilters{
+constexpr std::array kTextFilters{
     Builtin{"capitalize", "", 0, filter_text<to_capitalized>},
     Builtin{"center", "width", 0, filter_center},
     Builtin{"e", "", 0, filter_escape},
@@ -224,6 +224,6 @@ constexpr std::array kFilters{
 
 }  // namespace
 
-std::span<const Builtin> text_filters() { return kFilters; }
+std::span<const Builtin> text_filters() { return kTextFilters; }
 
 }  // namespace pitstop::jinja

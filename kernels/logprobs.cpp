@@ -8,12 +8,6 @@
 #include <vector>
 
 namespace pitstop::kernels {
-namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
-}  // namespace
-
 SoftmaxStats merge(const SoftmaxStats& a, const SoftmaxStats& b) {
     if (b.sum == 0.0) return a;
     if (a.sum == 0.0) return b;

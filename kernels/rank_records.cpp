@@ -1,14 +1,10 @@
 #include "kernels/rank_records.h"
 
+#include "kernels/reference.h"
+
 #include <cmath>
 
 namespace pitstop::kernels {
-namespace {
-
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
-}  // namespace
-
 void check(const MakeRankRecordsArgs& args) {
     const std::int64_t R = args.logits.rows;
     CHECK(R >= 0 && args.logits.cols >= 0 && args.vocab_begin >= 0);

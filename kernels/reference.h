@@ -3,7 +3,11 @@
 
 #include "kernels/tensor.h"
 
+#include <limits>
+
 namespace pitstop::kernels {
+
+inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 [[nodiscard]] inline double element(const void* data, DType dtype, std::int64_t index) {
     switch (dtype) {

@@ -12,8 +12,6 @@
 namespace pitstop::kernels {
 namespace {
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
 float without_nan(float x) { return std::isnan(x) ? kNegInf : x; }
 
 // This is the definition, by sorting.

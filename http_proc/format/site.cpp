@@ -13,7 +13,7 @@
 namespace pitstop::http {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 253;  // RFC 1035 2.3.4, as text
+constexpr std::size_t kHostBytesMax = 253;  // RFC 1035 2.3.4, as text
 constexpr std::size_t kShownBytesMax = 80;
 
 char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
@@ -88,7 +88,7 @@ bool is_own_origin(std::string_view origin, std::string_view host) {
     return false;  // "null", a file's, an extension's
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
     return fmt::format("'{}'", utf8_prefix(text, kShownBytesMax));
 }
 
@@ -100,14 +100,14 @@ Result<> check_site_rules(const SiteRules& rules) {
             return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
         });
         if (allowed == "*") continue;
-        if (is_name && !allowed.empty() && allowed != "." && allowed.size() <= kNameBytesMax &&
+        if (is_name && !allowed.empty() && allowed != "." && allowed.size() <= kHostBytesMax &&
             !allowed.ends_with('.'))
             continue;
         return make_error(
             ErrorCode::kInvalidArgument,
             "--allowed-host is {}; accepted are a name without a port (node7), all names below one "
             "(.cluster.local), and * for any",
-            quoted(allowed)
+            in_quotes(allowed)
         );
     }
     return Ok{};
@@ -126,7 +126,7 @@ std::optional<std::string> problem_of_site(
             return fmt::format(
                 "the host {} is not served without a key; accepted are IP addresses, localhost, "
                 "and names given to --allowed-host",
-                quoted(*host)
+                in_quotes(*host)
             );
         }
     }
@@ -142,7 +142,7 @@ std::optional<std::string> problem_of_site(
         if (is_allowed || is_own_origin(header.value, host.value_or(""))) continue;
         return fmt::format(
             "pages of {} may not call this without a key; --cors-origin names an origin that may",
-            quoted(header.value)
+            in_quotes(header.value)
         );
     }
     for (const Header& header : request.headers) {
@@ -153,7 +153,7 @@ std::optional<std::string> problem_of_site(
         if (is_of_allowed_page) continue;
         return fmt::format(
             "a page of another site may not call this without a key (Sec-Fetch-Site is {})",
-            quoted(header.value)
+            in_quotes(header.value)
         );
     }
     // Over plain HTTP browsers send Sec-Fetch-Site to loopback addresses alone, and Origin with no

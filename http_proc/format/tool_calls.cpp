@@ -22,8 +22,8 @@ constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kBetweenObjects = " \t\r\n;,";
 constexpr std::string_view kNameCharacters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-constexpr std::size_t kNameBytesMax = 256;   // with white space before it
-constexpr std::size_t kSpaceBytesMax = 256;  // held back where a call may follow
+constexpr std::size_t kToolNameBytesMax = 256;  // with white space before it
+constexpr std::size_t kSpaceBytesMax = 256;     // held back where a call may follow
 
 bool is_space(std::string_view text) {
     return text.find_first_not_of(kSpace) == std::string_view::npos;
@@ -249,7 +249,7 @@ ToolCallParser::Step ToolCallParser::step_mistral(Part& part, bool is_end) {
     std::string_view json = rest.substr(name_len);
     const bool is_args_cut =
         !name.empty() && json.size() < kMistralArgs.size() && kMistralArgs.starts_with(json);
-    const bool is_short = held_.size() - json.size() <= kNameBytesMax;
+    const bool is_short = held_.size() - json.size() <= kToolNameBytesMax;
     if ((json.empty() || is_args_cut) && is_short && !is_end) return Step::kNeedsMore;
     if (!name.empty() && json.starts_with(kMistralArgs)) {
         json.remove_prefix(kMistralArgs.size());

@@ -9,7 +9,6 @@
 namespace pitstop::http {
 namespace {
 
-constexpr std::chrono::seconds kStatusTimeout{5};
 constexpr std::chrono::seconds kProbeTimeout{20};
 
 Task<Response> ping(Exchange&) { co_return Response::empty(200); }

@@ -9,15 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
 #include <optional>
 
 namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::chrono::seconds kStatusTimeout{5};
 
 Task<Response> metrics(Exchange& exchange) {
     const Result<messages::StatusReply> status =

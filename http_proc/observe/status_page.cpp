@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -18,7 +17,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kPage =
 #include "http_proc/observe/status_page.inc"  // the page, as one string literal
     ;
-constexpr std::chrono::seconds kStatusTimeout{5};
 constexpr int kPagesMax = 64;  // open at once
 
 Task<Response> page(Exchange&) {

@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kWhole = "chat.completion";
 constexpr std::string_view kChunk = "chat.completion.chunk";
 
-struct Choice {
+struct ChatChoice {
     std::vector<messages::Span> spans{};
     Usage usage{};
     bool has_begun = false;  // its role was sent
@@ -42,7 +42,7 @@ struct Chat : OpenAiAnswer {
     std::optional<ToolFormat> tool_format{};  // the calls to look for have it
     bool takes_one_call = false;              // what comes after the first is left out
     std::string opening{};                    // begins a call that is forced
-    std::vector<Choice> choices{};
+    std::vector<ChatChoice> choices{};
 
     Chat(Exchange& exchange, OpenAiChat call);
 
@@ -61,7 +61,7 @@ struct Chat : OpenAiAnswer {
     }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
-        Choice& choice = choices.emplace_back();
+        ChatChoice& choice = choices.emplace_back();
         choice.turn = AssistantTurn(
             tool_format,
             takes_one_call ? AssistantTurn::Calls::kOne : AssistantTurn::Calls::kAny,
@@ -77,8 +77,9 @@ struct Chat : OpenAiAnswer {
     void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
     void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
-    void write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Part& part) const;
-    void write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk) const;
+    void write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser::Part& part) const;
+    void write_rest_of_choice(JsonWriter& json, ChatChoice& choice, messages::OutputChunk& chunk)
+        const;
     void write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown) const;
     void begin_choice(JsonWriter& json, std::size_t index) const;
     void write_first_event(JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk)
@@ -131,7 +132,8 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
 }
 
 // Writes the members of a message or of a delta. A message always has content, if only null.
-void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Part& part) const {
+void Chat::write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser::Part& part)
+    const {
     if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
     if (part.calls.empty()) return;
     json.key("tool_calls").begin_array();
@@ -145,7 +147,7 @@ void Chat::write_part(JsonWriter& json, Choice& choice, const ToolCallParser::Pa
 }
 
 // Writes what follows the message or the delta of a choice.
-void Chat::write_rest_of_choice(JsonWriter& json, Choice& choice, messages::OutputChunk& chunk)
+void Chat::write_rest_of_choice(JsonWriter& json, ChatChoice& choice, messages::OutputChunk& chunk)
     const {
     write_logprobs(json, chunk);
     const bool has_calls = choice.turn.has_calls();
@@ -188,7 +190,7 @@ void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& out
     json.key("choices").begin_array();
     const std::optional<messages::PromptLogprobs> shown = outputs.front().prompt;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-        Choice& choice = choices[i];
+        ChatChoice& choice = choices[i];
         json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
         json.key("message").begin_object().key("role").string("assistant");
         const ToolCallParser::Part part = choice.turn.append(outputs[i]);
@@ -225,7 +227,7 @@ void Chat::write_first_event(
 }
 
 void Chat::write_event(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
-    Choice& choice = choices[index];
+    ChatChoice& choice = choices[index];
     begin_choice(json, index);
     write_part(json, choice, choice.turn.append(chunk));
     json.end_object();

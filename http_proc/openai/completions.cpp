@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kObject = "text_completion";
 
-struct Choice {
+struct CompletionChoice {
     std::vector<TokenId> prompt_ids{};  // filled where they are shown
     std::string echo{};                 // the prompt's text, where it is shown
     std::size_t prompt = 0;             // the one it continues
@@ -31,7 +31,7 @@ struct Completion : OpenAiAnswer {
     bool has_logprobs = false;
     bool is_echoed = false;
     std::string echo{};  // the text of the prompt whose samples are next
-    std::vector<Choice> choices{};
+    std::vector<CompletionChoice> choices{};
 
     Completion(Exchange& exchange, const OpenAiCompletions& call)
         : OpenAiAnswer(exchange, call.options, "cmpl-"),
@@ -93,14 +93,14 @@ Task<Result<>> Completion::complete(Exchange& exchange, Prompt& prompt) {
 }
 
 void Completion::add_sample(std::size_t prompt, const messages::Generate& request) {
-    Choice& choice = choices.emplace_back();
+    CompletionChoice& choice = choices.emplace_back();
     choice.prompt = prompt;
     choice.echo = echo;
     if (shows_prompt_ids()) choice.prompt_ids = *request.input_ids;
 }
 
 void Completion::write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
-    Choice& choice = choices[index];
+    CompletionChoice& choice = choices[index];
     const TokenNames shown = token_names();
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
     std::string text = choice.is_first ? std::exchange(choice.echo, {}) : std::string();
@@ -150,7 +150,7 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, messages::Out
 Usage Completion::usage() const {
     Usage sum;
     std::size_t prompt = choices.size();
-    for (const Choice& choice : choices) {
+    for (const CompletionChoice& choice : choices) {
         sum.completion_tokens += choice.usage.completion_tokens;
         if (choice.prompt == prompt) continue;
         prompt = choice.prompt;
@@ -170,7 +170,7 @@ void Completion::write_whole(JsonWriter& json, std::vector<messages::OutputChunk
 }
 
 void Completion::write_events(EventStream& stream, Generation::Event event) {
-    const Choice& choice = choices[event.index];
+    const CompletionChoice& choice = choices[event.index];
     const bool is_last = event.chunk.finish.has_value();
     JsonWriter& json = stream.begin_event();
     write_head(json, kObject);

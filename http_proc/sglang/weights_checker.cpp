@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMismatchesShown = 64;
 
-Response vllm_failure(const Error& error) { return error_response(Dialect::kVllm, error); }
+Response checker_failure(const Error& error) { return error_response(Dialect::kVllm, error); }
 
 Task<Result<messages::DigestsReply>> digests(Exchange& exchange) {
     co_return control::checked(
@@ -175,7 +175,7 @@ std::vector<std::string> mismatches(
 
 Task<Response> vllm_checksum(Exchange& exchange) {
     const Result<messages::DigestsReply> now = co_await digests(exchange);
-    if (!now) co_return vllm_failure(now.error());
+    if (!now) co_return checker_failure(now.error());
     Json checksums = Json::object();
     for (const messages::TensorInfo& tensor : now->tensors) checksums[tensor.name] = tensor.digest;
     co_return Response::json(200, {{"checksums", std::move(checksums)}});
@@ -183,28 +183,28 @@ Task<Response> vllm_checksum(Exchange& exchange) {
 
 Task<Response> vllm_compare(Exchange& exchange, const nlohmann::json& baseline) {
     const Result<messages::DigestsReply> now = co_await digests(exchange);
-    if (!now) co_return vllm_failure(now.error());
+    if (!now) co_return checker_failure(now.error());
     const std::vector<std::string> found = mismatches(baseline, *now);
     co_return Response::json(200, {{"match", found.empty()}, {"mismatches", found}});
 }
 
 Task<Response> vllm_reset(Exchange& exchange) {
     const Result<messages::MemoryReply> dropped = co_await drop_weights(exchange);
-    if (!dropped) co_return vllm_failure(dropped.error());
+    if (!dropped) co_return checker_failure(dropped.error());
     co_return Response::json(200, {{"status", "reset"}});
 }
 
 // Answers 409 unless it is awake and not paused, whatever else is wrong with the call.
 Task<Response> weight_checker(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
-    if (!status) co_return vllm_failure(status.error());
+    if (!status) co_return checker_failure(status.error());
     if (control::is_paused(*status) || control::is_released(*status)) {
-        co_return vllm_failure(
+        co_return checker_failure(
             {ErrorCode::kFailedPrecondition, "weights are checked while awake and not paused"}
         );
     }
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
+    if (!body) co_return checker_failure(body.error());
     FieldReader fields(*body);
     std::string action;
     fields.read("action", action);
@@ -213,7 +213,7 @@ Task<Response> weight_checker(Exchange& exchange) {
         fields.fail("action", "checksum, reset or compare");
     if (action == "compare" && (baseline == nullptr || !baseline->is_object()))
         fields.fail("baseline", "an object from names to checksums");
-    if (fields.error()) co_return vllm_failure(*fields.error());
+    if (fields.error()) co_return checker_failure(*fields.error());
     if (action == "checksum") co_return co_await vllm_checksum(exchange);
     if (action == "compare") co_return co_await vllm_compare(exchange, *baseline);
     co_return co_await vllm_reset(exchange);

@@ -7,8 +7,6 @@
 namespace pitstop::http {
 namespace {
 
-using Json = nlohmann::json;
-
 void read_output_mode(FieldReader& fields, VllmGenerate& call) {
     std::string mode = "tokens";
     fields.read("output_mode", mode);
@@ -19,16 +17,16 @@ void read_output_mode(FieldReader& fields, VllmGenerate& call) {
 }  // namespace
 
 Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
-    ASSIGN_OR_RETURN(const Json json, parse_json_object(body));
+    ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(body));
     FieldReader fields(json);
     VllmGenerate call;
     OpenAiOptions& options = call.options;
     fields.read("token_ids", call.prompt);
     if (!fields.error() && call.prompt.empty()) fields.fail("token_ids", "a list of token ids");
-    const Json* given = fields.find("sampling_params");
+    const nlohmann::json* given = fields.find("sampling_params");
     if (given == nullptr || !given->is_object()) fields.fail("sampling_params", "an object");
     for (const std::string_view name : {"features", "content_parts"}) {
-        if (const Json* part = fields.find(name); part != nullptr && !part->empty())
+        if (const nlohmann::json* part = fields.find(name); part != nullptr && !part->empty())
             fields.refuse(name, "the model is of text alone");
     }
     if (fields.error()) return *fields.error();

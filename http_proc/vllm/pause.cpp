@@ -12,6 +12,7 @@
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/server/errors.h"
+#include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 
 #include <fmt/format.h>
@@ -43,11 +44,9 @@ Task<Result<>> vllm_pause(Exchange& exchange, messages::PauseMode mode, bool cle
 
 namespace {
 
-Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
-
 Task<Response> pause(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     std::string name = "abort";
     bool clears_cache = true;
@@ -55,49 +54,49 @@ Task<Response> pause(Exchange& exchange) {
     fields.read("mode", name);
     fields.read("clear_cache", clears_cache);
     fields.read("wait_for_inflight_requests", waits);
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<messages::PauseMode> mode = vllm_pause_mode(waits ? "wait" : name, clears_cache);
-    if (!mode) co_return failure(mode.error());
+    if (!mode) co_return vllm_failure(mode.error());
     const Result<> paused = co_await vllm_pause(exchange, *mode, clears_cache);
-    if (!paused) co_return failure(paused.error());
+    if (!paused) co_return vllm_failure(paused.error());
     co_return Response::json(200, {{"status", "paused"}});
 }
 
 Task<Response> resume(Exchange& exchange) {
     const Result<messages::ContinueReply> reply = co_await control::go_on(exchange);
-    if (!reply) co_return failure(reply.error());
+    if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"status", "resumed"}});
 }
 
 Task<Response> is_paused(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
-    if (!status) co_return failure(status.error());
+    if (!status) co_return vllm_failure(status.error());
     co_return Response::json(200, {{"is_paused", control::is_paused(*status)}});
 }
 
 // It answers 200 whatever came of it, as vLLM's clients expect; what came of it is in the body.
 Task<Response> reset_prefix_cache(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     bool resets_running = false;
     fields.read("reset_running_requests", resets_running);
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<messages::StatusReply> before = co_await control::status(exchange);
-    if (!before) co_return failure(before.error());
+    if (!before) co_return vllm_failure(before.error());
     if (resets_running) {
         // Running requests go back to the queue with their tokens, and are computed anew.
         const Result<messages::PauseReply> paused =
             co_await control::pause(exchange, messages::PauseMode::kRetract);
-        if (!paused) co_return failure(paused.error());
+        if (!paused) co_return vllm_failure(paused.error());
     }
     const Result<messages::FlushReply> flushed = co_await control::flush(exchange);
     if (resets_running && !control::is_paused(*before)) {
         const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
-        if (!went_on) co_return failure(went_on.error());
+        if (!went_on) co_return vllm_failure(went_on.error());
     }
     if (!flushed && flushed.error().code != ErrorCode::kFailedPrecondition)
-        co_return failure(flushed.error());
+        co_return vllm_failure(flushed.error());
     co_return Response::json(
         200,
         {{"success", flushed.has_value()},
@@ -111,7 +110,7 @@ Task<Response> reset_absent_cache(Exchange&) { co_return Response::empty(200); }
 Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
     const Result<messages::AbortReply> reply =
         co_await control::abort(exchange, std::move(aborting));
-    if (!reply) co_return failure(reply.error());
+    if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(
         200, {{"status", "aborted"}, {"aborted", control::num_aborted(*reply)}}
     );
@@ -120,16 +119,16 @@ Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
 Task<Response> abort_requests(Exchange& exchange) {
     // A body that somebody forgot must not end everything.
     if (exchange.request().body.empty() && exchange.request().query.empty()) {
-        co_return failure(
+        co_return vllm_failure(
             {ErrorCode::kMalformed, "Invalid JSON format: the body is empty; {} aborts everything"}
         );
     }
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     control::Aborting aborting;
     fields.read("request_ids", aborting.names);
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     aborting.all = aborting.names.empty();
     // Others' requests are not the business of a key for generating.
     if (aborting.all && !exchange.may_admin()) {
@@ -143,12 +142,12 @@ Task<Response> abort_requests(Exchange& exchange) {
 // Does the same with ids alone.
 Task<Response> abort_own_requests(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     control::Aborting aborting;
     fields.read("request_ids", aborting.names);
     if (aborting.names.empty() && !fields.error()) fields.fail("request_ids", "at least one id");
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     co_return co_await answer_abort(exchange, std::move(aborting));
 }
 

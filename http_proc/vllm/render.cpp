@@ -5,8 +5,8 @@
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/completions_request.h"
-#include "http_proc/server/errors.h"
 #include "http_proc/server/posts.h"
+#include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 
 #include <nlohmann/json.hpp>
@@ -18,18 +18,12 @@
 namespace pitstop::http {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Response refusal(const Error& error) {
-    // A chat for a model without a template for it is answered with 400, too.
-    const int status = error.code == ErrorCode::kUnsupported ? 400 : status_of(error.code);
-    return error_response(Dialect::kVllm, status, error.message);
-}
-
 // `logprobs` are those of output tokens; nothing stands for none.
-Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> logprobs) {
+nlohmann::ordered_json sampling_json(
+    const OpenAiOptions& options, std::optional<std::int64_t> logprobs
+) {
     const messages::SamplingParams& params = options.sampling;
-    Json json{
+    nlohmann::ordered_json json{
         {"n", options.n},
         {"temperature", params.temperature},
         {"top_p", params.top_p},
@@ -44,7 +38,7 @@ Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> log
         {"include_stop_str_in_output", params.no_stop_trim},
         {"skip_special_tokens", params.skip_special_tokens},
         {"spaces_between_special_tokens", params.spaces_between_special_tokens}};
-    json["stop_token_ids"] = Json::array();
+    json["stop_token_ids"] = nlohmann::ordered_json::array();
     for (const TokenId id : params.stop_token_ids) json["stop_token_ids"].push_back(raw(id));
     for (const auto& [id, bias] : params.logit_bias) json["logit_bias"][std::to_string(id)] = bias;
     if (!params.bad_words.empty()) json["bad_words"] = params.bad_words;
@@ -56,15 +50,15 @@ Json sampling_json(const OpenAiOptions& options, std::optional<std::int64_t> log
     return json;
 }
 
-Json rendered(
+nlohmann::ordered_json rendered(
     Exchange& exchange,
     const OpenAiOptions& options,
     std::optional<std::int64_t> logprobs,
     const std::vector<TokenId>& ids
 ) {
-    Json json{
+    nlohmann::ordered_json json{
         {"request_id", name_of_caller(exchange.request(), options.id)},
-        {"token_ids", Json::array()},
+        {"token_ids", nlohmann::ordered_json::array()},
         {"features", nullptr},
         {"sampling_params", sampling_json(options, logprobs)},
         {"model", options.model.empty() ? exchange.tree().hello().model : options.model},
@@ -77,24 +71,24 @@ Json rendered(
 
 Task<Response> render_chat(Exchange& exchange) {
     Result<OpenAiChat> call = parse_openai_chat(exchange.request().body);
-    if (!call) co_return refusal(call.error());
+    if (!call) co_return vllm_text_refusal(call.error());
     if (const auto known = check_model(exchange, call->options.model); !known)
-        co_return refusal(known.error());
+        co_return vllm_text_refusal(known.error());
     const std::optional<ToolFormat> format = exchange.server().options().tool_format;
     if (const auto written = check_forced_call(call->forced_call, format); !written)
-        co_return refusal(written.error());
+        co_return vllm_text_refusal(written.error());
     std::vector<TokenId> ids;
     if (call->input_ids) {
         ids = *std::move(call->input_ids);
     } else {
         Result<messages::TokenizeReply> reply = co_await ask(exchange, call->chat.question());
-        if (!reply) co_return refusal(reply.error());
+        if (!reply) co_return vllm_text_refusal(reply.error());
         ids = std::move(reply->ids);
     }
     if (call->forced_call) {
         const Result<> appended =
             co_await append_text(exchange, call->forced_call->opening(*format), ids);
-        if (!appended) co_return refusal(appended.error());
+        if (!appended) co_return vllm_text_refusal(appended.error());
     }
     const auto logprobs = call->has_logprobs ? std::optional(call->top_logprobs) : std::nullopt;
     co_return Response::json(200, rendered(exchange, call->options, logprobs, ids));
@@ -103,16 +97,16 @@ Task<Response> render_chat(Exchange& exchange) {
 // Answers with a list, of an entry per prompt.
 Task<Response> render_completions(Exchange& exchange) {
     Result<OpenAiCompletions> call = parse_openai_completions(exchange.request().body);
-    if (!call) co_return refusal(call.error());
+    if (!call) co_return vllm_text_refusal(call.error());
     if (const auto known = check_model(exchange, call->options.model); !known)
-        co_return refusal(known.error());
-    Json all = Json::array();
+        co_return vllm_text_refusal(known.error());
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (OpenAiPrompt& given : call->prompts) {
         messages::Generate prompt;
         prompt.text = std::move(given.text);
         prompt.input_ids = std::move(given.ids);
         const Result<> tokenized = co_await tokenize_prompt(exchange, prompt);
-        if (!tokenized) co_return refusal(tokenized.error());
+        if (!tokenized) co_return vllm_text_refusal(tokenized.error());
         all.push_back(rendered(exchange, call->options, call->logprobs, *prompt.input_ids));
     }
     co_return Response::json(200, all);

@@ -4,7 +4,7 @@
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
-#include "http_proc/server/errors.h"
+#include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,6 @@
 
 namespace pitstop::http {
 namespace {
-
-Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
 
 // Takes kwargs weights_path (none: the checkpoint it was started with) and weight_version. Without
 // a pause running requests keep their KV, as in vLLM; each token says which version made it.
@@ -31,10 +29,10 @@ Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) 
         fields.refuse(
             "is_checkpoint_format", "false is not supported: the names are a checkpoint's"
         );
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<messages::UpdateReply> reply =
         co_await control::update_from_disk(exchange, std::move(update));
-    if (!reply) co_return failure(reply.error());
+    if (!reply) co_return vllm_failure(reply.error());
     co_return rpc_done(exchange);
 }
 
@@ -45,14 +43,14 @@ constexpr std::string_view kMethods =
 
 Task<Response> collective_rpc(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     std::string method;
     fields.read("method", method);
     if (method.empty() && !fields.error()) fields.fail("method", kMethods);
     const nlohmann::json* kwargs = fields.find("kwargs");
     if (kwargs != nullptr && !kwargs->is_object()) fields.fail("kwargs", "an object");
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const nlohmann::json none = nlohmann::json::object();
     const nlohmann::json& named = kwargs != nullptr ? *kwargs : none;
     if (method == "reload_weights") co_return co_await reload_weights(exchange, named);
@@ -65,7 +63,7 @@ Task<Response> collective_rpc(Exchange& exchange) {
         co_return co_await finish_update_by_rpc(exchange, named);
     if (method == "update_weights_from_ipc")
         co_return co_await update_from_ipc_by_rpc(exchange, fields.find("args"));
-    co_return failure(make_error(
+    co_return vllm_failure(make_error(
         ErrorCode::kUnsupported,
         "Call to {} method failed: there is no such method; there are {}",
         utf8_prefix(method, 64),
@@ -75,11 +73,11 @@ Task<Response> collective_rpc(Exchange& exchange) {
 
 Task<Response> get_world_size(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     bool includes_dp = true;
     fields.read("include_dp", includes_dp);
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const messages::HelloReply& hello = exchange.tree().hello();
     co_return Response::json(200, {{"world_size", hello.tp * (includes_dp ? hello.replicas : 1)}});
 }

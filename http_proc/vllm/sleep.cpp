@@ -6,7 +6,7 @@
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
-#include "http_proc/server/errors.h"
+#include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/pause.h"
 #include "http_proc/vllm/routes.h"
 
@@ -18,8 +18,6 @@ namespace pitstop::http {
 namespace {
 
 constexpr std::string_view kScheduling = "scheduling";  // vLLM's name for what level 0 stops
-
-Response failure(const Error& error) { return error_response(Dialect::kVllm, error); }
 
 bool is_in(
     const messages::StatusReply& status, messages::MemoryTag tag, messages::MemoryState state
@@ -47,7 +45,7 @@ std::vector<messages::MemoryTag> tags_in(
 
 Task<Response> sleep(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     std::int64_t level = 1;
     std::string name = "abort";
@@ -56,29 +54,29 @@ Task<Response> sleep(Exchange& exchange) {
     fields.read("mode", name);
     fields.read("tags", names);
     if (level < 0 || level > 2) fields.fail("level", "0, 1 or 2");
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<messages::PauseMode> mode = vllm_pause_mode(name, /*clears_cache=*/level >= 1);
-    if (!mode) co_return failure(mode.error());
+    if (!mode) co_return vllm_failure(mode.error());
     const Result<std::vector<messages::MemoryTag>> tags = control::tags_named(names, kScheduling);
-    if (!tags) co_return failure(tags.error());
+    if (!tags) co_return vllm_failure(tags.error());
     const Result<> paused = co_await vllm_pause(exchange, *mode, /*clears_cache=*/level >= 1);
-    if (!paused) co_return failure(paused.error());
+    if (!paused) co_return vllm_failure(paused.error());
     if (level == 0) co_return Response::empty(200);
     const Result<messages::StatusReply> status = co_await control::status(exchange);
-    if (!status) co_return failure(status.error());
+    if (!status) co_return vllm_failure(status.error());
     // What is asleep already stays as it is: a sleep may be made again.
     std::vector<messages::MemoryTag> awake =
         tags_in(*status, *tags, messages::MemoryState::kResident);
     if (awake.empty() || (tags->empty() && !names.empty())) co_return Response::empty(200);
     const Result<messages::MemoryReply> released =
         co_await control::release(exchange, std::move(awake), /*keep_weights=*/level == 1);
-    if (!released) co_return failure(released.error());
+    if (!released) co_return vllm_failure(released.error());
     co_return Response::empty(200);
 }
 
 Task<Response> wake_up(Exchange& exchange) {
     const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return failure(body.error());
+    if (!body) co_return vllm_failure(body.error());
     FieldReader fields(*body);
     std::vector<std::string> names;
     bool keeps_pause = false;
@@ -87,11 +85,11 @@ Task<Response> wake_up(Exchange& exchange) {
     if (tags_given != nullptr && (tags_given->is_string() || tags_given->is_array()))
         fields.read("tags", names);
     fields.read("keep_pause", keeps_pause);
-    if (fields.error()) co_return failure(*fields.error());
+    if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<std::vector<messages::MemoryTag>> tags = control::tags_named(names, kScheduling);
-    if (!tags) co_return failure(tags.error());
+    if (!tags) co_return vllm_failure(tags.error());
     Result<messages::StatusReply> status = co_await control::status(exchange);
-    if (!status) co_return failure(status.error());
+    if (!status) co_return vllm_failure(status.error());
     if (names.empty() || !tags->empty()) {
         // Those that are awake are no reason to leave the others asleep.
         std::vector<messages::MemoryTag> asleep =
@@ -99,22 +97,22 @@ Task<Response> wake_up(Exchange& exchange) {
         if (!asleep.empty()) {
             const Result<messages::MemoryReply> woken =
                 co_await control::resume(exchange, std::move(asleep));
-            if (!woken) co_return failure(woken.error());
+            if (!woken) co_return vllm_failure(woken.error());
             status = co_await control::status(exchange);
-            if (!status) co_return failure(status.error());
+            if (!status) co_return vllm_failure(status.error());
         }
     }
     // A partial wake never generates; a full one does, unless a pause is to outlive it.
     if (control::is_released(*status) || keeps_pause) co_return Response::empty(200);
     const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
-    if (!went_on) co_return failure(went_on.error());
+    if (!went_on) co_return vllm_failure(went_on.error());
     co_return Response::empty(200);
 }
 
 // As in vLLM, this is also true of an engine that is only paused.
 Task<Response> is_sleeping(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
-    if (!status) co_return failure(status.error());
+    if (!status) co_return vllm_failure(status.error());
     const bool is_asleep = control::is_released(*status);
     co_return Response::json(
         200,

@@ -2,8 +2,8 @@
 #include "http_proc/format/json_body.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/openai/chat_request.h"
-#include "http_proc/server/errors.h"
 #include "http_proc/server/posts.h"
+#include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 
 #include <nlohmann/json.hpp>
@@ -15,15 +15,7 @@
 namespace pitstop::http {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kTextsMax = 4096;  // per call
-
-Response refusal(const Error& error) {
-    // A chat for a model without a template for it is answered with 400, too.
-    const int status = error.code == ErrorCode::kUnsupported ? 400 : status_of(error.code);
-    return error_response(Dialect::kVllm, status, error.message);
-}
 
 nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
     auto list = nlohmann::ordered_json::array();
@@ -44,9 +36,9 @@ Task<Result<messages::TokenizeReply>> tokens_of(
 
 Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
     const Result<ChatPrompt> chat = parse_prompt_chat(exchange.request().body);
-    if (!chat) co_return refusal(chat.error());
+    if (!chat) co_return vllm_text_refusal(chat.error());
     const Result<messages::TokenizeReply> reply = co_await ask(exchange, chat->question());
-    if (!reply) co_return refusal(reply.error());
+    if (!reply) co_return vllm_text_refusal(reply.error());
     nlohmann::ordered_json answer{
         {"count", reply->ids.size()},
         {"max_model_len", exchange.tree().hello().context_len},
@@ -58,28 +50,28 @@ Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
         question.ids = reply->ids;
         question.each_token = true;
         const Result<messages::TokenizeReply> texts = co_await ask(exchange, std::move(question));
-        if (!texts) co_return refusal(texts.error());
+        if (!texts) co_return vllm_text_refusal(texts.error());
         answer["token_strs"] = texts->texts;
     }
     co_return Response::json(200, answer);
 }
 
 Task<Response> tokenize(Exchange& exchange) {
-    const Result<Json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return refusal(body.error());
+    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return vllm_text_refusal(body.error());
     FieldReader fields(*body);
     bool adds_special = true;
     bool wants_texts = false;
     fields.read("add_special_tokens", adds_special);
     fields.read("return_token_strs", wants_texts);
-    const Json* prompt = fields.find("prompt");
+    const nlohmann::json* prompt = fields.find("prompt");
     const bool is_chat = prompt == nullptr && fields.has("messages");
     const bool is_list = prompt != nullptr && prompt->is_array();
     std::vector<std::string> texts;
     if (!is_chat) fields.read("prompt", texts);  // a string is a list of one
     if (!is_chat && prompt == nullptr) fields.fail("prompt", "a string, or messages in its place");
     if (texts.size() > kTextsMax) fields.fail("prompt", fmt::format("at most {}", kTextsMax));
-    if (fields.error()) co_return refusal(*fields.error());
+    if (fields.error()) co_return vllm_text_refusal(*fields.error());
     if (is_chat) co_return co_await tokenize_chat(exchange, wants_texts);
 
     auto counts = nlohmann::ordered_json::array();
@@ -88,7 +80,7 @@ Task<Response> tokenize(Exchange& exchange) {
     for (std::string& text : texts) {
         const Result<messages::TokenizeReply> reply =
             co_await tokens_of(exchange, std::move(text), adds_special, wants_texts);
-        if (!reply) co_return refusal(reply.error());
+        if (!reply) co_return vllm_text_refusal(reply.error());
         counts.push_back(reply->ids.size());
         tokens.push_back(ids_json(reply->ids));
         strings.push_back(reply->texts);
@@ -103,12 +95,12 @@ Task<Response> tokenize(Exchange& exchange) {
 }
 
 Task<Response> detokenize(Exchange& exchange) {
-    const Result<Json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return refusal(body.error());
+    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
+    if (!body) co_return vllm_text_refusal(body.error());
     FieldReader fields(*body);
     bool skips_special = false;
     fields.read("skip_special_tokens", skips_special);
-    const Json* tokens = fields.find("tokens");
+    const nlohmann::json* tokens = fields.find("tokens");
     const bool is_batch =
         tokens != nullptr && tokens->is_array() && !tokens->empty() && tokens->front().is_array();
     std::vector<std::vector<TokenId>> lists(is_batch ? 0 : 1);
@@ -117,12 +109,12 @@ Task<Response> detokenize(Exchange& exchange) {
         fields.fail("tokens", fmt::format("at most {} lists", kTextsMax));
     if (!is_batch && tokens != nullptr) fields.read("tokens", lists.front());
     for (std::size_t i = 0; is_batch && i < tokens->size() && !fields.error(); ++i) {
-        const Json one{{"tokens", (*tokens)[i]}};
+        const nlohmann::json one{{"tokens", (*tokens)[i]}};
         FieldReader list(one, fmt::format("[{}]", i));
         list.read("tokens", lists.emplace_back());
-        if (list.error()) co_return refusal(*list.error());
+        if (list.error()) co_return vllm_text_refusal(*list.error());
     }
-    if (fields.error()) co_return refusal(*fields.error());
+    if (fields.error()) co_return vllm_text_refusal(*fields.error());
 
     auto texts = nlohmann::ordered_json::array();
     for (std::vector<TokenId>& ids : lists) {
@@ -130,7 +122,7 @@ Task<Response> detokenize(Exchange& exchange) {
         question.ids = std::move(ids);
         question.skip_special_tokens = skips_special;
         const Result<messages::TokenizeReply> reply = co_await ask(exchange, std::move(question));
-        if (!reply) co_return refusal(reply.error());
+        if (!reply) co_return vllm_text_refusal(reply.error());
         texts.push_back(reply->text);
     }
     const nlohmann::ordered_json text = is_batch ? texts : texts.front();

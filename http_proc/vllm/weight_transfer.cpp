@@ -5,8 +5,8 @@
 #include "http_proc/format/base64.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
-#include "http_proc/server/errors.h"
 #include "http_proc/server/posts.h"
+#include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 #include "messages/groups.h"
 
@@ -20,8 +20,6 @@ namespace pitstop::http {
 namespace {
 
 constexpr std::string_view kVllmGroup = "vllm_weight_transfer";
-
-Response vllm_failure(const Error& error) { return error_response(Dialect::kVllm, error); }
 
 // Packing may be named at the start or with each update; the latter wins.
 void read_packing(FieldReader& fields, VllmPacking& packing) {

@@ -10,11 +10,11 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::string_view kMagic = "PITSTOPB";
+constexpr std::string_view kHostMagic = "PITSTOPB";
 constexpr std::uint32_t kVersion = 1;
 constexpr char kBroadcast[] = {'B', 'C', 'S', 'T'};
 constexpr std::uint32_t kTextMax = 16 << 10;
-constexpr auto kFarewellMax = std::chrono::milliseconds(200);
+constexpr auto kHostFarewellMax = std::chrono::milliseconds(200);
 // A trainer listens before it can say where. If nobody does for so long, it has died, and others
 // wait to join theirs.
 constexpr auto kListenMax = std::chrono::seconds(5);
@@ -74,9 +74,9 @@ class HostGroup : public BroadcastGroup {
         message += text;
         const std::atomic<bool> never{false};
         // A trainer that reads no more learns it from the hang-up alone.
-        static_cast<void>(
-            stream_.write(std::as_bytes(std::span(message)), {Clock::now() + kFarewellMax, never})
-        );
+        static_cast<void>(stream_.write(
+            std::as_bytes(std::span(message)), {Clock::now() + kHostFarewellMax, never}
+        ));
     }
 
     void leave() override {}  // the connection's end says it
@@ -108,7 +108,7 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
         );
     }
     TcpStream& stream = *connected;
-    std::string hello(kMagic);
+    std::string hello(kHostMagic);
     append(hello, kVersion);
     append(hello, static_cast<std::uint32_t>(rank));
     append(hello, static_cast<std::uint32_t>(spec.world_size));

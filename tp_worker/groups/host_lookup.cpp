@@ -17,8 +17,6 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is noticed
-
 using Found = Result<std::vector<HostAddress>>;
 
 // Waits for name servers, unless the host is a number.
@@ -109,7 +107,7 @@ Result<std::vector<HostAddress>> look_up_host(
                 ErrorCode::kDeadlineExceeded, "no name server has answered for '{}' in time", host
             );
         }
-        lookup->done.wait_until(lock, std::min<TimePoint>(now + kLook, patience.deadline));
+        lookup->done.wait_until(lock, std::min<TimePoint>(now + kCallOffLook, patience.deadline));
     }
     return *std::move(lookup->found);
 }

@@ -23,11 +23,11 @@ constexpr std::int64_t kLandingGranule = 2 << 20;  // so that a little more take
 // Bounds a broadcast: it is enough for NVLink's rate, and little of a GPU for steps to miss while
 // it waits.
 constexpr int kCtasMax = 8;
-constexpr auto kLook = std::chrono::microseconds(100);
+constexpr auto kNcclLook = std::chrono::microseconds(100);
 // A trainer whose store has gone may still end what it has begun: nothing says that it keeps its
 // store as long as its group.
 constexpr auto kStoreGoneMax = std::chrono::seconds(10);
-constexpr auto kFarewellMax = std::chrono::seconds(2);
+constexpr auto kNcclFarewellMax = std::chrono::seconds(2);
 
 // It goes through PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/), to the group's first
 // communicator.
@@ -139,8 +139,8 @@ class NcclGroup : public BroadcastGroup {
         // Where another group keeps it for longer, this one, which has nothing in flight, leaves
         // without it.
         const Result<NcclTurn::Held> turn =
-            turn_.take(spec_.group, {Clock::now() + kFarewellMax, never});
-        const Patience patience{Clock::now() + kFarewellMax, never};
+            turn_.take(spec_.group, {Clock::now() + kNcclFarewellMax, never});
+        const Patience patience{Clock::now() + kNcclFarewellMax, never};
         Result<> left = comm_->begin_finalize();
         if (left) left = wait("its end", patience, [this] { return comm_->is_ready(); });
         if (!left) return abort();
@@ -278,7 +278,7 @@ class NcclGroup : public BroadcastGroup {
                 is_store_gone = true;
                 deadline = std::min<TimePoint>(deadline, Clock::now() + kStoreGoneMax);
             }
-            std::this_thread::sleep_for(kLook);
+            std::this_thread::sleep_for(kNcclLook);
         }
     }
 

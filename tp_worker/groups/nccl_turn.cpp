@@ -6,12 +6,6 @@
 #include <chrono>
 
 namespace pitstop::tp_worker {
-namespace {
-
-constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is noticed
-
-}  // namespace
-
 Result<NcclTurn::Held> NcclTurn::take(const std::string& group, const Patience& patience) {
     MutexLock lock(mutex_);
     ++num_waiting_;
@@ -37,7 +31,9 @@ Result<> NcclTurn::wait_until_free(
                 printable(group_)
             );
         }
-        is_free_.wait_until(lock, std::min<TimePoint>(patience.deadline, Clock::now() + kLook));
+        is_free_.wait_until(
+            lock, std::min<TimePoint>(patience.deadline, Clock::now() + kCallOffLook)
+        );
     }
     return Ok{};
 }

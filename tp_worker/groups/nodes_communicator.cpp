@@ -15,7 +15,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(1);  // between two tries to take NCCL's turn
+constexpr auto kTurnLook = std::chrono::milliseconds(1);  // between two tries to take NCCL's turn
 
 class NodesCommunicator final : public Communicator {
   public:
@@ -120,7 +120,7 @@ Result<> NodesCommunicator::begin() {
                 std::chrono::duration_cast<std::chrono::milliseconds>(args_.limit).count()
             );
         }
-        std::this_thread::sleep_for(kLook);
+        std::this_thread::sleep_for(kTurnLook);
     }
 }
 

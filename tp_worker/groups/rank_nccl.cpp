@@ -19,8 +19,9 @@ constexpr Duration kJointMax = seconds(30);  // bounds a join or a trial: then t
 // Counts the sums from one mark to the next. Two such stretches are ahead of the GPU at most: those
 // of eight layers, whose launches come to a fraction of what its queue takes (about a thousand).
 constexpr std::int64_t kSumsPerMark = 8;
-constexpr auto kLook = std::chrono::microseconds(50);
-constexpr auto kSpinMax = std::chrono::microseconds(200);  // what follows waits; then every kLook
+constexpr auto kSumLook = std::chrono::microseconds(50);
+constexpr auto kSpinMax =
+    std::chrono::microseconds(200);  // what follows waits; then every kSumLook
 // Divides a step's limit: in that part of it the ranks say on the host that they are there.
 constexpr int kNamingShare = 4;
 
@@ -143,7 +144,7 @@ Result<> RankNccl::wait(
                 std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()
             );
         }
-        if (waited > kSpinMax) std::this_thread::sleep_for(kLook);
+        if (waited > kSpinMax) std::this_thread::sleep_for(kSumLook);
     }
 }
 

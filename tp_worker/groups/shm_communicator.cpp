@@ -26,8 +26,8 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr int kRanksMax = 64;
-constexpr std::uint64_t kMagic = 0x70697473746f7001;  // "pitstop", layout 1
-constexpr int kSpinIterations = 4000;                 // each a `pause`: 60 us, a small op's skew
+constexpr std::uint64_t kSegmentMagic = 0x70697473746f7001;  // "pitstop", layout 1
+constexpr int kSpinIterations = 4000;  // each a `pause`: 60 us, a small op's skew
 constexpr auto kAttachPoll = std::chrono::microseconds(200);
 
 enum class Op : std::uint32_t { kAllReduce = 1, kGather, kBroadcast, kAllGather, kBarrier };
@@ -198,7 +198,7 @@ Result<> ShmCommunicator::make_segment() {
     RETURN_IF_ERROR(map(memfd_));
     new (segment_) Segment{};
     segment_->size = args_.size;
-    segment_->magic.store(kMagic, std::memory_order_release);
+    segment_->magic.store(kSegmentMagic, std::memory_order_release);
 
     // It is written whole under another name, so that nobody reads half of it.
     const std::string partial = args_.path + ".partial";
@@ -240,7 +240,7 @@ Result<bool> ShmCommunicator::try_open_segment() {
     Result<> mapped = fits ? map(fd) : Result<>(Ok{});
     ::close(fd);
     RETURN_IF_ERROR(std::move(mapped));
-    if (!fits || segment_->magic.load(std::memory_order_acquire) != kMagic ||
+    if (!fits || segment_->magic.load(std::memory_order_acquire) != kSegmentMagic ||
         segment_->size != args_.size) {
         return make_error(
             ErrorCode::kFailedPrecondition, "'{}' is not of {} ranks", args_.path, args_.size

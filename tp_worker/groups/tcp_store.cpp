@@ -11,7 +11,7 @@ constexpr char kGet = 3;
 constexpr char kAdd = 4;
 constexpr char kWait = 6;
 constexpr char kPing = 13;
-constexpr std::uint32_t kMagic = 0x3c85f7ce;
+constexpr std::uint32_t kStoreMagic = 0x3c85f7ce;
 constexpr std::uint32_t kNonce = 0x01020304;
 
 template <class Number>
@@ -52,7 +52,7 @@ Result<TcpStore> TcpStore::connect(
     // It goes in one write: a server that sees a part of VALIDATE first drops the connection.
     std::string greeting;
     put(greeting, kValidate);
-    put(greeting, kMagic);
+    put(greeting, kStoreMagic);
     put(greeting, kPing);
     put(greeting, kNonce);
     RETURN_IF_ERROR(store.stream_.write(bytes_of(greeting), patience));

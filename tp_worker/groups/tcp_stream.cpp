@@ -18,7 +18,6 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(50);  // how soon a call-off is noticed
 constexpr auto kRetryMin = std::chrono::milliseconds(20);
 constexpr auto kRetryMax = std::chrono::milliseconds(1000);
 
@@ -32,7 +31,7 @@ Result<> check_patience(const Patience& patience, const std::string& peer) {
 
 // Waits for the socket as poll() does; false: the caller's patience is to be looked at.
 bool poll_once(int fd, short events, TimePoint deadline) {
-    const Duration left = std::min<Duration>(kLook, deadline - Clock::now());
+    const Duration left = std::min<Duration>(kCallOffLook, deadline - Clock::now());
     pollfd item{fd, events, 0};
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::max(left, Duration{}));
     return ::poll(&item, 1, static_cast<int>(ms.count())) == 1;
