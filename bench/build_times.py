@@ -72,12 +72,13 @@ def main():
         launcher = f"{sys.executable};{pathlib.Path(__file__).resolve()};--launch"
         configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"]
         configure += [f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}", f"-DPITSTOP_CUDA={'ON' if options.cuda else 'OFF'}"]
-        subprocess.run([*configure, "-DPITSTOP_FAULT_POINTS=ON"], check=True, stdout=subprocess.DEVNULL)
         targets = QUICKSTART
         if options.sources:
+            configure.append("-DPITSTOP_UNITY_BUILD=OFF")
             targets = [f"{pathlib.Path(source).resolve()}^" for source in options.sources]  # Ninja's: what it makes
         elif options.all:
             targets = ["all"]
+        subprocess.run([*configure, "-DPITSTOP_FAULT_POINTS=ON"], check=True, stdout=subprocess.DEVNULL)
         begin = time.monotonic()
         command = ["ninja", "-C", build, "-j", str(options.jobs), *targets]
         subprocess.run(command, check=True, env={**os.environ, LOG: str(log)}, stdout=sys.stderr)

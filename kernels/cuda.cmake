@@ -12,6 +12,7 @@ if(PITSTOP_EMULATED_GPU)
     # The same sources as C++, against the emulated GPU's headers (tests/emulated_gpu).
     set_source_files_properties(${PITSTOP_CUDA_SOURCES} PROPERTIES LANGUAGE CXX)
     add_library(pitstop_kernels_emulated OBJECT ${PITSTOP_CUDA_SOURCES})
+    set_target_properties(pitstop_kernels_emulated PROPERTIES UNITY_BUILD OFF)  # as nvcc's are
     target_compile_options(pitstop_kernels_emulated PRIVATE -Wall -Wextra -Wno-unknown-pragmas)
     target_link_libraries(pitstop_kernels_emulated PRIVATE pitstop_emulated_cuda pitstop_digest pitstop_base)
     target_sources(pitstop_kernels PRIVATE $<TARGET_OBJECTS:pitstop_kernels_emulated>)
