@@ -18,12 +18,6 @@ std::vector<std::string> places() {
     return library_places(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), kPackages);
 }
 
-template <class Function>
-bool resolve(void* library, const char* symbol, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library, symbol));
-    return function != nullptr;
-}
-
 Result<CublasLt> open_library() {
     std::string tried;
     void* library = nullptr;
@@ -49,17 +43,17 @@ Result<CublasLt> open_library() {
         );
     }
     const bool has_all =
-        resolve(library, "cublasLtGetVersion", lt.get_version) &&
-        resolve(library, "cublasLtCreate", lt.create) &&
-        resolve(library, "cublasLtMatmul", lt.matmul) &&
-        resolve(library, "cublasLtMatmulDescCreate", lt.desc_create) &&
-        resolve(library, "cublasLtMatmulDescSetAttribute", lt.desc_set) &&
-        resolve(library, "cublasLtMatrixLayoutCreate", lt.layout_create) &&
-        resolve(library, "cublasLtMatrixLayoutSetAttribute", lt.layout_set) &&
-        resolve(library, "cublasLtMatmulPreferenceCreate", lt.preference_create) &&
-        resolve(library, "cublasLtMatmulPreferenceSetAttribute", lt.preference_set) &&
-        resolve(library, "cublasLtMatmulPreferenceDestroy", lt.preference_destroy) &&
-        resolve(library, "cublasLtMatmulAlgoGetHeuristic", lt.get_heuristic);
+        find_function(library, "cublasLtGetVersion", lt.get_version) &&
+        find_function(library, "cublasLtCreate", lt.create) &&
+        find_function(library, "cublasLtMatmul", lt.matmul) &&
+        find_function(library, "cublasLtMatmulDescCreate", lt.desc_create) &&
+        find_function(library, "cublasLtMatmulDescSetAttribute", lt.desc_set) &&
+        find_function(library, "cublasLtMatrixLayoutCreate", lt.layout_create) &&
+        find_function(library, "cublasLtMatrixLayoutSetAttribute", lt.layout_set) &&
+        find_function(library, "cublasLtMatmulPreferenceCreate", lt.preference_create) &&
+        find_function(library, "cublasLtMatmulPreferenceSetAttribute", lt.preference_set) &&
+        find_function(library, "cublasLtMatmulPreferenceDestroy", lt.preference_destroy) &&
+        find_function(library, "cublasLtMatmulAlgoGetHeuristic", lt.get_heuristic);
     if (!has_all) {
         return make_error(
             ErrorCode::kUnsupported, "{} lacks a symbol of cublasLt {}", lt.path, CUBLAS_VER_MAJOR

@@ -8,6 +8,7 @@
 //      PATH finds first; nothing of it is run
 #pragma once
 
+#include <dlfcn.h>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,14 @@ namespace pitstop::kernels {
 [[nodiscard]] std::vector<std::string> library_places(
     std::string_view name, std::span<const std::string_view> packages
 );
+
+// Takes a function of an opened library by its name. Returns false, and null in `function`, if the
+// library is too old or new to have it.
+template <class Function>
+[[nodiscard]] bool find_function(void* library, const char* name, Function& function) {
+    function = reinterpret_cast<Function>(::dlsym(library, name));
+    return function != nullptr;
+}
 
 // Finds NCCL as ld.so or a Python environment has it; empty: there is none. nccl.h opens it.
 [[nodiscard]] std::string find_nccl();

@@ -32,12 +32,6 @@ struct Nvml {
     int (*get_processes)(void* device, unsigned* num, ProcessInfo* processes) = nullptr;
 };
 
-template <class Function>
-bool resolve(void* library, const char* symbol, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(library, symbol));
-    return function != nullptr;
-}
-
 Result<Nvml> open_nvml() {
     void* library = nullptr;
     for (const std::string& place : library_places("libnvidia-ml.so.1", {})) {
@@ -46,10 +40,10 @@ Result<Nvml> open_nvml() {
     }
     if (library == nullptr) return Error{ErrorCode::kUnavailable, "no libnvidia-ml.so.1 is found"};
     Nvml nvml;
-    if (resolve(library, "nvmlInit_v2", nvml.init) &&
-        resolve(library, "nvmlShutdown", nvml.shut_down) &&
-        resolve(library, "nvmlDeviceGetHandleByUUID", nvml.get_device) &&
-        resolve(library, "nvmlDeviceGetComputeRunningProcesses_v3", nvml.get_processes))
+    if (find_function(library, "nvmlInit_v2", nvml.init) &&
+        find_function(library, "nvmlShutdown", nvml.shut_down) &&
+        find_function(library, "nvmlDeviceGetHandleByUUID", nvml.get_device) &&
+        find_function(library, "nvmlDeviceGetComputeRunningProcesses_v3", nvml.get_processes))
         return nvml;
     return Error{ErrorCode::kUnavailable, "libnvidia-ml.so.1 is too old to say"};
 }

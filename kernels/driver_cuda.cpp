@@ -8,7 +8,7 @@ namespace {
 constexpr unsigned kDriverVersion = 12000;  // the signatures above are of this version
 
 template <class Function>
-void resolve(const char* symbol, Function& function) {
+void find_driver_function(const char* symbol, Function& function) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status{};
 #if CUDART_VERSION >= 12050
@@ -25,27 +25,27 @@ void resolve(const char* symbol, Function& function) {
     function = reinterpret_cast<Function>(found);
 }
 
-Driver resolve_all() {
+Driver find_driver_functions() {
     Driver driver;
-    resolve("cuGetErrorName", driver.get_error_name);
-    resolve("cuMemGetAllocationGranularity", driver.get_granularity);
-    resolve("cuMemAddressReserve", driver.address_reserve);
-    resolve("cuMemAddressFree", driver.address_free);
-    resolve("cuMemCreate", driver.create);
-    resolve("cuMemRelease", driver.release);
-    resolve("cuMemMap", driver.map);
-    resolve("cuMemUnmap", driver.unmap);
-    resolve("cuMemSetAccess", driver.set_access);
-    resolve("cuMemExportToShareableHandle", driver.export_handle);
-    resolve("cuMemImportFromShareableHandle", driver.import_handle);
-    resolve("cuMemGetAddressRange", driver.get_address_range);
+    find_driver_function("cuGetErrorName", driver.get_error_name);
+    find_driver_function("cuMemGetAllocationGranularity", driver.get_granularity);
+    find_driver_function("cuMemAddressReserve", driver.address_reserve);
+    find_driver_function("cuMemAddressFree", driver.address_free);
+    find_driver_function("cuMemCreate", driver.create);
+    find_driver_function("cuMemRelease", driver.release);
+    find_driver_function("cuMemMap", driver.map);
+    find_driver_function("cuMemUnmap", driver.unmap);
+    find_driver_function("cuMemSetAccess", driver.set_access);
+    find_driver_function("cuMemExportToShareableHandle", driver.export_handle);
+    find_driver_function("cuMemImportFromShareableHandle", driver.import_handle);
+    find_driver_function("cuMemGetAddressRange", driver.get_address_range);
     return driver;
 }
 
 }  // namespace
 
 const Driver& driver() {
-    static const Driver instance = resolve_all();
+    static const Driver instance = find_driver_functions();
     return instance;
 }
 

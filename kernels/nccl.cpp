@@ -16,25 +16,19 @@ struct Loaded {
     NcclFunctions functions{};
 };
 
-template <class Function>
-bool resolve(void* library, const char* symbol, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library, symbol));
-    return function != nullptr;
-}
-
-bool resolve_all(void* library, NcclFunctions& found) {
-    return resolve(library, "ncclGetVersion", found.get_version) &&
-           resolve(library, "ncclGetErrorString", found.get_error_string) &&
-           resolve(library, "ncclGetLastError", found.get_last_error) &&
-           resolve(library, "ncclGetUniqueId", found.get_unique_id) &&
-           resolve(library, "ncclCommInitRankConfig", found.comm_init_rank_config) &&
-           resolve(library, "ncclCommFinalize", found.comm_finalize) &&
-           resolve(library, "ncclCommDestroy", found.comm_destroy) &&
-           resolve(library, "ncclCommAbort", found.comm_abort) &&
-           resolve(library, "ncclCommGetAsyncError", found.comm_get_async_error) &&
-           resolve(library, "ncclBroadcast", found.broadcast) &&
-           resolve(library, "ncclAllReduce", found.all_reduce) &&
-           resolve(library, "ncclAllGather", found.all_gather);
+bool find_functions(void* library, NcclFunctions& found) {
+    return find_function(library, "ncclGetVersion", found.get_version) &&
+           find_function(library, "ncclGetErrorString", found.get_error_string) &&
+           find_function(library, "ncclGetLastError", found.get_last_error) &&
+           find_function(library, "ncclGetUniqueId", found.get_unique_id) &&
+           find_function(library, "ncclCommInitRankConfig", found.comm_init_rank_config) &&
+           find_function(library, "ncclCommFinalize", found.comm_finalize) &&
+           find_function(library, "ncclCommDestroy", found.comm_destroy) &&
+           find_function(library, "ncclCommAbort", found.comm_abort) &&
+           find_function(library, "ncclCommGetAsyncError", found.comm_get_async_error) &&
+           find_function(library, "ncclBroadcast", found.broadcast) &&
+           find_function(library, "ncclAllReduce", found.all_reduce) &&
+           find_function(library, "ncclAllGather", found.all_gather);
 }
 
 Result<Loaded> open_library() {
@@ -55,7 +49,7 @@ Result<Loaded> open_library() {
             ErrorCode::kUnavailable, "NCCL cannot be opened: {}", why != nullptr ? why : path
         );
     }
-    const bool has_all = resolve_all(library, loaded.functions);
+    const bool has_all = find_functions(library, loaded.functions);
     int& version = loaded.library.version;
     if (loaded.functions.get_version == nullptr ||
         loaded.functions.get_version(&version) != NcclResult::kSuccess) {
