@@ -19,10 +19,13 @@ if(PITSTOP_EMULATED_GPU)
     target_link_libraries(pitstop_kernels PRIVATE pitstop_emulated_cuda ${CMAKE_DL_LIBS})
     add_dependencies(pitstop_kernels pitstop_emulated_cublas pitstop_emulated_nvml)
 elseif(PITSTOP_WITH_CUDA)
-    target_sources(pitstop_kernels PRIVATE ${PITSTOP_CUDA_SOURCES})
+    # Objects of their own: who links what stands in for CUDA gets none of these.
+    add_library(pitstop_kernels_cuda OBJECT ${PITSTOP_CUDA_SOURCES})
     # cuBLASLt's header alone: the library is opened at run time (cublas_lt.h).
     # Private: who uses the ops compiles the same with and without CUDA.
-    target_include_directories(pitstop_kernels SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_include_directories(pitstop_kernels_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(pitstop_kernels_cuda PRIVATE pitstop_digest pitstop_base pitstop_warnings)
+    target_sources(pitstop_kernels PRIVATE $<TARGET_OBJECTS:pitstop_kernels_cuda>)
     target_link_libraries(pitstop_kernels PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 else()
     target_sources(pitstop_kernels PRIVATE $<TARGET_OBJECTS:pitstop_kernels_no_cuda>)

@@ -9,7 +9,7 @@ import pytest
 from process_tree import environment, run
 from test_updates import BARD, DIGESTS, GREEDY, update
 
-BIN = pathlib.Path(environment()["PITSTOP_BUILD"]) / "bin"
+BIN = pathlib.Path(environment()["PITSTOP_BUILD"]).resolve() / "bin"
 WORKER = BIN / "pitstop_tp_worker_without_cuda"
 SMALL = ("--max-total-tokens", 2048)
 WHY = "this build has no CUDA"
