@@ -39,6 +39,12 @@ if(PITSTOP_LLD)
     add_link_options($<$<LINK_LANGUAGE:CXX>:-fuse-ld=lld>)
 endif()
 
+# A machine of GPUs in software for one test: ctest runs several at once, and none is to see what another allocates.
+function(pitstop_own_machine name)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT_MODIFICATION
+        PITSTOP_EMULATED_MACHINE=set:${CMAKE_CURRENT_BINARY_DIR}/${name}.machine)
+endfunction()
+
 # One test program per folder of tests: pitstop_test(<name> LABEL unit SOURCES a.cpp b.cpp LIBS x y)
 function(pitstop_test name)
     cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LIBS" ${ARGN})
@@ -53,4 +59,7 @@ function(pitstop_test name)
         math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
     endif()
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
+    if(ARG_LABEL STREQUAL "emulated")
+        pitstop_own_machine(${name})
+    endif()
 endfunction()

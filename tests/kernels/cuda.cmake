@@ -14,6 +14,7 @@ if(PITSTOP_EMULATED_GPU)
     add_test(NAME kernels_gpu_copies_test COMMAND kernels_gpu_test --gtest_filter=*Attention*:UnequalRows.*:*Linear*)
     set_tests_properties(kernels_gpu_copies_test PROPERTIES
         LABELS emulated TIMEOUT 600 ENVIRONMENT PITSTOP_EMULATOR_COPIES=random)
+    pitstop_own_machine(kernels_gpu_copies_test)
     # A pipeline of stages under twenty schedules: which warp is ahead, and when its copies arrive, is not to matter.
     add_test(NAME kernels_gpu_seeds_test
         COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/seeds.py 20 $<TARGET_FILE:kernels_gpu_test>
@@ -21,6 +22,7 @@ if(PITSTOP_EMULATED_GPU)
     set_tests_properties(kernels_gpu_seeds_test PROPERTIES
         LABELS emulated TIMEOUT 600
         ENVIRONMENT "PITSTOP_EMULATOR_COPIES=random;PITSTOP_REQUIRE_GPU=1;PITSTOP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+    pitstop_own_machine(kernels_gpu_seeds_test)
 elseif(PITSTOP_WITH_CUDA)
     pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)
     # Registers and occupancy as KERNELS.md has them: those of one version of the compiler.
