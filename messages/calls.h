@@ -29,10 +29,11 @@ struct CallRow {
 template <class... Rows>
 struct CallTable : Rows... {
     template <Door door>
-    using RequestsAt = decltype((
-        MessageList<>{} + ... +
-        std::
-            conditional_t<Rows::kDoor == door, MessageList<typename Rows::Request>, MessageList<>>{}
+    using RequestsAt =
+        decltype((MessageList<>{} + ... + ListedIf<Rows::kDoor == door, typename Rows::Request>{}));
+    // Lists each request, and each reply after the last request that it answers.
+    using Messages = decltype((
+        MessageList<typename Rows::Request, typename Rows::Reply>{} | ... | MessageList<>{}
     ));
 };
 

@@ -5,6 +5,7 @@
 #include "messages/codec.h"
 
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -19,7 +20,7 @@ struct MessageList {
         (f.template operator()<Messages>(), ...);
     }
 
-    [[nodiscard]] static constexpr bool has(std::string_view type) {
+    [[nodiscard]] static constexpr bool has([[maybe_unused]] std::string_view type) {
         return ((type == Messages::kType) || ...);
     }
 
@@ -50,6 +51,16 @@ struct MessageList {
 template <class... Messages, class... Others>
 MessageList<Messages..., Others...> operator+(MessageList<Messages...>, MessageList<Others...>) {
     return {};
+}
+
+// Is the message, or none: what a sum of these leaves is part of a list.
+template <bool is_in, class Message>
+using ListedIf = std::conditional_t<is_in, MessageList<Message>, MessageList<>>;
+
+// Lists those of the first that are not in the second, and then the second.
+template <class... Messages, class... Others>
+auto operator|(MessageList<Messages...>, MessageList<Others...> others) {
+    return (ListedIf<!MessageList<Others...>::has(Messages::kType), Messages>{} + ... + others);
 }
 
 // Holds any one message of a list.

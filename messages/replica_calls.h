@@ -8,8 +8,6 @@
 #include "messages/message_list.h"
 #include "messages/status.h"
 
-#include <type_traits>
-
 namespace pitstop::messages {
 
 // Names the type of the parts that a reply is made of.
@@ -31,33 +29,16 @@ concept AsksReplicas = requires {
 template <AsksReplicas Request>
 using PartOf = typename PartOfReply<ReplyTo<Request>>::Type;
 
-// Returns the list with the message, which is added if it is not in it.
-template <class... Messages, class Message>
-auto with(MessageList<Messages...> list, MessageList<Message>) {
-    if constexpr ((std::is_same_v<Message, Messages> || ...)) {
-        return list;
-    } else {
-        return MessageList<Messages..., Message>{};
-    }
-}
-
 template <class... Messages>
 constexpr auto replica_calls(MessageList<Messages...>) {
-    return (
-        MessageList<>{} + ... +
-        std::conditional_t<AsksReplicas<Messages>, MessageList<Messages>, MessageList<>>{}
-    );
+    return (MessageList<>{} + ... + ListedIf<AsksReplicas<Messages>, Messages>{});
 }
-template <class... Parts>
-constexpr auto replica_parts(MessageList<Parts...> parts, MessageList<>) {
-    return parts;
-}
-template <class... Parts, class First, class... Others>
-constexpr auto replica_parts(MessageList<Parts...> parts, MessageList<First, Others...>) {
-    return replica_parts(with(parts, MessageList<PartOf<First>>{}), MessageList<Others...>{});
+template <class... Calls>
+constexpr auto replica_parts(MessageList<Calls...>) {
+    return (MessageList<PartOf<Calls>>{} | ... | MessageList<>{});
 }
 
 using ReplicaCalls = decltype(replica_calls(AdminCalls{}));
-using ReplicaParts = decltype(replica_parts(MessageList<>{}, ReplicaCalls{}));
+using ReplicaParts = decltype(replica_parts(ReplicaCalls{}));
 
 }  // namespace pitstop::messages
