@@ -1,5 +1,5 @@
-// Every message there is, for what must know them all: the protocol's page and the tests of the
-// codec. Calls, their replies and the parts of those come from calls.h. A test compares the page,
+// Every message there is, for what must know them all: the codecs, their tests, and the protocol's
+// page. Calls, their replies and the parts of those come from calls.h. A test compares the page,
 // which has every message of the list, with the headers.
 #pragma once
 
@@ -18,9 +18,11 @@
 
 namespace pitstop::messages {
 
-// They stand in the order of docs/protocol.md: those of the doors, and then those inside a tree.
-using AllMessages = decltype(
-    MessageList<Hello, HelloReply, ErrorReply, Generate, Cancel, Outputs>{} + Calls::Messages{} +
+// They stand in the order of docs/protocol.md: what the two doors take and give, and all others.
+using DoorMessages = decltype(
+    MessageList<Hello, HelloReply, ErrorReply, Generate, Cancel, Outputs>{} + Calls::Messages{}
+);
+using TreeMessages = decltype(
     MessageList<TokenizedRequest, EndRequests, TokenBatch, TextBatch, SchedulerHello>{} +
     ReplicaParts{} +
     MessageList<
@@ -68,5 +70,6 @@ using AllMessages = decltype(
         PushEnd,
         PushDone>{}
 );
+using AllMessages = decltype(DoorMessages{} + TreeMessages{});
 
 }  // namespace pitstop::messages

@@ -1,4 +1,5 @@
-// This is the codec's body; the codec_*.cpp files alone include it, and instantiate their family.
+// This is the codec's body. Only codec.cpp includes it, and door_codecs.cpp and tree_codecs.cpp, which
+// instantiate it for all messages.
 //
 // Decoding reads msgpack-cxx's object tree under limits on every size and depth, so that memory is
 // bounded by the bytes received; it then fills the struct field by field and names the path of what
@@ -10,6 +11,7 @@
 #include "messages/codec.h"
 #include "messages/control_call.h"
 #include "messages/fields.h"
+#include "messages/message_list.h"
 
 #include <msgpack.hpp>
 
@@ -22,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -415,8 +418,13 @@ Result<Message> decode(const Frames& frames, UnknownFields unknown_fields) {
     return message;
 }
 
-}  // namespace pitstop::messages
+// Makes the codecs of a list, by referring to them: `template struct Codecs<List>;`
+template <class List>
+struct Codecs;
+template <class... Messages>
+struct Codecs<MessageList<Messages...>> {
+    static constexpr std::tuple kEncode{&encode<Messages>...};
+    static constexpr std::tuple kDecode{&decode<Messages>...};
+};
 
-#define INSTANTIATE_CODEC(Message)                   \
-    template Frames encode<Message>(const Message&); \
-    template Result<Message> decode<Message>(const Frames&, UnknownFields);
+}  // namespace pitstop::messages

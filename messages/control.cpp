@@ -1,7 +1,6 @@
 #include "messages/control.h"
 
 #include "messages/checks.h"
-#include "messages/codec_impl.h"
 
 #include <fmt/format.h>
 
@@ -39,22 +38,5 @@ std::optional<std::string> invalid(const Shutdown& message) {
     }
     return std::nullopt;
 }
-
-INSTANTIATE_CODEC(PauseGeneration)
-INSTANTIATE_CODEC(PausePart)
-INSTANTIATE_CODEC(PauseReply)
-INSTANTIATE_CODEC(ContinueGeneration)
-INSTANTIATE_CODEC(ContinuePart)
-INSTANTIATE_CODEC(ContinueReply)
-INSTANTIATE_CODEC(Abort)
-INSTANTIATE_CODEC(AbortReply)
-INSTANTIATE_CODEC(FlushCache)
-INSTANTIATE_CODEC(FlushPart)
-INSTANTIATE_CODEC(FlushReply)
-INSTANTIATE_CODEC(SetWeightLabel)
-INSTANTIATE_CODEC(LabelPart)
-INSTANTIATE_CODEC(LabelReply)
-INSTANTIATE_CODEC(Shutdown)
-INSTANTIATE_CODEC(ShutdownReply)
 
 }  // namespace pitstop::messages

@@ -1,7 +1,5 @@
 #include "messages/generation.h"
 
-#include "messages/codec_impl.h"
-
 #include <fmt/format.h>
 
 namespace pitstop::messages {
@@ -67,13 +65,5 @@ Problem invalid(const Cancel& message) {
         return "rids and calls are empty; name the requests or calls to end";
     return std::nullopt;
 }
-
-INSTANTIATE_CODEC(Generate)
-INSTANTIATE_CODEC(Cancel)
-INSTANTIATE_CODEC(Outputs)
-INSTANTIATE_CODEC(TokenizedRequest)
-INSTANTIATE_CODEC(EndRequests)
-INSTANTIATE_CODEC(TokenBatch)
-INSTANTIATE_CODEC(TextBatch)
 
 }  // namespace pitstop::messages

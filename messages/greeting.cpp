@@ -1,6 +1,5 @@
 #include "messages/greeting.h"
 
-#include "messages/codec_impl.h"
 #include "messages/door_envelope.h"
 
 #include <fmt/format.h>
@@ -15,10 +14,5 @@ std::optional<std::string> invalid(const Hello& message) {
     }
     return std::nullopt;
 }
-
-INSTANTIATE_CODEC(Hello)
-INSTANTIATE_CODEC(HelloReply)
-INSTANTIATE_CODEC(ErrorReply)
-INSTANTIATE_CODEC(SchedulerHello)
 
 }  // namespace pitstop::messages

@@ -1,6 +1,5 @@
 #include "messages/groups.h"
 
-#include "messages/codec_impl.h"
 #include "messages/weight_source.h"
 
 #include <fmt/format.h>
@@ -58,11 +57,5 @@ Problem invalid(const InitGroup& message) {
 }
 
 Problem invalid(const DestroyGroup& message) { return invalid_group(message.group); }
-
-INSTANTIATE_CODEC(InitGroup)
-INSTANTIATE_CODEC(DestroyGroup)
-INSTANTIATE_CODEC(GroupReply)
-INSTANTIATE_CODEC(WorkerGroup)
-INSTANTIATE_CODEC(WorkerGrouped)
 
 }  // namespace pitstop::messages

@@ -1,7 +1,5 @@
 #include "messages/memory.h"
 
-#include "messages/codec_impl.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,12 +24,5 @@ std::optional<std::string> invalid(const ReleaseMemory& message) {
 std::optional<std::string> invalid(const ResumeMemory& message) {
     return invalid_tags(message.tags);
 }
-
-INSTANTIATE_CODEC(ReleaseMemory)
-INSTANTIATE_CODEC(ResumeMemory)
-INSTANTIATE_CODEC(MemoryPart)
-INSTANTIATE_CODEC(MemoryReply)
-INSTANTIATE_CODEC(WorkerMemory)
-INSTANTIATE_CODEC(WorkerMemoryDone)
 
 }  // namespace pitstop::messages

@@ -1,6 +1,5 @@
 #include "messages/push.h"
 
-#include "messages/codec_impl.h"
 #include "messages/weights.h"
 
 #include <fmt/format.h>
@@ -93,12 +92,5 @@ std::optional<std::string> invalid(const PushBucket& message) {
     }
     return std::nullopt;
 }
-
-INSTANTIATE_CODEC(PushOpen)
-INSTANTIATE_CODEC(PushLayout)
-INSTANTIATE_CODEC(PushBucket)
-INSTANTIATE_CODEC(PushShard)
-INSTANTIATE_CODEC(PushEnd)
-INSTANTIATE_CODEC(PushDone)
 
 }  // namespace pitstop::messages

@@ -1,7 +1,5 @@
 #include "messages/ranks.h"
 
-#include "messages/codec_impl.h"
-
 #include <fmt/format.h>
 
 namespace pitstop::messages {
@@ -30,11 +28,5 @@ std::optional<std::string> invalid(const RankPart& message) {
         return fmt::format("data: {} bytes; num_bytes says {}", num, message.num_bytes);
     return std::nullopt;
 }
-
-INSTANTIATE_CODEC(RankJoin)
-INSTANTIATE_CODEC(RankJoined)
-INSTANTIATE_CODEC(RankPart)
-INSTANTIATE_CODEC(RankMet)
-INSTANTIATE_CODEC(RankEnd)
 
 }  // namespace pitstop::messages

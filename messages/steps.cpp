@@ -1,7 +1,5 @@
 #include "messages/steps.h"
 
-#include "messages/codec_impl.h"
-
 #include <fmt/format.h>
 
 namespace pitstop::messages {
@@ -89,10 +87,5 @@ std::optional<std::string> invalid(const WorkerHello& message) {
     }
     return std::nullopt;
 }
-
-INSTANTIATE_CODEC(WorkerHello)
-INSTANTIATE_CODEC(StepPlan)
-INSTANTIATE_CODEC(StepResult)
-INSTANTIATE_CODEC(WorkerError)
 
 }  // namespace pitstop::messages

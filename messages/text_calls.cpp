@@ -1,7 +1,6 @@
 #include "messages/text_calls.h"
 
 #include "messages/checks.h"
-#include "messages/codec_impl.h"
 #include "messages/generation.h"
 
 namespace pitstop::messages {
@@ -20,9 +19,5 @@ std::optional<std::string> invalid(const RenderChat& message) {
     if (message.variables.empty()) return "variables is empty; it is a JSON object";
     return std::nullopt;
 }
-
-INSTANTIATE_CODEC(Tokenize)
-INSTANTIATE_CODEC(TokenizeReply)
-INSTANTIATE_CODEC(RenderChat)
 
 }  // namespace pitstop::messages

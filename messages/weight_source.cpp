@@ -1,7 +1,6 @@
 #include "messages/weight_source.h"
 
 #include "base/utf8.h"
-#include "messages/codec_impl.h"
 #include "messages/weights.h"
 
 #include <fmt/format.h>

@@ -2,7 +2,6 @@
 
 #include "base/utf8.h"
 #include "messages/checks.h"
-#include "messages/codec_impl.h"
 
 #include <fmt/format.h>
 
@@ -92,13 +91,5 @@ Problem invalid(const CommitWeights& message) {
     if (auto problem = invalid_digest("digest", message.digest)) return problem;
     return std::nullopt;
 }
-INSTANTIATE_CODEC(UpdateWeights)
-INSTANTIATE_CODEC(StageWeights)
-INSTANTIATE_CODEC(BeginUpdate)
-INSTANTIATE_CODEC(UpdateBucket)
-INSTANTIATE_CODEC(CommitWeights)
-INSTANTIATE_CODEC(DropStage)
-INSTANTIATE_CODEC(RollbackWeights)
-INSTANTIATE_CODEC(UpdateReply)
 
 }  // namespace pitstop::messages

@@ -1,10 +1,8 @@
-#include "messages/keep.h"
-
+#include "messages/all_messages.h"
 #include "messages/codec_impl.h"
 
 namespace pitstop::messages {
 
-INSTANTIATE_CODEC(WorkerKeep)
-INSTANTIATE_CODEC(WorkerKept)
+template struct Codecs<DoorMessages>;
 
 }  // namespace pitstop::messages
