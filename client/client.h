@@ -195,7 +195,7 @@ class Client {
     static Call to_call(const Request& request) {
         return {
             messages::CallOf<Request>::kDoor,
-            messages::kOrderOf<Request>,
+            messages::CallOf<Request>::kOrder,
             request.call,
             encode(request)};
     }

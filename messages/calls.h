@@ -14,17 +14,27 @@
 #include "messages/weight_reads.h"
 #include "messages/weights.h"
 
-#include <type_traits>
-
 namespace pitstop::messages {
 
 enum class Door { kData, kAdmin };
+// Says when a client sends it: at once, or when the data door has read the requests before it.
+enum class CallOrder { kAtOnce, kAfterRequests };
+// Says what becomes of it while an update is under way. The door refuses it, and not each replica
+// for itself: those that have ended the update would take it.
+enum class BesideUpdate { kTaken, kRefused };
 
-template <class RequestType, class ReplyType, Door door>
+template <
+    class RequestType,
+    class ReplyType,
+    Door door,
+    CallOrder order = CallOrder::kAtOnce,
+    BesideUpdate beside_update = BesideUpdate::kTaken>
 struct CallRow {
     using Request = RequestType;
     using Reply = ReplyType;
     static constexpr Door kDoor = door;
+    static constexpr CallOrder kOrder = order;
+    static constexpr BesideUpdate kBesideUpdate = beside_update;
 };
 template <class... Rows>
 struct CallTable : Rows... {
@@ -43,9 +53,9 @@ using Calls = CallTable<
     CallRow<Status, StatusReply, Door::kAdmin>,
     CallRow<PauseGeneration, PauseReply, Door::kAdmin>,
     CallRow<ContinueGeneration, ContinueReply, Door::kAdmin>,
-    CallRow<Abort, AbortReply, Door::kAdmin>,
+    CallRow<Abort, AbortReply, Door::kAdmin, CallOrder::kAfterRequests>,
     CallRow<FlushCache, FlushReply, Door::kAdmin>,
-    CallRow<SetWeightLabel, LabelReply, Door::kAdmin>,
+    CallRow<SetWeightLabel, LabelReply, Door::kAdmin, CallOrder::kAtOnce, BesideUpdate::kRefused>,
     CallRow<ReleaseMemory, MemoryReply, Door::kAdmin>,
     CallRow<ResumeMemory, MemoryReply, Door::kAdmin>,
     CallRow<Shutdown, ShutdownReply, Door::kAdmin>,
@@ -64,17 +74,11 @@ using Calls = CallTable<
 // Lists what the admin door takes, "hello" apart.
 using AdminCalls = Calls::RequestsAt<Door::kAdmin>;
 
-template <class Request, class Reply, Door door>
-CallRow<Request, Reply, door> row_of(const CallRow<Request, Reply, door>*);
+template <class Request, class Reply, auto... columns>
+CallRow<Request, Reply, columns...> row_of(const CallRow<Request, Reply, columns...>*);
 template <class Request>
 using CallOf = decltype(row_of<Request>(static_cast<const Calls*>(nullptr)));
 template <class Request>
 using ReplyTo = typename CallOf<Request>::Reply;
-
-enum class CallOrder { kAtOnce, kAfterRequests };
-
-template <class Request>
-inline constexpr CallOrder kOrderOf =
-    std::is_same_v<Request, Abort> ? CallOrder::kAfterRequests : CallOrder::kAtOnce;
 
 }  // namespace pitstop::messages

@@ -159,6 +159,18 @@ Result<> Admin::pass_on(
 
 template <class Message>
 Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& message) {
+    if constexpr (messages::CallOf<Message>::kBesideUpdate == messages::BesideUpdate::kRefused) {
+        if (updates_.is_busy()) {
+            messages::ReplyTo<Message> reply;
+            reply.verdict = make_error(
+                ErrorCode::kFailedPrecondition,
+                "an update is under way, in state {}; wait for it, or drop its stage",
+                name_of(updates_.state())
+            );
+            answer({peer, message.call}, std::move(reply));
+            return Ok{};
+        }
+    }
     if constexpr (messages::AsksReplicas<Message>) {
         Gathered<messages::PartOf<Message>> parts(num_replicas_, tp_);
         return pass_on(now, peer, message, message, std::move(parts));
@@ -177,22 +189,6 @@ Result<> Admin::handle(
     paused_until_.reset();
     if (message.max_pause_s > 0) paused_until_ = now + duration_of(message.max_pause_s);
     return handle<messages::PauseGeneration>(now, peer, message);
-}
-
-Result<> Admin::handle(
-    TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
-) {
-    // It is refused here, and not by each replica for itself: those that have ended it would take
-    // the label.
-    if (!updates_.is_busy()) return handle<messages::SetWeightLabel>(now, peer, message);
-    messages::LabelReply reply;
-    reply.verdict = make_error(
-        ErrorCode::kFailedPrecondition,
-        "an update is under way, in state {}; its own label comes with it",
-        name_of(updates_.state())
-    );
-    answer({peer, message.call}, std::move(reply));
-    return Ok{};
 }
 
 Result<> Admin::handle(TimePoint, const std::string& peer, const messages::Shutdown& message) {

@@ -155,9 +155,6 @@ class Admin {
     Result<> handle(
         TimePoint now, const std::string& peer, const messages::PauseGeneration& message
     );
-    Result<> handle(
-        TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
-    );
     Result<> handle(TimePoint now, const std::string& peer, const messages::Shutdown& message);
     Result<> handle(TimePoint now, const std::string& peer, messages::Abort message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
