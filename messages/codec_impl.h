@@ -1,5 +1,5 @@
-// This is the codec's body. Only codec.cpp includes it, and door_codecs.cpp and tree_codecs.cpp, which
-// instantiate it for all messages.
+// This is the codec's body. Only codec.cpp includes it, and door_codecs.cpp and tree_codecs.cpp,
+// which instantiate it for all messages.
 //
 // Decoding reads msgpack-cxx's object tree under limits on every size and depth, so that memory is
 // bounded by the bytes received; it then fills the struct field by field and names the path of what
