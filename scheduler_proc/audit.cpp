@@ -10,51 +10,11 @@
 namespace pitstop::scheduler {
 
 std::optional<std::string> Runner::audit(Epoch serving) const {
-    if (auto problem = cache_.audit()) return "prefix cache: " + *problem;
-    if (auto problem = audit_ownership()) return problem;
+    std::vector<const Lease*> held;
+    for (const Request* request : running_) held.push_back(&request->lease);
+    if (auto problem = pool_.audit(held)) return problem;
     if (auto problem = audit_steps(serving)) return problem;
     return audit_requests();
-}
-
-// Every page and slot has one owner, and every node of the cache the holders it counts.
-std::optional<std::string> Runner::audit_ownership() const {
-    // Every page is free, a node of the cache, or private to one request or lease.
-    const auto num_pages = static_cast<std::size_t>(pages_.num_pages());
-    std::vector<std::int32_t> num_owners(num_pages, 0);
-    std::vector<std::int32_t> num_refs(num_pages, 0);
-    std::vector<std::int32_t> num_slot_owners(static_cast<std::size_t>(num_slots_), 0);
-    for (std::size_t i = 0; i < num_pages; ++i) {
-        const auto page = static_cast<PageId>(i);
-        num_owners[i] = (pages_.is_free(page) ? 1 : 0) + (cache_.holds(page) ? 1 : 0);
-    }
-    const auto add = [&](std::span<const PageId> pages, std::size_t num_shared) {
-        for (std::size_t i = 0; i < pages.size(); ++i) {
-            const auto page = static_cast<std::size_t>(raw(pages[i]));
-            ++(i < num_shared ? num_refs : num_owners)[page];
-        }
-    };
-    for (const SlotId slot : free_slots_) ++num_slot_owners[static_cast<std::size_t>(raw(slot))];
-    for (const Request* request : running_) {
-        add(request->pages, request->num_shared);
-        ++num_slot_owners[static_cast<std::size_t>(raw(request->slot))];
-    }
-    for (const InFlightStep& step : in_flight_) {
-        for (const Lease& lease : step.leases) {
-            add(lease.pages, lease.num_shared);
-            if (lease.slot) ++num_slot_owners[static_cast<std::size_t>(raw(*lease.slot))];
-        }
-    }
-    for (std::size_t i = 0; i < num_pages; ++i) {
-        if (num_owners[i] != 1) return fmt::format("page {} has {} owners", i, num_owners[i]);
-        const std::int32_t held = cache_.num_refs(static_cast<PageId>(i));
-        if (num_refs[i] != held)
-            return fmt::format("page {}: {} hold it, {} references", i, num_refs[i], held);
-    }
-    for (std::size_t i = 0; i < num_slot_owners.size(); ++i) {
-        if (num_slot_owners[i] != 1)
-            return fmt::format("slot {} has {} owners", i, num_slot_owners[i]);
-    }
-    return std::nullopt;
 }
 
 // Steps in flight follow one another, and run under what serves or an older version.
@@ -88,16 +48,17 @@ std::optional<std::string> Runner::audit_requests() const {
             return fmt::format("request {}: {}", number, what);
         };
         const bool waits = waiting_.contains(request);
-        if (waits == request.is_running) return problem("runs and waits, or neither");
-        if (waits && !request.pages.empty()) return problem("waits and holds pages");
+        if (waits == request.is_running()) return problem("runs and waits, or neither");
+        if (waits && !request.lease.pages.empty()) return problem("waits and holds pages");
         const Progress& progress = request.progress;
         if (const auto what = progress.problem()) return problem(*what);
         if (progress.known() != std::ssize(request.tokens)) return problem("knows other tokens");
         if (progress.pending() != num_pending[key]) return problem("pending tokens do not add up");
-        if (!request.is_running) continue;
-        if (request.page_epochs.size() != request.pages.size()) return problem("page epochs");
-        if (request.num_shared > request.pages.size()) return problem("shares more than it holds");
-        if (pages_for(progress.planned()) > std::ssize(request.pages))
+        if (!request.is_running()) continue;
+        const Lease& lease = request.lease;
+        if (lease.page_epochs.size() != lease.pages.size()) return problem("page epochs");
+        if (lease.num_shared > lease.pages.size()) return problem("shares more than it holds");
+        if (pool_.pages_for(progress.planned()) > std::ssize(lease.pages))
             return problem("positions without pages");
     }
     return std::nullopt;

@@ -64,11 +64,12 @@ bool Runner::collect_result(messages::StepResult result, TurnOutput& out) {
 void Runner::finish_step(TurnOutput& out) {
     const InFlightStep step = std::move(in_flight_.front());
     in_flight_.pop_front();
+    pool_.end_step(step.step);
     ++tallies_.num_steps;
     tallies_.step_times.add(step.sent_at, now_);
     ResultReader reader(step);
     for (const StepRow& row : step.rows) collect_row(step, row, reader, out);
-    for (const Lease& lease : step.leases) release(lease);
+    pool_.release_ended();
 }
 
 void Runner::collect_row(
@@ -83,11 +84,11 @@ void Runner::collect_row(
     }
     Request& request = found->second;
     if (row.run != request.run) return;  // a prefill that was given up
-    if (request.is_running) {
+    if (request.is_running()) {
         request.progress.finish_step(row.end);
-        cache_pages(
-            request, std::min(row.end, request.progress.known()), step.step, Duplicates::kReplace
-        );
+        const auto num_tokens = std::min(row.end, request.progress.known());
+        const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(num_tokens));
+        pool_.share(request.lease, tokens, step.step, KvPool::Duplicates::kReplace);
     }
     collect_scores(request, row, scores);
     if (row.samples) return collect_token(request, step, row, sampled, out);

@@ -22,13 +22,6 @@ struct Version {
     std::uint64_t serial = 1;  // another one for every commit and every new label
 };
 
-// Keeps what a request held and no longer needs, while a step in flight still uses it.
-struct Lease {
-    std::vector<PageId> pages{};
-    std::size_t num_shared = 0;  // the first so many are nodes of the prefix cache
-    std::optional<SlotId> slot{};
-};
-
 // Holds what must be remembered of a row to read its part of the result, even if its request is
 // gone.
 struct StepRow {
@@ -47,8 +40,7 @@ struct InFlightStep {
     StepId step{};
     Version version{};  // it runs under
     TimePoint sent_at{};
-    std::vector<StepRow> rows{};     // one per row of the plan, in its order
-    std::vector<Lease> leases{};     // given back when it is done
+    std::vector<StepRow> rows{};     // in the plan's order
     std::vector<bool> is_done{};     // by rank
     messages::StepResult numbers{};  // rank 0's
 

@@ -66,8 +66,10 @@ void Runner::draft_prefills(std::int64_t& tokens_left) {
 // No younger one's retraction can take this row back any more, so others may build on it.
 void Runner::share_draft(Request& request, std::int64_t num_new) {
     const std::int64_t begin = request.progress.planned();
-    stamp_pages(request, begin, begin + num_new);
-    cache_pages(request, begin + num_new, next_step_, Duplicates::kKeep);
+    const std::int64_t end = begin + num_new;
+    pool_.stamp(request.lease, begin, end, version_.epoch);
+    const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(end));
+    pool_.share(request.lease, tokens, next_step_, KvPool::Duplicates::kKeep);
 }
 
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
@@ -85,7 +87,7 @@ void Runner::admit_next(
     Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
 ) {
     while (!waiting_.empty() && tokens_left > 0) {
-        if (free_slots_.empty()) return;
+        if (!pool_.has_slot()) return;
         const WaitingQueue::Place place = waiting_.front();
         if (scope == Scope::kStarted && place.is_new) return;
         Request& request = requests_.at(place.key);
@@ -98,7 +100,7 @@ void Runner::admit_next(
             waiting_.pop();
             continue;
         }
-        PrefixCache::Match match = cache_.match(
+        PrefixCache::Match match = pool_.cache().match(
             std::span(request.tokens).first(static_cast<std::size_t>(request.cacheable_len())),
             request.accepted_epochs(version_.epoch),
             next_step_
@@ -110,16 +112,11 @@ void Runner::admit_next(
             waiting_.pop();
             continue;
         }
-        cache_.lock(match.pages);
-        const std::int64_t num_needed =
-            pages_for(request.progress.known()) - static_cast<std::int64_t>(match.pages.size());
-        const std::int64_t num_available = pages_.num_free() + cache_.num_unreferenced();
-        if (num_needed + num_pages_claimed() > num_available) {
-            cache_.unlock(match.pages);
-            return;  // nobody overtakes: the first in the queue would starve
-        }
+        std::optional<Lease> lease =
+            pool_.start(std::move(match), request.progress.known(), num_pages_claimed());
+        if (!lease) return;  // nobody overtakes: the first in the queue would starve
         waiting_.pop();
-        start(request, std::move(match));
+        start(request, *std::move(lease));
         const std::int64_t num_new =
             wide_room(request, std::min(request.progress.plannable(), tokens_left));
         CHECK(draft_row(request, num_new));
@@ -133,14 +130,14 @@ void Runner::admit_next(
 std::int64_t Runner::num_pages_claimed() const {
     std::int64_t num = 0;
     for (const Request* request : running_) {
-        const auto held = static_cast<std::int64_t>(request->pages.size());
-        num += std::max(pages_for(request->progress.known()) - held, std::int64_t{0}) + 1;
+        const auto held = static_cast<std::int64_t>(request->lease.pages.size());
+        num += std::max(pool_.pages_for(request->progress.known()) - held, std::int64_t{0}) + 1;
     }
     return num;
 }
 
-void Runner::start(Request& request, PrefixCache::Match match) {
-    const auto num_cached = static_cast<std::int64_t>(match.pages.size()) * config_.page_size;
+void Runner::start(Request& request, Lease lease) {
+    const auto num_cached = static_cast<std::int64_t>(lease.pages.size()) * config_.page_size;
     if (!request.was_admitted) {
         request.was_admitted = true;
         request.admitted_at = now_;
@@ -151,19 +148,11 @@ void Runner::start(Request& request, PrefixCache::Match match) {
         tallies_.num_recomputed_tokens +=
             std::max<std::int64_t>(request.progress.lost() - num_cached, 0);
     }
-    for (const PageId page : match.pages) {
-        const std::int64_t lag = raw(version_.epoch) - raw(cache_.epochs_of(page).min);
-        tallies_.count_cache_hit(lag, config_.page_size);
-    }
-    request.is_running = true;
+    for (const EpochRange& epochs : lease.page_epochs)
+        tallies_.count_cache_hit(raw(version_.epoch) - raw(epochs.min), config_.page_size);
+    request.lease = std::move(lease);
     ++request.run;
-    request.slot = free_slots_.back();
-    free_slots_.pop_back();
     request.needs_setup = true;
-    request.num_shared = match.pages.size();
-    for (const PageId page : match.pages) request.page_epochs.push_back(cache_.epochs_of(page));
-    request.pages = std::move(match.pages);
-    request.kv = match.epochs;
     request.progress.start(num_cached);
     const auto after = std::ranges::find_if(running_, [&](const Request* other) {
         return is_elder(request, *other);
@@ -194,38 +183,14 @@ std::int64_t Runner::wide_room(const Request& request, std::int64_t num_new) con
 // pages, cached ones, those of younger requests. The eldest gets what it needs at the latest when
 // the steps in flight are done, so somebody always moves.
 bool Runner::reserve_pages(Request& request, std::int64_t num_tokens) {
-    const std::int64_t num_new =
-        pages_for(num_tokens) - static_cast<std::int64_t>(request.pages.size());
-    if (num_new <= 0) return true;
-    while (pages_.num_free() < num_new) {
-        const std::int64_t num_missing = num_new - pages_.num_free();
-        if (cache_.evict(num_missing, pages_) > 0) continue;
-        if (num_pages_coming() >= num_missing) return false;
+    for (;;) {
+        const std::int64_t num_missing = pool_.grow(request.lease, num_tokens);
+        if (num_missing == 0) return true;
+        if (pool_.num_coming() >= num_missing) return false;
         Request* youngest = running_.back();
         if (youngest == &request) return false;
         retract(*youngest);
     }
-    const std::size_t num_held = request.pages.size();
-    request.pages.resize(num_held + static_cast<std::size_t>(num_new));
-    request.page_epochs.resize(request.pages.size());
-    CHECK(pages_.allocate(std::span(request.pages).subspan(num_held)));
-    return true;
-}
-
-// Returns how many pages become free or evictable when the steps in flight are done; perhaps there
-// are a few more.
-std::int64_t Runner::num_pages_coming() const {
-    std::int64_t num = 0;
-    for (const InFlightStep& step : in_flight_) {
-        for (const Lease& lease : step.leases) {
-            num += static_cast<std::int64_t>(lease.pages.size() - lease.num_shared);
-            num += std::ranges::count_if(
-                std::span(lease.pages).first(lease.num_shared),
-                [&](PageId page) { return cache_.num_refs(page) == 1; }
-            );
-        }
-    }
-    return num;
 }
 
 messages::StepPlan Runner::build_plan() {
@@ -252,14 +217,14 @@ void Runner::add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep&
     const bool samples =
         request.progress.may_sample() && (takes_sampled || end == request.progress.known());
 
-    if (request.needs_setup) plan.setups.push_back(request.setup());
+    if (request.needs_setup) plan.setups.push_back(request.setup(*request.lease.slot));
     request.needs_setup = false;
 
-    const auto num_pages = static_cast<std::size_t>(pages_for(end));
+    const auto num_pages = static_cast<std::size_t>(pool_.pages_for(end));
     plan.pages.values.insert(
         plan.pages.values.end(),
-        request.pages.begin(),
-        request.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
+        request.lease.pages.begin(),
+        request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
     );
     if (takes_sampled) {
         plan.tokens.values.push_back(TokenId{0});
@@ -286,7 +251,7 @@ void Runner::add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep&
 
     const std::int64_t output_index = request.progress.outputs() + request.progress.pending();
     plan.rows.push_back({
-        .slot = request.slot,
+        .slot = *request.lease.slot,
         .begin = begin,
         .num_new = draft.num_new,
         .num_pages = static_cast<std::int64_t>(num_pages),
@@ -295,10 +260,10 @@ void Runner::add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep&
         .takes_sampled = takes_sampled,
     });
 
-    stamp_pages(request, begin, end);
-    request.kv.add(version_.epoch);
+    pool_.stamp(request.lease, begin, end, version_.epoch);
+    request.lease.kv.add(version_.epoch);
     request.progress.plan(draft.num_new, samples);
-    request.last_step = step.step;
+    request.lease.last_step = step.step;
     step.rows.push_back({
         .key = request.key,
         .run = request.run,
@@ -308,45 +273,8 @@ void Runner::add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep&
         .output_index = output_index,
         .num_top = static_cast<std::size_t>(request.logprobs.top),
         .num_ids = request.logprobs.ids.size(),
-        .kv = request.kv,
+        .kv = request.lease.kv,
     });
-}
-
-// Positions [begin, end) are computed under the version of the step being planned.
-void Runner::stamp_pages(Request& request, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin / config_.page_size; i < pages_for(end); ++i) {
-        request.page_epochs[static_cast<std::size_t>(i)].add(version_.epoch);
-    }
-}
-
-// Puts the request's full pages among its first `num_tokens` positions into the prefix cache;
-// `step` is the last one that writes to them. Where another request was first with the same page,
-// either the request goes on with its own (kKeep, for pages a plan being made writes to), or it
-// takes the other's (kReplace), so that later pages can follow.
-void Runner::cache_pages(
-    Request& request, std::int64_t num_tokens, StepId step, Duplicates duplicates
-) {
-    const auto num_full = static_cast<std::size_t>(num_tokens / config_.page_size);
-    const auto page_size = static_cast<std::size_t>(config_.page_size);
-    for (; request.num_shared < num_full; ++request.num_shared) {
-        const std::size_t i = request.num_shared;
-        PrefixCache::NewNode node{
-            .page = request.pages[i],
-            .tokens = std::span(request.tokens).subspan(i * page_size, page_size),
-            .epochs = request.page_epochs[i],
-            .step = step,
-        };
-        if (i > 0) node.parent = request.pages[i - 1];
-        const std::optional<PageId> first = cache_.find(node);
-        if (!first) {
-            cache_.insert(node);
-            continue;
-        }
-        if (duplicates == Duplicates::kKeep) return;
-        cache_.lock({&*first, 1});
-        give_back({.pages = {request.pages[i]}}, request.last_step);
-        request.pages[i] = *first;
-    }
 }
 
 }  // namespace pitstop::scheduler

@@ -179,7 +179,7 @@ messages::RequestCounts Request::counts(ReplicaId replica) const {
     };
 }
 
-messages::RequestSetup Request::setup() const {
+messages::RequestSetup Request::setup(SlotId slot) const {
     const bool needs_history = sampling.repetition_penalty != 1.0 ||
                                sampling.frequency_penalty != 0.0 ||
                                sampling.presence_penalty != 0.0 || !sampling.bad_tokens.empty();
@@ -192,16 +192,6 @@ messages::RequestSetup Request::setup() const {
         .stop_ids = stop_ids,
         .history = needs_history ? tokens : std::vector<TokenId>{},
     };
-}
-
-void Request::leave_run() {
-    is_running = false;
-    slot = SlotId{};
-    pages.clear();
-    page_epochs.clear();
-    num_shared = 0;
-    kv = {};
-    needs_setup = false;
 }
 
 }  // namespace pitstop::scheduler

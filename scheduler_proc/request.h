@@ -7,6 +7,7 @@
 #include "messages/generation.h"
 #include "messages/steps.h"
 #include "scheduler_proc/epoch_range.h"
+#include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/progress.h"
 
 #include <cstdint>
@@ -67,17 +68,12 @@ struct Request {
     std::size_t chunk_index = 0;   // where in that turn's batch it is
 
     // ---- while it runs ----
-    bool is_running = false;  // it has a slot, and pages
+    Lease lease{};  // with a slot while it runs, and empty else
     // Counts admissions and fresh starts: results of a step planned before are not this run's.
     std::int64_t run = 0;
-    SlotId slot{};
-    std::vector<PageId> pages{};            // the pages of its planned positions, perhaps one more
-    std::vector<EpochRange> page_epochs{};  // [pages], that computed each so far
-    std::size_t num_shared = 0;             // the first so many pages are nodes of the prefix cache
-    EpochRange kv{};                        // the epochs that computed all its KV
-    bool needs_setup = false;               // its slot is not set up yet
-    StepId last_step{};  // the last step planned for it; also kept when retracted
+    bool needs_setup = false;  // its slot is not set up yet
 
+    [[nodiscard]] bool is_running() const { return lease.slot.has_value(); }
     [[nodiscard]] std::span<const TokenId> prompt() const {
         return std::span(tokens).first(static_cast<std::size_t>(progress.prompt_len()));
     }
@@ -96,10 +92,7 @@ struct Request {
     [[nodiscard]] std::optional<messages::Finish> finish_of(TokenId token, std::int64_t index)
         const;
     [[nodiscard]] messages::RequestCounts counts(ReplicaId replica) const;
-    [[nodiscard]] messages::RequestSetup setup() const;
-
-    // Forgets pages and slot (whoever calls gave them back); the tokens stay.
-    void leave_run();
+    [[nodiscard]] messages::RequestSetup setup(SlotId slot) const;
 };
 
 // Puts the elder first: by priority, then by arrival. The order is total, since keys are unique.

@@ -3,6 +3,7 @@
 #include "base/check.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pitstop::scheduler {
 
@@ -10,12 +11,11 @@ Runner::Runner(const SchedulerConfig& config) : config_(config), waiting_(config
 
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
-    pages_ = PageAllocator(workers.num_pages());
-    cache_ = PrefixCache(workers.num_pages(), config_.page_size);
-    num_slots_ = std::min(config_.running_max, workers.num_slots());
-    for (std::int64_t slot = num_slots_; slot-- > 0;) {
-        free_slots_.push_back(static_cast<SlotId>(slot));
-    }
+    pool_ = KvPool({
+        .num_pages = workers.num_pages(),
+        .page_size = config_.page_size,
+        .num_slots = std::min(config_.running_max, workers.num_slots()),
+    });
 }
 
 void Runner::begin_turn(TimePoint now) {
@@ -118,13 +118,13 @@ void Runner::abort(Request& request, const std::string& message, TurnOutput& out
         request,
         {.reason = messages::FinishReason::kAbort,
          .verdict = messages::Verdict::done(message),
-         .was_waiting = !request.is_running},
+         .was_waiting = !request.is_running()},
         out
     );
 }
 
 void Runner::forget(Request& request) {
-    if (request.is_running) {
+    if (request.is_running()) {
         leave_run(request);
     } else {
         waiting_.remove(request);
@@ -136,7 +136,7 @@ void Runner::forget(Request& request) {
 // Puts it back to the head of the queue: the tokens stay, the pages go. Tokens that steps in flight
 // sample for it still count.
 void Runner::retract(Request& request) {
-    CHECK(request.is_running);
+    CHECK(request.is_running());
     std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });
     if (request.progress.pending() == 0) {
         // Its prefill was under way: it starts over, and what steps in flight still bring of it
@@ -180,26 +180,8 @@ std::int64_t Runner::num_started() const {
 }
 
 void Runner::leave_run(Request& request) {
-    give_back(
-        {.pages = std::move(request.pages), .num_shared = request.num_shared, .slot = request.slot},
-        request.last_step
-    );
+    pool_.give_back(std::exchange(request.lease, {}));
     std::erase(running_, &request);
-    request.leave_run();
-}
-
-// Releases the lease, once the step `last_step` that may use it is done.
-void Runner::give_back(Lease lease, StepId last_step) {
-    if (!is_in_flight(last_step)) return release(lease);
-    const auto at = static_cast<std::size_t>(raw(last_step) - raw(in_flight_.front().step));
-    in_flight_[at].leases.push_back(std::move(lease));
-}
-
-void Runner::release(const Lease& lease) {
-    const std::span<const PageId> all = lease.pages;
-    cache_.unlock(all.first(lease.num_shared));
-    pages_.release(all.subspan(lease.num_shared));
-    if (lease.slot) free_slots_.push_back(*lease.slot);
 }
 
 bool Runner::is_in_flight(StepId step) const {
@@ -238,7 +220,7 @@ void Runner::settle_flushes(TurnOutput& out) {
     if (!running_.empty() || !is_still()) return;
     for (const FlushCall& call : flush_calls_) {
         messages::FlushPart part{.call = call.call, .replica = config_.replica};
-        part.pages_freed = clear_cache();
+        part.pages_freed = pool_.clear_cache();
         out.tokenizer.emplace_back(std::move(part));
     }
     flush_calls_.clear();
@@ -259,11 +241,9 @@ void Runner::end_late_flushes(TurnOutput& out) {
     });
 }
 
-std::int64_t Runner::clear_cache() { return cache_.evict(cache_.num_nodes(), pages_); }
-
 std::string Runner::describe_page_holders() const {
     std::size_t num_pages = 0;
-    for (const Request* request : running_) num_pages += request->pages.size();
+    for (const Request* request : running_) num_pages += request->lease.pages.size();
     return fmt::format("{} requests hold {} pages", running_.size(), num_pages);
 }
 
@@ -295,9 +275,9 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.num_steps = tallies_.num_steps;
     status.steps_in_flight = static_cast<std::int64_t>(in_flight_.size());
     if (!is_still()) status.step_age_s = seconds(now - in_flight_.front().sent_at);
-    status.pages_total = pages_.num_pages();
-    status.pages_free = pages_.num_free();
-    status.pages_cached = cache_.num_unreferenced();
+    status.pages_total = pool_.num_pages();
+    status.pages_free = pool_.num_free();
+    status.pages_cached = pool_.cache().num_unreferenced();
     status.page_size = config_.page_size;
     status.prompt_tokens_total = tallies_.num_prompt_tokens;
     status.cached_tokens_total = tallies_.num_cached_tokens;
@@ -306,7 +286,7 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.retractions_total = tallies_.num_retractions;
     status.refused_total = tallies_.num_refused;
     status.num_retracted = waiting_.num_retracted();
-    status.running_max = num_slots_;
+    status.running_max = pool_.num_slots();
     status.queue_len_max = config_.queue_len_max;
     status.output_tokens_per_s = tallies_.output_rate.at(now);
     status.recomputed_tokens_total = tallies_.num_recomputed_tokens;

@@ -1,26 +1,24 @@
 // Runs what this replica has: its requests, the queue they wait in, the KV pages and slots they
 // hold, the prefix cache, and the steps in flight.
 //
-//   runner.cpp   requests in and out; pages, slots and leases; flushes of the cache
+//   runner.cpp   requests in and out; flushes of the cache
 //   plan.cpp     which rows the next step has
 //   collect.cpp  what a finished step brought; chunks and spans
 //
 // Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
-// commits in the order sent, so a plan may build on what an earlier one computes. Pages and slots
-// that a request gives up go back only when no step in flight uses them (a Lease).
+// commits in the order sent, so a plan may build on what an earlier one computes.
 //
 // It knows nothing of pauses, updates and released memory: whoever calls says how much may be
 // planned, and under which version.
 //
-// Owns:    every request from its arrival to its last chunk; every page.
+// Owns:    every request from its arrival to its last chunk; the pool of KV pages.
 // Thread:  the loop thread only.
 // Bounded: requests by queue_len_max and running_max, pages by what the workers said.
 #pragma once
 
 #include "scheduler_proc/early_ends.h"
 #include "scheduler_proc/in_flight_step.h"
-#include "scheduler_proc/page_allocator.h"
-#include "scheduler_proc/prefix_cache.h"
+#include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/request.h"
 #include "scheduler_proc/scheduler_config.h"
 #include "scheduler_proc/tallies.h"
@@ -73,7 +71,7 @@ class Runner {
 
     // ---- the prefix cache ----
     // Drops what nobody uses, and returns how many pages that freed.
-    std::int64_t clear_cache();
+    std::int64_t clear_cache() { return pool_.clear_cache(); }
     void flush(const messages::FlushCache& call, TurnOutput& out);
     // A flush of an idle cache waits for the steps in flight; nothing is planned meanwhile.
     [[nodiscard]] bool is_flushing() const;
@@ -133,13 +131,7 @@ class Runner {
     void forget(Request& request);                                              // without
     void retract(Request& request);
     void leave_run(Request& request);
-    void give_back(Lease lease, StepId last_step);
-    void release(const Lease& lease);
     [[nodiscard]] bool is_in_flight(StepId step) const;
-    [[nodiscard]] std::int64_t pages_for(std::int64_t num_tokens) const {
-        return (num_tokens + config_.page_size - 1) / config_.page_size;
-    }
-    [[nodiscard]] std::optional<std::string> audit_ownership() const;
     [[nodiscard]] std::optional<std::string> audit_steps(Epoch serving) const;
     [[nodiscard]] std::optional<std::string> audit_requests() const;
 
@@ -154,18 +146,14 @@ class Runner {
     void admit_next(
         Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
     );
-    void start(Request& request, PrefixCache::Match match);
+    void start(Request& request, Lease lease);
     [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
     [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
     void share_draft(Request& request, std::int64_t num_new);
     [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
-    [[nodiscard]] std::int64_t num_pages_coming() const;
     [[nodiscard]] std::int64_t num_pages_claimed() const;
     [[nodiscard]] messages::StepPlan build_plan();
     void add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep& step);
-    void stamp_pages(Request& request, std::int64_t begin, std::int64_t end);
-    enum class Duplicates { kKeep, kReplace };
-    void cache_pages(Request& request, std::int64_t num_tokens, StepId step, Duplicates duplicates);
 
     // ---- collect.cpp ----
     void finish_step(TurnOutput& out);
@@ -196,11 +184,7 @@ class Runner {
     SchedulerConfig config_;
     ModelLimits limits_{};
 
-    PageAllocator pages_{};
-    PrefixCache cache_{};
-    std::vector<SlotId> free_slots_{};  // a stack
-    std::int64_t num_slots_ = 0;
-
+    KvPool pool_{};
     std::map<RequestKey, Request> requests_{};  // every open one
     WaitingQueue waiting_;
     std::vector<Request*> running_{};  // eldest first; the youngest gives way under pressure
