@@ -1,4 +1,4 @@
-// Carries out what a call does to all four parts of the scheduler, and what each has against it.
+// Carries out what a call does to all five parts of the scheduler, and what each has against it.
 #include "base/check.h"
 #include "scheduler_proc/scheduler.h"
 
@@ -20,6 +20,13 @@ void Scheduler::handle(const messages::PauseGeneration& call, TurnOutput& out) {
 
 void Scheduler::handle(const messages::ContinueGeneration& call, TurnOutput& out) {
     pause_.go_on(call, now_, why_not_on(), why_idle(), out);
+}
+
+void Scheduler::handle(const messages::FlushCache& call, TurnOutput& out) {
+    std::optional<Error> in_use;
+    if (runner_.num_running() > 0)
+        in_use = Error{ErrorCode::kFailedPrecondition, runner_.describe_page_holders()};
+    flushes_.begin(call, now_, in_use, out);
 }
 
 // Steps planned from now on carry it; those in flight keep the label they were planned under, and

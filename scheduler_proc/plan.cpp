@@ -23,8 +23,7 @@ constexpr std::int64_t kWideLogprobsMax = std::int64_t{1} << 21;
 }  // namespace
 
 std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& version) {
-    if (scope == Scope::kNothing || is_flushing() || in_flight_.size() >= kStepsInFlightMax)
-        return std::nullopt;
+    if (scope == Scope::kNothing || in_flight_.size() >= kStepsInFlightMax) return std::nullopt;
     if (version.serial != version_.serial) version_ = version;
     drafts_.clear();
     wide_logprobs_ = 0;

@@ -188,59 +188,6 @@ bool Runner::is_in_flight(StepId step) const {
     return !in_flight_.empty() && step >= in_flight_.front().step && step <= in_flight_.back().step;
 }
 
-void Runner::flush(const messages::FlushCache& call, TurnOutput& out) {
-    messages::FlushPart part{.call = call.call, .replica = config_.replica};
-    if (flush_calls_.size() >= kPendingCallsMax) {
-        part.verdict = make_error(
-            ErrorCode::kResourceExhausted, "{} flushes are waiting already", flush_calls_.size()
-        );
-        out.tokenizer.emplace_back(std::move(part));
-        return;
-    }
-    if (!call.wait_idle && !running_.empty()) {
-        part.verdict = Error{ErrorCode::kFailedPrecondition, describe_page_holders()};
-        out.tokenizer.emplace_back(std::move(part));
-        return;
-    }
-    flush_calls_.push_back({
-        .call = call.call,
-        .deadline = deadline_of(now_, call.timeout_ms),
-        .waits_idle = call.wait_idle,
-    });
-}
-
-bool Runner::is_flushing() const {
-    return std::ranges::any_of(flush_calls_, [](const FlushCall& call) {
-        return !call.waits_idle;
-    });
-}
-
-void Runner::settle_flushes(TurnOutput& out) {
-    // Pages of requests that have ended are held until the steps in flight are done.
-    if (!running_.empty() || !is_still()) return;
-    for (const FlushCall& call : flush_calls_) {
-        messages::FlushPart part{.call = call.call, .replica = config_.replica};
-        part.pages_freed = pool_.clear_cache();
-        out.tokenizer.emplace_back(std::move(part));
-    }
-    flush_calls_.clear();
-}
-
-void Runner::end_late_flushes(TurnOutput& out) {
-    std::erase_if(flush_calls_, [&](const FlushCall& call) {
-        if (now_ < call.deadline) return false;
-        messages::FlushPart part{.call = call.call, .replica = config_.replica};
-        part.verdict = make_error(
-            ErrorCode::kDeadlineExceeded,
-            "phase flush: {}; {}",
-            describe_page_holders(),
-            describe_step_in_flight()
-        );
-        out.tokenizer.emplace_back(std::move(part));
-        return true;
-    });
-}
-
 std::string Runner::describe_page_holders() const {
     std::size_t num_pages = 0;
     for (const Request* request : running_) num_pages += request->lease.pages.size();
@@ -263,10 +210,8 @@ bool Runner::is_step_late() const {
 }
 
 std::optional<TimePoint> Runner::next_deadline() const {
-    std::optional<TimePoint> first;
-    for (const FlushCall& call : flush_calls_) first = earlier(first, call.deadline);
-    if (!is_still()) first = earlier(first, in_flight_.front().sent_at + config_.step_timeout);
-    return first;
+    if (is_still()) return std::nullopt;
+    return in_flight_.front().sent_at + config_.step_timeout;
 }
 
 void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {

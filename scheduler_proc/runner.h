@@ -1,15 +1,15 @@
 // Runs what this replica has: its requests, the queue they wait in, the KV pages and slots they
 // hold, the prefix cache, and the steps in flight.
 //
-//   runner.cpp   requests in and out; flushes of the cache
+//   runner.cpp   requests in and out
 //   plan.cpp     which rows the next step has
 //   collect.cpp  what a finished step brought; chunks and spans
 //
 // Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
 // commits in the order sent, so a plan may build on what an earlier one computes.
 //
-// It knows nothing of pauses, updates and released memory: whoever calls says how much may be
-// planned, and under which version.
+// It knows nothing of pauses, flushes, updates and released memory: whoever calls says how much may
+// be planned, and under which version.
 //
 // Owns:    every request from its arrival to its last chunk; the pool of KV pages.
 // Thread:  the loop thread only.
@@ -72,11 +72,6 @@ class Runner {
     // ---- the prefix cache ----
     // Drops what nobody uses, and returns how many pages that freed.
     std::int64_t clear_cache() { return pool_.clear_cache(); }
-    void flush(const messages::FlushCache& call, TurnOutput& out);
-    // A flush of an idle cache waits for the steps in flight; nothing is planned meanwhile.
-    [[nodiscard]] bool is_flushing() const;
-    void settle_flushes(TurnOutput& out);    // answers those whose condition has come true
-    void end_late_flushes(TurnOutput& out);  // and those whose deadline has come
 
     // No step is in flight.
     [[nodiscard]] bool is_still() const { return in_flight_.empty(); }
@@ -175,12 +170,6 @@ class Runner {
     void refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out);
     [[nodiscard]] messages::TokenBatch& batch_of(TurnOutput& out) const;
 
-    struct FlushCall {
-        CallId call{};
-        TimePoint deadline{};
-        bool waits_idle = false;  // else only for steps in flight, and nothing new starts meanwhile
-    };
-
     SchedulerConfig config_;
     ModelLimits limits_{};
 
@@ -196,8 +185,6 @@ class Runner {
     std::vector<Draft> drafts_{};           // of the plan being made
     std::int64_t wide_logprobs_ = 0;        // that wide requests have in it
     Version version_{.serial = 0};          // that the latest plan runs under; 0: no plan yet
-
-    std::vector<FlushCall> flush_calls_{};
 
     TimePoint now_{};         // of this turn
     std::uint64_t turn_ = 0;  // counted from 1

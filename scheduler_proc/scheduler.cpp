@@ -22,6 +22,7 @@ Scheduler::Scheduler(SchedulerConfig config)
       workers_(config_.tp),
       runner_(config_),
       pause_(config_.replica),
+      flushes_(config_.replica),
       update_(config_),
       memory_(config_.replica, config_.tp) {
     CHECK(!problem_of(config_));
@@ -68,7 +69,6 @@ void Scheduler::handle_control(
     const auto visitor = Overloaded{
         [&](messages::Status& call) { status_calls.push_back(call.call); },
         [&](messages::EndRequests& ends) { runner_.end_requests(ends, out); },
-        [&](messages::FlushCache& call) { runner_.flush(call, out); },
         [&](messages::UpdateStage& order) { stage(std::move(order), out); },
         [&](messages::UpdateFill& order) { update_.fill(std::move(order), now_, out); },
         [&](messages::UpdateFinish& order) { update_.finish_session(order, now_, out); },
@@ -172,6 +172,7 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
 Runner::Scope Scheduler::scope() const {
     using Scope = Runner::Scope;
     if (!is_ready() || !has_weights() || !is_all_resident()) return Scope::kNothing;
+    if (flushes_.holds_plans()) return Scope::kNothing;
     if (is_paused() && !pause_.runs_out()) return Scope::kNothing;
     if (update_.has_loan()) return update_.drains_for_loan() ? Scope::kStarted : Scope::kNothing;
     if (update_.drains()) return Scope::kStarted;
@@ -190,7 +191,8 @@ void Scheduler::settle(TurnOutput& out) {
         if (pause_.mode() == messages::PauseMode::kAbort) runner_.clear_cache();
         runner_.stop_rate();
     }
-    runner_.settle_flushes(out);
+    if (!flushes_.empty() && load.num_running == 0 && load.is_still)
+        flushes_.settle(runner_.clear_cache(), out);
     update_.settle(now_, load.is_still, load.is_run_out, out);
     settle_memory(out);
     settle_loan(out);
@@ -202,7 +204,9 @@ void Scheduler::end_late_calls(TurnOutput& out) {
     if (!first || now_ < *first) return;
     const std::string step = runner_.describe_step_in_flight();
     pause_.end_late_calls(now_, step, runner_.num_running(), out);
-    runner_.end_late_flushes(out);
+    flushes_.end_late_calls(
+        now_, fmt::format("{}; {}", runner_.describe_page_holders(), step), out
+    );
     answer_memory(memory_.end_late_call(now_, step), out);
     update_.end_late(
         now_, fmt::format("{}; {} requests still run", step, runner_.num_running()), out
@@ -214,6 +218,7 @@ void Scheduler::end_late_calls(TurnOutput& out) {
 
 std::optional<TimePoint> Scheduler::next_deadline() const {
     std::optional<TimePoint> first = pause_.next_deadline(now_, !why_not_on());
+    first = earlier(first, flushes_.next_deadline());
     first = earlier(first, runner_.next_deadline());
     first = earlier(first, update_.next_deadline());
     return earlier(first, memory_.next_deadline());
@@ -226,7 +231,7 @@ messages::ReplicaState Scheduler::state() const {
     if (is_released()) return kReleased;
     if (!has_weights()) return kAwaitingWeights;
     if (is_paused()) return pause_.is_standing() ? kPaused : kPausing;
-    if (runner_.is_flushing() || scope() != Runner::Scope::kEverything) return kUpdating;
+    if (scope() != Runner::Scope::kEverything) return kUpdating;
     return kRunning;
 }
 

@@ -3,10 +3,11 @@
 // ordered by hash or address, so a recorded trace replays to the same plans, and tests/sim drives
 // it with a virtual clock.
 //
-// It is four machines that know nothing of one another, and the turn, which alone knows all four:
+// It is five machines that know nothing of one another, and the turn, which alone knows all five:
 //
 //   Runner         what runs: requests, queue, pages, prefix cache, steps in flight
 //   Pause          whether generation is paused, and who waits for that
+//   CacheFlushes   who waits for the prefix cache to be flushed
 //   ReplicaUpdate  this replica's part of a weight update, and which weights it has
 //   ReplicaMemory  which memory is released
 //
@@ -14,6 +15,7 @@
 // Bounded: as its parts are.
 #pragma once
 
+#include "scheduler_proc/cache_flushes.h"
 #include "scheduler_proc/pause.h"
 #include "scheduler_proc/replica_memory.h"
 #include "scheduler_proc/replica_update.h"
@@ -74,9 +76,10 @@ class Scheduler {
     [[nodiscard]] Runner::Scope scope() const;
     [[nodiscard]] messages::ReplicaState state() const;
 
-    // ---- calls.cpp: what a call does to all four, and what is against it ----
+    // ---- calls.cpp: what a call does to all five, and what is against it ----
     void handle(const messages::PauseGeneration& call, TurnOutput& out);
     void handle(const messages::ContinueGeneration& call, TurnOutput& out);
+    void handle(const messages::FlushCache& call, TurnOutput& out);
     void handle(const messages::SetWeightLabel& call, TurnOutput& out);
     void handle(const messages::ReleaseMemory& call, TurnOutput& out);
     void handle(const messages::ResumeMemory& call, TurnOutput& out);
@@ -113,6 +116,7 @@ class Scheduler {
     Workers workers_;
     Runner runner_;
     Pause pause_;
+    CacheFlushes flushes_;
     ReplicaUpdate update_;
     ReplicaMemory memory_;
     TimePoint now_{};  // this turn's
