@@ -13,28 +13,14 @@ std::optional<std::string> Runner::audit(Epoch serving) const {
     std::vector<const Lease*> held;
     for (const Request* request : running_) held.push_back(&request->lease);
     if (auto problem = pool_.audit(held)) return problem;
-    if (auto problem = audit_steps(serving)) return problem;
+    if (auto problem = steps_.audit(serving)) return problem;
     return audit_requests();
-}
-
-// Steps in flight follow one another, and run under what serves or an older version.
-std::optional<std::string> Runner::audit_steps(Epoch serving) const {
-    for (std::size_t i = 0; i < in_flight_.size(); ++i) {
-        const InFlightStep& step = in_flight_[i];
-        const std::size_t num_after = in_flight_.size() - i;
-        if (raw(step.step) + static_cast<std::int64_t>(num_after) != raw(next_step_))
-            return fmt::format("step {} is out of order", raw(step.step));
-        if (step.version.epoch > serving)
-            return fmt::format("step {} runs under a version to come", raw(step.step));
-    }
-    if (in_flight_.size() > kStepsInFlightMax) return "too many steps in flight";
-    return std::nullopt;
 }
 
 std::optional<std::string> Runner::audit_requests() const {
     // The tokens that open requests wait for are those of rows in flight.
     std::map<RequestKey, std::int64_t> num_pending;
-    for (const InFlightStep& step : in_flight_) {
+    for (const InFlightStep& step : steps_.all()) {
         for (const StepRow& row : step.rows) num_pending[row.key] += row.samples ? 1 : 0;
     }
     if (requests_.size() != running_.size() + static_cast<std::size_t>(waiting_.size()))

@@ -122,7 +122,7 @@ void Scheduler::handle(const messages::ResumeMemory& call, TurnOutput& out) {
 }
 
 void Scheduler::settle_memory(TurnOutput& out) {
-    ReplicaMemory::Effects effects = memory_.settle(runner_.is_still(), out);
+    ReplicaMemory::Effects effects = memory_.settle(runner_.steps().empty(), out);
     if (effects.releases_kv) {
         CHECK(runner_.num_running() == 0);
         runner_.clear_cache();

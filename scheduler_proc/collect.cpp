@@ -30,40 +30,16 @@ void append_span(std::vector<messages::Span>& spans, messages::Span span) {
 }  // namespace
 
 bool Runner::collect_result(messages::StepResult result, TurnOutput& out) {
-    const std::int64_t rank = raw(result.rank);
-    if (!is_in_flight(result.step) || rank < 0 || rank >= config_.tp) return false;
-    InFlightStep& step =
-        in_flight_[static_cast<std::size_t>(raw(result.step) - raw(in_flight_.front().step))];
-    const auto at = static_cast<std::size_t>(rank);
-    if (step.is_done[at]) return false;
-    if (result.epoch != step.version.epoch) {
-        out.fatal = make_error(
-            ErrorCode::kInternal,
-            "rank {} ran step {} under epoch {}, planned was {}",
-            rank,
-            raw(result.step),
-            raw(result.epoch),
-            raw(step.version.epoch)
-        );
+    const Result<bool> counts = steps_.record(std::move(result));
+    if (!counts) {
+        out.fatal = counts.error();
         return true;
     }
-    if (rank == 0) {
-        if (const auto problem = step.mismatch(result)) {
-            out.fatal = make_error(
-                ErrorCode::kInternal, "rank 0's result of step {}: {}", raw(result.step), *problem
-            );
-            return true;
-        }
-        step.numbers = std::move(result);
-    }
-    step.is_done[at] = true;
-    while (!in_flight_.empty() && in_flight_.front().is_complete()) finish_step(out);
-    return true;
+    while (const auto step = steps_.take_done()) finish_step(*step, out);
+    return *counts;
 }
 
-void Runner::finish_step(TurnOutput& out) {
-    const InFlightStep step = std::move(in_flight_.front());
-    in_flight_.pop_front();
+void Runner::finish_step(const InFlightStep& step, TurnOutput& out) {
     pool_.end_step(step.step);
     ++tallies_.num_steps;
     tallies_.step_times.add(step.sent_at, now_);
@@ -79,7 +55,7 @@ void Runner::collect_row(
     const SampledToken sampled = row.samples ? reader.sampled(row) : SampledToken{};
     const auto found = requests_.find(row.key);
     if (found == requests_.end()) {
-        ++num_rows_dropped_;  // it ended meanwhile: never emitted, never cached
+        ++tallies_.num_rows_dropped;  // it ended meanwhile: never emitted, never cached
         return;
     }
     Request& request = found->second;

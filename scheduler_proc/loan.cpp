@@ -30,7 +30,7 @@ void Scheduler::settle_loan(TurnOutput& out) {
     if (update_.awaits_return() && !memory_.is_on_loan()) return update_.end_loan(now_, out);
     if (update_.wants_loan()) {
         if (update_.drains_for_loan() && runner_.has_started_requests()) return;
-        if (!runner_.is_still()) return;
+        if (!runner_.steps().empty()) return;
         // It may be released already, as somebody asked for that: then it is not taken again here.
         // Where some ranks have it and some do not, all are made alike.
         const bool is_there =

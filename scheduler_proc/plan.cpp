@@ -23,7 +23,7 @@ constexpr std::int64_t kWideLogprobsMax = std::int64_t{1} << 21;
 }  // namespace
 
 std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& version) {
-    if (scope == Scope::kNothing || in_flight_.size() >= kStepsInFlightMax) return std::nullopt;
+    if (scope == Scope::kNothing || steps_.is_full()) return std::nullopt;
     if (version.serial != version_.serial) version_ = version;
     drafts_.clear();
     wide_logprobs_ = 0;
@@ -68,7 +68,7 @@ void Runner::share_draft(Request& request, std::int64_t num_new) {
     const std::int64_t end = begin + num_new;
     pool_.stamp(request.lease, begin, end, version_.epoch);
     const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(end));
-    pool_.share(request.lease, tokens, next_step_, KvPool::Duplicates::kKeep);
+    pool_.share(request.lease, tokens, steps_.next_step(), KvPool::Duplicates::kKeep);
 }
 
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
@@ -102,7 +102,7 @@ void Runner::admit_next(
         PrefixCache::Match match = pool_.cache().match(
             std::span(request.tokens).first(static_cast<std::size_t>(request.cacheable_len())),
             request.accepted_epochs(version_.epoch),
-            next_step_
+            steps_.next_step()
         );
         if (match.is_pending) {
             // This very step computes more of its prefix: the next step can share it.
@@ -194,16 +194,14 @@ bool Runner::reserve_pages(Request& request, std::int64_t num_tokens) {
 
 messages::StepPlan Runner::build_plan() {
     std::ranges::sort(drafts_, {}, [](const Draft& draft) { return draft.request->key; });
-    messages::StepPlan plan{.step = next_step_, .epoch = version_.epoch};
-    InFlightStep step{.step = next_step_, .version = version_, .sent_at = now_};
-    step.is_done.assign(static_cast<std::size_t>(config_.tp), false);
-    next_step_ = next(next_step_);
+    messages::StepPlan plan{.step = steps_.next_step(), .epoch = version_.epoch};
+    InFlightStep step{.step = steps_.next_step(), .version = version_, .sent_at = now_};
     plan.rows.reserve(drafts_.size());
     step.rows.reserve(drafts_.size());
     for (const Draft& draft : drafts_) add_row(draft, plan, step);
     drafts_.clear();
     CHECK(!messages::invalid(plan));  // checked here and again by each worker
-    in_flight_.push_back(std::move(step));
+    steps_.push(std::move(step));
     return plan;
 }
 

@@ -7,7 +7,8 @@
 
 namespace pitstop::scheduler {
 
-Runner::Runner(const SchedulerConfig& config) : config_(config), waiting_(config.fairness) {}
+Runner::Runner(const SchedulerConfig& config)
+    : config_(config), waiting_(config.fairness), steps_(config.tp, config.step_timeout) {}
 
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
@@ -184,42 +185,18 @@ void Runner::leave_run(Request& request) {
     std::erase(running_, &request);
 }
 
-bool Runner::is_in_flight(StepId step) const {
-    return !in_flight_.empty() && step >= in_flight_.front().step && step <= in_flight_.back().step;
-}
-
 std::string Runner::describe_page_holders() const {
     std::size_t num_pages = 0;
     for (const Request* request : running_) num_pages += request->lease.pages.size();
     return fmt::format("{} requests hold {} pages", running_.size(), num_pages);
 }
 
-std::string Runner::describe_step_in_flight() const {
-    if (in_flight_.empty()) return "no step in flight";
-    const InFlightStep& step = in_flight_.front();
-    return fmt::format(
-        "step {} has run for {:.3f} s without an answer from {}",
-        raw(step.step),
-        seconds(now_ - step.sent_at),
-        step.who_is_missing()
-    );
-}
-
-bool Runner::is_step_late() const {
-    return !is_still() && now_ >= in_flight_.front().sent_at + config_.step_timeout;
-}
-
-std::optional<TimePoint> Runner::next_deadline() const {
-    if (is_still()) return std::nullopt;
-    return in_flight_.front().sent_at + config_.step_timeout;
-}
-
 void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.num_waiting = waiting_.size();
     status.num_running = num_running();
     status.num_steps = tallies_.num_steps;
-    status.steps_in_flight = static_cast<std::int64_t>(in_flight_.size());
-    if (!is_still()) status.step_age_s = seconds(now - in_flight_.front().sent_at);
+    status.steps_in_flight = std::ssize(steps_.all());
+    if (const auto began_at = steps_.began_at()) status.step_age_s = seconds(now - *began_at);
     status.pages_total = pool_.num_pages();
     status.pages_free = pool_.num_free();
     status.pages_cached = pool_.cache().num_unreferenced();

@@ -17,17 +17,16 @@
 #pragma once
 
 #include "scheduler_proc/early_ends.h"
-#include "scheduler_proc/in_flight_step.h"
 #include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/request.h"
 #include "scheduler_proc/scheduler_config.h"
+#include "scheduler_proc/steps_in_flight.h"
 #include "scheduler_proc/tallies.h"
 #include "scheduler_proc/turn.h"
 #include "scheduler_proc/waiting_queue.h"
 #include "scheduler_proc/workers.h"
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -37,8 +36,6 @@ namespace pitstop::scheduler {
 
 class Runner {
   public:
-    static constexpr std::size_t kStepsInFlightMax = 2;
-
     explicit Runner(const SchedulerConfig& config);
 
     // The model and the pool are known. REQUIRES: workers.is_complete(); nothing was taken before.
@@ -73,9 +70,7 @@ class Runner {
     // Drops what nobody uses, and returns how many pages that freed.
     std::int64_t clear_cache() { return pool_.clear_cache(); }
 
-    // No step is in flight.
-    [[nodiscard]] bool is_still() const { return in_flight_.empty(); }
-    [[nodiscard]] std::size_t num_in_flight() const { return in_flight_.size(); }
+    [[nodiscard]] const StepsInFlight& steps() const { return steps_; }
     [[nodiscard]] std::int64_t num_running() const {
         return static_cast<std::int64_t>(running_.size());
     }
@@ -91,12 +86,7 @@ class Runner {
     [[nodiscard]] bool has_request(RequestKey key) const { return requests_.contains(key); }
     [[nodiscard]] const ModelLimits& limits() const { return limits_; }
 
-    // Says in an error what runs: "step 7 has run for 0.100 s without an answer from rank 1".
-    [[nodiscard]] std::string describe_step_in_flight() const;
     [[nodiscard]] std::string describe_page_holders() const;
-    // The eldest step in flight has run too long.
-    [[nodiscard]] bool is_step_late() const;
-    [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
     // Counts messages that were refused with nobody to answer.
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
@@ -110,7 +100,7 @@ class Runner {
     // Fills in the runner's fields of the status.
     void report_to(messages::ReplicaStatus& status, TimePoint now) const;
     // Counts rows that were computed once too often, for requests that had ended.
-    [[nodiscard]] std::int64_t num_rows_dropped() const { return num_rows_dropped_; }
+    [[nodiscard]] std::int64_t num_rows_dropped() const { return tallies_.num_rows_dropped; }
 
     // Returns which invariant is broken, or nothing; steps in flight run under `serving` or older.
     [[nodiscard]] std::optional<std::string> audit(Epoch serving) const;
@@ -126,8 +116,6 @@ class Runner {
     void forget(Request& request);                                              // without
     void retract(Request& request);
     void leave_run(Request& request);
-    [[nodiscard]] bool is_in_flight(StepId step) const;
-    [[nodiscard]] std::optional<std::string> audit_steps(Epoch serving) const;
     [[nodiscard]] std::optional<std::string> audit_requests() const;
 
     // ---- plan.cpp ----
@@ -151,7 +139,7 @@ class Runner {
     void add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep& step);
 
     // ---- collect.cpp ----
-    void finish_step(TurnOutput& out);
+    void finish_step(const InFlightStep& step, TurnOutput& out);
     void collect_row(
         const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
     );
@@ -180,16 +168,14 @@ class Runner {
     EarlyEnds early_ends_{};
     RequestKey last_key_{};
 
-    StepId next_step_{1};
-    std::deque<InFlightStep> in_flight_{};  // in the order sent
-    std::vector<Draft> drafts_{};           // of the plan being made
-    std::int64_t wide_logprobs_ = 0;        // that wide requests have in it
-    Version version_{.serial = 0};          // that the latest plan runs under; 0: no plan yet
+    StepsInFlight steps_;
+    std::vector<Draft> drafts_{};     // of the plan being made
+    std::int64_t wide_logprobs_ = 0;  // that wide requests have in it
+    Version version_{.serial = 0};    // that the latest plan runs under; 0: no plan yet
 
     TimePoint now_{};         // of this turn
     std::uint64_t turn_ = 0;  // counted from 1
     Tallies tallies_{};
-    std::int64_t num_rows_dropped_ = 0;
 };
 
 }  // namespace pitstop::scheduler

@@ -182,7 +182,7 @@ Runner::Scope Scheduler::scope() const {
 
 void Scheduler::settle(TurnOutput& out) {
     const Pause::Load load{
-        .is_still = runner_.is_still(),
+        .is_still = runner_.steps().empty(),
         .is_run_out = !runner_.has_started_requests(),
         .num_running = runner_.num_running(),
         .num_waiting = runner_.num_waiting(),
@@ -202,7 +202,7 @@ void Scheduler::end_late_calls(TurnOutput& out) {
     if (pause_.is_overdue(now_)) pause_.end_if_overdue(now_, why_not_on(), out);
     const std::optional<TimePoint> first = next_deadline();
     if (!first || now_ < *first) return;
-    const std::string step = runner_.describe_step_in_flight();
+    const std::string step = runner_.steps().describe(now_);
     pause_.end_late_calls(now_, step, runner_.num_running(), out);
     flushes_.end_late_calls(
         now_, fmt::format("{}; {}", runner_.describe_page_holders(), step), out
@@ -211,15 +211,15 @@ void Scheduler::end_late_calls(TurnOutput& out) {
     update_.end_late(
         now_, fmt::format("{}; {} requests still run", step, runner_.num_running()), out
     );
-    // A rank that never answers would hold every request for ever (P5). So this replica ends, and
-    // with it the tree, which answers them.
-    if (runner_.is_step_late()) out.fatal = Error{ErrorCode::kDeadlineExceeded, step};
+    // A rank that never answers would hold every request for ever (P5): this replica ends, and with
+    // it the tree, which answers them.
+    if (runner_.steps().is_late(now_)) out.fatal = Error{ErrorCode::kDeadlineExceeded, step};
 }
 
 std::optional<TimePoint> Scheduler::next_deadline() const {
     std::optional<TimePoint> first = pause_.next_deadline(now_, !why_not_on());
     first = earlier(first, flushes_.next_deadline());
-    first = earlier(first, runner_.next_deadline());
+    first = earlier(first, runner_.steps().next_deadline());
     first = earlier(first, update_.next_deadline());
     return earlier(first, memory_.next_deadline());
 }

@@ -58,7 +58,7 @@ class Scheduler {
     [[nodiscard]] bool is_all_resident() const { return memory_.is_all_resident(); }
     [[nodiscard]] bool has_request(RequestKey key) const { return runner_.has_request(key); }
     [[nodiscard]] std::int64_t num_open() const { return runner_.num_open(); }
-    [[nodiscard]] std::size_t num_in_flight() const { return runner_.num_in_flight(); }
+    [[nodiscard]] std::size_t num_in_flight() const { return runner_.steps().all().size(); }
     // Counts results of steps not in flight, second answers, and votes that nobody waits for, which
     // do no harm.
     [[nodiscard]] std::int64_t num_late() const { return num_late_; }

@@ -1,0 +1,56 @@
+// Holds the steps that were sent to the workers and are not answered by all of them, in the order
+// sent, which is the order in which they are done.
+//
+// Thread:  the loop thread only.
+// Bounded: kMax steps: the next one is planned while one runs.
+#pragma once
+
+#include "base/result.h"
+#include "scheduler_proc/in_flight_step.h"
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+namespace pitstop::scheduler {
+
+class StepsInFlight {
+  public:
+    static constexpr std::size_t kMax = 2;
+
+    // `timeout`: a step that takes longer never ends.
+    StepsInFlight(int tp, Duration timeout) : tp_(tp), timeout_(timeout) {}
+
+    [[nodiscard]] StepId next_step() const { return next_step_; }
+    [[nodiscard]] bool empty() const { return steps_.empty(); }
+    [[nodiscard]] bool is_full() const { return steps_.size() >= kMax; }
+    [[nodiscard]] const std::deque<InFlightStep>& all() const { return steps_; }
+
+    // REQUIRES: !is_full(); step.step == next_step().
+    void push(InFlightStep step);
+    // Returns whether the rank's result is of a step in flight and was not heard before.
+    // Errors: kInternal, if it is not what was planned.
+    [[nodiscard]] Result<bool> record(messages::StepResult result);
+    // Takes the first step out if all have answered it.
+    [[nodiscard]] std::optional<InFlightStep> take_done();
+
+    // Says in an error what runs: "step 7 has run for 0.100 s without an answer from rank 1".
+    [[nodiscard]] std::string describe(TimePoint now) const;
+    // Returns since when the first has run.
+    [[nodiscard]] std::optional<TimePoint> began_at() const;
+    // Returns when the first is late.
+    [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+    [[nodiscard]] bool is_late(TimePoint now) const { return !empty() && now >= *next_deadline(); }
+
+    // Returns what is wrong if `serving` is the newest version, or nothing.
+    [[nodiscard]] std::optional<std::string> audit(Epoch serving) const;
+
+  private:
+    int tp_;
+    Duration timeout_;
+    StepId next_step_{1};
+    std::deque<InFlightStep> steps_{};
+};
+
+}  // namespace pitstop::scheduler
