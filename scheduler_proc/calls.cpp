@@ -12,7 +12,7 @@ void Scheduler::handle(const messages::PauseGeneration& call, TurnOutput& out) {
     if (part == nullptr) return;
     if (call.mode == messages::PauseMode::kAbort) {
         part->num_aborted =
-            runner_.abort_all(/*also_new=*/true, "generation was paused (abort)", out);
+            runner_.abort_all(OpenRequests::Which::kAll, "generation was paused (abort)", out);
     } else if (call.mode == messages::PauseMode::kRetract) {
         part->num_retracted = runner_.retract_all();
     }
@@ -24,8 +24,8 @@ void Scheduler::handle(const messages::ContinueGeneration& call, TurnOutput& out
 
 void Scheduler::handle(const messages::FlushCache& call, TurnOutput& out) {
     std::optional<Error> in_use;
-    if (runner_.num_running() > 0)
-        in_use = Error{ErrorCode::kFailedPrecondition, runner_.describe_page_holders()};
+    if (runner_.requests().num_running() > 0)
+        in_use = Error{ErrorCode::kFailedPrecondition, runner_.requests().describe_page_holders()};
     flushes_.begin(call, now_, in_use, out);
 }
 
@@ -58,7 +58,9 @@ void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
         part.label = version().label;
         if (call.abort_all) {
             part.num_aborted = runner_.abort_all(
-                /*also_new=*/true, fmt::format("the weights are labelled '{}'", call.label), out
+                OpenRequests::Which::kAll,
+                fmt::format("the weights are labelled '{}'", call.label),
+                out
             );
         }
     }
@@ -75,17 +77,17 @@ std::optional<Error> Scheduler::problem_of_release(const std::vector<messages::M
     const auto names = [&](messages::MemoryTag tag) {
         return std::ranges::find(tags, tag) != tags.end();
     };
-    if (!is_paused() && runner_.num_open() > 0) {
+    if (!is_paused() && runner_.requests().num_open() > 0) {
         return refused(fmt::format(
             "{} requests are open and generation is not paused; pause first, or wait for them",
-            runner_.num_open()
+            runner_.requests().num_open()
         ));
     }
     if (pause_.runs_out()) return refused("a pause is still waiting for running requests to end");
-    if (names(messages::MemoryTag::kKvCache) && runner_.num_running() > 0) {
+    if (names(messages::MemoryTag::kKvCache) && runner_.requests().num_running() > 0) {
         return refused(fmt::format(
             "kv_cache is in use: {}; a pause with retract takes it from them",
-            runner_.describe_page_holders()
+            runner_.requests().describe_page_holders()
         ));
     }
     const std::optional<messages::UpdateId> update = update_.under_way();
@@ -124,7 +126,7 @@ void Scheduler::handle(const messages::ResumeMemory& call, TurnOutput& out) {
 void Scheduler::settle_memory(TurnOutput& out) {
     ReplicaMemory::Effects effects = memory_.settle(runner_.steps().empty(), out);
     if (effects.releases_kv) {
-        CHECK(runner_.num_running() == 0);
+        CHECK(runner_.requests().num_running() == 0);
         runner_.clear_cache();
     }
     if (effects.releases_weights) update_.forget_retained();
@@ -143,12 +145,12 @@ void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
     std::optional<std::string> why_not;
     if (order.kv_policy == messages::KvPolicy::kDrain && is_ready()) why_not = why_no_drain();
     if (!why_not) why_not = why_no_update();
-    update_.make_ready(order, now_, runner_.num_started(), why_not, out);
+    update_.make_ready(order, now_, runner_.requests().num_started(), why_not, out);
 }
 
 // Returns why running requests cannot run out, or nothing.
 std::optional<std::string> Scheduler::why_no_drain() const {
-    if (!runner_.has_started_requests()) return std::nullopt;
+    if (!runner_.requests().has_started()) return std::nullopt;
     if (memory_.is_lent()) {
         return "running requests cannot run out (drain): their KV was lent to the update, which "
                "was to say so with its stage";
@@ -156,8 +158,8 @@ std::optional<std::string> Scheduler::why_no_drain() const {
     if (is_paused() && pause_.mode() != messages::PauseMode::kWait) {
         return fmt::format(
             "paused with {} running and {} waiting requests, which cannot run out (drain)",
-            runner_.num_running(),
-            runner_.num_waiting()
+            runner_.requests().num_running(),
+            runner_.requests().num_waiting()
         );
     }
     if (const auto reason = why_idle())
@@ -177,7 +179,7 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     ReplicaUpdate::KvCounts counts;
     switch (update_.kv_policy()) {
         case messages::KvPolicy::kKeep:
-            counts.num_kept = runner_.num_running();
+            counts.num_kept = runner_.requests().num_running();
             break;
         case messages::KvPolicy::kRecompute:
             counts.num_recomputed = runner_.retract_all();
@@ -185,11 +187,11 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
             runner_.refuse_older_kv(update_.new_epoch());
             break;
         case messages::KvPolicy::kDrain:
-            CHECK(runner_.num_running() == 0);
+            CHECK(runner_.requests().num_running() == 0);
             break;
         case messages::KvPolicy::kAbort:
             counts.num_aborted = runner_.abort_all(
-                /*also_new=*/false,
+                OpenRequests::Which::kStarted,
                 fmt::format(
                     "the weights were updated to epoch {} (abort)", raw(update_.new_epoch())
                 ),

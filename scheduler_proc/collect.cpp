@@ -53,12 +53,12 @@ void Runner::collect_row(
 ) {
     const RowScores scores = reader.scores(row);
     const SampledToken sampled = row.samples ? reader.sampled(row) : SampledToken{};
-    const auto found = requests_.find(row.key);
-    if (found == requests_.end()) {
+    Request* const found = requests_.find(row.key);
+    if (found == nullptr) {
         ++tallies_.num_rows_dropped;  // it ended meanwhile: never emitted, never cached
         return;
     }
-    Request& request = found->second;
+    Request& request = *found;
     if (row.run != request.run) return;  // a prefill that was given up
     if (request.is_running()) {
         request.progress.finish_step(row.end);
@@ -184,7 +184,8 @@ messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
         request.is_announced = true;
         batch.starts.push_back({.key = request.key, .text = std::move(request.text)});
     }
-    if (batch.chunks.empty()) batch.chunks.reserve(running_.size() + 1);  // chunks are large
+    if (batch.chunks.empty())
+        batch.chunks.reserve(requests_.running().size() + 1);  // they are large
     request.chunk_turn = turn_;
     request.chunk_index = batch.chunks.size();
     return batch.chunks.emplace_back(messages::OutputChunk{.key = request.key});

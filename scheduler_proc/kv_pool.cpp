@@ -123,6 +123,10 @@ std::optional<std::string> KvPool::audit(std::span<const Lease* const> held) con
         const auto page = static_cast<PageId>(i);
         num_owners[i] = (pages_.is_free(page) ? 1 : 0) + (cache_.holds(page) ? 1 : 0);
     }
+    for (const Lease* lease : held) {
+        if (lease->page_epochs.size() != lease->pages.size()) return "page epochs of a lease";
+        if (lease->num_shared > lease->pages.size()) return "a lease shares more than it holds";
+    }
     const auto add = [&](const Lease& lease) {
         for (std::size_t i = 0; i < lease.pages.size(); ++i) {
             const auto page = static_cast<std::size_t>(raw(lease.pages[i]));

@@ -22,14 +22,14 @@ void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
     if (const auto why_not = why_no_drain()) {
         return update_.refuse_loan({ErrorCode::kFailedPrecondition, *why_not}, out);
     }
-    update_.record_loan(0, runner_.num_started());
+    update_.record_loan(0, runner_.requests().num_started());
 }
 
 void Scheduler::settle_loan(TurnOutput& out) {
     if (memory_.has_order()) return;
     if (update_.awaits_return() && !memory_.is_on_loan()) return update_.end_loan(now_, out);
     if (update_.wants_loan()) {
-        if (update_.drains_for_loan() && runner_.has_started_requests()) return;
+        if (update_.drains_for_loan() && runner_.requests().has_started()) return;
         if (!runner_.steps().empty()) return;
         // It may be released already, as somebody asked for that: then it is not taken again here.
         // Where some ranks have it and some do not, all are made alike.

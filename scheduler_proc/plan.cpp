@@ -43,16 +43,17 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
 // Drafts the rows of one token, eldest first, so that whoever needs a page takes it from a younger
 // one.
 void Runner::draft_decodes() {
-    for (std::size_t i = 0; i < running_.size(); ++i) {  // shrinks at its end by retractions
-        Request& request = *running_[i];
+    for (std::size_t i = 0; i < requests_.running().size();
+         ++i) {  // shrinks at its end by retractions
+        Request& request = *requests_.running()[i];
         if (request.progress.plannable() == 1 && wide_room(request, 1) == 1)
             std::ignore = draft_row(request, 1);
     }
 }
 
 void Runner::draft_prefills(std::int64_t& tokens_left) {
-    for (std::size_t i = 0; i < running_.size() && tokens_left > 0; ++i) {
-        Request& request = *running_[i];
+    for (std::size_t i = 0; i < requests_.running().size() && tokens_left > 0; ++i) {
+        Request& request = *requests_.running()[i];
         if (request.progress.plannable() <= 1) continue;
         const std::int64_t num_new =
             wide_room(request, std::min(request.progress.plannable(), tokens_left));
@@ -77,7 +78,7 @@ void Runner::admit(Scope scope, std::int64_t& tokens_left) {
     admit_next(scope, tokens_left, passed_over);
     // Each is first again, in the order in which they were.
     while (!passed_over.empty()) {
-        waiting_.put_back(*passed_over.back());
+        requests_.put_back(*passed_over.back());
         passed_over.pop_back();
     }
 }
@@ -85,18 +86,18 @@ void Runner::admit(Scope scope, std::int64_t& tokens_left) {
 void Runner::admit_next(
     Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
 ) {
-    while (!waiting_.empty() && tokens_left > 0) {
-        if (!pool_.has_slot()) return;
-        const WaitingQueue::Place place = waiting_.front();
-        if (scope == Scope::kStarted && place.is_new) return;
-        Request& request = requests_.at(place.key);
+    while (tokens_left > 0 && pool_.has_slot()) {
+        Request* const first = requests_.first_waiting();
+        if (first == nullptr) return;
+        Request& request = *first;
+        if (scope == Scope::kStarted && !request.was_admitted) return;
         // It was just retracted: its next tokens are still being sampled. Nobody may overtake it to
         // the pages it gave up.
         if (request.progress.pending() > 0) return;
         if (wide_room(request, 1) == 0) {
             if (passed_over.size() == kPassedOverMax) return;
             passed_over.push_back(&request);
-            waiting_.pop();
+            requests_.pop_waiting();
             continue;
         }
         PrefixCache::Match match = pool_.cache().match(
@@ -108,13 +109,13 @@ void Runner::admit_next(
             // This very step computes more of its prefix: the next step can share it.
             if (passed_over.size() == kPassedOverMax) return;
             passed_over.push_back(&request);
-            waiting_.pop();
+            requests_.pop_waiting();
             continue;
         }
         std::optional<Lease> lease =
             pool_.start(std::move(match), request.progress.known(), num_pages_claimed());
         if (!lease) return;  // nobody overtakes: the first in the queue would starve
-        waiting_.pop();
+        requests_.pop_waiting();
         start(request, *std::move(lease));
         const std::int64_t num_new =
             wide_room(request, std::min(request.progress.plannable(), tokens_left));
@@ -128,7 +129,7 @@ void Runner::admit_next(
 // to decode into. A new request that took them would be retracted at once.
 std::int64_t Runner::num_pages_claimed() const {
     std::int64_t num = 0;
-    for (const Request* request : running_) {
+    for (const Request* request : requests_.running()) {
         const auto held = static_cast<std::int64_t>(request->lease.pages.size());
         num += std::max(pool_.pages_for(request->progress.known()) - held, std::int64_t{0}) + 1;
     }
@@ -149,14 +150,8 @@ void Runner::start(Request& request, Lease lease) {
     }
     for (const EpochRange& epochs : lease.page_epochs)
         tallies_.count_cache_hit(raw(version_.epoch) - raw(epochs.min), config_.page_size);
-    request.lease = std::move(lease);
-    ++request.run;
-    request.needs_setup = true;
     request.progress.start(num_cached);
-    const auto after = std::ranges::find_if(running_, [&](const Request* other) {
-        return is_elder(request, *other);
-    });
-    running_.insert(after, &request);
+    requests_.start(request, std::move(lease));
 }
 
 // Returns false if there are no pages for it in this step; nothing has changed for it then.
@@ -186,7 +181,7 @@ bool Runner::reserve_pages(Request& request, std::int64_t num_tokens) {
         const std::int64_t num_missing = pool_.grow(request.lease, num_tokens);
         if (num_missing == 0) return true;
         if (pool_.num_coming() >= num_missing) return false;
-        Request* youngest = running_.back();
+        Request* youngest = requests_.running().back();
         if (youngest == &request) return false;
         retract(*youngest);
     }

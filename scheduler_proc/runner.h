@@ -11,23 +11,20 @@
 // It knows nothing of pauses, flushes, updates and released memory: whoever calls says how much may
 // be planned, and under which version.
 //
-// Owns:    every request from its arrival to its last chunk; the pool of KV pages.
+// Owns:    every open request, and the pool of KV pages.
 // Thread:  the loop thread only.
 // Bounded: requests by queue_len_max and running_max, pages by what the workers said.
 #pragma once
 
 #include "scheduler_proc/early_ends.h"
-#include "scheduler_proc/kv_pool.h"
-#include "scheduler_proc/request.h"
+#include "scheduler_proc/open_requests.h"
 #include "scheduler_proc/scheduler_config.h"
 #include "scheduler_proc/steps_in_flight.h"
 #include "scheduler_proc/tallies.h"
 #include "scheduler_proc/turn.h"
-#include "scheduler_proc/waiting_queue.h"
 #include "scheduler_proc/workers.h"
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,9 +48,8 @@ class Runner {
     // Puts all that run back to the head of the queue: their tokens stay, their pages go. Returns
     // how many they were.
     std::int64_t retract_all();
-    // Ends every request that has run, and with `also_new` those that only waited. Returns how many
-    // they were.
-    std::int64_t abort_all(bool also_new, const std::string& message, TurnOutput& out);
+    // Returns how many they were.
+    std::int64_t abort_all(OpenRequests::Which which, const std::string& message, TurnOutput& out);
     // Requests that ran before are no longer given KV of older versions, whatever they tolerate.
     void refuse_older_kv(Epoch floor);
 
@@ -71,22 +67,8 @@ class Runner {
     std::int64_t clear_cache() { return pool_.clear_cache(); }
 
     [[nodiscard]] const StepsInFlight& steps() const { return steps_; }
-    [[nodiscard]] std::int64_t num_running() const {
-        return static_cast<std::int64_t>(running_.size());
-    }
-    [[nodiscard]] std::int64_t num_waiting() const { return waiting_.size(); }
-    [[nodiscard]] std::int64_t num_open() const {
-        return static_cast<std::int64_t>(requests_.size());
-    }
-    [[nodiscard]] std::int64_t num_started() const;  // open, and ran before
-    // Returns whether a request that ran before is still to run out.
-    [[nodiscard]] bool has_started_requests() const {
-        return !running_.empty() || waiting_.has_retracted();
-    }
-    [[nodiscard]] bool has_request(RequestKey key) const { return requests_.contains(key); }
+    [[nodiscard]] const OpenRequests& requests() const { return requests_; }
     [[nodiscard]] const ModelLimits& limits() const { return limits_; }
-
-    [[nodiscard]] std::string describe_page_holders() const;
 
     // Counts messages that were refused with nobody to answer.
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
@@ -113,10 +95,7 @@ class Runner {
     );
     void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
     void abort(Request& request, const std::string& message, TurnOutput& out);  // likewise
-    void forget(Request& request);                                              // without
     void retract(Request& request);
-    void leave_run(Request& request);
-    [[nodiscard]] std::optional<std::string> audit_requests() const;
 
     // ---- plan.cpp ----
     struct Draft {
@@ -162,9 +141,7 @@ class Runner {
     ModelLimits limits_{};
 
     KvPool pool_{};
-    std::map<RequestKey, Request> requests_{};  // every open one
-    WaitingQueue waiting_;
-    std::vector<Request*> running_{};  // eldest first; the youngest gives way under pressure
+    OpenRequests requests_;
     EarlyEnds early_ends_{};
     RequestKey last_key_{};
 

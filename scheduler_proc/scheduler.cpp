@@ -183,9 +183,9 @@ Runner::Scope Scheduler::scope() const {
 void Scheduler::settle(TurnOutput& out) {
     const Pause::Load load{
         .is_still = runner_.steps().empty(),
-        .is_run_out = !runner_.has_started_requests(),
-        .num_running = runner_.num_running(),
-        .num_waiting = runner_.num_waiting(),
+        .is_run_out = !runner_.requests().has_started(),
+        .num_running = runner_.requests().num_running(),
+        .num_waiting = runner_.requests().num_waiting(),
     };
     if (pause_.settle(load, now_, out)) {
         if (pause_.mode() == messages::PauseMode::kAbort) runner_.clear_cache();
@@ -203,13 +203,13 @@ void Scheduler::end_late_calls(TurnOutput& out) {
     const std::optional<TimePoint> first = next_deadline();
     if (!first || now_ < *first) return;
     const std::string step = runner_.steps().describe(now_);
-    pause_.end_late_calls(now_, step, runner_.num_running(), out);
+    pause_.end_late_calls(now_, step, runner_.requests().num_running(), out);
     flushes_.end_late_calls(
-        now_, fmt::format("{}; {}", runner_.describe_page_holders(), step), out
+        now_, fmt::format("{}; {}", runner_.requests().describe_page_holders(), step), out
     );
     answer_memory(memory_.end_late_call(now_, step), out);
     update_.end_late(
-        now_, fmt::format("{}; {} requests still run", step, runner_.num_running()), out
+        now_, fmt::format("{}; {} requests still run", step, runner_.requests().num_running()), out
     );
     // A rank that never answers would hold every request for ever (P5): this replica ends, and with
     // it the tree, which answers them.

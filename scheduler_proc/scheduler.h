@@ -56,8 +56,8 @@ class Scheduler {
     [[nodiscard]] bool is_torn() const { return update_.is_torn(); }
     [[nodiscard]] bool has_weights() const { return update_.has_weights(); }
     [[nodiscard]] bool is_all_resident() const { return memory_.is_all_resident(); }
-    [[nodiscard]] bool has_request(RequestKey key) const { return runner_.has_request(key); }
-    [[nodiscard]] std::int64_t num_open() const { return runner_.num_open(); }
+    [[nodiscard]] bool has_request(RequestKey key) const { return runner_.requests().has(key); }
+    [[nodiscard]] std::int64_t num_open() const { return runner_.requests().num_open(); }
     [[nodiscard]] std::size_t num_in_flight() const { return runner_.steps().all().size(); }
     // Counts results of steps not in flight, second answers, and votes that nobody waits for, which
     // do no harm.

@@ -53,6 +53,14 @@ std::optional<InFlightStep> StepsInFlight::take_done() {
     return step;
 }
 
+std::map<RequestKey, std::int64_t> StepsInFlight::num_sampled() const {
+    std::map<RequestKey, std::int64_t> num;
+    for (const InFlightStep& step : steps_) {
+        for (const StepRow& row : step.rows) num[row.key] += row.samples ? 1 : 0;
+    }
+    return num;
+}
+
 std::string StepsInFlight::describe(TimePoint now) const {
     if (empty()) return "no step in flight";
     const InFlightStep& step = steps_.front();

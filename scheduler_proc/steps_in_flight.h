@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -35,6 +36,8 @@ class StepsInFlight {
     // Takes the first step out if all have answered it.
     [[nodiscard]] std::optional<InFlightStep> take_done();
 
+    // Counts the tokens that are being sampled, by request.
+    [[nodiscard]] std::map<RequestKey, std::int64_t> num_sampled() const;
     // Says in an error what runs: "step 7 has run for 0.100 s without an answer from rank 1".
     [[nodiscard]] std::string describe(TimePoint now) const;
     // Returns since when the first has run.

@@ -59,6 +59,12 @@ TEST_F(KvPoolTest, EveryPageAndSlotHasOneOwnerAndTheAuditNamesTheOneThatHasNot) 
     other.pages.clear();
     other.num_shared = 0;
     EXPECT_EQ(audit({&one, &other}), "page 0: 1 hold it, 2 references");
+    other = two;
+    other.page_epochs.pop_back();
+    EXPECT_EQ(audit({&one, &other}), "page epochs of a lease");
+    other = two;
+    ++other.num_shared;
+    EXPECT_EQ(audit({&one, &other}), "a lease shares more than it holds");
     pool.give_back(one);
     pool.give_back(two);
     EXPECT_EQ(audit({}), "");

@@ -10,6 +10,7 @@ using std::chrono::seconds;
 
 constexpr TimePoint kStart{seconds(100)};
 constexpr std::int64_t kEpoch = 7;
+constexpr RequestKey kKey{4};
 
 class StepsInFlightTest : public testing::Test {
   protected:
@@ -17,7 +18,7 @@ class StepsInFlightTest : public testing::Test {
     void push(TimePoint sent_at = kStart) {
         InFlightStep step{
             .step = steps.next_step(), .version = {.epoch = Epoch{kEpoch}}, .sent_at = sent_at};
-        step.rows.push_back({.samples = true});
+        step.rows.push_back({.key = kKey, .samples = true});
         steps.push(std::move(step));
     }
 
@@ -115,6 +116,17 @@ TEST_F(StepsInFlightTest, P5_TheFirstOneIsLateAfterTheTimeoutAndSaysWhoIsMissing
     EXPECT_TRUE(steps.take_done());
     EXPECT_EQ(steps.began_at(), kStart + seconds(10));
     EXPECT_FALSE(steps.is_late(kStart + seconds(30)));
+}
+
+TEST_F(StepsInFlightTest, TheTokensBeingSampledAreCountedByRequest) {
+    EXPECT_TRUE(steps.num_sampled().empty());
+    push();
+    push();
+    EXPECT_EQ(steps.num_sampled(), (std::map<RequestKey, std::int64_t>{{kKey, 2}}));
+    record(1, 0);
+    record(1, 1);
+    EXPECT_TRUE(steps.take_done());
+    EXPECT_EQ(steps.num_sampled().at(kKey), 1);
 }
 
 TEST_F(StepsInFlightTest, TheAuditFindsAStepOfAVersionToCome) {
