@@ -119,15 +119,10 @@ void Runner::abort(Request& request, const std::string& message, TurnOutput& out
     );
 }
 
-void Runner::retract(Request& request) {
-    std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });
-    pool_.give_back(requests_.retract(request));
-    ++tallies_.num_retractions;
-}
-
 std::int64_t Runner::retract_all() {
     const std::vector<Request*> all = requests_.running();
-    for (Request* request : all) retract(*request);
+    for (Request* request : all) pool_.give_back(requests_.retract(*request));
+    tallies_.num_retractions += std::ssize(all);
     return std::ssize(all);
 }
 
@@ -141,6 +136,23 @@ std::int64_t Runner::abort_all(
 
 void Runner::refuse_older_kv(Epoch floor) {
     for (Request* request : requests_.all(OpenRequests::Which::kStarted)) request->kv_floor = floor;
+}
+
+std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& version) {
+    if (scope == Scope::kNothing || steps_.is_full()) return std::nullopt;
+    StepPlanner planner({
+        .requests = requests_,
+        .pool = pool_,
+        .tallies = tallies_,
+        .step = steps_.next_step(),
+        .version = version,
+        .now = now_,
+        .tokens_max = config_.tokens_per_step_max,
+    });
+    std::optional<StepPlanner::Planned> planned = planner.plan(scope);
+    if (!planned) return std::nullopt;
+    steps_.push(std::move(planned->step));
+    return std::move(planned->plan);
 }
 
 void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {

@@ -2,7 +2,6 @@
 // hold, the prefix cache, and the steps in flight.
 //
 //   runner.cpp   requests in and out
-//   plan.cpp     which rows the next step has
 //   collect.cpp  what a finished step brought; chunks and spans
 //
 // Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
@@ -19,6 +18,7 @@
 #include "scheduler_proc/early_ends.h"
 #include "scheduler_proc/open_requests.h"
 #include "scheduler_proc/scheduler_config.h"
+#include "scheduler_proc/step_planner.h"
 #include "scheduler_proc/steps_in_flight.h"
 #include "scheduler_proc/tallies.h"
 #include "scheduler_proc/turn.h"
@@ -54,8 +54,7 @@ class Runner {
     void refuse_older_kv(Epoch floor);
 
     // ---- steps ----
-    // Says what may be planned now: nothing, requests that ran before, or new ones too.
-    enum class Scope { kNothing, kStarted, kEverything };
+    using Scope = StepPlanner::Scope;
     // Returns the next step, which runs under `version`; none if no request can move, or enough are
     // in flight.
     [[nodiscard]] std::optional<messages::StepPlan> plan_step(Scope scope, const Version& version);
@@ -95,27 +94,6 @@ class Runner {
     );
     void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
     void abort(Request& request, const std::string& message, TurnOutput& out);  // likewise
-    void retract(Request& request);
-
-    // ---- plan.cpp ----
-    struct Draft {
-        Request* request = nullptr;
-        std::int64_t num_new = 0;
-    };
-    void draft_decodes();
-    void draft_prefills(std::int64_t& tokens_left);
-    void admit(Scope scope, std::int64_t& tokens_left);
-    void admit_next(
-        Scope scope, std::int64_t& tokens_left, std::vector<const Request*>& passed_over
-    );
-    void start(Request& request, Lease lease);
-    [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
-    [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
-    void share_draft(Request& request, std::int64_t num_new);
-    [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
-    [[nodiscard]] std::int64_t num_pages_claimed() const;
-    [[nodiscard]] messages::StepPlan build_plan();
-    void add_row(const Draft& draft, messages::StepPlan& plan, InFlightStep& step);
 
     // ---- collect.cpp ----
     void finish_step(const InFlightStep& step, TurnOutput& out);
@@ -146,10 +124,6 @@ class Runner {
     RequestKey last_key_{};
 
     StepsInFlight steps_;
-    std::vector<Draft> drafts_{};     // of the plan being made
-    std::int64_t wide_logprobs_ = 0;  // that wide requests have in it
-    Version version_{.serial = 0};    // that the latest plan runs under; 0: no plan yet
-
     TimePoint now_{};         // of this turn
     std::uint64_t turn_ = 0;  // counted from 1
     Tallies tallies_{};

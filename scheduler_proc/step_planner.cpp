@@ -1,0 +1,268 @@
+#include "scheduler_proc/step_planner.h"
+
+#include "base/check.h"
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+namespace pitstop::scheduler {
+namespace {
+
+// A queue full of requests that share a prefix with one being computed, or want more logprobs than
+// the step has room for, is passed over for at most so many of them per step, so that a turn stays
+// short.
+constexpr std::size_t kPassedOverMax = 32;
+
+// Many decodes must not starve prefills for ever: they leave them this share of the step's tokens.
+constexpr std::int64_t kPrefillShare = 4;  // a fourth
+
+// A step reports so many top logprobs of wide requests, or those of one position: 16 MiB, sorted on
+// the host in about a tenth of a second. Others wait for the next step.
+constexpr std::int64_t kWideLogprobsMax = std::int64_t{1} << 21;
+
+}  // namespace
+
+StepPlanner::StepPlanner(const Args& args)
+    : requests_(args.requests),
+      pool_(args.pool),
+      tallies_(args.tallies),
+      tokens_max_(args.tokens_max),
+      plan_{.step = args.step, .epoch = args.version.epoch},
+      step_{.step = args.step, .version = args.version, .sent_at = args.now} {}
+
+std::optional<StepPlanner::Planned> StepPlanner::plan(Scope scope) {
+    if (scope == Scope::kNothing) return std::nullopt;
+    draft_decodes();
+    const auto num_decodes = std::ssize(drafts_);
+    tokens_left_ =
+        std::max({tokens_max_ - num_decodes, tokens_max_ / kPrefillShare, std::int64_t{1}});
+    draft_prefills();
+    admit(scope);
+    if (drafts_.empty()) return std::nullopt;
+    std::ranges::sort(drafts_, {}, [](const Draft& draft) { return draft.request->key; });
+    plan_.rows.reserve(drafts_.size());
+    step_.rows.reserve(drafts_.size());
+    for (const Draft& draft : drafts_) add_row(draft);
+    CHECK(!messages::invalid(plan_));  // checked here and again by each worker
+    return Planned{std::move(plan_), std::move(step_)};
+}
+
+// Drafts the rows of one token, eldest first, so that whoever needs a page takes it from a younger
+// one.
+void StepPlanner::draft_decodes() {
+    const std::vector<Request*>& running = requests_.running();
+    for (std::size_t i = 0; i < running.size(); ++i) {  // shrinks at its end by retractions
+        Request& request = *running[i];
+        if (request.progress.plannable() == 1 && wide_room(request, 1) == 1)
+            std::ignore = draft_row(request, 1);
+    }
+}
+
+void StepPlanner::draft_prefills() {
+    const std::vector<Request*>& running = requests_.running();
+    for (std::size_t i = 0; i < running.size() && tokens_left_ > 0; ++i) {
+        Request& request = *running[i];
+        if (request.progress.plannable() <= 1) continue;
+        const std::int64_t num_new =
+            wide_room(request, std::min(request.progress.plannable(), tokens_left_));
+        if (num_new == 0 || !draft_row(request, num_new)) continue;
+        tokens_left_ -= num_new;
+        share_draft(request, num_new);
+    }
+}
+
+// No younger one's retraction can take this row back any more, so others may build on it.
+void StepPlanner::share_draft(Request& request, std::int64_t num_new) {
+    const std::int64_t begin = request.progress.planned();
+    const std::int64_t end = begin + num_new;
+    pool_.stamp(request.lease, begin, end, plan_.epoch);
+    const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(end));
+    pool_.share(request.lease, tokens, plan_.step, KvPool::Duplicates::kKeep);
+}
+
+// Starts waiting requests, in the queue's order, while tokens, pages and slots last.
+void StepPlanner::admit(Scope scope) {
+    std::vector<const Request*> passed_over;
+    while (tokens_left_ > 0 && pool_.has_slot()) {
+        Request* const first = requests_.first_waiting();
+        if (first == nullptr || (scope == Scope::kStarted && !first->was_admitted)) break;
+        const Admission admission = admit_first(*first);
+        if (admission == Admission::kStarted) continue;
+        if (admission == Admission::kWaits || passed_over.size() == kPassedOverMax) break;
+        passed_over.push_back(first);
+        requests_.pop_waiting();
+    }
+    // Each is first again, in the order in which they were.
+    for (; !passed_over.empty(); passed_over.pop_back()) requests_.put_back(*passed_over.back());
+}
+
+StepPlanner::Admission StepPlanner::admit_first(Request& first) {
+    // It was just retracted: its next tokens are still being sampled. Nobody may overtake it to the
+    // pages it gave up.
+    if (first.progress.pending() > 0) return Admission::kWaits;
+    if (wide_room(first, 1) == 0) return Admission::kPassedOver;
+    PrefixCache::Match match = pool_.cache().match(
+        std::span(first.tokens).first(static_cast<std::size_t>(first.cacheable_len())),
+        first.accepted_epochs(plan_.epoch),
+        plan_.step
+    );
+    // This very step computes more of its prefix: the next step can share it.
+    if (match.is_pending) return Admission::kPassedOver;
+    std::optional<Lease> lease =
+        pool_.start(std::move(match), first.progress.known(), num_pages_claimed());
+    if (!lease) return Admission::kWaits;  // and all others: the first in the queue would starve
+    requests_.pop_waiting();
+    start(first, *std::move(lease));
+    const std::int64_t num_new =
+        wide_room(first, std::min(first.progress.plannable(), tokens_left_));
+    CHECK(draft_row(first, num_new));
+    tokens_left_ -= num_new;
+    share_draft(first, num_new);
+    return Admission::kStarted;
+}
+
+// Returns how many pages running requests will need next: the rest of their prompts, and one each
+// to decode into. A new request that took them would be retracted at once.
+std::int64_t StepPlanner::num_pages_claimed() const {
+    std::int64_t num = 0;
+    for (const Request* request : requests_.running()) {
+        const auto held = static_cast<std::int64_t>(request->lease.pages.size());
+        num += std::max(pool_.pages_for(request->progress.known()) - held, std::int64_t{0}) + 1;
+    }
+    return num;
+}
+
+void StepPlanner::start(Request& request, Lease lease) {
+    const auto num_cached = static_cast<std::int64_t>(lease.pages.size()) * pool_.page_size();
+    if (!request.was_admitted) {
+        request.was_admitted = true;
+        request.admitted_at = step_.sent_at;
+        request.cached_tokens = num_cached;
+        tallies_.num_prompt_tokens += request.progress.prompt_len();
+        tallies_.num_cached_tokens += num_cached;
+    } else {
+        tallies_.num_recomputed_tokens +=
+            std::max<std::int64_t>(request.progress.lost() - num_cached, 0);
+    }
+    for (const EpochRange& epochs : lease.page_epochs)
+        tallies_.count_cache_hit(raw(plan_.epoch) - raw(epochs.min), pool_.page_size());
+    request.progress.start(num_cached);
+    requests_.start(request, std::move(lease));
+}
+
+// Returns false if there are no pages for it in this step; nothing has changed for it then.
+bool StepPlanner::draft_row(Request& request, std::int64_t num_new) {
+    if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
+    drafts_.push_back({&request, num_new});
+    if (request.is_wide())
+        wide_logprobs_ += (request.wants_scores() ? num_new : 1) * request.logprobs.top;
+    return true;
+}
+
+// Returns how many of `num_new` tokens the step has room to report all logprobs of. One position at
+// least has room in a step, so somebody always moves.
+std::int64_t StepPlanner::wide_room(const Request& request, std::int64_t num_new) const {
+    if (!request.is_wide()) return num_new;
+    const std::int64_t num_left = (kWideLogprobsMax - wide_logprobs_) / request.logprobs.top;
+    const std::int64_t num_reported = std::max<std::int64_t>(num_left, wide_logprobs_ == 0 ? 1 : 0);
+    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // its last one alone
+    return std::min(num_new, num_reported);
+}
+
+// Gives the request pages for its first `num_tokens` positions. What it takes, in this order: free
+// pages, cached ones, those of younger requests. The eldest gets what it needs at the latest when
+// the steps in flight are done, so somebody always moves.
+bool StepPlanner::reserve_pages(Request& request, std::int64_t num_tokens) {
+    for (;;) {
+        const std::int64_t num_missing = pool_.grow(request.lease, num_tokens);
+        if (num_missing == 0) return true;
+        if (pool_.num_coming() >= num_missing) return false;
+        Request* youngest = requests_.running().back();
+        if (youngest == &request) return false;
+        retract(*youngest);
+    }
+}
+
+// Its tokens stay, and its row is no part of the plan.
+void StepPlanner::retract(Request& request) {
+    std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });
+    pool_.give_back(requests_.retract(request));
+    ++tallies_.num_retractions;
+}
+
+void StepPlanner::add_row(const Draft& draft) {
+    Request& request = *draft.request;
+    const std::int64_t begin = request.progress.planned();
+    const std::int64_t end = begin + draft.num_new;
+    const bool takes_sampled = request.progress.pending() > 0;
+    // A token is sampled after the last one known; or it has all it was asked for, and is scored.
+    const bool samples =
+        request.progress.may_sample() && (takes_sampled || end == request.progress.known());
+
+    if (request.needs_setup) plan_.setups.push_back(request.setup(*request.lease.slot));
+    request.needs_setup = false;
+
+    const auto num_pages = static_cast<std::size_t>(pool_.pages_for(end));
+    plan_.pages.values.insert(
+        plan_.pages.values.end(),
+        request.lease.pages.begin(),
+        request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
+    );
+    if (takes_sampled) {
+        plan_.tokens.values.push_back(TokenId{0});
+    } else {
+        const auto first = request.tokens.begin() + begin;
+        plan_.tokens.values.insert(plan_.tokens.values.end(), first, first + draft.num_new);
+    }
+
+    const std::int64_t num_scored = add_targets(request, begin, end);
+    const std::int64_t output_index = request.progress.outputs() + request.progress.pending();
+    plan_.rows.push_back({
+        .slot = *request.lease.slot,
+        .begin = begin,
+        .num_new = draft.num_new,
+        .num_pages = static_cast<std::int64_t>(num_pages),
+        .output_index = samples ? output_index : -1,
+        .num_scored = num_scored,
+        .takes_sampled = takes_sampled,
+    });
+
+    pool_.stamp(request.lease, begin, end, plan_.epoch);
+    request.lease.kv.add(plan_.epoch);
+    request.progress.plan(draft.num_new, samples);
+    request.lease.last_step = step_.step;
+    step_.rows.push_back({
+        .key = request.key,
+        .run = request.run,
+        .end = end,
+        .num_scored = num_scored,
+        .samples = samples,
+        .output_index = output_index,
+        .num_top = static_cast<std::size_t>(request.logprobs.top),
+        .num_ids = request.logprobs.ids.size(),
+        .kv = request.lease.kv,
+    });
+}
+
+// Position p is scored against prompt token p + 1. The row's scored positions reach to its end, so
+// the prompt's last one, which has no such token, may come along: its score is left out.
+std::int64_t StepPlanner::add_targets(
+    const Request& request, std::int64_t begin, std::int64_t end
+) {
+    const std::int64_t score_begin = std::max(begin, request.score_start() - 1);
+    if (!request.wants_scores() || request.progress.outputs() > 0 ||
+        request.progress.pending() > 0 ||
+        score_begin >= std::min(end, request.progress.prompt_len() - 1))
+        return 0;
+    for (std::int64_t i = score_begin + 1; i <= end; ++i) {
+        const bool is_there = i < request.progress.prompt_len();
+        plan_.targets.values.push_back(
+            is_there ? request.tokens[static_cast<std::size_t>(i)] : TokenId{0}
+        );
+    }
+    return end - score_begin;
+}
+
+}  // namespace pitstop::scheduler

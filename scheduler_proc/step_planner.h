@@ -1,0 +1,83 @@
+// Chooses which rows the next step has, and makes its plan: one planner lives for one plan.
+//
+// Decodes come first, as a running request never waits for a new one; then prefills of what runs,
+// eldest first, in chunks; then those that wait, in the queue's order. Where pages run out, the
+// youngest is retracted, and its row is no part of the plan.
+//
+// Thread:  the loop thread only.
+// Bounded: a row per running request, and the tokens of a step.
+#pragma once
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "messages/steps.h"
+#include "scheduler_proc/in_flight_step.h"
+#include "scheduler_proc/kv_pool.h"
+#include "scheduler_proc/open_requests.h"
+#include "scheduler_proc/tallies.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class StepPlanner {
+  public:
+    struct Args {
+        OpenRequests& requests;
+        KvPool& pool;
+        Tallies& tallies;
+        StepId step{};           // the one to be planned
+        const Version& version;  // that it runs under
+        TimePoint now{};
+        std::int64_t tokens_max = 0;  // of a step
+    };
+    explicit StepPlanner(const Args& args);
+
+    // Says what may be planned: nothing, requests that ran before, or new ones too.
+    enum class Scope { kNothing, kStarted, kEverything };
+    struct Planned {
+        messages::StepPlan plan{};  // for the workers
+        InFlightStep step{};        // to read their results by
+    };
+    // Returns nothing if no request can move. It is called once.
+    [[nodiscard]] std::optional<Planned> plan(Scope scope);
+
+  private:
+    struct Draft {
+        Request* request = nullptr;
+        std::int64_t num_new = 0;
+    };
+    enum class Admission { kStarted, kPassedOver, kWaits };
+
+    void draft_decodes();
+    void draft_prefills();
+    void admit(Scope scope);
+    [[nodiscard]] Admission admit_first(Request& first);
+    void start(Request& request, Lease lease);
+    [[nodiscard]] std::int64_t num_pages_claimed() const;
+
+    [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
+    void share_draft(Request& request, std::int64_t num_new);
+    [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
+    void retract(Request& request);
+    [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
+
+    void add_row(const Draft& draft);
+    [[nodiscard]] std::int64_t add_targets(
+        const Request& request, std::int64_t begin, std::int64_t end
+    );
+
+    OpenRequests& requests_;
+    KvPool& pool_;
+    Tallies& tallies_;
+    const std::int64_t tokens_max_;
+    messages::StepPlan plan_;
+    InFlightStep step_;
+    std::vector<Draft> drafts_{};
+    std::int64_t tokens_left_ = 0;    // for prefills
+    std::int64_t wide_logprobs_ = 0;  // that wide requests have in it
+};
+
+}  // namespace pitstop::scheduler
