@@ -27,6 +27,50 @@ void append_span(std::vector<messages::Span>& spans, messages::Span span) {
     spans.push_back(std::move(span));
 }
 
+void collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
+    if (row.num_scored == 0) return;
+    // The prompt's last position has no token to be scored against.
+    const bool has_extra = row.end == request.progress.prompt_len();
+    const auto num = static_cast<std::size_t>(row.num_scored - (has_extra ? 1 : 0));
+    append(request.scores.logprobs, scores.logprobs.first(num));
+    append(request.scores.ranks, scores.ranks.first(num));
+    append(request.scores.top_ids, scores.top_ids.first(num * row.num_top));
+    append(request.scores.top_logprobs, scores.top_logprobs.first(num * row.num_top));
+    append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
+}
+
+// Returns why no request can go on with this token, or nothing.
+std::optional<messages::Finish> problem_of_token(
+    const InFlightStep& step, const StepRow& row, TokenId token, std::int64_t vocab_size
+) {
+    if (raw(token) >= 0 && raw(token) < vocab_size) return std::nullopt;
+    if (token == messages::kNothingLeft) {
+        return messages::Finish{
+            .reason = messages::FinishReason::kError,
+            .verdict = make_error(
+                ErrorCode::kInvalidArgument,
+                "no token is left for output {}: allowed_token_ids, bad_words, bad_tokens and "
+                "min_new_tokens leave none",
+                row.output_index
+            ),
+        };
+    }
+    const std::string what = token == messages::kNotFinite
+                                 ? std::string("the logits were not finite")
+                                 : fmt::format("a token outside the vocabulary, {}", raw(token));
+    return messages::Finish{
+        .reason = messages::FinishReason::kError,
+        .verdict = make_error(
+            ErrorCode::kInternal,
+            "{} for output token {}, in step {} under weight epoch {}",
+            what,
+            row.output_index,
+            raw(step.step),
+            raw(step.version.epoch)
+        ),
+    };
+}
+
 }  // namespace
 
 bool Runner::collect_result(messages::StepResult result, TurnOutput& out) {
@@ -74,50 +118,6 @@ void Runner::collect_row(
     }
 }
 
-void Runner::collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
-    if (row.num_scored == 0) return;
-    // The prompt's last position has no token to be scored against.
-    const bool has_extra = row.end == request.progress.prompt_len();
-    const auto num = static_cast<std::size_t>(row.num_scored - (has_extra ? 1 : 0));
-    append(request.scores.logprobs, scores.logprobs.first(num));
-    append(request.scores.ranks, scores.ranks.first(num));
-    append(request.scores.top_ids, scores.top_ids.first(num * row.num_top));
-    append(request.scores.top_logprobs, scores.top_logprobs.first(num * row.num_top));
-    append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
-}
-
-// Returns why no request can go on with this token, or nothing.
-std::optional<messages::Finish> Runner::problem_of_token(
-    const InFlightStep& step, const StepRow& row, TokenId token
-) const {
-    if (raw(token) >= 0 && raw(token) < limits_.vocab_size) return std::nullopt;
-    if (token == messages::kNothingLeft) {
-        return messages::Finish{
-            .reason = messages::FinishReason::kError,
-            .verdict = make_error(
-                ErrorCode::kInvalidArgument,
-                "no token is left for output {}: allowed_token_ids, bad_words, bad_tokens and "
-                "min_new_tokens leave none",
-                row.output_index
-            ),
-        };
-    }
-    const std::string what = token == messages::kNotFinite
-                                 ? std::string("the logits were not finite")
-                                 : fmt::format("a token outside the vocabulary, {}", raw(token));
-    return messages::Finish{
-        .reason = messages::FinishReason::kError,
-        .verdict = make_error(
-            ErrorCode::kInternal,
-            "{} for output token {}, in step {} under weight epoch {}",
-            what,
-            row.output_index,
-            raw(step.step),
-            raw(step.version.epoch)
-        ),
-    };
-}
-
 void Runner::collect_token(
     Request& request,
     const InFlightStep& step,
@@ -127,7 +127,8 @@ void Runner::collect_token(
 ) {
     CHECK(request.progress.pending() > 0 && request.progress.outputs() == row.output_index);
     const TokenId token = sampled.token;
-    if (auto how = problem_of_token(step, row, token)) return finish(request, *std::move(how), out);
+    if (auto how = problem_of_token(step, row, token, limits_.vocab_size))
+        return finish(request, *std::move(how), out);
     request.progress.learn_token();
     request.tokens.push_back(token);
     if (row.output_index == 0) request.first_token_at = now_;

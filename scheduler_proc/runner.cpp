@@ -139,7 +139,7 @@ void Runner::refuse_older_kv(Epoch floor) {
 }
 
 std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& version) {
-    if (scope == Scope::kNothing || steps_.is_full()) return std::nullopt;
+    if (steps_.is_full()) return std::nullopt;
     StepPlanner planner({
         .requests = requests_,
         .pool = pool_,

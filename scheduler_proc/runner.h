@@ -1,8 +1,12 @@
-// Runs what this replica has: its requests, the queue they wait in, the KV pages and slots they
-// hold, the prefix cache, and the steps in flight.
+// Runs what this replica has, with parts that each keep their own books:
 //
-//   runner.cpp   requests in and out
-//   collect.cpp  what a finished step brought; chunks and spans
+//   OpenRequests   who runs and who waits
+//   KvPool         the KV pages, the prefix cache and the slots that they hold
+//   StepPlanner    which rows the next step has
+//   StepsInFlight  whose results are awaited
+//
+// What is here is how they meet: runner.cpp, requests in and out; collect.cpp, what a finished step
+// brought, in chunks and spans.
 //
 // Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
 // commits in the order sent, so a plan may build on what an earlier one computes.
@@ -16,6 +20,7 @@
 #pragma once
 
 #include "scheduler_proc/early_ends.h"
+#include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/open_requests.h"
 #include "scheduler_proc/scheduler_config.h"
 #include "scheduler_proc/step_planner.h"
@@ -100,7 +105,6 @@ class Runner {
     void collect_row(
         const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
     );
-    void collect_scores(Request& request, const StepRow& row, const RowScores& scores);
     void collect_token(
         Request& request,
         const InFlightStep& step,
@@ -108,9 +112,6 @@ class Runner {
         const SampledToken& sampled,
         TurnOutput& out
     );
-    [[nodiscard]] std::optional<messages::Finish> problem_of_token(
-        const InFlightStep& step, const StepRow& row, TokenId token
-    ) const;
     messages::OutputChunk& chunk_of(Request& request, TurnOutput& out);
     void refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out);
     [[nodiscard]] messages::TokenBatch& batch_of(TurnOutput& out) const;
