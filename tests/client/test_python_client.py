@@ -274,6 +274,28 @@ def test_closing_ends_what_is_open(door, run_dir):
         client.generate("late")
 
 
+def test_closing_ends_a_call_that_waits(door, run_dir):
+    client = pitstop.Client(run_dir)
+    raised = []
+    caller = threading.Thread(target=lambda: raised.append(pytest.raises(pitstop.PitstopError, client.status, 600.0)))
+    caller.start()
+    door.take("status")
+    client.close()
+    caller.join(DEADLINE_S)
+    assert raised[0].value.code == "aborted"
+    with pytest.raises(pitstop.PitstopError, match="the client was closed"):
+        client.status()
+
+
+def test_a_client_ends_that_is_let_go_of_in_its_own_loop(door, run_dir):
+    """There nobody can wait for the end."""
+    holder = [pitstop.Client(run_dir)]
+    (thread,) = [each for each in threading.enumerate() if each.name == "pitstop-client"]
+    holder[0]._loop.call_soon_threadsafe(holder.clear)
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
 def test_connecting_waits_for_a_tree_that_is_starting(run_dir):
     door = FakeDoor(run_dir, greetings=[{"code": "unavailable", "message": "starting"}] * 2)
     with pitstop.Client(run_dir, timeout=DEADLINE_S) as client:

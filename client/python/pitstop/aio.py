@@ -12,10 +12,11 @@ from typing import Any, AsyncIterator, Callable, Optional
 import zmq
 
 from .calls import CALL_TIMEOUT_S, Calls
-from .client import REPLY_GRACE_S
 from .errors import PitstopError
-from .messages import Chunk, Finish, ServerInfo
-from .wire import Wire, door_endpoint, key_for
+from .messages import Chunk, ServerInfo
+from .wire import Sink, Wire, door_endpoint, key_for
+
+REPLY_GRACE_S = 0.5  # the tree's own, more telling answer to a late call may come until then
 
 
 async def off_loop(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -48,19 +49,52 @@ class _Mailbox:
         return self._chunks.popleft()
 
 
-class AsyncStream(AsyncIterator[Chunk]):
+class RequestOutput:
+    """A request's chunks on their way to its caller: what Stream and AsyncStream have in common."""
+
+    def __init__(self, client: Any, rid: str, mailbox: Any, deadline: Optional[float]):
+        self._client = client
+        self._mailbox = mailbox
+        self._deadline = deadline  # as the clock of whoever waits counts
+        self._whole: Optional[Chunk] = None
+        self.rid = rid
+        self.finished = False
+
+    def cancel(self) -> None:
+        """Ends it with its output so far: the last chunk has finish.reason "abort"."""
+        self._client._cancel(self.rid, self._mailbox)
+
+    def _taken(self, chunk: Chunk) -> Chunk:
+        if chunk.finish is not None:
+            self.finished = True
+            if chunk.finish.reason == "error":
+                raise PitstopError(chunk.finish.code, chunk.finish.message)
+        return chunk
+
+    def _is_late(self) -> PitstopError:
+        self.cancel()
+        self.finished = True
+        return PitstopError("deadline_exceeded", f"request '{self.rid}' was not done in time")
+
+    def _join(self, chunk: Chunk) -> None:
+        if self._whole is None:
+            self._whole = Chunk(rid=self.rid)
+        self._whole.append(chunk)
+
+    def _joined(self) -> Chunk:
+        whole, self._whole = self._whole, None
+        return whole or Chunk(rid=self.rid)
+
+    def __del__(self) -> None:
+        if not self.finished:
+            self.cancel()
+
+
+class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
     """A request's output. Iterating yields its chunks and raises PitstopError if it failed.
 
     A stream that is dropped, or whose task is cancelled, before its end is cancelled in the tree.
     """
-
-    def __init__(self, client: AsyncClient, rid: str, mailbox: _Mailbox, deadline: Optional[float]):
-        self._client = client
-        self._mailbox = mailbox
-        self._deadline = deadline  # as the loop's time() counts
-        self._whole: Optional[Chunk] = None
-        self.rid = rid
-        self.finished = False
 
     def __aiter__(self) -> AsyncStream:
         return self
@@ -68,9 +102,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     def take_ready(self) -> Optional[Chunk]:
         """The next chunk, if it is here already; None also after the end. Raises PitstopError."""
         chunk = self._mailbox.take_ready()
-        if chunk is not None and chunk.finish is not None:
-            self._finish(chunk.finish)
-        return chunk
+        return None if chunk is None else self._taken(chunk)
 
     async def __anext__(self) -> Chunk:
         if self.finished:
@@ -85,36 +117,14 @@ class AsyncStream(AsyncIterator[Chunk]):
             try:
                 chunk = await asyncio.wait_for(self._mailbox.take(), max(0.0, left))
             except asyncio.TimeoutError:
-                self.cancel()
-                self.finished = True
-                raise PitstopError(
-                    "deadline_exceeded", f"request '{self.rid}' was not done in time"
-                ) from None
-        if chunk.finish is not None:
-            self._finish(chunk.finish)
-        return chunk
-
-    def _finish(self, finish: Finish) -> None:
-        self.finished = True
-        if finish.reason == "error":
-            raise PitstopError(finish.code, finish.message)
+                raise self._is_late() from None
+        return self._taken(chunk)
 
     async def result(self) -> Chunk:
         """Everything that was not taken yet, joined. Raises PitstopError."""
         async for chunk in self:
-            if self._whole is None:
-                self._whole = Chunk(rid=self.rid)
-            self._whole.append(chunk)
-        whole, self._whole = self._whole, None
-        return whole or Chunk(rid=self.rid)
-
-    def cancel(self) -> None:
-        """Ends it with its output so far: the last chunk has finish.reason "abort"."""
-        self._client._cancel(self.rid, self._mailbox)
-
-    def __del__(self) -> None:
-        if not self.finished:
-            self.cancel()
+            self._join(chunk)
+        return self._joined()
 
 
 class AsyncClient(Calls[AsyncStream]):
@@ -191,12 +201,17 @@ class AsyncClient(Calls[AsyncStream]):
             raise refusal
         return self
 
+    start = connect  # as an engine begins
+
     def _start_request(self, rid: str, body: dict[str, Any], timeout: Optional[float]) -> AsyncStream:
         mailbox = _Mailbox()
-        self._open_wire().start_request(rid, body, mailbox)
-        self._pump_soon()
+        self._send_request(rid, body, mailbox)
         deadline = None if timeout is None else self._loop.time() + timeout
         return AsyncStream(self, rid, mailbox, deadline)
+
+    def _send_request(self, rid: str, body: dict[str, Any], sink: Sink) -> None:
+        self._open_wire().start_request(rid, body, sink)
+        self._pump_soon()
 
     async def call(self, door: str, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
         """Any call by its message type. Raises PitstopError."""
@@ -245,9 +260,9 @@ class AsyncClient(Calls[AsyncStream]):
             raise PitstopError("failed_precondition", "the client is not connected, or was closed")
         return self._wire
 
-    def _cancel(self, rid: str, mailbox: _Mailbox) -> None:
+    def _cancel(self, rid: str, sink: Sink) -> None:
         if self._wire is not None and not self._loop.is_closed():
-            self._wire.cancel(rid, mailbox)
+            self._wire.cancel(rid, sink)
             self._pump_soon()
 
     def _watch(self) -> None:

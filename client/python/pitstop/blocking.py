@@ -1,4 +1,4 @@
-"""A face without await for an object that lives in an event loop: Engine's and Fleet's."""
+"""A face without await for an object that lives in an event loop: Client's, Engine's and Fleet's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,30 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 CLOSE_S = 60.0
 JOIN_S = 10.0
+LAST_S = 1.0  # for calls that the end has answered: their callers wait for the answer
 
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, inner: Any) -> None:
-    asyncio.run_coroutine_threadsafe(inner.close(), loop).result(CLOSE_S)
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _close(inner: Any) -> None:
+    await inner.close()
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    if calls:
+        await asyncio.wait(calls, timeout=LAST_S)
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, lock: Any, inner: Any) -> None:
+    with lock:  # whoever saw it open has asked the loop
+        closing = asyncio.run_coroutine_threadsafe(_close(inner), loop)
+    if thread is threading.current_thread():  # it let go of the last reference
+        closing.add_done_callback(lambda _: loop.stop())
+        return
+    closing.result(CLOSE_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(JOIN_S)
-    loop.close()
 
 
 def blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking, P], R]:
@@ -44,10 +61,11 @@ class Blocking:
         self._what = type(self).__name__.lower()
         self._inner = inner
         self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._loop.run_forever, name=f"pitstop-{self._what}", daemon=True)
+        self._lock = threading.RLock()  # of the end, against calls that a loop which has ended would never answer
+        thread = threading.Thread(target=_run, args=(self._loop,), name=f"pitstop-{self._what}", daemon=True)
         thread.start()
         # Also where nobody closes it: at the latest when the program ends.
-        self._finalizer = weakref.finalize(self, _end, self._loop, thread, inner)
+        self._finalizer = weakref.finalize(self, _end, self._loop, thread, self._lock, inner)
         try:
             self._wait(inner.start())
         except BaseException:
@@ -56,15 +74,26 @@ class Blocking:
 
     def _wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What Ctrl-C interrupts is cancelled."""
-        if not self._finalizer.alive:
-            coroutine.close()
-            raise RuntimeError(f"the {self._what} was closed")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._lock:
+            if not self._finalizer.alive:
+                coroutine.close()
+                raise self._closed()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def _soon(self, work: Callable[..., Any], *args: Any) -> bool:
+        """Does it in the loop. False: it was closed."""
+        with self._lock:
+            if self._finalizer.alive:
+                self._loop.call_soon_threadsafe(work, *args)
+            return self._finalizer.alive
+
+    def _closed(self) -> Exception:
+        return RuntimeError(f"the {self._what} was closed")
 
     def _each(self, outputs: AsyncIterator[R]) -> Iterator[R]:
         try:
