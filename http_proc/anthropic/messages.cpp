@@ -6,7 +6,6 @@
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/server/errors.h"
-#include "http_proc/server/posts.h"
 
 #include <utility>
 #include <vector>
@@ -144,14 +143,11 @@ Task<Response> count_tokens(Exchange& exchange) {
 }  // namespace
 
 void add_anthropic_messages(Router& router) {
-    add_posts(
-        router,
+    router.add(
         Dialect::kAnthropic,
         Access::kData,
-        {
-            {"/v1/messages", serve<Message>},
-            {"/v1/messages/count_tokens", count_tokens},
-        }
+        {{"POST", "/v1/messages", serve<Message>},
+         {"POST", "/v1/messages/count_tokens", count_tokens}}
     );
 }
 

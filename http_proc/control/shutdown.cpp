@@ -29,13 +29,7 @@ Task<Response> shutdown(Exchange& exchange) {
 }  // namespace
 
 void add_pitstop_shutdown(Router& router) {
-    router.add(
-        {.methods = "POST",
-         .path = "/shutdown",
-         .dialect = Dialect::kPitstop,
-         .access = Access::kAdmin,
-         .handler = shutdown}
-    );
+    router.add(Dialect::kPitstop, Access::kAdmin, {{"POST", "/shutdown", shutdown}});
 }
 
 }  // namespace pitstop::http

@@ -90,32 +90,18 @@ Task<Response> health_generate(Exchange& exchange) {
 }  // namespace
 
 void add_pitstop_health(Router& router) {
+    // /ready and /liveness are names that some servers and trainers give the same question.
     router.add(
-        {.methods = "GET, POST",
-         .path = "/ping",
-         .dialect = Dialect::kPitstop,
-         .access = Access::kOpen,
-         .handler = ping,
-         .needs_tree = false}
+        Dialect::kPitstop,
+        Access::kOpen,
+        {
+            {"GET, POST", "/ping", ping, /*needs_tree=*/false},
+            {"GET", "/health", health, /*needs_tree=*/false},
+            {"GET", "/ready", health, /*needs_tree=*/false},
+            {"GET", "/liveness", health, /*needs_tree=*/false},
+        }
     );
-    // The two others are names that some servers and trainers give the same question.
-    for (const std::string_view path : {"/health", "/ready", "/liveness"}) {
-        router.add(
-            {.methods = "GET",
-             .path = path,
-             .dialect = Dialect::kPitstop,
-             .access = Access::kOpen,
-             .handler = health,
-             .needs_tree = false}
-        );
-    }
-    router.add(
-        {.methods = "GET",
-         .path = "/health_generate",
-         .dialect = Dialect::kSglang,
-         .access = Access::kOpen,
-         .handler = health_generate}
-    );
+    router.add(Dialect::kSglang, Access::kOpen, {{"GET", "/health_generate", health_generate}});
 }
 
 }  // namespace pitstop::http

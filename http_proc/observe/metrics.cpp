@@ -146,34 +146,13 @@ Task<Response> load(Exchange& exchange) {
 }  // namespace
 
 void add_metrics(Router& router) {
+    router.add(Dialect::kPitstop, Access::kOpen, {{"GET", "/metrics", metrics}});
     router.add(
-        {.methods = "GET",
-         .path = "/metrics",
-         .dialect = Dialect::kPitstop,
-         .access = Access::kOpen,
-         .handler = metrics}
+        Dialect::kSglang,
+        Access::kData,
+        {{"GET", "/get_load", get_load}, {"GET", "/v1/loads", v1_loads}}
     );
-    router.add(
-        {.methods = "GET",
-         .path = "/get_load",
-         .dialect = Dialect::kSglang,
-         .access = Access::kData,
-         .handler = get_load}
-    );
-    router.add(
-        {.methods = "GET",
-         .path = "/v1/loads",
-         .dialect = Dialect::kSglang,
-         .access = Access::kData,
-         .handler = v1_loads}
-    );
-    router.add(
-        {.methods = "GET",
-         .path = "/load",
-         .dialect = Dialect::kVllm,
-         .access = Access::kData,
-         .handler = load}
-    );
+    router.add(Dialect::kVllm, Access::kData, {{"GET", "/load", load}});
 }
 
 }  // namespace pitstop::http

@@ -151,19 +151,9 @@ Task<Response> events(Exchange& exchange) {
 
 void add_status_page(Router& router) {
     router.add(
-        {.methods = "GET",
-         .path = "/",
-         .dialect = Dialect::kPitstop,
-         .access = Access::kOpen,
-         .handler = page,
-         .needs_tree = false}
-    );
-    router.add(
-        {.methods = "GET",
-         .path = "/status/events",
-         .dialect = Dialect::kPitstop,
-         .access = Access::kOpen,
-         .handler = events}
+        Dialect::kPitstop,
+        Access::kOpen,
+        {{"GET", "/", page, /*needs_tree=*/false}, {"GET", "/status/events", events}}
     );
 }
 

@@ -250,13 +250,7 @@ void Chat::write_events(EventStream& stream, Generation::Event event) {
 }  // namespace
 
 void add_openai_chat(Router& router) {
-    router.add(
-        {.methods = "POST",
-         .path = "/v1/chat/completions",
-         .dialect = Dialect::kOpenAi,
-         .access = Access::kData,
-         .handler = serve<Chat>}
-    );
+    router.add(Dialect::kOpenAi, Access::kData, {{"POST", "/v1/chat/completions", serve<Chat>}});
 }
 
 }  // namespace pitstop::http

@@ -186,13 +186,7 @@ void Completion::write_events(EventStream& stream, Generation::Event event) {
 }  // namespace
 
 void add_openai_completions(Router& router) {
-    router.add(
-        {.methods = "POST",
-         .path = "/v1/completions",
-         .dialect = Dialect::kOpenAi,
-         .access = Access::kData,
-         .handler = serve<Completion>}
-    );
+    router.add(Dialect::kOpenAi, Access::kData, {{"POST", "/v1/completions", serve<Completion>}});
 }
 
 }  // namespace pitstop::http

@@ -42,18 +42,9 @@ Task<Response> model(Exchange& exchange) {
 
 void add_openai_models(Router& router) {
     router.add(
-        {.methods = "GET",
-         .path = "/v1/models",
-         .dialect = Dialect::kOpenAi,
-         .access = Access::kData,
-         .handler = models}
-    );
-    router.add(
-        {.methods = "GET",
-         .path = "/v1/models/*",
-         .dialect = Dialect::kOpenAi,
-         .access = Access::kData,
-         .handler = model}
+        Dialect::kOpenAi,
+        Access::kData,
+        {{"GET", "/v1/models", models}, {"GET", "/v1/models/*", model}}
     );
 }
 

@@ -8,7 +8,6 @@
 #include "http_proc/openai/responses_request.h"
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
-#include "http_proc/server/posts.h"
 
 #include <string>
 #include <string_view>
@@ -188,14 +187,11 @@ Task<Response> input_tokens(Exchange& exchange) {
 }  // namespace
 
 void add_openai_responses(Router& router) {
-    add_posts(
-        router,
+    router.add(
         Dialect::kOpenAi,
         Access::kData,
-        {
-            {"/v1/responses", serve<ResponseAnswer>},
-            {"/v1/responses/input_tokens", input_tokens},
-        }
+        {{"POST", "/v1/responses", serve<ResponseAnswer>},
+         {"POST", "/v1/responses/input_tokens", input_tokens}}
     );
 }
 

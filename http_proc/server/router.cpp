@@ -59,6 +59,11 @@ void Router::add(const Route& route) {
     routes_.push_back(route);
 }
 
+void Router::add(Dialect dialect, Access access, std::initializer_list<Row> rows) {
+    for (const Row& row : rows)
+        add({row.methods, row.path, dialect, access, row.handler, row.needs_tree});
+}
+
 Router::Found Router::find(std::string_view method, std::string_view path) const {
     Found found;
     for (const Route& route : routes_) {

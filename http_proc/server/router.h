@@ -23,6 +23,7 @@
 #include "http_proc/server/exchange.h"
 #include "http_proc/server/task.h"
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,15 @@ class Router {
   public:
     // REQUIRES: no route of the same path takes any of its methods.
     void add(const Route& route);
+
+    // Adds routes of one dialect behind one key: what is left to say of each, in Route's order.
+    struct Row {
+        std::string_view methods{};
+        std::string_view path{};
+        Handler handler{};
+        bool needs_tree = true;
+    };
+    void add(Dialect dialect, Access access, std::initializer_list<Row> rows);
 
     struct Found {
         const Route* route = nullptr;  // null: see `allow`

@@ -34,13 +34,7 @@ Task<Response> abort_request(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_abort(Router& router) {
-    router.add(
-        {.methods = "POST",
-         .path = "/abort_request",
-         .dialect = Dialect::kSglang,
-         .access = Access::kData,
-         .handler = abort_request}
-    );
+    router.add(Dialect::kSglang, Access::kData, {{"POST", "/abort_request", abort_request}});
 }
 
 }  // namespace pitstop::http

@@ -44,13 +44,7 @@ Task<Response> drain(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_drain(Router& router) {
-    router.add(
-        {.methods = "POST",
-         .path = "/drain",
-         .dialect = Dialect::kSglang,
-         .access = Access::kAdmin,
-         .handler = drain}
-    );
+    router.add(Dialect::kSglang, Access::kAdmin, {{"POST", "/drain", drain}});
 }
 
 }  // namespace pitstop::http

@@ -90,19 +90,15 @@ Task<Response> flush_cache(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_control(Router& router) {
-    constexpr Route kAdmin{.dialect = Dialect::kSglang, .access = Access::kAdmin};
-    Route route = kAdmin;
-    route.methods = "POST";
-    route.path = "/pause_generation";
-    route.handler = pause_generation;
-    router.add(route);
-    route.path = "/continue_generation";
-    route.handler = continue_generation;
-    router.add(route);
-    route.methods = "GET, POST";
-    route.path = "/flush_cache";
-    route.handler = flush_cache;
-    router.add(route);
+    router.add(
+        Dialect::kSglang,
+        Access::kAdmin,
+        {
+            {"POST", "/pause_generation", pause_generation},
+            {"POST", "/continue_generation", continue_generation},
+            {"GET, POST", "/flush_cache", flush_cache},
+        }
+    );
 }
 
 }  // namespace pitstop::http

@@ -131,13 +131,7 @@ void SglangAnswer::add_sample(std::size_t prompt, const messages::Generate& requ
 }  // namespace
 
 void add_sglang_generate(Router& router) {
-    router.add(
-        {.methods = "POST, PUT",
-         .path = "/generate",
-         .dialect = Dialect::kSglang,
-         .access = Access::kData,
-         .handler = serve<SglangAnswer>}
-    );
+    router.add(Dialect::kSglang, Access::kData, {{"POST, PUT", "/generate", serve<SglangAnswer>}});
 }
 
 }  // namespace pitstop::http

@@ -36,15 +36,11 @@ Task<Response> model_info(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_info(Router& router) {
-    for (const std::string_view path : {"/model_info", "/get_model_info"}) {
-        router.add(
-            {.methods = "GET",
-             .path = path,
-             .dialect = Dialect::kSglang,
-             .access = Access::kData,
-             .handler = model_info}
-        );
-    }
+    router.add(
+        Dialect::kSglang,
+        Access::kData,
+        {{"GET", "/model_info", model_info}, {"GET", "/get_model_info", model_info}}
+    );
 }
 
 }  // namespace pitstop::http

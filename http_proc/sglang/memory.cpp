@@ -57,16 +57,12 @@ Task<Response> resume_memory_occupation(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_memory(Router& router) {
-    Route route{
-        .methods = "GET, POST",
-        .path = "/release_memory_occupation",
-        .dialect = Dialect::kSglang,
-        .access = Access::kAdmin,
-        .handler = release_memory_occupation};
-    router.add(route);
-    route.path = "/resume_memory_occupation";
-    route.handler = resume_memory_occupation;
-    router.add(route);
+    router.add(
+        Dialect::kSglang,
+        Access::kAdmin,
+        {{"GET, POST", "/release_memory_occupation", release_memory_occupation},
+         {"GET, POST", "/resume_memory_occupation", resume_memory_occupation}}
+    );
 }
 
 }  // namespace pitstop::http

@@ -90,15 +90,11 @@ Task<Response> server_info(Exchange& exchange) {
 }  // namespace
 
 void add_server_info(Router& router) {
-    Route route{
-        .methods = "GET",
-        .path = "/server_info",
-        .dialect = Dialect::kSglang,
-        .access = Access::kData,
-        .handler = server_info};
-    router.add(route);
-    route.path = "/get_server_info";
-    router.add(route);
+    router.add(
+        Dialect::kSglang,
+        Access::kData,
+        {{"GET", "/server_info", server_info}, {"GET", "/get_server_info", server_info}}
+    );
 }
 
 }  // namespace pitstop::http

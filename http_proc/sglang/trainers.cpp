@@ -7,7 +7,6 @@
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
-#include "http_proc/server/posts.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
 #include "http_proc/sglang/weight_transfer.h"
@@ -95,19 +94,18 @@ Task<Response> pull_weights(Exchange&) {
 }  // namespace
 
 void add_trainers(Router& router) {
-    add_posts(
-        router,
+    router.add(
         Dialect::kSglang,
         Access::kAdmin,
         {
-            {"/areal_pause_generation", areal_pause},
-            {"/areal_continue_generation", areal_continue},
-            {"/areal_init_weights_update_group", areal_init_group},
-            {"/areal_update_weights", areal_update},
-            {"/areal_set_update_weight_meta", areal_set_meta},
-            {"/areal_update_weights_xccl", areal_update_from_group},
-            {"/post_process_weights", post_process_weights},
-            {"/pull_weights", pull_weights},
+            {"POST", "/areal_pause_generation", areal_pause},
+            {"POST", "/areal_continue_generation", areal_continue},
+            {"POST", "/areal_init_weights_update_group", areal_init_group},
+            {"POST", "/areal_update_weights", areal_update},
+            {"POST", "/areal_set_update_weight_meta", areal_set_meta},
+            {"POST", "/areal_update_weights_xccl", areal_update_from_group},
+            {"POST", "/post_process_weights", post_process_weights},
+            {"POST", "/pull_weights", pull_weights},
         }
     );
 }

@@ -58,24 +58,17 @@ Task<Response> get_weight_version(Exchange& exchange) {
 
 void add_weight_label(Router& router) {
     router.add(
-        {.methods = "POST",
-         .path = "/update_weight_version",
-         .dialect = Dialect::kSglang,
-         .access = Access::kAdmin,
-         .handler = update_weight_version}
+        Dialect::kSglang,
+        Access::kAdmin,
+        {{"POST", "/update_weight_version", update_weight_version}}
     );
-    Route route{
-        .methods = "GET",
-        .path = "/get_weight_version",
-        .dialect = Dialect::kSglang,
-        .access = Access::kData,
-        .handler = get_weight_version};
-    router.add(route);
-    route.path = "/weight_version";
-    router.add(route);
-    route.path = "/weight_info";
-    route.dialect = Dialect::kVllm;
-    router.add(route);
+    router.add(
+        Dialect::kSglang,
+        Access::kData,
+        {{"GET", "/get_weight_version", get_weight_version},
+         {"GET", "/weight_version", get_weight_version}}
+    );
+    router.add(Dialect::kVllm, Access::kData, {{"GET", "/weight_info", get_weight_version}});
 }
 
 }  // namespace pitstop::http

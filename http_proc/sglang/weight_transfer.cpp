@@ -8,7 +8,6 @@
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/update_seconds_json.h"
-#include "http_proc/server/posts.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
 #include "messages/groups.h"
@@ -246,18 +245,17 @@ Task<Response> end_weight_update(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_weight_transfer(Router& router) {
-    add_posts(
-        router,
+    router.add(
         Dialect::kSglang,
         Access::kAdmin,
         {
-            {"/init_weights_update_group", init_group},
-            {"/destroy_weights_update_group", destroy_group},
-            {"/update_weights_from_distributed", update_weights_from_distributed},
-            {"/update_weights_from_tensor", update_weights_from_tensor},
-            {"/update_weights_from_ipc", update_weights_from_ipc},
-            {"/begin_weight_update", begin_weight_update},
-            {"/end_weight_update", end_weight_update},
+            {"POST", "/init_weights_update_group", init_group},
+            {"POST", "/destroy_weights_update_group", destroy_group},
+            {"POST", "/update_weights_from_distributed", update_weights_from_distributed},
+            {"POST", "/update_weights_from_tensor", update_weights_from_tensor},
+            {"POST", "/update_weights_from_ipc", update_weights_from_ipc},
+            {"POST", "/begin_weight_update", begin_weight_update},
+            {"POST", "/end_weight_update", end_weight_update},
         }
     );
 }

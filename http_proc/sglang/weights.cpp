@@ -144,17 +144,12 @@ Task<Response> get_weights_by_name(Exchange& exchange) {
 }  // namespace
 
 void add_sglang_weights(Router& router) {
-    Route route{
-        .methods = "POST",
-        .path = "/update_weights_from_disk",
-        .dialect = Dialect::kSglang,
-        .access = Access::kAdmin,
-        .handler = update_weights_from_disk};
-    router.add(route);
-    route.methods = "GET, POST";
-    route.path = "/get_weights_by_name";
-    route.handler = get_weights_by_name;
-    router.add(route);
+    router.add(
+        Dialect::kSglang,
+        Access::kAdmin,
+        {{"POST", "/update_weights_from_disk", update_weights_from_disk},
+         {"GET, POST", "/get_weights_by_name", get_weights_by_name}}
+    );
 }
 
 }  // namespace pitstop::http

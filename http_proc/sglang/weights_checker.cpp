@@ -223,19 +223,9 @@ Task<Response> weight_checker(Exchange& exchange) {
 
 void add_weights_checker(Router& router) {
     router.add(
-        {.methods = "GET, POST",
-         .path = "/weights_checker",
-         .dialect = Dialect::kSglang,
-         .access = Access::kAdmin,
-         .handler = weights_checker}
+        Dialect::kSglang, Access::kAdmin, {{"GET, POST", "/weights_checker", weights_checker}}
     );
-    router.add(
-        {.methods = "POST",
-         .path = "/weight_checker",
-         .dialect = Dialect::kVllm,
-         .access = Access::kAdmin,
-         .handler = weight_checker}
-    );
+    router.add(Dialect::kVllm, Access::kAdmin, {{"POST", "/weight_checker", weight_checker}});
 }
 
 }  // namespace pitstop::http

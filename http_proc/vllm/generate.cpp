@@ -194,11 +194,7 @@ void VllmAnswer::write_end(EventStream& stream) const {
 
 void add_vllm_generate(Router& router) {
     router.add(
-        {.methods = "POST",
-         .path = "/inference/v1/generate",
-         .dialect = Dialect::kVllm,
-         .access = Access::kData,
-         .handler = serve<VllmAnswer>}
+        Dialect::kVllm, Access::kData, {{"POST", "/inference/v1/generate", serve<VllmAnswer>}}
     );
 }
 

@@ -154,35 +154,26 @@ Task<Response> abort_own_requests(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_pause(Router& router) {
-    Route route{
-        .methods = "POST",
-        .path = "/pause",
-        .dialect = Dialect::kVllm,
-        .access = Access::kAdmin,
-        .handler = pause};
-    router.add(route);
-    route.path = "/resume";
-    route.handler = resume;
-    router.add(route);
-    route.path = "/reset_prefix_cache";
-    route.handler = reset_prefix_cache;
-    router.add(route);
-    for (const std::string_view path : {"/reset_mm_cache", "/reset_encoder_cache"}) {
-        route.path = path;
-        route.handler = reset_absent_cache;
-        router.add(route);
-    }
-    route.path = "/abort_requests";
-    route.access = Access::kData;
-    route.handler = abort_requests;
-    router.add(route);
-    route.path = "/inference/v1/abort_requests";
-    route.handler = abort_own_requests;
-    router.add(route);
-    route.methods = "GET";
-    route.path = "/is_paused";
-    route.handler = is_paused;
-    router.add(route);
+    router.add(
+        Dialect::kVllm,
+        Access::kAdmin,
+        {
+            {"POST", "/pause", pause},
+            {"POST", "/resume", resume},
+            {"POST", "/reset_prefix_cache", reset_prefix_cache},
+            {"POST", "/reset_mm_cache", reset_absent_cache},
+            {"POST", "/reset_encoder_cache", reset_absent_cache},
+        }
+    );
+    router.add(
+        Dialect::kVllm,
+        Access::kData,
+        {
+            {"POST", "/abort_requests", abort_requests},
+            {"POST", "/inference/v1/abort_requests", abort_own_requests},
+            {"GET", "/is_paused", is_paused},
+        }
+    );
 }
 
 }  // namespace pitstop::http

@@ -5,7 +5,6 @@
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/chat_request.h"
 #include "http_proc/openai/completions_request.h"
-#include "http_proc/server/posts.h"
 #include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 
@@ -115,14 +114,11 @@ Task<Response> render_completions(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_render(Router& router) {
-    add_posts(
-        router,
+    router.add(
         Dialect::kVllm,
         Access::kData,
-        {
-            {"/v1/chat/completions/render", render_chat},
-            {"/v1/completions/render", render_completions},
-        }
+        {{"POST", "/v1/chat/completions/render", render_chat},
+         {"POST", "/v1/completions/render", render_completions}}
     );
 }
 

@@ -90,21 +90,12 @@ Task<Response> version(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_rpc(Router& router) {
-    Route route{
-        .methods = "POST",
-        .path = "/collective_rpc",
-        .dialect = Dialect::kVllm,
-        .access = Access::kAdmin,
-        .handler = collective_rpc};
-    router.add(route);
-    route.methods = "GET";
-    route.access = Access::kData;
-    route.path = "/get_world_size";
-    route.handler = get_world_size;
-    router.add(route);
-    route.path = "/version";
-    route.handler = version;
-    router.add(route);
+    router.add(Dialect::kVllm, Access::kAdmin, {{"POST", "/collective_rpc", collective_rpc}});
+    router.add(
+        Dialect::kVllm,
+        Access::kData,
+        {{"GET", "/get_world_size", get_world_size}, {"GET", "/version", version}}
+    );
 }
 
 }  // namespace pitstop::http

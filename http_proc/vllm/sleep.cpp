@@ -124,21 +124,10 @@ Task<Response> is_sleeping(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_sleep(Router& router) {
-    Route route{
-        .methods = "POST",
-        .path = "/sleep",
-        .dialect = Dialect::kVllm,
-        .access = Access::kAdmin,
-        .handler = sleep};
-    router.add(route);
-    route.path = "/wake_up";
-    route.handler = wake_up;
-    router.add(route);
-    route.methods = "GET";
-    route.path = "/is_sleeping";
-    route.access = Access::kData;
-    route.handler = is_sleeping;
-    router.add(route);
+    router.add(
+        Dialect::kVllm, Access::kAdmin, {{"POST", "/sleep", sleep}, {"POST", "/wake_up", wake_up}}
+    );
+    router.add(Dialect::kVllm, Access::kData, {{"GET", "/is_sleeping", is_sleeping}});
 }
 
 }  // namespace pitstop::http

@@ -2,7 +2,6 @@
 #include "http_proc/format/json_body.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/openai/chat_request.h"
-#include "http_proc/server/posts.h"
 #include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 
@@ -132,15 +131,14 @@ Task<Response> detokenize(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_tokenize(Router& router) {
-    add_posts(
-        router,
+    router.add(
         Dialect::kVllm,
         Access::kData,
         {
-            {"/tokenize", tokenize},
-            {"/v1/tokenize", tokenize},
-            {"/detokenize", detokenize},
-            {"/v1/detokenize", detokenize},
+            {"POST", "/tokenize", tokenize},
+            {"POST", "/v1/tokenize", tokenize},
+            {"POST", "/detokenize", detokenize},
+            {"POST", "/v1/detokenize", detokenize},
         }
     );
 }

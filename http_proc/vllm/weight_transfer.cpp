@@ -5,7 +5,6 @@
 #include "http_proc/format/base64.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
-#include "http_proc/server/posts.h"
 #include "http_proc/vllm/answers.h"
 #include "http_proc/vllm/routes.h"
 #include "messages/groups.h"
@@ -245,15 +244,14 @@ Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* 
 }
 
 void add_vllm_weight_transfer(Router& router) {
-    add_posts(
-        router,
+    router.add(
         Dialect::kVllm,
         Access::kAdmin,
         {
-            {"/init_weight_transfer_engine", init_engine},
-            {"/start_weight_update", start_weight_update},
-            {"/update_weights", update_weights},
-            {"/finish_weight_update", finish_weight_update},
+            {"POST", "/init_weight_transfer_engine", init_engine},
+            {"POST", "/start_weight_update", start_weight_update},
+            {"POST", "/update_weights", update_weights},
+            {"POST", "/finish_weight_update", finish_weight_update},
         }
     );
 }
