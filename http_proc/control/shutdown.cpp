@@ -11,9 +11,7 @@ namespace pitstop::http {
 namespace {
 
 Task<Response> shutdown(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return error_response(Dialect::kPitstop, body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     messages::Shutdown call;
     fields.read("drain_s", call.drain_s);
     if (!(call.drain_s >= 0 && call.drain_s < 1e9)) fields.fail("drain_s", "seconds, 0 or more");

@@ -120,6 +120,15 @@ FieldReader::FieldReader(const Json& object, std::string_view where)
     CHECK(object.is_object());
 }
 
+FieldReader::FieldReader(Result<Json> object)
+    : own_(std::make_unique<Json>(object ? *std::move(object) : Json::object())),
+      object_(own_.get()) {
+    CHECK(own_->is_object());
+    if (!object) error_ = object.error();
+}
+
+FieldReader::~FieldReader() = default;
+
 const Json* FieldReader::find(std::string_view name) const {
     const auto place = object_->find(name);
     return place == object_->end() || place->is_null() ? nullptr : &*place;

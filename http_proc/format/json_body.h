@@ -1,7 +1,6 @@
 // Reads bodies: JSON with limits, and its members with lenience where the engines have it.
 //
-//   const Result<nlohmann::json> body = parse_json(request.body);
-//   FieldReader fields(*body, "sampling_params");
+//   FieldReader fields(parse_json_object(request.body));
 //   fields.read("temperature", params.temperature);   // absent or null: left as it is
 //   fields.read("max_new_tokens", params.max_new_tokens);
 //   if (fields.error()) return *fields.error();       // names the member and what is accepted
@@ -15,8 +14,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,6 +36,11 @@ class FieldReader {
     // `where` stands before names in errors: "sampling_params.top_k". REQUIRES: object.is_object();
     // it outlives the reader.
     explicit FieldReader(const nlohmann::json& object, std::string_view where = {});
+    // Owns the object; without one its error is the reader's, which has no members then.
+    explicit FieldReader(Result<nlohmann::json> object);
+    ~FieldReader();
+    FieldReader(const FieldReader&) = delete;
+    FieldReader& operator=(const FieldReader&) = delete;
 
     // Each leaves `target` alone where the member is absent or null, or wrong, or where an error
     // came before.
@@ -66,6 +70,7 @@ class FieldReader {
     template <class T, class Read>
     void read_with(std::string_view name, T& target, std::string_view accepted, Read convert);
 
+    std::unique_ptr<const nlohmann::json> own_{};
     const nlohmann::json* object_;
     std::string where_;
     std::optional<Error> error_{};

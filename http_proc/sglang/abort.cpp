@@ -13,9 +13,7 @@ namespace {
 // Answers 200 and empty also for an id that nobody has, as in SGLang. It answers when the final
 // output of every request it ends has been sent.
 Task<Response> abort_request(Exchange& exchange) {
-    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return error_response(Dialect::kSglang, body.error());
-    FieldReader fields(*body);
+    FieldReader fields(parse_json_object(exchange.request().body));
     control::Aborting aborting;
     fields.read("rid", aborting.names);
     fields.read("abort_all", aborting.all);

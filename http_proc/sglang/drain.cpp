@@ -15,9 +15,7 @@ constexpr double kTimeoutDefaultS = 60;
 constexpr double kTimeoutMaxS = 24 * 3600;
 
 Task<Response> drain(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     double timeout_s = kTimeoutDefaultS;
     fields.read("timeout", timeout_s);
     if (!(timeout_s >= 0 && timeout_s <= kTimeoutMaxS))

@@ -25,9 +25,7 @@ std::optional<messages::PauseMode> mode_named(std::string_view name) {
 
 // Answers when every replica stands still: what was in flight has been emitted.
 Task<Response> pause_generation(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::string name = "abort";
     double max_pause_s = 0;
     fields.read("mode", name);
@@ -61,9 +59,7 @@ Task<Response> continue_generation(Exchange& exchange) {
 }
 
 Task<Response> flush_cache(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     double timeout_s = 0;
     fields.read("timeout", timeout_s);
     constexpr double kDayS = 24 * 3600;

@@ -20,8 +20,7 @@ struct MemoryFields {
 };
 
 Result<MemoryFields> read_fields(const Request& request) {
-    ASSIGN_OR_RETURN(const nlohmann::json body, control_fields(request));
-    FieldReader fields(body);
+    FieldReader fields(control_fields(request));
     MemoryFields read;
     std::vector<std::string> names;
     fields.read("tags", names);

@@ -16,9 +16,7 @@ namespace pitstop::http {
 namespace {
 
 Task<Response> update_weight_version(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     messages::SetWeightLabel call;
     fields.read("new_version", call.label);
     fields.read("abort_all_requests", call.abort_all);

@@ -68,9 +68,7 @@ control::DiskUpdate read_common(FieldReader& fields) {
 }
 
 Task<Response> update_weights_from_ipc(Exchange& exchange) {
-    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(parse_json_object(exchange.request().body));
     control::DiskUpdate update = read_common(fields);
     if (fields.error()) co_return sglang_failure(*fields.error());
     auto handles = weights::read_handles(fields.find("zmq_handles"));
@@ -86,9 +84,7 @@ Task<Response> update_weights_from_ipc(Exchange& exchange) {
 }
 
 Task<Response> update_weights_from_tensor(Exchange& exchange) {
-    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(parse_json_object(exchange.request().body));
     control::DiskUpdate update = read_common(fields);
     std::vector<std::string> serialized;
     std::string load_format;
@@ -164,9 +160,7 @@ Task<Response> init_group_of(Exchange& exchange, const nlohmann::json& body) {
 namespace {
 
 Task<Response> destroy_group(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     messages::DestroyGroup call;
     call.group = "weight_update_group";
     fields.read("group_name", call.group);
@@ -231,9 +225,7 @@ Task<Response> begin_weight_update(Exchange& exchange) {
 }
 
 Task<Response> end_weight_update(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::string label;
     fields.read("weight_version", label);
     if (fields.error()) co_return sglang_failure(*fields.error());

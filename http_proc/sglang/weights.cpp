@@ -121,9 +121,7 @@ nlohmann::json rows_of(const messages::WeightsReply& reply, std::int64_t num) {
 }
 
 Task<Response> get_weights_by_name(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     messages::GetWeights call;
     std::int64_t truncate_size = 100;
     fields.read("name", call.name);

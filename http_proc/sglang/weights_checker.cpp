@@ -129,9 +129,7 @@ Task<Response> reset_tensors(Exchange& exchange) {
 }
 
 Task<Response> weights_checker(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return sglang_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::string action = "checksum";
     fields.read("action", action);
     if (fields.error()) co_return sglang_failure(*fields.error());
@@ -203,9 +201,7 @@ Task<Response> weight_checker(Exchange& exchange) {
             {ErrorCode::kFailedPrecondition, "weights are checked while awake and not paused"}
         );
     }
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return checker_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::string action;
     fields.read("action", action);
     const nlohmann::json* baseline = fields.find("baseline");

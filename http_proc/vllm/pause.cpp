@@ -45,9 +45,7 @@ Task<Result<>> vllm_pause(Exchange& exchange, messages::PauseMode mode, bool cle
 namespace {
 
 Task<Response> pause(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::string name = "abort";
     bool clears_cache = true;
     bool waits = false;
@@ -76,9 +74,7 @@ Task<Response> is_paused(Exchange& exchange) {
 
 // It answers 200 whatever came of it, as vLLM's clients expect; what came of it is in the body.
 Task<Response> reset_prefix_cache(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     bool resets_running = false;
     fields.read("reset_running_requests", resets_running);
     if (fields.error()) co_return vllm_failure(*fields.error());
@@ -123,9 +119,7 @@ Task<Response> abort_requests(Exchange& exchange) {
             {ErrorCode::kMalformed, "Invalid JSON format: the body is empty; {} aborts everything"}
         );
     }
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     control::Aborting aborting;
     fields.read("request_ids", aborting.names);
     if (fields.error()) co_return vllm_failure(*fields.error());
@@ -141,9 +135,7 @@ Task<Response> abort_requests(Exchange& exchange) {
 
 // Does the same with ids alone.
 Task<Response> abort_own_requests(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     control::Aborting aborting;
     fields.read("request_ids", aborting.names);
     if (aborting.names.empty() && !fields.error()) fields.fail("request_ids", "at least one id");

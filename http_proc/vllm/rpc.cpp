@@ -42,9 +42,7 @@ constexpr std::string_view kMethods =
     "skyrl_finish_weight_update";
 
 Task<Response> collective_rpc(Exchange& exchange) {
-    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(parse_json_object(exchange.request().body));
     std::string method;
     fields.read("method", method);
     if (method.empty() && !fields.error()) fields.fail("method", kMethods);
@@ -72,9 +70,7 @@ Task<Response> collective_rpc(Exchange& exchange) {
 }
 
 Task<Response> get_world_size(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     bool includes_dp = true;
     fields.read("include_dp", includes_dp);
     if (fields.error()) co_return vllm_failure(*fields.error());

@@ -44,9 +44,7 @@ std::vector<messages::MemoryTag> tags_in(
 }
 
 Task<Response> sleep(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::int64_t level = 1;
     std::string name = "abort";
     std::vector<std::string> names;
@@ -75,9 +73,7 @@ Task<Response> sleep(Exchange& exchange) {
 }
 
 Task<Response> wake_up(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::vector<std::string> names;
     bool keeps_pause = false;
     // vLLM reads the query alone, and trainers send bodies whose tags name nothing: all, then.

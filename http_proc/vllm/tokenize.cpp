@@ -56,9 +56,7 @@ Task<Response> tokenize_chat(Exchange& exchange, bool wants_texts) {
 }
 
 Task<Response> tokenize(Exchange& exchange) {
-    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return vllm_text_refusal(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(parse_json_object(exchange.request().body));
     bool adds_special = true;
     bool wants_texts = false;
     fields.read("add_special_tokens", adds_special);
@@ -94,9 +92,7 @@ Task<Response> tokenize(Exchange& exchange) {
 }
 
 Task<Response> detokenize(Exchange& exchange) {
-    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return vllm_text_refusal(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(parse_json_object(exchange.request().body));
     bool skips_special = false;
     fields.read("skip_special_tokens", skips_special);
     const nlohmann::json* tokens = fields.find("tokens");

@@ -161,17 +161,14 @@ Task<Response> update_from_dir(Exchange& exchange, FieldReader& fields) {
 }
 
 Task<Response> update_weights(Exchange& exchange) {
-    const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(parse_json_object(exchange.request().body));
+    if (fields.error()) co_return vllm_failure(*fields.error());
     if (fields.has("weight_dir")) co_return co_await update_from_dir(exchange, fields);
     co_return co_await update_by_info(exchange, fields.find("update_info"));
 }
 
 Task<Response> start_weight_update(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     read_checkpoint_format(fields);
     if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
@@ -180,9 +177,7 @@ Task<Response> start_weight_update(Exchange& exchange) {
 }
 
 Task<Response> finish_weight_update(Exchange& exchange) {
-    const Result<nlohmann::json> body = control_fields(exchange.request());
-    if (!body) co_return vllm_failure(body.error());
-    FieldReader fields(*body);
+    FieldReader fields(control_fields(exchange.request()));
     std::string label;
     fields.read("weight_version", label);
     if (fields.error()) co_return vllm_failure(*fields.error());
