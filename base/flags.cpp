@@ -93,6 +93,13 @@ void FlagSet::add(std::string_view name, std::vector<std::string>* target, std::
               }});
 }
 
+std::optional<int> FlagSet::read(int argc, char** argv) {
+    if (const Result<> parsed = parse(argc, argv); !parsed) return fail(parsed.error());
+    if (!help_asked_) return std::nullopt;
+    std::fputs(help().c_str(), stdout);
+    return 0;
+}
+
 Result<> FlagSet::parse(int argc, char** argv) {
     bool only_positional = false;
     for (int i = 1; i < argc; ++i) {

@@ -5,13 +5,14 @@
 //   FlagSet flags("tp_worker", "One tensor-parallel rank: weights, KV memory, forward pass.");
 //   int rank = 0;
 //   flags.add("rank", &rank, "this rank, from 0");
-//   if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
+//   if (const auto code = flags.read(argc, argv)) return *code;
 #pragma once
 
 #include "base/result.h"
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,10 @@ class FlagSet {
     void add(std::string_view name, bool* target, std::string_view help);
     // The flag may be given more than once; each value is appended.
     void add(std::string_view name, std::vector<std::string>* target, std::string_view help);
+
+    // Parses what a main() was given. Returns the exit code where the program ends here: help was
+    // asked for and is printed, or the flags are wrong.
+    [[nodiscard]] std::optional<int> read(int argc, char** argv);
 
     // Arguments that are not flags go to positional(). After "--" everything is positional.
     Result<> parse(int argc, char** argv);

@@ -117,11 +117,7 @@ int main(int argc, char** argv) {
     flags.add("gaps", &options.is_gaps, "what a decode step loses between its kernels, alone");
     flags.add("copy-gb-s", &options.copy_gb_s, "limit, measured before");
     flags.add("matrix-tflop-s", &options.matrix_tflop_s, "limit, measured before");
-    if (Result<> parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (Result<> checked = check(options); !checked) return flags.fail(checked.error());
     if (options.is_list) {
         for (const GpuFamily& family : gpu_families()) std::puts(family.name);

@@ -233,11 +233,7 @@ int main(int argc, char** argv) {
     FlagSet flags("pitstop_gpu_sender", "A trainer's stand-in: lends weights that are on a GPU.");
     int gpu = 0;
     flags.add("gpu", &gpu, "the GPU, as the driver counts");
-    if (Result<> parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     const Result<kernels::CudaDeviceInfo> opened = kernels::open_cuda_device(gpu);
     if (!opened) {
         std::fprintf(stderr, "pitstop_gpu_sender: %s\n", opened.error().message.c_str());

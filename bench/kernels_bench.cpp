@@ -412,11 +412,7 @@ int main(int argc, char** argv) {
     flags.add("min-ms", &min_ms, "time to spend on each");
     flags.add("array-mb", &array_mb, "size of the array the limits are measured with");
     flags.add("json", &as_json, "JSON instead of a table");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        fmt::print("{}", flags.help());
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (threads < 1 || array_mb < 1)
         return flags.fail(
             make_error(ErrorCode::kInvalidArgument, "--threads and --array-mb take a number from 1")

@@ -11,11 +11,7 @@ namespace pitstop::bench {
 int run_program(const Program& program, int argc, char** argv) {
     FlagSet flags(program.name, program.about);
     program.add_flags(flags);
-    if (const auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        fmt::print("{}", flags.help());
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (const auto checked = program.check(flags); !checked) return flags.fail(checked.error());
     const Result<int> code = program.run(command_of(argc, argv));
     if (code) return *code;

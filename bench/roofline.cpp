@@ -22,11 +22,7 @@ int main(int argc, char** argv) {
     );
     flags.add("cpu", &cpu, "scalar, avx2, avx512, avx512bf16; empty: the best, or PITSTOP_CPU");
     flags.add("json", &as_json, "JSON instead of a table");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        fmt::print("{}", flags.help());
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (threads_max < 1 || array_mb < 1) {
         return flags.fail(
             make_error(ErrorCode::kInvalidArgument, "--threads and --array-mb take a number from 1")

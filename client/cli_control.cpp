@@ -29,8 +29,7 @@ std::optional<int> read_arguments(
     FlagSet& flags, Common& common, int argc, char** argv, std::size_t num_positional_max
 ) {
     common.add_to(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (auto checked = common.place.check(CliPlace::Needs::kAdminDoor); !checked)
         return flags.fail(checked.error());
     if (!(common.timeout_s > 0 && common.timeout_s < 1e6)) {

@@ -210,8 +210,7 @@ int cli_generate(int argc, char** argv) {
     );
     GenerateFlags values;
     values.add_to(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (const auto code = flags.read(argc, argv)) return *code;
     const auto needs =
         values.update_to.empty() ? CliPlace::Needs::kDataDoor : CliPlace::Needs::kAdminDoor;
     if (auto checked = values.place.check(needs); !checked) return flags.fail(checked.error());

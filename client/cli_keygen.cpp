@@ -21,8 +21,7 @@ int cli_keygen(int argc, char** argv) {
     flags.add("admin", &is_admin, "with --client: at the admin door, too");
     flags.add("node", &node, "NAME of a new machine, whose ranks are let in at the nodes' door");
     flags.add("remove", &removed, "NAME of a client or machine that is let in no more");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (flags.positional().size() != 1)
         return flags.fail({ErrorCode::kInvalidArgument, "name one directory"});
     if ((client.empty() ? 0 : 1) + (node.empty() ? 0 : 1) + (removed.empty() ? 0 : 1) > 1)

@@ -169,8 +169,7 @@ int cli_push(int argc, char** argv) {
     );
     PushFlags options;
     options.add_to(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (flags.positional().size() != 1)
         return flags.fail({ErrorCode::kInvalidArgument, "name one checkpoint directory"});
     Result<PushOptions> push_options = options.read();

@@ -99,8 +99,7 @@ int cli_status(int argc, char** argv) {
     place.add_to(flags);
     flags.add("json", &json, "one JSON object");
     flags.add("timeout-s", &timeout_s, "wait so long, for the connection and for the answer");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) return fmt::print("{}", flags.help()), 0;
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (auto checked = place.check(CliPlace::Needs::kAdminDoor); !checked)
         return flags.fail(checked.error());
 

@@ -93,11 +93,7 @@ int main_with(int argc, char** argv) {
     flags.add("model", &model, "the model's directory, for its tokenizer.json");
     flags.add("log-level", &log_level, "trace, debug, info, warning, error or off");
     supervision.add_flags(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (auto logging = init_logging("detokenizer_proc", log_level); !logging)
         return flags.fail(logging.error());
 

@@ -251,11 +251,7 @@ int main_with(int argc, char** argv) {
     );
     add_flags(flags, values, options);
     supervision.add_flags(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     const Router router = all_routes();
     if (values.shows_routes) {
         std::fputs(router.describe().c_str(), stdout);

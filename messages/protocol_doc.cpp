@@ -249,11 +249,7 @@ int run(int argc, char** argv) {
     std::string check;
     flags.add("write", &write, "update this page");
     flags.add("check", &check, "compare with this page");
-    if (const Result<> parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (write.empty() && check.empty()) std::fputs(tables().c_str(), stdout);
     for (const Result<>& done :
          {write.empty() ? Result<>(Ok{}) : write_page(write),

@@ -156,11 +156,7 @@ int main_with(int argc, char** argv) {
     FlagSet flags("scheduler_proc", "The scheduler of one replica: requests, KV pages, updates.");
     add_flags(flags, values);
     supervision.add_flags(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     const Result<Fairness> fairness = fairness_of(values.scheduling);
     if (!fairness) return flags.fail(fairness.error());
     config.fairness = *fairness;

@@ -123,11 +123,7 @@ int run(int argc, char** argv) {
     flags.add("tokenizer", &path, "the directory of a tokenizer.json, or the file itself");
     flags.add("add-special-tokens", &add_special, "encode with the special tokens around a text");
     flags.add("skip-special-tokens", &skip_special, "leave special tokens out of decoded text");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (path.empty() || !flags.positional().empty()) {
         return flags.fail(
             make_error(kInvalidArgument, "it takes --tokenizer DIR and no other argument")

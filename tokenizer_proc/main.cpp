@@ -278,11 +278,7 @@ int main_with(int argc, char** argv) {
     FlagSet flags("tokenizer_proc", "The doors of the tree: clients, tokenization, control.");
     add_flags(values, flags);
     supervision.add_flags(flags);
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     const Result<Fairness> fairness = check_flags(values);
     if (!fairness) return flags.fail(fairness.error());
 

@@ -279,11 +279,7 @@ int main(int argc, char** argv) {
     );
     add_flags(options, flags);
     supervision.add_flags(flags);
-    if (Result<> parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     if (Result<> checked = check_options(options); !checked) return flags.fail(checked.error());
     const std::string name = worker_name(options);
     if (Result<> logging = init_logging(name, options.log_level); !logging) {

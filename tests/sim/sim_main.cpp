@@ -35,11 +35,7 @@ int main(int argc, char** argv) {
     flags.add("first", &first, "the first seed");
     flags.add("num", &num, "how many seeds");
     flags.add("keep-going", &keep_going, "go on after a schedule that fails");
-    if (auto parsed = flags.parse(argc, argv); !parsed) return flags.fail(parsed.error());
-    if (flags.help_asked()) {
-        std::fputs(flags.help().c_str(), stdout);
-        return 0;
-    }
+    if (const auto code = flags.read(argc, argv)) return *code;
     std::int64_t num_failed = 0;
     std::int64_t num_events = 0;
     std::int64_t num_tokens = 0;
