@@ -27,7 +27,6 @@ struct Connection {
     std::size_t body_end = 0;  // of an answer with a length: where it ends; 0: not known yet
     std::int64_t tokens = 0;
     bool is_chunked = false;
-    bool has_event = false;
 };
 
 std::int64_t number_after(std::string_view text, std::size_t at) {
@@ -43,7 +42,7 @@ void take_last(std::string_view text, std::string_view key, std::int64_t& value)
 }
 
 // Tells whether the answer is whole.
-bool is_complete(Connection& connection, HttpLoadResult& result) {
+bool is_complete(Connection& connection) {
     std::string& answer = connection.answer;
     if (!connection.is_chunked && connection.body_end == 0) {
         const std::size_t head_end = answer.find("\r\n\r\n");
@@ -62,10 +61,6 @@ bool is_complete(Connection& connection, HttpLoadResult& result) {
         take_last(answer, kTokens, connection.tokens);
         return true;
     }
-    if (!connection.has_event && answer.find("data: ") != std::string::npos) {
-        connection.has_event = true;
-        result.first_event_ms.push_back(ms_between(connection.start, Clock::now()));
-    }
     take_last(answer, kTokens, connection.tokens);
     if (std::string_view(answer).ends_with(kLastChunk)) return true;
     constexpr std::size_t kTail = 64;  // a number or an end that was cut in two is found again
@@ -78,7 +73,7 @@ Result<> send_request(Connection& connection, const std::string& request) {
     connection.answer.clear();
     connection.body_end = 0;
     connection.tokens = 0;
-    connection.is_chunked = connection.has_event = false;
+    connection.is_chunked = false;
     return connection.socket.send(request);
 }
 
@@ -120,7 +115,7 @@ Result<HttpLoadResult> run_http_load(const HttpLoad& load) {
             connection.answer.append(buffer.data(), static_cast<std::size_t>(got));
             if (is_first && !connection.answer.starts_with("HTTP/1.1 200"))
                 return make_error(ErrorCode::kInternal, "the answer is {}", connection.answer);
-            if (!is_complete(connection, result)) continue;
+            if (!is_complete(connection)) continue;
             result.latencies_ms.push_back(ms_between(connection.start, Clock::now()));
             result.output_tokens += connection.tokens;
             ++num_done;

@@ -26,8 +26,7 @@ struct HttpLoad {
 struct HttpLoadResult {
     double seconds = 0;
     std::int64_t output_tokens = 0;
-    std::vector<double> latencies_ms{};    // of each request, to its last byte
-    std::vector<double> first_event_ms{};  // to its first event, where it streams
+    std::vector<double> latencies_ms{};  // of each request, to its last byte
 };
 
 // Errors: a connection that fails, an answer that is not 200, the time is over.

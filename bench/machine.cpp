@@ -5,13 +5,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <sched.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
@@ -49,20 +47,6 @@ std::string first_line_of(const char* command) {
     std::string text = line.data();
     while (!text.empty() && text.back() == '\n') text.pop_back();
     return text;
-}
-
-// Sums over all threads that live. It takes the scheduler's own count of nanoseconds, as the times
-// in /proc/PID/stat are ticks of 10 ms. Returns nothing if the process is gone.
-std::optional<double> cpu_seconds(const std::filesystem::path& proc) {
-    std::error_code error;
-    double nanoseconds = 0;
-    for (const auto& thread : std::filesystem::directory_iterator(proc / "task", error)) {
-        std::ifstream file(thread.path() / "schedstat");
-        double of_thread = 0;
-        if (file >> of_thread) nanoseconds += of_thread;
-    }
-    if (error) return std::nullopt;
-    return nanoseconds * 1e-9;
 }
 
 }  // namespace
@@ -120,6 +104,16 @@ std::vector<std::string> command_of(int argc, char** argv) {
     return words;
 }
 
+// Takes the process's clock, which counts nanoseconds: the times in /proc/PID/stat are ticks of
+// 10 ms.
+std::optional<double> cpu_seconds(pid_t pid) {
+    clockid_t clock{};
+    ::timespec time{};
+    if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &time) != 0)
+        return std::nullopt;
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir) {
     const std::string path = run_dir + "/tree.json";
     ASSIGN_OR_RETURN(const std::string text, MappedFile::read(path, kTreeFileBytesMax));
@@ -127,7 +121,7 @@ Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir) {
     std::vector<ProcessUse> found;
     const auto add = [&](std::string name, pid_t pid) {
         const std::filesystem::path proc = fmt::format("/proc/{}", pid);
-        const std::optional<double> cpu_s = cpu_seconds(proc);
+        const std::optional<double> cpu_s = cpu_seconds(pid);
         if (!cpu_s) return;
         found.push_back({
             .name = std::move(name),

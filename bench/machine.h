@@ -4,6 +4,7 @@
 #include "base/result.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -33,7 +34,7 @@ struct Machine {
 struct ProcessUse {
     std::string name{};  // "tp_worker[0.1]"
     pid_t pid = 0;
-    double cpu_s = 0;                 // user and system, of its threads, since it started
+    double cpu_s = 0;                 // user and system, since it started
     std::int64_t peak_bytes = 0;      // resident, at most (VmHWM)
     std::int64_t resident_bytes = 0;  // now
 };
@@ -41,5 +42,9 @@ struct ProcessUse {
 // Measures the launcher and the processes of the tree that runs in `run_dir`, as its tree.json
 // names them. One that has ended meanwhile is left out.
 [[nodiscard]] Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir);
+
+// Returns the CPU seconds of all threads that a process has had; nothing if it is gone. 0: this
+// process.
+[[nodiscard]] std::optional<double> cpu_seconds(pid_t pid);
 
 }  // namespace pitstop::bench

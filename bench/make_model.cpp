@@ -30,6 +30,7 @@ struct Options {
     std::int64_t sliding_window = 0;
     bool tied = false;
     bool untied = false;
+    CheckpointArgs args{};  // what check() made of all that
 };
 
 void add_flags(FlagSet& flags, Options& o) {
@@ -97,7 +98,7 @@ Result<ModelShape> shape_from(const std::string& name, const Options& o) {
     return shape;
 }
 
-Result<CheckpointArgs> args_from(const FlagSet& flags, const Options& o) {
+Result<> check(const FlagSet& flags, Options& o) {
     if (flags.positional().size() != 2) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -105,7 +106,8 @@ Result<CheckpointArgs> args_from(const FlagSet& flags, const Options& o) {
             fmt::join(shape_names(), ", ")
         );
     }
-    CheckpointArgs args{.directory = flags.positional()[1]};
+    CheckpointArgs& args = o.args;
+    args.directory = flags.positional()[1];
     ASSIGN_OR_RETURN(args.shape, shape_from(flags.positional()[0], o));
     ASSIGN_OR_RETURN(args.dtype, parse_dtype(o.dtype));
     args.seed = static_cast<std::uint64_t>(o.seed);
@@ -120,10 +122,11 @@ Result<CheckpointArgs> args_from(const FlagSet& flags, const Options& o) {
     if (!o.perturb.empty()) {
         ASSIGN_OR_RETURN(args.perturbation, parse_perturbation(o.perturb));
     }
-    return args;
+    return Ok{};
 }
 
-Result<int> run(const CheckpointArgs& args) {
+Result<int> run(const Options& o, const std::vector<std::string>&) {
+    const CheckpointArgs& args = o.args;
     const TimePoint begin = Clock::now();
     ASSIGN_OR_RETURN(const std::int64_t bytes, write_checkpoint(args));
     const double seconds = seconds_since(begin);
@@ -143,21 +146,16 @@ Result<int> run(const CheckpointArgs& args) {
 }  // namespace pitstop::bench
 
 int main(int argc, char** argv) {
-    using namespace pitstop;
-    bench::Options options;
-    bench::CheckpointArgs args;
-    return bench::run_program(
+    using namespace pitstop::bench;
+    return run_program<Options>(
         {.name = "pitstop_make_model",
          .about = fmt::format(
              "SHAPE DIR: writes a model directory with random weights. Shapes: {}",
-             fmt::join(bench::shape_names(), ", ")
+             fmt::join(shape_names(), ", ")
          ),
-         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
-         .check = [&](const FlagSet& flags) -> Result<> {
-             ASSIGN_OR_RETURN(args, bench::args_from(flags, options));
-             return Ok{};
-         },
-         .run = [&](const auto&) { return bench::run(args); }},
+         .add_flags = add_flags,
+         .check = check,
+         .run = run},
         argc,
         argv
     );

@@ -239,7 +239,7 @@ std::vector<PlannedTensor> tensors_of(const ModelShape& s) {
 }
 
 SpecialIds special_ids_of(const ModelShape& s) {
-    return {.end_of_text = s.vocab - 3, .im_start = s.vocab - 2, .im_end = s.vocab - 1};
+    return {.end_of_text = s.vocab - 3, .im_end = s.vocab - 1};
 }
 
 std::string config_json(const ModelShape& s, std::string_view torch_dtype) {

@@ -62,10 +62,9 @@ struct PlannedTensor {
 // greedy decoding with a tied head wanders over the vocabulary instead of repeating one token.
 [[nodiscard]] std::vector<PlannedTensor> tensors_of(const ModelShape& shape);
 
-// Special tokens are the last three ids: <|endoftext|>, <|im_start|>, <|im_end|>.
+// Of the special tokens, which are the last three ids: <|endoftext|>, <|im_start|>, <|im_end|>.
 struct SpecialIds {
     std::int64_t end_of_text = 0;
-    std::int64_t im_start = 0;
     std::int64_t im_end = 0;
 };
 [[nodiscard]] SpecialIds special_ids_of(const ModelShape& shape);

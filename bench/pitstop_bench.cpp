@@ -287,15 +287,14 @@ Result<int> run_bench(const Options& o, const std::vector<std::string>& command)
 }  // namespace pitstop::bench
 
 int main(int argc, char** argv) {
-    using namespace pitstop;
-    bench::Options options;
-    return bench::run_program(
+    using namespace pitstop::bench;
+    return run_program<Options>(
         {.name = "pitstop_bench",
          .about = "offline|serving|stream [flags] [-- flags of pitstop serve]: drives a tree, "
                   "prints figures.",
-         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
-         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
-         .run = [&](const auto& command) { return bench::run_bench(options, command); }},
+         .add_flags = add_flags,
+         .check = check,
+         .run = run_bench},
         argc,
         argv
     );

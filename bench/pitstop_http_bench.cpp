@@ -4,10 +4,11 @@
 // One tree and one run serve rounds of the same requests by each way in turn, so that the ratios
 // mean something where the machine's speed drifts. Throughput is measured by many streams at once,
 // latency by one request of one token after the other.
-#include "bench/cpu_time.h"
+#include "bench/drive.h"
 #include "bench/http_load.h"
 #include "bench/json_report.h"
 #include "bench/machine.h"
+#include "bench/metrics.h"
 #include "bench/program.h"
 #include "bench/tree.h"
 #include "client/client.h"
@@ -16,10 +17,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <condition_variable>
-#include <functional>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +36,8 @@ struct Options {
     std::string json{};
 };
 
+const std::vector<TokenId> kPrompt{TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4}};
+
 struct Figures {
     std::vector<double> tokens_per_s{};  // of each round
     std::vector<double> latency_ms{};    // of every probe
@@ -49,7 +50,7 @@ struct Figures {
 
 messages::Generate request_of(std::int64_t output_len, bool is_streamed) {
     messages::Generate request;
-    request.input_ids = {TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4}};
+    request.input_ids = kPrompt;
     request.sampling.max_new_tokens = output_len;
     request.sampling.ignore_eos = true;
     request.stream = is_streamed;
@@ -65,43 +66,25 @@ std::string body_of(std::int64_t output_len, bool is_streamed) {
     return body.dump();
 }
 
-// Keeps `streams` requests open until `requests` are done; their output tokens per second.
-Result<double> client_throughput(Client& client, const Options& options) {
-    struct Shared {
-        std::mutex mutex;
-        std::condition_variable changed;
-        int num_started = 0;
-        int num_done = 0;
-        std::int64_t tokens = 0;
-        std::string error{};
-    } shared;
-    std::function<void()> start = [&] {
-        client.generate(
-            request_of(options.output_len, true),
-            [&](const messages::OutputChunk& chunk) {
-                bool goes_on = false;
-                {
-                    const std::lock_guard lock(shared.mutex);
-                    shared.tokens += static_cast<std::int64_t>(chunk.tokens.size());
-                    if (!chunk.finish) return;
-                    if (chunk.finish->reason == messages::FinishReason::kError)
-                        shared.error = chunk.finish->verdict.message;
-                    ++shared.num_done;
-                    goes_on = shared.num_started < options.requests;
-                    if (goes_on) ++shared.num_started;
-                    shared.changed.notify_all();
-                }
-                if (goes_on) start();
-            }
-        );
-    };
-    const TimePoint begin = Clock::now();
-    shared.num_started = std::min(options.streams, options.requests);
-    for (int i = std::min(options.streams, options.requests); i > 0; --i) start();
-    std::unique_lock lock(shared.mutex);
-    shared.changed.wait(lock, [&] { return shared.num_done == options.requests; });
-    if (!shared.error.empty()) return Error{ErrorCode::kInternal, shared.error};
-    return static_cast<double>(shared.tokens) / seconds_since(begin);
+// Keeps `streams` requests open until `requests` are done.
+DriveResult drive_client(std::span<const std::unique_ptr<Client>> clients, const Options& options) {
+    const auto num_requests = static_cast<std::size_t>(options.requests);
+    const PlannedRequest each{.prompt = kPrompt, .output_len = options.output_len};
+    const Workload workload{
+        .requests = std::vector<PlannedRequest>(num_requests, each),
+        .output_tokens = options.requests * options.output_len};
+    return drive(
+        {.clients = clients,
+         .workload = &workload,
+         .pattern = request_of(options.output_len, true),
+         .concurrency_max = options.streams}
+    );
+}
+
+Result<double> tokens_per_s_of(const DriveResult& driven) {
+    const Metrics metrics = metrics_of(driven);
+    if (!metrics.errors.empty()) return Error{ErrorCode::kInternal, metrics.errors.begin()->first};
+    return static_cast<double>(metrics.output_tokens) / metrics.seconds;
 }
 
 Result<> client_latency(Client& client, const Options& options, std::vector<double>& latency_ms) {
@@ -116,32 +99,59 @@ Result<> client_latency(Client& client, const Options& options, std::vector<doub
 // One tree is measured, asked in two ways.
 struct Served {
     std::string run_dir{};
-    Client& client;
+    std::vector<std::unique_ptr<Client>> clients{};  // one
     HttpLoad server{};
 };
+
+// CPU seconds so far, or microseconds per token between two times.
+struct CpuTimes {
+    double http = 0;    // http_proc
+    double others = 0;  // the tree's other processes, together
+    double own = 0;     // this process: its clients
+};
+
+Result<CpuTimes> cpu_times_of(const std::string& run_dir) {
+    ASSIGN_OR_RETURN(const std::vector<ProcessUse> processes, processes_of(run_dir));
+    CpuTimes times{.own = cpu_seconds(0).value_or(0)};
+    for (const ProcessUse& process : processes) {
+        if (process.name == "launcher") continue;
+        (process.name == "http_proc" ? times.http : times.others) += process.cpu_s;
+    }
+    return times;
+}
+
+CpuTimes cost_of(const CpuTimes& begin, const CpuTimes& end, double num_tokens) {
+    const double each = 1e6 / num_tokens;
+    return {
+        .http = each * (end.http - begin.http),
+        .others = each * (end.others - begin.others),
+        .own = each * (end.own - begin.own)};
+}
 
 Result<> run_round(const Served& served, const Options& options, Figures& bus, Figures& http) {
     const double num_tokens =
         static_cast<double>(options.requests) * static_cast<double>(options.output_len);
     ASSIGN_OR_RETURN(const CpuTimes at_begin, cpu_times_of(served.run_dir));
-    ASSIGN_OR_RETURN(const double tokens_per_s, client_throughput(served.client, options));
-    ASSIGN_OR_RETURN(const CpuTimes in_between, cpu_times_of(served.run_dir));
+    const DriveResult driven = drive_client(served.clients, options);
+    ASSIGN_OR_RETURN(const CpuTimes after_bus, cpu_times_of(served.run_dir));
+    ASSIGN_OR_RETURN(const double tokens_per_s, tokens_per_s_of(driven));
     bus.tokens_per_s.push_back(tokens_per_s);
     HttpLoad load = served.server;
     load.connections = options.streams;
     load.requests = options.requests;
     load.body = body_of(options.output_len, true);
+    ASSIGN_OR_RETURN(const CpuTimes before_http, cpu_times_of(served.run_dir));
     ASSIGN_OR_RETURN(const HttpLoadResult many, run_http_load(load));
     ASSIGN_OR_RETURN(const CpuTimes at_end, cpu_times_of(served.run_dir));
     http.tokens_per_s.push_back(static_cast<double>(many.output_tokens) / many.seconds);
-    const TokenCost by_bus = cost_of(at_begin, in_between, num_tokens);
-    const TokenCost by_http = cost_of(in_between, at_end, num_tokens);
-    bus.cpu_us.push_back(by_bus.others_us + by_bus.own_us);
-    bus.own_cpu_us.push_back(by_bus.own_us);
-    http.cpu_us.push_back(by_http.others_us + by_http.http_us);
-    http.own_cpu_us.push_back(by_http.http_us);
-    http.load_cpu_us.push_back(by_http.own_us);
-    RETURN_IF_ERROR(client_latency(served.client, options, bus.latency_ms));
+    const CpuTimes by_bus = cost_of(at_begin, after_bus, num_tokens);
+    const CpuTimes by_http = cost_of(before_http, at_end, num_tokens);
+    bus.cpu_us.push_back(by_bus.others + by_bus.own);
+    bus.own_cpu_us.push_back(by_bus.own);
+    http.cpu_us.push_back(by_http.others + by_http.http);
+    http.own_cpu_us.push_back(by_http.http);
+    http.load_cpu_us.push_back(by_http.own);
+    RETURN_IF_ERROR(client_latency(*served.clients[0], options, bus.latency_ms));
     load.connections = 1;
     load.requests = options.probes;
     load.body = body_of(1, false);
@@ -239,8 +249,9 @@ Result<int> run(const Options& options, const std::vector<std::string>& command)
         .launcher = options.launcher, .serve = {"--load-format", "null", "--port", "0"}};
     args.serve.insert(args.serve.end(), options.serve.begin(), options.serve.end());
     ASSIGN_OR_RETURN(Tree tree, Tree::start(args));
-    ASSIGN_OR_RETURN(const auto client, Client::connect({.run_dir = tree.run_dir()}));
-    Served served{.run_dir = tree.run_dir(), .client = *client};
+    ASSIGN_OR_RETURN(auto client, Client::connect({.run_dir = tree.run_dir()}));
+    Served served{.run_dir = tree.run_dir()};
+    served.clients.push_back(std::move(client));
     ASSIGN_OR_RETURN(served.server.server, http_address_of(tree.run_dir()));
     Figures bus;
     Figures http;
@@ -278,14 +289,13 @@ Result<> check(const FlagSet& flags, Options& o) {
 }  // namespace pitstop::bench
 
 int main(int argc, char** argv) {
-    using namespace pitstop;
-    bench::Options options;
-    return bench::run_program(
+    using namespace pitstop::bench;
+    return run_program<Options>(
         {.name = "pitstop_http_bench",
          .about = "What HTTP costs over the client library. After --: flags of serve.",
-         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
-         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
-         .run = [&](const auto& command) { return bench::run(options, command); }},
+         .add_flags = add_flags,
+         .check = check,
+         .run = run},
         argc,
         argv
     );

@@ -171,14 +171,13 @@ Result<> check(const FlagSet& flags, Options& o) {
 }  // namespace pitstop::bench
 
 int main(int argc, char** argv) {
-    using namespace pitstop;
-    bench::Options options;
-    return bench::run_program(
+    using namespace pitstop::bench;
+    return run_program<Options>(
         {.name = "pitstop_http_hold",
          .about = "Streams held open over HTTP, checked. After --: flags of serve.",
-         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
-         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
-         .run = [&](const auto& command) { return bench::run(options, command); }},
+         .add_flags = add_flags,
+         .check = check,
+         .run = run},
         argc,
         argv
     );

@@ -22,9 +22,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace pitstop::bench {
@@ -256,33 +254,23 @@ Result<> measure_idle(const Updater& updater, Checkpoints& checkpoints, StallRep
     return Ok{};
 }
 
-messages::Generate prompt_of(std::int64_t tokens, std::int64_t vocab, std::uint64_t seed) {
-    messages::Generate request;
-    request.sampling.max_new_tokens = 1;
-    request.sampling.temperature = 0;
-    request.sampling.ignore_eos = true;
-    request.text_output = false;
-    request.input_ids.emplace();
-    Random random(seed);
-    for (std::int64_t i = 0; i < tokens; ++i) {
-        request.input_ids->push_back(static_cast<TokenId>(random.integer(0, vocab - 1)));
-    }
-    return request;
-}
-
 // Sends one prompt that takes one step of some seconds; status calls, one after the other, while it
 // runs.
 Result<> measure_status(Client& client, StallReport& r) {
     const messages::HelloReply hello = client.hello();
+    Random random(11);
     const TimePoint probe_begin = Clock::now();
-    RETURN_IF_ERROR(client.generate_blocking(prompt_of(kProbeTokens, hello.vocab_size, 11)));
+    RETURN_IF_ERROR(
+        client.generate_blocking(random_request(random, kProbeTokens, 1, hello.vocab_size))
+    );
     const double tokens_per_s = static_cast<double>(kProbeTokens) / seconds_since(probe_begin);
     const std::int64_t tokens = std::min(
         static_cast<std::int64_t>(kLongPassSeconds * tokens_per_s),
         std::min(kPassTokensMax, hello.context_len - 1)
     );
-    Stream stream =
-        client.generate(prompt_of(std::max<std::int64_t>(tokens, 1), hello.vocab_size, 12));
+    Stream stream = client.generate(
+        random_request(random, std::max<std::int64_t>(tokens, 1), 1, hello.vocab_size)
+    );
     std::vector<double> status_ms;
     while (!stream.next(std::chrono::milliseconds(2))) {
         const TimePoint begin = Clock::now();
@@ -344,15 +332,14 @@ Result<int> run(const Options& o, const std::vector<std::string>& command) {
 }  // namespace pitstop::bench
 
 int main(int argc, char** argv) {
-    using namespace pitstop;
-    bench::Options options;
-    return bench::run_program(
+    using namespace pitstop::bench;
+    return run_program<Options>(
         {.name = "pitstop_stall",
          .about = "[flags] [-- flags of pitstop serve]: what updates and pauses cost running "
                   "requests.",
-         .add_flags = [&](FlagSet& flags) { bench::add_flags(flags, options); },
-         .check = [&](const FlagSet& flags) { return bench::check(flags, options); },
-         .run = [&](const auto& command) { return bench::run(options, command); }},
+         .add_flags = add_flags,
+         .check = check,
+         .run = run},
         argc,
         argv
     );

@@ -4,25 +4,40 @@
 #include "base/flags.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "bench/machine.h"
 
-#include <functional>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace pitstop::bench {
 
+template <class Options>
 struct Program {
     std::string_view name{};
     std::string about{};
-    std::function<void(FlagSet&)> add_flags{};
-    std::function<Result<>(const FlagSet&)> check{};  // what was given, before anything runs
+    void (*add_flags)(FlagSet& flags, Options& options) = nullptr;
+    // Looks at what was given, before anything runs.
+    Result<> (*check)(const FlagSet& flags, Options& options) = nullptr;
     // Takes the command as one would type it. Returns the exit code.
-    std::function<Result<int>(const std::vector<std::string>& command)> run{};
+    Result<int> (*run)(const Options& options, const std::vector<std::string>& command) = nullptr;
 };
 
 // Returns the exit code: the run's, 1 where it ended with an error, 2 for flags that are wrong.
-[[nodiscard]] int run_program(const Program& program, int argc, char** argv);
+template <class Options>
+[[nodiscard]] int run_program(const Program<Options>& program, int argc, char** argv) {
+    Options options;
+    FlagSet flags(program.name, program.about);
+    program.add_flags(flags, options);
+    if (const auto code = flags.read(argc, argv)) return *code;
+    if (const auto checked = program.check(flags, options); !checked)
+        return flags.fail(checked.error());
+    const Result<int> code = program.run(options, command_of(argc, argv));
+    if (code) return *code;
+    fmt::print(stderr, "{}: {}\n", program.name, code.error().message);
+    return 1;
+}
 
 [[nodiscard]] inline double seconds_since(TimePoint begin) { return seconds(Clock::now() - begin); }
 

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 namespace pitstop::bench {
@@ -50,6 +49,18 @@ struct Streams::Notes {
     }
 };
 
+messages::Generate random_request(
+    Random& random, std::int64_t prompt_len, std::int64_t output_len, std::int64_t vocab
+) {
+    messages::Generate request;
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    request.sampling.max_new_tokens = output_len;
+    request.text_output = false;
+    append_tokens(random, prompt_len, vocab, request.input_ids.emplace());
+    return request;
+}
+
 Result<Streams> Streams::start(const Args& args) {
     const messages::HelloReply hello = args.client->hello();
     auto notes = std::make_shared<Notes>();
@@ -58,19 +69,8 @@ Result<Streams> Streams::start(const Args& args) {
     std::vector<std::string> rids;
     Random random(args.seed);
     for (int i = 0; i < args.count; ++i) {
-        messages::Generate request;
-        request.sampling.temperature = 0;
-        request.sampling.ignore_eos = true;
-        request.sampling.max_new_tokens = args.output_len;
-        request.text_output = false;
-        request.input_ids.emplace();
-        for (std::int64_t k = 0; k < args.prompt_len; ++k) {
-            request.input_ids->push_back(
-                static_cast<TokenId>(random.integer(0, hello.vocab_size - 1))
-            );
-        }
         rids.push_back(args.client->generate(
-            std::move(request),
+            random_request(random, args.prompt_len, args.output_len, hello.vocab_size),
             [notes, i](const messages::OutputChunk& chunk) {
                 const auto at = std::chrono::nanoseconds(Clock::now() - notes->begin).count();
                 const auto tokens = static_cast<std::uint32_t>(chunk.tokens.size());

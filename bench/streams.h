@@ -21,6 +21,11 @@ struct TimeWindow {
     std::int64_t end_ns = 0;
 };
 
+// Makes a greedy request of random tokens that gives so many, as tokens alone.
+[[nodiscard]] messages::Generate random_request(
+    Random& random, std::int64_t prompt_len, std::int64_t output_len, std::int64_t vocab
+);
+
 class Streams {
   public:
     struct Args {

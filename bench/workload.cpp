@@ -59,16 +59,14 @@ Result<std::vector<std::int64_t>> read_lengths(const std::string& path) {
     return lengths;
 }
 
-// Appends random tokens. Ids of special tokens are among them: to a benchmark they are tokens.
-void append_tokens(
-    Random random, std::int64_t count, std::int64_t vocab, std::vector<TokenId>& to
-) {
-    for (std::int64_t i = 0; i < count; ++i) {
-        to.push_back(static_cast<TokenId>(random.integer(0, vocab - 1)));
-    }
-}
-
 }  // namespace
+
+void append_tokens(
+    Random& random, std::int64_t count, std::int64_t vocab, std::vector<TokenId>& to
+) {
+    for (std::int64_t i = 0; i < count; ++i)
+        to.push_back(static_cast<TokenId>(random.integer(0, vocab - 1)));
+}
 
 Result<LengthDistribution> LengthDistribution::parse(std::string_view text) {
     LengthDistribution made;
@@ -169,10 +167,10 @@ Result<Workload> make_workload(const WorkloadArgs& args) {
         }
         const auto group =
             static_cast<std::uint64_t>(i) % static_cast<std::uint64_t>(args.prefix_groups);
-        const std::uint64_t prefix_seed = mix64(args.seed + 2) + group;
-        const std::uint64_t own_seed = mix64(args.seed + 3) + i;
-        append_tokens(Random(prefix_seed), args.shared_prefix_len, args.vocab, request.prompt);
-        append_tokens(Random(own_seed), prompt_len, args.vocab, request.prompt);
+        Random prefix(mix64(args.seed + 2) + group);
+        Random own(mix64(args.seed + 3) + i);
+        append_tokens(prefix, args.shared_prefix_len, args.vocab, request.prompt);
+        append_tokens(own, prompt_len, args.vocab, request.prompt);
         if (args.rate) {
             request.arrival =
                 std::chrono::duration_cast<Duration>(std::chrono::duration<double>(at_s));

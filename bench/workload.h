@@ -68,6 +68,12 @@ struct Workload {
     std::int64_t num_cut = 0;  // lengths that were cut to fit the context
 };
 
+// Appends `count` random tokens. Ids of special tokens are among them: to a benchmark they are
+// tokens.
+void append_tokens(
+    Random& random, std::int64_t count, std::int64_t vocab, std::vector<TokenId>& to
+);
+
 // Errors: no requests or too many, more tokens than kWorkloadTokensMax, a prefix that leaves no
 // room in the context.
 [[nodiscard]] Result<Workload> make_workload(const WorkloadArgs& args);
