@@ -35,58 +35,25 @@ NUM_SMALL_TENSORS = 10_000
 NUM_CALLS, CALLS_BYTES = 16, 724 << 20
 
 
-def make_model(directory, hidden, ffn, num_layers, seed):
-    """A Qwen3 with random bf16 weights in the bundled vocabulary; returns its tensors' names."""
-    source = ROOT / "launch/models/stories"
-    config = json.loads((source / "config.json").read_text())
-    head_dim = 64 if hidden >= 64 else hidden
-    config.update(
-        hidden_size=hidden,
-        intermediate_size=ffn,
-        num_hidden_layers=num_layers,
-        num_attention_heads=hidden // head_dim,
-        num_key_value_heads=hidden // head_dim,
-        head_dim=head_dim,
-        tie_word_embeddings=False,
-    )
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(config))
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        (directory / name).write_bytes((source / name).read_bytes())
-    shapes = {
-        "model.embed_tokens.weight": [config["vocab_size"], hidden],
-        "lm_head.weight": [config["vocab_size"], hidden],
-        "model.norm.weight": [hidden],
-    }
-    for layer in range(num_layers):
-        at = f"model.layers.{layer}"
-        shapes[f"{at}.input_layernorm.weight"] = [hidden]
-        shapes[f"{at}.post_attention_layernorm.weight"] = [hidden]
-        for name in ("q", "k", "v", "o"):
-            shapes[f"{at}.self_attn.{name}_proj.weight"] = [hidden, hidden]
-        for name in ("q", "k"):
-            shapes[f"{at}.self_attn.{name}_norm.weight"] = [head_dim]
-        shapes[f"{at}.mlp.gate_proj.weight"] = [ffn, hidden]
-        shapes[f"{at}.mlp.up_proj.weight"] = [ffn, hidden]
-        shapes[f"{at}.mlp.down_proj.weight"] = [hidden, ffn]
-    header, offset = {}, 0
-    for name, shape in shapes.items():
-        size = 2 * int(numpy.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    rng = numpy.random.default_rng(seed)
-    # Finite numbers around 2^-7: exponent bits fixed, sign and mantissa random.
-    pattern = (rng.integers(0, 1 << 16, 1 << 22, dtype=numpy.uint16) & 0x807F) | 0x3C00
-    with open(directory / "model.safetensors", "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        left = offset
-        while left > 0:
-            piece = pattern.tobytes()[: min(left, pattern.nbytes)]
-            out.write(piece)
-            left -= len(piece)
-    return shapes, offset
+def make_model(build, directory, hidden, ffn, num_layers, seed):
+    """A Qwen3 with random bf16 weights; returns its tensors, as header_of(), and their bytes."""
+    heads = max(1, hidden // 64)
+    sizes = {"vocab": 2048, "hidden": hidden, "ffn": ffn, "layers": num_layers, "heads": heads, "kv-heads": heads,
+             "head-dim": hidden // heads, "context": 1024, "seed": seed}
+    flags = [f"--{name}={value}" for name, value in sizes.items()]
+    command = [build / "bin/pitstop_make_model", "custom", directory, "--family=qwen3", "--untied", *flags]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    tensors, _ = header_of(directory)
+    return tensors, sum(tensor["data_offsets"][1] - tensor["data_offsets"][0] for tensor in tensors.values())
+
+
+def header_of(model):
+    """{name: its entry} in the file's order, and where the tensors begin."""
+    with open(model / "model.safetensors", "rb") as file:
+        (header_len,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_len))
+    header.pop("__metadata__", None)
+    return dict(sorted(header.items(), key=lambda entry: entry[1]["data_offsets"])), 8 + header_len
 
 
 def memcpy_rate(num_bytes, num_threads=1):
@@ -158,7 +125,7 @@ class Tree:
 
 def large(options, place, results):
     model = place / "large"
-    _, num_bytes = make_model(model, 1024, 3072, max(1, round(options.gb * 1e9 / 27.3e6)), seed=1)
+    _, num_bytes = make_model(options.build, model, 1024, 3072, max(1, round(options.gb * 1e9 / 27.3e6)), seed=1)
     copied = memcpy_rate(num_bytes)
     results["memcpy_gb_s"] = copied / 1e9
     results["memcpy_2_threads_gb_s"] = memcpy_rate(num_bytes, 2) / 1e9
@@ -198,14 +165,13 @@ def large(options, place, results):
 
 def write_part(model, directory, num_bytes, last):
     """The last matrices of the checkpoint before tensor `last`, so many bytes: a checkpoint of their own."""
+    header, data_begin = header_of(model)
+    names, part, pieces, size = list(header), {}, [], 0
     with open(model / "model.safetensors", "rb") as file:
-        (header_len,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(header_len))
-        names, part, pieces, size = list(header), {}, [], 0
         while size < num_bytes:
             last -= 1
             begin, end = header[names[last]]["data_offsets"]
-            file.seek(8 + header_len + begin)
+            file.seek(data_begin + begin)
             pieces.append(file.read(end - begin))
             part[names[last]] = {**header[names[last]], "data_offsets": [size, size + end - begin]}
             size += end - begin
@@ -242,7 +208,7 @@ def partial(tree, model, num_bytes, results):
 def calls(options, place, results):
     """Sixteen calls without a session, of a paused tree, beside one session that brings the same: in turn, in pairs."""
     model = place / "calls"
-    _, num_bytes = make_model(model, 1024, 3072, round(CALLS_BYTES / 27.3e6), seed=3)
+    _, num_bytes = make_model(options.build, model, 1024, 3072, round(CALLS_BYTES / 27.3e6), seed=3)
     arrays = list(load(model).items())
     per_call = -(-len(arrays) // NUM_CALLS)
     groups = [dict(arrays[i : i + per_call]) for i in range(0, len(arrays), per_call)]
@@ -297,10 +263,8 @@ def calls(options, place, results):
 
 def load(model):
     """{name: bfloat16 as uint16}, mapped."""
-    with open(model / "model.safetensors", "rb") as file:
-        (header_len,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(header_len))
-    data = numpy.memmap(model / "model.safetensors", numpy.uint8, "r", 8 + header_len)
+    header, data_begin = header_of(model)
+    data = numpy.memmap(model / "model.safetensors", numpy.uint8, "r", data_begin)
     return {
         name: data[slice(*entry["data_offsets"])].view(numpy.uint16).reshape(entry["shape"])
         for name, entry in header.items()
@@ -309,9 +273,9 @@ def load(model):
 
 def small(options, place, results):
     model = place / "small"
-    shapes, num_bytes = make_model(model, 16, 16, NUM_SMALL_TENSORS // 11, seed=2)
+    stored, num_bytes = make_model(options.build, model, 16, 16, NUM_SMALL_TENSORS // 11, seed=2)
     data = (model / "model.safetensors").read_bytes()[-num_bytes:]
-    tensors = [{"name": n, "dtype": "BF16", "shape": s} for n, s in shapes.items()]
+    tensors = [{"name": name, "dtype": "BF16", "shape": each["shape"]} for name, each in stored.items()]
     with Tree(options.build, model, place) as tree, pitstop.Client(str(tree.run_dir)) as client:
         source = {"kind": "tensors", "format": "flattened"}
         begin = time.perf_counter()
