@@ -3,10 +3,10 @@
 #include "client/cli.h"
 #include "client/cli_place.h"
 #include "client/json_text.h"
+#include "messages/enum_named.h"
 
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 
 namespace pitstop {
 namespace {
@@ -45,9 +45,7 @@ std::optional<int> read_arguments(
 
 template <class E>
 Result<E> parse_enum(std::string_view flag, std::string_view text) {
-    for (std::size_t i = 0; i < messages::EnumNames<E>::kNames.size(); ++i) {
-        if (messages::EnumNames<E>::kNames[i] == text) return static_cast<E>(i);
-    }
+    if (const auto value = messages::enum_named<E>(text)) return *value;
     return make_error(
         ErrorCode::kInvalidArgument,
         "--{} takes one of {}, not '{}'",
@@ -58,12 +56,8 @@ Result<E> parse_enum(std::string_view flag, std::string_view text) {
 }
 
 // Makes the call and prints its answer; the exit code is 0 only if the answer is ok.
-template <class Request>
-int make_call(
-    const Common& common,
-    const Request& request,
-    const std::function<void(const messages::ReplyTo<Request>&)>& print
-) {
+template <class Request, class Print>
+int make_call(const Common& common, const Request& request, const Print& print) {
     const std::chrono::milliseconds timeout(static_cast<std::int64_t>(common.timeout_s * 1000));
     auto client = common.place.connect(timeout);
     if (!client) return cli_fail(client.error());
@@ -99,8 +93,7 @@ int cli_pause(int argc, char** argv) {
     const auto parsed = parse_enum<messages::PauseMode>("mode", mode);
     if (!parsed) return flags.fail(parsed.error());
     call.mode = *parsed;
-    return make_call<
-        messages::PauseGeneration>(common, call, [](const messages::PauseReply& reply) {
+    return make_call(common, call, [](const messages::PauseReply& reply) {
         for (const messages::PausePart& part : reply.parts) {
             fmt::print(
                 "replica {}: {} frozen, {} retracted, {} aborted, {} waiting; stood still after "
@@ -122,9 +115,9 @@ int cli_continue(int argc, char** argv) {
     FlagSet flags("pitstop_cli continue", "Generates again.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<messages::ContinueGeneration>(
+    return make_call(
         common,
-        {},
+        messages::ContinueGeneration{},
         [](const messages::ContinueReply& reply) {
             for (const messages::ContinuePart& part : reply.parts) {
                 if (part.was_paused) {
@@ -148,7 +141,7 @@ int cli_abort(int argc, char** argv) {
     flags.add("all", &call.all, "every open request");
     if (auto code = read_arguments(flags, common, argc, argv, messages::kAbortIdsMax)) return *code;
     call.rids = flags.positional();
-    return make_call<messages::Abort>(common, call, [](const messages::AbortReply& reply) {
+    return make_call(common, call, [](const messages::AbortReply& reply) {
         for (const messages::AbortResult& result : reply.results)
             fmt::print("{}  {}\n", result.rid, name_of(result.outcome));
     });
@@ -160,7 +153,7 @@ int cli_flush(int argc, char** argv) {
     messages::FlushCache call;
     flags.add("wait", &call.wait_idle, "wait until no request holds pages");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<messages::FlushCache>(common, call, [](const messages::FlushReply& reply) {
+    return make_call(common, call, [](const messages::FlushReply& reply) {
         for (const messages::FlushPart& part : reply.parts) {
             if (part.verdict.is_done())
                 fmt::print("replica {}: {} pages freed\n", raw(part.replica), part.pages_freed);
@@ -239,35 +232,34 @@ struct UpdateFlags {
     }
 };
 
+template <class Request>
+int call_with_spec(FlagSet& flags, UpdateFlags& update, int argc, char** argv) {
+    Common common;
+    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
+    const auto spec = update.read(flags);
+    if (!spec) return flags.fail(spec.error());
+    Request call;
+    call.update = *spec;
+    return make_call(common, call, print_update);
+}
+
 int cli_update(int argc, char** argv) {
     FlagSet flags("pitstop_cli update DIR", "Swaps in a checkpoint while the tree generates.");
-    Common common;
     UpdateFlags update;
     update.add_to(flags);
     flags.add(
         "direct", &update.direct, "overwrite the live copy under a pause, without a second one"
     );
-    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
-    const auto spec = update.read(flags);
-    if (!spec) return flags.fail(spec.error());
-    messages::UpdateWeights call;
-    call.update = *spec;
-    return make_call<messages::UpdateWeights>(common, call, print_update);
+    return call_with_spec<messages::UpdateWeights>(flags, update, argc, argv);
 }
 
 int cli_stage(int argc, char** argv) {
     FlagSet flags(
         "pitstop_cli stage DIR", "The first half of an update: it then waits for commit or drop."
     );
-    Common common;
     UpdateFlags update;
     update.add_to(flags);
-    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
-    const auto spec = update.read(flags);
-    if (!spec) return flags.fail(spec.error());
-    messages::StageWeights call;
-    call.update = *spec;
-    return make_call<messages::StageWeights>(common, call, print_update);
+    return call_with_spec<messages::StageWeights>(flags, update, argc, argv);
 }
 
 int cli_commit(int argc, char** argv) {
@@ -282,14 +274,14 @@ int cli_commit(int argc, char** argv) {
         if (!parsed) return flags.fail(parsed.error());
         call.kv_policy = *parsed;
     }
-    return make_call<messages::CommitWeights>(common, call, print_update);
+    return make_call(common, call, print_update);
 }
 
 int cli_drop(int argc, char** argv) {
     FlagSet flags("pitstop_cli drop", "Forgets the stage.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<messages::DropStage>(common, {}, print_update);
+    return make_call(common, messages::DropStage{}, print_update);
 }
 
 int cli_rollback(int argc, char** argv) {
@@ -302,14 +294,14 @@ int cli_rollback(int argc, char** argv) {
     if (!parsed) return flags.fail(parsed.error());
     messages::RollbackWeights call;
     call.kv_policy = *parsed;
-    return make_call<messages::RollbackWeights>(common, call, print_update);
+    return make_call(common, call, print_update);
 }
 
 int cli_digests(int argc, char** argv) {
     FlagSet flags("pitstop_cli digests", "Digests the resident weights, on every rank.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<messages::WeightDigests>(common, {}, [](const messages::DigestsReply& reply) {
+    return make_call(common, messages::WeightDigests{}, [](const messages::DigestsReply& reply) {
         for (const messages::TensorInfo& tensor : reply.tensors) {
             fmt::print(
                 "{}  {} {} {}\n",
@@ -337,7 +329,7 @@ int cli_label(int argc, char** argv) {
     if (flags.positional().empty())
         return flags.fail({ErrorCode::kInvalidArgument, "name the label"});
     call.label = flags.positional().front();
-    return make_call<messages::SetWeightLabel>(common, call, [](const messages::LabelReply& reply) {
+    return make_call(common, call, [](const messages::LabelReply& reply) {
         for (const messages::LabelPart& part : reply.parts) {
             fmt::print(
                 "replica {}: version {}, {} requests ended\n",
@@ -372,42 +364,32 @@ void print_memory(const messages::MemoryReply& reply) {
     }
 }
 
-Result<std::vector<messages::MemoryTag>> read_tags(const FlagSet& flags) {
-    std::vector<messages::MemoryTag> tags;
+template <class Request>
+int call_with_tags(FlagSet& flags, Request& call, int argc, char** argv) {
+    Common common;
+    if (auto code = read_arguments(flags, common, argc, argv, messages::kAllMemoryTags.size()))
+        return *code;
     for (const std::string& name : flags.positional()) {
-        ASSIGN_OR_RETURN(
-            const messages::MemoryTag tag, parse_enum<messages::MemoryTag>("TAG", name)
-        );
-        tags.push_back(tag);
+        const auto tag = parse_enum<messages::MemoryTag>("TAG", name);
+        if (!tag) return flags.fail(tag.error());
+        call.tags.push_back(*tag);
     }
-    return tags;
+    return make_call(common, call, print_memory);
 }
 
 int cli_release(int argc, char** argv) {
     FlagSet flags(
         "pitstop_cli release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
     );
-    Common common;
     messages::ReleaseMemory call;
     flags.add("keep-weights", &call.keep_weights, "keep them in host memory, for resume");
-    if (auto code = read_arguments(flags, common, argc, argv, messages::kAllMemoryTags.size()))
-        return *code;
-    auto tags = read_tags(flags);
-    if (!tags) return flags.fail(tags.error());
-    call.tags = *std::move(tags);
-    return make_call<messages::ReleaseMemory>(common, call, print_memory);
+    return call_with_tags(flags, call, argc, argv);
 }
 
 int cli_resume(int argc, char** argv) {
     FlagSet flags("pitstop_cli resume [TAG...]", "Takes released memory again; default: all.");
-    Common common;
     messages::ResumeMemory call;
-    if (auto code = read_arguments(flags, common, argc, argv, messages::kAllMemoryTags.size()))
-        return *code;
-    auto tags = read_tags(flags);
-    if (!tags) return flags.fail(tags.error());
-    call.tags = *std::move(tags);
-    return make_call<messages::ResumeMemory>(common, call, print_memory);
+    return call_with_tags(flags, call, argc, argv);
 }
 
 int cli_shutdown(int argc, char** argv) {
@@ -416,7 +398,7 @@ int cli_shutdown(int argc, char** argv) {
     messages::Shutdown call;
     flags.add("drain-s", &call.drain_s, "open requests may run out for so many seconds");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
-    return make_call<messages::Shutdown>(common, call, [](const messages::ShutdownReply& reply) {
+    return make_call(common, call, [](const messages::ShutdownReply& reply) {
         fmt::print("the tree ends; {} requests are open\n", reply.open_requests);
     });
 }

@@ -6,6 +6,7 @@
 #include "client/cli_place.h"
 #include "client/json_text.h"
 #include "client/weight_pusher.h"
+#include "messages/enum_named.h"
 
 #include <algorithm>
 #include <chrono>
@@ -53,13 +54,9 @@ struct PushFlags {
         if (bucket_mib < 1 || bucket_mib > (1 << 20)) return bad("bucket-size", "1 to 1048576 MiB");
         if (workers < 0 || workers > 1024) return bad("workers", "0 to 1024");
         if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "seconds, more than 0");
-        bool is_known = false;
-        for (std::size_t i = 0; i < messages::EnumNames<messages::KvPolicy>::kNames.size(); ++i) {
-            if (messages::EnumNames<messages::KvPolicy>::kNames[i] != kv_policy) continue;
-            options.kv_policy = static_cast<messages::KvPolicy>(i);
-            is_known = true;
-        }
-        if (!is_known) return bad("kv-policy", "keep, recompute, drain or abort");
+        const auto policy = messages::enum_named<messages::KvPolicy>(kv_policy);
+        if (!policy) return bad("kv-policy", "keep, recompute, drain or abort");
+        options.kv_policy = *policy;
         options.label = label;
         options.bucket_bytes = bucket_mib << 20;
         options.num_threads = workers;

@@ -4,24 +4,16 @@
 #include "http_proc/format/json_body.h"
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
+#include "messages/enum_named.h"
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <cmath>
 
 namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::optional<messages::PauseMode> mode_named(std::string_view name) {
-    for (std::size_t i = 0; i < messages::EnumNames<messages::PauseMode>::kNames.size(); ++i) {
-        if (messages::EnumNames<messages::PauseMode>::kNames[i] == name)
-            return static_cast<messages::PauseMode>(i);
-    }
-    return std::nullopt;
-}
 
 // Answers when every replica stands still: what was in flight has been emitted.
 Task<Response> pause_generation(Exchange& exchange) {
@@ -30,7 +22,7 @@ Task<Response> pause_generation(Exchange& exchange) {
     double max_pause_s = 0;
     fields.read("mode", name);
     fields.read("max_pause_s", max_pause_s);
-    const std::optional<messages::PauseMode> mode = mode_named(name);
+    const auto mode = messages::enum_named<messages::PauseMode>(name);
     if (!mode) fields.fail("mode", "abort, in_place, retract or wait");
     if (!std::isfinite(max_pause_s) || max_pause_s < 0)
         fields.fail("max_pause_s", "seconds, 0 or more");

@@ -7,6 +7,7 @@
 #include "http_proc/sglang/answers.h"
 #include "http_proc/sglang/routes.h"
 #include "http_proc/sglang/weight_transfer.h"
+#include "messages/enum_named.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,14 +19,6 @@ namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <class E>
-std::optional<E> enum_named(std::string_view name) {
-    for (std::size_t i = 0; i < messages::EnumNames<E>::kNames.size(); ++i) {
-        if (messages::EnumNames<E>::kNames[i] == name) return static_cast<E>(i);
-    }
-    return std::nullopt;
-}
 
 Result<control::DiskUpdate> read_update(const nlohmann::json& body) {
     FieldReader fields(body);
@@ -44,10 +37,10 @@ Result<control::DiskUpdate> read_update(const nlohmann::json& body) {
     if (update.path.empty() && !fields.error()) fields.fail("model_path", "a checkpoint directory");
     if (!load_format.empty() && load_format != "auto" && load_format != "safetensors")
         fields.fail("load_format", "auto or safetensors");
-    update.kv_policy = enum_named<messages::KvPolicy>(kv_policy);
+    update.kv_policy = messages::enum_named<messages::KvPolicy>(kv_policy);
     if (!kv_policy.empty() && !update.kv_policy)
         fields.fail("kv_policy", "keep, recompute, drain or abort");
-    if (const auto named = enum_named<messages::UpdateMode>(mode))
+    if (const auto named = messages::enum_named<messages::UpdateMode>(mode))
         update.mode = *named;
     else if (!mode.empty())
         fields.fail("update_mode", "staged or direct");
