@@ -14,11 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include "bench/model_shape.h"
 #include "bench/step_limits.h"
 
-#include <cstdint>
 #include <string>
 
 namespace pitstop::bench {

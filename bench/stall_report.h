@@ -5,7 +5,6 @@
 #include "bench/percentiles.h"
 #include "messages/update_seconds.h"
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <map>
 #include <netinet/in.h>
-#include <optional>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>

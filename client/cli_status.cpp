@@ -3,8 +3,6 @@
 #include "client/cli_place.h"
 #include "client/json_text.h"
 
-#include <cstdio>
-
 namespace pitstop {
 namespace {
 

@@ -5,7 +5,6 @@
 #include "jinja/python_text.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace pitstop::jinja {
 namespace {

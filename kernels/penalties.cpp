@@ -2,8 +2,6 @@
 
 #include "kernels/reference.h"
 
-#include <span>
-
 namespace pitstop::kernels {
 namespace {
 

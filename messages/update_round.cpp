@@ -2,8 +2,6 @@
 
 #include "base/check.h"
 
-#include <algorithm>
-
 namespace pitstop::messages {
 
 void UpdateRound::ask(UpdateOrder order) {

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -69,7 +68,6 @@ class Normalizer {
     Normalizer() = default;  // changes nothing
     explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
-    [[nodiscard]] bool is_identity() const { return steps_.empty(); }
     // Returns the bytes that its steps may read and write for a text of so many.
     [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
     // REQUIRES: valid UTF-8. On an Error the section is unspecified. kTooLarge: it grows beyond

@@ -1,7 +1,5 @@
 #include "text/post_processor.h"
 
-#include <utility>
-
 namespace pitstop::text {
 
 std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> ids, bool with_special) const {

@@ -15,7 +15,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace pitstop::text::regex {
@@ -49,9 +48,6 @@ class Dfa {
         }
         return (table_[state * num_classes_ + end_class_] & kMatchBit) != 0 ? end : matched;
     }
-
-    [[nodiscard]] std::size_t num_states() const { return table_.size() / num_classes_; }
-    [[nodiscard]] std::size_t num_classes() const { return num_classes_; }
 
   private:
     friend class DfaBuilder;

@@ -32,8 +32,6 @@ class StopStrings {
     // The same string twice counts as the first.
     static Result<std::shared_ptr<const StopStrings>> create(const std::vector<std::string>& stops);
 
-    [[nodiscard]] std::size_t num_stops() const { return lens_.size(); }
-
   private:
     friend class StopMatcher;
     struct Node {

@@ -3,7 +3,6 @@
 #include "text/tokenizer_component.h"
 #include "text/tokenizer_sax.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>

@@ -8,7 +8,6 @@
 #include <arpa/inet.h>
 #include <cctype>
 #include <netinet/in.h>
-#include <utility>
 
 namespace pitstop::http {
 namespace {

@@ -8,7 +8,6 @@
 #include <array>
 #include <iterator>
 #include <utility>
-#include <vector>
 
 namespace pitstop::http {
 namespace {

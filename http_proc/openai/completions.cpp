@@ -6,7 +6,6 @@
 #include "http_proc/openai/completions_request.h"
 #include "http_proc/openai/routes.h"
 
-#include <optional>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "http_proc/server/request_metrics.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace pitstop::http {
 namespace {

@@ -44,7 +44,6 @@ class Arena {
     // Has the range's memory be this memfd's from now on: read-only, sealed, as large as the range.
     // What was there is given back. REQUIRES: is_committed().
     Result<> adopt(int fd);
-    [[nodiscard]] bool is_adopted() const { return is_adopted_; }
     // Replaces adopted memory by memory of our own with the same bytes, which may be written.
     Result<> disown();
     // Leaves memory of our own, which may be written, whatever was there: other bytes, adopted

@@ -2,7 +2,6 @@
 
 #include "base/check.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 

@@ -2,8 +2,6 @@
 
 #include "kernels/exchange.h"
 
-#include <algorithm>
-
 namespace pitstop::tp_worker {
 
 Result<SumPath> parse_sum_path(std::string_view name) {

@@ -17,7 +17,6 @@
 #include "tp_worker/weights/weight_upload.h"
 
 #include <algorithm>
-#include <chrono>
 #include <unistd.h>
 #include <utility>
 

@@ -1,8 +1,5 @@
 #include "tp_worker/model/rank_call.h"
 
-#include <algorithm>
-#include <limits>
-
 namespace pitstop::tp_worker {
 
 std::int64_t Sampler::RankCall::count_bytes(std::int64_t num_rows) {

@@ -3,7 +3,6 @@
 #include "base/log.h"
 #include "tp_worker/sources/ipc_source.h"
 
-#include <chrono>
 #include <utility>
 
 namespace pitstop::tp_worker {

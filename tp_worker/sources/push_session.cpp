@@ -5,9 +5,7 @@
 #include "tp_worker/sources/ipc_source.h"
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
-#include <chrono>
 #include <iterator>
 #include <set>
 #include <span>

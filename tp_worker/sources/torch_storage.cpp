@@ -4,7 +4,6 @@
 #include "base/cut_guard.h"
 #include "tp_worker/sources/process_maps.h"
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
@@ -16,7 +15,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {

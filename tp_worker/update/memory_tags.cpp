@@ -1,7 +1,5 @@
 #include "tp_worker/update/memory_tags.h"
 
-#include <algorithm>
-
 namespace pitstop::tp_worker {
 namespace {
 

@@ -5,7 +5,6 @@
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>

@@ -6,10 +6,8 @@
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <iterator>
-#include <optional>
 #include <unordered_map>
 
 namespace pitstop::tp_worker {
