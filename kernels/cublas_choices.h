@@ -19,7 +19,7 @@ namespace pitstop::kernels {
 
 // The choice of an algorithm depends on these.
 struct CublasKey {
-    std::int64_t bucket = 0;  // M's
+    std::int64_t bucket = 0;  // the one that M is in
     std::int64_t N = 0;
     std::int64_t K = 0;
     std::int64_t x_stride = 0;

@@ -12,8 +12,8 @@
 
 namespace pitstop::messages {
 
-// These check a caller's number and deadline, in every message with these two fields
-// (codec_impl.h).
+// A control call has its caller's number and a deadline; every message with these two fields is
+// checked for them (codec_impl.h).
 template <class Message>
 concept ControlCall = requires(const Message& message) {
     requires std::is_same_v<decltype(message.call), CallId>;

@@ -32,9 +32,9 @@ inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole v
 inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 
-// Says how the next token is drawn. They apply in this order: penalties, logit bias, temperature,
-// then top-k, top-p, min-p on the scaled distribution, then one draw. A token that is not allowed,
-// or would complete bad words, has a bias of minus infinity.
+// Says how the next token is drawn. The order is: penalties, logit bias, temperature, then top-k,
+// top-p, min-p on the scaled distribution, then one draw. A token that is not allowed, or would
+// complete bad words, has a bias of minus infinity.
 struct SamplingParams {
     std::optional<std::int64_t> max_new_tokens{};
     std::int64_t min_new_tokens = 0;

@@ -16,7 +16,7 @@ inline constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPage
 struct KvFacts {
     std::int64_t host_bytes = 0;   // what the machine or container has; 0: not known
     double share = 0;              // the part of them that KV may have
-    std::int64_t token_bytes = 0;  // by all ranks together
+    std::int64_t token_bytes = 0;  // all ranks' together
     std::int64_t page_size = 0;    // tokens
     std::int64_t num_slots = 0;    // requests that run at once
     std::int64_t context = 0;      // tokens of a request, at most
