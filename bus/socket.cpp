@@ -200,7 +200,11 @@ std::optional<Received> Socket::receive() {
         if (kind_ == SocketKind::kRouter && index == 1) {
             received.connection = ::zmq_msg_get(part.handle(), ZMQ_SRCFD);
             const char* const key = ::zmq_msg_gets(part.handle(), "User-Id");
-            if (key != nullptr) received.key = key;
+            if (key != nullptr) {
+                received.key = key;
+                const char* const address = ::zmq_msg_gets(part.handle(), "Peer-Address");
+                if (address != nullptr) received.address = address;
+            }
         }
         num_bytes += part.size();
         if (received.refused) continue;  // read to the message's end

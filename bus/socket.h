@@ -30,6 +30,7 @@ enum class SocketKind {
 struct Received {
     std::string peer{};         // kRouter: the sender's identity; else empty
     std::string key{};          // kRouter: the client's public key; empty: it is local
+    std::string address{};      // where a client with a key comes from, numeric
     int connection = -1;        // kRouter: the descriptor it came on, for Listener::mark_spoken
     messages::Frames frames{};  // empty if refused
     std::optional<Error> refused{};  // the envelope is not a message, or is over a limit

@@ -10,6 +10,24 @@ std::string gib(std::int64_t bytes) {
     return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
+// Where a rank of a replica on several machines is: "on node 1 (host, 10.0.0.8), "; else nothing.
+std::string machine_of(const messages::WorkerStatus& worker) {
+    if (worker.host.empty()) return "";
+    const std::string at = worker.address.empty() ? "the head" : worker.address;
+    return fmt::format("on node {} ({}, {}), ", worker.node, worker.host, at);
+}
+
+void print_listener(const messages::ListenerStatus& listener) {
+    fmt::print(
+        "{:<5} door   {} of {} connections{} at {}\n",
+        listener.door,
+        listener.connections,
+        listener.connections_max,
+        listener.refused_total > 0 ? fmt::format(" ({} refused)", listener.refused_total) : "",
+        listener.endpoint
+    );
+}
+
 void print_replica(const messages::ReplicaStatus& replica) {
     const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
     fmt::print(
@@ -57,8 +75,9 @@ void print_replica(const messages::ReplicaStatus& replica) {
     }
     for (const messages::WorkerStatus& worker : replica.workers) {
         fmt::print(
-            "  rank {:<3}   pid {}, {}, weights {}, KV {}{}\n",
+            "  rank {:<3}   {}pid {}, {}, weights {}, KV {}{}\n",
             raw(worker.rank),
+            machine_of(worker),
             worker.pid,
             worker.device,
             gib(worker.weight_bytes),
@@ -74,17 +93,7 @@ void print_replica(const messages::ReplicaStatus& replica) {
         if (!worker.update_mode.empty())
             fmt::print("    updates  {}: {}\n", worker.update_mode, worker.update_mode_why);
     }
-}
-
-void print_listener(const messages::ListenerStatus& listener) {
-    fmt::print(
-        "{:<5} door   {} of {} connections{} at {}\n",
-        listener.door,
-        listener.connections,
-        listener.connections_max,
-        listener.refused_total > 0 ? fmt::format(" ({} refused)", listener.refused_total) : "",
-        listener.endpoint
-    );
+    for (const messages::ListenerStatus& listener : replica.listeners) print_listener(listener);
 }
 
 }  // namespace

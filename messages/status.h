@@ -46,11 +46,14 @@ struct WorkerStatus {
     std::int64_t graph_bytes_max = 0;
     std::string update_mode{};
     std::string update_mode_why{};
+    int node = 0;
+    std::string host{};
+    std::string address{};
 
     template <class F>
     void fields(F&& f) {
         f("rank", rank, "tensor-parallel rank");
-        f("pid", pid, "process id");
+        f("pid", pid, "process id, on its machine");
         f("device", device, "where it runs");
         f("device_uuid", device_uuid, "its name in an ipc source's handles: GPU-..., CPU-...");
         f("device_why", device_why, "what --device auto took it for; empty: it was asked for");
@@ -71,6 +74,9 @@ struct WorkerStatus {
           "memory, uploaded by the commit), lend (a second copy where KV lies otherwise) or direct "
           "(no second copy)");
         f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
+        f("node", node, "which of the replica's machines it is on, from 0: the head");
+        f("host", host, "that machine's name; empty: the replica is on one machine");
+        f("address", address, "where its connection to the head comes from; empty: the head's own");
     }
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;
 };
@@ -126,6 +132,35 @@ struct EnumNames<ReplicaState> {
         "running"};
 };
 
+// Describes one place where a door listens.
+struct ListenerStatus {
+    std::string door{};
+    std::string endpoint{};
+    std::int64_t connections = 0;
+    std::int64_t connections_max = 0;
+    std::int64_t accepted_total = 0;
+    std::int64_t refused_total = 0;
+    std::int64_t handshakes_failed_total = 0;
+    std::int64_t keys_refused_total = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("door", door, "data, admin or nodes");
+        f("endpoint", endpoint, "ipc:///path or tcp://address:port");
+        f("connections", connections, "open now, greeted or not");
+        f("connections_max", connections_max, "the next one is closed at once");
+        f("accepted_total", accepted_total, "connections that were taken");
+        f("refused_total", refused_total, "connections that were one too many");
+        f("handshakes_failed_total",
+          handshakes_failed_total,
+          "connections that ended before a first message was let in: garbage, silence, and at a "
+          "tcp "
+          "door no key or a wrong one");
+        f("keys_refused_total", keys_refused_total, "tcp: keys that are not allowed at this door");
+    }
+    friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
+};
+
 // Describes one replica's state.
 struct ReplicaStatus {
     static constexpr std::string_view kType = "replica_status";
@@ -168,6 +203,7 @@ struct ReplicaStatus {
     std::vector<CacheHits> cache_hits{};
     std::vector<FinishCount> finished{};
     std::string pause_expiry{};
+    std::vector<ListenerStatus> listeners{};
 
     template <class F>
     void fields(F&& f) {
@@ -220,6 +256,7 @@ struct ReplicaStatus {
           pause_expiry,
           "what came of the latest pause's max_pause_s when it ran out: it went on by itself, or "
           "why it stays paused (it goes on as soon as it may); empty: it has not run out");
+        f("listeners", listeners, "its door for ranks of other machines, where it has one");
     }
 };
 
@@ -248,35 +285,6 @@ struct UpdateRecord {
         seconds.fields_in(f);
     }
     friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
-};
-
-// Describes one place where a door listens.
-struct ListenerStatus {
-    std::string door{};
-    std::string endpoint{};
-    std::int64_t connections = 0;
-    std::int64_t connections_max = 0;
-    std::int64_t accepted_total = 0;
-    std::int64_t refused_total = 0;
-    std::int64_t handshakes_failed_total = 0;
-    std::int64_t keys_refused_total = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("door", door, "data or admin");
-        f("endpoint", endpoint, "ipc:///path or tcp://address:port");
-        f("connections", connections, "open now, greeted or not");
-        f("connections_max", connections_max, "the next one is closed at once");
-        f("accepted_total", accepted_total, "connections that were taken");
-        f("refused_total", refused_total, "connections that were one too many");
-        f("handshakes_failed_total",
-          handshakes_failed_total,
-          "connections that ended before a first message was let in: garbage, silence, and at a "
-          "tcp "
-          "door no key or a wrong one");
-        f("keys_refused_total", keys_refused_total, "tcp: keys that are not allowed at this door");
-    }
-    friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
 };
 
 // Describes an update that is collected from calls without a session: they come under a pause, or

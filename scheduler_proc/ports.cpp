@@ -10,6 +10,8 @@
 namespace pitstop::scheduler {
 namespace {
 
+constexpr std::string_view kNodesDoor = "nodes";
+
 // Returns the sender's rank, as the message has it.
 template <class Message>
 Rank rank_of(const Message& message) {
@@ -79,7 +81,7 @@ Result<Ports> Ports::open(zmq::context_t& context, const bus::RunDir& run_dir, c
 Result<> Ports::open_node_door(
     zmq::context_t& context, const Args& args, const bus::SocketLimits& limits
 ) {
-    const std::string domain = "nodes";
+    const std::string domain(kNodesDoor);
     ASSIGN_OR_RETURN(
         const bus::CurveKeyPair pair, bus::read_server_key(args.door_keys + "/server.key")
     );
@@ -112,7 +114,7 @@ TurnInput Ports::receive() {
     TurnInput in;
     if (guard_) {
         guard_->answer_all();
-        const std::int64_t num = guard_->num_refused("nodes");
+        const std::int64_t num = guard_->num_refused(kNodesDoor);
         if (num > num_keys_refused_)
             spdlog::warn("a key is not on the list of the nodes' door; refused so far: {}", num);
         num_keys_refused_ = num;
@@ -171,9 +173,13 @@ void Ports::send_letters() {
 Result<> Ports::take_join(const bus::Received& received, messages::RankJoin join) {
     const Rank rank = join.rank;
     RETURN_IF_ERROR(meeting_.join(
-        {.peer = received.peer, .key = received.key, .connection = received.connection},
+        {.peer = received.peer,
+         .key = received.key,
+         .address = received.address,
+         .connection = received.connection},
         std::move(join)
     ));
+    note_spoken(received);
     if (num_nodes_ > 1) spdlog::info("{} is there", meeting_.name_of(rank));
     return Ok{};
 }
@@ -197,6 +203,10 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
     }
     if (!taken) refuse("a rank", taken.error(), in);
     return true;
+}
+
+void Ports::note_spoken(const bus::Received& received) {
+    if (!received.key.empty()) workers_.listeners().back()->mark_spoken(received.connection);
 }
 
 // It exits after this. On this machine the launcher sees that and ends the tree.
@@ -314,15 +324,35 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
             in
         );
     }
+    note_spoken(received);
     peers_[rank] = received.peer;
     in.workers.emplace_back(*std::move(hello));
+}
+
+// What is known of connections, which the scheduler does not know.
+void Ports::report_to(messages::ReplicaStatus& status) {
+    meeting_.report_to(status);
+    if (!guard_) return;
+    const bus::Listener& door = *workers_.listeners().back();
+    const bus::ListenerCounts counts = workers_.listeners().back()->counts();
+    status.listeners.push_back(
+        {.door = std::string(kNodesDoor),
+         .endpoint = door.endpoint(),
+         .connections = counts.open,
+         .connections_max = door.connections_max(),
+         .accepted_total = counts.accepted_total,
+         .refused_total = counts.refused_total,
+         .handshakes_failed_total = counts.silent_total,
+         .keys_refused_total = guard_->num_refused(kNodesDoor)}
+    );
 }
 
 Result<> Ports::send(TurnOutput out) {
     for (const ToWorkers& message : out.workers) {
         RETURN_IF_ERROR(send_to_workers(message));
     }
-    for (const ToTokenizer& message : out.tokenizer) {
+    for (ToTokenizer& message : out.tokenizer) {
+        if (auto* const status = std::get_if<messages::ReplicaStatus>(&message)) report_to(*status);
         to_tokenizer_.push_back(std::visit([](const auto& m) { return encode(m); }, message));
     }
     if (out.batch) to_detokenizer_.push_back(encode(*out.batch));

@@ -97,6 +97,9 @@ class Ports {
     bool take_for_meeting(const bus::Received& received, TurnInput& in);
     Result<> take_join(const bus::Received& received, messages::RankJoin join);
     void take_error(const bus::Received& received, Rank rank, TurnInput& in);
+    // Who sent it came through the door's handshake, and fits.
+    void note_spoken(const bus::Received& received);
+    void report_to(messages::ReplicaStatus& status);
     void send_letters();
     // Returns the identities of ranks whose connections have ended.
     std::vector<std::string> take_ended();

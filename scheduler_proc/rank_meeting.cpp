@@ -40,6 +40,17 @@ std::string RankMeeting::name_of(Rank rank) const {
     return fmt::format("rank {} on node {} ({})", raw(rank), node, member->said.host);
 }
 
+void RankMeeting::report_to(messages::ReplicaStatus& status) const {
+    if (args_.nodes == 1) return;
+    for (messages::WorkerStatus& worker : status.workers) {
+        const auto& member = members_.at(static_cast<std::size_t>(raw(worker.rank)));
+        if (!member) continue;
+        worker.node = member->said.node;
+        worker.host = member->said.host;
+        worker.address = member->sender.address;
+    }
+}
+
 Result<> RankMeeting::check(const Sender& sender, const messages::RankJoin& join) const {
     const auto refuse = [&](ErrorCode code, const std::string& why) {
         return make_error(code, "rank {} of node {}: {}", raw(join.rank), join.node, why);

@@ -14,6 +14,7 @@
 #include "base/time.h"
 #include "messages/frames.h"
 #include "messages/ranks.h"
+#include "messages/status.h"
 
 #include <optional>
 #include <string>
@@ -32,9 +33,10 @@ class RankMeeting {
         std::string build{};
     };
     struct Sender {
-        std::string peer{};   // its identity
-        std::string key{};    // its public key; empty: it is on this machine
-        int connection = -1;  // the descriptor it came on
+        std::string peer{};     // its identity
+        std::string key{};      // its public key; empty: it is on this machine
+        std::string address{};  // where it comes from; empty: this machine
+        int connection = -1;    // the descriptor it came on
     };
     struct Letter {
         std::string peer{};
@@ -76,6 +78,8 @@ class RankMeeting {
     [[nodiscard]] const std::optional<Error>& loss() const { return loss_; }
     // "rank 1", and on which machine where there are several.
     [[nodiscard]] std::string name_of(Rank rank) const;
+    // Fills in on which machine each rank is, where there are several.
+    void report_to(messages::ReplicaStatus& status) const;
 
     [[nodiscard]] std::vector<Letter> take_letters();
 

@@ -7,10 +7,33 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 namespace pitstop::http {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Json ranks_json(const messages::ReplicaStatus& replica) {
+    Json ranks = Json::array();
+    for (const messages::WorkerStatus& worker : replica.workers) {
+        ranks.push_back(
+            {{"rank", raw(worker.rank)},
+             {"node", worker.node},
+             {"host", worker.host},
+             {"address", worker.address},
+             {"device", worker.device}}
+        );
+    }
+    return ranks;
+}
+
+int num_nodes(const messages::ReplicaStatus& replica) {
+    int num = 1;
+    for (const messages::WorkerStatus& worker : replica.workers)
+        num = std::max(num, worker.node + 1);
+    return num;
+}
 
 Json internal_state(const messages::ReplicaStatus& replica, const messages::HelloReply& hello) {
     Json memory = Json::object();
@@ -24,6 +47,7 @@ Json internal_state(const messages::ReplicaStatus& replica, const messages::Hell
         {"state", name_of(replica.state)},
         {"last_gen_throughput", replica.output_tokens_per_s},
         {"memory_usage", memory},
+        {"ranks", ranks_json(replica)},
         {"effective_max_running_requests_per_dp", replica.running_max},
         {"weight_epoch", raw(replica.epoch)},
         {"weight_version", version_name(replica.label)}};
@@ -63,7 +87,7 @@ Task<Response> server_info(Exchange& exchange) {
         {"dp_size", hello.replicas},
         {"pp_size", 1},
         {"ep_size", 1},
-        {"nnodes", 1},
+        {"nnodes", num_nodes(first)},
         {"node_rank", 0},
         {"base_gpu_id", 0},
         {"gpu_id_step", 1},

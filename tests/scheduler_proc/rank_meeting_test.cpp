@@ -44,6 +44,7 @@ class RankMeetingTest : public testing::Test {
         return {
             .peer = fmt::format("peer-{}", raw(join.rank)),
             .key = join.node == 0 ? "" : fmt::format("key-{}", join.node),
+            .address = join.node == 0 ? "" : fmt::format("10.0.0.{}", join.node),
             .connection = 20 + raw(join.rank)};
     }
     Result<> join(const messages::RankJoin& join) { return meeting->join(sender_of(join), join); }
@@ -168,6 +169,24 @@ TEST_F(RankMeetingTest, WhoMayNotJoinIsToldWhy) {
     ASSERT_TRUE(join(join_of(2)));
     static_cast<void>(meeting->take_letters());
     expect_refused(join_of(2), ErrorCode::kAlreadyExists, "pid 102 on host-1");
+}
+
+TEST_F(RankMeetingTest, AStatusSaysOnWhichMachineEachRankIs) {
+    messages::ReplicaStatus status;
+    for (const int rank : {0, 1}) status.workers.push_back({.rank = static_cast<Rank>(rank)});
+    start(2, 1);
+    join_all();
+    meeting->report_to(status);
+    EXPECT_EQ(status.workers[1], messages::WorkerStatus{.rank = Rank{1}}) << "there is one";
+    start(2, 2);
+    join_all();
+    meeting->report_to(status);
+    for (const auto& [rank, address] : {std::pair{0, ""}, {1, "10.0.0.1"}}) {
+        const messages::WorkerStatus& worker = status.workers[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(worker.node, rank);
+        EXPECT_EQ(worker.host, fmt::format("host-{}", rank));
+        EXPECT_EQ(worker.address, address);
+    }
 }
 
 // A rank of the head's machine comes from there, and no other does.

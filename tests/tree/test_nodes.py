@@ -1,9 +1,12 @@
 """One replica over several machines, on CPUs: launchers that know of each other by an address and a key alone. What the
 ranks say to each other goes through the head's scheduler."""
 
+import json
 import os
 import signal
+import socket
 import time
+import urllib.request
 
 import pytest
 
@@ -41,6 +44,26 @@ def test_ranks_of_two_machines_are_one_replica(start_spanning, reference):
     assert (again.tokens, again.logprobs) == (output.tokens, output.logprobs)
     spanning.tree.stop()
     assert spanning.node.wait_exit() == 0, spanning.node.log()
+
+
+def test_a_status_says_on_which_machine_each_rank_is(start_spanning):
+    spanning = start_spanning(*CPU, "--port", 0)
+    here = socket.gethostname()
+    (replica,) = spanning.tree.door("admin").call("status")["replicas"]
+    places = [tuple(worker.get(field) for field in ("rank", "node", "host", "address")) for worker in replica["workers"]]
+    assert places == [(0, 0, here, None), (1, 1, here, "127.0.0.1")]
+    assert replica["workers"][1]["pid"] in spanning.node.workers()
+    printed = run("status", "--run-dir", spanning.tree.run_dir).stdout
+    assert f"rank 0     on node 0 ({here}, the head), pid " in printed, printed
+    assert f"rank 1     on node 1 ({here}, 127.0.0.1), pid " in printed, printed
+    assert "nodes door   2 of 8 connections at tcp://127.0.0.1:" in printed, printed
+    with urllib.request.urlopen(f"{spanning.tree.url}/server_info") as answer:
+        info = json.load(answer)
+    assert info["nnodes"] == 2
+    (state,) = info["internal_states"]
+    assert [(rank["rank"], rank["node"], rank["host"], rank["address"]) for rank in state["ranks"]] == [
+        (0, 0, here, ""), (1, 1, here, "127.0.0.1")
+    ]
 
 
 def test_P6_two_machines_have_the_bits_of_one(start_spanning, start_tree):
