@@ -65,9 +65,12 @@ struct Ranks {
     [[nodiscard]] Communicator& host() const { return apart ? *apart : *bus; }
 };
 
-// Says how long a rank waits for another on the host.
+// Says how long a rank waits for another on the host. Where a GPU or another machine has part in a
+// step, who waits must say who is missing before the scheduler's clock runs out, which knows only
+// that the step does not end.
 Duration host_patience(const Options& options) {
-    if (options.engine.device != DeviceKind::kCpu) return options.engine.exchange_limit;
+    if (options.engine.device != DeviceKind::kCpu || options.nodes > 1)
+        return options.engine.exchange_limit;
     return std::chrono::milliseconds(options.peer_timeout_ms);
 }
 

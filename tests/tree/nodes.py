@@ -101,6 +101,11 @@ class Spanning:
         wait_until(lambda: not any(map(is_alive, workers)), "the node's workers to end")
 
 
+def drop_link(name):
+    """That machine reaches nobody any more, and nobody it; neither is told."""
+    fleet_network.ip("-n", name, "link", "set", "eth0", "down")
+
+
 @pytest.fixture
 def start_spanning(start_tree, place):
     """start_spanning(*flags): see Spanning; ended with the test."""

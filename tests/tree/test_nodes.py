@@ -1,6 +1,7 @@
 """One replica over several machines, on CPUs: launchers that know of each other by an address and a key alone. What the
 ranks say to each other goes through the head's scheduler."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,12 +11,13 @@ import urllib.request
 
 import pytest
 
-from nodes import Node, free_port, make_keys, start_spanning  # noqa: F401
+from nodes import Node, drop_link, free_port, machines, make_keys, start_spanning  # noqa: F401
 from process_tree import run, wait_until
 from test_deaths import reasons
 from test_updates import BARD, DIGESTS, GREEDY, start, update
 
 CPU = ("--device", "cpu")
+STEP_TIMEOUT_S = 20
 NUM = 12
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "logprobs": {"enabled": True}, "top_p": 0.9}
 
@@ -88,6 +90,30 @@ def test_P5_a_lost_machine_ends_the_replica_and_every_request_names_it(start_spa
     assert spanning.tree.wait_exit() != 0
     spanning.tree.check_gone()
     assert spanning.node.wait_exit() != 0
+
+
+@pytest.mark.parametrize("how", ["a rank that stands still", "a link that is dropped"])
+def test_P5_who_does_not_answer_is_named_to_every_request_before_a_steps_time_is_over(machines, start_spanning, how):
+    spanning = start_spanning(*CPU, "--step-timeout", STEP_TIMEOUT_S, names=machines)
+    door = spanning.tree.door()
+    rids = [start(door, tokens=2, max_new_tokens=900) for _ in range(2)]
+    (worker,) = spanning.node.workers()
+    if how == "a link that is dropped":
+        drop_link(machines[1])
+    else:
+        os.kill(worker, signal.SIGSTOP)
+    lost = time.monotonic()
+    ended = reasons(door, rids)
+    assert time.monotonic() - lost < STEP_TIMEOUT_S + 1
+    for rid, reason in ended.items():
+        assert reason.startswith("unavailable: ") and "rank 1 on node 1 (" in reason, (rid, reason)
+        assert "rank 0" not in reason, (rid, reason)
+    assert spanning.tree.wait_exit() != 0
+    spanning.tree.check_gone()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGCONT)
+    assert spanning.node.wait_exit() == 13
+    assert "tp_worker[0.1] died: exit 1" in spanning.node.log(), spanning.node.log()
 
 
 def test_P5_a_lost_machine_is_noticed_while_nothing_runs(start_spanning):
