@@ -4,6 +4,7 @@
 #include "base/isa.h"
 #include "base/mapped_file.h"
 #include "base/time.h"
+#include "checkpoint/weights_sample.h"
 #include "messages/ranks.h"
 #include "messages/steps.h"
 #include "tp_worker/groups/communicator.h"
@@ -224,6 +225,16 @@ Result<SumPath> choose_sums(const Options& options) {
     return sums;
 }
 
+// What a machine of its own would load. The ranks of one machine read the same files.
+std::string weights_of(const Options& options) {
+    const EngineOptions& engine = options.engine;
+    if (options.nodes == 1 || engine.awaits_weights || options.load_format == "null") return "any";
+    const Result<std::string> sample = checkpoint::sample_weights(
+        engine.weights_dir.empty() ? engine.model_dir : engine.weights_dir
+    );
+    return sample ? *sample : sample.error().message;
+}
+
 }  // namespace
 
 void add_flags(Options& options, FlagSet& flags) {
@@ -322,6 +333,7 @@ std::vector<std::string> settings_of(const Options& options) {
         fmt::format("--wait-for-initial-weights={}", engine.awaits_weights),
         fmt::format("--ignore-extra-tensors={}", options.ignores_extra_tensors),
         fmt::format("config.json={}", config ? to_hex(digest_of(*config)) : config.error().message),
+        fmt::format("weights={}", weights_of(options)),
     };
 }
 

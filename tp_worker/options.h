@@ -48,7 +48,8 @@ void add_flags(Options& options, FlagSet& flags);
 [[nodiscard]] Result<> check_options(Options& options);
 
 // Returns NAME=VALUE of what the ranks of all machines must be started with alike; also what the
-// model's config.json is. REQUIRES: the options are checked.
+// model's config.json and, where they are several, its weights are. REQUIRES: the options are
+// checked.
 [[nodiscard]] std::vector<std::string> settings_of(const Options& options);
 
 // Returns the name by which the logs, the launcher and PITSTOP_FAULT_POINT call this rank:
