@@ -112,12 +112,16 @@ struct RankEnd {
     static constexpr std::string_view kType = "rank_end";
     static constexpr std::string_view kAbout =
         "scheduler_proc -> tp_worker: the replica ends. Done: it was asked to, which only ranks of "
-        "other machines are told, as no launcher of the head's could tell them.";
+        "other machines are told, as no launcher of the head's could tell them. Or a worker on "
+        "another machine has no place in it: it came before the head's own ranks and does not fit "
+        "them, or sent what is no message of a rank.";
     Verdict verdict{};
 
     template <class F>
     void fields(F&& f) {
-        verdict.fields_in(f, "why the replica cannot go on; absent: it was asked to end");
+        verdict.fields_in(
+            f, "why the replica, or this worker, cannot go on; absent: it was asked to end"
+        );
     }
 };
 

@@ -12,6 +12,13 @@ namespace {
 
 constexpr std::string_view kNodesDoor = "nodes";
 
+// Says which refusals are logged: a peer that says nothing else does not fill the disk.
+bool is_worth_a_line(std::int64_t num_refused) {
+    if (num_refused <= Ports::kRefusalsLoggedMax) return true;
+    const std::int64_t times = num_refused / Ports::kRefusalsLoggedMax;
+    return num_refused % Ports::kRefusalsLoggedMax == 0 && (times & (times - 1)) == 0;
+}
+
 // Returns the sender's rank, as the message has it.
 template <class Message>
 Rank rank_of(const Message& message) {
@@ -112,13 +119,7 @@ void Ports::add_to(bus::Poller& poller) {
 
 TurnInput Ports::receive() {
     TurnInput in;
-    if (guard_) {
-        guard_->answer_all();
-        const std::int64_t num = guard_->num_refused(kNodesDoor);
-        if (num > num_keys_refused_)
-            spdlog::warn("a key is not on the list of the nodes' door; refused so far: {}", num);
-        num_keys_refused_ = num;
-    }
+    if (guard_) count_refused_keys();
     const std::vector<std::string> ended = take_ended();
     receive_from(control_, in);
     receive_from(requests_, in);
@@ -130,6 +131,17 @@ TurnInput Ports::receive() {
     meeting_.end_late(in.now);
     send_letters();
     return in;
+}
+
+void Ports::count_refused_keys() {
+    guard_->answer_all();
+    for (const std::int64_t num = guard_->num_refused(kNodesDoor); num_keys_refused_ < num;) {
+        if (is_worth_a_line(++num_keys_refused_)) {
+            spdlog::warn(
+                "a key is not on the list of the nodes' door; refused so far: {}", num_keys_refused_
+            );
+        }
+    }
 }
 
 void Ports::end(const messages::Verdict& verdict) {
@@ -186,23 +198,46 @@ Result<> Ports::take_join(const bus::Received& received, messages::RankJoin join
 
 bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
     const messages::Frames& frames = received.frames;
-    Result<> taken = Ok{};
     if (frames.type == messages::RankJoin::kType) {
         Result<messages::RankJoin> join =
             decode<messages::RankJoin>(frames, messages::UnknownFields::kIgnore);
-        taken = join ? take_join(received, *std::move(join)) : Result<>(join.error());
-    } else if (frames.type == messages::RankPart::kType) {
+        if (!join) {
+            refuse_worker(received, join.error(), in);
+        } else if (const Result<> joined = take_join(received, *std::move(join)); !joined) {
+            refuse("a rank", joined.error(), in);  // it was told
+        }
+        for (const Error& error : meeting_.take_dismissed()) refuse("a rank", error, in);
+        return true;
+    }
+    const std::optional<Rank> rank = meeting_.rank_of(received.peer);
+    if (frames.type == messages::RankPart::kType) {
         Result<messages::RankPart> part =
             decode<messages::RankPart>(frames, messages::UnknownFields::kIgnore);
-        taken = part ? meeting_.bring(received.peer, *std::move(part), Clock::now())
-                     : Result<>(part.error());
-    } else {
-        const std::optional<Rank> rank = meeting_.rank_of(received.peer);
-        if (!rank || frames.type != messages::WorkerError::kType) return false;
-        take_error(received, *rank, in);
+        const Result<> brought = part
+                                     ? meeting_.bring(received.peer, *std::move(part), Clock::now())
+                                     : Result<>(part.error());
+        if (!brought) refuse_worker(received, brought.error(), in);
+        return true;
     }
-    if (!taken) refuse("a rank", taken.error(), in);
+    if (!rank || frames.type != messages::WorkerError::kType) return false;
+    take_error(received, *rank, in);
     return true;
+}
+
+// No place comes of it, and whoever takes itself for a rank ends: a `rank_joined` where it asked to
+// join, else a `rank_end`.
+void Ports::refuse_worker(const bus::Received& received, const Error& error, TurnInput& in) {
+    const bool is_join = received.frames.type == messages::RankJoin::kType;
+    if (!received.key.empty()) {
+        static_cast<void>(workers_.send(
+            is_join ? encode(messages::RankJoined{.verdict = error})
+                    : encode(messages::RankEnd{.verdict = error}),
+            received.peer
+        ));
+    }
+    const std::string from =
+        received.address.empty() ? "a worker" : fmt::format("a worker at {}", received.address);
+    refuse(from, error, in);
 }
 
 void Ports::note_spoken(const bus::Received& received) {
@@ -222,7 +257,10 @@ void Ports::take_error(const bus::Received& received, Rank rank, TurnInput& in) 
 
 void Ports::refuse(std::string_view from, const Error& error, TurnInput& in) {
     ++in.num_refused;
+    if (!is_worth_a_line(++num_refused_)) return;
     spdlog::warn("refused a message from {}: {}: {}", from, name_of(error.code), error.message);
+    if (num_refused_ == kRefusalsLoggedMax)
+        spdlog::warn("{} messages were refused; of the next ones few are logged", num_refused_);
 }
 
 void Ports::receive_from(bus::Socket& socket, TurnInput& in) {
@@ -259,70 +297,57 @@ void Ports::receive_from_workers(TurnInput& in) {
         const std::optional<bus::Received> received = workers_.receive();
         if (!received) return;
         if (received->refused) {
-            refuse("a worker", *received->refused, in);
+            refuse_worker(*received, *received->refused, in);
+        } else if (take_for_meeting(*received, in)) {
             continue;
-        }
-        if (take_for_meeting(*received, in)) continue;
-        if (received->frames.type == messages::WorkerHello::kType) {
+        } else if (received->frames.type == messages::WorkerHello::kType) {
             greet(*received, in);
-            continue;
-        }
-        const auto peer = std::ranges::find(peers_, received->peer);
-        if (peer == peers_.end() || received->peer.empty()) {
-            refuse(
-                "a worker",
-                make_error(
-                    ErrorCode::kFailedPrecondition, "'{}' before its hello", received->frames.type
-                ),
-                in
-            );
-            continue;
-        }
-        const auto rank = static_cast<Rank>(peer - peers_.begin());
-        const std::string name = fmt::format("rank {}", raw(rank));
-        if (received->frames.type == messages::WorkerError::kType) {
-            take_error(*received, rank, in);
-            continue;
-        }
-        const Result<bool> taken = messages::dispatch_to(received->frames, in.workers);
-        if (!taken) {
-            refuse(name, taken.error(), in);
-        } else if (!*taken) {
-            refuse(name, make_error(ErrorCode::kUnknownMessage, "'{}'", received->frames.type), in);
-        } else if (const Rank said = std::visit(
-                       [](const auto& message) { return rank_of(message); }, in.workers.back()
-                   );
-                   said != rank) {
-            in.workers.pop_back();
-            refuse(name, make_error(ErrorCode::kInvalidArgument, "it says rank {}", raw(said)), in);
+        } else {
+            take_from_peer(*received, in);
         }
     }
+}
+
+void Ports::take_from_peer(const bus::Received& received, TurnInput& in) {
+    const std::string& type = received.frames.type;
+    const auto peer = std::ranges::find(peers_, received.peer);
+    if (peer == peers_.end() || received.peer.empty()) {
+        const Error error =
+            make_error(ErrorCode::kFailedPrecondition, "'{}' before its hello", type);
+        return refuse_worker(received, error, in);
+    }
+    const auto rank = static_cast<Rank>(peer - peers_.begin());
+    const std::string name = meeting_.name_of(rank);
+    if (type == messages::WorkerError::kType) return take_error(received, rank, in);
+    const Result<bool> taken = messages::dispatch_to(received.frames, in.workers);
+    if (!taken) return refuse(name, taken.error(), in);
+    if (!*taken) return refuse(name, make_error(ErrorCode::kUnknownMessage, "'{}'", type), in);
+    const Rank said =
+        std::visit([](const auto& message) { return rank_of(message); }, in.workers.back());
+    if (said == rank) return;
+    in.workers.pop_back();
+    refuse(name, make_error(ErrorCode::kInvalidArgument, "it says rank {}", raw(said)), in);
 }
 
 void Ports::greet(const bus::Received& received, TurnInput& in) {
     Result<messages::WorkerHello> hello =
         decode<messages::WorkerHello>(received.frames, messages::UnknownFields::kIgnore);
-    if (!hello) return refuse("a worker", hello.error(), in);
+    if (!hello) return refuse_worker(received, hello.error(), in);
     const auto rank = static_cast<std::size_t>(raw(hello->rank));
     if (rank >= peers_.size() || !peers_[rank].empty()) {
-        return refuse(
-            "a worker",
-            make_error(
-                ErrorCode::kAlreadyExists,
-                "a hello of rank {}; ranks are [0, {}), each once",
-                rank,
-                peers_.size()
-            ),
-            in
+        const Error error = make_error(
+            ErrorCode::kAlreadyExists,
+            "a hello of rank {}; ranks are [0, {}), each once",
+            rank,
+            peers_.size()
         );
+        return refuse_worker(received, error, in);
     }
     // With several machines only who has joined may bring results, with the same key.
     if (num_nodes_ > 1 && !meeting_.has(hello->rank, received.key)) {
-        return refuse(
-            "a worker",
-            make_error(ErrorCode::kPermissionDenied, "a hello of rank {}, not its own", rank),
-            in
-        );
+        const Error error =
+            make_error(ErrorCode::kPermissionDenied, "a hello of rank {}, not its own", rank);
+        return refuse_worker(received, error, in);
     }
     note_spoken(received);
     peers_[rank] = received.peer;
@@ -369,10 +394,14 @@ Result<> Ports::send_to_workers(const ToWorkers& message) {
                 continue;
             case bus::Sent::kGone:
                 // The launcher sees its death too, says whose it was, and ends the tree.
-                spdlog::error("rank {} is gone", rank);
+                spdlog::error("{} is gone", meeting_.name_of(static_cast<Rank>(rank)));
                 continue;
             case bus::Sent::kFull:
-                return make_error(ErrorCode::kUnavailable, "rank {} does not read", rank);
+                return make_error(
+                    ErrorCode::kUnavailable,
+                    "{} does not read",
+                    meeting_.name_of(static_cast<Rank>(rank))
+                );
         }
     }
     return Ok{};

@@ -7,7 +7,8 @@
 //                               a tcp door, whose keys are the nodes' (bus/curve_keys.h)
 //   tokenizer, detokenizer  PUSH  connect
 //
-// What cannot be read is counted, logged and dropped: there is nobody to answer.
+// What cannot be read is counted and dropped, and logged until there is too much of it. Who is on
+// another machine and has no place here is told why, too; else there is nobody to answer.
 //
 // Owns:    the sockets.
 // Thread:  the loop thread only. Nothing here waits.
@@ -32,6 +33,8 @@ namespace pitstop::scheduler {
 class Ports {
   public:
     static constexpr std::size_t kHeldMax = 4096;
+    // Of refusals so many are logged, and after them one each time as many have come again.
+    static constexpr std::int64_t kRefusalsLoggedMax = 1000;
 
     struct Args {
         ReplicaId replica{};
@@ -97,9 +100,13 @@ class Ports {
     bool take_for_meeting(const bus::Received& received, TurnInput& in);
     Result<> take_join(const bus::Received& received, messages::RankJoin join);
     void take_error(const bus::Received& received, Rank rank, TurnInput& in);
+    void take_from_peer(const bus::Received& received, TurnInput& in);
+    // Refuses what a worker sent that has no place; on another machine it is told.
+    void refuse_worker(const bus::Received& received, const Error& error, TurnInput& in);
     // Who sent it came through the door's handshake, and fits.
     void note_spoken(const bus::Received& received);
     void report_to(messages::ReplicaStatus& status);
+    void count_refused_keys();
     void send_letters();
     // Returns the identities of ranks whose connections have ended.
     std::vector<std::string> take_ended();
@@ -119,7 +126,8 @@ class Ports {
     bus::SocketMonitor worker_ends_;
     RankMeeting meeting_;
     int num_nodes_ = 1;
-    std::int64_t num_keys_refused_ = 0;  // those that were logged
+    std::int64_t num_keys_refused_ = 0;  // as far as they were looked at
+    std::int64_t num_refused_ = 0;       // messages
     std::vector<std::string> peers_;     // by rank: the worker's identity; empty before its hello
     std::deque<messages::Frames> to_tokenizer_{};
     std::deque<messages::Frames> to_detokenizer_{};

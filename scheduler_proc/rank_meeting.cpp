@@ -25,6 +25,23 @@ std::pair<std::string, std::string> first_difference(
     return {};
 }
 
+// How a rank was started otherwise than one of the head's; nothing: it was not.
+std::optional<Error> difference(const messages::RankJoin& join, const messages::RankJoin& measure) {
+    if (join.settings == measure.settings) return std::nullopt;
+    const auto [there, here] = first_difference(measure.settings, join.settings);
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "rank {} of node {} was started with {}, rank {} of node {} with {}; all ranks take the "
+        "same",
+        raw(join.rank),
+        join.node,
+        here,
+        raw(measure.rank),
+        measure.node,
+        there
+    );
+}
+
 }  // namespace
 
 RankMeeting::RankMeeting(Args args)
@@ -91,35 +108,42 @@ Result<> RankMeeting::check(const Sender& sender, const messages::RankJoin& join
                                : "node 0 is the head's own machine; another one is 1 or more"
         );
     }
-    const auto& member = members_.at(static_cast<std::size_t>(raw(join.rank)));
-    if (member) {
-        return refuse(
-            ErrorCode::kAlreadyExists,
-            fmt::format(
-                "it is there already, pid {} on {}; each machine has a --node-rank of its own",
-                member->said.pid,
-                member->said.host
-            )
-        );
-    }
+    RETURN_IF_ERROR(check_place(sender, join));
     return check_settings(join);
 }
 
-Result<> RankMeeting::check_settings(const messages::RankJoin& join) const {
-    for (const auto& member : members_) {
-        if (!member || member->said.settings == join.settings) continue;
-        const auto [there, here] = first_difference(member->said.settings, join.settings);
+// Each rank has one place, each sender one rank, and each node one machine.
+Result<> RankMeeting::check_place(const Sender& sender, const messages::RankJoin& join) const {
+    const auto refuse = [&](const Member& member, std::string_view why) {
         return make_error(
-            ErrorCode::kInvalidArgument,
-            "rank {} of node {} was started with {}, rank {} of node {} with {}; all ranks take "
-            "the same",
+            ErrorCode::kAlreadyExists,
+            "rank {} of node {}: {}, pid {} on {}; each machine has a --node-rank of its own",
             raw(join.rank),
             join.node,
-            here,
-            raw(member->said.rank),
-            member->said.node,
-            there
+            why,
+            member.said.pid,
+            member.said.host
         );
+    };
+    for (const auto& member : members_) {
+        if (!member) continue;
+        if (member->said.rank == join.rank) return refuse(*member, "it is there already");
+        if (member->sender.peer == sender.peer)
+            return refuse(*member, fmt::format("it has joined as rank {}", raw(member->said.rank)));
+        if (member->said.node == join.node &&
+            (member->sender.key != sender.key || member->said.host != join.host))
+            return refuse(
+                *member, fmt::format("its node is another machine, {}", name_of(member->said.rank))
+            );
+    }
+    return Ok{};
+}
+
+// The head's own ranks are the measure: a machine that was started otherwise keeps nobody else out.
+Result<> RankMeeting::check_settings(const messages::RankJoin& join) const {
+    for (const auto& member : members_) {
+        if (!member || member->said.node != 0) continue;
+        if (auto other = difference(join, member->said)) return *std::move(other);
     }
     return Ok{};
 }
@@ -134,8 +158,23 @@ Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
     if (const auto peer = peer_on(sender.connection)) lose(*rank_of(*peer), kConnectionEnded);
     const auto at = static_cast<std::size_t>(raw(join.rank));
     members_[at] = Member{.sender = sender, .said = std::move(join)};
+    if (members_[at]->said.node == 0) dismiss_others(members_[at]->said);
     return Ok{};
 }
+
+// They came before the head's rank, which alone could say that they do not fit.
+void RankMeeting::dismiss_others(const messages::RankJoin& measure) {
+    for (auto& member : members_) {
+        if (!member || member->said.node == 0) continue;
+        std::optional<Error> other = difference(member->said, measure);
+        if (!other) continue;
+        letters_.push_back({member->sender.peer, encode(messages::RankEnd{.verdict = *other})});
+        dismissed_.push_back(*std::move(other));
+        member.reset();
+    }
+}
+
+std::vector<Error> RankMeeting::take_dismissed() { return std::exchange(dismissed_, {}); }
 
 std::optional<Rank> RankMeeting::rank_of(std::string_view peer) const {
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {

@@ -48,8 +48,12 @@ class RankMeeting {
 
     // The rank has its place from now on, or is told why it has none.
     // Errors, which it is told, too: kUnsupported (another protocol or build), kInvalidArgument
-    // (another --tp or --nodes, a rank of another machine, other settings), kAlreadyExists.
+    // (another --tp or --nodes, a rank of another machine, other settings), kAlreadyExists (the
+    // rank, the node from another machine, or the sender as another rank).
     Result<> join(const Sender& sender, messages::RankJoin join);
+    // What ranks were told that had come before the head's own, and do not fit those: their places
+    // are free again.
+    [[nodiscard]] std::vector<Error> take_dismissed();
     // Its part of a meeting. Errors: kFailedPrecondition, nobody of that identity has joined.
     Result<> bring(const std::string& peer, messages::RankPart part, TimePoint now);
     // Ends a meeting of which a part has waited for longer than it is patient.
@@ -92,7 +96,9 @@ class RankMeeting {
         TimePoint patient_until{};
     };
     [[nodiscard]] Result<> check(const Sender& sender, const messages::RankJoin& join) const;
+    [[nodiscard]] Result<> check_place(const Sender& sender, const messages::RankJoin& join) const;
     [[nodiscard]] Result<> check_settings(const messages::RankJoin& join) const;
+    void dismiss_others(const messages::RankJoin& measure);
     [[nodiscard]] std::optional<Error> find_out_of_step() const;
     [[nodiscard]] std::string missing() const;
     void finish_if_all_here();
@@ -103,6 +109,7 @@ class RankMeeting {
     Args args_;
     std::vector<std::optional<Member>> members_;  // by rank
     std::vector<Letter> letters_{};
+    std::vector<Error> dismissed_{};
     std::int64_t meeting_ = 1;
     std::optional<Error> failure_{};  // of the meetings
     std::optional<Error> loss_{};

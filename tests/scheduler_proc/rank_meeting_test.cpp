@@ -171,6 +171,62 @@ TEST_F(RankMeetingTest, WhoMayNotJoinIsToldWhy) {
     expect_refused(join_of(2), ErrorCode::kAlreadyExists, "pid 102 on host-1");
 }
 
+TEST_F(RankMeetingTest, ASenderIsOneRankAndANodeIsOneMachine) {
+    start(6, 2);
+    ASSERT_TRUE(join(join_of(3)));
+    static_cast<void>(meeting->take_letters());
+    auto same = sender_of(join_of(3));
+    const Result<> twice = meeting->join(same, join_of(4));
+    ASSERT_FALSE(twice);
+    EXPECT_EQ(twice.error().code, ErrorCode::kAlreadyExists);
+    EXPECT_NE(twice.error().message.find("it has joined as rank 3"), std::string::npos);
+    EXPECT_TRUE(meeting->is_there(Rank{3})) << "it keeps its place";
+    static_cast<void>(meeting->take_letters());
+    messages::RankJoin other = join_of(4);
+    other.host = "another";
+    expect_refused(
+        other, ErrorCode::kAlreadyExists, "its node is another machine, rank 3 on node 1 (host-1)"
+    );
+    auto stranger = sender_of(join_of(4));
+    stranger.key = "key-2";
+    EXPECT_FALSE(meeting->join(stranger, join_of(4)));
+    EXPECT_TRUE(meeting->join(sender_of(join_of(4)), join_of(4)));
+}
+
+// Machines are started in any order, and one that does not fit must not end the head.
+TEST_F(RankMeetingTest, WhoCameBeforeTheHeadsRankAndDoesNotFitItLosesItsPlace) {
+    start(3, 3);
+    messages::RankJoin wrong = join_of(1);
+    wrong.settings[1] = "--compute=fp32";
+    ASSERT_TRUE(join(wrong)) << "nobody is there to measure it by";
+    ASSERT_TRUE(join(join_of(2)));
+    ASSERT_TRUE(bring(1, "barrier", {}));
+    EXPECT_TRUE(meeting->take_dismissed().empty());
+    static_cast<void>(meeting->take_letters());
+    ASSERT_TRUE(join(join_of(0)));
+    const auto letters = meeting->take_letters();
+    ASSERT_EQ(letters.size(), 2U);
+    EXPECT_EQ(letters[0].frames.type, messages::RankJoined::kType);
+    EXPECT_EQ(letters[1].peer, "peer-1");
+    const auto end = decode<messages::RankEnd>(letters[1].frames, messages::UnknownFields::kRefuse);
+    ASSERT_TRUE(end);
+    EXPECT_EQ(
+        end->verdict.message,
+        "rank 1 of node 1 was started with --compute=fp32, rank 0 of node 0 with --compute=bf16; "
+        "all ranks take the same"
+    );
+    const auto dismissed = meeting->take_dismissed();
+    ASSERT_EQ(dismissed.size(), 1U);
+    EXPECT_EQ(dismissed[0], end->verdict.error());
+    EXPECT_TRUE(meeting->is_there(Rank{2}));
+    meeting->lose(Rank{1}, kConnectionEnded);
+    EXPECT_EQ(meeting->loss(), std::nullopt);
+    ASSERT_TRUE(join(join_of(1))) << "a right one";
+    for (const int rank : {0, 1, 2}) ASSERT_TRUE(bring(rank, "barrier", {}));
+    static_cast<void>(meeting->take_letters());
+    EXPECT_EQ(meeting->deadline(), std::nullopt);
+}
+
 TEST_F(RankMeetingTest, AStatusSaysOnWhichMachineEachRankIs) {
     messages::ReplicaStatus status;
     for (const int rank : {0, 1}) status.workers.push_back({.rank = static_cast<Rank>(rank)});
