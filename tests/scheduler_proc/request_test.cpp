@@ -143,7 +143,8 @@ TEST(Request, HistoryTravelsOnlyForPenalties) {
     auto arrived = request_of(3, 4);
     arrived.sampling.stop = {"x"};
     EXPECT_TRUE(Request(arrived, kLimits).setup(SlotId{0}).history.empty());
-    EXPECT_TRUE(Request(arrived, kLimits).setup(SlotId{0}).sampling.stop.empty()) << "texts stay behind";
+    EXPECT_TRUE(Request(arrived, kLimits).setup(SlotId{0}).sampling.stop.empty())
+        << "texts stay behind";
     arrived.sampling.presence_penalty = 0.5;
     EXPECT_EQ(Request(arrived, kLimits).setup(SlotId{0}).history.size(), 3u);
 }
