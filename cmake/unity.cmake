@@ -1,5 +1,5 @@
 # A library's sources are compiled in groups of eight, each group as one source that includes them (CMake's unity build): what
-# they include is parsed once a group, which halves the time of a build from nothing; docs/testing.md has the numbers.
+# they include is parsed once a group, which takes a third off a build from nothing; docs/testing.md has the numbers.
 # Names that several sources of a folder give to things of their own must therefore differ.
 #
 # Not in groups are tests and benchmarks, whose time is what their templates become, and the fast CPU ops
