@@ -22,6 +22,7 @@ BUILD = "pitstop " + re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").r
 JOIN = {"protocol": 1, "build": BUILD, "rank": 1, "tp": 2, "node": 1, "nodes": 2, "host": "a-peer", "pid": 7, "settings": []}
 HELLO = {"protocol": 1, "rank": 1, "tp": 2, "model_type": "qwen3", "context_len": 8, "vocab_size": 8, "num_pages": 8,
          "page_size": 16, "num_slots": 1}
+START_S = 90
 NUM_LOGGED = 1000  # Ports::kRefusalsLoggedMax
 
 
@@ -55,7 +56,7 @@ class Head:
         self.place = place
         keys, (self.key,) = make_keys(place, "second")
         self.port = free_port()
-        self.shared = ("--tp", 2, "--nodes", 2, "--head", f"127.0.0.1:{self.port}", *CPU)
+        self.shared = ("--tp", 2, "--nodes", 2, "--head", f"127.0.0.1:{self.port}", *CPU, "--start-timeout", START_S)
         self.launchers = [Node(place / "head", *self.shared, "--no-http", "--door-keys", keys, *flags)]
         wait_until(self.listens, "the door to open")
 
