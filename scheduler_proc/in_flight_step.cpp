@@ -20,10 +20,13 @@ bool InFlightStep::is_complete() const {
     return std::ranges::all_of(is_done, [](bool done) { return done; });
 }
 
-std::string InFlightStep::who_is_missing() const {
+std::string InFlightStep::who_is_missing(int nodes) const {
+    const std::size_t num_on_machine = is_done.size() / static_cast<std::size_t>(nodes);
     std::string names;
     for (std::size_t rank = 0; rank < is_done.size(); ++rank) {
-        if (!is_done[rank]) names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
+        if (is_done[rank]) continue;
+        names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank);
+        if (nodes > 1) names += fmt::format(" on node {}", rank / num_on_machine);
     }
     return names;
 }

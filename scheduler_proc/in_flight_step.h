@@ -46,7 +46,8 @@ struct InFlightStep {
 
     [[nodiscard]] bool is_complete() const;
     // Returns the ranks that have not answered, in words: "rank 0, rank 2".
-    [[nodiscard]] std::string who_is_missing() const;
+    // On several machines also where: "rank 1 on node 1". REQUIRES: nodes divides the ranks.
+    [[nodiscard]] std::string who_is_missing(int nodes) const;
     // Returns how rank 0's numbers disagree with the plan, or nothing.
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
 };

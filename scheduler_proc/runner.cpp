@@ -8,7 +8,9 @@
 namespace pitstop::scheduler {
 
 Runner::Runner(const SchedulerConfig& config)
-    : config_(config), requests_(config.fairness), steps_(config.tp, config.step_timeout) {}
+    : config_(config),
+      requests_(config.fairness),
+      steps_(config.tp, config.step_timeout, config.nodes) {}
 
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();

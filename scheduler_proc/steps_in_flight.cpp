@@ -68,7 +68,7 @@ std::string StepsInFlight::describe(TimePoint now) const {
         "step {} has run for {:.3f} s without an answer from {}",
         raw(step.step),
         seconds(now - step.sent_at),
-        step.who_is_missing()
+        step.who_is_missing(nodes_)
     );
 }
 

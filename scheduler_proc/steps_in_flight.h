@@ -20,8 +20,10 @@ class StepsInFlight {
   public:
     static constexpr std::size_t kMax = 2;
 
-    // `timeout`: a step that takes longer never ends.
-    StepsInFlight(int tp, Duration timeout) : tp_(tp), timeout_(timeout) {}
+    // `timeout`: a step that takes longer never ends. `nodes` are the machines that the ranks are
+    // on.
+    StepsInFlight(int tp, Duration timeout, int nodes = 1)
+        : tp_(tp), timeout_(timeout), nodes_(nodes) {}
 
     [[nodiscard]] StepId next_step() const { return next_step_; }
     [[nodiscard]] bool empty() const { return steps_.empty(); }
@@ -52,6 +54,7 @@ class StepsInFlight {
   private:
     int tp_;
     Duration timeout_;
+    int nodes_;
     StepId next_step_{1};
     std::deque<InFlightStep> steps_{};
 };

@@ -53,10 +53,12 @@ TEST_F(KvPoolTest, EveryPageAndSlotHasOneOwnerAndTheAuditNamesTheOneThatHasNot) 
     EXPECT_EQ(audit({&one, &other}), "slot 0 has 2 owners");
     other = one;
     other.pages.pop_back();
+    other.page_epochs.pop_back();
     EXPECT_EQ(audit({&other, &two}), "page 1 has 0 owners");
     EXPECT_EQ(audit({&one, &two}), "");
     other = two;
     other.pages.clear();
+    other.page_epochs.clear();
     other.num_shared = 0;
     EXPECT_EQ(audit({&one, &other}), "page 0: 1 hold it, 2 references");
     other = two;

@@ -97,6 +97,17 @@ TEST_F(StepsInFlightTest, P1_AResultThatIsNotWhatWasPlannedIsAnError) {
     );
 }
 
+TEST_F(StepsInFlightTest, P5_OnSeveralMachinesItSaysWhereWhoIsMissingIs) {
+    steps = StepsInFlight(4, seconds(30), /*nodes=*/2);
+    push();
+    record(1, 0);
+    record(1, 2);
+    EXPECT_EQ(
+        steps.describe(kStart),
+        "step 1 has run for 0.000 s without an answer from rank 1 on node 0, rank 3 on node 1"
+    );
+}
+
 TEST_F(StepsInFlightTest, P5_TheFirstOneIsLateAfterTheTimeoutAndSaysWhoIsMissing) {
     EXPECT_EQ(steps.describe(kStart), "no step in flight");
     EXPECT_FALSE(steps.next_deadline());
