@@ -1,6 +1,7 @@
 """One replica over two machines with GPUs in software: network namespaces that reach each other by TCP, each with a
 machine of GPUs of its own, whose memory the other cannot open. What the ranks' GPUs tell each other goes by NCCL."""
 
+import contextlib
 import os
 import signal
 import time
@@ -89,7 +90,8 @@ def test_P5_a_rank_of_another_machine_that_is_lost_is_named_to_every_request(mac
         assert reason.startswith("unavailable: ") and "rank 1 on node 1" in reason, (rid, reason)
     assert spanning.tree.wait_exit() != 0
     spanning.tree.check_gone()
-    os.kill(worker, signal.SIGCONT) if how == "SIGSTOP" else None
+    with contextlib.suppress(ProcessLookupError):  # its launcher, told that the head has ended, may have killed it
+        os.kill(worker, signal.SIGCONT)
     assert spanning.node.wait_exit() != 0
 
 
