@@ -12,7 +12,7 @@ if(PITSTOP_EMULATED_GPU)
     # The same sources as C++, against the emulated GPU's headers (tests/emulated_gpu).
     set_source_files_properties(${PITSTOP_CUDA_SOURCES} PROPERTIES LANGUAGE CXX)
     add_library(pitstop_kernels_emulated OBJECT ${PITSTOP_CUDA_SOURCES})
-    set_target_properties(pitstop_kernels_emulated PROPERTIES UNITY_BUILD OFF)  # as nvcc's are
+    set_target_properties(pitstop_kernels_emulated PROPERTIES UNITY_BUILD OFF)  # as for nvcc
     target_compile_options(pitstop_kernels_emulated PRIVATE -Wall -Wextra -Wno-unknown-pragmas)
     target_link_libraries(pitstop_kernels_emulated PRIVATE pitstop_emulated_cuda pitstop_digest pitstop_base)
     target_sources(pitstop_kernels PRIVATE $<TARGET_OBJECTS:pitstop_kernels_emulated>)
@@ -21,6 +21,7 @@ if(PITSTOP_EMULATED_GPU)
 elseif(PITSTOP_WITH_CUDA)
     # Objects of their own: who links what stands in for CUDA gets none of these.
     add_library(pitstop_kernels_cuda OBJECT ${PITSTOP_CUDA_SOURCES})
+    set_target_properties(pitstop_kernels_cuda PROPERTIES UNITY_BUILD OFF)  # CMake groups .cu files, too, from 3.31 on
     # cuBLASLt's header alone: the library is opened at run time (cublas_lt.h).
     # Private: who uses the ops compiles the same with and without CUDA.
     target_include_directories(pitstop_kernels_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
