@@ -37,6 +37,7 @@ def is_lent(said):
     """Nothing went through the host's memory, and every reference came back."""
     assert said["num_to_host"] == 0, said
     assert said["references"] and not any(said["references"]), said
+    assert "digest" in said, said
     return said["digest"] == DIGESTS["bard"]["digest"]
 
 

@@ -37,7 +37,7 @@ def test_the_cpp_front_end_prints_what_the_tree_says(shared_tree, place):
     source = place / "front_end.cpp"
     source.write_text(example("front_end.cpp"))
     build = pathlib.Path(environment()["PITSTOP_BUILD"])
-    libraries = [build / name / f"libpitstop_{name}.a" for name in ("client", "bus", "messages", "base")]
+    libraries = [build / name / f"libpitstop_{name}.a" for name in ("client", "bus", "messages", "digest", "base")]
     # As CMake would for target_link_libraries(front_end pitstop_client); the build's own compiler
     # flags where it has some (sanitizers).
     command = [
