@@ -146,6 +146,11 @@ class Gpus:
         self._cuda = Cuda(library)
         self.handle = self._cuda.handle
 
+    def synchronize(self, index):
+        """A copy from pageable memory returns once it is staged: what another process reads is there only after this."""
+        self._cuda.call("cudaSetDevice", index)
+        self._cuda.call("cudaDeviceSynchronize")
+
     def read(self, address, num_bytes):
         import ctypes
 
@@ -169,7 +174,7 @@ class Gpus:
         return tensors
 
 
-def make_torch(uuids):
+def make_torch(uuids, gpus):
     torch = types.ModuleType("torch")
     for kind in (Tensor, HostTensor, UntypedStorage):
         kind.__module__ = "torch"
@@ -178,7 +183,7 @@ def make_torch(uuids):
     torch.cuda = types.SimpleNamespace(
         device_count=lambda: len(uuids),
         get_device_properties=lambda index: types.SimpleNamespace(uuid=uuids[index].removeprefix("GPU-")),
-        synchronize=lambda index: None,  # copies of this process are done when they return
+        synchronize=gpus.synchronize,
     )
     sys.modules["torch"] = torch
     return torch
@@ -186,12 +191,12 @@ def make_torch(uuids):
 
 def main(library, run_dir, model, uuids):
     sys.path[:0] = [str(ROOT / "client" / "python"), str(TESTS / "tree")]
-    torch = make_torch(json.loads(uuids))
+    gpus = Gpus(library)
+    torch = make_torch(json.loads(uuids), gpus)
     import pitstop
     from push_once import load
 
     arrays = load(model)
-    gpus = Gpus(library)
 
     def tensors_of(dtype):
         shapes = {name: array.shape for name, array in arrays.items()}
