@@ -1,5 +1,7 @@
 """The face without await that Engine and Fleet have: what it does once it is closed."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -79,3 +81,26 @@ def test_a_stream_that_outlives_the_end_is_over():
     assert in_time(numbers.close) is None
     with pytest.raises(StopIteration):
         next(numbers)
+
+
+def test_a_forked_child_is_refused_by_name_and_ends_at_once():
+    counter = BlockingCounter()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:  # os._exit alone: nothing of pytest's may run here
+        signal.alarm(20)  # a child that waits is killed by it
+        try:
+            counter.count(1)
+            said = "no error"
+        except RuntimeError as error:
+            said = str(error)
+        counter.close()
+        os.write(write_end, said.encode())
+        os._exit(0)
+    os.close(write_end)
+    said = os.read(read_end, 1000).decode()
+    os.close(read_end)
+    assert os.waitpid(child, 0)[1] == 0
+    assert f"belongs to process {os.getpid()}" in said
+    assert counter.count(1) == 2, "the parent's is as it was"
+    counter.close()

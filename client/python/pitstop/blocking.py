@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Coroutine, Iterator, TypeVar
@@ -30,15 +31,19 @@ async def _close(inner: Any) -> None:
         await asyncio.wait(calls, timeout=LAST_S)
 
 
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, lock: Any, inner: Any) -> None:
+def _end(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, lock: Any, inner: Any) -> None:
+    if os.getpid() != pid:  # a forked child has neither the thread nor what it owns
+        return
     with lock:  # whoever saw it open has asked the loop
         closing = asyncio.run_coroutine_threadsafe(_close(inner), loop)
     if thread is threading.current_thread():  # it let go of the last reference
         closing.add_done_callback(lambda _: loop.stop())
         return
-    closing.result(CLOSE_S)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(JOIN_S)
+    try:
+        closing.result(CLOSE_S)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(JOIN_S)
 
 
 def blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking, P], R]:
@@ -54,7 +59,7 @@ def blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Cal
 class Blocking:
     """Starts `inner` (start() and close() are awaited) in an event loop on a thread of its own, which owns what it opens.
 
-    Thread: any may call. A call after close() is a RuntimeError, not a wait for a loop that has ended.
+    Thread: any may call. A call after close(), or in a forked child, is a RuntimeError, not a wait for a loop that has ended.
     """
 
     def __init__(self, inner: Any):
@@ -65,7 +70,8 @@ class Blocking:
         thread = threading.Thread(target=_run, args=(self._loop,), name=f"pitstop-{self._what}", daemon=True)
         thread.start()
         # Also where nobody closes it: at the latest when the program ends.
-        self._finalizer = weakref.finalize(self, _end, self._loop, thread, self._lock, inner)
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, self._pid, self._loop, thread, self._lock, inner)
         try:
             self._wait(inner.start())
         except BaseException:
@@ -74,6 +80,9 @@ class Blocking:
 
     def _wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What Ctrl-C interrupts is cancelled."""
+        if os.getpid() != self._pid:  # before the lock, which another thread may have had when this process was forked
+            coroutine.close()
+            raise self._forked()
         with self._lock:
             if not self._finalizer.alive:
                 coroutine.close()
@@ -87,10 +96,15 @@ class Blocking:
 
     def _soon(self, work: Callable[..., Any], *args: Any) -> bool:
         """Does it in the loop. False: it was closed."""
+        if os.getpid() != self._pid:
+            raise self._forked()
         with self._lock:
             if self._finalizer.alive:
                 self._loop.call_soon_threadsafe(work, *args)
             return self._finalizer.alive
+
+    def _forked(self) -> Exception:
+        return RuntimeError(f"the {self._what} belongs to process {self._pid}, which forked this one: make another here")
 
     def _closed(self) -> Exception:
         return RuntimeError(f"the {self._what} was closed")
@@ -103,7 +117,7 @@ class Blocking:
                 except StopAsyncIteration:
                     return
         finally:
-            if self._finalizer.alive:
+            if self._finalizer.alive and os.getpid() == self._pid:
                 self._wait(outputs.aclose())
 
     def generate(self, *args: Any, stream: bool = False, **kwargs: Any) -> Any:

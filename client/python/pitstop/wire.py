@@ -278,9 +278,8 @@ class Wire:
     @property
     def is_ready(self) -> bool:
         """Every door has greeted back, for the same tree."""
-        return self.data.info is not None and all(
-            link.info is not None and link.info.tree == self.data.info.tree for link in self.links
-        )
+        infos = [link.info for link in self.links]  # read once: another thread may ask while a tree is lost
+        return all(info is not None for info in infos) and len({info.tree for info in infos if info}) == 1
 
     @property
     def refusal(self) -> Optional[PitstopError]:
