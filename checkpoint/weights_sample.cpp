@@ -18,7 +18,7 @@ Result<std::string> sample_weights(const std::string& directory) {
     std::ranges::sort(tensors, {}, [](const StoredTensor* tensor) -> const std::string& {
         return tensor->spec.name;
     });
-    const std::size_t step = 1 + tensors.size() / kTensorsSampledMax;
+    const std::size_t step = (tensors.size() + kTensorsSampledMax - 1) / kTensorsSampledMax;
     std::string text = fmt::format("{} tensors\n", tensors.size());
     for (std::size_t i = 0; i < tensors.size(); i += step) {
         const StoredTensor& tensor = *tensors[i];

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace pitstop::messages {
 
 std::optional<std::string> invalid(const RankJoin& message) {
@@ -12,8 +15,19 @@ std::optional<std::string> invalid(const RankJoin& message) {
         return fmt::format("nodes: {} is not in [1, {}]", message.nodes, kNodesMax);
     if (message.node < 0 || message.node >= message.nodes)
         return fmt::format("node: {} is not in [0, {})", message.node, message.nodes);
+    // They are quoted in logs, in status and in what other machines are told.
+    for (const auto& [field, name] :
+         {std::pair{"build", &message.build}, {"host", &message.host}}) {
+        if (name->size() > RankJoin::kNameBytesMax)
+            return fmt::format("{}: more than {} bytes", field, RankJoin::kNameBytesMax);
+        if (std::ranges::any_of(*name, [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+            return fmt::format("{}: control characters", field);
+    }
     if (message.settings.size() > RankJoin::kSettingsMax)
         return fmt::format("settings: more than {}", RankJoin::kSettingsMax);
+    for (const std::string& setting : message.settings)
+        if (setting.size() > RankJoin::kSettingBytesMax)
+            return fmt::format("settings: one of more than {} bytes", RankJoin::kSettingBytesMax);
     return std::nullopt;
 }
 

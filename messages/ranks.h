@@ -34,6 +34,8 @@ struct RankJoin {
         "tp_worker -> scheduler_proc: a rank is there, before it loads anything. Answered by "
         "`rank_joined`.";
     static constexpr std::size_t kSettingsMax = 64;
+    static constexpr std::size_t kSettingBytesMax = 8192;  // a path, and more
+    static constexpr std::size_t kNameBytesMax = 255;      // a host's (RFC 1035), and a build's
     int protocol = kProtocolVersion;
     std::string build{};
     Rank rank{};

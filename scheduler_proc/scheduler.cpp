@@ -231,7 +231,7 @@ messages::ReplicaState Scheduler::state() const {
     if (is_released()) return kReleased;
     if (!has_weights()) return kAwaitingWeights;
     if (is_paused()) return pause_.is_standing() ? kPaused : kPausing;
-    if (scope() != Runner::Scope::kEverything) return kUpdating;
+    if (update_.has_loan() || update_.drains() || update_.overwrites()) return kUpdating;
     return kRunning;
 }
 

@@ -4,6 +4,7 @@
 #include "base/utf8.h"
 #include "messages/all_messages.h"
 #include "messages/codec.h"
+#include "messages/ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -91,6 +92,22 @@ TEST(Malformed, ALabelIsOneLineOfText) {
         spec.label = std::string("step") + c;
         EXPECT_TRUE(invalid(spec)) << int{c};
     }
+}
+
+TEST(Malformed, P7_WhatAMachineSaysOfItselfIsShortAndOfOneLine) {
+    const RankJoin join{.build = "pitstop 0.1.0", .host = "node7", .settings = {"page-size=16"}};
+    EXPECT_EQ(invalid(join), std::nullopt);
+    RankJoin wrong = join;
+    wrong.host.assign(RankJoin::kNameBytesMax, 'h');
+    EXPECT_EQ(invalid(wrong), std::nullopt);
+    wrong.host += 'h';
+    EXPECT_EQ(invalid(wrong), "host: more than 255 bytes");
+    wrong = join;
+    wrong.build = "a\nb";
+    EXPECT_EQ(invalid(wrong), "build: control characters");
+    wrong = join;
+    wrong.settings = {std::string(RankJoin::kSettingBytesMax + 1, 's')};
+    EXPECT_EQ(invalid(wrong), "settings: one of more than 8192 bytes");
 }
 
 TEST(Malformed, AnEpochLeavesRoomToCountOn) {
