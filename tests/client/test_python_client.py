@@ -5,7 +5,6 @@ import queue
 import socket
 import threading
 import time
-import time
 
 import pitstop
 import pytest
@@ -259,6 +258,14 @@ def test_unreadable_outputs_end_the_requests_they_may_belong_to(door, client):
 def test_a_sampling_parameter_that_does_not_exist_is_a_type_error(client):
     with pytest.raises(TypeError, match="topp"):
         client.generate("hello", topp=0.5)
+
+
+@pytest.mark.parametrize("wrong", [{"max_new_tokens": object()}, {"max_new_tokens": 1 << 70}, {"rid": "\ud800"}])
+def test_P5_what_cannot_be_packed_is_told_to_its_caller(door, client, wrong):
+    with pytest.raises(pitstop.PitstopError) as failed:
+        client.generate("hello", **wrong).result(timeout=10)
+    assert failed.value.code == "invalid_argument"
+    client.close()  # nothing of it is left open
 
 
 def test_closing_ends_what_is_open(door, run_dir):

@@ -11,7 +11,7 @@ from .aio import AsyncClient, RequestOutput
 from .blocking import Blocking
 from .calls import CALL_TIMEOUT_S, Calls
 from .errors import PitstopError
-from .messages import Chunk, ServerInfo
+from .messages import Chunk, ServerInfo, error_chunk
 
 
 class _Mailbox:
@@ -112,10 +112,17 @@ class Client(Calls[Stream], Blocking):
 
     def _start_request(self, rid: str, body: dict[str, Any], timeout: Optional[float]) -> Stream:
         mailbox = _Mailbox()
-        if not self._soon(self._inner._send_request, rid, body, mailbox):
+        if not self._soon(self._send_request, rid, body, mailbox):
             raise self._closed()
         deadline = None if timeout is None else time.monotonic() + timeout
         return Stream(self, rid, mailbox, deadline)
+
+    def _send_request(self, rid: str, body: dict[str, Any], mailbox: _Mailbox) -> None:
+        """In the loop, which would tell nobody of what cannot be packed."""
+        try:
+            self._inner._send_request(rid, body, mailbox)
+        except (TypeError, ValueError, OverflowError) as error:
+            mailbox.put(error_chunk(rid, "invalid_argument", str(error)))
 
     def _cancel(self, rid: str, mailbox: _Mailbox) -> None:
         self._soon(self._inner._cancel, rid, mailbox)

@@ -319,10 +319,11 @@ class Wire:
         elif rid in self._requests:
             sink.put(error_chunk(rid, "already_exists", f"rid '{rid}' is an open request of this client"))
         else:
-            self._requests[rid] = sink
+            # First: what cannot be packed raises here, and is no open request.
             refused = self.data.send("generate", {"tree": self.data.info.tree, **body})
-            if refused is not None:
-                del self._requests[rid]
+            if refused is None:
+                self._requests[rid] = sink
+            else:
                 sink.put(error_chunk(rid, refused.code, refused.message))
 
     def cancel(self, rid: str, sink: Sink) -> None:
