@@ -349,6 +349,14 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
             make_error(ErrorCode::kPermissionDenied, "a hello of rank {}, not its own", rank);
         return refuse_worker(received, error, in);
     }
+    // Before that it may still be dismissed, and whoever has its place then says a hello of its
+    // own.
+    if (num_nodes_ > 1 && !meeting_.have_met()) {
+        const Error error = make_error(
+            ErrorCode::kFailedPrecondition, "a hello of rank {} before the ranks have met", rank
+        );
+        return refuse_worker(received, error, in);
+    }
     note_spoken(received);
     peers_[rank] = received.peer;
     in.workers.emplace_back(*std::move(hello));
@@ -359,7 +367,7 @@ void Ports::report_to(messages::ReplicaStatus& status) {
     meeting_.report_to(status);
     if (!guard_) return;
     const bus::Listener& door = *workers_.listeners().back();
-    const bus::ListenerCounts counts = workers_.listeners().back()->counts();
+    const bus::ListenerCounts counts = door.counts();
     status.listeners.push_back(
         {.door = std::string(kNodesDoor),
          .endpoint = door.endpoint(),

@@ -33,7 +33,7 @@ namespace pitstop::scheduler {
 class Ports {
   public:
     static constexpr std::size_t kHeldMax = 4096;
-    // Of refusals so many are logged, and after them one each time as many have come again.
+    // So many refusals are logged, and after them one each time their number has doubled.
     static constexpr std::int64_t kRefusalsLoggedMax = 1000;
 
     struct Args {
@@ -103,7 +103,7 @@ class Ports {
     void take_from_peer(const bus::Received& received, TurnInput& in);
     // Refuses what a worker sent that has no place; on another machine it is told.
     void refuse_worker(const bus::Received& received, const Error& error, TurnInput& in);
-    // Who sent it came through the door's handshake, and fits.
+    // Counts its sender as one that came through the door's handshake, and fits.
     void note_spoken(const bus::Received& received);
     void report_to(messages::ReplicaStatus& status);
     void count_refused_keys();

@@ -12,7 +12,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Where one of two lists goes on differently, "NAME=VALUE"; empty: it has ended there.
+// Finds where one of two lists goes on differently, "NAME=VALUE"; empty: it has ended there.
 std::pair<std::string, std::string> first_difference(
     const std::vector<std::string>& a, const std::vector<std::string>& b
 ) {
@@ -25,7 +25,7 @@ std::pair<std::string, std::string> first_difference(
     return {};
 }
 
-// How a rank was started otherwise than one of the head's; nothing: it was not.
+// Says how a rank was started otherwise than one of the head's; nothing: it was not.
 std::optional<Error> difference(const messages::RankJoin& join, const messages::RankJoin& measure) {
     if (join.settings == measure.settings) return std::nullopt;
     const auto [there, here] = first_difference(measure.settings, join.settings);
@@ -296,7 +296,7 @@ void RankMeeting::lose(Rank rank, std::string_view why) {
     auto& member = members_.at(static_cast<std::size_t>(raw(rank)));
     if (!member || member->is_lost || is_over_) return;
     const bool is_of_another_machine = !member->sender.key.empty();
-    if (is_of_another_machine && meeting_ == 1 && !failure_) {
+    if (is_of_another_machine && !have_met() && !failure_) {
         member.reset();
         return;
     }

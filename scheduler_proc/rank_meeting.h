@@ -51,14 +51,14 @@ class RankMeeting {
     // (another --tp or --nodes, a rank of another machine, other settings), kAlreadyExists (the
     // rank, the node from another machine, or the sender as another rank).
     Result<> join(const Sender& sender, messages::RankJoin join);
-    // What ranks were told that had come before the head's own, and do not fit those: their places
-    // are free again.
+    // Takes what ranks were told that had come before the head's own and do not fit those: their
+    // places are free again.
     [[nodiscard]] std::vector<Error> take_dismissed();
-    // Its part of a meeting. Errors: kFailedPrecondition, nobody of that identity has joined.
+    // Takes its part of a meeting. Errors: kFailedPrecondition, nobody of that identity has joined.
     Result<> bring(const std::string& peer, messages::RankPart part, TimePoint now);
     // Ends a meeting of which a part has waited for longer than it is patient.
     void end_late(TimePoint now);
-    // When end_late() has something to do; none where nobody waits.
+    // Returns when end_late() has something to do; none where nobody waits.
     [[nodiscard]] std::optional<TimePoint> deadline() const;
 
     // The rank is gone, if it was there: whoever waits is told, and no meeting takes place any
@@ -70,17 +70,19 @@ class RankMeeting {
     void end(const messages::Verdict& asked);
 
     [[nodiscard]] std::optional<Rank> rank_of(std::string_view peer) const;
-    // The identity of who joined on that descriptor; none: nobody that is still there.
+    // Returns the identity of who joined on that descriptor; none: nobody that is still there.
     [[nodiscard]] std::optional<std::string> peer_on(int connection) const;
-    // Whether it has a place, lost or not.
+    // Returns whether it has a place, lost or not.
     [[nodiscard]] bool is_there(Rank rank) const {
         return members_.at(static_cast<std::size_t>(raw(rank))).has_value();
     }
-    // Whether the rank has joined with that key.
+    // Returns whether the rank has joined with that key.
     [[nodiscard]] bool has(Rank rank, std::string_view key) const;
-    // Why the replica cannot go on: a rank of another machine is lost. Nothing: it can.
+    // Returns whether all were there once: until then a place may still become free.
+    [[nodiscard]] bool have_met() const { return meeting_ > 1; }
+    // Returns why the replica cannot go on: a rank of another machine is lost. Nothing: it can.
     [[nodiscard]] const std::optional<Error>& loss() const { return loss_; }
-    // "rank 1", and on which machine where there are several.
+    // Returns "rank 1", and on which machine where there are several.
     [[nodiscard]] std::string name_of(Rank rank) const;
     // Fills in on which machine each rank is, where there are several.
     void report_to(messages::ReplicaStatus& status) const;

@@ -2,9 +2,11 @@
 head waits on for the right machine, or serves on."""
 
 import contextlib
+import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 
 import msgpack
@@ -42,7 +44,7 @@ def told(socket_):
     assert socket_.poll(DEADLINE_S * 1000), "nothing was answered"
     kind, body = socket_.recv_multipart()
     body = msgpack.unpackb(body)
-    return kind.decode(), body["code"], body["message"]
+    return kind.decode(), body.get("code", "ok"), body.get("message", "")
 
 
 def said(kind, **fields):
@@ -52,12 +54,13 @@ def said(kind, **fields):
 class Head:
     """The head of a replica of two machines, the second of which is not there yet."""
 
-    def __init__(self, place, *flags):
+    def __init__(self, place, *flags, settings=None):
         self.place = place
         keys, (self.key,) = make_keys(place, "second")
         self.port = free_port()
         self.shared = ("--tp", 2, "--nodes", 2, "--head", f"127.0.0.1:{self.port}", *CPU, "--start-timeout", START_S)
-        self.launchers = [Node(place / "head", *self.shared, "--no-http", "--door-keys", keys, *flags)]
+        start = [*self.shared, "--no-http", "--door-keys", keys, *flags]
+        self.launchers = [Node(place / "head", *start, settings=settings)]
         wait_until(self.listens, "the door to open")
 
     def listens(self):
@@ -83,8 +86,8 @@ class Head:
 def start_head(place):
     with contextlib.ExitStack() as stack:
 
-        def start(*flags):
-            head = Head(place, *flags)
+        def start(*flags, **options):
+            head = Head(place, *flags, **options)
             stack.callback(lambda: [launcher.abandon() for launcher in reversed(head.launchers)])
             return head
 
@@ -124,6 +127,26 @@ def test_P7_what_is_no_rank_is_answered_by_name_and_a_right_machine_may_still_jo
             answer = told(stranger)
             assert answer[:2] == (kind, code) and text in answer[2], (name, answer)
             assert text in head.log(), name
+    head.check_a_right_machine_is_let_in()
+
+
+def test_who_comes_before_the_heads_rank_and_says_hello_at_once_keeps_nobody_out(start_head, place):
+    faults = place / "faults"
+    faults.mkdir()
+    held = faults / "tp_worker[0.0]@send rank_join"
+    held.write_text("stop")
+    head = start_head(settings={"PITSTOP_FAULT_DIR": str(faults)})
+    wait_until(lambda: not held.exists(), "the head's rank to stop before it joins")
+    with peer(head.port, head.key) as early:
+        early.send_multipart(said("rank_join", **JOIN))
+        assert told(early) == ("rank_joined", "ok", "")
+        early.send_multipart(said("worker_hello", **HELLO))
+        answer = told(early)
+        assert answer[:2] == ("rank_end", "failed_precondition") and "before the ranks have met" in answer[2], answer
+        for worker in head.launchers[0].workers():
+            os.kill(worker, signal.SIGCONT)
+        answer = told(early)  # now there is a measure, which it does not fit
+        assert answer[:2] == ("rank_end", "invalid_argument") and "all ranks take the same" in answer[2], answer
     head.check_a_right_machine_is_let_in()
 
 
