@@ -59,7 +59,9 @@ def network(count):
             ip("-n", name, "link", "set", "lo", "up")
         yield names
     finally:
-        for name in names:
+        for number, name in enumerate(names):
+            # By name first: with its namespace it goes when the kernel gets to it, and its name is taken until then.
+            subprocess.run(["ip", "link", "del", f"{PREFIX}v{number}"], stderr=subprocess.DEVNULL)
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
         subprocess.run(["ip", "link", "del", bridge], stderr=subprocess.DEVNULL)
 

@@ -1,6 +1,5 @@
 """Replicas over several machines, for tests: launchers of nodes, and machines that are network namespaces."""
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -125,14 +124,20 @@ def start_spanning(start_tree, place):
             spanning.node.abandon()
 
 
-@pytest.fixture
-def machines():
-    """Names of two network namespaces that reach each other by TCP alone; skips where none can be made."""
+@pytest.fixture(scope="session")
+def namespaces():
+    """Skips where none can be made. Once: what fails after that is a failure."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("no network namespaces can be made here (root, iproute2)")
-    with contextlib.ExitStack() as stack:
-        try:
-            names = stack.enter_context(fleet_network.network(2))
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces can be made here: {error}")
+    try:
+        with fleet_network.network(1):
+            pass
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespaces can be made here: {error}")
+
+
+@pytest.fixture
+def machines(namespaces):
+    """Names of two network namespaces that reach each other by TCP alone."""
+    with fleet_network.network(2) as names:
         yield names

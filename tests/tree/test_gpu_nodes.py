@@ -10,7 +10,7 @@ import pytest
 
 from gpu_tree import BUILD, CUDA, gpu, needs_gpu  # noqa: F401
 from nccl_push import push
-from nodes import drop_link, machines, start_spanning  # noqa: F401
+from nodes import drop_link, machines, namespaces, start_spanning  # noqa: F401
 from process_tree import run
 from test_deaths import reasons
 from test_gpu_ranks import BF16_TOLERANCE, KINDS, NUM, greedy, workers_of

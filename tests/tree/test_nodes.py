@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from nodes import Node, drop_link, free_port, machines, make_keys, start_spanning  # noqa: F401
+from nodes import Node, drop_link, free_port, machines, make_keys, namespaces, start_spanning  # noqa: F401
 from process_tree import run, wait_until
 from test_deaths import reasons
 from test_updates import BARD, DIGESTS, GREEDY, start, update
