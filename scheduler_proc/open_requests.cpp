@@ -11,7 +11,7 @@
 namespace pitstop::scheduler {
 
 void OpenRequests::add(
-    messages::TokenizedRequest arrived, const ModelLimits& limits, TimePoint now
+    messages::TokenizedRequest&& arrived, const ModelLimits& limits, TimePoint now
 ) {
     const RequestKey key = arrived.key;
     const auto [place, is_new] = requests_.try_emplace(key, std::move(arrived), limits);

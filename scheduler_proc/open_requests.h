@@ -26,7 +26,7 @@ class OpenRequests {
     explicit OpenRequests(Fairness fairness) : waiting_(fairness) {}
 
     // It waits. REQUIRES: its key is new; !problem_of(arrived, limits).
-    void add(messages::TokenizedRequest arrived, const ModelLimits& limits, TimePoint now);
+    void add(messages::TokenizedRequest&& arrived, const ModelLimits& limits, TimePoint now);
     [[nodiscard]] Request* find(RequestKey key);  // null: it is not open
     // Returns all that ran before, or all, in the order of their keys.
     enum class Which { kStarted, kAll };

@@ -257,7 +257,7 @@ Result<> run(Options& options, Supervision& supervision) {
         bus::Socket::connect(context, bus::SocketKind::kDealer, endpoint, bus::kInnerLimits, key)
     );
     options.engine.bus = ranks.bus.get();
-    const Result<> served = load_and_serve(options, ranks, scheduler, supervision);
+    Result<> served = load_and_serve(options, ranks, scheduler, supervision);
     if (!served && options.nodes > 1) ranks.bus->say_why(served.error());
     return served;
 }

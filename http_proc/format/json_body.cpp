@@ -120,11 +120,11 @@ FieldReader::FieldReader(const Json& object, std::string_view where)
     CHECK(object.is_object());
 }
 
-FieldReader::FieldReader(Result<Json> object)
-    : own_(std::make_unique<Json>(object ? *std::move(object) : Json::object())),
-      object_(own_.get()) {
-    CHECK(own_->is_object());
+FieldReader::FieldReader(Result<Json> object) : object_(nullptr) {
     if (!object) error_ = object.error();
+    own_ = std::make_unique<Json>(object ? *std::move(object) : Json::object());
+    object_ = own_.get();
+    CHECK(own_->is_object());
 }
 
 FieldReader::~FieldReader() = default;
