@@ -146,37 +146,64 @@ bool has_calls(const Mapping& variables) {
     });
 }
 
-// Source: transformers 4.5x, utils/chat_template_utils.py, render_jinja_template.
-Result<std::string> cut_behind_final_message(
-    std::string prompt, const Mapping& variables, const jinja::Limits& limits
-) {
-    const Value& last = variables.find(std::string_view("messages"))->as_sequence()->items.back();
-    const Value* content = last.as_mapping()->find(std::string_view("content"));
-    const std::string* text = text_of(*last.as_mapping(), "content");
-    if (text == nullptr && content != nullptr && content->as_sequence() != nullptr) {
-        for (const Value& part : content->as_sequence()->items) {
+// Some templates look for this very tag. Source: transformers 5.24, utils/chat_template_utils.py,
+// render_jinja_template.
+constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+// Appends the tag to the last message's text: its content, or the last part of it that has one.
+// Returns that text as it was.
+Result<std::string> tag_final_message(Mapping& variables) {
+    std::vector<Value> messages =
+        variables.find(std::string_view("messages"))->as_sequence()->items;
+    Mapping last = *messages.back().as_mapping();
+    std::optional<std::string> text;
+    if (const std::string* content = text_of(last, "content")) {
+        text = *content;
+        last.insert("content", Value::text(*text + std::string(kTag)));
+    } else if (const Value* parts = last.find(std::string_view("content"));
+               parts != nullptr && parts->as_sequence() != nullptr) {
+        std::vector<Value> new_parts = parts->as_sequence()->items;
+        const auto of_part = [](const Value& part) {
             const Mapping* mapping = part.as_mapping();
-            const std::string* of_part = mapping == nullptr ? nullptr : text_of(*mapping, "text");
-            if (of_part != nullptr) text = of_part;  // the last that has one
+            return mapping == nullptr ? nullptr : text_of(*mapping, "text");
+        };
+        const auto place = std::find_if(new_parts.rbegin(), new_parts.rend(), of_part);
+        if (place != new_parts.rend()) {
+            text = *of_part(*place);
+            Mapping part = *place->as_mapping();
+            part.insert("text", Value::text(*text + std::string(kTag)));
+            *place = Value::mapping(std::move(part));
+            last.insert("content", Value::list(std::move(new_parts)));
         }
     }
-    if (text == nullptr) {
+    if (!text) {
         return make_error(
             ErrorCode::kInvalidArgument, "continue_final_message: the last message has no text"
         );
     }
-    const std::string_view stripped = jinja::strip(*text, jinja::StripSide::kBoth);
-    jinja::Budget budget(limits);
-    ASSIGN_OR_RETURN(const std::size_t at, jinja::find_last_text(prompt, stripped, budget));
-    if (at == std::string::npos) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "continue_final_message: the template changes the last message: it is not in the prompt"
-        );
+    messages.back() = Value::mapping(std::move(last));
+    variables.insert("messages", Value::list(std::move(messages)));
+    return *std::move(text);
+}
+
+// Cuts the prompt where the template has put the end of the last message, which is `text`. Where it
+// trims contents, and so the tag, what is white before the cut goes, too.
+Result<std::string> cut_at_tag(std::string prompt, std::string_view text) {
+    constexpr std::string_view kTrimmed = kTag.substr(0, kTag.size() - 1);
+    const std::size_t at = prompt.rfind(kTrimmed);
+    if (at != std::string::npos) {
+        std::string_view kept = std::string_view(prompt).substr(0, at);
+        const std::string_view stripped = jinja::strip(kept, jinja::StripSide::kRight);
+        if (prompt.compare(at, kTag.size(), kTag) != 0) kept = stripped;
+        if (stripped.ends_with(jinja::strip(text, jinja::StripSide::kBoth))) {
+            prompt.resize(kept.size());
+            return prompt;
+        }
     }
-    const bool is_whole = prompt.compare(at, text->size(), *text) == 0;
-    prompt.resize(at + (is_whole ? text->size() : stripped.size()));
-    return prompt;
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "continue_final_message: the template changes the last message: it is not in the prompt"
+    );
 }
 
 // Returns whether a loop goes through some content: "for part in message['content']".
@@ -277,15 +304,20 @@ Result<std::string> ChatTemplate::render_with(
     const std::tm& now,
     const jinja::Limits& limits
 ) const {
-    ASSIGN_OR_RETURN(
-        Mapping all, prepared(special_tokens_, variables, source.takes_parts, Arguments::kAsObjects)
-    );
+    std::string final_text;
+    const auto prepare = [&](Arguments arguments) -> Result<Mapping> {
+        ASSIGN_OR_RETURN(
+            Mapping all, prepared(special_tokens_, variables, source.takes_parts, arguments)
+        );
+        if (!chat.continue_final_message) return all;
+        ASSIGN_OR_RETURN(final_text, tag_final_message(all));
+        return all;
+    };
+    ASSIGN_OR_RETURN(Mapping all, prepare(Arguments::kAsObjects));
     Result<std::string> prompt = source.parsed.render(all, now, limits);
     if (!prompt && prompt.error().code == ErrorCode::kInvalidArgument && has_calls(all)) {
         // Some templates want the arguments of tool calls as the text they came in.
-        ASSIGN_OR_RETURN(
-            all, prepared(special_tokens_, variables, source.takes_parts, Arguments::kAsGiven)
-        );
+        ASSIGN_OR_RETURN(all, prepare(Arguments::kAsGiven));
         Result<std::string> second = source.parsed.render(all, now, limits);
         if (second) prompt = std::move(second);
     }
@@ -293,7 +325,7 @@ Result<std::string> ChatTemplate::render_with(
         return make_error(prompt.error().code, "the chat template: {}", prompt.error().message);
     }
     if (!chat.continue_final_message) return prompt;
-    return cut_behind_final_message(*std::move(prompt), all, limits);
+    return cut_at_tag(*std::move(prompt), final_text);
 }
 
 Result<std::string> ChatTemplate::render(

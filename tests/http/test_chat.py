@@ -145,6 +145,28 @@ def test_the_final_message_is_continued(http):
     assert chat(http, messages=messages, continue_final_message=True)["usage"]["completion_tokens"] == 6
 
 
+@pytest.mark.parametrize("prefill", ["<", "e", ">", "im", "\n", " ", "", "A ", "a\n\nb\n", "日", "<|im_end|>\n"])
+def test_a_prefill_that_the_template_writes_itself_is_continued_in_its_place(http, prefill):
+    messages = MESSAGES + [{"role": "assistant", "content": prefill}]
+    body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    answer = http.post("/tokenize", body).json
+    assert answer["prompt"] == PROMPT + prefill
+    shown = chat(http, messages=messages, continue_final_message=True, return_token_ids=True)
+    assert shown["prompt_token_ids"] == answer["tokens"]
+    same = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
+    assert http.post("/v1/messages", same).json["prompt_token_ids"] == answer["tokens"]
+
+
+def test_a_message_that_the_template_changes_cannot_be_continued(http):
+    messages = MESSAGES + [{"role": "assistant", "content": "There was"}]
+    for template in ("no message", "{{ messages[0].content }}", "{{ messages[-1].content | replace('w', 'v') }}"):
+        refused = http.post(
+            "/v1/chat/completions",
+            {**GREEDY, "messages": messages, "continue_final_message": True, "chat_template": template},
+        )
+        assert refused.status == 400 and "continue_final_message" in refused.message, template
+
+
 @pytest.mark.parametrize(
     "body, named",
     [

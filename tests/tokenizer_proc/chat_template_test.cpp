@@ -142,6 +142,36 @@ TEST_F(ChatTemplateTest, TheFinalMessageIsContinued) {
     );
 }
 
+// A letter, and nothing, are also in what the template writes behind the message.
+TEST_F(ChatTemplateTest, APrefillThatTheTemplateWritesItselfIsContinuedInItsPlace) {
+    write("chat_template.jinja", "{% for m in messages %}<{{ m.content }}<end>\n{% endfor %}");
+    const auto chat = [](const std::string& content) {
+        return Chat{
+            .variables = R"({"messages": [{"role": "assistant", "content": )" + content + "}]}",
+            .continue_final_message = true};
+    };
+    EXPECT_EQ(render(chat(R"("<")")), "<<");
+    EXPECT_EQ(render(chat(R"("e")")), "<e");
+    EXPECT_EQ(render(chat(R"("")")), "<");
+    EXPECT_EQ(render(chat(R"("\n")")), "<\n");
+    EXPECT_EQ(render(chat(R"(" ")")), "< ");
+    EXPECT_EQ(render(chat("null")), "<");
+    const auto* const parts = R"([{"type": "text", "text": "e"}, {"type": "text", "text": "n"}])";
+    EXPECT_EQ(render(chat(parts)), "<e\nn");
+    write("chat_template.jinja", "{% for p in messages[0]['content'] %}({{ p.text }}){% endfor %}");
+    EXPECT_EQ(render(chat(parts)), "(e)(n");
+    EXPECT_EQ(
+        render(chat(R"([{"type": "image"}])")),
+        "error: continue_final_message: the last message has no text"
+    );
+    write(
+        "chat_template.jinja",
+        "{{ messages[0].content.endswith('CONTINUE_FINAL_MESSAGE_TAG ') }}"
+        "{{ messages[0].content }}!"
+    );
+    EXPECT_EQ(render(chat(R"("e")")), "Truee");
+}
+
 TEST_F(ChatTemplateTest, WhatIsNoChatIsRefused) {
     write("chat_template.jinja", "x");
     EXPECT_EQ(render("[]"), "error: the variables of a chat are an object");
