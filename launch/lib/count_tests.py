@@ -1,4 +1,4 @@
-"""Adds up the tests of launch/test and says so in one line, the last of its output.
+"""Adds up the tests of launch/test and says so in one line, the last of its output; before it, which took longest.
 
 A GoogleTest program counts by its cases, any other test of ctest as one, Python's as pytest counts.
 A program that failed without a failed case (it crashed, hung, or a sanitizer spoke) is one failure.
@@ -9,9 +9,25 @@ A program that failed without a failed case (it crashed, hung, or a sanitizer sp
 import collections
 import pathlib
 import sys
+import typing
 import xml.etree.ElementTree as ElementTree
 
 NAMED_MAX = 50  # failures that are listed by name
+SLOWEST_MAX = 20
+
+
+class Case(typing.NamedTuple):
+    name: str
+    outcome: str
+    seconds: float = 0.0
+
+
+def seconds_of(case):
+    """Returns what a JUnit test case took; of Python's with what its fixtures did."""
+    try:
+        return float(case.get("time", "0"))
+    except ValueError:
+        return 0.0
 
 
 def outcome_of(case):
@@ -24,16 +40,16 @@ def outcome_of(case):
 
 
 def cases_of(path):
-    """Returns [(name, outcome)]; a file that cannot be read is a failure with its name."""
+    """Returns a report's cases; a file that cannot be read is a failure with its name."""
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError) as error:
-        return [(f"{path}: {error}", "failed")]
-    named = [
-        (f"{case.get('classname', '')}.{case.get('name')}", outcome_of(case))
+        return [Case(f"{path}: {error}", "failed")]
+    cases = [
+        Case(f"{case.get('classname', '')}.{case.get('name')}", outcome_of(case), seconds_of(case))
         for case in root.iter("testcase")
     ]
-    return [(name, outcome) for name, outcome in named if outcome]
+    return [case for case in cases if case.outcome]
 
 
 def ctest_cases(results):
@@ -42,29 +58,51 @@ def ctest_cases(results):
     try:
         root = ElementTree.parse(results / "ctest.xml").getroot()
     except (ElementTree.ParseError, OSError) as error:
-        return [(f"{results}/ctest.xml: {error}", "failed")]
+        return [Case(f"{results}/ctest.xml: {error}", "failed")]
     for program in root.iter("testcase"):
         name, status = program.get("name"), program.get("status")
         reports = [results / "gtest" / f"{name}.xml", *(results / "gtest").glob(f"{name}_[0-9]*.xml")]
         inner = [case for report in reports if report.exists() for case in cases_of(report)]
+        inner = [case._replace(name=f"{name}: {case.name}") for case in inner]
         cases += inner
         skipped = program.find("skipped")
         is_missing = skipped is not None and "SKIP" not in skipped.get("message", "")
         if is_missing:
-            cases.append((f"{name} ({skipped.get('message')})", "failed"))
-        elif status == "fail" and all(outcome != "failed" for _, outcome in inner):
-            cases.append((f"{name} (crashed, hung or was stopped)", "failed"))
+            cases.append(Case(f"{name} ({skipped.get('message')})", "failed"))
+        elif status == "fail" and all(case.outcome != "failed" for case in inner):
+            cases.append(Case(f"{name} (crashed, hung or was stopped)", "failed", seconds_of(program)))
         elif not inner and status != "fail":
-            cases.append((name, "passed" if status == "run" else "skipped"))
+            cases.append(Case(name, "passed" if status == "run" else "skipped", seconds_of(program)))
     return cases
 
 
+def of_preset(case, report):
+    """Returns the case with its preset's name, as two presets run the same programs."""
+    return case._replace(name=f"{report.parent.name} {case.name}")
+
+
+def print_slowest(cases_by_report):
+    """The tests that took longest, and what each report's took together, as if one after the other."""
+    for report, cases in cases_by_report.items():
+        print(f"{sum(case.seconds for case in cases):8.1f} s in {len(cases)} tests of {report}")
+    slowest = sorted((case for cases in cases_by_report.values() for case in cases), key=lambda case: -case.seconds)
+    slowest = [case for case in slowest[:SLOWEST_MAX] if case.seconds > 0]
+    print(f"The slowest {len(slowest)}:")
+    for case in slowest:
+        print(f"{case.seconds:8.1f} s {case.name}")
+
+
 def main():
-    cases = []
+    cases_by_report = {}
     for report in map(pathlib.Path, sys.argv[1:]):
-        cases += cases_of(report) if report.suffix == ".xml" else ctest_cases(report)
-    count = collections.Counter(outcome for _, outcome in cases)
-    failed = [name for name, outcome in cases if outcome == "failed"]
+        if report.suffix == ".xml":
+            cases_by_report[report] = cases_of(report)
+        else:
+            cases_by_report[report] = [of_preset(case, report) for case in ctest_cases(report)]
+    cases = [case for each in cases_by_report.values() for case in each]
+    print_slowest(cases_by_report)
+    count = collections.Counter(case.outcome for case in cases)
+    failed = [case.name for case in cases if case.outcome == "failed"]
     for name in failed[:NAMED_MAX]:
         print(f"FAILED {name}")
     print(f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
