@@ -8,10 +8,12 @@
 
 namespace pitstop::http {
 
-Result<nlohmann::json> control_fields(const Request& request) {
+Result<nlohmann::json> control_fields(const Request& request, Winner winner) {
     ASSIGN_OR_RETURN(nlohmann::json fields, parse_json_object(request.body));
+    const nlohmann::json body = winner == Winner::kBody ? fields : nlohmann::json::object();
     std::set<std::string_view> seen;
     for (const auto& [name, value] : request.query) {
+        if (body.contains(name)) continue;
         if (seen.insert(name).second) {
             fields[name] = value;  // in place of the body's
         } else if (nlohmann::json& earlier = fields[name]; earlier.is_array()) {

@@ -1,6 +1,7 @@
 // Serves SGLang's /abort_request. It aborts by exact id (or the name of a batch or an answer),
 // where SGLang takes a prefix: "req-1" does not end "req-10".
 #include "http_proc/control/control.h"
+#include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/sglang/routes.h"
@@ -13,7 +14,7 @@ namespace {
 // Answers 200 and empty also for an id that nobody has, as in SGLang. It answers when the final
 // output of every request it ends has been sent.
 Task<Response> abort_request(Exchange& exchange) {
-    FieldReader fields(parse_json_object(exchange.request().body));
+    FieldReader fields(control_fields(exchange.request(), Winner::kBody));
     control::Aborting aborting;
     fields.read("rid", aborting.names);
     fields.read("abort_all", aborting.all);

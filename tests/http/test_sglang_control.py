@@ -425,6 +425,25 @@ def test_scenario_40_abort_all_ends_running_and_queued_requests(http, admin):
     assert {kind(output) for output in finished(requests)} == {"abort"}
 
 
+@pytest.mark.parametrize("body", [None, {}, {"rid": "other"}])
+def test_an_abort_may_stand_in_the_query(http, admin, body):
+    """It was answered with 200, and aborted nobody."""
+    requests = start_all(http, admin, 2, max_new_tokens=LONG)
+    wait_running(admin, 2)
+    assert http.post("/abort_request?abort_all=true", body).status == 200
+    assert {kind(output) for output in finished(requests)} == {"abort"}
+
+
+def test_an_abort_in_the_body_counts_over_the_query(http, admin):
+    with together(http, admin, 2):
+        requests = [http.start(rid=rid, max_new_tokens=LONG) for rid in ("req-1", "req-2")]
+    wait_running(admin, 2)
+    assert http.post("/abort_request?rid=req-2", {"rid": "req-1"}).status == 200
+    assert http.post("/abort_request?abort_all=true", {"abort_all": False}).status == 200
+    assert [kind(output) for output in finished(requests)] == ["abort", "length"]
+    assert http.post("/abort_request?abort_all=perhaps").status == 400
+
+
 def test_an_abort_takes_an_exact_id_and_no_prefix(http, admin):
     with together(http, admin, 2):
         requests = [http.start(rid=rid, max_new_tokens=LONG) for rid in ("req-1", "req-10")]

@@ -32,6 +32,16 @@ TEST(ControlFields, TheQueryWinsOverTheBody) {
     EXPECT_EQ(fields["x"], 1);
 }
 
+TEST(ControlFields, WhereTheBodyWinsTheQueryAddsWhatItDoesNotHave) {
+    Request request;
+    ASSERT_TRUE(parse_target("/abort_request?abort_all=true&rid=a&rid=b", request));
+    request.body = R"({"abort_all": false})";
+    const auto fields = control_fields(request, Winner::kBody);
+    ASSERT_TRUE(fields) << fields.error().message;
+    EXPECT_EQ((*fields)["abort_all"], false);
+    EXPECT_EQ((*fields)["rid"], nlohmann::json({"a", "b"}));
+}
+
 TEST(ControlFields, AParameterGivenTwiceIsAListAlsoOverABodysOwn) {
     EXPECT_EQ(
         fields_of("/wake_up?tags=a&tags=b&tags=c", R"({"tags": ["z"]})")["tags"],
