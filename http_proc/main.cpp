@@ -134,9 +134,12 @@ Result<> take_limits(const Flags& values, ServerOptions& options) {
     return Ok{};
 }
 
-std::string from_environment(const char* name) {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
+// Without the variable there is no such key. One that is there and empty is a mistake.
+Result<> take_key(const char* variable, std::string_view flag, std::string& key) {
+    const char* value = std::getenv(variable);
+    if (value == nullptr) return Ok{};
+    key = value;
+    return check_key(key, flag, variable);
 }
 
 Result<> check_address(const Flags& values, const ServerOptions& options) {
@@ -262,9 +265,11 @@ int main_with(int argc, char** argv) {
     if (auto logging = init_logging("http_proc", values.log_level); !logging)
         return flags.fail(logging.error());
     if (auto attached = supervision.attach(); !attached) return supervision.fail(attached.error());
-    options.keys = {
-        .api = from_environment("PITSTOP_API_KEY"),
-        .admin = from_environment("PITSTOP_ADMIN_API_KEY")};
+    if (auto taken = take_key("PITSTOP_API_KEY", "--api-key", options.keys.api); !taken)
+        return supervision.fail(taken.error());
+    if (auto taken = take_key("PITSTOP_ADMIN_API_KEY", "--admin-api-key", options.keys.admin);
+        !taken)
+        return supervision.fail(taken.error());
     if (auto checked = check_address(values, options); !checked)
         return supervision.fail(checked.error());
     if (auto left = leave_descriptors(options.limits); !left) return supervision.fail(left.error());

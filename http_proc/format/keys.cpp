@@ -49,6 +49,27 @@ bool Keys::is_equal(std::string_view given, std::string_view key) {
     return result == 0;
 }
 
+Result<> check_key(std::string_view key, std::string_view flag, std::string_view variable) {
+    std::string_view problem;
+    if (key.empty()) {
+        problem = "is empty";
+    } else if (!is_header_value(key)) {
+        problem = "has a control character: a line break, a tab, ...";
+    } else if (key.front() == ' ' || key.back() == ' ') {
+        problem = "begins or ends with a space";
+    } else {
+        return Ok{};
+    }
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "{} ({} of the environment) {}; no request could carry it. Give a key of one line without "
+        "spaces around it, or none at all",
+        flag,
+        variable,
+        problem
+    );
+}
+
 bool has_key(const Request& request, const Keys& keys) {
     const std::string_view key = key_of(request);
     return is_key(key, keys.api) || is_key(key, keys.admin);

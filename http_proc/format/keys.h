@@ -7,6 +7,7 @@
 // | admin | open    | api     | admin     | admin alone      |
 #pragma once
 
+#include "base/result.h"
 #include "http_proc/format/message.h"
 
 #include <string>
@@ -28,6 +29,12 @@ struct Keys {
     // Compares in a time that does not depend on where the two differ.
     static bool is_equal(std::string_view given, std::string_view key);
 };
+
+// Returns why no request could carry this key, or nothing: it would open nothing to anybody, and an
+// empty one would open all to everybody. `flag` and `variable` name what it was given by.
+[[nodiscard]] Result<> check_key(
+    std::string_view key, std::string_view flag, std::string_view variable
+);
 
 // Tells whether the request carries one of the keys: then its sender was told it, and is no
 // stranger's page.

@@ -97,7 +97,7 @@ class Served:
         options.served_model_name = options.served_model_names[0]
         # They go into the environment, as a command line is for everybody to read.
         for name in ("api_key", "admin_api_key"):
-            if getattr(options, name, None):
+            if getattr(options, name, None) is not None:  # an empty one is http_proc's to refuse
                 os.environ[f"PITSTOP_{name.upper()}"] = getattr(options, name)
         self._options = options
         self._signals = signals

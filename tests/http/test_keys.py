@@ -1,6 +1,11 @@
 """Who may call what."""
 
+import subprocess
+
 import pytest
+
+from process_tree import LAUNCHER, environment
+from wire import DEADLINE_S
 
 API = {"PITSTOP_API_KEY": "api-secret"}
 ADMIN = {"PITSTOP_ADMIN_API_KEY": "admin-secret"}
@@ -63,3 +68,23 @@ def test_a_refused_body_is_not_read(front_end):
     with http.raw() as raw:
         raw.send(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n")
         assert raw.read_all().startswith(b"HTTP/1.1 401 ")
+
+
+# ---- keys that nobody could use ----
+
+
+@pytest.mark.parametrize("flag, variable", [("--api-key", "PITSTOP_API_KEY"), ("--admin-api-key", "PITSTOP_ADMIN_API_KEY")])
+@pytest.mark.parametrize("key, problem", [("", "is empty"), ("a\nb", "control character"), (" a", "space"), ("a\t", "control character")])
+def test_a_key_that_no_request_can_carry_is_refused_at_start(tmp_path, flag, variable, key, problem):
+    """An empty one let everybody in."""
+    for arguments, environ in (([flag, key], {}), ([], {variable: key})):
+        ended = subprocess.run(
+            [LAUNCHER, "serve", "--run-dir", tmp_path / "tree", "--port", "0", *arguments],
+            capture_output=True,
+            text=True,
+            env={**environment(), **environ},
+            timeout=DEADLINE_S,
+        )
+        assert ended.returncode == 3, ended
+        assert flag in ended.stderr and variable in ended.stderr and problem in ended.stderr, ended
+        assert not (tmp_path / "tree").exists()
