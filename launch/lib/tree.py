@@ -213,12 +213,12 @@ def plan(options, run_dir, weights=Weights()):
 
 
 class Signals:
-    """Turns SIGINT, SIGTERM and SIGHUP into a readable descriptor, so that they end a wait.
+    """Turns SIGINT, SIGTERM, SIGHUP and SIGQUIT into a readable descriptor, so that they end a wait.
 
     For the rest of this program's life: a second Ctrl-C while a tree is stopping is still no death.
     """
 
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
     def __init__(self):
         self.is_asked_to_end = False

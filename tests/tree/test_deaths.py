@@ -123,7 +123,7 @@ def test_the_next_tree_removes_what_a_killed_launcher_left(place):
         assert not os.path.exists(path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_is_a_clean_end_that_answers_open_requests(start_tree, number):
     tree = start_tree("--dp", 2)
     door = tree.door()
