@@ -43,6 +43,15 @@ void FlagSet::add(std::string_view name, std::string* target, std::string_view h
               }});
 }
 
+void FlagSet::add(
+    std::string_view name, std::optional<std::string>* target, std::string_view help
+) {
+    add_flag({std::string(name), std::string(help), "", true, [target](std::string_view text) {
+                  *target = text;
+                  return Result<>(Ok{});
+              }});
+}
+
 void FlagSet::add(std::string_view name, int* target, std::string_view help) {
     add_flag(
         {std::string(name),

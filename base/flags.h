@@ -25,6 +25,8 @@ class FlagSet {
 
     // The value in *target is the default and is shown by --help.
     void add(std::string_view name, std::string* target, std::string_view help);
+    // Without the flag the target stays nothing: an empty value was given.
+    void add(std::string_view name, std::optional<std::string>* target, std::string_view help);
     void add(std::string_view name, int* target, std::string_view help);
     void add(std::string_view name, std::int64_t* target, std::string_view help);
     void add(std::string_view name, double* target, std::string_view help);

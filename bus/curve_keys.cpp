@@ -253,10 +253,12 @@ Result<> make_key_dir(const std::string& dir) {
 }
 
 Result<std::string> add_client_key(const std::string& dir, const std::string& name, AllowedAt at) {
-    if (!is_name(name)) {
+    // One that looks like a flag is one whose value was forgotten: --client --admin.
+    if (!is_name(name) || name.starts_with('-')) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "'{}' is no client's name; accepted are letters, digits and ._-, at most {}",
+            "'{}' is no client's name; accepted are letters, digits and ._-, at most {}, neither "
+            ". nor - first",
             name,
             kKeyNameBytesMax
         );
@@ -287,6 +289,7 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
 }
 
 Result<> remove_client_key(const std::string& dir, const std::string& name) {
+    if (!is_name(name)) return make_error(ErrorCode::kInvalidArgument, "'{}' is no name", name);
     bool is_found = false;
     for (const std::string_view list : kLists) {
         const std::string path = in(dir, list);

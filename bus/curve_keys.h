@@ -55,7 +55,8 @@ Result<ClientKey> read_client_key(const std::string& path);
 Result<> make_key_dir(const std::string& dir);
 enum class AllowedAt { kDataDoor, kBothDoors, kNodeDoor };
 // Makes clients/NAME.key and adds it to the lists. Returns the file's path.
-// Errors: the name is taken, or is no name: letters, digits and ._- up to kKeyNameBytesMax.
+// Errors: the name is taken, or is no name: letters, digits and ._- up to kKeyNameBytesMax, with
+// neither . nor - first.
 Result<std::string> add_client_key(const std::string& dir, const std::string& name, AllowedAt at);
 // Takes the client off all lists; its file stays, and opens nothing. Errors: it is on none.
 Result<> remove_client_key(const std::string& dir, const std::string& name);

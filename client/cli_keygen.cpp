@@ -3,6 +3,9 @@
 #include "bus/curve_keys.h"
 #include "client/cli.h"
 
+#include <optional>
+#include <string>
+
 namespace pitstop {
 
 int cli_keygen(int argc, char** argv) {
@@ -13,9 +16,9 @@ int cli_keygen(int argc, char** argv) {
         "let in from then on; a running tree notices. With --node: the same for a machine of serve "
         "--nodes, whose ranks are let in."
     );
-    std::string client;
-    std::string node;
-    std::string removed;
+    std::optional<std::string> client;
+    std::optional<std::string> node;
+    std::optional<std::string> removed;
     bool is_admin = false;
     flags.add("client", &client, "NAME of a new client, let in at the data door");
     flags.add("admin", &is_admin, "with --client: at the admin door, too");
@@ -24,23 +27,23 @@ int cli_keygen(int argc, char** argv) {
     if (const auto code = flags.read(argc, argv)) return *code;
     if (flags.positional().size() != 1)
         return flags.fail({ErrorCode::kInvalidArgument, "name one directory"});
-    if ((client.empty() ? 0 : 1) + (node.empty() ? 0 : 1) + (removed.empty() ? 0 : 1) > 1)
+    if ((client ? 1 : 0) + (node ? 1 : 0) + (removed ? 1 : 0) > 1)
         return flags.fail(
             {ErrorCode::kInvalidArgument, "one of --client, --node and --remove, not several"}
         );
-    if (is_admin && client.empty())
+    if (is_admin && !client)
         return flags.fail({ErrorCode::kInvalidArgument, "--admin goes with --client"});
     const std::string& dir = flags.positional().front();
-    if (!client.empty() || !node.empty()) {
+    if (client || node) {
         bus::AllowedAt at = is_admin ? bus::AllowedAt::kBothDoors : bus::AllowedAt::kDataDoor;
-        if (!node.empty()) at = bus::AllowedAt::kNodeDoor;
-        const Result<std::string> path = bus::add_client_key(dir, node.empty() ? client : node, at);
+        if (node) at = bus::AllowedAt::kNodeDoor;
+        const Result<std::string> path = bus::add_client_key(dir, node ? *node : *client, at);
         if (!path) return cli_fail(path.error());
         fmt::print("{}\n", *path);
         return 0;
     }
-    if (!removed.empty()) {
-        const Result<> done = bus::remove_client_key(dir, removed);
+    if (removed) {
+        const Result<> done = bus::remove_client_key(dir, *removed);
         return done ? 0 : cli_fail(done.error());
     }
     const Result<> made = bus::make_key_dir(dir);

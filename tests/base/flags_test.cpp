@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct Parsed {
     double ratio = 0.5;
     bool is_loud = false;
     std::vector<std::string> rules{};
+    std::optional<std::string> key{};
 
     Parsed() {
         flags.add("name", &name, "a name");
@@ -24,6 +26,7 @@ struct Parsed {
         flags.add("ratio", &ratio, "a ratio");
         flags.add("loud", &is_loud, "a switch");
         flags.add("rule", &rules, "a rule");
+        flags.add("key", &key, "a key");
     }
     Result<> parse(std::vector<std::string> args) {
         std::vector<char*> argv{const_cast<char*>("program")};
@@ -62,6 +65,15 @@ TEST(Flags, KeepWhatIsNotAFlagAndEverythingAfterTwoDashes) {
     ASSERT_TRUE(p.parse({"one", "--loud", "-", "--", "--rank", "-x"}));
     EXPECT_EQ(p.flags.positional(), (std::vector<std::string>{"one", "-", "--rank", "-x"}));
     EXPECT_EQ(p.rank, 7);
+}
+
+TEST(Flags, TellAnEmptyValueFromNone) {
+    Parsed without;
+    ASSERT_TRUE(without.parse({"--rank", "1"}));
+    EXPECT_EQ(without.key, std::nullopt);
+    Parsed with;
+    ASSERT_TRUE(with.parse({"--key", ""}));
+    EXPECT_EQ(with.key, "");
 }
 
 TEST(Flags, RefuseWhatTheyDoNotUnderstand) {

@@ -94,6 +94,8 @@ TEST_F(CurveKeysTest, NothingIsOverwrittenAndNoNameLeavesTheDirectory) {
           std::string("a b"),
           std::string("a\nb"),
           std::string(".."),
+          std::string("-x"),
+          std::string("--admin"),
           std::string(65, 'a')}) {
         const auto added = add_client_key(keys_, name, AllowedAt::kDataDoor);
         ASSERT_FALSE(added) << name;

@@ -38,6 +38,20 @@ def keys(place):
     return path
 
 
+@pytest.mark.parametrize("flag", ["--client", "--node", "--remove"])
+@pytest.mark.parametrize("name", ["", "-x", "--admin", ".x", "a b"])
+def test_what_is_no_name_makes_no_key(place, flag, name):
+    """An empty one made the tree's own key instead, and a flag whose value was forgotten ate the next one."""
+    path = place / "keys"
+    refused = run("keygen", path, flag, name)
+    assert refused.returncode != 0 and not path.exists(), refused
+    keygen(path)
+    before = {each.name: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+    refused = run("keygen", path, flag, name)
+    assert refused.returncode != 0 and f"'{name}'" in refused.stderr, refused
+    assert before == {each.name: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+
 class Remote:
     """A tree with tcp doors, seen from elsewhere."""
 
