@@ -171,6 +171,7 @@ class Doors {
     [[nodiscard]] std::optional<Error> problem_of_ids(
         std::string_view field, std::span<const TokenId> ids
     ) const;
+    [[nodiscard]] Result<> check_decodable(std::span<const TokenId> ids) const;
     [[nodiscard]] std::optional<Error> problem_of_prompt(
         const messages::Generate& message, std::span<const TokenId> prompt
     ) const;

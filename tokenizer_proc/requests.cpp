@@ -11,6 +11,24 @@
 namespace pitstop::tokenizer {
 namespace {
 
+// Names the first of them that is outside [0, end), or nothing.
+std::optional<Error> first_outside(
+    std::string_view field, std::span<const TokenId> ids, std::int64_t end
+) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (raw(ids[i]) >= 0 && raw(ids[i]) < end) continue;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "{}[{}] is token {}; the model has tokens [0, {})",
+            field,
+            i,
+            raw(ids[i]),
+            end
+        );
+    }
+    return std::nullopt;
+}
+
 // Refuses a reply about so many positions if it takes too much.
 Result<> check_logprob_bytes(
     std::string_view what, std::int64_t num_positions, const messages::LogprobOptions& options
@@ -104,19 +122,15 @@ std::optional<Error> Doors::problem_of(const messages::Generate& message) const 
 
 std::optional<Error> Doors::problem_of_ids(std::string_view field, std::span<const TokenId> ids)
     const {
-    const std::int64_t vocab_size = hellos_.front()->vocab_size;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-        if (raw(ids[i]) >= 0 && raw(ids[i]) < vocab_size) continue;
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "{}[{}] is token {}; the model has tokens [0, {})",
-            field,
-            i,
-            raw(ids[i]),
-            vocab_size
-        );
-    }
-    return std::nullopt;
+    return first_outside(field, ids, hellos_.front()->vocab_size);
+}
+
+// The tokenizer may know tokens that the model has not, and the other way round.
+Result<> Doors::check_decodable(std::span<const TokenId> ids) const {
+    const std::int64_t end =
+        std::max<std::int64_t>(hellos_.front()->vocab_size, tokenizer_->vocab_size());
+    if (auto error = first_outside("ids", ids, end)) return *std::move(error);
+    return Ok{};
 }
 
 std::optional<Error> Doors::problem_of_prompt(

@@ -71,7 +71,10 @@ Result<> Doors::handle(const std::string& peer, messages::Tokenize message) {
         .wants_text = true,
         .wants_texts = message.each_token,
     };
-    if (message.ids) job.ids = *std::move(message.ids);
+    if (message.ids) {
+        RETURN_IF_ERROR(check_decodable(*message.ids));
+        job.ids = *std::move(message.ids);
+    }
     return start_call(peer, message.call, std::move(job));
 }
 

@@ -116,9 +116,14 @@ Task<Response> detokenize(Exchange& exchange) {
         messages::Tokenize question;
         question.ids = std::move(ids);
         question.skip_special_tokens = skips_special;
-        const Result<messages::TokenizeReply> reply = co_await ask(exchange, std::move(question));
-        if (!reply) co_return vllm_text_refusal(reply.error());
-        texts.push_back(reply->text);
+        Result<messages::TokenizeReply> reply = co_await ask(exchange, std::move(question));
+        if (!reply) {
+            Error error = reply.error();
+            error.message = is_batch ? fmt::format("tokens[{}]: {}", texts.size(), error.message)
+                                     : "tokens: " + error.message;
+            co_return vllm_text_refusal(error);
+        }
+        texts.push_back(std::move(reply->text));
     }
     const nlohmann::ordered_json text = is_batch ? texts : texts.front();
     co_return Response::json(200, {{"prompt", text}, {"text", text}});

@@ -332,3 +332,16 @@ def test_tokenizing_has_its_other_name(http, path):
     body = {"prompt": "Once"} if path == "/v1/tokenize" else {"tokens": [5]}
     answer = http.post(path, body)
     assert answer.status == 200 and answer.json == http.post(path.removeprefix("/v1"), body).json
+
+
+@pytest.mark.parametrize("path", ("/detokenize", "/v1/detokenize"))
+@pytest.mark.parametrize("tokens", ([5, -1], [5, 1_000_000], [[5], [5, 1_000_000]], [2**31 - 1], [2**40]))
+def test_what_is_no_token_is_not_decoded(http, path, tokens):
+    """It decoded to nothing, and the caller believed the text."""
+    refused = http.post(path, {"tokens": tokens})
+    assert refused.status == 400, refused
+    culprit = tokens[-1][-1] if isinstance(tokens[-1], list) else tokens[-1]
+    message = refused.message if "error" in refused.json else refused.json["message"]
+    assert "tokens" in message and (str(culprit) in message or culprit == 2**40), refused
+    if isinstance(tokens[-1], list):
+        assert message.startswith("tokens[1]: "), refused

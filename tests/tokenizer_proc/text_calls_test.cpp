@@ -2,6 +2,8 @@
 #include "tests/tokenizer_proc/doors_fixture.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 namespace pitstop::tokenizer {
 namespace {
@@ -22,6 +24,31 @@ TEST_F(DoorsTest, TokenizeEncodesAndDecodes) {
     send("p", call);
     finish_jobs();
     EXPECT_EQ(next_to<messages::TokenizeReply>("p").text, "Once upon a time");
+}
+
+// A token that nobody has decoded to nothing, and the caller believed the text.
+TEST_F(DoorsTest, WhatIsNoTokenIsNotDecoded) {
+    start();
+    messages::Tokenize call;
+    const auto end = std::max(static_cast<std::int32_t>(kVocabSize), tokenizer_->vocab_size());
+    std::uint64_t number = 1;
+    for (const std::int32_t id : {-1, end, std::numeric_limits<std::int32_t>::max()}) {
+        call.call = CallId{number++};
+        call.ids = {TokenId{0}, TokenId{id}};
+        send("p", call);
+        finish_jobs();
+        const messages::ErrorReply error = refusal("p");
+        EXPECT_EQ(error.error.code, ErrorCode::kInvalidArgument);
+        EXPECT_EQ(
+            error.error.message,
+            fmt::format("ids[1] is token {}; the model has tokens [0, {})", id, end)
+        );
+    }
+    call.call = CallId{number};
+    call.ids = {TokenId{end - 1}};  // the model's head may be wider than the vocabulary
+    send("p", call);
+    finish_jobs();
+    EXPECT_EQ(next_to<messages::TokenizeReply>("p").ids, *call.ids);
 }
 
 // What a template costs is not known before: also the model's own, of the shortest chat.
