@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace pitstop {
@@ -86,6 +87,7 @@ class Push {
     Result<> begin_session() {
         messages::BeginUpdate begin;
         begin.idle_timeout_ms = kIdleMax.count();
+        begin.holder = fmt::format("a push of process {}", ::getpid());
         begin.update.source.kind = messages::SourceKind::kBuckets;
         begin.update.label = options_.label;
         begin.update.kv_policy = options_.kv_policy;

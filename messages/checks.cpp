@@ -19,17 +19,21 @@ std::optional<std::string> invalid_call(CallId call, std::int64_t timeout_ms) {
 }
 
 std::optional<std::string> invalid_label(std::string_view label) {
-    if (label.size() > kLabelBytesMax) {
+    return invalid_line("label", label);
+}
+
+std::optional<std::string> invalid_line(std::string_view field, std::string_view text) {
+    if (text.size() > kLabelBytesMax) {
         return fmt::format(
-            "label has {} bytes; at most {} are accepted", label.size(), kLabelBytesMax
+            "{} has {} bytes; at most {} are accepted", field, text.size(), kLabelBytesMax
         );
     }
     const auto is_control = [](char c) {
         const auto byte = static_cast<unsigned char>(c);
         return byte < 0x20 || byte == 0x7f;
     };
-    if (std::ranges::any_of(label, is_control))
-        return "label has a control character; it is one line of text";
+    if (std::ranges::any_of(text, is_control))
+        return fmt::format("{} has a control character; it is one line of text", field);
     return std::nullopt;
 }
 

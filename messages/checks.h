@@ -17,5 +17,9 @@ namespace pitstop::messages {
 // Checks a version's label. It stands in log lines, metrics and the launcher's lines, so it is one
 // line each time; an empty label is allowed and means none.
 [[nodiscard]] std::optional<std::string> invalid_label(std::string_view label);
+// Checks the same of another name that people read.
+[[nodiscard]] std::optional<std::string> invalid_line(
+    std::string_view field, std::string_view text
+);
 
 }  // namespace pitstop::messages

@@ -312,6 +312,33 @@ struct CollectingStatus {
     friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
 };
 
+// Describes a session, or a stage that is held.
+struct SessionStatus {
+    std::uint64_t session = 0;
+    std::string holder{};
+    std::string label{};
+    bool unnamed = false;
+    bool is_busy = false;
+    std::int64_t calls = 0;
+    std::int64_t bytes = 0;
+    double idle_s = 0;
+    double ends_in_s = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("session", session, "the number that its calls name");
+        f("holder", holder, "who began it; empty: it did not say");
+        f("label", label, "the name of the version to come");
+        f("unnamed", unnamed, "calls that name no session are its own, too");
+        f("is_busy", is_busy, "a call of it is under way");
+        f("calls", calls, "buckets so far");
+        f("bytes", bytes, "bytes staged, all ranks");
+        f("idle_s", idle_s, "seconds since the answer to its latest call; 0: is_busy");
+        f("ends_in_s", ends_in_s, "seconds until it is dropped if no call comes; 0: is_busy");
+    }
+    friend bool operator==(const SessionStatus&, const SessionStatus&) = default;
+};
+
 // Describes what served last before a restart, and could not be brought back.
 struct LostVersion {
     Epoch epoch{};
@@ -386,6 +413,7 @@ struct StatusReply {
     std::optional<LostVersion> lost{};
     std::optional<KeepStatus> keep{};
     std::optional<CollectingStatus> collecting{};
+    std::optional<SessionStatus> session{};
 
     template <class F>
     void fields(F&& f) {
@@ -416,6 +444,7 @@ struct StatusReply {
           "or a complete update has come since");
         f("keep", keep, "what --keep-committed has done; absent: it is off");
         f("collecting", collecting, "the update that calls without a session make; absent: none");
+        f("session", session, "the session or stage under way; absent: none");
     }
 };
 

@@ -64,6 +64,7 @@ Problem invalid(const UpdateWeights& message) {
 Problem invalid(const BeginUpdate& message) {
     if (message.idle_timeout_ms < 0)
         return fmt::format("idle_timeout_ms is {}; accepted is 0 or more", message.idle_timeout_ms);
+    if (auto problem = invalid_line("holder", message.holder)) return problem;
     if (message.update.source.kind != SourceKind::kBuckets)
         return "begin_update needs source.kind buckets; a source that brings everything goes with "
                "update_weights";
@@ -73,6 +74,7 @@ Problem invalid(const BeginUpdate& message) {
 }
 
 Problem invalid(const UpdateBucket& message) {
+    if (auto problem = invalid_label(message.label)) return problem;
     if (message.source.kind == SourceKind::kBuckets)
         return "source.kind is buckets; a bucket has bytes of its own";
     return invalid(message.source);

@@ -12,7 +12,11 @@
 //
 // An update that comes in many calls is a session: begin, then buckets, then commit (or drop). A
 // call that brings everything is a session of its own. A session that nobody goes on with is
-// dropped by its deadline.
+// dropped by its deadline; a trainer that comes while it is open may take its place.
+//
+// Each call of a session names it. Trainers whose protocol has no such number mark their calls as
+// unnamed: these belong to the session that was begun for them, if one is, and what follows the
+// loss of such a session is refused by name.
 //
 // Here is what callers say and hear; update_orders.h has the tree's own half.
 //
@@ -117,11 +121,16 @@ struct UpdateWeights {
         "`update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
+    bool unnamed = false;
     UpdateSpec update{};
 
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
+        f("unnamed",
+          unnamed,
+          "of a trainer that names no session: a bucket of the one that was begun as unnamed; "
+          "refused if that one was lost; without one an update of its own");
         f("update", update, "what to do");
     }
 };
@@ -150,6 +159,9 @@ struct BeginUpdate {
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::int64_t idle_timeout_ms = 0;
+    bool take_over = false;
+    bool unnamed = false;
+    std::string holder{};
     UpdateSpec update{};
 
     template <class F>
@@ -158,6 +170,16 @@ struct BeginUpdate {
         f("idle_timeout_ms",
           idle_timeout_ms,
           "the session is dropped if no call comes for so long; 0: 5 minutes");
+        f("take_over",
+          take_over,
+          "what is open or staged, and has no call under way, is dropped first; the reply's "
+          "message "
+          "says what that was");
+        f("unnamed",
+          unnamed,
+          "calls that are marked so are calls of this session. Not where it took over from another "
+          "of that kind: calls of either might come");
+        f("holder", holder, "who begins it: others that would are told, at most 256 bytes");
         f("update", update, "what to do; source.kind is buckets");
     }
 };
@@ -170,12 +192,14 @@ struct UpdateBucket {
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::uint64_t session = 0;
+    std::string label{};
     WeightSource source{};
 
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
         f("session", session, "as begin_update's reply named it; 0: whichever is open");
+        f("label", label, "the version's name, for a commit_weights that gives none");
         f("source", source, "where this bucket's bytes come from");
     }
 };
@@ -189,6 +213,7 @@ struct CommitWeights {
     std::int64_t timeout_ms = 0;
     std::optional<KvPolicy> kv_policy{};
     std::uint64_t session = 0;
+    bool unnamed = false;
     std::string label{};
     std::string digest{};
 
@@ -197,6 +222,7 @@ struct CommitWeights {
         call_fields(f, *this);
         f("kv_policy", kv_policy, "instead of the one staged with");
         f("session", session, "the session or stage meant; 0: whichever there is");
+        f("unnamed", unnamed, "with session 0: only a session that was begun as unnamed");
         f("label", label, "of a session: the version's name, if begin_update gave none");
         f("digest", digest, "of a session: the digest that must result; empty: as begun");
     }
@@ -209,11 +235,16 @@ struct DropStage {
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::uint64_t session = 0;
+    bool unnamed = false;
 
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
         f("session", session, "the session or stage meant; 0: whichever there is");
+        f("unnamed",
+          unnamed,
+          "with session 0: only a session that was begun as unnamed; if there is none that is no "
+          "error");
     }
 };
 
@@ -336,7 +367,8 @@ struct UpdateReply {
         verdict.fields_in(
             f,
             "error code; absent: done",
-            "what went wrong, on which rank, in which phase; collecting: when it takes effect"
+            "what went wrong, on which rank, in which phase; collecting: when it takes effect; "
+            "begin_update, drop_stage: what was dropped"
         );
         f("state",
           state,

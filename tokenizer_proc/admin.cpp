@@ -1,5 +1,6 @@
 #include "tokenizer_proc/admin.h"
 
+#include "base/log.h"
 #include "messages/source_reach.h"
 #include "tokenizer_proc/timeout.h"
 
@@ -203,6 +204,15 @@ Result<> Admin::handle(TimePoint, const std::string& peer, const messages::Shutd
 Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::UpdateWeights& message
 ) {
+    if (message.unnamed) {
+        bool is_taken = false;
+        drive(now, [&](UpdateCoordinator::Out& out) {
+            const UpdateCoordinator::Caller caller{
+                peer, message.call, messages::UpdateBucket::kType};
+            is_taken = updates_.take_unnamed(now, caller, message, out);
+        });
+        if (is_taken) return Ok{};
+    }
     if (!joins_collection(message)) return handle<messages::UpdateWeights>(now, peer, message);
     drive(now, [&](UpdateCoordinator::Out& out) {
         const UpdateCoordinator::Caller caller{peer, message.call, messages::UpdateWeights::kType};
@@ -325,6 +335,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     }
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
         give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
+    for (const std::string& note : out.notes) spdlog::warn("{}", note);
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
         if (caller.peer.empty()) {  // ours: see close_collection()

@@ -235,6 +235,9 @@ class Admin {
         if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
             if (!is_closing_ && joins_collection(message)) return false;
         }
+        if constexpr (std::is_same_v<Message, messages::BeginUpdate>) {
+            if (!is_closing_ && message.take_over) return false;  // it drops what was collected
+        }
         // Requests that a later pause has frozen run out after this: each would wait for the other.
         if constexpr (std::is_same_v<Message, messages::ContinueGeneration>) {
             if (is_closing_ && updates_.is_draining()) return false;

@@ -142,6 +142,7 @@ void Admin::finish(
     reply.lost = lost_;
     if (keep_) reply.keep = keep_->status(now);
     reply.collecting = updates_.collecting(now);
+    reply.session = updates_.session(now);
     reply.updates_total = num_updates_;
     reply.updates_failed_total = num_updates_failed_;
     for (const PastUpdate& past : past_updates_) {

@@ -27,7 +27,7 @@ void UpdateCoordinator::collect(
     }
     messages::UpdateSpec spec = call.update;
     spec.partial = !must_be_complete();
-    if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
+    if (auto error = refusal(now, &spec)) return refuse(std::move(caller), *error, out);
     spec.source = messages::WeightSource{.kind = messages::SourceKind::kBuckets};
     begin(
         now,

@@ -18,34 +18,31 @@ bool UpdateCoordinator::has_weights() const {
 }
 
 // Returns why an update with this spec (null: not a stage) cannot begin now, or nothing.
-std::optional<Error> UpdateCoordinator::refusal(const messages::UpdateSpec* spec) const {
-    if (job_) {
-        return make_error(
-            ErrorCode::kFailedPrecondition,
-            "update {} (label '{}') is under way, in phase {}; commit or drop it, or wait",
-            static_cast<std::uint64_t>(job_->id),
-            job_->spec.label,
-            phase_name()
-        );
-    }
-    if (spec == nullptr) return std::nullopt;
-    if (spec->epoch && *spec->epoch <= version_.epoch) {
+std::optional<Error> UpdateCoordinator::refusal(TimePoint now, const messages::UpdateSpec* spec)
+    const {
+    if (job_) return busy(now);
+    return spec == nullptr ? std::nullopt : problem_of(*spec);
+}
+
+// Returns why no update with this spec could begin, whatever is under way, or nothing.
+std::optional<Error> UpdateCoordinator::problem_of(const messages::UpdateSpec& spec) const {
+    if (spec.epoch && *spec.epoch <= version_.epoch) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "epoch {} is not newer than the one that serves, {}",
-            raw(*spec->epoch),
+            raw(*spec.epoch),
             raw(version_.epoch)
         );
     }
-    if (!spec->base_digest.empty() && spec->base_digest != version_.digest) {
+    if (!spec.base_digest.empty() && spec.base_digest != version_.digest) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "the update is made for the version with digest {}; {} serves",
-            spec->base_digest,
+            spec.base_digest,
             version_.digest
         );
     }
-    if (must_be_complete() && spec->partial) {
+    if (must_be_complete() && spec.partial) {
         return make_error(
             ErrorCode::kFailedPrecondition,
             "the engine is torn or has no weights; only a complete update mends it, not a partial "
@@ -58,14 +55,14 @@ std::optional<Error> UpdateCoordinator::refusal(const messages::UpdateSpec* spec
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
-    if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
+    if (auto error = refusal(now, &call.update)) return refuse(std::move(caller), *error, out);
     begin(now, {std::move(caller), call.timeout_ms, call.update}, out);
 }
 
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::StageWeights& call, Out& out
 ) {
-    if (auto error = refusal(&call.update)) return refuse(std::move(caller), *error, out);
+    if (auto error = refusal(now, &call.update)) return refuse(std::move(caller), *error, out);
     begin(
         now,
         {std::move(caller), call.timeout_ms, call.update, messages::UpdatePhase::kPrepared},
@@ -76,7 +73,7 @@ void UpdateCoordinator::handle(
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out
 ) {
-    if (auto error = refusal(nullptr)) return refuse(std::move(caller), *error, out);
+    if (auto error = refusal(now, nullptr)) return refuse(std::move(caller), *error, out);
     if (!has_retained_ || is_torn_) {
         return refuse(
             std::move(caller),
@@ -100,65 +97,12 @@ void UpdateCoordinator::handle(
     );
 }
 
-void UpdateCoordinator::handle(
-    TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out
-) {
-    messages::UpdateSpec spec = call.update;
-    // Where there is nothing to lay a part over, all of it must have come by the commit.
-    if (must_be_complete()) spec.partial = false;
-    if (auto error = refusal(&spec)) return refuse(std::move(caller), *error, out);
-    begin(
-        now,
-        {std::move(caller), call.timeout_ms, std::move(spec), messages::UpdatePhase::kOpen},
-        out
-    );
-    job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
-}
-
-// Returns why a call of `session` (0: any) cannot be made now, or nothing. A session that is open
-// may be filled and committed; what is staged may only be committed.
-std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs_open) const {
-    if (!is_open() && (needs_open || !is_staged())) {
-        return make_error(
-            ErrorCode::kFailedPrecondition,
-            "{} (the engine is in phase {})",
-            needs_open ? "no session is open" : "nothing is staged",
-            phase_name()
-        );
-    }
-    const auto open = static_cast<std::uint64_t>(job_->id);
-    if (session == 0 || session == open) return std::nullopt;
-    return make_error(
-        ErrorCode::kFailedPrecondition, "session {} is over; {} is under way", session, open
-    );
-}
-
 // Somebody goes on with what was held.
 void UpdateCoordinator::begin_waiting(TimePoint now, Caller caller, std::int64_t timeout_ms) {
     job_->caller = std::move(caller);
     job_->started = now;
     job_->deadline = now + timeout_or(kCallTimeout, timeout_ms);
     job_->caller_deadline = job_->deadline;
-}
-
-void UpdateCoordinator::handle(
-    TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
-) {
-    if (auto error = not_at(call.session, /*needs_open=*/true))
-        return refuse(std::move(caller), *error, out);
-    if (call.source.format == messages::TensorFormat::kSparse && job_->spec.base_digest.empty()) {
-        return refuse(
-            std::move(caller),
-            make_error(
-                ErrorCode::kFailedPrecondition,
-                "a sparse bucket changes the version it was made for; the session named no "
-                "base_digest"
-            ),
-            out
-        );
-    }
-    begin_waiting(now, std::move(caller), call.timeout_ms);
-    order_fill(now, call.source, out);
 }
 
 void UpdateCoordinator::order_fill(TimePoint now, messages::WeightSource source, Out& out) {
@@ -168,19 +112,6 @@ void UpdateCoordinator::order_fill(TimePoint now, messages::WeightSource source,
             job_->id, ++job_->num_buckets, std::move(source), time_of_replicas(now)},
         out
     );
-}
-
-void UpdateCoordinator::handle(
-    TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out
-) {
-    if (auto error = not_at(call.session, /*needs_open=*/false))
-        return refuse(std::move(caller), *error, out);
-    begin_waiting(now, std::move(caller), call.timeout_ms);
-    if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
-    job_->goal = messages::UpdatePhase::kCommitted;
-    if (is_staged()) return order_ready(now, out);
-    const bool is_named = !call.label.empty() || !job_->is_collection;
-    order_finish(now, is_named ? call.label : job_->spec.label, call.digest, out);
 }
 
 // The session has all its buckets.
@@ -193,15 +124,6 @@ void UpdateCoordinator::order_finish(
         messages::UpdateFinish{job_->id, label, digest, time_of_replicas(now)},
         out
     );
-}
-
-void UpdateCoordinator::handle(
-    TimePoint now, Caller caller, const messages::DropStage& call, Out& out
-) {
-    if (auto error = not_at(call.session, /*needs_open=*/false))
-        return refuse(std::move(caller), *error, out);
-    begin_waiting(now, std::move(caller), call.timeout_ms);
-    begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
 }
 
 void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
@@ -312,12 +234,15 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
             // With its last tensor an engine without weights has all that it waited for.
             if (job.is_collection && !job.spec.partial && num_missing() == 0)
                 return order_finish(now, job.spec.label, job.spec.digest, out);
+            if (job.is_unnamed && !job.idle_since) ended_.forget_told_loss();
             reply(now, std::nullopt, out);
+            job.idle_since = now;
             job.deadline = now + job.idle_timeout;
             return;
         case messages::UpdatePhase::kPrepared:
             if (job.goal == messages::UpdatePhase::kCommitted) return order_ready(now, out);
             reply(now, std::nullopt, out);
+            job.idle_since = now;
             job.deadline = now + kStagedHoldMax;
             return;
         case messages::UpdatePhase::kStopped:
@@ -403,6 +328,7 @@ void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     retained_path_ = std::move(version_.path);
     version_ = decided_;
     reply(now, std::nullopt, out);
+    end_session(fmt::format("was committed as epoch {}", raw(version_.epoch)), Loss::kNone);
     job_.reset();
 }
 
@@ -413,6 +339,13 @@ void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
                });
     const bool was_asked_for =
         job.failure.code == ErrorCode::kAborted && job.failure.message.empty();
+    const std::string how =
+        "was dropped: " + (was_asked_for ? "a call asked for it" : job.failure.message);
+    if (!job.caller) out.notes.push_back(fmt::format("{} {}", describe(), how));
+    // The caller of an end knows what became of it, and nothing of the session comes after it.
+    const bool is_known = job.goal == messages::UpdatePhase::kCommitted;
+    end_session(how, is_known ? Loss::kNone : Loss::kOfUnnamedCalls);
+    if (job.successor && job.caller) return begin_successor(now, out);
     reply(now, was_asked_for ? std::nullopt : std::optional<Error>(job.failure), out);
     job_.reset();
 }
@@ -425,7 +358,13 @@ void UpdateCoordinator::tick(TimePoint now, Out& out) {
     switch (phase()) {
         case messages::UpdatePhase::kOpen:
             return begin_drop(
-                now, {ErrorCode::kDeadlineExceeded, "nobody went on with the session in time"}, out
+                now,
+                make_error(
+                    ErrorCode::kDeadlineExceeded,
+                    "nobody went on with it for {:.1f} s",
+                    seconds(job_->idle_timeout)
+                ),
+                out
             );
         case messages::UpdatePhase::kPrepared:
             return begin_drop(

@@ -21,6 +21,7 @@
 #include "messages/update_orders.h"
 #include "messages/update_round.h"
 #include "messages/weights.h"
+#include "tokenizer_proc/ended_sessions.h"
 
 #include <optional>
 #include <string>
@@ -59,6 +60,7 @@ class UpdateCoordinator {
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
         std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
+        std::vector<std::string> notes{};  // what nobody asked for, for the log
     };
 
     // These are the deadlines of calls that name none, and of what nobody asked for.
@@ -86,6 +88,11 @@ class UpdateCoordinator {
     void handle(TimePoint now, Caller caller, const messages::StageWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out);
+    // Takes an update of a caller that names no session: as a bucket of the session that was begun
+    // for such calls, or refuses it as one of those was lost. Returns false: it is of none.
+    bool take_unnamed(
+        TimePoint now, const Caller& caller, const messages::UpdateWeights& call, Out& out
+    );
     // Takes a partial update that becomes part of one with those before and after it; it is
     // answered when it is staged. REQUIRES: may_collect(call).
     void collect(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
@@ -121,6 +128,8 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
     [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
     [[nodiscard]] bool is_busy() const { return job_.has_value(); }
+    // Returns the session or the stage under way, or nothing.
+    [[nodiscard]] std::optional<messages::SessionStatus> session(TimePoint now) const;
     // It waits for running requests to run out.
     [[nodiscard]] bool is_draining() const {
         return phase() == messages::UpdatePhase::kReadying &&
@@ -156,7 +165,16 @@ class UpdateCoordinator {
         TimePoint caller_deadline{};     // when whoever waits must have an answer
         Duration idle_timeout{};         // session
         std::int64_t num_buckets = 0;    // session: ordered so far
+        bool is_session = false;         // somebody opened it
         bool is_collection = false;      // nobody opened the session
+        bool is_unnamed = false;         // session: begun for calls that name none
+        std::int64_t num_unnamed = 0;    // and so many came
+        std::string why_named{};         // why they must name it after all; empty: they need not
+        std::string holder{};            // session: who began it
+        std::string bucket_label{};      // session: what the latest bucket called the version
+        std::optional<TimePoint> idle_since{};             // the latest answer; none: not open yet
+        std::optional<messages::BeginUpdate> successor{};  // begins when this is dropped
+        std::string note{};                                // what the answer says besides
         TimePoint collecting_since{};
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
@@ -169,8 +187,34 @@ class UpdateCoordinator {
         Error failure{};  // why it is being dropped
     };
 
-    [[nodiscard]] std::optional<Error> refusal(const messages::UpdateSpec* spec) const;
+    [[nodiscard]] std::optional<Error> refusal(TimePoint now, const messages::UpdateSpec* spec)
+        const;
+    [[nodiscard]] std::optional<Error> problem_of(const messages::UpdateSpec& spec) const;
+    // ---- sessions (update_sessions.cpp) ----
+    // A session that is open, or a stage that is held, has no call under way.
+    [[nodiscard]] bool is_idle() const { return is_open() || is_staged(); }
+    [[nodiscard]] std::int64_t bytes_staged() const;
+    [[nodiscard]] std::string describe() const;
+    [[nodiscard]] Error busy(TimePoint now) const;
     [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, bool needs_open) const;
+    [[nodiscard]] std::optional<Error> not_unnamed() const;
+    [[nodiscard]] std::optional<Error> not_committable(
+        TimePoint now, const messages::CommitWeights& call
+    );
+    [[nodiscard]] Error call_under_way() const;
+    struct Bucket {
+        Caller caller{};
+        std::int64_t timeout_ms = 0;
+        std::string label{};
+        messages::WeightSource source{};
+    };
+    void fill(TimePoint now, Bucket bucket, Out& out);
+    void take_over(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
+    void begin_successor(TimePoint now, Out& out);
+    void drop_nothing(TimePoint now, Caller caller, Out& out);
+    enum class Loss { kNone, kOfUnnamedCalls };
+    void end_session(const std::string& how, Loss loss);
+
     void begin_waiting(TimePoint now, Caller caller, std::int64_t timeout_ms);
     [[nodiscard]] std::int64_t time_of_replicas(TimePoint now) const;
     struct Begin {
@@ -195,6 +239,7 @@ class UpdateCoordinator {
     void finish_commit(TimePoint now, Out& out);
     void finish_drop(TimePoint now, Out& out);
     void reply(TimePoint now, std::optional<Error> error, Out& out);
+    [[nodiscard]] messages::UpdateReply reply_now(const Caller& caller) const;
     void refuse(Caller caller, Error error, Out& out) const;
     [[nodiscard]] std::string who_is_missing() const;
     [[nodiscard]] messages::UpdatePhase phase() const {
@@ -214,6 +259,7 @@ class UpdateCoordinator {
     bool has_retained_ = false;
     bool is_torn_ = false;
     std::int64_t num_late_parts_ = 0;
+    EndedSessions ended_{};
 };
 
 }  // namespace pitstop::tokenizer

@@ -2,6 +2,7 @@
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pitstop::tokenizer {
 namespace {
@@ -32,14 +33,20 @@ std::string UpdateCoordinator::who_is_missing() const {
     return names;
 }
 
-void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
+// Returns what an answer says of the engine as it is.
+messages::UpdateReply UpdateCoordinator::reply_now(const Caller& caller) const {
     messages::UpdateReply reply;
     reply.call = caller.call;
-    reply.verdict = std::move(error);
     reply.state = state();
     reply.epoch = version_.epoch;
     reply.label = version_.label;
     reply.digest = version_.digest;
+    return reply;
+}
+
+void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
+    messages::UpdateReply reply = reply_now(caller);
+    reply.verdict = std::move(error);
     out.replies.emplace_back(std::move(caller), std::move(reply));
 }
 
@@ -62,6 +69,7 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
                 fmt::format("; none of the {} calls takes effect", job.num_buckets);
         }
     }
+    if (!error) reply.verdict.message = std::exchange(job.note, {});
     reply.state = state();
     const bool is_about_stage = is_staged();
     if (is_collecting()) {

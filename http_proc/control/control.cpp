@@ -115,6 +115,11 @@ std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     return std::nullopt;
 }
 
+// Tells whether it will be a bucket, which clears nothing.
+bool is_bucket(const DiskUpdate& update, const messages::StatusReply& status) {
+    return update.is_unnamed && status.session && status.session->unnamed;
+}
+
 messages::KvPolicy policy_for(const messages::StatusReply& status) {
     if (!is_paused(status)) return messages::KvPolicy::kDrain;
     const bool is_retracted =
@@ -132,10 +137,11 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     if (update.aborts_all) {
         const Result<messages::AbortReply> aborted = co_await abort_all(exchange);
         if (!aborted) co_return aborted.error();
-    } else if (update.clears_cache) {
+    } else if (update.clears_cache && !is_bucket(update, *before)) {
         if (auto problem = problem_of_clearing(*before)) co_return *std::move(problem);
     }
     messages::UpdateWeights call;
+    call.unnamed = update.is_unnamed;
     call.update.partial = update.partial;
     if (update.source) {
         call.update.source = *std::move(update.source);
@@ -153,7 +159,9 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
         checked(co_await exchange.tree().call(std::move(call), kTimeout));
     if (!reply || !update.clears_cache) co_return reply;
     // Nothing new serves yet, and a flush would make it serve half-way through a model.
-    if (reply->state == messages::UpdateState::kCollecting) co_return reply;
+    if (reply->state == messages::UpdateState::kCollecting ||
+        reply->state == messages::UpdateState::kOpen)
+        co_return reply;
     // Prefixes of older versions are not found by default (P9), so where new requests hold pages
     // already there is nothing to be afraid of.
     const Result<messages::FlushReply> flushed = co_await flush(exchange);

@@ -73,6 +73,8 @@ struct DiskUpdate {
     std::string label{};                             // empty: as it is
     bool clears_cache = true;
     bool aborts_all = false;  // first
+    // Its caller names no session: it is a bucket of the one that was begun over HTTP, if one is.
+    bool is_unnamed = false;
     // Where it is absent, what a pause has made of the requests stays so; without a pause they run
     // out first.
     std::optional<messages::KvPolicy> kv_policy{};

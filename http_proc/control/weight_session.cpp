@@ -1,5 +1,6 @@
 #include "http_proc/control/weight_session.h"
 
+#include "base/time.h"
 #include "http_proc/format/base64.h"
 
 #include <nlohmann/json.hpp>
@@ -8,29 +9,6 @@
 #include <utility>
 
 namespace pitstop::http::weights {
-namespace {
-
-Error busy() {
-    return {
-        ErrorCode::kFailedPrecondition,
-        "a call of the open weight update is under way; wait for its answer"};
-}
-
-// Makes a call in the open session, one at a time. REQUIRES: it is open and not busy.
-template <class Call>
-Task<Result<messages::UpdateReply>> call_in_session(Exchange& exchange, Call call) {
-    WeightSession& session = exchange.server().weight_session;
-    session.is_busy = true;
-    call.session = session.number;
-    const Result<messages::UpdateReply> reply =
-        co_await exchange.tree().call(std::move(call), control::kTimeout);
-    session.is_busy = false;
-    if (reply && !is_open(*reply)) session = {};
-    co_return control::checked(reply);
-}
-
-}  // namespace
-
 Result<std::vector<messages::TensorInfo>> read_tensors(
     FieldReader& fields, std::string_view names_field, std::string_view dtypes_field
 ) {
@@ -93,44 +71,71 @@ bool is_open(const messages::UpdateReply& reply) {
     return reply.state == messages::UpdateState::kOpen;
 }
 
-Task<Result<messages::UpdateReply>> begin_session(Exchange& exchange) {
-    if (exchange.server().weight_session.is_busy) co_return busy();
+Beginning read_beginning(FieldReader& fields) {
+    constexpr double kIdleMaxS = 24 * 3600;
+    Beginning beginning;
+    double idle_s = seconds(beginning.idle_timeout);
+    fields.read("take_over", beginning.takes_over);
+    fields.read("idle_timeout_s", idle_s);
+    if (!(idle_s >= 0.001 && idle_s <= kIdleMaxS))
+        fields.fail("idle_timeout_s", "seconds, more than 0, at most a day");
+    beginning.idle_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(idle_s * 1000));
+    return beginning;
+}
+
+std::optional<std::uint64_t> read_session(FieldReader& fields) {
+    std::optional<std::uint64_t> session;
+    fields.read("session", session);
+    if (session && *session == 0) fields.fail("session", "the number that the begin was answered with");
+    return session;
+}
+
+Task<Result<messages::UpdateReply>> begin_session(Exchange& exchange, Beginning beginning) {
     messages::BeginUpdate call;
     call.update.source.kind = messages::SourceKind::kBuckets;
     call.update.partial = true;
-    Result<messages::UpdateReply> reply =
-        control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
-    if (reply) exchange.server().weight_session = {.number = reply->session};
-    co_return reply;
+    call.take_over = beginning.takes_over;
+    call.idle_timeout_ms = beginning.idle_timeout.count();
+    call.unnamed = true;
+    call.holder = fmt::format("an HTTP client at {}", exchange.address());
+    co_return control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
 }
 
-Task<Result<messages::UpdateReply>> commit_session(Exchange& exchange, std::string label) {
-    const WeightSession& session = exchange.server().weight_session;
-    if (session.is_busy) co_return busy();
-    if (session.number == 0) {
-        co_return Error{
-            ErrorCode::kFailedPrecondition, "no weight update is open; begin one first"};
-    }
+Task<Result<messages::UpdateReply>> commit_session(
+    Exchange& exchange, std::optional<std::uint64_t> session, std::string label
+) {
     messages::CommitWeights call;
-    if (label.empty()) label = session.label;
+    call.session = session.value_or(0);
+    call.unnamed = !session;
     call.label = std::move(label);
-    co_return co_await call_in_session(exchange, std::move(call));
+    co_return control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
 }
 
-Task<Result<messages::UpdateReply>> run_update(Exchange& exchange, control::DiskUpdate update) {
-    WeightSession& session = exchange.server().weight_session;
-    if (session.number == 0)
+Task<Result<messages::UpdateReply>> drop_session(
+    Exchange& exchange, std::optional<std::uint64_t> session
+) {
+    messages::DropStage call;
+    call.session = session.value_or(0);
+    call.unnamed = !session;
+    co_return control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
+}
+
+Task<Result<messages::UpdateReply>> run_update(
+    Exchange& exchange, std::optional<std::uint64_t> session, control::DiskUpdate update
+) {
+    if (!session) {
+        update.is_unnamed = true;
         co_return co_await control::update_from_disk(exchange, std::move(update));
-    if (session.is_busy) co_return busy();
+    }
     if (update.aborts_all) {
         const Result<messages::AbortReply> aborted = co_await control::abort_all(exchange);
         if (!aborted) co_return aborted.error();
-        if (session.is_busy || session.number == 0) co_return busy();  // meanwhile
     }
-    if (!update.label.empty()) session.label = std::move(update.label);
     messages::UpdateBucket call;
+    call.session = *session;
+    call.label = std::move(update.label);
     call.source = *std::move(update.source);
-    co_return co_await call_in_session(exchange, std::move(call));
+    co_return control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
 }
 
 }  // namespace pitstop::http::weights

@@ -1,10 +1,12 @@
 // Takes weights that come from a running trainer or a checkpoint engine: what both dialects' routes
 // share.
 //
-// Without a session each call is an update of its own. Between /begin_weight_update (vLLM:
-// /start_weight_update) and /end_weight_update (/finish_weight_update) the calls are buckets of one
-// update, which takes effect as a whole at its end, or not at all. A call that the tree could not
-// read leaves the session open, one that fails in it ends it: that is what the tree does.
+// Between /begin_weight_update (vLLM: /start_weight_update) and /end_weight_update
+// (/finish_weight_update) the calls are buckets of one update, which takes effect as a whole at its
+// end, or not at all. The begin's answer has the session's number; a call may name it, and most
+// trainers' do not. The tree alone knows sessions, so any front end goes on with what another has
+// begun: a call without a number is a bucket of the session that was begun over HTTP; it is refused
+// where that one was lost; and without one it is an update of its own.
 //
 // Thread: the server's loop.
 #pragma once
@@ -19,7 +21,9 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,13 +49,28 @@ inline constexpr std::chrono::minutes kGroupTimeout{5};
 // Tells whether a session is open after the update, which was a bucket of it.
 [[nodiscard]] bool is_open(const messages::UpdateReply& reply);
 
-[[nodiscard]] Task<Result<messages::UpdateReply>> begin_session(Exchange& exchange);
-[[nodiscard]] Task<Result<messages::UpdateReply>> commit_session(
-    Exchange& exchange, std::string label
+// Says how a session begins, as its body does.
+struct Beginning {
+    bool takes_over = false;
+    std::chrono::milliseconds idle_timeout{10'000};
+};
+[[nodiscard]] Beginning read_beginning(FieldReader& fields);
+// Reads the number of the session that a call names; nothing: it names none.
+[[nodiscard]] std::optional<std::uint64_t> read_session(FieldReader& fields);
+
+[[nodiscard]] Task<Result<messages::UpdateReply>> begin_session(
+    Exchange& exchange, Beginning beginning
 );
-// Updates in the open session, or as an update of its own.
+[[nodiscard]] Task<Result<messages::UpdateReply>> commit_session(
+    Exchange& exchange, std::optional<std::uint64_t> session, std::string label
+);
+// Without a number: of the session that was begun over HTTP, if one is open.
+[[nodiscard]] Task<Result<messages::UpdateReply>> drop_session(
+    Exchange& exchange, std::optional<std::uint64_t> session
+);
+// Fills the session, or makes an update of its own where it names none and none is open.
 [[nodiscard]] Task<Result<messages::UpdateReply>> run_update(
-    Exchange& exchange, control::DiskUpdate update
+    Exchange& exchange, std::optional<std::uint64_t> session, control::DiskUpdate update
 );
 
 }  // namespace pitstop::http::weights

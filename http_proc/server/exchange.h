@@ -81,6 +81,9 @@ class Exchange {
     // Tells whether data routes are open to the caller: for open routes that have a data part.
     [[nodiscard]] bool may_data() const { return may(grant_, Access::kData); }
 
+    // Returns the client's address, as it is seen here: a proxy's, where one is between.
+    [[nodiscard]] std::string address() const { return wire_->peer().address; }
+
     // Says whose requests take turns with those of others (Generate::client): what its key opens
     // and its address, then the name it gives itself (X-Pitstop-Client), then the connection.
     [[nodiscard]] std::vector<std::string> client() const;

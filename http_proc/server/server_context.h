@@ -51,13 +51,6 @@ struct ServerOptions {
     ServerLimits limits{};
 };
 
-// Holds the weight update that /begin_weight_update or /start_weight_update has opened.
-struct WeightSession {
-    std::uint64_t number = 0;  // the tree's; 0: none is open
-    std::string label{};       // a bucket gave it, for an end that gives none
-    bool is_busy = false;      // a bucket or the end is under way: nothing else may go into it
-};
-
 // Says how vLLM's trainers pack broadcasts.
 struct VllmPacking {
     bool is_packed = false;
@@ -96,7 +89,6 @@ class ServerContext {
     // /weights_checker compares with these, the digests at its last snapshot.
     std::optional<messages::DigestsReply> weights_snapshot{};
 
-    WeightSession weight_session{};
     // Holds the tensors of AReaL's next broadcast, as its JSON; empty: none were announced. A
     // body's size bounds it.
     std::string next_broadcast{};

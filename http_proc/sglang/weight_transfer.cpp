@@ -17,6 +17,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace pitstop::http {
@@ -70,6 +72,7 @@ control::DiskUpdate read_common(FieldReader& fields) {
 Task<Response> update_weights_from_ipc(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     control::DiskUpdate update = read_common(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(fields);
     if (fields.error()) co_return sglang_failure(*fields.error());
     auto handles = weights::read_handles(fields.find("zmq_handles"));
     if (!handles) co_return sglang_failure(handles.error());
@@ -78,7 +81,7 @@ Task<Response> update_weights_from_ipc(Exchange& exchange) {
     update.source->handles = *std::move(handles);
     const std::string label = update.label;
     const Result<messages::UpdateReply> reply =
-        co_await weights::run_update(exchange, std::move(update));
+        co_await weights::run_update(exchange, session, std::move(update));
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("IPC weight update completed successfully", label, *reply);
 }
@@ -86,6 +89,7 @@ Task<Response> update_weights_from_ipc(Exchange& exchange) {
 Task<Response> update_weights_from_tensor(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     control::DiskUpdate update = read_common(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(fields);
     std::vector<std::string> serialized;
     std::string load_format;
     fields.read("serialized_named_tensors", serialized);
@@ -108,7 +112,7 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
     }
     const std::string label = update.label;
     const Result<messages::UpdateReply> reply =
-        co_await weights::run_update(exchange, std::move(update));
+        co_await weights::run_update(exchange, session, std::move(update));
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("Success", label, *reply);
 }
@@ -184,6 +188,7 @@ Task<Response> update_weights_from_distributed(Exchange& exchange) {
 Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body) {
     FieldReader fields(body);
     control::DiskUpdate update = read_common(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(fields);
     update.partial = true;
     update.source.emplace();
     messages::WeightSource& source = *update.source;
@@ -205,7 +210,7 @@ Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body)
     source.tensors = *std::move(tensors);
     const std::string label = update.label;
     const Result<messages::UpdateReply> reply =
-        co_await weights::run_update(exchange, std::move(update));
+        co_await weights::run_update(exchange, session, std::move(update));
     if (!reply) {
         co_return sglang_failure(
             {reply.error().code, "Failed to update parameter online: " + reply.error().message}
@@ -217,10 +222,16 @@ Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body)
 namespace {
 
 Task<Response> begin_weight_update(Exchange& exchange) {
-    const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
+    FieldReader fields(control_fields(exchange.request()));
+    const weights::Beginning beginning = weights::read_beginning(fields);
+    if (fields.error()) co_return sglang_failure(*fields.error());
+    const Result<messages::UpdateReply> reply =
+        co_await weights::begin_session(exchange, beginning);
     if (!reply) co_return sglang_failure(reply.error());
+    std::string message = "Success";
+    if (!reply->verdict.message.empty()) message += ". " + reply->verdict.message;
     co_return Response::json(
-        200, {{"success", true}, {"message", "Success"}, {"session", reply->session}}
+        200, {{"success", true}, {"message", message}, {"session", reply->session}}
     );
 }
 
@@ -228,8 +239,10 @@ Task<Response> end_weight_update(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     std::string label;
     fields.read("weight_version", label);
+    const std::optional<std::uint64_t> session = weights::read_session(fields);
     if (fields.error()) co_return sglang_failure(*fields.error());
-    const Result<messages::UpdateReply> reply = co_await weights::commit_session(exchange, label);
+    const Result<messages::UpdateReply> reply =
+        co_await weights::commit_session(exchange, session, label);
     if (!reply) co_return sglang_failure(reply.error());
     co_return success("Success", label, *reply);
 }

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -130,7 +131,9 @@ Result<messages::WeightSource> read_update_info(const nlohmann::json& info, Vllm
     return source;
 }
 
-Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
+Task<Response> update_by_info(
+    Exchange& exchange, std::optional<std::uint64_t> session, const nlohmann::json* info
+) {
     if (info == nullptr)
         co_return vllm_failure({ErrorCode::kInvalidArgument, "update_info is missing"});
     Result<messages::WeightSource> source = read_update_info(*info, exchange.server().vllm_packing);
@@ -141,7 +144,7 @@ Task<Response> update_by_info(Exchange& exchange, const nlohmann::json* info) {
     update.clears_cache = false;
     update.kv_policy = messages::KvPolicy::kKeep;
     const Result<messages::UpdateReply> reply =
-        co_await weights::run_update(exchange, std::move(update));
+        co_await weights::run_update(exchange, session, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"message", "Weights updated"}});
 }
@@ -164,24 +167,39 @@ Task<Response> update_weights(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     if (fields.error()) co_return vllm_failure(*fields.error());
     if (fields.has("weight_dir")) co_return co_await update_from_dir(exchange, fields);
-    co_return co_await update_by_info(exchange, fields.find("update_info"));
+    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    co_return co_await update_by_info(exchange, session, fields.find("update_info"));
+}
+
+// Begins a session, for vLLM's route and for SkyRL's call.
+Task<Result<messages::UpdateReply>> begin_by(Exchange& exchange, FieldReader& fields) {
+    read_checkpoint_format(fields);
+    const weights::Beginning beginning = weights::read_beginning(fields);
+    if (fields.error()) co_return *fields.error();
+    co_return co_await weights::begin_session(exchange, beginning);
+}
+
+Task<Result<messages::UpdateReply>> finish_by(Exchange& exchange, FieldReader& fields) {
+    std::string label;
+    fields.read("weight_version", label);
+    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    if (fields.error()) co_return *fields.error();
+    co_return co_await weights::commit_session(exchange, session, std::move(label));
 }
 
 Task<Response> start_weight_update(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
-    read_checkpoint_format(fields);
-    if (fields.error()) co_return vllm_failure(*fields.error());
-    const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
+    const Result<messages::UpdateReply> reply = co_await begin_by(exchange, fields);
     if (!reply) co_return vllm_failure(reply.error());
-    co_return Response::json(200, {{"message", "Weight update started"}});
+    std::string message = "Weight update started";
+    if (!reply->verdict.message.empty()) message += ". " + reply->verdict.message;
+    co_return Response::json(200, {{"message", message}, {"session", reply->session}});
 }
 
 Task<Response> finish_weight_update(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
-    std::string label;
-    fields.read("weight_version", label);
-    if (fields.error()) co_return vllm_failure(*fields.error());
-    const Result<messages::UpdateReply> reply = co_await weights::commit_session(exchange, label);
+    const Result<messages::UpdateReply> reply = co_await finish_by(exchange, fields);
     if (!reply) co_return vllm_failure(reply.error());
     co_return Response::json(200, {{"message", "Weight update finished"}});
 }
@@ -196,16 +214,16 @@ Response rpc_done(Exchange& exchange) {
 // Serves SkyRL's name for /start_weight_update.
 Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
-    read_checkpoint_format(fields);
-    if (fields.error()) co_return vllm_failure(*fields.error());
-    const Result<messages::UpdateReply> reply = co_await weights::begin_session(exchange);
+    const Result<messages::UpdateReply> reply = co_await begin_by(exchange, fields);
     if (!reply) co_return vllm_failure(reply.error());
     co_return rpc_done(exchange);
 }
 
 Task<Response> update_weights_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
-    Response answer = co_await update_by_info(exchange, fields.find("update_info"));
+    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    if (fields.error()) co_return vllm_failure(*fields.error());
+    Response answer = co_await update_by_info(exchange, session, fields.find("update_info"));
     if (answer.status == 200) co_return rpc_done(exchange);
     co_return answer;
 }
@@ -213,10 +231,7 @@ Task<Response> update_weights_by_rpc(Exchange& exchange, const nlohmann::json& k
 // Serves SkyRL's name for /finish_weight_update.
 Task<Response> finish_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
-    std::string label;
-    fields.read("weight_version", label);
-    if (fields.error()) co_return vllm_failure(*fields.error());
-    const Result<messages::UpdateReply> reply = co_await weights::commit_session(exchange, label);
+    const Result<messages::UpdateReply> reply = co_await finish_by(exchange, fields);
     if (!reply) co_return vllm_failure(reply.error());
     co_return rpc_done(exchange);
 }
@@ -233,7 +248,7 @@ Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* 
     update.source->kind = messages::SourceKind::kIpc;
     update.source->handles = *std::move(handles);
     const Result<messages::UpdateReply> reply =
-        co_await weights::run_update(exchange, std::move(update));
+        co_await weights::run_update(exchange, std::nullopt, std::move(update));
     if (!reply) co_return vllm_failure(reply.error());
     co_return rpc_done(exchange);
 }

@@ -23,7 +23,7 @@ def http(tree):
     client = Http(tree.url)
     yield client
     client.post("/abort_request", {"abort_all": True})
-    client.post("/finish_weight_update")  # where a test has failed within a session
+    client.post("/drop_weight_update")  # where a test has failed within a session
     states = [memory["state"] for state in client.states() for memory in state["memory_usage"].values()]
     if any(state != "resident" for state in states):
         client.ok("POST", "/resume_memory_occupation")

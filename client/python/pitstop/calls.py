@@ -150,12 +150,15 @@ class Calls(Generic[StreamType]):
             "stage_weights", timeout, update=_update(path, "staged", kv_policy, label, update)
         )
 
-    def begin_update(self, idle_timeout: float = 300.0, timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
+    def begin_update(self, idle_timeout: float = 300.0, timeout: float = UPDATE_TIMEOUT_S, take_over: bool = False,
+                     holder: str = "", **update: Any) -> Any:
         """Opens a session: update_bucket brings tensors, commit_weights verifies and commits all of
-        them as one, drop_stage forgets. {"session": its number, ...}."""
+        them as one, drop_stage forgets. {"session": its number, ...}. With take_over the idle session or
+        stage of a trainer that is gone is dropped first; `holder` is how others read whose this one is."""
         update.setdefault("source", {"kind": "buckets"})
         return self._control(
-            "begin_update", timeout, idle_timeout_ms=max(1, int(idle_timeout * 1000)), update=update
+            "begin_update", timeout, idle_timeout_ms=max(1, int(idle_timeout * 1000)), take_over=take_over or None,
+            holder=holder or None, update=update
         )
 
     def update_bucket(self, source: dict[str, Any], session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:

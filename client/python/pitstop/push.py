@@ -213,7 +213,8 @@ class WeightPusher:
                 lambda source: self._client.update_weights(source=source, timeout=timeout, **spec),
             )
         spec["source"] = {"kind": "buckets"}
-        number = self._client.begin_update(idle_timeout=IDLE_MAX_S, timeout=timeout, **spec)["session"]
+        holder = f"a push of process {os.getpid()}"
+        number = self._client.begin_update(idle_timeout=IDLE_MAX_S, timeout=timeout, holder=holder, **spec)["session"]
         try:
             self._push_buckets(
                 devices,

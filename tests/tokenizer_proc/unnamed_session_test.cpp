@@ -1,0 +1,368 @@
+// Sessions of trainers that name none, and who takes the place of whom.
+#include "tests/tokenizer_proc/update_coordinator_fixture.h"
+
+#include <functional>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::tokenizer {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class UnnamedSessionTest : public UpdateCoordinatorTest {
+  protected:
+    static messages::BeginUpdate begin_call(std::string holder = "trainer A") {
+        messages::BeginUpdate call;
+        call.call = CallId{11};
+        call.timeout_ms = 60'000;
+        call.idle_timeout_ms = 10'000;
+        call.unnamed = true;
+        call.holder = std::move(holder);
+        call.update.source.kind = messages::SourceKind::kBuckets;
+        call.update.partial = true;
+        return call;
+    }
+    const messages::UpdateReply& begin(const messages::BeginUpdate& call = begin_call()) {
+        coordinator_.handle(now_, {"trainer", call.call}, call, out_);
+        return last_reply();
+    }
+    // A session is open.
+    void open(const messages::BeginUpdate& call = begin_call()) {
+        begin(call);
+        both_answer(messages::UpdateOrder::kOpen);
+        ASSERT_TRUE(last_reply().ok) << last_reply().verdict.message;
+    }
+    // Sends an update that names no session; false: it is an update of its own.
+    bool unnamed(std::string label = "") {
+        messages::UpdateWeights call;
+        call.call = CallId{12};
+        call.timeout_ms = 60'000;
+        call.unnamed = true;
+        call.update.partial = true;
+        call.update.label = std::move(label);
+        call.update.source.kind = messages::SourceKind::kTensors;
+        return coordinator_.take_unnamed(now_, {"trainer", call.call}, call, out_);
+    }
+    void bucket(std::string label = "") {
+        ASSERT_TRUE(unnamed(std::move(label)));
+        both_answer(messages::UpdateOrder::kFill);
+        ASSERT_TRUE(last_reply().ok) << last_reply().verdict.message;
+    }
+    void named_bucket(std::uint64_t session) {
+        messages::UpdateBucket call;
+        call.call = CallId{12};
+        call.session = session;
+        call.source.kind = messages::SourceKind::kTensors;
+        coordinator_.handle(now_, {"trainer", call.call}, call, out_);
+    }
+    void end(std::uint64_t session = 0) {
+        messages::CommitWeights call;
+        call.call = CallId{13};
+        call.timeout_ms = 60'000;
+        call.session = session;
+        call.unnamed = session == 0;
+        coordinator_.handle(now_, {"trainer", call.call}, call, out_);
+    }
+    void drop(bool is_unnamed = false, std::uint64_t session = 0) {
+        messages::DropStage call;
+        call.call = CallId{14};
+        call.timeout_ms = 60'000;
+        call.unnamed = is_unnamed;
+        call.session = session;
+        coordinator_.handle(now_, {"somebody", call.call}, call, out_);
+    }
+    void expire(std::chrono::milliseconds idle = seconds(10)) {
+        now_ += idle;
+        coordinator_.tick(now_, out_);
+        both_answer(messages::UpdateOrder::kDrop);
+        ++next_update_;
+        ASSERT_FALSE(coordinator_.is_busy());
+    }
+    void finish_commit() {
+        both_answer(messages::UpdateOrder::kStage);
+        both_answer(messages::UpdateOrder::kReady);
+        both_answer(messages::UpdateOrder::kCommit);
+        ++next_update_;
+    }
+    const messages::UpdateReply& last_reply() const { return out_.replies.back().second; }
+    // The last answer is a refusal with all of these words.
+    void expect_refused(std::initializer_list<std::string_view> words) const {
+        EXPECT_FALSE(last_reply().ok);
+        EXPECT_EQ(last_reply().verdict.code, ErrorCode::kFailedPrecondition);
+        for (const std::string_view word : words)
+            EXPECT_NE(last_reply().verdict.message.find(word), std::string::npos)
+                << word << " is not in: " << last_reply().verdict.message;
+    }
+};
+
+TEST_F(UnnamedSessionTest, P2_CallsThatNameNoSessionAreItsBuckets) {
+    EXPECT_FALSE(unnamed()) << "without a session it is an update of its own";
+    open();
+    bucket("named by a bucket");
+    bucket();
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 2u);
+    end();
+    EXPECT_EQ(last_order<messages::UpdateFinish>().label, "named by a bucket");
+    finish_commit();
+    EXPECT_TRUE(last_reply().ok);
+    EXPECT_FALSE(unnamed()) << "it is over as its trainer wanted";
+}
+
+TEST_F(UnnamedSessionTest, ASessionOfTheBusTakesNoneOfThem) {
+    messages::BeginUpdate call = begin_call("push");
+    call.unnamed = false;
+    open(call);
+    EXPECT_FALSE(unnamed()) << "to be refused as any update beside it";
+    end();
+    expect_refused({"begin one first"});
+    drop(/*is_unnamed=*/true);
+    expect_refused({"session 1", "push", "name 1 to drop it"});
+    EXPECT_TRUE(coordinator_.is_open());
+    drop(/*is_unnamed=*/false, 1);
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_TRUE(last_reply().ok);
+}
+
+// A call after an idle time-out became an update of its own, of half a model.
+TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
+    open();
+    bucket();
+    expire();
+    ASSERT_EQ(out_.notes.size(), 1u) << "the log says it";
+    for (int i = 0; i < 3; ++i) {  // calls in parallel, or a trainer that does not look
+        ASSERT_TRUE(unnamed());
+        expect_refused({"session 1", "trainer A", "1 buckets", "nobody went on with it for 10.0 s"}
+        );
+        now_ += seconds(9);
+    }
+    end();
+    expect_refused({"session 1", "begin one first"});
+    EXPECT_FALSE(unnamed()) << "the end was told";
+    EXPECT_EQ(count_orders<messages::UpdateFill>(), 1u);
+}
+
+TEST_F(UnnamedSessionTest, ALossEndsWithABeginADropOrQuiet) {
+    const std::vector<std::pair<const char*, std::function<void()>>> ways{
+        {"begin",
+         [&] {
+             open();
+             drop(/*is_unnamed=*/false, next_update_);
+             both_answer(messages::UpdateOrder::kDrop);
+             ++next_update_;
+             drop(/*is_unnamed=*/true);
+         }},
+        {"drop",
+         [&] {
+             drop(/*is_unnamed=*/true);
+             EXPECT_TRUE(last_reply().ok);
+             EXPECT_NE(last_reply().verdict.message.find("is over"), std::string::npos);
+         }},
+        {"quiet", [&] { now_ += EndedSessions::kLossQuiet; }},
+    };
+    for (const auto& [name, way] : ways) {
+        open();
+        expire();
+        now_ += std::chrono::hours(1);  // nobody has heard of it yet
+        EXPECT_TRUE(unnamed()) << name;
+        way();
+        EXPECT_FALSE(unnamed()) << name;
+    }
+}
+
+// The first trainer wakes up when another's session is over.
+TEST_F(UnnamedSessionTest, P2_ALossThatNobodyWasToldOfOutlivesTheNextSession) {
+    open();
+    bucket();
+    expire();
+    open();
+    bucket();
+    end();
+    finish_commit();
+    ASSERT_TRUE(last_reply().ok);
+    EXPECT_TRUE(unnamed());
+    expect_refused({"session 1", "nobody went on with it"});
+}
+
+TEST_F(UnnamedSessionTest, ADropOnTheBusAndAFailureAreLosses) {
+    open();
+    bucket();
+    drop();
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_NE(last_reply().verdict.message.find("session 1"), std::string::npos);
+    EXPECT_TRUE(unnamed());
+    expect_refused({"a call asked for it"});
+    next_update_ = 2;
+    open();
+    ASSERT_TRUE(unnamed());
+    answer(0, messages::UpdateOrder::kFill);
+    answer(1, messages::UpdateOrder::kFill, /*ok=*/false, ErrorCode::kInvalidArgument);
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_TRUE(unnamed());
+    expect_refused({"session 2", "disk on fire"});
+}
+
+TEST_F(UnnamedSessionTest, AnEndThatFailsIsKnownToItsTrainer) {
+    open();
+    bucket();
+    end();
+    answer(0, messages::UpdateOrder::kStage, /*ok=*/false, ErrorCode::kInvalidArgument);
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_FALSE(last_reply().ok);
+    EXPECT_FALSE(unnamed());
+}
+
+TEST_F(UnnamedSessionTest, ASessionWhoseCallsNamedItLosesNoOthers) {
+    open();
+    named_bucket(1);
+    both_answer(messages::UpdateOrder::kFill);
+    expire();
+    EXPECT_FALSE(unnamed()) << "it is somebody else's";
+    named_bucket(1);
+    expect_refused({"session 1", "nobody went on with it"});
+    named_bucket(7);
+    expect_refused({"session 7 is over, or never was"});
+}
+
+TEST_F(UnnamedSessionTest, ABeginBesideASessionSaysWhoseItIsAndHowLong) {
+    open();
+    bucket();
+    now_ += milliseconds(2500);
+    begin(begin_call("trainer B"));
+    expect_refused(
+        {"session 1", "trainer A", "1 buckets", "idle for 2.5 s", "in 7.5 s", "take_over"}
+    );
+    bucket();  // no harm was done to it
+    const auto status = coordinator_.session(now_ + seconds(4));
+    ASSERT_TRUE(status);
+    EXPECT_EQ(status->session, 1u);
+    EXPECT_EQ(status->holder, "trainer A");
+    EXPECT_EQ(status->calls, 2);
+    EXPECT_FALSE(status->is_busy);
+    EXPECT_DOUBLE_EQ(status->idle_s, 4.0);
+    EXPECT_DOUBLE_EQ(status->ends_in_s, 6.0);
+}
+
+TEST_F(UnnamedSessionTest, P2_ATakeOverDropsWhatIsIdleAndSaysSo) {
+    open();
+    bucket();
+    messages::BeginUpdate call = begin_call("trainer B");
+    call.take_over = true;
+    const std::size_t num_replies = out_.replies.size();
+    begin(call);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 1u);
+    EXPECT_EQ(out_.replies.size(), num_replies) << "when it is open";
+    both_answer(messages::UpdateOrder::kDrop);
+    next_update_ = 2;
+    both_answer(messages::UpdateOrder::kOpen);
+    ASSERT_TRUE(last_reply().ok);
+    EXPECT_EQ(last_reply().session, 2u);
+    EXPECT_NE(last_reply().verdict.message.find("session 1 (of trainer A"), std::string::npos);
+    EXPECT_NE(last_reply().verdict.message.find("must name it"), std::string::npos);
+    // Trainer A may live: what it sends is none of B's.
+    ASSERT_TRUE(unnamed());
+    expect_refused({"session 2 took over from session 1", "Name it"});
+    named_bucket(1);
+    expect_refused({"session 1", "trainer B took over"});
+    end();
+    expect_refused({"took over"});
+    named_bucket(2);
+    both_answer(messages::UpdateOrder::kFill);
+    end(2);
+    finish_commit();
+    EXPECT_TRUE(last_reply().ok);
+    ASSERT_TRUE(unnamed()) << "trainer A's may still come";
+    expect_refused({"session 1", "trainer B took over"});
+}
+
+TEST_F(UnnamedSessionTest, ATakeOverOfNothingIsABegin) {
+    messages::BeginUpdate call = begin_call();
+    call.take_over = true;
+    open(call);
+    EXPECT_EQ(last_reply().verdict.message, "");
+    bucket();
+}
+
+TEST_F(UnnamedSessionTest, NoTakeOverOfACallUnderWay) {
+    open();
+    ASSERT_TRUE(unnamed());
+    messages::BeginUpdate call = begin_call("trainer B");
+    call.take_over = true;
+    begin(call);
+    expect_refused({"session 1", "under way", "fill"});
+    ASSERT_TRUE(unnamed());
+    expect_refused({"a call of session 1", "under way"});
+    both_answer(messages::UpdateOrder::kFill);
+    EXPECT_TRUE(last_reply().ok);
+    EXPECT_EQ(count_orders<messages::UpdateDrop>(), 0u);
+}
+
+// What could not begin anyway drops nobody's.
+TEST_F(UnnamedSessionTest, ATakeOverLooksAtItsOwnConditionsFirst) {
+    open();
+    messages::BeginUpdate call = begin_call();
+    call.take_over = true;
+    call.update.base_digest = "d0";
+    begin(call);
+    expect_refused({"d0"});
+    EXPECT_TRUE(coordinator_.is_open());
+}
+
+TEST_F(UnnamedSessionTest, AHeldStageIsTakenOver) {
+    messages::StageWeights stage;
+    stage.call = CallId{9};
+    stage.update.source.path = "/checkpoint";
+    coordinator_.handle(now_, {"trainer", stage.call}, stage, out_);
+    both_answer(messages::UpdateOrder::kStage);
+    messages::BeginUpdate call = begin_call();
+    begin(call);
+    expect_refused({"update 1", "staged", "take_over"});
+    call.take_over = true;
+    begin(call);
+    both_answer(messages::UpdateOrder::kDrop);
+    next_update_ = 2;
+    both_answer(messages::UpdateOrder::kOpen);
+    ASSERT_TRUE(last_reply().ok);
+    EXPECT_NE(last_reply().verdict.message.find("update 1"), std::string::npos);
+    bucket();  // no unnamed calls were lost with it
+}
+
+TEST_F(UnnamedSessionTest, ATakeOverWhoseTimeIsUpBeginsNothing) {
+    open();
+    messages::BeginUpdate call = begin_call();
+    call.take_over = true;
+    call.timeout_ms = 1000;
+    begin(call);
+    now_ += seconds(11);
+    coordinator_.tick(now_, out_);
+    EXPECT_EQ(last_reply().verdict.code, ErrorCode::kDeadlineExceeded);
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_FALSE(coordinator_.is_busy());
+    EXPECT_EQ(count_orders<messages::UpdateStage>(), 1u);
+}
+
+TEST_F(UnnamedSessionTest, AnIdleTimeIsItsOwn) {
+    messages::BeginUpdate call = begin_call();
+    call.idle_timeout_ms = 300;
+    open(call);
+    now_ += milliseconds(299);
+    coordinator_.tick(now_, out_);
+    EXPECT_TRUE(coordinator_.is_open());
+    expire(milliseconds(1));
+}
+
+TEST_F(UnnamedSessionTest, ABucketDeclaresNoVersion) {
+    open();
+    messages::UpdateWeights call;
+    call.call = CallId{12};
+    call.unnamed = true;
+    call.update.epoch = Epoch{9};
+    EXPECT_TRUE(coordinator_.take_unnamed(now_, {"trainer", call.call}, call, out_));
+    expect_refused({"epoch"});
+    EXPECT_TRUE(coordinator_.is_open());
+}
+
+}  // namespace
+}  // namespace pitstop::tokenizer

@@ -1,0 +1,316 @@
+// Handles the calls of sessions: whose they are, and what others are told.
+#include "tokenizer_proc/ended_sessions.h"
+#include "tokenizer_proc/timeout.h"
+#include "tokenizer_proc/update_coordinator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace pitstop::tokenizer {
+namespace {
+
+Error refused(std::string message) { return {ErrorCode::kFailedPrecondition, std::move(message)}; }
+
+Error lost(const std::string& loss) {
+    return refused(loss + ". None of it takes effect, and neither does this call; begin one first");
+}
+
+// A bucket is a part of the session's version, and cannot declare one of its own.
+bool declares_version(const messages::UpdateSpec& spec) {
+    return spec.mode != messages::UpdateMode::kStaged || spec.epoch || !spec.manifest.empty() ||
+           !spec.digest.empty() || !spec.base_digest.empty();
+}
+
+}  // namespace
+
+// ---- what is under way ----
+
+std::int64_t UpdateCoordinator::bytes_staged() const {
+    std::int64_t bytes = 0;
+    for (const messages::ReplicaOutcome& replica : job_->outcomes) {
+        for (const messages::RankOutcome& rank : replica.ranks) bytes += rank.bytes;
+    }
+    return bytes;
+}
+
+// REQUIRES: an update is under way.
+std::string UpdateCoordinator::describe() const {
+    const Job& job = *job_;
+    const auto id = static_cast<std::uint64_t>(job.id);
+    if (job.is_collection) {
+        return fmt::format(
+            "collected update {} ({} calls, {} bytes)", id, job.num_buckets, bytes_staged()
+        );
+    }
+    if (job.is_session) {
+        return fmt::format(
+            "session {} ({}label '{}', {} buckets, {} bytes)",
+            id,
+            job.holder.empty() ? "" : fmt::format("of {}, ", job.holder),
+            job.spec.label,
+            job.num_buckets,
+            bytes_staged()
+        );
+    }
+    return fmt::format("update {} (label '{}')", id, job.spec.label);
+}
+
+// Says why nothing else may begin, and what to do. REQUIRES: an update is under way.
+Error UpdateCoordinator::busy(TimePoint now) const {
+    if (!is_idle()) {
+        return make_error(
+            ErrorCode::kFailedPrecondition,
+            "{} is under way, in phase {}; wait for it",
+            describe(),
+            phase_name()
+        );
+    }
+    return make_error(
+        ErrorCode::kFailedPrecondition,
+        "{} is {}, idle for {:.1f} s, and is dropped by itself in {:.1f} s; commit or drop it, or "
+        "wait, or begin with take_over where its trainer is gone",
+        describe(),
+        is_open() ? "open" : "staged",
+        seconds(now - job_->idle_since.value_or(now)),
+        seconds(job_->deadline - now)
+    );
+}
+
+std::optional<messages::SessionStatus> UpdateCoordinator::session(TimePoint now) const {
+    if (!job_ || job_->is_collection || (!job_->is_session && !is_staged())) return std::nullopt;
+    messages::SessionStatus status{
+        .session = static_cast<std::uint64_t>(job_->id),
+        .holder = job_->holder,
+        .label = job_->spec.label,
+        .unnamed = job_->is_unnamed && job_->why_named.empty(),
+        .is_busy = !is_idle(),
+        .calls = job_->num_buckets,
+        .bytes = bytes_staged(),
+    };
+    if (is_idle()) {
+        status.idle_s = seconds(now - job_->idle_since.value_or(now));
+        status.ends_in_s = seconds(job_->deadline - now);
+    }
+    return status;
+}
+
+// ---- whose a call is ----
+
+// Returns why a call of `session` (0: any) cannot be made now, or nothing. A session that is open
+// may be filled and committed; what is staged may only be committed.
+std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs_open) const {
+    const std::uint64_t under_way = job_ ? static_cast<std::uint64_t>(job_->id) : 0;
+    if (session != 0 && session != under_way) {
+        std::string message =
+            ended_.end_of(session).value_or(fmt::format("session {} is over, or never was", session)
+            );
+        if (job_) message += fmt::format("; {} is under way", describe());
+        return refused(std::move(message));
+    }
+    if (is_open() || (is_staged() && !needs_open)) return std::nullopt;
+    if (job_ && job_->is_session) return call_under_way();
+    return make_error(
+        ErrorCode::kFailedPrecondition,
+        "{} (the engine is in phase {})",
+        needs_open ? "no session is open" : "nothing is staged",
+        phase_name()
+    );
+}
+
+Error UpdateCoordinator::call_under_way() const {
+    return make_error(
+        ErrorCode::kFailedPrecondition,
+        "a call of {} is under way, in phase {}; wait for its answer",
+        describe(),
+        phase_name()
+    );
+}
+
+// Returns why a call that names no session cannot be of the one under way, or nothing. REQUIRES: it
+// was begun for such calls.
+std::optional<Error> UpdateCoordinator::not_unnamed() const {
+    if (!job_->why_named.empty()) return refused(job_->why_named);
+    if (!is_open()) return call_under_way();
+    return std::nullopt;
+}
+
+// ---- calls ----
+
+void UpdateCoordinator::handle(
+    TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out
+) {
+    messages::UpdateSpec spec = call.update;
+    // Where there is nothing to lay a part over, all of it must have come by the commit.
+    if (must_be_complete()) spec.partial = false;
+    if (auto error = problem_of(spec)) return refuse(std::move(caller), *error, out);
+    if (job_ && call.take_over && is_idle()) return take_over(now, std::move(caller), call, out);
+    if (job_) return refuse(std::move(caller), busy(now), out);
+    begin(
+        now,
+        {std::move(caller), call.timeout_ms, std::move(spec), messages::UpdatePhase::kOpen},
+        out
+    );
+    job_->is_session = true;
+    job_->is_unnamed = call.unnamed;
+    job_->holder = call.holder;
+    job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
+}
+
+// What is open or staged is dropped, and the session begins after it.
+void UpdateCoordinator::take_over(
+    TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out
+) {
+    begin_waiting(now, std::move(caller), call.timeout_ms);
+    job_->successor = call;
+    const std::string who = call.holder.empty() ? "another trainer" : call.holder;
+    begin_drop(now, {ErrorCode::kAborted, who + " took over"}, out);
+}
+
+// What it took over from is gone. REQUIRES: there is a successor, and it waits.
+void UpdateCoordinator::begin_successor(TimePoint now, Out& out) {
+    messages::BeginUpdate call = *std::move(job_->successor);
+    Caller caller = *std::move(job_->caller);
+    const auto left = std::chrono::floor<std::chrono::milliseconds>(job_->caller_deadline - now);
+    call.timeout_ms = std::max<std::int64_t>(1, left.count());
+    std::string note = describe() + " was dropped for it";
+    const bool are_both_unnamed = job_->is_unnamed && call.unnamed;
+    const auto old = static_cast<std::uint64_t>(job_->id);
+    job_.reset();
+    handle(now, std::move(caller), call, out);
+    if (!job_) return;  // it is torn meanwhile, and the session needs a version below it
+    if (are_both_unnamed) {
+        job_->why_named = fmt::format(
+            "session {} took over from session {}, whose calls might still come; so calls that "
+            "name "
+            "no session are refused. Name it in each: session {}",
+            static_cast<std::uint64_t>(job_->id),
+            old,
+            static_cast<std::uint64_t>(job_->id)
+        );
+        note += "; its calls must name it";
+    }
+    job_->note = std::move(note);
+}
+
+void UpdateCoordinator::handle(
+    TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
+) {
+    if (auto error = not_at(call.session, /*needs_open=*/true))
+        return refuse(std::move(caller), *error, out);
+    fill(now, {std::move(caller), call.timeout_ms, call.label, call.source}, out);
+}
+
+bool UpdateCoordinator::take_unnamed(
+    TimePoint now, const Caller& caller, const messages::UpdateWeights& call, Out& out
+) {
+    if (!job_ || !job_->is_unnamed) {
+        const std::optional<std::string> loss = ended_.loss(now);
+        if (loss) refuse(caller, lost(*loss), out);
+        return loss.has_value();
+    }
+    if (auto error = not_unnamed()) {
+        refuse(caller, *std::move(error), out);
+    } else if (declares_version(call.update)) {
+        refuse(
+            caller,
+            refused(fmt::format(
+                "it would be a bucket of {}, and declares a mode, an epoch or a digest of its own",
+                describe()
+            )),
+            out
+        );
+    } else {
+        ++job_->num_unnamed;
+        fill(now, {caller, call.timeout_ms, call.update.label, call.update.source}, out);
+    }
+    return true;
+}
+
+void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
+    if (bucket.source.format == messages::TensorFormat::kSparse && job_->spec.base_digest.empty()) {
+        return refuse(
+            std::move(bucket.caller),
+            refused("a sparse bucket changes the version it was made for; the session named no "
+                    "base_digest"),
+            out
+        );
+    }
+    begin_waiting(now, std::move(bucket.caller), bucket.timeout_ms);
+    if (!bucket.label.empty()) job_->bucket_label = std::move(bucket.label);
+    order_fill(now, std::move(bucket.source), out);
+}
+
+void UpdateCoordinator::handle(
+    TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out
+) {
+    if (auto error = not_committable(now, call)) return refuse(std::move(caller), *error, out);
+    begin_waiting(now, std::move(caller), call.timeout_ms);
+    if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
+    job_->goal = messages::UpdatePhase::kCommitted;
+    if (is_staged()) return order_ready(now, out);
+    std::string label = call.label.empty() ? job_->bucket_label : call.label;
+    if (label.empty() && job_->is_collection) label = job_->spec.label;
+    order_finish(now, label, call.digest, out);
+}
+
+std::optional<Error> UpdateCoordinator::not_committable(
+    TimePoint now, const messages::CommitWeights& call
+) {
+    if (!call.unnamed || call.session != 0) return not_at(call.session, /*needs_open=*/false);
+    if (job_ && job_->is_unnamed) return not_unnamed();
+    if (const std::optional<std::string> loss = ended_.loss(now)) {
+        ended_.forget_loss();  // who ends it knows of it now
+        return lost(*loss);
+    }
+    return refused("no session is open for calls that name none; begin one first");
+}
+
+void UpdateCoordinator::handle(
+    TimePoint now, Caller caller, const messages::DropStage& call, Out& out
+) {
+    const bool is_unnamed = call.unnamed && call.session == 0;
+    if (is_unnamed && (!job_ || !job_->is_unnamed))
+        return drop_nothing(now, std::move(caller), out);
+    if (auto error = is_unnamed ? not_unnamed() : not_at(call.session, /*needs_open=*/false))
+        return refuse(std::move(caller), *error, out);
+    begin_waiting(now, std::move(caller), call.timeout_ms);
+    job_->note = describe() + " was dropped";
+    begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
+}
+
+// There is no session that a call without a name could mean.
+void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
+    if (job_) {
+        return refuse(
+            std::move(caller),
+            refused(fmt::format(
+                "{} was not begun for calls that name no session; name {} to drop it",
+                describe(),
+                static_cast<std::uint64_t>(job_->id)
+            )),
+            out
+        );
+    }
+    const std::string loss = ended_.loss(now).value_or("no session is open");
+    ended_.forget_loss();
+    messages::UpdateReply reply = reply_now(caller);
+    reply.ok = true;
+    reply.verdict = messages::Verdict::done(loss);
+    out.replies.emplace_back(std::move(caller), std::move(reply));
+}
+
+// ---- the end ----
+
+// Notes how the session ended, for those who go on with it.
+void UpdateCoordinator::end_session(const std::string& how, Loss loss) {
+    const Job& job = *job_;
+    if (!job.is_session || !job.idle_since) return;  // nobody was told that it is open
+    ended_.record({.session = static_cast<std::uint64_t>(job.id), .what = describe(), .how = how});
+    const bool are_all_named = job.num_buckets > 0 && job.num_unnamed == 0;
+    if (loss == Loss::kOfUnnamedCalls && job.is_unnamed && !are_all_named) ended_.record_loss();
+}
+
+}  // namespace pitstop::tokenizer
