@@ -179,6 +179,7 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     ReplicaUpdate::KvCounts counts;
     switch (update_.kv_policy()) {
         case messages::KvPolicy::kKeep:
+            counts.num_recomputed = runner_.retract_scorings();
             counts.num_kept = runner_.requests().num_running();
             break;
         case messages::KvPolicy::kRecompute:

@@ -27,6 +27,17 @@ void append_span(std::vector<messages::Span>& spans, messages::Span span) {
     spans.push_back(std::move(span));
 }
 
+messages::Span span_of(const InFlightStep& step, const StepRow& row, std::int64_t tokens) {
+    return {
+        .epoch = step.version.epoch,
+        .label = step.version.label,
+        .digest = step.version.digest,
+        .tokens = tokens,
+        .kv_min_epoch = row.kv.min,
+        .kv_max_epoch = row.kv.max,
+    };
+}
+
 void collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
     if (row.num_scored == 0) return;
     // The prompt's last position has no token to be scored against.
@@ -37,6 +48,14 @@ void collect_scores(Request& request, const StepRow& row, const RowScores& score
     append(request.scores.top_ids, scores.top_ids.first(num * row.num_top));
     append(request.scores.top_logprobs, scores.top_logprobs.first(num * row.num_top));
     append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
+}
+
+// Moves the prompt's scores out, with the row that reached the prompt's end. They are of this
+// step's version, and over its KV alone (P3).
+messages::PromptLogprobs scores_of(Request& request, const InFlightStep& step, const StepRow& row) {
+    const EpochRange own{step.version.epoch, step.version.epoch};
+    CHECK(request.scores.logprobs.empty() || row.kv == own);
+    return std::move(request.scores);
 }
 
 // Returns why no request can go on with this token, or nothing.
@@ -113,7 +132,9 @@ void Runner::collect_row(
     collect_scores(request, row, scores);
     if (row.samples) return collect_token(request, step, row, sampled, out);
     if (request.progress.output_len_max() == 0 && row.end == request.progress.prompt_len()) {
-        if (request.wants_scores()) chunk_of(request, out).prompt = std::move(request.scores);
+        messages::OutputChunk& chunk = chunk_of(request, out);
+        append_span(chunk.spans, span_of(step, row, /*tokens=*/0));
+        if (request.wants_scores()) chunk.prompt = scores_of(request, step, row);
         finish(request, {.reason = messages::FinishReason::kLength}, out);
     }
 }
@@ -150,15 +171,7 @@ void Runner::collect_token(
         append(chunk.top_logprobs, sampled.top_logprobs);
         append(chunk.ids_logprobs, sampled.ids_logprobs);
     }
-    append_span(
-        chunk.spans,
-        {.epoch = step.version.epoch,
-         .label = step.version.label,
-         .digest = step.version.digest,
-         .tokens = 1,
-         .kv_min_epoch = row.kv.min,
-         .kv_max_epoch = row.kv.max}
-    );
+    append_span(chunk.spans, span_of(step, row, /*tokens=*/1));
     // Two steps may have ended since the last turn: counts are of the whole chunk. A retraction is
     // told at once, as a stop text may end the request where only the detokenizer sees it.
     if (row.output_index == 0 || chunk.counts ||
@@ -166,7 +179,8 @@ void Runner::collect_token(
         request.told_retractions = request.num_retractions;
         chunk.counts = request.counts(config_.replica);
     }
-    if (row.output_index == 0 && request.wants_scores()) chunk.prompt = std::move(request.scores);
+    if (row.output_index == 0 && request.wants_scores())
+        chunk.prompt = scores_of(request, step, row);
     if (auto how = request.finish_of(token, row.output_index)) {
         finish(request, *std::move(how), out);
     }

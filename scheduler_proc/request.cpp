@@ -131,14 +131,20 @@ std::int64_t Request::score_start() const {
     return std::min(std::max<std::int64_t>(logprobs.prompt_start, 1), progress.prompt_len());
 }
 
+bool Request::is_to_score() const {
+    if (!wants_scores() || score_start() >= progress.prompt_len()) return false;
+    return progress.outputs() == 0 && progress.pending() == 0 &&
+           progress.planned() < progress.prompt_len();
+}
+
 std::int64_t Request::cacheable_len() const {
-    // Token i is scored by the logits of position i - 1. Once there is output, scores are there.
+    // Token i is scored by the logits of position i - 1.
     const std::int64_t len = progress.known() - 1;
-    if (wants_scores() && progress.outputs() == 0) return std::min(len, score_start() - 1);
-    return len;
+    return is_to_score() ? std::min(len, score_start() - 1) : len;
 }
 
 EpochRange Request::accepted_epochs(Epoch current) const {
+    if (is_to_score()) return {current, current};
     std::int64_t oldest = raw(current);
     switch (kv_tolerance) {
         case messages::KvTolerance::kNever:

@@ -79,6 +79,10 @@ struct Request {
     }
 
     [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
+    // Tokens of its prompt are to be scored that no step in flight scores. All of its scores are of
+    // one version, over that version's KV (P3), and so is its first output token: it goes on to the
+    // prompt's end under the version that it began with, or begins anew.
+    [[nodiscard]] bool is_to_score() const;
     // It wants so much of each position that a step can have few of them.
     [[nodiscard]] bool is_wide() const { return logprobs.top > messages::kWideTopLogprobs; }
     // Returns the prompt token that is scored first. Token 0 has no logprob.
@@ -86,7 +90,8 @@ struct Request {
     // Returns how many tokens may come from the cache: the last one is computed to sample after it,
     // and scored positions are computed to be scored.
     [[nodiscard]] std::int64_t cacheable_len() const;
-    // Returns the epochs of cached KV that it accepts when `current` serves.
+    // Returns the epochs of cached KV that it accepts when `current` serves: of that one alone
+    // while it is to score, whatever it tolerates.
     [[nodiscard]] EpochRange accepted_epochs(Epoch current) const;
     // Returns why `token`, sampled as output `index`, ends it, or nothing.
     [[nodiscard]] std::optional<messages::Finish> finish_of(TokenId token, std::int64_t index)

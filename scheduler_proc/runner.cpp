@@ -128,6 +128,14 @@ std::int64_t Runner::retract_all() {
     return std::ssize(all);
 }
 
+std::int64_t Runner::retract_scorings() {
+    std::vector<Request*> scorings = requests_.running();
+    std::erase_if(scorings, [](const Request* request) { return !request->is_to_score(); });
+    for (Request* request : scorings) pool_.give_back(requests_.retract(*request));
+    tallies_.num_retractions += std::ssize(scorings);
+    return std::ssize(scorings);
+}
+
 std::int64_t Runner::abort_all(
     OpenRequests::Which which, const std::string& message, TurnOutput& out
 ) {

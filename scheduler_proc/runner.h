@@ -53,6 +53,8 @@ class Runner {
     // Puts all that run back to the head of the queue: their tokens stay, their pages go. Returns
     // how many they were.
     std::int64_t retract_all();
+    // Likewise those alone that are to score: a commit makes them begin anew (P3).
+    std::int64_t retract_scorings();
     // Returns how many they were.
     std::int64_t abort_all(OpenRequests::Which which, const std::string& message, TurnOutput& out);
     // Requests that ran before are no longer given KV of older versions, whatever they tolerate.

@@ -226,8 +226,10 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         add_alternatives(*slot.setup, context.tokens, scores);
     }
     num_tokens_run_ += row.num_new;
-    if (row.output_index < 0) return;
     const auto context_len = static_cast<std::int64_t>(context.tokens.size());
+    // The prompt's end: what a request without output has attended to.
+    if (context_len == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
+    if (row.output_index < 0) return;
     if (context_len != slot.setup->prompt_len + row.output_index) {
         fail(placed.plan, fmt::format("output {} after {} tokens", row.output_index, context_len));
     }
