@@ -103,8 +103,11 @@ void World::submit() {
     request.rid = fmt::format("r{}", number);
     // Few stems, so that prompts share prefixes.
     const std::int64_t stem = random_.between(0, 2);
-    const std::int64_t prompt_len =
-        random_.once_in(30) ? random_.between(60, 90) : random_.between(1, 30);
+    // A prompt of many steps is scored, so that commits come between two of them.
+    const bool is_scored = random_.once_in(4);
+    std::int64_t prompt_len = random_.between(1, 30);
+    if (is_scored) prompt_len += random_.between(0, 15);
+    if (random_.once_in(30)) prompt_len = random_.between(60, 90);
     const std::int64_t own_from = has_prefixes_ ? random_.between(0, prompt_len) : 0;
     request.input_ids.emplace();
     for (std::int64_t i = 0; i < prompt_len; ++i) {
@@ -119,9 +122,9 @@ void World::submit() {
     if (random_.once_in(5))
         request.sampling.stop_token_ids = {static_cast<TokenId>(random_.between(2, kVocab - 1))};
     request.sampling.seed = random_.next();
-    request.logprobs.enabled = random_.once_in(2);
-    if (request.logprobs.enabled && random_.once_in(3))
-        request.logprobs.prompt_start = random_.between(0, prompt_len);
+    request.logprobs.enabled = is_scored || random_.once_in(3);
+    if (is_scored)
+        request.logprobs.prompt_start = random_.once_in(2) ? 0 : random_.between(0, prompt_len);
     std::vector<std::string> client = some_client();
     const std::string peer = client.front();
     request.client.assign(client.begin() + 1, client.end());

@@ -124,12 +124,15 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
     if (auto problem = read_context(placed, key, context)) return fail(*problem);
     if (auto problem = write_context(placed, slot, context)) return fail(*problem);
 
+    if (row.num_scored > 0) oracle_.scored(key, epoch_);
     for (std::int64_t i = 0; i < row.num_scored; ++i) {
         const TokenId target =
             placed.plan.targets.values[placed.first_target + static_cast<std::size_t>(i)];
-        result.scores.logprobs.values.push_back(score_at(target, end - row.num_scored + i, live_));
+        const std::int64_t position = end - row.num_scored + i;
+        result.scores.logprobs.values.push_back(score_at(target, position, live_, context.kv));
         result.scores.ranks.values.push_back(raw(target) + 1);
     }
+    if (end == slot.setup.prompt_len) oracle_.read_prompt(key, context.kv);
     if (row.output_index < 0) return;
     if (end != slot.setup.prompt_len + row.output_index) {
         return fail(fmt::format(

@@ -30,11 +30,11 @@ float logprob_at(std::uint64_t seed, std::int64_t output_index, WeightsId weight
            1024.f;
 }
 
-float score_at(TokenId target, std::int64_t position, WeightsId weights) {
-    return -static_cast<float>(
-               hash_of(raw(target), position, static_cast<std::uint64_t>(weights), 9) % 100'000
-           ) /
-           1024.f;
+float score_at(TokenId target, std::int64_t position, WeightsId weights, const Epochs& kv) {
+    const std::uint64_t h = hash_of(
+        raw(target), position, static_cast<std::uint64_t>(weights), hash_of(kv.min, kv.max), 9
+    );
+    return -static_cast<float>(h % 100'000) / 1024.f;
 }
 
 void Oracle::submitted(const messages::TokenizedRequest& request) {
@@ -62,6 +62,9 @@ void Oracle::emitted(const messages::OutputChunk& chunk) {
     std::size_t at = 0;
     for (const messages::Span& span : chunk.spans) {
         if (auto problem = problem_of_epochs(key, span)) return fail(*problem);
+    }
+    if (auto problem = problem_of_scores(chunk, request)) return fail(*problem);
+    for (const messages::Span& span : chunk.spans) {
         count_epochs(key, span);
         for (std::int64_t k = 0; k < span.tokens; ++k, ++at) {
             if (auto problem = problem_of_output(chunk, at, span, request)) return fail(*problem);
@@ -139,6 +142,70 @@ std::optional<std::string> Oracle::problem_of_epochs(RequestKey key, const messa
         );
     }
     return std::nullopt;
+}
+
+std::optional<std::string> Oracle::problem_of_scores(
+    const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
+) {
+    const RequestKey key = chunk.key;
+    const bool is_full = chunk.finish && chunk.finish->reason == messages::FinishReason::kLength;
+    const bool is_first = outputs_[key].empty() && (!chunk.tokens.empty() || is_full);
+    const bool is_due = is_first && request.logprobs.prompt_start >= 0;
+    if (chunk.prompt.has_value() != is_due) {
+        return fmt::format(
+            "request {}: {} scores of its prompt", raw(key), is_due ? "no" : "unasked or late"
+        );
+    }
+    if (!is_due) return std::nullopt;
+    const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
+    const std::int64_t start =
+        std::min(std::max<std::int64_t>(request.logprobs.prompt_start, 1), prompt_len);
+    const auto num_scores = std::ssize(chunk.prompt->logprobs);
+    if (chunk.prompt->start != start || num_scores != prompt_len - start ||
+        std::ssize(chunk.prompt->ranks) != num_scores) {
+        return fmt::format(
+            "request {}: {} scores from {} on, for a prompt of {} scored from {} on",
+            raw(key),
+            num_scores,
+            chunk.prompt->start,
+            prompt_len,
+            start
+        );
+    }
+    if (chunk.spans.empty()) return fmt::format("request {}: scores of no version", raw(key));
+    const Epoch epoch = chunk.spans.front().epoch;
+    for (std::int64_t i = 0; i < num_scores; ++i) {
+        const TokenId target = request.prompt.values[static_cast<std::size_t>(start + i)];
+        const float want =
+            score_at(target, start + i - 1, weights_.at(epoch), {raw(epoch), raw(epoch)});
+        if (chunk.prompt->logprobs[static_cast<std::size_t>(i)] == want) continue;
+        return fmt::format(
+            "request {}: the score of prompt token {} is not epoch {}'s, over its KV alone (P3)",
+            raw(key),
+            start + i,
+            raw(epoch)
+        );
+    }
+    num_scores_checked += num_scores;
+    if (scoring_epochs_[key].size() > 1) ++num_scorings_cut;
+    return std::nullopt;
+}
+
+std::optional<std::string> Oracle::problem_of_no_output(const messages::OutputChunk& chunk) const {
+    const RequestKey key = chunk.key;
+    if (chunk.spans.size() != 1 || chunk.spans.front().tokens != 0)
+        return fmt::format("request {}: no output, and {} spans", raw(key), chunk.spans.size());
+    const messages::Span& span = chunk.spans.front();
+    const auto kv = kv_of_prompt_.find(key);
+    if (kv != kv_of_prompt_.end() &&
+        kv->second == Epochs{raw(span.kv_min_epoch), raw(span.kv_max_epoch)})
+        return std::nullopt;
+    return fmt::format(
+        "request {}: its prompt attended to other KV than of epochs [{}, {}] (P3)",
+        raw(key),
+        raw(span.kv_min_epoch),
+        raw(span.kv_max_epoch)
+    );
 }
 
 void Oracle::count_epochs(RequestKey key, const messages::Span& span) {
@@ -225,6 +292,9 @@ void Oracle::check_finish(const messages::OutputChunk& chunk, const messages::Fi
             }
             break;
         case messages::FinishReason::kLength:
+            if (outputs.empty()) {
+                if (auto problem = problem_of_no_output(chunk)) fail(*problem);
+            }
             if (request.sampling.max_new_tokens &&
                 static_cast<std::int64_t>(outputs.size()) != *request.sampling.max_new_tokens) {
                 fail(fmt::format(

@@ -42,7 +42,10 @@ struct Epochs {
     const std::vector<TokenId>& stop_ids
 );
 [[nodiscard]] float logprob_at(std::uint64_t seed, std::int64_t output_index, WeightsId weights);
-[[nodiscard]] float score_at(TokenId target, std::int64_t position, WeightsId weights);
+// A prompt token's score also depends on the epochs of the KV that its pass attended to.
+[[nodiscard]] float score_at(
+    TokenId target, std::int64_t position, WeightsId weights, const Epochs& kv
+);
 
 class Oracle {
   public:
@@ -65,6 +68,10 @@ class Oracle {
         return finished_.contains(key) || silenced_.contains(key);
     }
     [[nodiscard]] std::vector<RequestKey> unanswered() const;
+    // A worker scored tokens of its prompt under this epoch.
+    void scored(RequestKey key, Epoch epoch) { scoring_epochs_[key].insert(epoch); }
+    // A worker computed its prompt's end, over KV of these epochs.
+    void read_prompt(RequestKey key, Epochs kv) { kv_of_prompt_[key] = kv; }
     // A weight update with policy abort, or a pause abort, may end requests that did not ask for
     // it.
     void mass_abort_allowed() { is_mass_abort_allowed_ = true; }
@@ -95,6 +102,8 @@ class Oracle {
     std::int64_t num_spans_mixed = 0;     // spans over KV of several versions
     std::int64_t num_requests_split = 0;  // requests whose output has several versions
     std::int64_t num_cache_hits = 0;
+    std::int64_t num_scores_checked = 0;
+    std::int64_t num_scorings_cut = 0;  // by a commit, and begun anew
 
   private:
     struct Sampled {
@@ -113,6 +122,14 @@ class Oracle {
     [[nodiscard]] std::optional<std::string> problem_of_epochs(
         RequestKey key, const messages::Span& span
     ) const;
+    // The prompt's scores are all of the first span's version, over its KV alone; a request that
+    // asked for none gets none, and one that ran to its end all.
+    [[nodiscard]] std::optional<std::string> problem_of_scores(
+        const messages::OutputChunk& chunk, const messages::TokenizedRequest& request
+    );
+    // A request without output names its version and all KV that it read.
+    [[nodiscard]] std::optional<std::string> problem_of_no_output(const messages::OutputChunk& chunk
+    ) const;
     // Token `at` of the chunk, its logprob and the KV it attended to, as the model has them.
     [[nodiscard]] std::optional<std::string> problem_of_output(
         const messages::OutputChunk& chunk,
@@ -130,6 +147,8 @@ class Oracle {
     std::map<RequestKey, messages::TokenizedRequest> requests_{};
     std::map<RequestKey, std::vector<Sampled>> sampled_{};
     std::map<RequestKey, std::vector<TokenId>> outputs_{};
+    std::map<RequestKey, Epochs> kv_of_prompt_{};
+    std::map<RequestKey, std::set<Epoch>> scoring_epochs_{};
     std::map<RequestKey, Epoch> last_epoch_{};
     std::map<RequestKey, std::int64_t> num_retractions_{};
     std::set<RequestKey> announced_{};

@@ -8,6 +8,10 @@ ROUND = "messages/update_round.cpp"
 COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
 REPLICA = "scheduler_proc/replica_update.cpp"
 COMMIT = "scheduler_proc/replica_commit.cpp"
+CALLS = "scheduler_proc/calls.cpp"
+COLLECT = "scheduler_proc/collect.cpp"
+OPEN = "scheduler_proc/open_requests.cpp"
+REQUEST = "scheduler_proc/request.cpp"
 
 
 @dataclasses.dataclass
@@ -90,5 +94,41 @@ MUTATIONS = (
         REPLICA,
         "if (!awaits(vote.update, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;",
         "if (!job_ || !awaits(job_->id, messages::UpdateOrder::kStage, vote.outcome.rank)) return false;",
+    ),
+    Mutation(
+        "a commit with keep leaves a scoring the KV of the old version",
+        CALLS,
+        "            counts.num_recomputed = runner_.retract_scorings();\n",
+        "",
+    ),
+    Mutation(
+        "a scoring whose last token alone is not planned goes on over the old version's KV",
+        REQUEST,
+        "progress.planned() < progress.prompt_len();",
+        "progress.planned() + 1 < progress.prompt_len();",
+    ),
+    Mutation(
+        "an older prefix goes into a scoring that tolerates it",
+        REQUEST,
+        "    if (is_to_score()) return {current, current};\n",
+        "",
+    ),
+    Mutation(
+        "what was scored under the old version stays",
+        OPEN,
+        "        if (request.progress.outputs() == 0) request.scores = {.start = request.scores.start};\n",
+        "",
+    ),
+    Mutation(
+        "a chunk that is in flight at the commit counts for the prefill that begins anew",
+        OPEN,
+        "        ++request.run;\n        if (request.progress.outputs()",
+        "        if (request.progress.outputs()",
+    ),
+    Mutation(
+        "a span tells the KV of its pass alone",
+        COLLECT,
+        ".kv_min_epoch = row.kv.min",
+        ".kv_min_epoch = step.version.epoch",
     ),
 )

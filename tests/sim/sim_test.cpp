@@ -18,6 +18,8 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
         all.num_requests_split += report.num_requests_split;
         all.num_spans_mixed += report.num_spans_mixed;
         all.num_cache_hits += report.num_cache_hits;
+        all.num_scores_checked += report.num_scores_checked;
+        all.num_scorings_cut += report.num_scorings_cut;
         all.num_commits += report.num_commits;
         all.num_drops += report.num_drops;
         all.num_torn += report.num_torn;
@@ -40,6 +42,8 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_requests_split, 200);
     EXPECT_GT(all.num_spans_mixed, 500);
     EXPECT_GT(all.num_cache_hits, 2000);
+    EXPECT_GT(all.num_scores_checked, 50'000);
+    EXPECT_GT(all.num_scorings_cut, 30);
     EXPECT_GT(all.num_commits, 2000);
     EXPECT_GT(all.num_drops, 500);
     EXPECT_GT(all.num_torn, 50);

@@ -71,6 +71,8 @@ Report World::run() {
     report_.num_requests_split = oracle_.num_requests_split;
     report_.num_spans_mixed = oracle_.num_spans_mixed;
     report_.num_cache_hits = oracle_.num_cache_hits;
+    report_.num_scores_checked = oracle_.num_scores_checked;
+    report_.num_scorings_cut = oracle_.num_scorings_cut;
     report_.num_sessions = sessions_.num_begun;
     report_.num_buckets = sessions_.num_buckets;
     report_.num_sessions_committed = sessions_.num_committed;

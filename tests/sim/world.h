@@ -40,6 +40,8 @@ struct Report {
     std::int64_t num_requests_split = 0;
     std::int64_t num_spans_mixed = 0;
     std::int64_t num_cache_hits = 0;
+    std::int64_t num_scores_checked = 0;
+    std::int64_t num_scorings_cut = 0;
     std::int64_t num_commits = 0;
     std::int64_t num_drops = 0;
     std::int64_t num_torn = 0;
