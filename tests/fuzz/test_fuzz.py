@@ -1,19 +1,48 @@
-"""Each fuzz target for half a minute (PITSTOP_FUZZ_SECONDS says otherwise), where clang is there."""
+"""Fuzz targets for half a minute each (PITSTOP_FUZZ_SECONDS says otherwise), where clang is there: at night every one
+(launch/test --fuzz), else those whose parser changed, and one in any case."""
 
 import os
+import pathlib
 import shutil
 import subprocess
+import sys
 
 import long_run
 import pytest
 import seeds
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tidy"))
+from project import changed_files  # noqa: E402  (after the path)
+
 SECONDS = int(os.environ.get("PITSTOP_FUZZ_SECONDS", "30"))
 CLANG = shutil.which("clang++-14") or shutil.which("clang++")
+ALWAYS = "pickle"  # reads what strangers send (P7), and is built fast
+PARSERS = {
+    "config": ("tp_worker/config/",),
+    "http_requests": ("http_proc/",),
+    "messages": ("messages/",),
+    "pickle": ("pickle/",),
+    "safetensors": ("checkpoint/",),
+    "template": ("jinja/",),
+    "tokenizer": ("text/",),
+}
+
+
+def targets_for(changed, is_night):
+    """Which are fuzzed, the others in one skip that counts them."""
+    if is_night or any(path in changed for path in ("tests/fuzz/CMakeLists.txt", "tests/fuzz/long_run.py", "tests/fuzz/seeds.py")):
+        return list(PARSERS)
+    own = {target: (*parsers, f"tests/fuzz/{target}_fuzz.cpp") for target, parsers in PARSERS.items()}
+    chosen = [target for target, prefixes in own.items() if target == ALWAYS or any(path.startswith(prefixes) for path in changed)]
+    left = len(PARSERS) - len(chosen)
+    if not left:
+        return chosen
+    reason = f"{left} more targets, whose parsers did not change: launch/test --fuzz runs each"
+    return [*chosen, pytest.param(None, marks=pytest.mark.skip(reason=reason), id="others")]
 
 
 @pytest.mark.skipif(CLANG is None, reason="no clang++")
-@pytest.mark.parametrize("target", long_run.TARGETS)
+@pytest.mark.parametrize("target", targets_for(changed_files(), "PITSTOP_FUZZ_ALL" in os.environ))
 def test_a_fuzzed_parser_finds_nothing(target, tmp_path):
     num_seeds = seeds.write(target, tmp_path / "seeds")
     (tmp_path / "corpus").mkdir()
@@ -27,3 +56,12 @@ def test_a_fuzzed_parser_finds_nothing(target, tmp_path):
     )  # fmt: skip
     assert fuzzed.returncode == 0, fuzzed.stderr[-4000:]
     assert f"seed corpus: files: {num_seeds} " in fuzzed.stderr
+
+
+def test_every_target_is_fuzzed_where_its_parser_changed():
+    assert sorted(PARSERS) == sorted(long_run.TARGETS)
+    for target, (folder,) in PARSERS.items():
+        assert (long_run.ROOT / folder).is_dir()
+        assert target in targets_for({f"{folder}any.cpp"}, is_night=False)
+    assert targets_for({"docs/testing.md"}, is_night=False)[0] == ALWAYS
+    assert targets_for(set(), is_night=True) == list(PARSERS)

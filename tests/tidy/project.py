@@ -22,6 +22,18 @@ def files(*suffixes):
     return sorted(path for path in names if not suffixes or path.suffix in suffixes)
 
 
+def changed_files():
+    """What differs from main's tip, or, on main, what the last commit and the working tree changed."""
+
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    base = git("merge-base", "HEAD", "origin/main").stdout.strip()
+    if not base or base == git("rev-parse", "HEAD").stdout.strip():
+        base = "HEAD~1"
+    return set(git("diff", "--name-only", base).stdout.split())
+
+
 def read(path):
     return (ROOT / path).read_text(encoding="utf-8")
 

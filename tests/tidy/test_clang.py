@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from project import ROOT, files, read
+from project import ROOT, changed_files, files, read
 
 PRODUCT = (
     "base bench bus checkpoint client detokenizer_proc digest http_proc jinja kernels messages pickle"
@@ -87,18 +87,6 @@ def test_every_mutex_of_the_product_is_one_that_the_analysis_knows():
         if re.search(r"std::(recursive_|shared_|timed_)?mutex\b|//.*\bGUARDED_BY\b", line)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def changed_files():
-    """What differs from main's tip, or, on main, what the last commit and the working tree changed."""
-
-    def git(*arguments):
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-    base = git("merge-base", "HEAD", "origin/main").stdout.strip()
-    if not base or base == git("rev-parse", "HEAD").stdout.strip():
-        base = "HEAD~1"
-    return set(git("diff", "--name-only", base).stdout.split())
 
 
 def files_for_clang_tidy():
