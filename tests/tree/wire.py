@@ -4,12 +4,51 @@ So these tests do not depend on the client libraries, and can say things no libr
 """
 
 import itertools
+import json
+import os
+import pathlib
 import time
 
 import msgpack
 import zmq
 
 DEADLINE_S = 120.0  # of everything that must happen; generous, as machines of tests are busy
+
+
+LOOK_S = 2.0  # at a tree that says nothing
+
+
+def cores_of(pids):
+    """{pid: (state, seconds on a core, seconds of waiting for one)} of those that run, over all their threads."""
+    seen = {}
+    for pid in pids:
+        try:
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            threads = [path.read_text().split() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        except OSError:
+            continue
+        seen[pid] = (state, *(sum(int(each[column]) for each in threads) / 1e9 for column in (0, 1)))
+    return seen
+
+
+def why_silent(run_dir):
+    """Tells a tree that hangs from one that has no core: what each of its processes does for two seconds."""
+    try:
+        processes = json.loads((pathlib.Path(run_dir) / "tree.json").read_text())["processes"]
+    except (OSError, ValueError, KeyError):
+        return f"no tree is told of in {run_dir}"
+    names = {each["pid"]: each["name"] for each in processes}
+    before = cores_of(names)
+    time.sleep(LOOK_S)
+    after = cores_of(names)
+    lines = [f"load {os.getloadavg()[0]:.0f} on {len(os.sched_getaffinity(0))} cores; in the next {LOOK_S:g} s"]
+    for pid, name in names.items():
+        if pid not in before or pid not in after:
+            lines.append(f"{name} has ended")
+            continue
+        ran, waited = (after[pid][column] - before[pid][column] for column in (1, 2))
+        lines.append(f"{name} ({after[pid][0]}) ran {ran:.2f} s and waited {waited:.2f} s for a core")
+    return "; ".join(lines)
 
 
 class Refused(Exception):
@@ -67,6 +106,7 @@ class Door:
     numbers = itertools.count(1)
 
     def __init__(self, run_dir, door="data", hello=True):
+        self.run_dir = run_dir
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.rcvhwm = 0
@@ -102,7 +142,7 @@ class Door:
     def receive(self, timeout_s=DEADLINE_S):
         """(type, body) of the next message."""
         if not self.socket.poll(timeout_s * 1000):
-            raise TimeoutError(f"nothing came in {timeout_s} s")
+            raise TimeoutError(f"nothing came in {timeout_s} s: {why_silent(self.run_dir)}")
         kind, body, *_ = self.socket.recv_multipart()
         return kind.decode(), msgpack.unpackb(body, strict_map_key=False)
 
