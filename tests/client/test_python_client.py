@@ -67,10 +67,10 @@ def test_P5_what_is_too_large_for_a_door_is_refused_before_it_is_sent(door, clie
     """A door that refuses a message for its size has not read whose it is: nobody would be answered."""
     text = "a" * (17 << 20)
     with pytest.raises(pitstop.PitstopError) as error:
-        client.generate(text, max_new_tokens=1).result(20)
+        client.generate(text, max_new_tokens=1).result(DEADLINE_S)
     assert error.value.code == "too_large" and "16777216" in error.value.message
     with pytest.raises(pitstop.PitstopError) as error:
-        client.call("data", "tokenize", timeout=20, text=text)
+        client.call("data", "tokenize", timeout=DEADLINE_S, text=text)
     assert error.value.code == "too_large" and error.value.message.startswith("tokenize: ")
 
 
