@@ -1,4 +1,4 @@
-"""Ray's own Python, for tests that need it."""
+"""Ray's own Python, for tests that need it, and which of those on Ray are for the night alone."""
 
 import json
 import os
@@ -11,6 +11,20 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "client" / "python"
 sys.path.insert(0, str(CLIENT))
+sys.path.insert(0, str(ROOT / "tests" / "tidy"))
+from project import changed_files  # noqa: E402  (after the path)
+
+FLEET = ("client/python/pitstop/", "tests/fleet/")  # a change there has every test of a fleet run
+
+
+def pytest_collection_modifyitems(items):
+    """`@pytest.mark.night`: at night (launch/test --fleet), and where a fleet's own code changed."""
+    if "PITSTOP_FLEET_ALL" in os.environ or any(path.startswith(FLEET) for path in changed_files()):
+        return
+    reason = "a fleet's code did not change: launch/test --fleet runs it"
+    for item in items:
+        if item.path.parent == pathlib.Path(__file__).parent and item.get_closest_marker("night"):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

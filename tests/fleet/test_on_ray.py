@@ -1,4 +1,4 @@
-"""Fleets on real Ray, several nodes on this machine."""
+"""Fleets on real Ray, several nodes on this machine. A case of each kind is always run, the others at night (conftest.py)."""
 
 import os
 import pathlib
@@ -23,17 +23,26 @@ def test_P4_whatever_dies_in_an_update_requests_end_whole_and_one_version_serves
     assert said["moved"] > 0
 
 
-@pytest.mark.parametrize("kind, program", [("sglang", "sglang-router"), ("smg", "smg"), ("vllm", "vllm-router")])
+@pytest.mark.parametrize(
+    "kind, program",
+    [
+        ("sglang", "sglang-router"),
+        pytest.param("smg", "smg", marks=pytest.mark.night),
+        pytest.param("vllm", "vllm-router", marks=pytest.mark.night),
+    ],
+)
 def test_a_router_is_fed_with_the_replicas_that_are_ready(on_ray, kind, program):
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (tests/requirements.txt)")
     assert on_ray("route", kind)["text"]
 
 
+@pytest.mark.night
 def test_a_cluster_of_this_machine_alone_has_room_for_every_replica(on_ray):
     assert on_ray("own")["ready"] == 3
 
 
+@pytest.mark.night
 def test_a_fleet_ends_with_the_program_that_started_it(on_ray):
     assert on_ray("leave")["gone"] == 2
 
@@ -42,18 +51,22 @@ def test_P5_what_hangs_is_found_and_holds_no_update(on_ray):
     assert on_ray("hang")["deaths"] == 3
 
 
+@pytest.mark.night
 def test_P2_with_a_quorum_one_that_hangs_is_set_aside_and_comes_back(on_ray):
     assert on_ray("quorum")["epoch"] == 3
 
 
+@pytest.mark.night
 def test_P2_an_update_may_hold_all_trees_until_all_commit_and_none_for_longer(on_ray):
     assert on_ray("hold")["held"] == 2
 
 
+@pytest.mark.night
 def test_P4_a_machine_that_gives_buckets_on_and_hangs_or_dies_holds_none_of_them(on_ray):
     assert len(on_ray("relay")["chain"]) == 3
 
 
+@pytest.mark.night
 def test_P2_an_update_whose_trainer_dies_takes_effect_nowhere(on_ray):
     assert on_ray("orphan")["epoch"] == 2
 
@@ -80,12 +93,13 @@ def gpus(tmp_path, monkeypatch):
     return have
 
 
+@pytest.mark.night
 def test_trees_on_gpus_have_one_each_and_take_updates(on_ray, gpus):
     gpus(2)
     assert on_ray("gpu")["text"]
 
 
-@pytest.mark.parametrize("part", ["all", "quorum", "two", "cpu"])
+@pytest.mark.parametrize("part", ["all", *(pytest.param(part, marks=pytest.mark.night) for part in ("quorum", "two", "cpu"))])
 def test_P2_a_trainer_on_a_gpu_broadcasts_to_all_trees_at_once(on_ray, gpus, tmp_path, monkeypatch, part):
     """Whoever comes, goes or dies meanwhile; with a quorum, to those that are left; and to none on a CPU."""
     gpus(4)
