@@ -16,7 +16,7 @@ import traceback
 
 import ray
 
-from machines import NAMESPACE, another_version, kill, machines, places, processes_of, weights_of
+from machines import NAMESPACE, START_S, another_version, kill, machines, places, processes_of, weights_of
 from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
@@ -110,7 +110,7 @@ def main(runs, seed, only=None):
     dice = random.Random(seed)
     seen = collections.Counter()
     with machines(4) as made:
-        with Fleet("stories", replicas=3, threads=1, start_timeout=120, hang_timeout=HANG_S) as fleet:
+        with Fleet("stories", replicas=3, threads=1, start_timeout=START_S, hang_timeout=HANG_S) as fleet:
             weights = weights_of(next(iter(places(fleet).values())))
             status = fleet.status()
             committed = {(status["epoch"], status["digest"])}

@@ -10,7 +10,7 @@ import time
 
 import ray
 
-from machines import another_version, machines, places, processes_of, weights_of
+from machines import START_S, another_version, machines, places, processes_of, weights_of
 from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
@@ -106,7 +106,7 @@ def the_conductor(fleet, weights):
 
 
 def main():
-    with machines(1, cpus=3), Fleet("stories", replicas=3, threads=1, start_timeout=120, hang_timeout=HANG_S) as fleet:
+    with machines(1, cpus=3), Fleet("stories", replicas=3, threads=1, start_timeout=START_S, hang_timeout=HANG_S) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
         in_an_update(fleet, weights)
         without_an_update(fleet)

@@ -8,7 +8,7 @@ import time
 
 import ray
 
-from machines import NAMESPACE, another_version, machines, places, weights_of
+from machines import NAMESPACE, START_S, another_version, machines, places, weights_of
 from pitstop.client import Client
 from pitstop.fleet import Fleet, conductor, orders
 
@@ -85,7 +85,7 @@ def goes_on_when_its_coordinator_dies(fleet, where):
 
 
 def main():
-    with machines(1, cpus=2), Fleet("stories", replicas=2, threads=1, start_timeout=120, hang_timeout=3600) as fleet:
+    with machines(1, cpus=2), Fleet("stories", replicas=2, threads=1, start_timeout=START_S, hang_timeout=3600) as fleet:
         where = places(fleet)
         weights = weights_of(next(iter(where.values())))
         held = holds_each_until_all_commit(fleet, where, weights)

@@ -18,8 +18,12 @@ from pitstop.fleet.relay import NAMESPACE  # noqa: E402
 STORE_BYTES = 80 << 20
 
 
-def started(start, num_tries=3):
-    """Ray gives a node 30 s to start, which nothing can change, and on a loaded machine it may take longer."""
+START_S = 300.0  # of a fleet that must become ready; no test waits for it to pass
+
+
+def started(start, num_tries=6):
+    """Ray gives a node 30 s to start, and its raylet ends itself where its agents have not written down their ports within
+    15 s (NodeManager::WaitForDashboardAgentPorts). Nothing can change either, and on a loaded machine they take longer."""
     for _ in range(num_tries - 1):
         try:
             return start()
@@ -117,4 +121,4 @@ def is_replica(pid):
         return False
 
 
-__all__ = ["NAMESPACE", "another_version", "is_replica", "kill", "machines", "places", "processes_of", "weights_of"]
+__all__ = ["NAMESPACE", "START_S", "another_version", "is_replica", "kill", "machines", "places", "processes_of", "weights_of"]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from machines import another_version, machines, places, weights_of
+from machines import START_S, another_version, machines, places, weights_of
 from pitstop.fleet import Fleet
 
 DEADLINE_S = 120
@@ -32,7 +32,7 @@ def until(is_so, what):
 
 def main():
     # The watch takes no part in this.
-    with machines(2) as made, Fleet("stories", replicas=2, threads=1, hang_timeout=3600, start_timeout=120) as fleet:
+    with machines(2) as made, Fleet("stories", replicas=2, threads=1, hang_timeout=3600, start_timeout=START_S) as fleet:
         before = fleet.status()
         weights = weights_of(next(iter(places(fleet).values())))
         still = next(iter(places(fleet).values()))["pid"]  # the trainer gives to it alone, and it to the other one

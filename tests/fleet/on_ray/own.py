@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from machines import started
+from machines import START_S, started
 from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 
@@ -48,9 +48,9 @@ def is_found_among_clusters(fleet):
 
 def main():
     of_fleets.start_ray = functools.partial(of_fleets.start_ray, num_cpus=1, log_to_driver=False)
-    with Fleet("stories", replicas=2, threads=1, start_timeout=120, name=NAME) as fleet:
+    with Fleet("stories", replicas=2, threads=1, start_timeout=START_S, name=NAME) as fleet:
         fleet.add_replicas(1)
-        fleet.until_ready(timeout=120)
+        fleet.until_ready(timeout=START_S)
         ready = fleet.status()["ready"]
         is_found_among_clusters(fleet)
     print(json.dumps({"ready": ready}))

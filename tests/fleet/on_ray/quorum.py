@@ -5,7 +5,7 @@ import os
 import pathlib
 import signal
 
-from machines import another_version, machines, places, weights_of
+from machines import START_S, another_version, machines, places, weights_of
 from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
@@ -15,7 +15,7 @@ DEADLINE_S = 240
 
 
 def main():
-    options = {"threads": 1, "quorum": 2, "start_timeout": 120, "hang_timeout": 3600}  # the watch takes no part in this
+    options = {"threads": 1, "quorum": 2, "start_timeout": START_S, "hang_timeout": 3600}  # the watch takes no part in this
     with machines(1, cpus=3), Fleet("stories", replicas=3, **options) as fleet:
         where = places(fleet)
         member, place = sorted(where.items())[0]

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 
-from machines import another_version, kill, machines, places, weights_of
+from machines import START_S, another_version, kill, machines, places, weights_of
 from pitstop.fleet import Fleet, fleet as of_fleets
 
 BUCKET_BYTES = 256 << 10  # so that this model's weights are several
@@ -64,7 +64,7 @@ def one_dies(fleet, weights, name, number):
 
 def main():
     of_fleets.BUCKET_BYTES = BUCKET_BYTES
-    options = {"threads": 1, "quorum": 2, "start_timeout": 120, "hang_timeout": 3600}  # the watch takes no part in this
+    options = {"threads": 1, "quorum": 2, "start_timeout": START_S, "hang_timeout": 3600}  # the watch takes no part in this
     with machines(3) as _, Fleet("stories", replicas=3, **options) as fleet:
         weights = weights_of(next(iter(places(fleet).values())))
         chain = in_a_chain(fleet, weights)

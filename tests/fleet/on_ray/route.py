@@ -5,7 +5,7 @@ import sys
 import time
 import urllib.request
 
-from machines import kill, machines, places
+from machines import START_S, kill, machines, places
 from pitstop.fleet import Fleet
 
 DEADLINE_S = 240
@@ -34,7 +34,7 @@ def ready(fleet):
 
 def main(kind):
     body = {"model": "stories", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
-    with machines(1, cpus=2) as _, Fleet("stories", replicas=2, threads=1, port=0, start_timeout=120) as fleet:
+    with machines(1, cpus=2) as _, Fleet("stories", replicas=2, threads=1, port=0, start_timeout=START_S) as fleet:
         router = fleet.start_router(kind)
         until(lambda: routed(router) == ready(fleet) and len(ready(fleet)) == 2, "two replicas are not routed to")
         first = call(router + "/v1/completions", body)["choices"][0]["text"]

@@ -11,7 +11,7 @@ import urllib.request
 
 import ray
 
-from machines import is_replica, machines, places, weights_of
+from machines import START_S, is_replica, machines, places, weights_of
 from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
@@ -115,7 +115,7 @@ def grows_and_shrinks(fleet, machines_, last):
 
 def main():
     with machines(3) as made:
-        with Fleet("stories", replicas=3, threads=1, status_port=0, start_timeout=120) as fleet:
+        with Fleet("stories", replicas=3, threads=1, status_port=0, start_timeout=START_S) as fleet:
             where = places(fleet)
             assert len({place["node"] for place in where.values()}) == 3, where
             weights = weights_of(next(iter(where.values())))

@@ -10,7 +10,7 @@ import time
 import numpy
 import ray
 
-from machines import NAMESPACE, another_version, machines, places, weights_of
+from machines import NAMESPACE, START_S, another_version, machines, places, weights_of
 from pitstop import PitstopError
 from pitstop.fleet import Fleet
 
@@ -88,7 +88,7 @@ def main():
         arguments()
         a_model_that_is_not_there()
         a_port_that_is_taken()
-        with Fleet("stories", replicas=2, threads=1, start_timeout=120) as fleet:
+        with Fleet("stories", replicas=2, threads=1, start_timeout=START_S) as fleet:
             weights = weights_of(next(iter(places(fleet).values())))
             before = fleet.status()["digest"]
             tensors(fleet, weights)
