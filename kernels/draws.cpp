@@ -1,7 +1,5 @@
 #include "kernels/draws.h"
 
-#include <limits>
-
 namespace pitstop::kernels {
 
 void check(const NoteDrawsArgs& args) {
@@ -20,8 +18,7 @@ void note_draws_ref(const NoteDrawsArgs& args) {
         float kept_min = -std::numeric_limits<float>::infinity();
         if (row.choice != nullptr) {
             kept_min = row.choice->kept_min;
-            const bool is_drawn = row.choice->score != -std::numeric_limits<float>::infinity();
-            id = is_drawn ? row.choice->id : kDrewNothing;
+            id = drawn_id(*row.choice);
             if (row.pick != nullptr) row.pick->id = row.choice->id;
             if (row.softmax != nullptr) row.softmax->kept_min = row.choice->kept_min;
         }

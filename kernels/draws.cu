@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) note_draws_kernel(
     if (row.choice != nullptr) {
         const Choice choice = *row.choice;
         kept_min = choice.kept_min;
-        id = choice.score != __uint_as_float(0xff800000u) ? choice.id : kDrewNothing;
+        id = drawn_id(choice);
         if (row.pick != nullptr) row.pick->id = choice.id;
         if (row.softmax != nullptr) row.softmax->kept_min = choice.kept_min;
     }

@@ -1,9 +1,10 @@
 // Notes what was drawn where it is needed next, so that the host need not see it first: the next
 // step embeds it (embedding.h), and the logprobs that are reported are of it (logprobs.h).
 //
-//   ids[r]  the id of the row's choice; kDrewNothing where its score is -inf; kNotFiniteDraw where
-//           the row has logits that are not finite. A row without a choice, whose logits are only
-//           scored: kNotFiniteDraw or 0
+//   ids[r]  the id of the row's choice; kDrewNothing where its score is -inf; kScoreNotFinite where
+//           it is +inf: the row's own edits or temperature have made it so, or its logits are.
+//           kNotFiniteDraw before all that where the row has logits that are not finite. A row
+//           without a choice, whose logits are only scored: kNotFiniteDraw or 0
 //   kept_mins[r], where it is not null: the choice's; -inf without one
 //   and where they are not null: *token = ids[r], pick->id = the choice's id, softmax->kept_min =
 //   the choice's
@@ -17,10 +18,20 @@
 #include "kernels/sampling.h"
 #include "kernels/tensor.h"
 
+#include <limits>
+
 namespace pitstop::kernels {
 
 inline constexpr TokenId kNotFiniteDraw{-1};
 inline constexpr TokenId kDrewNothing{-2};
+inline constexpr TokenId kScoreNotFinite{-3};
+
+// Returns what a row's draw comes to. Scores are no NaN (sampling.h).
+[[nodiscard]] constexpr TokenId drawn_id(const Choice& choice) {
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    if (choice.score == kInf) return kScoreNotFinite;
+    return choice.score != -kInf ? choice.id : kDrewNothing;
+}
 
 // Says where the draw of a row of logits is, and who needs it.
 struct DrawnRow {

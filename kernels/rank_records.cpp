@@ -79,7 +79,7 @@ void merge_rank_records_ref(const MergeRankRecordsArgs& args) {
             if (log_sum != double{kNegInf}) stats.sum += std::exp(log_sum - double{stats.max});
         }
         TokenId id{0};
-        if (is_drawn) id = best.score != kNegInf ? best.id : kDrewNothing;
+        if (is_drawn) id = drawn_id(best);
         if (!is_finite) id = kNotFiniteDraw;
         if (row.token != nullptr) *row.token = id;
         args.ids[r] = id;

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) merge_rank_records_kernel(
         if (log_sum != double{negative_infinity()}) merged.sum += exp(log_sum - double{merged.max});
     }
     TokenId id{0};
-    if (is_drawn) id = best.score != negative_infinity() ? best.id : kDrewNothing;
+    if (is_drawn) id = drawn_id({.id = best.id, .score = best.score});
     if (!is_finite) id = kNotFiniteDraw;
     if (row.token != nullptr) *row.token = id;
     ids[r] = id;

@@ -6,8 +6,8 @@
 //               logit    of its draw, or of the given id; -inf where that is not in this part
 //               id       of its draw; kNotFiniteDraw where it has logits that are not finite
 //   of the row  id       of the draw with the highest score, the lower one on a tie (better());
-//                        kDrewNothing where that score is -inf. 0 of a row that is not drawn.
-//                        kNotFiniteDraw where a part says so
+//                        kDrewNothing where that score is -inf, kScoreNotFinite where it is
+//                        +inf. 0 of a row that is not drawn. kNotFiniteDraw where a part says so
 //               logit    of that draw; of a given id the highest, which is that of the rank that
 //                        has it
 //               max      the highest log_sum, rounded to fp32

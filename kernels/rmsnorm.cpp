@@ -3,6 +3,7 @@
 #include "kernels/reference.h"
 
 #include <cmath>
+#include <limits>
 
 namespace pitstop::kernels {
 
@@ -19,7 +20,7 @@ void check(const RmsNormArgs& args) {
 
 void rmsnorm_ref(const RmsNormArgs& args) {
     check(args);
-    const auto& [x, delta, w, y, eps, stream] = args;
+    const auto& [x, delta, w, y, eps, marks, stream] = args;
     for (std::int64_t t = 0; t < x.rows; ++t) {
         float* const x_t = x.data + t * x.stride;
         double sum_sq = 0.0;
@@ -27,7 +28,11 @@ void rmsnorm_ref(const RmsNormArgs& args) {
             if (delta.data != nullptr) x_t[i] += delta.data[t * delta.stride + i];
             sum_sq += double{x_t[i]} * double{x_t[i]};
         }
-        const double scale = 1.0 / std::sqrt(sum_sq / static_cast<double>(x.cols) + double{eps});
+        // A sum that fp32 does not hold is infinite: that is part of the definition.
+        const bool is_finite = sum_sq <= double{std::numeric_limits<float>::max()};
+        double scale = 1.0 / std::sqrt(sum_sq / static_cast<double>(x.cols) + double{eps});
+        if (!is_finite) scale = std::numeric_limits<double>::quiet_NaN();
+        if (marks != nullptr) marks[t] = is_finite ? 0 : 1;
         for (std::int64_t i = 0; i < x.cols; ++i)
             put(y, t, i, double{x_t[i]} * scale * double{to_float(w[i])});
     }

@@ -42,6 +42,13 @@ __device__ float add_squares(float sum_sq, const float (&numbers)[kPack]) {
     return sum_sq;
 }
 
+// Returns NaN for squares whose sum is none: rsqrt(inf) is 0, of which a row that looks healthy
+// would come.
+__device__ float scale_of(float sum_sq, int H, float eps) {
+    const float scale = rsqrtf(sum_sq / static_cast<float>(H) + eps);
+    return is_nonfinite(sum_sq) ? __uint_as_float(0x7fffffffu) : scale;
+}
+
 template <bool kIsAligned, class Out>
 __device__ void store_scaled(
     Out* y_t, const bf16* w, int p, int H, float scale, const float (&numbers)[kPack]
@@ -94,7 +101,8 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     Out* y,                      // [T, H]
     std::int64_t y_stride,
     int H,
-    float eps
+    float eps,
+    std::uint8_t* __restrict__ marks  // [T] or null
 ) {
     let_next_kernel_start();
     wait_for_kernel_before();
@@ -115,7 +123,8 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
 #pragma unroll
         for (int j = 0; j < kHeldPacks; ++j)
             if ((thread + j * kThreads) * kPack < H) sum_sq = add_squares(sum_sq, held[j]);
-        const float scale = rsqrtf(block_sum<kThreads>(sum_sq) / static_cast<float>(H) + eps);
+        const float scale = scale_of(block_sum<kThreads>(sum_sq), H, eps);
+        if (marks != nullptr && thread == 0) marks[t] = isnan(scale) ? 1 : 0;
 #pragma unroll
         for (int j = 0; j < kHeldPacks; ++j) {
             const int p = thread + j * kThreads;
@@ -134,7 +143,8 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
             }
             sum_sq = add_squares(sum_sq, numbers);
         }
-        const float scale = rsqrtf(block_sum<kThreads>(sum_sq) / static_cast<float>(H) + eps);
+        const float scale = scale_of(block_sum<kThreads>(sum_sq), H, eps);
+        if (marks != nullptr && thread == 0) marks[t] = isnan(scale) ? 1 : 0;
         for (int p = thread; p * kPack < H; p += kThreads) {
             float numbers[kPack];
             load_pack<false>(x_t, p, H, numbers);
@@ -160,7 +170,8 @@ void run(const RmsNormArgs& args, bool may_be_held) {
             static_cast<Out*>(args.y.data),
             args.y.stride,
             narrow<int>(H),
-            args.eps
+            args.eps,
+            args.marks
         );
     };
     if (!may_be_held) {

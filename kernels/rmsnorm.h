@@ -10,9 +10,15 @@
 //
 // It takes any H, and sums in fp32: 4 x 16 lanes, element i in lane i mod 64, then a fixed tree. H
 // alone sets this order, so a row's bits do not depend on T.
+//
+// Where the sum of squares is infinite or NaN, all of the row's y is NaN: a finite x whose squares
+// overflow would be zeros, of which a model makes logits that look healthy. `marks` [T] says it: 1
+// where that is so, else 0.
 #pragma once
 
 #include "kernels/tensor.h"
+
+#include <cstdint>
 
 namespace pitstop::kernels {
 
@@ -22,6 +28,7 @@ struct RmsNormArgs {
     const bf16* w = nullptr;     // [H]
     ActView y{};                 // [T, H]
     float eps = 0.f;
+    std::uint8_t* marks = nullptr;  // [T], written; or null
     Stream stream{};
 };
 

@@ -3,10 +3,13 @@
 #include "kernels/reference.h"
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace pitstop::kernels {
 namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Norms and rotates one head of D elements. REQUIRES: head has D elements.
 void rotate_head(
@@ -16,8 +19,8 @@ void rotate_head(
     if (norm != nullptr) {
         double sum_sq = 0.0;
         for (const double v : head) sum_sq += v * v;
-        const double scale =
-            1.0 / std::sqrt(sum_sq / static_cast<double>(D) + double{args.norm_eps});
+        double scale = 1.0 / std::sqrt(sum_sq / static_cast<double>(D) + double{args.norm_eps});
+        if (!(sum_sq <= double{std::numeric_limits<float>::max()})) scale = kNan;
         for (std::int64_t i = 0; i < D; ++i)
             head[static_cast<std::size_t>(i)] *= scale * double{to_float(norm[i])};
     }
@@ -74,6 +77,8 @@ void rope_ref(const RopeArgs& args) {
             const std::int64_t key = key_offset(kv, page, h) + offset_in_page * D;
             for (std::int64_t i = 0; i < D; ++i) {
                 put(kv.data, kv.dtype, key + i, head[static_cast<std::size_t>(i)]);
+                if (!std::isfinite(element(kv.data, kv.dtype, key + i)))
+                    put(kv.data, kv.dtype, key + i, kNan);
                 put(kv.data, kv.dtype, key + value_offset(kv) + i, at(args.v, t, h * D + i));
             }
         }

@@ -33,6 +33,21 @@ struct Params {
     DType in_dtype, q_out_dtype, kv_dtype;
 };
 
+__device__ float not_a_number() { return __uint_as_float(0x7fffffffu); }
+
+// Returns NaN for squares whose sum is none, as rmsnorm does.
+__device__ float scale_of(float sum_sq, int D, float eps) {
+    const float scale = rsqrtf(sum_sq / static_cast<float>(D) + eps);
+    return is_nonfinite(sum_sq) ? not_a_number() : scale;
+}
+
+// Returns what is kept of a key's element: NaN where the dtype has an infinity for it. bf16 has one
+// from 2^128 - 2^119 on.
+__device__ float kept_key(float x, DType dtype) {
+    const float limit = __uint_as_float(dtype == DType::kF32 ? 0x7f800000u : 0x7f7f8000u);
+    return fabsf(x) < limit ? x : not_a_number();
+}
+
 // Says where a head of a token comes from and goes to, in elements.
 struct Head {
     const void* from;
@@ -41,6 +56,8 @@ struct Head {
     bool is_rotated;   // a value is not
     bool is_query;
     std::int64_t kv_index;  // a key's or value's, from the start of its page
+
+    __device__ bool is_key() const { return is_rotated && !is_query; }
 
     __device__ static Head of(const Params& p, std::int64_t t, int number) {
         const std::int64_t D = p.head_dim;
@@ -106,7 +123,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
     for (int k = 0; k < kPack; ++k) sum_sq = fmaf(x[k], x[k], sum_sq);
     sum_sq = warp_sum<kLanesPerHead>(sum_sq);
     if (head.norm != nullptr) {
-        const float scale = rsqrtf(sum_sq / static_cast<float>(D) + p.norm_eps);
+        const float scale = scale_of(sum_sq, D, p.norm_eps);
         float weights[kPack];
         load_floats(head.norm + i, weights);
 #pragma unroll
@@ -128,6 +145,9 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
         for (int k = 0; k < kPack; ++k)
             x[k] = x[k] * cos[k] + (is_first_half ? -partner[k] : partner[k]) * sin[k];
     }
+    // Of queries and values, too, which does no harm and takes no registers.
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) x[k] = kept_key(x[k], DType::kBF16);
     bf16* const to = static_cast<bf16*>(head.is_query ? p.q_out : p.kv);
     if (is_here) store_floats(to + place_of(p, head, t, number, slot) + i, x);
 }
@@ -167,7 +187,7 @@ __global__ void __launch_bounds__(kGeneralWarps* kWarp)
     }
     sum_sq = warp_sum(sum_sq);
     if (head.norm != nullptr) {
-        const float scale = rsqrtf(sum_sq / static_cast<float>(p.head_dim) + p.norm_eps);
+        const float scale = scale_of(sum_sq, p.head_dim, p.norm_eps);
         for (int i = lane_index(); i < p.head_dim; i += kWarp)
             x[i] *= scale * to_float(head.norm[i]);
     }
@@ -182,7 +202,7 @@ __global__ void __launch_bounds__(kGeneralWarps* kWarp)
             out = x[i] * p.cos[position * p.cos_stride + column] +
                   partner * p.sin[position * p.sin_stride + column];
         }
-        store_as(to, to_dtype, to_index + i, out);
+        store_as(to, to_dtype, to_index + i, head.is_key() ? kept_key(out, to_dtype) : out);
     }
 }
 

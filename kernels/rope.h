@@ -16,6 +16,10 @@
 //   slots  [T]           where token t goes: page * P + offset in the page. Each once, none outside
 //                        the cache; a padded row brings a slot of a scratch page
 //   kv                   written in its dtype: fp32, or bf16 rounded once
+//
+// A head whose sum of squares is infinite or NaN becomes NaN where it is normed, as in rmsnorm.h. A
+// key element that is infinite is written as NaN: queries that it gives a score of -inf would leave
+// it out as if it had been looked at.
 #pragma once
 
 #include "kernels/kv_cache.h"

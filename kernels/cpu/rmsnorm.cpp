@@ -39,7 +39,11 @@ void normalize(const RmsNormArgs& args, std::int64_t begin, std::int64_t end) {
             args.delta.data == nullptr ? nullptr : args.delta.data + t * args.delta.stride;
         Y* const y = static_cast<Y*>(args.y.data) + t * args.y.stride;
         const float mean = add_and_square(x, delta, H) / static_cast<float>(H);
-        const F32x16 scale = set1(1.f / __builtin_sqrtf(mean + args.eps));
+        const bool is_finite = mean <= __FLT_MAX__;  // a NaN is not
+        const float scale_of_row =
+            is_finite ? 1.f / __builtin_sqrtf(mean + args.eps) : __builtin_nanf("");
+        const F32x16 scale = set1(scale_of_row);
+        if (args.marks != nullptr) args.marks[t] = is_finite ? 0 : 1;
         for (std::int64_t i = 0; i < H; i += kLanes) {
             const F32x16 normed = load_up_to(x + i, H - i) * scale;
             store_up_to(y + i, normed * load_up_to(args.w + i, H - i), H - i);

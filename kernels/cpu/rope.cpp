@@ -12,7 +12,16 @@ PITSTOP_INLINE float norm_scale(const X* x, std::int64_t D, float eps) {
         const F32x16 v = load_up_to(x + i, D - i);
         acc = fma(v, v, acc);
     }
-    return 1.f / __builtin_sqrtf(sum(acc) / static_cast<float>(D) + eps);
+    const float mean = sum(acc) / static_cast<float>(D);
+    return mean <= __FLT_MAX__ ? 1.f / __builtin_sqrtf(mean + eps) : __builtin_nanf("");
+}
+
+// Returns a key's elements as they are kept: NaN where `Kv` has an infinity for them.
+template <class Kv>
+PITSTOP_INLINE F32x16 kept_key(F32x16 x) {
+    const float limit = sizeof(Kv) == sizeof(float) ? __builtin_inff() : 0x1.ffp127f;
+    const F32x16 size = as_f32(as_u32(x) & set1_u32(0x7fffffffu));
+    return select(gt(set1(limit), size), x, set1(__builtin_nanf("")));
 }
 
 // Loads elements [begin, begin + n) of a head of x, normed where w is given.
@@ -24,7 +33,7 @@ load_normed(const X* x, const bf16* w, float scale, std::int64_t begin, std::int
 }
 
 // Norms and rotates one head. y may be x: each pair of halves is loaded before it is stored.
-template <class X, class Y>
+template <bool kIsKey, class X, class Y>
 PITSTOP_INLINE void rotate_head(
     const X* x,        // [D]
     Y* y,              // [D]
@@ -36,17 +45,18 @@ PITSTOP_INLINE void rotate_head(
     float eps
 ) {
     const float scale = w == nullptr ? 1.f : norm_scale(x, D, eps);
+    const auto kept = [](F32x16 v) PITSTOP_INLINE_LAMBDA { return kIsKey ? kept_key<Y>(v) : v; };
     for (std::int64_t i = 0; i < half; i += kLanes) {
         const std::int64_t n = half - i;
         const F32x16 a = load_normed(x, w, scale, i, n);
         const F32x16 b = load_normed(x, w, scale, i + half, n);
         const F32x16 c = load_up_to(cos + i, n);
         const F32x16 s = load_up_to(sin + i, n);
-        store_up_to(y + i, a * c - b * s, n);
-        store_up_to(y + i + half, b * c + a * s, n);
+        store_up_to(y + i, kept(a * c - b * s), n);
+        store_up_to(y + i + half, kept(b * c + a * s), n);
     }
     for (std::int64_t i = 2 * half; i < D; i += kLanes) {
-        store_up_to(y + i, load_normed(x, w, scale, i, D - i), D - i);
+        store_up_to(y + i, kept(load_normed(x, w, scale, i, D - i)), D - i);
     }
 }
 
@@ -66,13 +76,13 @@ void rope_rows(const RopeArgs& args, std::int64_t begin, std::int64_t end) {
         const X* const v = static_cast<const X*>(args.v.data) + t * args.v.stride;
         QOut* const q_out = static_cast<QOut*>(args.q_out.data) + t * args.q_out.stride;
         for (std::int64_t i = 0; i < args.q.cols; i += D) {
-            rotate_head(q + i, q_out + i, args.q_norm, cos, sin, D, half, args.norm_eps);
+            rotate_head<false>(q + i, q_out + i, args.q_norm, cos, sin, D, half, args.norm_eps);
         }
         const std::int64_t page = args.slots[t] / page_size;
         const std::int64_t offset_in_page = args.slots[t] % page_size;
         Kv* key = static_cast<Kv*>(args.kv.data) + page * 2 * value_elements + offset_in_page * D;
         for (std::int64_t i = 0; i < args.k.cols; i += D, key += head_elements) {
-            rotate_head(k + i, key, args.k_norm, cos, sin, D, half, args.norm_eps);
+            rotate_head<true>(k + i, key, args.k_norm, cos, sin, D, half, args.norm_eps);
             Kv* const value = key + value_elements;
             for (std::int64_t j = 0; j < D; j += kLanes)
                 store_up_to(value + j, load_up_to(v + i + j, D - j), D - j);
