@@ -4,6 +4,7 @@ import threading
 import time
 
 REQUEST_S = 150.0  # every request has ended after so long, whatever happened to the tree
+SCORED_LENGTHS = (1, 2, 60, 200, 300, 390, 400)
 WORDS = ["Once upon a time", "ROMEO: What", "The little dog", "Tell me", "a b c d", "JULIET:"]
 
 
@@ -25,7 +26,7 @@ class Requests:
         with self._lock:
             client, _ = self._open.pop(rid)
         self._report.count("requests", f"{client}: {ending}")
-        if record is not None and record.tokens:
+        if record is not None and (record.tokens or record.scores):
             record.client, record.ending = client, ending
             self._submit(record)
 
@@ -48,11 +49,12 @@ class Requests:
 
 
 class Prompts:
-    """Token ids and texts with shared beginnings."""
+    """Token ids and texts with shared beginnings; `scored_max`: the longest to be scored."""
 
-    def __init__(self, rng, vocab_size):
+    def __init__(self, rng, vocab_size, scored_max):
         self._rng, self._vocab_size = rng, vocab_size
         self._bases = [self._ids(rng.randint(8, 80)) for _ in range(6)]
+        self._scored = [self._ids(min(length, scored_max)) for length in SCORED_LENGTHS]
 
     def _ids(self, count):
         return [self._rng.randrange(self._vocab_size - 16) for _ in range(count)]
@@ -62,6 +64,11 @@ class Prompts:
         return base[: rng.randint(1, len(base))] + [
             rng.randrange(self._vocab_size - 16) for _ in range(rng.randint(1, 24))
         ]
+
+    def scored(self, rng):
+        """One of a few, most of several chunks, so that a version scores it more than once; or its beginning."""
+        prompt = rng.choice(self._scored)
+        return prompt if rng.random() < 0.8 else prompt[: rng.randint(1, len(prompt))]
 
     def text(self, rng):
         return rng.choice(WORDS) + rng.choice(WORDS) * rng.randint(0, 3)

@@ -12,16 +12,18 @@ import time
 import numpy
 import pitstop
 
-from . import asked, faults, load, trainers, tree, warden, weights
+from . import asked, faults, load, scoring, trainers, tree, warden, weights
 from .oracle import Rounding, tolerance
+from .replay import Record
 from .verifier import Verifiers
-from .versions import EpochBook, VersionBook
+from .versions import EpochBook, ScoreBook, VersionBook
 
 BACKLOG_MAX = 60  # records that wait for the oracle; load rests beyond it
 QUIET_S = 200.0  # for all that is open to end, once nothing new begins
 MORE_S = 240.0  # an episode goes on for so long at most until it has seen what it is for
 VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
+QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Shape:
             dp=rng.choice((1, 1, 2)),
             compute=rng.choice(("fp32", "fp32", "bf16")),
             page_size=rng.choice((8, 16)),
-            chunk=rng.choice((24, 64, 512)),
+            chunk=rng.choice((16, 16, 64, 512)),
             pool=rng.choice((512, 1024, 4096)),
             running=rng.choice((4, 16)),
         )
@@ -89,6 +91,7 @@ class World:
         self.directory.mkdir()
         self.build = os.environ.get("PITSTOP_BUILD", str(weights.ROOT / "build/cpu"))
         self.book, self.epochs = VersionBook(self.directory / "versions"), EpochBook()
+        self.scores = ScoreBook()
         self.checkpoints = []  # (directory, digest, tensors)
         self._lock = threading.Lock()
         self._confirmed = 0
@@ -209,7 +212,17 @@ class Episode:
             wrong = self.world.epochs.see_label(label, digest)
             if wrong:
                 self.report.problem(f"{record.rid}: {wrong}")
+        if record.scores:
+            self._compare_scores(record)
         self.world.verifiers.put(record, self.world.epochs.all())
+
+    def _compare_scores(self, record):
+        self.report.count("scorings", record.client or "quiet")
+        if record.retractions and record.client.startswith(("bus", "sglang")):  # those that tell
+            self.report.count("scorings", f"{record.client}: begun anew on the way")
+        wrong = self.world.scores.see(record)
+        if wrong:
+            self.report.problem(f"scores of {record.rid}: {wrong}\n  {record}")
 
     def _judge(self, verdict, record, cpu_s):
         report, name = self.report, self.world.shape.compute
@@ -219,6 +232,8 @@ class Episode:
             if verdict.largest_error >= error:
                 report.largest_error[name] = (verdict.largest_error, self._tolerance)
         report.count("oracle", "verified", verdict.num_verified)
+        if verdict.num_scored:
+            report.count("scorings", "prompt tokens verified", verdict.num_scored)
         if verdict.num_hypotheses > 1:
             report.count("oracle", "requests with more than one possible history")
         if verdict.is_undecided:
@@ -230,7 +245,7 @@ class Episode:
     def _chaos(self, seconds, tick):
         world, rng = self.world, self.world.rng
         world.warden = warden.Warden(world)
-        prompts = asked.Prompts(rng, world.config["vocab_size"])
+        prompts = asked.Prompts(rng, world.config["vocab_size"], world.shape.pool - 100)
         clients = [
             kind(
                 number,
@@ -241,7 +256,7 @@ class Episode:
                 self.report,
                 lambda: world.verifiers.num_waiting() < BACKLOG_MAX,
             )
-            for number, kind in enumerate(load.KINDS)
+            for number, kind in enumerate(load.KINDS + scoring.SCORERS)
         ]
         doers = [
             trainers.TrainerThread(number, random.Random(rng.random()), world)
@@ -312,12 +327,31 @@ class Episode:
                     if not world.book.knows(digest):
                         self.report.problem(f"what is resident at the end is {digest}, which nobody sent")
                     client.generate([1, 2, 3], max_new_tokens=4, timeout=30).result()
+                    self._score_quietly(client)
                     return
             except pitstop.PitstopError as error:
                 last = error
                 time.sleep(0.5)
         if not world.tree.has_ended():
             self.report.problem(f"the tree does not serve at the end: {last}")
+
+    def _score_quietly(self, client):
+        """A version that nothing disturbs gives the bits that it gave amid updates."""
+        for number, (directory, digest, _) in enumerate(self.world.checkpoints):
+            prompts = self.world.scores.prompts_of(digest, QUIET_PROMPTS)
+            if not prompts:
+                continue
+            reply = client.update_weights(str(directory), label=f"quiet {number}", timeout=60)
+            client.flush_cache(timeout=20)
+            for prompt in prompts:
+                chunk = client.generate(
+                    prompt, max_new_tokens=0, logprobs={"enabled": True, "prompt_start": 0}, timeout=60
+                ).result()
+                spans = [(s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans]
+                quiet = Record(f"quiet-{number}", prompt, [], spans, scores=chunk.prompt.logprobs)
+                if [span[0] for span in spans] != [reply["epoch"]]:
+                    self.report.problem(f"a quiet scoring under epoch {reply['epoch']} names {spans}")
+                self._submit(quiet)
 
     def _end(self):
         world = self.world

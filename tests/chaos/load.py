@@ -76,6 +76,7 @@ class PythonClient(LoadThread):
     """The bus by the Python client: several requests at once, some cancelled, some of old KV."""
 
     kind = "bus"
+    at_once = (1, 1, 2, 4)
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -93,7 +94,7 @@ class PythonClient(LoadThread):
         client = self._connected()
         if client is None:
             return
-        open_streams = [self._start(client) for _ in range(self.rng.choice((1, 1, 2, 4)))]
+        open_streams = [self._start(client) for _ in range(self.rng.choice(self.at_once))]
         for each in open_streams:
             self._finish(*each)
         if self.rng.random() < 0.05:
@@ -144,6 +145,7 @@ class PythonClient(LoadThread):
             record.tokens += chunk.tokens
             if record.logprobs is not None:
                 record.logprobs += chunk.logprobs
+            self.took(record, chunk)
             record.labels |= {(span.label, span.digest) for span in chunk.spans}
             record.spans += [
                 (s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans
@@ -156,6 +158,9 @@ class PythonClient(LoadThread):
             record.retractions = max(record.retractions, 4)  # no last chunk says how often
             self.stopped.wait(0.05)
         self.requests.end(record.rid, ending, record)
+
+    def took(self, record, chunk):
+        """What a chunk has besides."""
 
     def close(self):
         if self._client is not None:
@@ -175,6 +180,15 @@ class HttpClient(LoadThread):
     def take(self, record, answer):
         """Adds an event's or an answer's object to the record; returns how it ended, or None."""
         raise NotImplementedError
+
+    @staticmethod
+    def spans_of(meta, with_empty=False):
+        """Without output there is one, which is empty."""
+        return [
+            (s["epoch"], s["digest"], s["end"] - s["start"], s["kv_min_epoch"], s["kv_max_epoch"])
+            for s in meta["weight_version_spans"]
+            if with_empty or s["end"] > s["start"]
+        ]
 
     def ask(self):
         url = self.tree.url()
@@ -274,11 +288,7 @@ class SglangClient(HttpClient):
         record.prompt = answer["prompt_token_ids"]
         record.tokens = answer["output_ids"]
         record.logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
-        record.spans = [
-            (s["epoch"], s["digest"], s["end"] - s["start"], s["kv_min_epoch"], s["kv_max_epoch"])
-            for s in meta["weight_version_spans"]
-            if s["end"] > s["start"]
-        ]
+        record.spans = self.spans_of(meta)
         record.labels = {(span["version"], span["digest"]) for span in meta["weight_version_spans"]}
         record.cached, record.retractions = meta["cached_tokens"], meta["num_retractions"]
         return finish["type"]
@@ -307,11 +317,7 @@ class OpenAiClient(HttpClient):
         record.logprobs += (choice.get("logprobs") or {"token_logprobs": []})["token_logprobs"]
         record.retractions = 4  # this dialect does not say
         if "metadata" in answer:
-            record.spans = [
-                (s["epoch"], s["digest"], s["end"] - s["start"], s["kv_min_epoch"], s["kv_max_epoch"])
-                for s in answer["metadata"]["weight_version_spans"]
-                if s["end"] > s["start"]
-            ]
+            record.spans = self.spans_of(answer["metadata"])
         return choice.get("finish_reason")
 
 

@@ -37,12 +37,17 @@ class Record:
     client: str = ""
     ending: str = ""
     labels: set = dataclasses.field(default_factory=set)  # (label, digest) of its spans
+    scores: list | None = None  # of the prompt's tokens from score_start on; None: not told
+    score_start: int = 1
+    score_ids: list = dataclasses.field(default_factory=list)
+    ids_scores: list = dataclasses.field(default_factory=list)  # [scores * score_ids]
 
 
 @dataclasses.dataclass
 class Verdict:
     rid: str
     num_verified: int = 0  # tokens
+    num_scored: int = 0  # of the prompt
     problem: str | None = None
     is_undecided: bool = False  # more histories were possible than were tried
     num_hypotheses: int = 0
@@ -65,7 +70,10 @@ class Replay:
         verdict.problem = self._shape_problem(record, epochs)
         if verdict.problem is None:
             try:
-                self._verify(record, epochs, verdict)
+                if record.scores is not None:
+                    self._verify_scores(record, verdict)
+                if verdict.problem is None and record.tokens:
+                    self._verify(record, epochs, verdict)
             except KeyError as error:
                 verdict.problem = f"a version that nobody sent: {error}"
         return verdict
@@ -93,6 +101,43 @@ class Replay:
                 return "a prefix of older weights was shared with a request that takes none"
         return None
 
+    def _verify_scores(self, record, verdict):
+        """They are all of the version that the first span names, over that version's KV alone."""
+        num = len(record.prompt) - record.score_start
+        if len(record.scores) != num or len(record.ids_scores) != num * len(record.score_ids):
+            verdict.problem = f"{len(record.scores)} scores of {num} prompt tokens"
+            return
+        if not record.spans:
+            verdict.problem = "scores of no version"
+            return
+        epoch, digest, _, kv_min, kv_max = record.spans[0]
+        if num and not kv_min == kv_max == epoch:
+            verdict.problem = f"scores of epoch {epoch} over KV of [{kv_min}, {kv_max}]"
+            return
+        if not num:
+            return
+        first = record.score_start - 1
+        sequence = Sequence(self.oracle, len(record.prompt))
+        logits = self.oracle.forward(sequence, self.weights_of(digest), record.prompt[:-1], first)
+        logprobs = log_softmax(logits)
+        wanted = [record.scores]
+        right = [logprobs[numpy.arange(num), record.prompt[record.score_start :]]]
+        if record.score_ids:
+            wanted.append(record.ids_scores)
+            right.append(logprobs[:, record.score_ids].ravel())
+        for told, computed in zip(wanted, right):
+            errors = numpy.abs(computed - numpy.asarray(told, dtype=numpy.float64))
+            (wrong,) = numpy.nonzero(~(errors <= self.tolerance))
+            if len(wrong):
+                at = record.score_start + int(wrong[0]) * num // len(told)
+                verdict.problem = (
+                    f"the score of prompt token {at} is off by {errors[wrong[0]]:.6f} under epoch {epoch}, "
+                    f"and {len(wrong)} of {len(told)} are"
+                )
+                return
+            verdict.largest_error = max(verdict.largest_error, float(errors.max(initial=0.0)))
+        verdict.num_scored = num
+
     def _verify(self, record, epochs, verdict):
         known = {**epochs, **{span[0]: span[1] for span in record.spans}}
         if any(kv_min not in known for _, _, _, kv_min, _ in record.spans):
@@ -106,7 +151,7 @@ class Replay:
         if search.explains(0, 0, None, [], record.retractions):
             if record.logprobs is not None or record.is_greedy:
                 verdict.num_verified = len(record.tokens)
-                verdict.largest_error = search.largest_error
+                verdict.largest_error = max(verdict.largest_error, search.largest_error)
         elif search.is_cut_short:
             verdict.is_undecided = True
         else:

@@ -78,6 +78,7 @@ class Report:
             print(f"  {rounding}: the largest error of a logprob was {error:.2g} of {tolerance:.2g} allowed")
         titles = {
             "oracle": "the oracle",
+            "scorings": "scorings of prompts",
             "requests": "requests by client and ending",
             "updates": "updates that took effect",
             "refused": "calls that did not",

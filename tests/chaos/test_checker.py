@@ -10,7 +10,7 @@ import pytest
 from chaos import weights
 from chaos.oracle import Oracle, Rounding, Sequence, log_softmax, tolerance
 from chaos.replay import Record, Replay
-from chaos.versions import EpochBook, VersionBook, load_version
+from chaos.versions import EpochBook, ScoreBook, VersionBook, load_version
 
 GOLDEN = weights.ROOT / "tests/data/golden"
 CONFIG = weights.tiny_config(vocab_size=256)
@@ -199,6 +199,59 @@ def test_a_mutation_of_a_right_record_is_found(versions, checker, mutation):
 def test_old_kv_that_was_computed_again_is_found(versions, checker):
     record = old_kv_that_is_not_there(generated(versions, KEPT, reset_at=10))
     assert checker.verify(record, kv_digests(versions)).problem is not None
+
+
+def scored(versions, cut=None, score_start=1, ids=()):
+    """A prompt's scores under version 2; its first `cut` positions were computed under version 1."""
+    oracle = Oracle(CONFIG, Rounding.EXACT)
+    prompt = [int(each) for each in numpy.random.default_rng(3).integers(0, CONFIG["vocab_size"], 40)]
+    sequence, logits = Sequence(oracle), []
+    for epoch, part in ((1, prompt[:cut] if cut else []), (2, prompt[cut or 0 : -1])):
+        if part:
+            logits.append(oracle.forward(sequence, oracle.weights(versions[epoch]), part, 0))
+    logprobs = log_softmax(numpy.concatenate(logits))[score_start - 1 :]
+    record = Record("s", prompt, [], [(2, "d2", 0, 2, 2)], score_start=score_start, score_ids=list(ids))
+    record.scores = [float(row[token]) for row, token in zip(logprobs, prompt[score_start:])]
+    record.ids_scores = [float(row[token]) for row in logprobs for token in ids]
+    return record
+
+
+@pytest.mark.parametrize("ids", [(), (3, 9)])
+@pytest.mark.parametrize("score_start", [1, 17, 39, 40])
+def test_the_scores_of_a_right_engine_are_verified(versions, checker, score_start, ids):
+    verdict = checker.verify(scored(versions, score_start=score_start, ids=ids), kv_digests(versions))
+    assert verdict.problem is None and verdict.num_scored == 40 - score_start, verdict
+
+
+@pytest.mark.parametrize("score_start", [1, 30])
+@pytest.mark.parametrize("cut", [1, 20, 38])
+def test_scores_of_two_versions_that_are_told_as_one_are_found(versions, checker, cut, score_start):
+    verdict = checker.verify(scored(versions, cut, score_start), kv_digests(versions))
+    assert "the score of prompt token" in verdict.problem, verdict
+
+
+def test_scores_over_older_kv_are_found_by_their_span(versions, checker):
+    record = dataclasses.replace(scored(versions, 20), spans=[(2, "d2", 0, 1, 2)])
+    assert "over KV of [1, 2]" in checker.verify(record, kv_digests(versions)).problem
+
+
+def test_scores_that_are_missing_or_of_no_version_are_found(versions, checker):
+    record = scored(versions)
+    few = dataclasses.replace(record, scores=record.scores[1:])
+    assert "38 scores of 39" in checker.verify(few, kv_digests(versions)).problem
+    unnamed = dataclasses.replace(record, spans=[])
+    assert "no version" in checker.verify(unnamed, kv_digests(versions)).problem
+
+
+def test_a_bit_that_differs_between_two_scorings_is_found(versions):
+    book, record = ScoreBook(), scored(versions)
+    assert book.see(record) is None and book.see(scored(versions, score_start=30)) is None
+    assert book.num_compared == 10
+    other = dataclasses.replace(record, scores=list(record.scores))
+    other.scores[12] = float(numpy.nextafter(numpy.float32(other.scores[12]), numpy.float32(0)))
+    assert "prompt token 13 " in book.see(other)
+    elsewhere = dataclasses.replace(other, spans=[(3, "d3", 0, 3, 3)])
+    assert book.see(elsewhere) is None and book.prompts_of("d3", 4) == [record.prompt]
 
 
 def test_a_version_that_nobody_sent_is_found(versions, checker):

@@ -34,6 +34,8 @@ OTHERS = (
     "flush",
     "abort_some",
     "pause_update",
+    "pause_update",
+    "pause_update",
     "pause_continue",
     "memory",
     "bad",

@@ -14,6 +14,7 @@ from . import weights
 
 PARTIALS_MAX = 32  # the latest, of which a commit may still be seen
 SERVED_MAX = 64
+SCORED_MAX = 4000  # prompts under a version
 UNNAMED = ("", "default")  # over HTTP a version without a label is called default
 
 
@@ -124,3 +125,40 @@ class EpochBook:
     def all(self):
         with self._lock:
             return dict(self._digests)
+
+
+class ScoreBook:
+    """Which bits each prompt's scores are under a version: those of every answer are the same (P6), whichever
+    way it was asked for and however it was cut into chunks."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._known = {}  # (digest, prompt) -> float32 by position, NaN: not scored yet
+        self.num_compared = 0
+
+    def see(self, record):
+        """None, or what is wrong. Whether they are as many as they should be is the verifiers' to say."""
+        if not record.spans or len(record.scores) != len(record.prompt) - record.score_start:
+            return None
+        key = (record.spans[0][1], tuple(record.prompt))
+        scores = numpy.full(len(record.prompt), numpy.nan, numpy.float32)
+        scores[record.score_start :] = record.scores
+        with self._lock:
+            known = self._known.pop(key, None)
+            if known is None:
+                known = numpy.full(len(record.prompt), numpy.nan, numpy.float32)
+            self._known[key] = numpy.where(numpy.isnan(known), scores, known)
+            while len(self._known) > SCORED_MAX:
+                self._known.pop(next(iter(self._known)))
+            both = ~numpy.isnan(known) & ~numpy.isnan(scores)
+            self.num_compared += int(both.sum())
+        (where,) = numpy.nonzero(both & (known.view(numpy.uint32) != scores.view(numpy.uint32)))
+        if not len(where):
+            return None
+        at = int(where[0])
+        return f"prompt token {at} was scored {known[at]!r} under the same version, and is {scores[at]!r} here"
+
+    def prompts_of(self, digest, num):
+        """The latest that were scored under this version."""
+        with self._lock:
+            return [list(prompt) for each, prompt in self._known if each == digest][-num:]
