@@ -96,7 +96,7 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
         sums[i] = {.first = next_sum, .count = static_cast<std::int64_t>(i)};
         next_sum += std::ssize(job.parts);
         const Result<> placed =
-            job.is_head_beside ? digest_head(job, sums[i]) : place(job, keep, filled);
+            job.is_only_digested ? digest_incoming(job, sums[i]) : place(job, keep, filled);
         if (!placed) filled.error = {job.index, placed.error()};
         filled.bytes += args_.layout.tensors()[job.index].bytes();
     }
@@ -106,7 +106,7 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     filled.receive = received - begun - filled.rest;
     for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
         const WeightTensor& tensor = args_.layout.tensors()[jobs[i].index];
-        if (jobs[i].is_head_beside) continue;
+        if (jobs[i].is_only_digested) continue;
         const Result<> digested = digest_resident(tensor, sums[i]);
         if (!digested) filled.error = {jobs[i].index, digested.error()};
     }
@@ -224,12 +224,12 @@ Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, 
     });
 }
 
-// It goes by a piece of device memory that the next one overwrites.
-Result<> GpuWriter::digest_head(const FillJob& job, const Sums& sums) {
+// Uses a scratch buffer of the device; the next call overwrites it.
+Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
     const WeightTensor& tensor = args_.layout.tensors()[job.index];
     const TensorBytes& bytes = job.incoming->bytes;
     auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
-    // Whether its values are finite is said of the embedding.
+    // The tensor that these bytes are compared with is checked for finite values.
     const auto digest_scratch = [&](std::int64_t row, std::int64_t num_rows) {
         return digest_rows(
             {.tensor = tensor, .row_begin = row, .num_rows = num_rows, .first_row = scratch},

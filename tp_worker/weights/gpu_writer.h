@@ -93,7 +93,7 @@ class GpuWriter : public ShardWriter {
     Result<> fill_piece(const WeightTensor& rows, const TensorBytes& bytes, std::byte* piece);
     Result<> convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to);
     Result<> copy_paced(const WeightTensor& tensor);
-    Result<> digest_head(const FillJob& job, const Sums& sums);
+    Result<> digest_incoming(const FillJob& job, const Sums& sums);
     Result<> digest_resident(const WeightTensor& tensor, const Sums& sums);
     Result<> digest_rows(const ResidentRows& rows, const Sums& sums);
     void read_sums(const std::vector<FillJob>& jobs, const std::vector<Sums>& sums, Filled& filled);

@@ -29,7 +29,9 @@ struct FillJob {
     std::size_t index = 0;                    // the tensor's in the layout
     const Incoming* incoming = nullptr;       // null: it is kept
     std::span<messages::PartDigest> parts{};  // the tensor's; what is resident is added
-    bool is_head_beside = false;  // a tied head, and the embedding comes, too: only digested
+    // The bytes are compared with what arrived before under this name or a tied one: they are
+    // digested into `parts` and written nowhere.
+    bool is_only_digested = false;
 };
 // Says what becomes of tensors that are kept.
 enum class Keep : std::uint8_t { kCopy, kInPlace };

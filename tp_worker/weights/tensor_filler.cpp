@@ -19,11 +19,16 @@ bool TensorFiller::fill(
     return end(result);
 }
 
-bool TensorFiller::digest_head(
-    std::size_t index, const Incoming& head, std::span<messages::PartDigest> parts
+bool TensorFiller::digest_incoming(
+    std::size_t index, const Incoming& incoming, std::span<messages::PartDigest> parts
 ) {
     begin(index, parts);
-    return end(digest_rows(args_.layout.tensors()[index], head.bytes));
+    const WeightTensor& tensor = args_.layout.tensors()[index];
+    for (std::size_t part = 0; part < tensor.parts.size(); ++part) {
+        const Result<> digested = digest_part(tensor, part, incoming.bytes);
+        if (!digested) return end(digested);
+    }
+    return end(Ok{});
 }
 
 void TensorFiller::begin(std::size_t index, std::span<messages::PartDigest> parts) {
@@ -38,27 +43,29 @@ bool TensorFiller::end(const Result<>& result) {
     return !filled_.error;
 }
 
-Result<> TensorFiller::digest_rows(const WeightTensor& tensor, const TensorBytes& bytes) {
-    const ShardPart& all = tensor.parts.front();
+Result<> TensorFiller::digest_part(
+    const WeightTensor& tensor, std::size_t part, const TensorBytes& bytes
+) {
+    const ShardPart& whole = tensor.parts[part];
     const std::int64_t row_bytes = tensor.cols * kElementBytes;
     const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
-    std::vector<std::byte> rows(static_cast<std::size_t>(std::min(rows_max, all.rows) * row_bytes));
-    for (std::int64_t done = 0; done < all.rows; done += rows_max) {
+    std::vector<std::byte> rows(static_cast<std::size_t>(std::min(rows_max, whole.rows) * row_bytes)
+    );
+    for (std::int64_t done = 0; done < whole.rows; done += rows_max) {
         WeightTensor piece = tensor;  // a shard of these rows alone
-        ShardPart& part = piece.parts.front();
-        part = all.in_shard_rows(all.shard_row + done, rows_max);
-        part.shard_row = 0;
-        piece.rows = part.rows;
+        piece.parts = {whole.in_shard_rows(whole.shard_row + done, rows_max)};
+        piece.parts.front().shard_row = 0;
+        piece.rows = piece.parts.front().rows;
         piece.offset = 0;
         RETURN_IF_ERROR(load_tensor(
             {.tensor = piece,
              .bytes = bytes,
              .ops = args_.ops,
              .arena = rows.data(),
-             .parts = parts_,
+             .parts = parts_.subspan(part, 1),
              .add_run = args_.add_run},
             scratch_,
-            // Whether they are finite is said of the embedding.
+            // The tensor that these bytes are compared with is checked for finite values.
             [&](const WrittenRows& r) { return written(piece, {.begin = r.begin, .num = r.num}); }
         ));
     }

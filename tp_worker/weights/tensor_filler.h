@@ -33,9 +33,9 @@ class TensorFiller {
         bool is_in_place,
         std::span<messages::PartDigest> parts
     );
-    // Adds what would be this rank's rows of the embedding to `parts`, and writes them nowhere.
-    bool digest_head(
-        std::size_t index, const Incoming& head, std::span<messages::PartDigest> parts
+    // Adds the digest of what would be this rank's shard to `parts`, and writes nothing.
+    bool digest_incoming(
+        std::size_t index, const Incoming& incoming, std::span<messages::PartDigest> parts
     );
 
     [[nodiscard]] const Filled& filled() const { return filled_; }
@@ -44,7 +44,7 @@ class TensorFiller {
     void begin(std::size_t index, std::span<messages::PartDigest> parts);
     bool end(const Result<>& result);
     Result<> load(const WeightTensor& tensor, const TensorBytes& bytes);
-    Result<> digest_rows(const WeightTensor& tensor, const TensorBytes& bytes);
+    Result<> digest_part(const WeightTensor& tensor, std::size_t part, const TensorBytes& bytes);
     Result<> keep(const WeightTensor& tensor, bool is_in_place);
     std::uint64_t copy_live(const WeightTensor& tensor, const WrittenRows& rows);
     std::uint64_t digest(const WeightTensor& tensor, const WrittenRows& rows);

@@ -122,53 +122,67 @@ void WeightStage::mark_written() {
     phase_ = messages::UpdatePhase::kStaging;
 }
 
-Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect expect) {
-    std::vector<checkpoint::TensorSpec> offered;
+// Returns the jobs for these tensors. What arrived before is digested alone, and compared.
+std::vector<FillJob> WeightStage::jobs_for(
+    std::span<const Incoming> tensors, RepeatedTensors& repeated
+) {
     std::vector<FillJob> jobs;
-    const Incoming* head = nullptr;  // a tied one
     for (const Incoming& incoming : tensors) {
-        offered.push_back(incoming.spec);
         const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
-        const WeightTensor* tensor = args_.layout.find(incoming.spec.name);
-        if (tensor == nullptr && !is_head) continue;
-        const bool was_here = is_head ? !head_digests_.empty()
-                                      : states_[index_of(*tensor)] != State::kAbsent &&
-                                            states_[index_of(*tensor)] != State::kFromHead;
-        if (was_here) {
-            problems_.push_back(
-                fmt::format("'{}' arrived before in this update", incoming.spec.name)
-            );
-        }
-        if (is_head) {
-            head = &incoming;
-        } else {
-            jobs.push_back({.index = index_of(*tensor), .incoming = &incoming});
+        const WeightTensor* tensor =
+            args_.layout.find(is_head ? kEmbeddingName : incoming.spec.name);
+        if (tensor == nullptr) continue;
+        const std::size_t index = index_of(*tensor);
+        const State state = states_[index];
+        if (is_head && !head_digests_.empty()) {
+            jobs.push_back(repeated.add(index, incoming, head_digests_));
+        } else if (!is_head && state == State::kArrived) {
+            jobs.push_back(repeated.add(index, incoming, digests_of(index)));
+        } else if (!is_head && state == State::kSparse) {
+            problems_.push_back(fmt::format(
+                "'{}' arrived before in this update, as a sparse tensor", incoming.spec.name
+            ));
+        } else if (!is_head) {
+            jobs.push_back({.index = index, .incoming = &incoming});
         }
     }
+    return jobs;
+}
+
+Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect expect) {
+    std::vector<checkpoint::TensorSpec> offered;
+    const Incoming* head = nullptr;  // a tied one that arrives for the first time
+    for (const Incoming& incoming : tensors) {
+        offered.push_back(incoming.spec);
+        if (args_.layout.is_tied_head(incoming.spec.name) && head_digests_.empty())
+            head = &incoming;
+    }
+    RepeatedTensors repeated;
+    std::vector<FillJob> jobs = jobs_for(tensors, repeated);
     const std::size_t embedding = index_of(*args_.layout.find(kEmbeddingName));
     const bool fills_embedding =
         head != nullptr && states_[embedding] == State::kAbsent &&
         std::ranges::none_of(jobs, [&](const FillJob& job) { return job.index == embedding; });
-    if (fills_embedding) {
-        jobs.push_back({.index = embedding, .incoming = head});
-    } else if (head != nullptr) {
-        jobs.push_back({.index = embedding, .incoming = head, .is_head_beside = true});
-    }
+    if (fills_embedding) jobs.push_back({.index = embedding, .incoming = head});
     std::vector<std::string> found = find_problems(args_.layout, offered, Completeness::kPartial);
     std::ranges::move(found, std::back_inserter(problems_));
     if (expect == Expect::kAll) {
         std::vector<State> after = states_;
-        for (const FillJob& job : jobs) after[job.index] = State::kArrived;  // a head is one, too
+        for (const FillJob& job : jobs) after[job.index] = State::kArrived;
         std::swap(states_, after);
         add_missing();
         std::swap(states_, after);
     }
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
-    if (head != nullptr && !fills_embedding)
+    if (head != nullptr && !fills_embedding) {  // another name of what arrives or has arrived
         append_parts(args_.layout.tensors()[embedding], head_digests_);
+        jobs.push_back(
+            {.index = embedding, .incoming = head, .parts = head_digests_, .is_only_digested = true}
+        );
+    }
     for (const FillJob& job : jobs) {
-        if (job.is_head_beside) continue;
+        if (job.is_only_digested) continue;
         if (states_[job.index] == State::kFromHead) {  // it comes over the head's, which is kept
             for (messages::PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
         }
@@ -180,7 +194,8 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
         const std::span<const messages::PartDigest> filled = digests_of(embedding);
         head_digests_.assign(filled.begin(), filled.end());
     }
-    return Ok{};
+    problems_ = repeated.problems();
+    return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
 }
 
 // Lists what this update should have brought and did not.
@@ -314,22 +329,15 @@ void WeightStage::check_tied() {
     if (head_digests_.empty()) return;
     const std::span<const messages::PartDigest> embedding =
         digests_of(index_of(*args_.layout.find(kEmbeddingName)));
-    const bool is_same = std::ranges::equal(
-        head_digests_,
-        embedding,
-        [](const messages::PartDigest& a, const messages::PartDigest& b) {
-            return a.lane0 == b.lane0 && a.lane1 == b.lane1;
-        }
-    );
-    if (is_same) return;
+    if (is_same(head_digests_, embedding)) return;
     problems_.push_back(fmt::format("'{}' differs from '{}': {}", kHeadName, kEmbeddingName, kWhy));
 }
 
 Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
     std::vector<std::size_t> written;
     for (FillJob& job : jobs) {
-        job.parts = job.is_head_beside ? std::span(head_digests_) : digests_of(job.index);
-        if (job.is_head_beside) continue;
+        if (job.is_only_digested) continue;
+        job.parts = digests_of(job.index);
         args_.target_ledger.forget(job.index);
         written.push_back(job.index);
     }

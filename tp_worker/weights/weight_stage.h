@@ -3,7 +3,8 @@
 //
 //   begin()          nothing is written yet; may this update be staged at all
 //   stage_tensors()  whole tensors of a source (source.h): every problem that can be found before
-//                    the first byte is written is found then, and all of them are listed
+//                    the first byte is written is found then, and all of them are listed. A tensor
+//                    that arrived before must bring the same bytes
 //   finish()         what did not arrive stays as it is (partial), or is a problem; the digests
 //
 // Where embeddings are tied, the head is another name of the embedding: trainers send one of them,
@@ -20,6 +21,7 @@
 #include "messages/update_orders.h"
 #include "messages/version_digest.h"
 #include "messages/weights.h"
+#include "tp_worker/weights/repeated_tensors.h"
 #include "tp_worker/weights/shard_writer.h"
 #include "tp_worker/weights/stage_args.h"
 #include "tp_worker/weights/weight_layout.h"
@@ -77,6 +79,9 @@ class WeightStage {
     void add_wait(Duration duration) { wait_ += duration; }
 
   private:
+    [[nodiscard]] std::vector<FillJob> jobs_for(
+        std::span<const Incoming> tensors, RepeatedTensors& repeated
+    );
     Result<> fill_all(std::vector<FillJob> jobs, Keep keep);
     Result<> keep_others();
     [[nodiscard]] bool is_there(std::size_t tensor) const;

@@ -167,18 +167,25 @@ class StageTest : public testing::Test {
         }
         return sent_.front().second;
     }
-    [[nodiscard]] std::vector<std::int64_t> shape() const {
-        return layout_.find(kEmbedding)->shape;
+    [[nodiscard]] std::vector<std::int64_t> shape_of(std::string_view name) const {
+        const WeightTensor* tensor = layout_.find(name);
+        return (tensor != nullptr ? tensor : layout_.find(kEmbedding))->shape;
     }
     Result<> take(const std::vector<std::pair<std::string, std::string>>& tensors) {
         std::vector<Incoming> incoming;
         for (const auto& [name, bytes] : tensors) {
             incoming.push_back(
-                {.spec = {.name = name, .dtype = checkpoint::StoredDtype::kBf16, .shape = shape()},
+                {.spec =
+                     {.name = name,
+                      .dtype = checkpoint::StoredDtype::kBf16,
+                      .shape = shape_of(name)},
                  .bytes = {.data = reinterpret_cast<const std::byte*>(bytes.data())}}
             );
         }
         return stage_->stage_tensors(incoming, WeightStage::Expect::kMore);
+    }
+    [[nodiscard]] std::pair<std::string, std::string> sent_one(std::size_t i) const {
+        return {sent_[i].first.name, sent_[i].second};
     }
     struct Update {
         std::int32_t index = 0;
@@ -192,7 +199,10 @@ class StageTest : public testing::Test {
             values.push_back(update.value);
         }
         const SparseTensor sparse{
-            .spec = {.name = name, .dtype = checkpoint::StoredDtype::kBf16, .shape = shape()},
+            .spec =
+                {.name = name,
+                 .dtype = checkpoint::StoredDtype::kBf16,
+                 .shape = shape_of(kEmbedding)},
             .indices = reinterpret_cast<const std::byte*>(indices.data()),
             .values = reinterpret_cast<const std::byte*>(values.data()),
             .num = std::ssize(updates)};
@@ -271,7 +281,45 @@ TEST_F(StageTest, AnotherHeadIsRefusedInWhateverOrderTheyCome) {
     expect_refused(stage_->finish(), "tie_word_embeddings");
     begin();
     ASSERT_TRUE(take({{kHead, other}}).has_value());
-    expect_refused(take({{kHead, other}}), "arrived before");
+    expect_refused(take({{kHead, embedding()}}), "arrived before");
+}
+
+// A client that lost an answer sends its call again.
+TEST_F(StageTest, TheSameBytesAgainAreNoErrorAndChangeNothing) {
+    for (const int num_times : {1, 2, 3}) {
+        std::ranges::fill(target_, std::byte{0});
+        begin();
+        for (const auto& [spec, bytes] : sent_) {
+            for (int time = 0; time < num_times; ++time) {
+                const Result<> taken = take({{spec.name, bytes}});
+                ASSERT_TRUE(taken.has_value()) << taken.error().message;
+            }
+        }
+        ASSERT_TRUE(take({{kHead, embedding()}}).has_value());
+        ASSERT_TRUE(take({{kHead, embedding()}, sent_one(0)}).has_value());
+        const Result<> finished = stage_->finish();
+        ASSERT_TRUE(finished.has_value()) << finished.error().message;
+        EXPECT_TRUE(std::ranges::equal(target_, live_));
+        const messages::WorkerStaged vote = stage_->vote(finished);
+        const auto digests = digest_weights(layout_, live_.data(), *kernels::reference_ops(), {});
+        ASSERT_EQ(vote.digests.size(), digests->size());
+        for (std::size_t i = 0; i < digests->size(); ++i)
+            EXPECT_EQ(vote.digests[i].lane0, (*digests)[i].lane0) << vote.digests[i].name;
+    }
+}
+
+TEST_F(StageTest, OtherBytesForWhatArrivedBeforeAreRefused) {
+    for (const auto& [spec, bytes] : sent_) {
+        begin();
+        ASSERT_TRUE(take({{spec.name, bytes}}).has_value());
+        expect_refused(
+            take({{spec.name, changed(bytes, bytes.size() / 2 - 1)}}),
+            "'" + spec.name + "' arrived before in this update, with other bytes"
+        );
+    }
+    begin();
+    ASSERT_TRUE(stage_sparse(kEmbedding, {{3, bf16{0x3f80}}}).has_value());
+    expect_refused(take({{kEmbedding, embedding()}}), "as a sparse tensor");
 }
 
 TEST_F(StageTest, UpdatesOfElementsAgreeToo) {
@@ -307,6 +355,17 @@ class SecondRankTest : public StageTest {
   protected:
     SecondRankTest() : StageTest(1, 2) {}
 };
+
+TEST_F(SecondRankTest, TakesTheSameBytesAgainWhateverTheSplit) {
+    std::ranges::fill(target_, std::byte{0});  // between tensors nothing is written
+    for (const auto& [spec, bytes] : sent_) {
+        ASSERT_TRUE(take({{spec.name, bytes}}).has_value());
+        const Result<> again = take({{spec.name, bytes}});
+        ASSERT_TRUE(again.has_value()) << again.error().message;
+    }
+    EXPECT_TRUE(stage_->finish().has_value());
+    EXPECT_TRUE(std::ranges::equal(target_, live_));
+}
 
 TEST_F(SecondRankTest, HoldsItsRowsOfTheHeadAgainstItsRowsOfTheEmbedding) {
     ASSERT_TRUE(take({{kEmbedding, embedding()}, {kHead, changed(embedding(), 0)}}).has_value());
