@@ -111,6 +111,18 @@ int cli_pause(int argc, char** argv) {
     });
 }
 
+void print_collected(const std::optional<messages::CollectedVersion>& update) {
+    if (!update) return;
+    fmt::print(
+        "the collected update took effect: epoch {}{}, digest {}, {} calls, {} bytes\n",
+        raw(update->epoch),
+        update->label.empty() ? "" : fmt::format(" ({})", update->label),
+        update->digest,
+        update->calls,
+        update->bytes
+    );
+}
+
 int cli_continue(int argc, char** argv) {
     FlagSet flags("pitstop_cli continue", "Generates again.");
     Common common;
@@ -119,6 +131,7 @@ int cli_continue(int argc, char** argv) {
         common,
         messages::ContinueGeneration{},
         [](const messages::ContinueReply& reply) {
+            print_collected(reply.update);
             for (const messages::ContinuePart& part : reply.parts) {
                 if (part.was_paused) {
                     fmt::print(
@@ -343,6 +356,7 @@ int cli_label(int argc, char** argv) {
 
 void print_memory(const messages::MemoryReply& reply) {
     constexpr double kMib = 1 << 20;
+    print_collected(reply.update);
     for (const messages::MemoryPart& part : reply.parts) {
         for (const messages::TagMemory& memory : part.tags) {
             fmt::print(

@@ -12,6 +12,7 @@
 #include "messages/push.h"
 #include "messages/ranks.h"
 #include "messages/replica_calls.h"
+#include "messages/replica_standing.h"
 #include "messages/steps.h"
 #include "messages/update_orders.h"
 #include "messages/weight_reads.h"
@@ -35,6 +36,7 @@ using TreeMessages = decltype(
         UpdateRollback,
         UpdatePart,
         UpdateWaits,
+        ReplicaStanding,
         RankJoin,
         RankJoined,
         RankPart,

@@ -19,20 +19,33 @@ namespace pitstop::messages {
 enum class Door { kData, kAdmin };
 // Says when a client sends it: at once, or when the data door has read the requests before it.
 enum class CallOrder { kAtOnce, kAfterRequests };
-// Says what becomes of it while an update is under way. The door refuses it, and not each replica
-// for itself: those that have ended the update would take it.
+// What a call does to calls without a session that are being collected into one update
+// (docs/weights.md). Whatever the column says, a call that is refused for a reason of its own
+// leaves the collection as it is.
+enum class OnCollection {
+    kNone,       // nothing: what serves stays what it was
+    kJoins,      // adds to it
+    kPublishes,  // commits it, if the call lets generation go on
+    kCommits,    // commits it, as its caller says so
+    kDrops,      // forgets it
+    kRefused,    // is refused while there is one
+};
+// Whether the door refuses the call while an update is under way. The door decides it for all
+// replicas: those that have ended the update would accept it.
 enum class BesideUpdate { kTaken, kRefused };
 
 template <
     class RequestType,
     class ReplyType,
     Door door,
+    OnCollection on_collection,
     CallOrder order = CallOrder::kAtOnce,
     BesideUpdate beside_update = BesideUpdate::kTaken>
 struct CallRow {
     using Request = RequestType;
     using Reply = ReplyType;
     static constexpr Door kDoor = door;
+    static constexpr OnCollection kOnCollection = on_collection;
     static constexpr CallOrder kOrder = order;
     static constexpr BesideUpdate kBesideUpdate = beside_update;
 };
@@ -48,28 +61,34 @@ struct CallTable : Rows... {
 };
 
 using Calls = CallTable<
-    CallRow<Tokenize, TokenizeReply, Door::kData>,
-    CallRow<RenderChat, TokenizeReply, Door::kData>,
-    CallRow<Status, StatusReply, Door::kAdmin>,
-    CallRow<PauseGeneration, PauseReply, Door::kAdmin>,
-    CallRow<ContinueGeneration, ContinueReply, Door::kAdmin>,
-    CallRow<Abort, AbortReply, Door::kAdmin, CallOrder::kAfterRequests>,
-    CallRow<FlushCache, FlushReply, Door::kAdmin>,
-    CallRow<SetWeightLabel, LabelReply, Door::kAdmin, CallOrder::kAtOnce, BesideUpdate::kRefused>,
-    CallRow<ReleaseMemory, MemoryReply, Door::kAdmin>,
-    CallRow<ResumeMemory, MemoryReply, Door::kAdmin>,
-    CallRow<Shutdown, ShutdownReply, Door::kAdmin>,
-    CallRow<UpdateWeights, UpdateReply, Door::kAdmin>,
-    CallRow<StageWeights, UpdateReply, Door::kAdmin>,
-    CallRow<BeginUpdate, UpdateReply, Door::kAdmin>,
-    CallRow<UpdateBucket, UpdateReply, Door::kAdmin>,
-    CallRow<CommitWeights, UpdateReply, Door::kAdmin>,
-    CallRow<DropStage, UpdateReply, Door::kAdmin>,
-    CallRow<RollbackWeights, UpdateReply, Door::kAdmin>,
-    CallRow<GetWeights, WeightsReply, Door::kAdmin>,
-    CallRow<WeightDigests, DigestsReply, Door::kAdmin>,
-    CallRow<InitGroup, GroupReply, Door::kAdmin>,
-    CallRow<DestroyGroup, GroupReply, Door::kAdmin>>;
+    CallRow<Tokenize, TokenizeReply, Door::kData, OnCollection::kNone>,
+    CallRow<RenderChat, TokenizeReply, Door::kData, OnCollection::kNone>,
+    CallRow<Status, StatusReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<PauseGeneration, PauseReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<ContinueGeneration, ContinueReply, Door::kAdmin, OnCollection::kPublishes>,
+    CallRow<Abort, AbortReply, Door::kAdmin, OnCollection::kNone, CallOrder::kAfterRequests>,
+    CallRow<FlushCache, FlushReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<
+        SetWeightLabel,
+        LabelReply,
+        Door::kAdmin,
+        OnCollection::kJoins,
+        CallOrder::kAtOnce,
+        BesideUpdate::kRefused>,
+    CallRow<ReleaseMemory, MemoryReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<ResumeMemory, MemoryReply, Door::kAdmin, OnCollection::kPublishes>,
+    CallRow<Shutdown, ShutdownReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<UpdateWeights, UpdateReply, Door::kAdmin, OnCollection::kJoins>,
+    CallRow<StageWeights, UpdateReply, Door::kAdmin, OnCollection::kRefused>,
+    CallRow<BeginUpdate, UpdateReply, Door::kAdmin, OnCollection::kRefused>,
+    CallRow<UpdateBucket, UpdateReply, Door::kAdmin, OnCollection::kJoins>,
+    CallRow<CommitWeights, UpdateReply, Door::kAdmin, OnCollection::kCommits>,
+    CallRow<DropStage, UpdateReply, Door::kAdmin, OnCollection::kDrops>,
+    CallRow<RollbackWeights, UpdateReply, Door::kAdmin, OnCollection::kRefused>,
+    CallRow<GetWeights, WeightsReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<WeightDigests, DigestsReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<InitGroup, GroupReply, Door::kAdmin, OnCollection::kNone>,
+    CallRow<DestroyGroup, GroupReply, Door::kAdmin, OnCollection::kNone>>;
 
 // Lists what the admin door takes, "hello" apart.
 using AdminCalls = Calls::RequestsAt<Door::kAdmin>;

@@ -98,6 +98,7 @@ struct ContinuePart {
     static constexpr std::string_view kReplyType = "continue_reply";
     static constexpr std::string_view kReplyAbout =
         "admin door -> client: every replica runs, or which does not.";
+    static constexpr bool kLetsGenerationGoOn = true;
     CallId call{};
     ReplicaId replica{};
     Verdict verdict{};

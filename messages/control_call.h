@@ -6,6 +6,9 @@
 #include "messages/fields.h"
 #include "messages/verdict.h"
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -35,6 +38,31 @@ void part_fields(F&& f, Part& part) {
     );
 }
 
+// An update that was collected from calls without a session, and took effect.
+struct CollectedVersion {
+    Epoch epoch{};
+    std::string label{};
+    std::string digest{};
+    std::int64_t calls = 0;
+    std::int64_t bytes = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("epoch", epoch, "the version's epoch");
+        f("label", label, "its label");
+        f("digest", digest, "its digest: of the resident weights");
+        f("calls", calls, "calls that brought it");
+        f("bytes", bytes, "bytes written, all ranks");
+    }
+    friend bool operator==(const CollectedVersion&, const CollectedVersion&) = default;
+};
+// Parts of calls that let generation go on, and with it what was collected.
+template <class Part>
+concept LetsGenerationGoOn = requires {
+    Part::kLetsGenerationGoOn;
+};
+struct NoVersion {};
+
 // This is the one reply that all parts make.
 template <class Part>
 struct ReplyOf {
@@ -44,6 +72,9 @@ struct ReplyOf {
     bool ok = false;
     Verdict verdict{};
     std::vector<Part> parts{};
+    [[no_unique_address]] std::
+        conditional_t<LetsGenerationGoOn<Part>, std::optional<CollectedVersion>, NoVersion>
+            update{};
 
     template <class F>
     void fields(F&& f) {
@@ -53,6 +84,8 @@ struct ReplyOf {
             f, "the first error's code; absent: ok", "every error, or what was harmless"
         );
         f("parts", parts, "one per replica");
+        if constexpr (LetsGenerationGoOn<Part>)
+            f("update", update, "the collected update that took effect before it; absent: none");
     }
 };
 

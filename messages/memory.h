@@ -106,6 +106,7 @@ struct MemoryPart {
         "that had done it before does not make the answer an error if another did it now: so a "
         "call "
         "that failed on one replica can be made again.";
+    static constexpr bool kLetsGenerationGoOn = true;
     CallId call{};
     ReplicaId replica{};
     Verdict verdict{};

@@ -304,8 +304,8 @@ struct CollectingStatus {
         f("age_s", age_s, "seconds since the first");
         f("must_be_complete",
           must_be_complete,
-          "there are no weights, or torn ones: it takes effect with its last tensor. Else with the "
-          "first call that needs it");
+          "there are no weights, torn ones, or calls before it were lost: it takes effect with its "
+          "last tensor. Else with the call that lets generation go on");
         f("num_missing", num_missing, "must_be_complete: tensors still to come");
         f("missing", missing, "the names of the first 16");
     }
@@ -337,6 +337,23 @@ struct SessionStatus {
         f("ends_in_s", ends_in_s, "seconds until it is dropped if no call comes; 0: is_busy");
     }
     friend bool operator==(const SessionStatus&, const SessionStatus&) = default;
+};
+
+// Calls without a session that were answered as collected, and take no effect.
+struct LostCalls {
+    std::int64_t calls = 0;
+    std::int64_t bytes = 0;
+    double age_s = 0;
+    std::string why{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("calls", calls, "calls that were lost, the one that failed included");
+        f("bytes", bytes, "bytes that had been staged, all ranks");
+        f("age_s", age_s, "seconds since");
+        f("why", why, "what ended the collection");
+    }
+    friend bool operator==(const LostCalls&, const LostCalls&) = default;
 };
 
 // Describes what served last before a restart, and could not be brought back.
@@ -414,6 +431,7 @@ struct StatusReply {
     std::optional<KeepStatus> keep{};
     std::optional<CollectingStatus> collecting{};
     std::optional<SessionStatus> session{};
+    std::optional<LostCalls> lost_calls{};
 
     template <class F>
     void fields(F&& f) {
@@ -445,6 +463,10 @@ struct StatusReply {
         f("keep", keep, "what --keep-committed has done; absent: it is off");
         f("collecting", collecting, "the update that calls without a session make; absent: none");
         f("session", session, "the session or stage under way; absent: none");
+        f("lost_calls",
+          lost_calls,
+          "calls without a session that take no effect: the next call that lets generation go on "
+          "is refused once, unless every tensor has arrived since; absent: none");
     }
 };
 

@@ -109,6 +109,7 @@ void Pause::end_if_overdue(TimePoint now, const std::optional<Error>& why_not, T
         return;
     }
     expiry_ = fmt::format("went on by itself after {:.3f} s", seconds(now - state_->since));
+    ++num_expired_;
     end(now, "max_pause_s was over before everything stood still", out);
 }
 

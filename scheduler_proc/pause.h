@@ -24,6 +24,8 @@ class Pause {
     [[nodiscard]] bool is_paused() const { return state_.has_value(); }
     // REQUIRES: is_paused().
     [[nodiscard]] messages::PauseMode mode() const { return state_->mode; }
+    // Counts pauses that max_pause_s has ended.
+    [[nodiscard]] std::int64_t num_expired() const { return num_expired_; }
     // No step is in flight and nothing is left to run out.
     [[nodiscard]] bool is_standing() const { return state_ && state_->is_standing; }
     // Returns whether requests that ran before run on, as with wait.
@@ -93,6 +95,7 @@ class Pause {
     std::vector<Call> calls_{};
     std::string expiry_{};  // ReplicaStatus::pause_expiry
     std::int64_t num_pauses_ = 0;
+    std::int64_t num_expired_ = 0;
     Duration paused_{};  // sums the pauses that are over
 };
 

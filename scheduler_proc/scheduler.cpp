@@ -58,9 +58,29 @@ TurnOutput Scheduler::turn(TurnInput in) {
         if (!plan) break;
         out.workers.emplace_back(*std::move(plan));
     }
+    report_standing(out);
     for (const CallId call : status_calls) out.tokenizer.emplace_back(status(now_, call));
     out.wake_at = next_deadline();
     return out;
+}
+
+// The report goes ahead of this turn's answers: who hears of a pause can rely on the door to know
+// it.
+void Scheduler::report_standing(TurnOutput& out) {
+    if (!is_ready()) return;
+    messages::ReplicaStanding standing{
+        .replica = config_.replica,
+        .is_paused = is_paused(),
+        .pauses_expired = pause_.num_expired(),
+        .has_weights = has_weights(),
+    };
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
+        const bool is_lent = tag == messages::MemoryTag::kKvCache && memory_.is_on_loan();
+        if (!memory_.is_resident(tag) && !is_lent) standing.released.push_back(tag);
+    }
+    if (standing == told_) return;
+    told_ = standing;
+    out.tokenizer.emplace(out.tokenizer.begin(), std::move(standing));
 }
 
 void Scheduler::handle_control(
@@ -150,6 +170,7 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
         return;
     }
     update_.open(*std::move(digest), workers_.have_weights(), workers_.lend());
+    told_ = {.replica = config_.replica, .has_weights = has_weights()};  // as the hello says
     runner_.open(workers_);
     const ModelLimits& limits = runner_.limits();
     out.tokenizer.emplace_back(messages::SchedulerHello{

@@ -70,8 +70,9 @@ class Scheduler {
     void handle_control(Control& message, std::vector<CallId>& status_calls, TurnOutput& out);
     void handle_worker(FromWorker& message, TurnOutput& out);
     void handle_hello(messages::WorkerHello hello, TurnOutput& out);
-    void settle(TurnOutput& out);          // answers calls whose condition has come true
-    void end_late_calls(TurnOutput& out);  // answers those whose deadline has come
+    void settle(TurnOutput& out);           // answers calls whose condition has come true
+    void end_late_calls(TurnOutput& out);   // answers those whose deadline has come
+    void report_standing(TurnOutput& out);  // where it differs from what the door was told last
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] Runner::Scope scope() const;
     [[nodiscard]] messages::ReplicaState state() const;
@@ -119,7 +120,8 @@ class Scheduler {
     CacheFlushes flushes_;
     ReplicaUpdate update_;
     ReplicaMemory memory_;
-    TimePoint now_{};  // this turn's
+    TimePoint now_{};                   // this turn's
+    messages::ReplicaStanding told_{};  // to the door, last
     std::int64_t num_late_ = 0;
 };
 

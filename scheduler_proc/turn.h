@@ -8,6 +8,7 @@
 #include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/replica_calls.h"
+#include "messages/replica_standing.h"
 #include "messages/steps.h"
 #include "messages/update_orders.h"
 #include "messages/worker_orders.h"
@@ -61,6 +62,7 @@ using ToTokenizer = messages::VariantOf<decltype(
                                    messages::SchedulerHello,
                                    messages::UpdatePart,
                                    messages::UpdateWaits,
+                                   messages::ReplicaStanding,
                                    messages::WorkerTensor,
                                    messages::WorkerDigests,
                                    messages::WorkerGrouped,

@@ -56,7 +56,8 @@ constexpr std::string_view phase_of() {
 Admin::Admin(int num_replicas, TreeIdentity identity)
     : num_replicas_(num_replicas),
       identity_(std::move(identity)),
-      updates_(num_replicas, identity_.first_update()) {}
+      updates_(num_replicas, identity_.first_update()),
+      standings_(num_replicas) {}
 
 bool Admin::takes(std::string_view type) { return messages::AdminCalls::has(type); }
 
@@ -106,30 +107,64 @@ Result<> Admin::receive_call(
         if (place == ClientPlace::kElsewhere)
             RETURN_IF_ERROR(check_comes_by_network(Message::kType, source_of(message)));
     }
-    if (must_wait_for_collected(message)) return hold(now, peer, std::move(message));
+    HeldCall call = held_call(now, peer, std::move(message));
+    if (must_wait(call)) return hold(std::move(call));
+    return call.start(now);
+}
+
+// A call has no more time than its caller gave it, the wait for others included (P5).
+template <class Message>
+Admin::HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message message) {
+    const AdminCaller caller{peer, message.call};
+    const TimePoint deadline = now + timeout_or(timeout_of<Message>(), message.timeout_ms);
+    return {
+        .caller = caller,
+        .what = Message::kType,
+        .deadline = deadline,
+        .brings_weights = kBringsWeights<Message>,
+        .start = [this, peer, now, deadline, message = std::move(message)](TimePoint at) mutable {
+            if (at > now) {
+                const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - at);
+                message.timeout_ms = std::max<std::int64_t>(1, left.count());
+            }
+            return start(at, peer, std::move(message));
+        }};
+}
+
+template <class Message>
+Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
+    if constexpr (kPublishes<Message>) {
+        // A continue is told of a loss even where a replica would refuse it: by the time it comes
+        // there, what stands in its way may be over.
+        constexpr bool kIsContinue = std::is_same_v<Message, messages::ContinueGeneration>;
+        const bool goes_on = !closing_ && lets_generation_go_on(message);
+        if (goes_on || (kIsContinue && !closing_)) RETURN_IF_ERROR(check_loss(now));
+        if (goes_on) {
+            if (updates_.is_collecting() && !updates_.is_collecting_all()) {
+                return close_collection(
+                    now, Closing::kCommit, held_call(now, peer, std::move(message))
+                );
+            }
+        }
+    } else if constexpr (requires { message.update.epoch; }) {
+        if (replaces_collection(message)) {
+            return close_collection(now, Closing::kDrop, held_call(now, peer, std::move(message)));
+        }
+    }
     return handle(now, peer, std::move(message));
 }
 
-// It has no more time than its caller gave it, the wait included (P5).
+// A complete update takes the place of what a tree without weights never got whole, unless it
+// would be refused itself.
 template <class Message>
-Result<> Admin::hold(TimePoint now, const std::string& peer, Message message) {
-    const AdminCaller caller{peer, message.call};
-    const std::int64_t timeout_ms = message.timeout_ms;
-    const TimePoint deadline = now + timeout_or(timeout_of<Message>(), timeout_ms);
-    return hold(
-        now,
-        {.caller = caller,
-         .what = Message::kType,
-         .timeout_ms = timeout_ms,
-         .deadline = deadline,
-         .replaces_all = kReplacesAll<Message>,
-         .handle =
-             [this, peer, deadline, message = std::move(message)](TimePoint at) mutable {
-                 const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - at);
-                 message.timeout_ms = std::max<std::int64_t>(1, left.count());
-                 return handle(at, peer, std::move(message));
-             }}
-    );
+bool Admin::replaces_collection(const Message& message) const {
+    if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
+        if (joins_collection(message)) return false;
+    }
+    messages::UpdateSpec spec = message.update;
+    if constexpr (std::is_same_v<Message, messages::BeginUpdate>) spec.partial = false;
+    return !closing_ && updates_.is_collecting() && updates_.must_be_complete() &&
+           !updates_.problem_of(spec);
 }
 
 template <class Message, class Passed>
@@ -186,10 +221,17 @@ Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& me
 Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::PauseGeneration& message
 ) {
-    is_paused_ = true;
-    paused_until_.reset();
-    if (message.max_pause_s > 0) paused_until_ = now + duration_of(message.max_pause_s);
+    if (loss_) notes_[{peer, message.call}] = {.text = error_of(*loss_).message};
     return handle<messages::PauseGeneration>(now, peer, message);
+}
+
+Result<> Admin::handle(
+    TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
+) {
+    if (!updates_.is_collecting() || closing_)
+        return handle<messages::SetWeightLabel>(now, peer, message);
+    name_collection(peer, message);
+    return Ok{};
 }
 
 Result<> Admin::handle(TimePoint, const std::string& peer, const messages::Shutdown& message) {
@@ -213,12 +255,9 @@ Result<> Admin::handle(
         });
         if (is_taken) return Ok{};
     }
-    if (!joins_collection(message)) return handle<messages::UpdateWeights>(now, peer, message);
-    drive(now, [&](UpdateCoordinator::Out& out) {
-        const UpdateCoordinator::Caller caller{peer, message.call, messages::UpdateWeights::kType};
-        updates_.collect(now, caller, message, out);
-    });
-    return Ok{};
+    if (joins_collection(message)) return join_collection(now, peer, message);
+    if (UpdateCoordinator::may_collect(message)) RETURN_IF_ERROR(check_loss(now));
+    return handle<messages::UpdateWeights>(now, peer, message);
 }
 
 Result<> Admin::handle(
@@ -333,19 +372,22 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
         has_had_weights_ = true;
         lost_.reset();
     }
+    if (out.lost && !(closing_ && closing_->how == Closing::kDrop)) record_loss(now, *out.lost);
+    if (loss_ && version().epoch > loss_->epoch) loss_.reset();  // all of it was sent again
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
         give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
     for (const std::string& note : out.notes) spdlog::warn("{}", note);
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
         if (caller.peer.empty()) {  // ours: see close_collection()
-            collected_ = std::move(reply);
+            if (closing_) closing_->outcome = std::move(reply);
         } else {
             answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
         }
     }
     // A commit that is late stands, and may take for ever: who waits for it does not.
-    if (is_closing_ && (collected_ || !updates_.is_busy())) release_held(now);
+    if (closing_ && (closing_->outcome || !updates_.is_busy())) finish_closing(now);
+    start_held(now);
 }
 
 void Admin::say_version() {
@@ -358,22 +400,30 @@ void Admin::tick(TimePoint now) {
     for (const OpenCalls::Late& late : calls_.take_late(now)) answer_error(late.caller, late.error);
     drive(now, [&](UpdateCoordinator::Out& out) { updates_.tick(now, out); });
     expire_held(now);
-    end_pause_that_is_over(now);
+    start_held(now);
 }
 
 TimePoint Admin::next_deadline() const {
     TimePoint first = updates_.next_deadline().value_or(TimePoint::max());
-    if (paused_until_) first = std::min(first, *paused_until_);
-    for (const HeldCall& call : held_) first = std::min(first, call.deadline + kHeldGrace);
+    for (const HeldCall& call : held_) {
+        first = std::min(
+            first, call.deadline + (call.brings_weights ? Duration{} : Duration{kHeldGrace})
+        );
+    }
+    if (closing_ && !closing_->then.caller.peer.empty())
+        first = std::min(first, closing_->then.deadline + kHeldGrace);
     return std::min(first, calls_.next_deadline());
 }
 
 void Admin::fail_all(const Error& error) {
     for (const AdminCaller& caller : calls_.take_all()) answer_error(caller, error);
+    is_starting_held_ = true;  // nothing is started any more
     drive(TimePoint{}, [&](UpdateCoordinator::Out& out) {
         updates_.fail(error.message, out);
         out.orders.clear();  // nobody is left to carry them out
     });
+    if (closing_) answer_error(closing_->then.caller, error);
+    closing_.reset();
     for (const HeldCall& call : std::exchange(held_, {})) answer_error(call.caller, error);
 }
 

@@ -17,9 +17,9 @@
 #include "messages/greeting.h"
 #include "messages/keep.h"
 #include "messages/update_orders.h"
-#include "tokenizer_proc/collected_calls.h"
 #include "tokenizer_proc/keep_coordinator.h"
 #include "tokenizer_proc/open_calls.h"
+#include "tokenizer_proc/replica_standings.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/tree_identity.h"
 #include "tokenizer_proc/update_coordinator.h"
@@ -93,7 +93,7 @@ class Admin {
     static constexpr auto kGroupTimeout = std::chrono::minutes(5);
     // A replica's own answer to a late call says more than ours; so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
-    // A call that waits for a collected update is answered by what became of that, if it can be.
+    // A call that waits for the collected update is answered by what came of that, if it can be.
     static constexpr auto kHeldGrace = UpdateCoordinator::kDropGrace;
 
     Admin(int num_replicas, TreeIdentity identity);
@@ -155,6 +155,9 @@ class Admin {
     Result<> handle(
         TimePoint now, const std::string& peer, const messages::PauseGeneration& message
     );
+    Result<> handle(
+        TimePoint now, const std::string& peer, const messages::SetWeightLabel& message
+    );
     Result<> handle(TimePoint now, const std::string& peer, const messages::Shutdown& message);
     Result<> handle(TimePoint now, const std::string& peer, messages::Abort message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
@@ -187,9 +190,9 @@ class Admin {
     void handle_part(TimePoint now, messages::UpdateWaits waits);
     void handle_part(TimePoint now, messages::WorkerTensor part);
     void handle_part(TimePoint now, const messages::WorkerKept& part);
-    // Notes what the part of one replica says of it.
-    template <class Part>
-    void record_state(const Part& part);
+    void handle_part(TimePoint now, messages::ReplicaStanding standing) {
+        handle_standing(now, std::move(standing));
+    }
     // Answers the caller, as all parts are there.
     template <class Part>
     void finish(TimePoint now, const AdminCaller& caller, std::vector<Part> parts);
@@ -200,9 +203,11 @@ class Admin {
     template <class Message>
     void answer(const AdminCaller& caller, Message message) {
         message.call = caller.call;
-        std::string note = take_note(caller);
-        if constexpr (requires { message.verdict; }) put_before(note, message.verdict.message);
-        if constexpr (requires { message.error; }) put_before(note, message.error.message);
+        Note note = take_note(caller);
+        if constexpr (requires { message.verdict; }) put_before(note.text, message.verdict.message);
+        if constexpr (requires { message.error; }) put_before(note.text, message.error.message);
+        if constexpr (requires { message.update = note.update; })
+            message.update = std::move(note.update);
         out_.answers.push_back({caller.peer, encode(message)});
     }
     static void put_before(std::string note, std::string& text) {
@@ -219,43 +224,64 @@ class Admin {
     void record(TimePoint now, std::string_view what, const messages::UpdateReply& reply);
 
     // ---- admin_collected.cpp: calls without a session that become one update ----
-    // A call that needs the collected update to be over, or to take effect first.
+    // A call that waits for others before it, or for the collected update to take effect.
     struct HeldCall {
         AdminCaller caller{};
         std::string_view what{};  // its type
-        std::int64_t timeout_ms = 0;
         TimePoint deadline{};
-        bool replaces_all = false;  // it does not mind what became of the update
-        std::function<Result<>(TimePoint now)> handle{};
+        bool brings_weights = false;
+        std::function<Result<>(TimePoint now)> start{};
     };
-    [[nodiscard]] bool joins_collection(const messages::UpdateWeights& message) const;
     template <class Message>
-    [[nodiscard]] bool must_wait_for_collected(const Message& message) const {
-        if (!needs_collected(message)) return false;
-        if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
-            if (!is_closing_ && joins_collection(message)) return false;
-        }
-        if constexpr (std::is_same_v<Message, messages::BeginUpdate>) {
-            if (!is_closing_ && message.take_over) return false;  // it drops what was collected
-        }
-        // Requests that a later pause has frozen run out after this: each would wait for the other.
-        if constexpr (std::is_same_v<Message, messages::ContinueGeneration>) {
-            if (is_closing_ && updates_.is_draining()) return false;
-        }
-        // An update may be large, and none begins beside another: it is refused, not held.
-        if (is_closing_) return !kReplacesAll<Message>;
-        // What waits for the rest of its tensors takes effect with them, not before.
-        return updates_.is_collecting() && (!updates_.is_collecting_all() || kReplacesAll<Message>);
-    }
+    static constexpr bool kPublishes =
+        messages::CallOf<Message>::kOnCollection == messages::OnCollection::kPublishes;
     template <class Message>
-    Result<> hold(TimePoint now, const std::string& peer, Message message);
-    Result<> hold(TimePoint now, HeldCall call);
-    void close_collection(TimePoint now, std::int64_t timeout_ms);
-    void release_held(TimePoint now);
+    static constexpr bool kBringsWeights = std::is_same_v<Message, messages::UpdateWeights> ||
+                                           std::is_same_v<Message, messages::UpdateBucket>;
+    [[nodiscard]] bool must_wait(const HeldCall& call) const;
+    template <class Message>
+    HeldCall held_call(TimePoint now, const std::string& peer, Message message);
+    Result<> hold(HeldCall call);
+    void start_held(TimePoint now);
+    [[nodiscard]] static bool is_late(TimePoint now, const HeldCall& call);
+    void tell_late(const HeldCall& call);
     void expire_held(TimePoint now);
-    void end_pause_that_is_over(TimePoint now);
-    // Returns what the answer to a held call says first; empty: it was not held.
-    [[nodiscard]] std::string take_note(const AdminCaller& caller);
+
+    // Starts a call: what the table says of collections (OnCollection) comes before what it does.
+    template <class Message>
+    Result<> start(TimePoint now, const std::string& peer, Message message);
+    [[nodiscard]] bool lets_generation_go_on(const messages::ContinueGeneration& call) const;
+    [[nodiscard]] bool lets_generation_go_on(const messages::ResumeMemory& call) const;
+    template <class Message>
+    [[nodiscard]] bool replaces_collection(const Message& message) const;
+    [[nodiscard]] bool joins_collection(const messages::UpdateWeights& message) const;
+    Result<> join_collection(
+        TimePoint now, const std::string& peer, const messages::UpdateWeights& message
+    );
+    void name_collection(const std::string& peer, const messages::SetWeightLabel& message);
+    enum class Closing { kCommit, kDrop };
+    Result<> close_collection(TimePoint now, Closing how, HeldCall then);
+    void finish_closing(TimePoint now);
+    void handle_standing(TimePoint now, messages::ReplicaStanding standing);
+
+    // Calls without a session that take no effect. Whoever goes on is told once.
+    struct Loss {
+        messages::LostCalls calls{};
+        TimePoint at{};
+        Epoch epoch{};               // that served then
+        bool was_asked_for = false;  // by drop_stage
+    };
+    void record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost);
+    [[nodiscard]] Error error_of(const Loss& loss) const;
+    // Refuses the call that would go on after a loss, once; Ok where nothing was lost.
+    Result<> check_loss(TimePoint now);
+
+    // What the answer to a call says besides its own.
+    struct Note {
+        std::string text{};
+        std::optional<messages::CollectedVersion> update{};
+    };
+    [[nodiscard]] Note take_note(const AdminCaller& caller);
 
     int num_replicas_;
     TreeIdentity identity_;
@@ -276,14 +302,19 @@ class Admin {
     std::int64_t num_updates_failed_ = 0;
     bool has_had_weights_ = false;
 
-    // The door knows this much of pauses and memory: enough to tell calls that belong together.
-    bool is_paused_ = false;
-    std::optional<TimePoint> paused_until_{};
-    bool is_released_ = false;
-    bool is_closing_ = false;       // the collected update is being committed, or dropped
-    std::vector<HeldCall> held_{};  // until it is over
-    std::optional<messages::UpdateReply> collected_{};
-    std::map<std::pair<std::string, CallId>, std::string> notes_{};  // for answers to held calls
+    ReplicaStandings standings_;
+    std::deque<HeldCall> held_{};  // in the order of arrival
+    bool is_starting_held_ = false;
+    // The collected update is being committed, or dropped; this call waits for that.
+    struct ClosingCall {
+        Closing how{};
+        HeldCall then{};
+        std::int64_t num_calls = 0;
+        std::optional<messages::UpdateReply> outcome{};
+    };
+    std::optional<ClosingCall> closing_{};
+    std::optional<Loss> loss_{};
+    std::map<std::pair<std::string, CallId>, Note> notes_{};
 };
 
 }  // namespace pitstop::tokenizer

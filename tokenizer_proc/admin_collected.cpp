@@ -1,35 +1,157 @@
-// Calls without a session become one update here; others wait for it.
+// Calls without a session become one update here (docs/weights.md); others wait for it, or for
+// their turn.
+#include "base/log.h"
 #include "tokenizer_proc/admin.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pitstop::tokenizer {
 
-bool Admin::joins_collection(const messages::UpdateWeights& message) const {
-    if (!UpdateCoordinator::may_collect(message)) return false;
-    return updates_.is_collecting() || is_paused_ || is_released_ || updates_.must_be_complete();
+// ---- calls that wait ----
+
+// Calls that bring weights wait for those before them, as SGLang's do. A call that lets generation
+// go on waits for the calls that are being collected, and for another one's commit of them.
+bool Admin::must_wait(const HeldCall& call) const {
+    if (call.brings_weights) return !closing_ && (updates_.is_receiving() || !held_.empty());
+    const bool publishes = call.what == messages::ContinueGeneration::kType ||
+                           call.what == messages::ResumeMemory::kType;
+    if (!publishes) return false;
+    // Requests that a pause has frozen run out after a continue: each would wait for the other.
+    if (closing_) return !updates_.is_draining();
+    if (!updates_.has_collection()) return false;
+    // Whether generation can go on is known when a release or resume under way is over.
+    return updates_.is_receiving() || calls_.has<Gathered<messages::MemoryPart>>();
 }
 
-Result<> Admin::hold(TimePoint now, HeldCall call) {
+Result<> Admin::hold(HeldCall call) {
     if (held_.size() >= kCallsMax) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "{} calls wait for the collected update already",
-            held_.size()
+            "{} calls wait for an update already; accepted are {}",
+            held_.size(),
+            kCallsMax
         );
     }
-    const std::int64_t timeout_ms = call.timeout_ms;
     held_.push_back(std::move(call));
-    if (!is_closing_) close_collection(now, timeout_ms);
     return Ok{};
 }
 
-// Ends the collection: its calls take effect as one, or are forgotten where others replace what
-// they never completed. It has the time of the call that needs it, which is told then.
-void Admin::close_collection(TimePoint now, std::int64_t timeout_ms) {
-    is_closing_ = true;
+// Starts the calls that need not wait any longer, in the order of arrival.
+void Admin::start_held(TimePoint now) {
+    if (is_starting_held_) return;  // a call that is started comes here again
+    is_starting_held_ = true;
+    while (!held_.empty()) {
+        HeldCall call = std::move(held_.front());
+        held_.pop_front();
+        const bool is_next =
+            call.brings_weights ? !updates_.is_receiving() && !closing_ : !must_wait(call);
+        if (!is_next) {
+            held_.push_front(std::move(call));
+            break;
+        }
+        if (is_late(now, call)) {
+            tell_late(call);
+        } else if (const Result<> done = call.start(now); !done) {
+            answer_error(call.caller, done.error());
+        }
+    }
+    is_starting_held_ = false;
+}
+
+// A call that lets generation go on may be answered a little late, by what came of the update that
+// it waits for. One that brings weights has not begun, and has its time to the end.
+bool Admin::is_late(TimePoint now, const HeldCall& call) {
+    return now >= call.deadline + (call.brings_weights ? Duration{} : Duration{kHeldGrace});
+}
+
+void Admin::tell_late(const HeldCall& call) {
+    answer_error(
+        call.caller,
+        make_error(
+            ErrorCode::kDeadlineExceeded,
+            "{} waited for an update that is not over yet (its state: {})",
+            call.what,
+            name_of(updates_.state())
+        )
+    );
+}
+
+void Admin::expire_held(TimePoint now) {
+    std::erase_if(held_, [&](const HeldCall& call) {
+        if (!is_late(now, call)) return false;
+        tell_late(call);
+        return true;
+    });
+    if (!closing_ || closing_->then.caller.peer.empty() || !is_late(now, closing_->then)) return;
+    tell_late(closing_->then);
+    closing_->then.caller.peer.clear();  // the commit goes on; its caller has been told
+}
+
+// ---- what calls do to a collection ----
+
+bool Admin::joins_collection(const messages::UpdateWeights& message) const {
+    if (closing_ || !UpdateCoordinator::may_collect(message)) return false;
+    return updates_.has_collection() || standings_.is_any_held() || updates_.must_be_complete();
+}
+
+// After a loss only a whole model takes effect: what came before it and was answered as collected
+// is missing.
+Result<> Admin::join_collection(
+    TimePoint now, const std::string& peer, const messages::UpdateWeights& message
+) {
+    using Brings = UpdateCoordinator::Brings;
+    const Brings brings = loss_ ? Brings::kAllTensors : Brings::kParts;
     drive(now, [&](UpdateCoordinator::Out& out) {
-        if (updates_.is_collecting_all()) {
+        const UpdateCoordinator::Caller caller{peer, message.call, messages::UpdateWeights::kType};
+        updates_.collect(now, caller, message, brings, out);
+    });
+    return Ok{};
+}
+
+void Admin::name_collection(const std::string& peer, const messages::SetWeightLabel& message) {
+    messages::LabelReply reply;
+    if (message.abort_all) {
+        reply.verdict = make_error(
+            ErrorCode::kFailedPrecondition,
+            "calls without a session are being collected: abort_all is not accepted with a label "
+            "for them; abort first, or continue first"
+        );
+        return answer({peer, message.call}, std::move(reply));
+    }
+    updates_.name_collection(message.label);
+    reply.ok = true;
+    reply.verdict.message = "the collected update gets the label, when it takes effect";
+    for (int i = 0; i < num_replicas_; ++i) {
+        reply.parts.push_back(
+            {.replica = ReplicaId{i},
+             .epoch = version().epoch,
+             .old_label = version().label,
+             .label = version().label}
+        );
+    }
+    answer({peer, message.call}, std::move(reply));
+}
+
+// A continue that a replica would refuse publishes nothing.
+bool Admin::lets_generation_go_on(const messages::ContinueGeneration&) const {
+    return !standings_.is_any_released() && !updates_.is_torn();
+}
+
+bool Admin::lets_generation_go_on(const messages::ResumeMemory& call) const {
+    return !standings_.is_any_paused() && standings_.is_any_released() &&
+           standings_.are_all_released_among(call.tags) && !updates_.must_be_complete();
+}
+
+// Commits the collection, or drops it, and then starts the call, which has no other time than its
+// own.
+Result<> Admin::close_collection(TimePoint now, Closing how, HeldCall then) {
+    const std::int64_t timeout_ms = std::max<std::int64_t>(
+        1, std::chrono::floor<std::chrono::milliseconds>(then.deadline - now).count()
+    );
+    closing_ = {.how = how, .then = std::move(then), .num_calls = updates_.collecting(now)->calls};
+    drive(now, [&](UpdateCoordinator::Out& out) {
+        if (how == Closing::kDrop) {
             const messages::DropStage call{.timeout_ms = timeout_ms};
             updates_.handle(now, {.what = messages::DropStage::kType}, call, out);
         } else {
@@ -37,66 +159,110 @@ void Admin::close_collection(TimePoint now, std::int64_t timeout_ms) {
             updates_.handle(now, {.what = messages::CommitWeights::kType}, call, out);
         }
     });
+    return Ok{};
 }
 
-// Goes on with the calls that waited. The first is told what became of the update; if it failed,
-// that is its answer, so that nobody goes on with weights other than those that were sent.
-void Admin::release_held(TimePoint now) {
-    is_closing_ = false;
-    const std::optional<messages::UpdateReply> reply = std::exchange(collected_, std::nullopt);
-    bool is_first = true;
-    for (const HeldCall& call : std::exchange(held_, {})) {
-        if (std::exchange(is_first, false) && reply && !call.replaces_all) {
-            if (!reply->ok) {
-                answer_error(
-                    call.caller,
-                    Error{
-                        reply->verdict.error().code,
-                        fmt::format("the collected update failed: {}", reply->verdict.message)}
-                );
-                continue;
-            }
-            notes_[{call.caller.peer, call.caller.call}] = fmt::format(
-                "the collected update took effect: epoch {}, label '{}', digest {}, {} bytes",
-                raw(reply->epoch),
-                reply->label,
-                reply->digest,
-                reply->bytes
+// The call is told what came of the update. If it failed, that is its answer, so that nobody goes
+// on with weights other than those that were sent; made again, it goes on with the version before.
+void Admin::finish_closing(TimePoint now) {
+    const ClosingCall closing = *std::exchange(closing_, std::nullopt);
+    const AdminCaller& caller = closing.then.caller;
+    if (caller.peer.empty()) return;  // it was late
+    if (closing.how == Closing::kCommit && closing.outcome) {
+        const messages::UpdateReply& outcome = *closing.outcome;
+        if (!outcome.ok) {
+            return answer_error(
+                caller,
+                make_error(
+                    outcome.verdict.error().code,
+                    "the collected update failed: {}",
+                    outcome.verdict.message
+                )
             );
         }
-        if (const Result<> done = call.handle(now); !done) answer_error(call.caller, done.error());
+        notes_[{caller.peer, caller.call}] = {
+            .text = fmt::format(
+                "the collected update took effect: epoch {}, label '{}', digest {}, {} calls, {} "
+                "bytes",
+                raw(outcome.epoch),
+                outcome.label,
+                outcome.digest,
+                closing.num_calls,
+                outcome.bytes
+            ),
+            .update = messages::CollectedVersion{
+                .epoch = outcome.epoch,
+                .label = outcome.label,
+                .digest = outcome.digest,
+                .calls = closing.num_calls,
+                .bytes = outcome.bytes}};
     }
+    if (const Result<> done = closing.then.start(now); !done) answer_error(caller, done.error());
 }
 
-// The time of these calls is up before the update is over. The first is told by then why that is.
-void Admin::expire_held(TimePoint now) {
-    std::erase_if(held_, [&](const HeldCall& call) {
-        if (now < call.deadline + kHeldGrace) return false;
-        answer_error(
-            call.caller,
-            make_error(
-                ErrorCode::kDeadlineExceeded,
-                "{} waited for the collected update, which is not in effect yet (its state: {})",
-                call.what,
-                name_of(updates_.state())
-            )
-        );
-        return true;
+// A replica reports that it runs again, or stands still. If it runs by itself, the trainer that
+// paused it is silent: what it sent so far may be half of a model.
+void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
+    if (!standings_.has(standing.replica)) return;
+    const ReplicaId replica = standing.replica;
+    updates_.set_has_weights(replica, standing.has_weights);
+    const bool is_expired =
+        standings_.record(std::move(standing)) == ReplicaStandings::News::kPauseExpired;
+    if (closing_ || !updates_.has_collection() || updates_.must_be_complete()) return;
+    if (!is_expired && standings_.is_any_held()) return;
+    Error why = make_error(
+        ErrorCode::kAborted,
+        "{} of replica {}",
+        is_expired ? "max_pause_s ended the pause" : "generation went on during the call",
+        raw(replica)
+    );
+    drive(now, [&](UpdateCoordinator::Out& out) {
+        updates_.drop_collection(now, std::move(why), UpdateCoordinator::Telling::kDue, out);
     });
 }
 
-// Ends a pause that had an end of its own: what was collected is for what is generated after it.
-void Admin::end_pause_that_is_over(TimePoint now) {
-    if (!paused_until_ || now < *paused_until_) return;
-    paused_until_.reset();
-    is_paused_ = false;
-    if (!is_closing_ && updates_.is_collecting() && !updates_.is_collecting_all())
-        close_collection(now, /*timeout_ms=*/0);
+// ---- what was lost ----
+
+void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost) {
+    Loss loss{.at = now, .epoch = version().epoch, .was_asked_for = lost.why.empty()};
+    loss.calls = {
+        .calls = lost.calls,
+        .bytes = lost.bytes,
+        .why = lost.why.empty() ? "drop_stage dropped them" : lost.why};
+    loss_ = std::move(loss);
+    spdlog::warn("{}", error_of(*loss_).message);
 }
 
-std::string Admin::take_note(const AdminCaller& caller) {
+Error Admin::error_of(const Loss& loss) const {
+    return make_error(
+        ErrorCode::kAborted,
+        "{} calls without a session ({} bytes staged) take no effect: {}. Epoch {} serves. Send "
+        "every "
+        "tensor again before generation goes on, or make the call that goes on a second time",
+        loss.calls.calls,
+        loss.calls.bytes,
+        loss.calls.why,
+        raw(version().epoch)
+    );
+}
+
+Result<> Admin::check_loss(TimePoint now) {
+    const bool is_collecting = updates_.has_collection();
+    if (!loss_ || updates_.must_be_complete()) return Ok{};
+    const Loss loss = *std::exchange(loss_, std::nullopt);
+    if (loss.was_asked_for && !is_collecting) return Ok{};
+    Error error = error_of(loss);
+    if (is_collecting) {
+        drive(now, [&](UpdateCoordinator::Out& out) {
+            updates_.drop_collection(now, error, UpdateCoordinator::Telling::kDone, out);
+        });
+    }
+    return error;
+}
+
+Admin::Note Admin::take_note(const AdminCaller& caller) {
     auto note = notes_.extract({caller.peer, caller.call});
-    return note.empty() ? std::string() : std::move(note.mapped());
+    return note.empty() ? Note{} : std::move(note.mapped());
 }
 
 }  // namespace pitstop::tokenizer

@@ -52,6 +52,7 @@ Result<bool> Admin::dispatch_part(TimePoint now, const messages::Frames& frames)
         messages::ReplicaParts{} + messages::MessageList<
                                        messages::UpdatePart,
                                        messages::UpdateWaits,
+                                       messages::ReplicaStanding,
                                        messages::WorkerTensor,
                                        messages::WorkerDigests,
                                        messages::WorkerGrouped,
@@ -65,7 +66,6 @@ Result<bool> Admin::dispatch_part(TimePoint now, const messages::Frames& frames)
 
 template <class Part>
 void Admin::handle_part(TimePoint now, Part part) {
-    record_state(part);
     if constexpr (std::is_same_v<Part, messages::WorkerDigests>) {
         // One who refuses is answer enough.
         if (!is_done(part) && calls_.find<Gathered<Part>>(part.call) != nullptr) {
@@ -75,17 +75,7 @@ void Admin::handle_part(TimePoint now, Part part) {
     }
     if (auto complete = calls_.handle_part(std::move(part)))
         finish(now, complete->caller, std::move(complete->parts));
-}
-
-template <class Part>
-void Admin::record_state(const Part& part) {
-    if constexpr (requires { part.has_weights; })
-        updates_.set_has_weights(part.replica, part.has_weights);
-    if constexpr (std::is_same_v<Part, messages::MemoryPart>) {
-        is_released_ = std::ranges::any_of(part.tags, [](const messages::TagMemory& tag) {
-            return tag.state != messages::MemoryState::kResident;
-        });
-    }
+    if constexpr (std::is_same_v<Part, messages::MemoryPart>) start_held(now);
 }
 
 template <class Part>
@@ -100,8 +90,6 @@ void Admin::finish(TimePoint, const AdminCaller& caller, std::vector<Part> parts
             "replica {}: {}", raw(parts.front().replica), parts.front().verdict.message
         );
         return answer(caller, std::move(refusal));
-    } else if constexpr (std::is_same_v<Part, messages::ContinuePart>) {
-        if (std::ranges::all_of(parts, is_done<Part>)) is_paused_ = false;
     } else if constexpr (std::is_same_v<Part, messages::LabelPart>) {
         if (std::ranges::all_of(parts, is_done<Part>)) {
             updates_.relabel(parts.front().label);
@@ -125,9 +113,6 @@ void Admin::finish(
     TimePoint now, const AdminCaller& caller, std::vector<messages::ReplicaStatus> parts
 ) {
     for (messages::ReplicaStatus& replica : parts) replica.call = CallId{};
-    is_paused_ = std::ranges::any_of(parts, [](const messages::ReplicaStatus& replica) {
-        return !replica.pause_mode.empty();
-    });
     messages::StatusReply reply;
     reply.replicas = std::move(parts);
     reply.server = facts_.server;
@@ -143,6 +128,10 @@ void Admin::finish(
     if (keep_) reply.keep = keep_->status(now);
     reply.collecting = updates_.collecting(now);
     reply.session = updates_.session(now);
+    if (loss_) {
+        reply.lost_calls = loss_->calls;
+        reply.lost_calls->age_s = seconds(now - loss_->at);
+    }
     reply.updates_total = num_updates_;
     reply.updates_failed_total = num_updates_failed_;
     for (const PastUpdate& past : past_updates_) {

@@ -106,6 +106,14 @@ class OpenCalls {
         }
     }
 
+    // Returns whether some call waits for such.
+    template <class Awaits>
+    [[nodiscard]] bool has() const {
+        return std::ranges::any_of(calls_, [](const auto& entry) {
+            return std::holds_alternative<Awaits>(entry.second.awaited);
+        });
+    }
+
     struct Late {
         AdminCaller caller{};
         Error error{};

@@ -17,7 +17,7 @@ bool UpdateCoordinator::may_collect(const messages::UpdateWeights& call) {
 }
 
 void UpdateCoordinator::collect(
-    TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
+    TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
 ) {
     if (is_collecting()) {
         begin_waiting(now, std::move(caller), call.timeout_ms);
@@ -26,7 +26,7 @@ void UpdateCoordinator::collect(
         return order_fill(now, call.update.source, out);
     }
     messages::UpdateSpec spec = call.update;
-    spec.partial = !must_be_complete();
+    spec.partial = !must_be_complete() && brings == Brings::kParts;
     if (auto error = refusal(now, &spec)) return refuse(std::move(caller), *error, out);
     spec.source = messages::WeightSource{.kind = messages::SourceKind::kBuckets};
     begin(
@@ -38,6 +38,17 @@ void UpdateCoordinator::collect(
     job_->collecting_since = now;
     job_->idle_timeout = kStagedHoldMax;
     job_->first_source = call.update.source;
+}
+
+void UpdateCoordinator::drop_collection(TimePoint now, Error why, Telling telling, Out& out) {
+    job_->is_loss_told = telling == Telling::kDone;
+    begin_drop(now, std::move(why), out);
+}
+
+bool UpdateCoordinator::is_receiving() const {
+    return job_ && job_->caller &&
+           (job_->caller->what == messages::UpdateWeights::kType ||
+            job_->caller->what == messages::UpdateBucket::kType);
 }
 
 // Counts the tensors that some rank still waits for.
@@ -56,9 +67,9 @@ std::optional<messages::CollectingStatus> UpdateCoordinator::collecting(TimePoin
     status.calls = job_->num_buckets;
     status.age_s = seconds(now - job_->collecting_since);
     status.must_be_complete = !job_->spec.partial;
+    status.bytes = bytes_staged();
     for (const messages::ReplicaOutcome& replica : job_->outcomes) {
         for (const messages::RankOutcome& rank : replica.ranks) {
-            status.bytes += rank.bytes;
             if (rank.num_missing <= status.num_missing) continue;
             status.num_missing = rank.num_missing;
             status.missing = rank.missing;

@@ -293,6 +293,8 @@ bool UpdateCoordinator::may_be_torn() const {
 
 void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     const bool is_torn = may_be_torn();
+    if (has_collection() && job_->spec.partial && !job_->is_loss_told)
+        out.lost = {job_->num_buckets, bytes_staged(), failure.message};
     job_->failure = std::move(failure);
     for (std::size_t i = 0; i < job_->answers.size(); ++i) {
         const messages::UpdatePart& answer = job_->answers[i];
@@ -361,7 +363,7 @@ void UpdateCoordinator::tick(TimePoint now, Out& out) {
                 now,
                 make_error(
                     ErrorCode::kDeadlineExceeded,
-                    "nobody went on with it for {:.1f} s",
+                    "the session timed out after {:.1f} s without a call",
                     seconds(job_->idle_timeout)
                 ),
                 out

@@ -1,8 +1,8 @@
 // Drives one weight update over all replicas (messages/update_phase.h has its phases).
 //
 // A session is dropped when nobody goes on with it in time. One that nobody opened is collected:
-// partial updates of a paused tree, or of one without weights, are its buckets. It is finished by
-// whoever needs it, or with the last tensor.
+// partial updates of a paused tree, or of one without weights, are its buckets. It is committed by
+// the call that lets generation go on, by commit_weights, or with the last missing tensor.
 //
 // A commit is ordered only when every rank of every replica has said prepared and ready; before
 // that any failure, disagreement or lateness drops the stage everywhere and the old version serves
@@ -57,10 +57,17 @@ class UpdateCoordinator {
         messages::UpdateCommit,
         messages::UpdateDrop,
         messages::UpdateRollback>;
+    // Calls that were answered as collected, and take no effect.
+    struct LostCollection {
+        std::int64_t calls = 0;
+        std::int64_t bytes = 0;  // that were staged, all ranks
+        std::string why{};       // empty: drop_stage dropped them
+    };
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
         std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
         std::vector<std::string> notes{};  // what nobody asked for, for the log
+        std::optional<LostCollection> lost{};
     };
 
     // These are the deadlines of calls that name none, and of what nobody asked for.
@@ -93,9 +100,23 @@ class UpdateCoordinator {
     bool take_unnamed(
         TimePoint now, const Caller& caller, const messages::UpdateWeights& call, Out& out
     );
+    // What a collection must bring before it can take effect.
+    enum class Brings { kParts, kAllTensors };
     // Takes a partial update that becomes part of one with those before and after it; it is
-    // answered when it is staged. REQUIRES: may_collect(call).
-    void collect(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
+    // answered when it is staged. `brings` counts for the first one; where no version serves that a
+    // part could be laid over, all tensors must come. REQUIRES: may_collect(call).
+    void collect(
+        TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
+    );
+    // Names the version that the collected calls make. REQUIRES: is_collecting().
+    void name_collection(std::string label) { job_->spec.label = std::move(label); }
+    // Whether the callers of what is dropped were told, or must hear of it yet.
+    enum class Telling { kDue, kDone };
+    // Drops the collection for this reason. REQUIRES: has_collection().
+    void drop_collection(TimePoint now, Error why, Telling telling, Out& out);
+    // Returns why a version with this spec cannot follow the one that serves, or nothing; an update
+    // under way is no reason.
+    [[nodiscard]] std::optional<Error> problem_of(const messages::UpdateSpec& spec) const;
     void handle(TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::DropStage& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
@@ -122,14 +143,22 @@ class UpdateCoordinator {
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
     // No version is there that a part could be laid over.
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
-    // Calls were collected, and the update of them is not ordered yet.
+    // Calls were collected, their commit is not ordered yet, and none of them is under way.
     [[nodiscard]] bool is_collecting() const { return is_open() && job_->is_collection; }
-    // REQUIRES: is_collecting().
+    // Likewise, but one of them may be under way.
+    [[nodiscard]] bool has_collection() const {
+        return job_ && job_->is_collection && job_->goal == messages::UpdatePhase::kOpen &&
+               phase() != messages::UpdatePhase::kDropping;
+    }
+    // REQUIRES: has_collection().
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
+    // An update_weights or update_bucket is under way, and its caller waits.
+    [[nodiscard]] bool is_receiving() const;
     [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
     [[nodiscard]] bool is_busy() const { return job_.has_value(); }
     // Returns the session or the stage under way, or nothing.
     [[nodiscard]] std::optional<messages::SessionStatus> session(TimePoint now) const;
+    [[nodiscard]] bool is_dropping() const { return phase() == messages::UpdatePhase::kDropping; }
     // It waits for running requests to run out.
     [[nodiscard]] bool is_draining() const {
         return phase() == messages::UpdatePhase::kReadying &&
@@ -175,6 +204,7 @@ class UpdateCoordinator {
         std::optional<TimePoint> idle_since{};             // the latest answer; none: not open yet
         std::optional<messages::BeginUpdate> successor{};  // begins when this is dropped
         std::string note{};                                // what the answer says besides
+        bool is_loss_told = false;  // the collection is dropped, and its callers know
         TimePoint collecting_since{};
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
@@ -189,7 +219,6 @@ class UpdateCoordinator {
 
     [[nodiscard]] std::optional<Error> refusal(TimePoint now, const messages::UpdateSpec* spec)
         const;
-    [[nodiscard]] std::optional<Error> problem_of(const messages::UpdateSpec& spec) const;
     // ---- sessions (update_sessions.cpp) ----
     // A session that is open, or a stage that is held, has no call under way.
     [[nodiscard]] bool is_idle() const { return is_open() || is_staged(); }

@@ -77,7 +77,7 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
             "received, checked and staged, {} calls so far; {}",
             job.num_buckets,
             job.spec.partial
-                ? std::string("they take effect together, before the next call that needs them")
+                ? std::string("they take effect together, when generation goes on")
                 : fmt::format("they take effect with the last of {} missing tensors", num_missing())
         );
     } else if (is_open()) {

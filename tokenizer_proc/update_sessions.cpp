@@ -70,12 +70,14 @@ Error UpdateCoordinator::busy(TimePoint now) const {
     }
     return make_error(
         ErrorCode::kFailedPrecondition,
-        "{} is {}, idle for {:.1f} s, and is dropped by itself in {:.1f} s; commit or drop it, or "
+        "{} is {}, idle for {:.1f} s, and is dropped by itself in {:.1f} s; {}commit or drop it, "
+        "or "
         "wait, or begin with take_over where its trainer is gone",
         describe(),
         is_open() ? "open" : "staged",
         seconds(now - job_->idle_since.value_or(now)),
-        seconds(job_->deadline - now)
+        seconds(job_->deadline - now),
+        job_->is_collection ? "continue, " : ""
     );
 }
 

@@ -2,6 +2,8 @@
 
 #include "base/utf8.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -44,6 +46,18 @@ Task<Result<messages::PauseReply>> pause(
 
 Task<Result<messages::ContinueReply>> go_on(Exchange& exchange) {
     co_return checked(co_await exchange.tree().call(messages::ContinueGeneration{}));
+}
+
+void add_update(
+    nlohmann::ordered_json& answer, const std::optional<messages::CollectedVersion>& update
+) {
+    if (!update) return;
+    answer["update"] = {
+        {"epoch", raw(update->epoch)},
+        {"weight_version", update->label},
+        {"digest", update->digest},
+        {"calls", update->calls},
+        {"bytes", update->bytes}};
 }
 
 Task<Result<messages::FlushReply>> flush(Exchange& exchange, std::chrono::milliseconds wait) {

@@ -12,6 +12,8 @@
 #include "messages/status.h"
 #include "messages/weights.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -42,6 +44,10 @@ template <class Reply>
     Exchange& exchange, messages::PauseMode mode, double max_pause_s = 0
 );
 [[nodiscard]] Task<Result<messages::ContinueReply>> go_on(Exchange& exchange);
+// Adds the collected update that a call has had take effect, if it has, as `update`.
+void add_update(
+    nlohmann::ordered_json& answer, const std::optional<messages::CollectedVersion>& update
+);
 // With a `wait`, it waits up to so long until no request holds pages.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush(
     Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)

@@ -45,9 +45,9 @@ Task<Response> pause_generation(Exchange& exchange) {
 Task<Response> continue_generation(Exchange& exchange) {
     const Result<messages::ContinueReply> reply = co_await control::go_on(exchange);
     if (!reply) co_return sglang_failure(reply.error());
-    co_return Response::json(
-        200, {{"message", "Generation continued successfully."}, {"status", "ok"}}
-    );
+    Json answer{{"message", "Generation continued successfully."}, {"status", "ok"}};
+    control::add_update(answer, reply->update);
+    co_return Response::json(200, answer);
 }
 
 Task<Response> flush_cache(Exchange& exchange) {

@@ -50,7 +50,9 @@ Task<Response> resume_memory_occupation(Exchange& exchange) {
         exchange, fields->tags.value_or(std::vector<messages::MemoryTag>{})
     );
     if (!reply) co_return sglang_failure(reply.error());
-    co_return Response::json(200, nullptr);
+    nlohmann::ordered_json answer;  // null, as SGLang's
+    control::add_update(answer, reply->update);
+    co_return Response::json(200, answer);
 }
 
 }  // namespace

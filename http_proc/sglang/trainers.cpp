@@ -35,7 +35,9 @@ Task<Response> areal_pause(Exchange& exchange) {
 Task<Response> areal_continue(Exchange& exchange) {
     const Result<messages::ContinueReply> reply = co_await control::go_on(exchange);
     if (!reply) co_return sglang_failure(reply.error());
-    co_return success("Generation continued");
+    nlohmann::ordered_json answer{{"success", true}, {"message", "Generation continued"}};
+    control::add_update(answer, reply->update);
+    co_return Response::json(200, answer);
 }
 
 Task<Response> areal_init_group(Exchange& exchange) {

@@ -63,7 +63,9 @@ Task<Response> pause(Exchange& exchange) {
 Task<Response> resume(Exchange& exchange) {
     const Result<messages::ContinueReply> reply = co_await control::go_on(exchange);
     if (!reply) co_return vllm_failure(reply.error());
-    co_return Response::json(200, {{"status", "resumed"}});
+    nlohmann::ordered_json answer{{"status", "resumed"}};
+    control::add_update(answer, reply->update);
+    co_return Response::json(200, answer);
 }
 
 Task<Response> is_paused(Exchange& exchange) {

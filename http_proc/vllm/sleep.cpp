@@ -86,6 +86,7 @@ Task<Response> wake_up(Exchange& exchange) {
     if (!tags) co_return vllm_failure(tags.error());
     Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());
+    nlohmann::ordered_json answer = nlohmann::ordered_json::object();
     if (names.empty() || !tags->empty()) {
         // Those that are awake are no reason to leave the others asleep.
         std::vector<messages::MemoryTag> asleep =
@@ -94,15 +95,20 @@ Task<Response> wake_up(Exchange& exchange) {
             const Result<messages::MemoryReply> woken =
                 co_await control::resume(exchange, std::move(asleep));
             if (!woken) co_return vllm_failure(woken.error());
+            control::add_update(answer, woken->update);
             status = co_await control::status(exchange);
             if (!status) co_return vllm_failure(status.error());
         }
     }
     // A partial wake never generates; a full one does, unless a pause is to outlive it.
-    if (control::is_released(*status) || keeps_pause) co_return Response::empty(200);
-    const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
-    if (!went_on) co_return vllm_failure(went_on.error());
-    co_return Response::empty(200);
+    if (!control::is_released(*status) && !keeps_pause) {
+        const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
+        if (!went_on) co_return vllm_failure(went_on.error());
+        control::add_update(answer, went_on->update);
+    }
+    // vLLM's answer is empty; an update that took effect with the call is told.
+    if (answer.empty()) co_return Response::empty(200);
+    co_return Response::json(200, answer);
 }
 
 // As in vLLM, this is also true of an engine that is only paused.

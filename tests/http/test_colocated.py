@@ -106,13 +106,16 @@ def test_calls_under_a_pause_are_one_update(http, tree, fresh):
     is_served(http, fresh, BARD)
 
 
-def test_a_digest_sees_whole_updates_only(http, fresh):
+def test_a_digest_sees_whole_updates_only(http, tree, fresh):
+    before = checksum(http)
     http.ok("POST", "/pause_generation", {"mode": "in_place"})
     with sglang_group(http) as group:
         for tensors in chunks(load(BARD), 2):
             assert broadcast(http, group, tensors).status == 200
+    assert checksum(http) == before, "a reader reads what serves, and publishes nothing"
+    answer = http.ok("POST", "/continue_generation").json()
+    assert answer["update"]["calls"] == 2 and answer["update"]["digest"] == status(tree)["replicas"][0]["digest"]
     assert checksum(http) == fresh[BARD][1]
-    http.ok("POST", "/continue_generation")
     is_served(http, fresh, BARD)
 
 

@@ -8,27 +8,56 @@
 
 namespace pitstop::sim {
 
-void CollectionBook::heard(
-    const std::string& bytes, const messages::UpdateReply& reply, WeightsId base
-) {
+void CollectionBook::answered(const std::string& bytes, const messages::UpdateReply& reply) {
     // Of a commit that is given up a rank may still hear.
     if (reply.state != messages::UpdateState::kTorn &&
         reply.state != messages::UpdateState::kCommitting)
         in_flight_.erase(bytes);
-    if (!reply.ok || reply.state != messages::UpdateState::kCollecting) return;
-    collected_ = with_bytes(collected_.value_or(base), bytes);
-    ++num_calls;
 }
 
-void CollectionBook::ordered(const tokenizer::UpdateCoordinator::Order& order) {
-    if (std::holds_alternative<messages::UpdateDrop>(order)) {
+void CollectionBook::heard(
+    const std::string& bytes, const messages::UpdateReply& reply, Over over, WeightsId serving
+) {
+    answered(bytes, reply);
+    if (!reply.ok || reply.state != messages::UpdateState::kCollecting) return;
+    if (!collected_) {
+        collected_ = {
+            .weights = over == Over::kServing ? serving : WeightsId{},
+            .is_whole = over == Over::kNothing};
+    }
+    ++num_calls;
+    // The same bytes again change nothing.
+    if (!collected_->bytes.insert(bytes).second) return;
+    collected_->weights = with_bytes(collected_->weights, bytes);
+}
+
+void CollectionBook::ordered(
+    const tokenizer::UpdateCoordinator::Order& order, bool is_published, Epoch serving
+) {
+    const bool was_finishing =
+        std::exchange(is_finishing_, std::holds_alternative<messages::UpdateFinish>(order));
+    if (std::holds_alternative<messages::UpdateReady>(order)) is_finishing_ = was_finishing;
+    if (const auto* drop = std::get_if<messages::UpdateDrop>(&order)) {
+        // Where its commit failed, the caller of that is told; and what drop_stage drops is known.
+        if (collected_ && !collected_->is_whole && !was_finishing && !drop->reason.empty()) {
+            lost_at_ = serving;
+            ++num_lost;
+        }
+        if (collected_) ++num_dropped;
         collected_.reset();
         deciding_.reset();
     }
     if (std::holds_alternative<messages::UpdateCommit>(order) ||
         std::holds_alternative<messages::UpdateRollback>(order)) {
-        deciding_ = std::exchange(collected_, std::nullopt);
-        if (deciding_) ++num_committed;
+        const std::optional<Collected> taken = std::exchange(collected_, std::nullopt);
+        deciding_.reset();
+        if (!taken) return;
+        deciding_ = taken->weights;
+        ++num_committed;
+        if (taken->is_whole) return;
+        if (!is_published)
+            oracle_.fail("a collection takes effect, and nobody asked for that (P2)");
+        if (is_lost(serving)) oracle_.fail("half of what was collected takes effect (P2)");
     }
 }
 

@@ -79,7 +79,7 @@ void World::watch_order(const messages::Frames& frames) {
     if (!is_order) return oracle_.fail("of the doors: " + is_order.error().message);
     for (const tokenizer::UpdateCoordinator::Order& order : orders) {
         sessions_.ordered(now_, order);
-        collections_.ordered(order);
+        collections_.ordered(order, is_publishing(), updates().version().epoch);
         const auto* stage = std::get_if<messages::UpdateStage>(&order);
         may_tear_ =
             may_tear_ || (stage != nullptr && stage->spec.mode == messages::UpdateMode::kDirect);
@@ -89,6 +89,16 @@ void World::watch_order(const messages::Frames& frames) {
         // A call that was not refused.
         if (fate_ordered_) draw_fate(*std::exchange(fate_ordered_, std::nullopt));
     }
+}
+
+// Somebody waits for a call that has a collection take effect.
+bool World::is_publishing() const {
+    return std::ranges::any_of(calls_, [](const auto& entry) {
+        const Call& call = entry.second;
+        return call.num_answers == 0 && (call.name == messages::ContinueGeneration::kType ||
+                                         call.name == messages::ResumeMemory::kType ||
+                                         call.name == messages::CommitWeights::kType);
+    });
 }
 
 void World::send_to_replica(const tokenizer::ToReplica& message) {
@@ -192,13 +202,13 @@ void World::heard_of_call(const messages::Frames& frames) {
         // A replica answers by its own deadline, but for what its workers answer, or what waits for
         // an update.
         const bool is_late = error && error->error.code == ErrorCode::kDeadlineExceeded;
+        if (error && error->error.code == ErrorCode::kAborted) collections_.told_of_loss();
         if (is_late && !call.is_held && !(stuck_any_ && call.is_of_workers))
             oracle_.fail(fmt::format("{} {}: {} (P5)", call.name, id, error->error.message));
         return;
     }
     if (call.ids) return check_tokens(call, frames);
-    if (call.newer_than && updates().version().epoch <= *call.newer_than)
-        oracle_.fail(fmt::format("{} {} is carried out before what was collected", call.name, id));
+    if (frames.type == messages::ContinueReply::kType) return heard_to_go_on(call, id, frames);
     if (frames.type != messages::UpdateReply::kType) return;
     const Result<messages::UpdateReply> reply =
         decode<messages::UpdateReply>(frames, messages::UnknownFields::kRefuse);
@@ -207,6 +217,23 @@ void World::heard_of_call(const messages::Frames& frames) {
     if (reply->ok == !reply->verdict.is_done())
         oracle_.fail("an update's answer is ok with an error, or not ok without");
     if (call.heard) call.heard(*reply);
+}
+
+void World::heard_to_go_on(const Call& call, std::uint64_t id, const messages::Frames& frames) {
+    const Result<messages::ContinueReply> reply =
+        decode<messages::ContinueReply>(frames, messages::UnknownFields::kRefuse);
+    if (!reply) return oracle_.fail("of the doors: " + reply.error().message);
+    if (!reply->ok) return;
+    // Somebody may have dropped it meanwhile; or it is being committed, and waits for requests that
+    // a pause has frozen.
+    const bool is_dropped = call.num_dropped != collections_.num_dropped;
+    const bool is_committing = updates().is_busy() && !updates().has_collection();
+    if (call.newer_than && !is_dropped && !is_committing &&
+        updates().version().epoch <= *call.newer_than)
+        oracle_.fail(fmt::format("{} {} goes on before what was collected", call.name, id));
+    // Another call may have been told of it meanwhile.
+    if (call.is_after_loss && collections_.is_lost(updates().version().epoch))
+        oracle_.fail(fmt::format("{} {} goes on after a loss, without a word", call.name, id));
 }
 
 }  // namespace pitstop::sim

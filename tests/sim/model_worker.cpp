@@ -260,8 +260,10 @@ ModelWorker::Task ModelWorker::begin_fill(const messages::WorkerFill& order, Sta
     }
     stage_->task = task;
     stage_->fate = fate;
-    stage_->weights = with_bytes(stage_->weights, name_of_bytes(order.source));
-    stage_->num_missing = std::max<std::int64_t>(0, stage_->num_missing - 1);
+    if (stage_->bytes.insert(name_of_bytes(order.source)).second) {
+        stage_->weights = with_bytes(stage_->weights, name_of_bytes(order.source));
+        stage_->num_missing = std::max<std::int64_t>(0, stage_->num_missing - 1);
+    }
     if (fate == StageFate::kOther) spoil();
     return task;
 }

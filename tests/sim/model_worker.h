@@ -87,6 +87,7 @@ class ModelWorker {
         std::optional<Task> task{};
         bool is_ok = false;  // prepared
         std::int64_t num_missing = 0;
+        std::set<std::string> bytes{};  // that buckets have brought
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {

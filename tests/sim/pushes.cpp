@@ -32,8 +32,13 @@ void World::go_on(std::size_t i) {
     const Heard heard = [this, i, call](const messages::UpdateReply& reply) {
         const auto* bucket = std::get_if<messages::UpdateBucket>(&*call);
         // Whoever names no session fills the one that is open: a collected update, too.
-        if (bucket != nullptr)
-            collections_.heard(name_of_bytes(bucket->source), reply, WeightsId{});
+        if (bucket != nullptr && updates().is_dropping()) {
+            collections_.answered(name_of_bytes(bucket->source), reply);
+        } else if (bucket != nullptr) {
+            collections_.heard(
+                name_of_bytes(bucket->source), reply, CollectionBook::Over::kNothing, WeightsId{}
+            );
+        }
         const bool is_collected =
             bucket != nullptr &&
             (reply.state == messages::UpdateState::kCollecting || (reply.ok && reply.session == 0));
@@ -51,34 +56,59 @@ void World::go_on(std::size_t i) {
     fate_ordered_.reset();
 }
 
-// Calls without a session, under a pause as a rule: they are to become one update.
+// Calls without a session, mostly under a pause: they are to become one update. The trainer may be
+// slow, so that the pause ends by itself.
 void World::start_collecting() {
-    if (!random_.once_in(4))
-        call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 200);
+    if (!random_.once_in(4)) {
+        const double max_s = random_.once_in(3) ? 0.004 : 0;
+        call(
+            messages::PauseGeneration{.mode = messages::PauseMode::kInPlace, .max_pause_s = max_s},
+            200
+        );
+    }
     collect(random_.between(1, 5));
 }
 
 void World::collect(std::int64_t num_left) {
-    messages::UpdateWeights message;
-    message.update.partial = true;
-    message.update.label = fmt::format("c{}", next_weights_++);
-    message.update.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 3));
-    if (message.update.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
-    message.update.source.kind = messages::SourceKind::kIpc;
-    const std::string bytes = "ipc://@" + message.update.label;
-    message.update.source.handles = {{"CPU-0-0", bytes}};
-    const Heard heard = [this, bytes, num_left](const messages::UpdateReply& reply) {
-        // Its commit may have been ordered before its caller heard of it.
-        const bool is_partial =
-            updates().is_collecting() ? !updates().is_collecting_all() : base().is_whole;
-        collections_.heard(
-            bytes, reply, is_partial ? oracle_.weights_at(updates().version().epoch) : WeightsId{}
-        );
+    const std::string bytes = fmt::format("ipc://@c{}", next_weights_++);
+    send_collected(bytes, [this, bytes, num_left](const messages::UpdateReply& reply) {
+        // An answer that was lost on its way: the call is made again.
+        if (reply.ok && random_.once_in(5))
+            after(some(1, 1000), [this, bytes] { send_collected(bytes, {}); });
         if (num_left > 1) {
             after(some(1, 3000), [this, num_left] { collect(num_left - 1); });
         } else if (!random_.once_in(4)) {
             after(some(1, 3000), [this] { call(messages::ContinueGeneration{}, 300); });
         }
+    });
+    // Another thread of the same trainer.
+    if (random_.once_in(4)) send_collected(fmt::format("ipc://@c{}", next_weights_++), {});
+}
+
+void World::send_collected(const std::string& bytes, Heard then) {
+    messages::UpdateWeights message;
+    message.update.partial = true;
+    message.update.label = bytes.substr(bytes.find('@') + 1);
+    message.update.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 3));
+    if (message.update.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
+    message.update.source.kind = messages::SourceKind::kIpc;
+    message.update.source.handles = {{"CPU-0-0", bytes}};
+    const Heard heard = [this, bytes, then = std::move(then)](const messages::UpdateReply& reply) {
+        using Over = CollectionBook::Over;
+        // Its commit or drop may have been ordered before its caller heard of it.
+        const bool is_whole =
+            updates().has_collection() ? updates().is_collecting_all() : !base().is_whole;
+        if (updates().is_dropping()) {
+            collections_.answered(bytes, reply);
+        } else {
+            collections_.heard(
+                bytes,
+                reply,
+                is_whole ? Over::kNothing : Over::kServing,
+                oracle_.weights_at(updates().version().epoch)
+            );
+        }
+        if (then) then(reply);
     };
     collections_.sent(bytes);
     fate_ordered_ = !is_active_ || !random_.once_in(10);

@@ -43,6 +43,7 @@ void SessionBook::ordered(TimePoint now, const tokenizer::UpdateCoordinator::Ord
             oracle_.fail(fmt::format("session {} is given up before its time", session_->id));
         ++num_expired;
     }
+    if (std::holds_alternative<messages::UpdateFill>(order)) ++session_->num_filling;
     session_->at = drop != nullptr || std::holds_alternative<messages::UpdateCommit>(order)
                        ? At::kEnding
                        : At::kBusy;
@@ -89,7 +90,8 @@ void SessionBook::filled(
             fmt::format("a bucket for session {} is in session {}", call.session, session_->id)
         );
     session_->weights = with_bytes(session_->weights, name_of_bytes(call.source));
-    session_->at = At::kIdle;
+    // The next one may have been ordered already: it waited for its turn.
+    if (--session_->num_filling == 0) session_->at = At::kIdle;
     session_->idle_since = now;
     ++num_buckets;
 }

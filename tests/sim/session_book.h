@@ -57,6 +57,7 @@ class SessionBook {
         WeightsId weights{};
         Duration idle_timeout{};
         TimePoint idle_since{};
+        std::int64_t num_filling = 0;  // buckets that are ordered, and not answered
     };
 
     void begun(

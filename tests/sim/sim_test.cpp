@@ -35,6 +35,7 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
         all.num_sessions_expired += report.num_sessions_expired;
         all.num_collected += report.num_collected;
         all.num_collections_committed += report.num_collections_committed;
+        all.num_collections_lost += report.num_collections_lost;
         all.num_texts += report.num_texts;
     }
     // A check that never sees what it checks cannot fail: the schedules reach every corner.
@@ -59,6 +60,7 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_sessions_expired, 200);
     EXPECT_GT(all.num_collected, 2000);
     EXPECT_GT(all.num_collections_committed, 500);
+    EXPECT_GT(all.num_collections_lost, 100);
     EXPECT_GT(all.num_texts, 2000);
 }
 

@@ -79,6 +79,7 @@ Report World::run() {
     report_.num_sessions_expired = sessions_.num_expired;
     report_.num_collected = collections_.num_calls;
     report_.num_collections_committed = collections_.num_committed;
+    report_.num_collections_lost = collections_.num_lost;
     for (const Replica& replica : replicas_)
         report_.num_retractions += replica.core->status(now_, CallId{1}).retractions_total;
     return report_;

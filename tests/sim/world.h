@@ -12,7 +12,6 @@
 #include "tests/sim/pusher.h"
 #include "tests/sim/random.h"
 #include "tests/sim/session_book.h"
-#include "tokenizer_proc/collected_calls.h"
 #include "tokenizer_proc/doors.h"
 
 #include <algorithm>
@@ -58,6 +57,7 @@ struct Report {
     std::int64_t num_sessions_expired = 0;
     std::int64_t num_collected = 0;  // calls without a session that were to become one update
     std::int64_t num_collections_committed = 0;
+    std::int64_t num_collections_lost = 0;
     std::int64_t num_texts = 0;  // encoded beside the doors
 };
 
@@ -117,7 +117,9 @@ class World {
         bool is_of_workers = false;                 // they answer it: a stuck one does not
         Heard heard{};                              // of an update
         bool is_held = false;                       // it may wait for an update
-        std::optional<Epoch> newer_than{};          // it must wait for a version after this one
+        std::optional<Epoch> newer_than{};          // if it is ok, a version after this one serves
+        std::int64_t num_dropped = 0;               // collections, until then
+        bool is_after_loss = false;                 // it must not be ok
         std::optional<std::vector<TokenId>> ids{};  // of a text that it is to encode
     };
     // A client of the data door.
@@ -162,10 +164,12 @@ class World {
         message.call = CallId{next_call_++};
         message.timeout_ms = timeout_ms;
         ++report_.num_calls;
-        const bool needs_collected =
-            !tokenizer::kReplacesAll<Message> && tokenizer::needs_collected(message);
+        constexpr bool kGoesOn = std::is_same_v<Message, messages::ContinueGeneration>;
+        constexpr bool kMayWait = kGoesOn || std::is_same_v<Message, messages::ResumeMemory> ||
+                                  std::is_same_v<Message, messages::UpdateWeights> ||
+                                  std::is_same_v<Message, messages::UpdateBucket>;
         std::optional<Epoch> newer_than;
-        if (needs_collected && updates().is_collecting() && !updates().is_collecting_all())
+        if (kGoesOn && updates().is_collecting() && !updates().is_collecting_all())
             newer_than = updates().version().epoch;
         constexpr bool kIsOfWorkers = std::is_same_v<Message, messages::WeightDigests> ||
                                       std::is_same_v<Message, messages::GetWeights>;
@@ -174,8 +178,11 @@ class World {
             .deadline = now_ + std::chrono::milliseconds(timeout_ms) + kAnswerSlack,
             .is_of_workers = kIsOfWorkers,
             .heard = std::move(heard),
-            .is_held = tokenizer::needs_collected(message) && updates().is_busy(),
-            .newer_than = newer_than};
+            .is_held = kMayWait && updates().is_busy(),
+            .newer_than = newer_than,
+            .num_dropped = collections_.num_dropped,
+            .is_after_loss = kGoesOn && collections_.is_lost(updates().version().epoch) &&
+                             !updates().must_be_complete()};
         say("caller", messages::Door::kAdmin, message);
     }
     void watch_order(const messages::Frames& frames);
@@ -184,6 +191,7 @@ class World {
     void heard_by_client(const tokenizer::ToClient& message);
     void heard_of_request(const std::string& peer, const std::string& rid, bool is_end);
     void heard_of_call(const messages::Frames& frames);
+    void heard_to_go_on(const Call& call, std::uint64_t id, const messages::Frames& frames);
     [[nodiscard]] const tokenizer::UpdateCoordinator& updates() const {
         return doors_->admin().updates();
     }
@@ -211,6 +219,8 @@ class World {
     void go_on(std::size_t pusher);
     void start_collecting();
     void collect(std::int64_t num_left);
+    void send_collected(const std::string& bytes, Heard heard);
+    [[nodiscard]] bool is_publishing() const;
     void commit_any();
     void drop_any(std::int64_t timeout_ms);
     void watch_drop(messages::UpdateId update);

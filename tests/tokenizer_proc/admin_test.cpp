@@ -291,6 +291,8 @@ TEST_F(AdminTest, ARefusalSaysThatThereAreNoWeights) {
     messages::MemoryPart gone =
         memory_part(order<messages::ReleaseMemory>(0).call, 0, std::nullopt, false);
     gone.has_weights = false;
+    from_tree(messages::ReplicaStanding{
+        .released = {messages::MemoryTag::kWeights}, .has_weights = false});
     from_tree(gone);
     call(messages::DropStage{});
     EXPECT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kAwaitingWeights);

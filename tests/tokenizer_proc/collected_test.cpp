@@ -1,87 +1,8 @@
 // Calls without a session under a pause, or of a tree without weights: they are one update.
-#include "messages/control.h"
-#include "messages/memory.h"
-#include "messages/weight_reads.h"
-#include "tests/tokenizer_proc/doors_fixture.h"
+#include "tests/tokenizer_proc/collected_fixture.h"
 
 namespace pitstop::tokenizer {
 namespace {
-
-class CollectedTest : public DoorsTest {
-  protected:
-    template <class Message>
-    void call(Message message, std::uint64_t number) {
-        message.call = CallId{number};
-        send("admin", message, messages::Door::kAdmin);
-    }
-    template <class Message>
-    Message order() {
-        return next_to_replica<Message>(0, ReplicaSocket::kControl);
-    }
-    template <class Message>
-    Message reply() {
-        return next_to<Message>("admin", messages::Door::kAdmin);
-    }
-    void send_tensors(std::uint64_t number, const std::string& label = "") {
-        messages::UpdateWeights update;
-        update.update.source.kind = messages::SourceKind::kDistributed;
-        update.update.source.group = "g";
-        update.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
-        update.update.partial = true;
-        update.update.label = label;
-        update.update.kv_policy = kv_policy_;
-        call(update, number);
-    }
-    void answer(
-        messages::UpdateOrder order,
-        std::int64_t num_missing = 0,
-        std::optional<ErrorCode> code = std::nullopt
-    ) {
-        messages::UpdatePart part;
-        part.update = update_;
-        part.order = order;
-        part.ok = !code;
-        part.verdict.code = code;
-        part.verdict.message = !code ? "" : "it is broken";
-        part.state = messages::UpdateState::kServing;
-        part.epoch = Epoch{2};
-        part.label = label_;
-        part.digest = "d2";
-        messages::RankOutcome rank{
-            .ok = !code, .phase = messages::UpdatePhase::kStaging, .bytes = 100};
-        rank.num_missing = num_missing;
-        if (num_missing > 0) rank.missing = {"w.first", "w.second"};
-        part.outcome.ranks = {rank};
-        from_tree(part);
-    }
-    void finish(std::string label) {
-        label_ = std::move(label);
-        EXPECT_EQ(order<messages::UpdateFinish>().label, label_);
-        answer(messages::UpdateOrder::kStage);
-        order<messages::UpdateReady>();
-        answer(messages::UpdateOrder::kReady);
-        order<messages::UpdateCommit>();
-        answer(messages::UpdateOrder::kCommit);
-    }
-    void pause() {
-        call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 1);
-        from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
-        ASSERT_TRUE(reply<messages::PauseReply>().ok);
-    }
-    void begin_collecting(bool is_partial) {
-        send_tensors(10, "step-2");
-        const messages::UpdateStage stage = order<messages::UpdateStage>();
-        update_ = stage.update;
-        EXPECT_EQ(stage.spec.partial, is_partial);
-        EXPECT_EQ(stage.spec.source.kind, messages::SourceKind::kBuckets);
-        answer(messages::UpdateOrder::kOpen, is_partial ? 0 : 3);
-        EXPECT_EQ(order<messages::UpdateFill>().bucket, 1);
-    }
-
-    messages::UpdateId update_{};
-    std::string label_{};
-    messages::KvPolicy kv_policy_ = messages::KvPolicy::kKeep;
-};
 
 TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
     start();
@@ -100,11 +21,12 @@ TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
 
     call(messages::ContinueGeneration{}, 12);
     finish("step-3");
-    from_tree(messages::ContinuePart{
-        .call = order<messages::ContinueGeneration>().call, .was_paused = true});
-    const auto went_on = reply<messages::ContinueReply>();
+    const messages::ContinueReply went_on = go_on();
     EXPECT_EQ(went_on.call, CallId{12});
     EXPECT_TRUE(went_on.ok);
+    const messages::CollectedVersion version{
+        .epoch = Epoch{2}, .label = "step-3", .digest = "d2", .calls = 2, .bytes = 100};
+    EXPECT_EQ(went_on.update, version);
     EXPECT_NE(went_on.verdict.message.find("epoch 2, label 'step-3', digest d2"), std::string::npos)
         << went_on.verdict.message;
 }
@@ -145,9 +67,7 @@ TEST_F(CollectedTest, AContinueIsRefusedWhereTheUpdateFailsAndTheNextOneIsNot) {
     EXPECT_NE(refused.error.message.find("it is broken"), std::string::npos)
         << refused.error.message;
     call(messages::ContinueGeneration{}, 13);
-    from_tree(messages::ContinuePart{
-        .call = order<messages::ContinueGeneration>().call, .was_paused = true});
-    EXPECT_TRUE(reply<messages::ContinueReply>().ok);
+    EXPECT_TRUE(go_on().ok);
 }
 
 TEST_F(CollectedTest, ACallThatFailsEndsWhatWasCollected) {
@@ -235,38 +155,173 @@ TEST_F(CollectedTest, ACompleteUpdateReplacesWhatIsIncomplete) {
     EXPECT_EQ(order<messages::UpdateStage>().spec.source.path, "/somewhere");
 }
 
-TEST_F(CollectedTest, APauseThatEndsByItselfBringsWhatWasCollected) {
+// ---- what leaves a collection as it is ----
+
+TEST_F(CollectedTest, P2_ReadersAndRefusedCallsPublishNothing) {
     start();
-    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace, .max_pause_s = 5}, 1);
-    from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
-    reply<messages::PauseReply>();
-    begin_collecting(/*is_partial=*/true);
-    answer(messages::UpdateOrder::kFill);
-    reply<messages::UpdateReply>();
-    wait(std::chrono::seconds(5));
+    pause();
+    collect_one();
+    call(messages::WeightDigests{}, 40);
+    order<messages::WorkerDigest>();
+    call(messages::GetWeights{.name = "w"}, 41);
+    order<messages::WorkerReadTensor>();
+    call(messages::FlushCache{}, 42);
+    order<messages::FlushCache>();
+    call(messages::ReleaseMemory{}, 43);
+    from_tree(messages::MemoryPart{
+        .call = order<messages::ReleaseMemory>().call,
+        .verdict = Error{ErrorCode::kFailedPrecondition, "an update is under way"}});
+    EXPECT_FALSE(reply<messages::MemoryReply>().ok);
+    call(messages::ResumeMemory{}, 44);
+    from_tree(messages::MemoryPart{
+        .call = order<messages::ResumeMemory>().call,
+        .verdict = Error{ErrorCode::kFailedPrecondition, "nothing is released"}});
+    EXPECT_FALSE(reply<messages::MemoryReply>().ok);
+    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 45);
+    order<messages::PauseGeneration>();
+    messages::UpdateWeights disk;
+    disk.update.source.path = "/nowhere";
+    messages::UpdateWeights old = disk;
+    old.update.epoch = Epoch{1};
+    messages::BeginUpdate begin;
+    begin.update.source.kind = messages::SourceKind::kBuckets;
+    call(disk, 46);
+    call(old, 47);
+    call(messages::StageWeights{.update = disk.update}, 48);
+    call(begin, 49);
+    call(messages::RollbackWeights{}, 50);
+    call(messages::SetWeightLabel{.label = "zz", .abort_all = true}, 51);
+    for (std::uint64_t number = 46; number <= 50; ++number) {
+        const auto refused = reply<messages::UpdateReply>();
+        EXPECT_EQ(refused.call, CallId{number});
+        EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+        EXPECT_NE(refused.verdict.message.find("continue, commit or drop it"), std::string::npos)
+            << refused.verdict.message;
+    }
+    EXPECT_EQ(reply<messages::LabelReply>().verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_FALSE(is_anything_ordered());
+    call(messages::ContinueGeneration{}, 60);
     finish("step-2");
+}
+
+TEST_F(CollectedTest, P2_AContinueThatWouldBeRefusedPublishesNothing) {
+    start();
+    pause();
+    collect_one();
+    release({messages::MemoryTag::kKvCache});
+    call(messages::ContinueGeneration{}, 12);
+    from_tree(messages::ContinuePart{
+        .call = order<messages::ContinueGeneration>().call,
+        .verdict = Error{ErrorCode::kFailedPrecondition, "released"}});
+    EXPECT_FALSE(reply<messages::ContinueReply>().ok);
+    EXPECT_FALSE(is_anything_ordered());
+}
+
+TEST_F(CollectedTest, TheResumeThatLetsGenerationGoOnPublishes) {
+    start();
+    release({messages::MemoryTag::kKvCache});
+    collect_one();
+    call(messages::ResumeMemory{.tags = {messages::MemoryTag::kWeights}}, 20);
+    from_tree(messages::MemoryPart{.call = order<messages::ResumeMemory>().call});
+    EXPECT_FALSE(reply<messages::MemoryReply>().update) << "kv_cache is released still";
+    call(messages::ResumeMemory{.tags = {messages::MemoryTag::kKvCache}}, 21);
+    finish("step-2");
+    release({});
+    from_tree(messages::MemoryPart{.call = order<messages::ResumeMemory>().call});
+    const auto resumed = reply<messages::MemoryReply>();
+    ASSERT_TRUE(resumed.update);
+    EXPECT_EQ(resumed.update->epoch, Epoch{2});
+}
+
+TEST_F(CollectedTest, ALabelThatComesMeanwhileIsTheNewVersions) {
+    start();
+    pause();
+    collect_one();
+    call(messages::SetWeightLabel{.label = "step-7"}, 31);
+    const auto labelled = reply<messages::LabelReply>();
+    EXPECT_TRUE(labelled.ok);
+    EXPECT_EQ(labelled.parts.front().label, "") << "what serves keeps its own";
+    call(messages::ContinueGeneration{}, 12);
+    finish("step-7");
+    EXPECT_EQ(go_on().update->label, "step-7");
+}
+
+// A replica that refuses a pause is not paused, whatever was asked of it.
+TEST_F(CollectedTest, APauseThatWasRefusedCollectsNothing) {
+    start();
+    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 1);
+    from_tree(messages::PausePart{
+        .call = order<messages::PauseGeneration>().call,
+        .verdict = Error{ErrorCode::kResourceExhausted, "too many"}});
+    EXPECT_FALSE(reply<messages::PauseReply>().ok);
+    send_tensors(10);
+    EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
+}
+
+// ---- calls in parallel ----
+
+TEST_F(CollectedTest, CallsInParallelWaitForTheirTurn) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    send_tensors(11, "step-3");
+    send_tensors(12, "step-4");
+    call(messages::ContinueGeneration{}, 13);
+    EXPECT_FALSE(is_anything_ordered());
+    answer(messages::UpdateOrder::kFill);
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{10});
+    EXPECT_EQ(order<messages::UpdateFill>().bucket, 2);
+    answer(messages::UpdateOrder::kFill);
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{11});
+    EXPECT_EQ(order<messages::UpdateFill>().bucket, 3);
+    answer(messages::UpdateOrder::kFill);
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{12});
+    finish("step-4");
+    EXPECT_EQ(go_on().update->calls, 3);
+}
+
+TEST_F(CollectedTest, UpdatesWithoutAPauseWaitForTheirTurn) {
+    start();
+    send_tensors(10, "a");
+    send_tensors(11, "b");
+    update_ = order<messages::UpdateStage>().update;
+    EXPECT_FALSE(is_anything_ordered());
+    label_ = "a";
+    answer(messages::UpdateOrder::kStage);
+    order<messages::UpdateReady>();
+    answer(messages::UpdateOrder::kReady);
+    order<messages::UpdateCommit>();
+    answer(messages::UpdateOrder::kCommit);
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{10});
+    EXPECT_EQ(order<messages::UpdateStage>().spec.label, "b");
+}
+
+TEST_F(CollectedTest, P5_AnUpdateThatWaitsHasNoMoreTimeThanItWasGiven) {
+    start();
+    send_tensors(10);
+    order<messages::UpdateStage>();  // nobody answers it
+    messages::UpdateWeights disk;
+    disk.timeout_ms = 2000;
+    disk.update.source.path = "/somewhere";
+    call(disk, 30);
+    wait(std::chrono::milliseconds(2500));
+    const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(late.call, CallId{30});
+    EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
 }
 
 // Each would wait for the other: requests that a pause has frozen do not run out.
 TEST_F(CollectedTest, P5_AContinueDoesNotWaitForAnUpdateThatWaitsForRequests) {
     start();
     kv_policy_ = messages::KvPolicy::kDrain;
-    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace, .max_pause_s = 5}, 1);
-    from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
-    reply<messages::PauseReply>();
-    begin_collecting(/*is_partial=*/true);
-    answer(messages::UpdateOrder::kFill);
-    reply<messages::UpdateReply>();
-    wait(std::chrono::seconds(5));
+    pause();
+    collect_one();
+    call(messages::ContinueGeneration{}, 12);
     order<messages::UpdateFinish>();
     answer(messages::UpdateOrder::kStage);
     order<messages::UpdateReady>();  // answered when requests have run out
-
-    pause();
-    call(messages::ContinueGeneration{}, 12);
-    from_tree(messages::ContinuePart{
-        .call = order<messages::ContinueGeneration>().call, .was_paused = true});
-    EXPECT_TRUE(reply<messages::ContinueReply>().ok);
+    call(messages::ContinueGeneration{}, 13);
+    EXPECT_TRUE(go_on().ok);
     answer(messages::UpdateOrder::kReady);
     order<messages::UpdateCommit>();
     answer(messages::UpdateOrder::kCommit);
@@ -317,13 +372,13 @@ TEST_F(CollectedTest, P5_WhoWaitsBehindAnotherCallHasNoMoreTimeThanItWasGiven) {
     reply<messages::UpdateReply>();
     call(messages::ContinueGeneration{.timeout_ms = 60'000}, 12);
     order<messages::UpdateFinish>();  // nobody answers it
-    call(messages::FlushCache{.timeout_ms = 2000}, 13);
+    call(messages::ContinueGeneration{.timeout_ms = 2000}, 13);
     wait(std::chrono::milliseconds(2500));
     const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
     EXPECT_EQ(late.call, CallId{13});
     EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
     EXPECT_NE(
-        late.error.message.find("flush_cache waited for the collected update"), std::string::npos
+        late.error.message.find("continue_generation waited for an update"), std::string::npos
     ) << late.error.message;
 }
 

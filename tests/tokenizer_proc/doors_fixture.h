@@ -130,6 +130,11 @@ class DoorsTest : public testing::Test {
     ) {
         return !to_client_[{door, peer}].empty();
     }
+    [[nodiscard]] bool has_message_to_replica(
+        int replica, ReplicaSocket which = ReplicaSocket::kControl
+    ) {
+        return !to_replica_[{replica, which}].empty();
+    }
     messages::TokenizedRequest next_request(int replica = 0) {
         return next_to_replica<messages::TokenizedRequest>(replica, ReplicaSocket::kRequests);
     }

@@ -134,7 +134,7 @@ TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
     ASSERT_EQ(out_.notes.size(), 1u) << "the log says it";
     for (int i = 0; i < 3; ++i) {  // calls in parallel, or a trainer that does not look
         ASSERT_TRUE(unnamed());
-        expect_refused({"session 1", "trainer A", "1 buckets", "nobody went on with it for 10.0 s"}
+        expect_refused({"session 1", "trainer A", "1 buckets", "timed out after 10.0 s"}
         );
         now_ += seconds(9);
     }
@@ -183,7 +183,7 @@ TEST_F(UnnamedSessionTest, P2_ALossThatNobodyWasToldOfOutlivesTheNextSession) {
     finish_commit();
     ASSERT_TRUE(last_reply().ok);
     EXPECT_TRUE(unnamed());
-    expect_refused({"session 1", "nobody went on with it"});
+    expect_refused({"session 1", "timed out"});
 }
 
 TEST_F(UnnamedSessionTest, ADropOnTheBusAndAFailureAreLosses) {
@@ -221,7 +221,7 @@ TEST_F(UnnamedSessionTest, ASessionWhoseCallsNamedItLosesNoOthers) {
     expire();
     EXPECT_FALSE(unnamed()) << "it is somebody else's";
     named_bucket(1);
-    expect_refused({"session 1", "nobody went on with it"});
+    expect_refused({"session 1", "timed out"});
     named_bucket(7);
     expect_refused({"session 7 is over, or never was"});
 }

@@ -1,0 +1,39 @@
+// Defines what a replica reports of itself unasked: whether it is paused, what memory is released,
+// whether it has weights. The door derives from these reports what it may do, and owns no timer of
+// a pause.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+#include "messages/memory.h"
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::messages {
+
+struct ReplicaStanding {
+    static constexpr std::string_view kType = "replica_standing";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: sent when any of it changes, ahead of the answers to "
+        "the "
+        "calls that changed it. Until the first one a replica runs, with everything resident.";
+    ReplicaId replica{};
+    bool is_paused = false;
+    std::int64_t pauses_expired = 0;
+    std::vector<MemoryTag> released{};
+    bool has_weights = true;
+
+    template <class F>
+    void fields(F&& f) {
+        f("replica", replica, "the sender");
+        f("is_paused", is_paused, "from the pause's order to its end, and so while it still waits");
+        f("pauses_expired", pauses_expired, "pauses that max_pause_s has ended, since the start");
+        f("released", released, "tags that are not resident, what is lent to an update apart");
+        f("has_weights", has_weights, "false: only a complete update brings generation back");
+    }
+    friend bool operator==(const ReplicaStanding&, const ReplicaStanding&) = default;
+};
+
+}  // namespace pitstop::messages

@@ -1,0 +1,138 @@
+// What becomes of calls without a session whose update cannot take effect: nobody goes on unaware.
+#include "tests/tokenizer_proc/collected_fixture.h"
+
+namespace pitstop::tokenizer {
+namespace {
+
+// ---- what is lost ----
+
+TEST_F(CollectedTest, P2_AfterALossTheContinueIsRefusedOnceAndNothingOfItTakesEffect) {
+    start();
+    pause();
+    lose_collection();
+    // The calls after it go on as if nothing were: of a model they bring the second half.
+    send_tensors(13);
+    const messages::UpdateStage stage = order<messages::UpdateStage>();
+    update_ = stage.update;
+    EXPECT_FALSE(stage.spec.partial) << "after a loss all tensors must come";
+    answer(messages::UpdateOrder::kOpen, 3);
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill, 2);
+    EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+
+    call(messages::ContinueGeneration{}, 14);
+    EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 14);
+    answer(messages::UpdateOrder::kDrop);
+    call(messages::ContinueGeneration{}, 15);
+    const messages::ContinueReply went_on = go_on();
+    EXPECT_TRUE(went_on.ok);
+    EXPECT_FALSE(went_on.update);
+    // The next attempt is like the first.
+    pause();
+    collect_one();
+}
+
+TEST_F(CollectedTest, AfterALossAWholeModelTakesEffectWithItsLastTensor) {
+    start();
+    pause();
+    lose_collection();
+    send_tensors(13, "again");
+    update_ = order<messages::UpdateStage>().update;
+    answer(messages::UpdateOrder::kOpen, 1);
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill, 0);
+    finish("again");
+    EXPECT_EQ(reply<messages::UpdateReply>().epoch, Epoch{2});
+    call(messages::ContinueGeneration{}, 14);
+    EXPECT_TRUE(go_on().ok) << "all of it was sent again";
+}
+
+TEST_F(CollectedTest, APauseAndTheStatusSayWhatWasLost) {
+    start();
+    pause();
+    lose_collection();
+    call(messages::Status{}, 20);
+    from_tree(messages::ReplicaStatus{.call = order<messages::Status>().call});
+    const auto status = reply<messages::StatusReply>();
+    ASSERT_TRUE(status.lost_calls);
+    EXPECT_EQ(status.lost_calls->calls, 2);
+    EXPECT_NE(status.lost_calls->why.find("it is broken"), std::string::npos)
+        << status.lost_calls->why;
+    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 21);
+    from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
+    const auto paused = reply<messages::PauseReply>();
+    EXPECT_TRUE(paused.ok);
+    EXPECT_NE(paused.verdict.message.find("take no effect"), std::string::npos)
+        << paused.verdict.message;
+}
+
+TEST_F(CollectedTest, P2_APauseThatEndsByItselfDropsWhatWasCollected) {
+    start();
+    pause(5);
+    collect_one();
+    wait(std::chrono::seconds(6));
+    EXPECT_FALSE(is_anything_ordered()) << "the door has no timer of a pause";
+    expire_pause();
+    EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
+    answer(messages::UpdateOrder::kDrop);
+    // The trainer is slow, and not dead: its next call is told, once.
+    send_tensors(12);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 12);
+    send_tensors(13);
+    EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
+}
+
+TEST_F(CollectedTest, P2_ACallThatIsUnderWayWhenThePauseEndsIsToldSo) {
+    start();
+    pause(5);
+    begin_collecting(/*is_partial=*/true);
+    expire_pause();
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    const auto told = reply<messages::UpdateReply>();
+    EXPECT_EQ(told.verdict.code, ErrorCode::kAborted);
+    EXPECT_NE(told.verdict.message.find("max_pause_s ended the pause"), std::string::npos)
+        << told.verdict.message;
+    call(messages::ContinueGeneration{}, 14);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 14);
+}
+
+// The timer of a pause that a continue has ended ends nothing else.
+TEST_F(CollectedTest, P2_AnEarlierPausesTimeEndsNoLaterCollection) {
+    start();
+    pause(5);
+    call(messages::ContinueGeneration{}, 2);
+    EXPECT_TRUE(go_on().ok);
+    release({messages::MemoryTag::kKvCache});
+    collect_one();
+    wait(std::chrono::seconds(30));
+    EXPECT_FALSE(is_anything_ordered());
+}
+
+TEST_F(CollectedTest, ADropThatWasAskedForKeepsNobodyFromGoingOn) {
+    start();
+    pause();
+    collect_one();
+    call(messages::DropStage{}, 30);
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+    call(messages::ContinueGeneration{}, 31);
+    EXPECT_TRUE(go_on().ok);
+}
+
+TEST_F(CollectedTest, P2_WhatComesAfterADropThatWasAskedForMustBeWhole) {
+    start();
+    pause();
+    collect_one();
+    call(messages::DropStage{}, 30);
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    reply<messages::UpdateReply>();
+    send_tensors(32);  // a trainer that has not heard of it
+    EXPECT_FALSE(order<messages::UpdateStage>().spec.partial);
+}
+
+}  // namespace
+}  // namespace pitstop::tokenizer

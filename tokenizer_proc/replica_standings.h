@@ -1,0 +1,58 @@
+// What each replica last reported of its pause, its memory and its weights.
+//
+// Thread:  the loop thread only.
+// Bounded: one report per replica.
+#pragma once
+
+#include "messages/replica_standing.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace pitstop::tokenizer {
+
+class ReplicaStandings {
+  public:
+    explicit ReplicaStandings(int num_replicas)
+        : standings_(static_cast<std::size_t>(num_replicas)) {}
+
+    // What a report changed that no caller asked for.
+    enum class News { kNone, kPauseExpired };
+    // REQUIRES: the replica exists.
+    News record(messages::ReplicaStanding standing) {
+        messages::ReplicaStanding& old =
+            standings_[static_cast<std::size_t>(raw(standing.replica))];
+        const bool is_expired = standing.pauses_expired != old.pauses_expired;
+        old = std::move(standing);
+        return is_expired ? News::kPauseExpired : News::kNone;
+    }
+    [[nodiscard]] bool has(ReplicaId replica) const {
+        return raw(replica) >= 0 && raw(replica) < std::ssize(standings_);
+    }
+
+    [[nodiscard]] bool is_any_paused() const {
+        return std::ranges::any_of(standings_, &messages::ReplicaStanding::is_paused);
+    }
+    [[nodiscard]] bool is_any_released() const {
+        return std::ranges::any_of(standings_, [](const messages::ReplicaStanding& standing) {
+            return !standing.released.empty();
+        });
+    }
+    // Generation stands still somewhere, by a caller's will.
+    [[nodiscard]] bool is_any_held() const { return is_any_paused() || is_any_released(); }
+    // Returns whether everything that is released has one of these tags; none stand for all.
+    [[nodiscard]] bool are_all_released_among(const std::vector<messages::MemoryTag>& tags) const {
+        if (tags.empty()) return true;
+        return std::ranges::all_of(standings_, [&](const messages::ReplicaStanding& standing) {
+            return std::ranges::all_of(standing.released, [&](messages::MemoryTag tag) {
+                return std::ranges::find(tags, tag) != tags.end();
+            });
+        });
+    }
+
+  private:
+    std::vector<messages::ReplicaStanding> standings_;
+};
+
+}  // namespace pitstop::tokenizer
