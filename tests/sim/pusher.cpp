@@ -26,6 +26,7 @@ Pusher::Pusher(Random& random, std::string name, bool is_dependable)
     if (is_dependable_) return;
     if (random_.once_in(3)) num_calls_left_ = random_.between(1, 5);
     is_slow_ = random_.once_in(5);
+    is_unnamed_ = random_.once_in(3);
 }
 
 Duration Pusher::pause() {
@@ -46,6 +47,7 @@ std::optional<Pusher::Call> Pusher::next(const Seen& seen) {
 }
 
 void Pusher::heard(const messages::UpdateReply& reply) {
+    was_refused_ = !reply.ok;
     if (at_ == At::kBegin) {
         if (reply.ok) {
             at_ = At::kBuckets;
@@ -71,6 +73,10 @@ messages::BeginUpdate Pusher::begin(const Seen& seen) {
     begin.update.source.kind = messages::SourceKind::kBuckets;
     begin.update.label = name_;
     begin.idle_timeout_ms = is_dependable_ ? 2000 : random_.between(5, 60);
+    begin.take_over = is_dependable_ ? was_refused_ : random_.once_in(4);
+    begin.unnamed = is_unnamed_;
+    begin.holder = name_;
+    must_name_ = begin.take_over;
     if (is_dependable_) return begin;
     begin.update.kv_policy =
         static_cast<messages::KvPolicy>(random_.between(0, 2));  // others' requests live
@@ -80,7 +86,7 @@ messages::BeginUpdate Pusher::begin(const Seen& seen) {
     return begin;
 }
 
-messages::UpdateBucket Pusher::bucket() {
+Pusher::Call Pusher::bucket() {
     messages::UpdateBucket bucket;
     bucket.session = session();
     const std::string bytes = fmt::format("ipc://@{}-{}", name_, num_buckets_sent_++);
@@ -95,13 +101,25 @@ messages::UpdateBucket Pusher::bucket() {
         bucket.source.tensors = {{.name = "layer.weight", .dtype = "BF16", .shape = {8, 8}}};
         bucket.source.num_updates = {1};
     }
-    return bucket;
+    if (names_session()) return bucket;
+    messages::UpdateWeights unnamed;
+    unnamed.unnamed = true;
+    unnamed.update.partial = true;
+    unnamed.update.source.kind = messages::SourceKind::kIpc;
+    unnamed.update.source.handles = {{"CPU-0-0", bytes}};
+    return unnamed;
 }
 
+// Some that must forget it.
+bool Pusher::names_session() { return !is_unnamed_ || (must_name_ && !random_.once_in(4)); }
+
 Pusher::Call Pusher::end(const Seen& seen) {
-    if (!is_dependable_ && random_.once_in(8)) return messages::DropStage{.session = session()};
+    const bool is_named = names_session();
+    if (!is_dependable_ && random_.once_in(8))
+        return messages::DropStage{.session = is_named ? session() : 0, .unnamed = !is_named};
     messages::CommitWeights commit;
-    commit.session = session();
+    commit.session = is_named ? session() : 0;
+    commit.unnamed = !is_named;
     if (random_.once_in(2)) commit.digest = seen.open_digest;
     if (is_dependable_) return commit;
     if (random_.once_in(12)) commit.digest = kOtherDigest;

@@ -1,6 +1,6 @@
 // A trainer that brings weights in a session of calls: it begins, sends buckets, commits. It may be
-// slow, vanish between any two calls, call for a session that is not its own, or declare what is
-// not so. Pure: the world carries its calls and the answers.
+// slow, vanish between any two calls, call for a session that is not its own, name none, take the
+// place of another, or declare what is not so. Pure: the world carries its calls and the answers.
 #pragma once
 
 #include "base/time.h"
@@ -19,6 +19,7 @@ class Pusher {
     using Call = std::variant<
         messages::BeginUpdate,
         messages::UpdateBucket,
+        messages::UpdateWeights,  // a bucket that names no session
         messages::CommitWeights,
         messages::DropStage>;
     // What a trainer can know.
@@ -44,7 +45,8 @@ class Pusher {
     enum class At { kBegin, kBuckets, kEnd, kOver };
 
     [[nodiscard]] messages::BeginUpdate begin(const Seen& seen);
-    [[nodiscard]] messages::UpdateBucket bucket();
+    [[nodiscard]] Call bucket();
+    [[nodiscard]] bool names_session();
     [[nodiscard]] Call end(const Seen& seen);
     [[nodiscard]] std::uint64_t session();
 
@@ -57,6 +59,9 @@ class Pusher {
     std::int64_t num_buckets_sent_ = 0;
     std::int64_t num_calls_left_ = 0;  // then it vanishes
     bool is_slow_ = false;
+    bool is_unnamed_ = false;  // it names a session only where it must
+    bool must_name_ = false;
+    bool was_refused_ = false;
     bool has_committed_ = false;
 };
 

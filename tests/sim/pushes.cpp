@@ -13,6 +13,13 @@ using std::chrono::seconds;
 constexpr auto kDropTimeMax = milliseconds(500);
 constexpr auto kPushTimeMax = seconds(30);
 
+// Returns where a bucket's bytes come from; null: the call is none.
+const messages::WeightSource* source_of(const Pusher::Call& call) {
+    if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call)) return &bucket->source;
+    const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
+    return unnamed != nullptr ? &unnamed->update.source : nullptr;
+}
+
 }  // namespace
 
 void World::start_push(bool is_dependable) {
@@ -29,31 +36,43 @@ void World::go_on(std::size_t i) {
         pusher.next({updates().version().digest, sessions_.digest()});
     if (!call) return;
     const std::int64_t timeout_ms = pusher.timeout_ms();
-    const Heard heard = [this, i, call](const messages::UpdateReply& reply) {
-        const auto* bucket = std::get_if<messages::UpdateBucket>(&*call);
+    const messages::WeightSource* source = source_of(*call);
+    const std::string bytes = source != nullptr ? name_of_bytes(*source) : "";
+    const bool is_unnamed = std::holds_alternative<messages::UpdateWeights>(*call);
+    const std::uint64_t loss = sessions_.untold_loss();
+    const Heard heard = [this, i, call, bytes, is_unnamed, loss](const messages::UpdateReply& reply
+                        ) {
         // Whoever names no session fills the one that is open: a collected update, too.
-        if (bucket != nullptr && updates().is_dropping()) {
-            collections_.answered(name_of_bytes(bucket->source), reply);
-        } else if (bucket != nullptr) {
-            collections_.heard(
-                name_of_bytes(bucket->source), reply, CollectionBook::Over::kNothing, WeightsId{}
-            );
-        }
+        if (!bytes.empty()) collected(bytes, reply);
         const bool is_collected =
-            bucket != nullptr &&
+            !bytes.empty() &&
             (reply.state == messages::UpdateState::kCollecting || (reply.ok && reply.session == 0));
+        if (is_collected && is_unnamed && reply.ok) sessions_.stood_alone(loss);
         // A collected update may have come between the call and what it began.
         if (!is_collected) sessions_.heard(now_, *call, reply, base());
         pushers_[i]->heard(reply);
         after(pushers_[i]->pause(), [this, i] { go_on(i); });
     };
-    if (const auto* bucket = std::get_if<messages::UpdateBucket>(&*call))
-        collections_.sent(name_of_bytes(bucket->source));
+    if (!bytes.empty()) collections_.sent(bytes);
     fate_ordered_ = !is_active_ || !random_.once_in(12);
     std::visit(
         [&](auto message) { this->call(std::move(message), timeout_ms, heard); }, *std::move(call)
     );
     fate_ordered_.reset();
+}
+
+// A call that may be collected is answered. Its commit or drop may have been ordered before.
+void World::collected(const std::string& bytes, const messages::UpdateReply& reply) {
+    using Over = CollectionBook::Over;
+    if (updates().is_dropping()) return collections_.answered(bytes, reply);
+    const bool is_whole =
+        updates().has_collection() ? updates().is_collecting_all() : !base().is_whole;
+    collections_.heard(
+        bytes,
+        reply,
+        is_whole ? Over::kNothing : Over::kServing,
+        oracle_.weights_at(updates().version().epoch)
+    );
 }
 
 // Calls without a session, mostly under a pause: they are to become one update. The trainer may be
@@ -94,20 +113,7 @@ void World::send_collected(const std::string& bytes, Heard then) {
     message.update.source.kind = messages::SourceKind::kIpc;
     message.update.source.handles = {{"CPU-0-0", bytes}};
     const Heard heard = [this, bytes, then = std::move(then)](const messages::UpdateReply& reply) {
-        using Over = CollectionBook::Over;
-        // Its commit or drop may have been ordered before its caller heard of it.
-        const bool is_whole =
-            updates().has_collection() ? updates().is_collecting_all() : !base().is_whole;
-        if (updates().is_dropping()) {
-            collections_.answered(bytes, reply);
-        } else {
-            collections_.heard(
-                bytes,
-                reply,
-                is_whole ? Over::kNothing : Over::kServing,
-                oracle_.weights_at(updates().version().epoch)
-            );
-        }
+        collected(bytes, reply);
         if (then) then(reply);
     };
     collections_.sent(bytes);

@@ -17,6 +17,11 @@ using std::chrono::milliseconds;
 // How late the tick may be that ends an idle session.
 constexpr auto kTickSlack = milliseconds(1);
 
+// Tells whether a begin was told that it has dropped that session.
+bool took_over(const messages::UpdateReply& reply, std::uint64_t session) {
+    return session != 0 && reply.verdict.message.starts_with(fmt::format("session {} ", session));
+}
+
 }  // namespace
 
 std::string SessionBook::digest_of_weights(WeightsId weights) const {
@@ -38,27 +43,51 @@ void SessionBook::ordered(TimePoint now, const tokenizer::UpdateCoordinator::Ord
         committed_update_ = commit->update;
     if (!std::visit([&](const auto& message) { return is_about(message.update); }, order)) return;
     const auto* drop = std::get_if<messages::UpdateDrop>(&order);
-    if (drop != nullptr && session_->at == At::kIdle && !drop->reason.empty()) {  // nobody asked
-        if (now < session_->idle_since + session_->idle_timeout)
-            oracle_.fail(fmt::format("session {} is given up before its time", session_->id));
-        ++num_expired;
-    }
+    if (drop != nullptr) dropped(now, drop->reason);
+    if (std::holds_alternative<messages::UpdateFinish>(order)) session_->is_finishing = true;
     if (std::holds_alternative<messages::UpdateFill>(order)) ++session_->num_filling;
     session_->at = drop != nullptr || std::holds_alternative<messages::UpdateCommit>(order)
                        ? At::kEnding
                        : At::kBusy;
 }
 
+void SessionBook::dropped(TimePoint now, const std::string& reason) {
+    const bool is_taken_over = reason.ends_with("took over");
+    if (is_taken_over) {
+        if (session_->at != At::kIdle)
+            oracle_.fail(fmt::format("session {} is taken over in a call of it", session_->id));
+        if (session_->is_unnamed) taken_over_ = session_->id;
+        ++num_taken_over;
+    } else if (session_->at == At::kIdle && !reason.empty()) {  // nobody asked
+        if (now < session_->idle_since + session_->idle_timeout)
+            oracle_.fail(fmt::format("session {} is given up before its time", session_->id));
+        ++num_expired;
+    }
+    if (session_->num_unnamed > 0 && !session_->is_finishing) untold_loss_ = session_->id;
+}
+
+void SessionBook::stood_alone(std::uint64_t loss) {
+    if (loss == 0 || loss != untold_loss_) return;
+    oracle_.fail(fmt::format("session {} is lost, and a call after it stands alone (P2)", loss));
+}
+
 void SessionBook::heard(
     TimePoint now, const Pusher::Call& call, const messages::UpdateReply& reply, const Base& base
 ) {
+    const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
+    const auto* commit = std::get_if<messages::CommitWeights>(&call);
+    const auto* drop = std::get_if<messages::DropStage>(&call);
+    const bool is_unnamed = unnamed != nullptr || (commit != nullptr && commit->unnamed) ||
+                            (drop != nullptr && drop->unnamed);
+    if (is_unnamed && (!reply.ok || drop != nullptr)) untold_loss_ = 0;
     if (!reply.ok) return;
     if (const auto* begin = std::get_if<messages::BeginUpdate>(&call))
         return begun(now, *begin, reply, base);
     if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call))
-        return filled(now, *bucket, reply);
-    if (const auto* commit = std::get_if<messages::CommitWeights>(&call))
-        return committed(*commit, reply);
+        return filled(now, {bucket->session, false, name_of_bytes(bucket->source)}, reply);
+    if (unnamed != nullptr)
+        return filled(now, {0, true, name_of_bytes(unnamed->update.source)}, reply);
+    if (commit != nullptr) return committed(*commit, reply);
 }
 
 void SessionBook::begun(
@@ -76,20 +105,24 @@ void SessionBook::begun(
             call.update.partial && base.is_whole ? oracle_.weights_at(base.serving) : WeightsId{},
         .idle_timeout = milliseconds(call.idle_timeout_ms),
         .idle_since = now,
+        .is_unnamed = call.unnamed,
+        .must_be_named = call.unnamed && took_over(reply, taken_over_),
     };
     ++num_begun;
 }
 
-void SessionBook::filled(
-    TimePoint now, const messages::UpdateBucket& call, const messages::UpdateReply& reply
-) {
+void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::UpdateReply& reply) {
     if (!session_ || reply.session != session_->id || session_->at != At::kBusy)
         return oracle_.fail(fmt::format("a bucket for session {}, which is over", reply.session));
-    if (call.session != 0 && call.session != session_->id)
+    if (bucket.session != 0 && bucket.session != session_->id)
         return oracle_.fail(
-            fmt::format("a bucket for session {} is in session {}", call.session, session_->id)
+            fmt::format("a bucket for session {} is in session {}", bucket.session, session_->id)
         );
-    session_->weights = with_bytes(session_->weights, name_of_bytes(call.source));
+    if (bucket.is_unnamed && (!session_->is_unnamed || session_->must_be_named))
+        return oracle_.fail(fmt::format("a bucket that names none is in session {}", session_->id));
+    session_->num_unnamed += bucket.is_unnamed ? 1 : 0;
+    num_unnamed += bucket.is_unnamed ? 1 : 0;
+    session_->weights = with_bytes(session_->weights, bucket.bytes);
     // The next one may have been ordered already: it waited for its turn.
     if (--session_->num_filling == 0) session_->at = At::kIdle;
     session_->idle_since = now;

@@ -47,6 +47,14 @@ class SessionBook {
     std::int64_t num_buckets = 0;
     std::int64_t num_committed = 0;
     std::int64_t num_expired = 0;
+    std::int64_t num_taken_over = 0;
+    std::int64_t num_unnamed = 0;  // buckets that named no session
+
+    // The session that was lost last with calls that named none, until somebody was told of it; 0:
+    // there is none. Such a call may be no update of its own.
+    [[nodiscard]] std::uint64_t untold_loss() const { return untold_loss_; }
+    // A call that names no session, sent while `loss` was untold, was an update of its own.
+    void stood_alone(std::uint64_t loss);
 
   private:
     enum class At { kIdle, kBusy, kEnding };
@@ -58,6 +66,15 @@ class SessionBook {
         Duration idle_timeout{};
         TimePoint idle_since{};
         std::int64_t num_filling = 0;  // buckets that are ordered, and not answered
+        bool is_unnamed = false;
+        bool must_be_named = false;
+        bool is_finishing = false;
+        std::int64_t num_unnamed = 0;  // buckets that named none
+    };
+    struct Bucket {
+        std::uint64_t session = 0;
+        bool is_unnamed = false;
+        std::string bytes{};
     };
 
     void begun(
@@ -66,9 +83,8 @@ class SessionBook {
         const messages::UpdateReply& reply,
         const Base& base
     );
-    void filled(
-        TimePoint now, const messages::UpdateBucket& call, const messages::UpdateReply& reply
-    );
+    void dropped(TimePoint now, const std::string& reason);
+    void filled(TimePoint now, const Bucket& bucket, const messages::UpdateReply& reply);
     void committed(const messages::CommitWeights& call, const messages::UpdateReply& reply);
     [[nodiscard]] bool is_about(messages::UpdateId update) const {
         return session_ && session_->id == static_cast<std::uint64_t>(update);
@@ -78,6 +94,8 @@ class SessionBook {
     Oracle& oracle_;
     std::optional<Session> session_{};       // the last one that was begun
     messages::UpdateId committed_update_{};  // ordered last
+    std::uint64_t untold_loss_ = 0;
+    std::uint64_t taken_over_ = 0;  // the last one with unnamed calls that another took over from
 };
 
 }  // namespace pitstop::sim

@@ -153,7 +153,12 @@ void World::settle_down() {
         call(messages::ResumeMemory{}, 1000);
         call(messages::ContinueGeneration{}, 1000);
         advance_until(now_ + milliseconds(500));
-        if (is_quiet() && updates().state() == messages::UpdateState::kServing && !needs_update())
+        // A resume may have been refused once, as calls were lost.
+        const bool is_resident = std::ranges::all_of(replicas_, [](const Replica& replica) {
+            return replica.core->is_all_resident();
+        });
+        if (is_quiet() && is_resident && !needs_update() &&
+            updates().state() == messages::UpdateState::kServing)
             break;
     }
     if (oracle_.problem() || stuck_any_) return;

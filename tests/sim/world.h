@@ -55,6 +55,8 @@ struct Report {
     std::int64_t num_buckets = 0;
     std::int64_t num_sessions_committed = 0;
     std::int64_t num_sessions_expired = 0;
+    std::int64_t num_sessions_taken_over = 0;
+    std::int64_t num_unnamed_buckets = 0;
     std::int64_t num_collected = 0;  // calls without a session that were to become one update
     std::int64_t num_collections_committed = 0;
     std::int64_t num_collections_lost = 0;
@@ -216,6 +218,7 @@ class World {
     void start_update(bool is_good);
     void end_or_undo_update();
     void start_push(bool is_dependable);
+    void collected(const std::string& bytes, const messages::UpdateReply& reply);
     void go_on(std::size_t pusher);
     void start_collecting();
     void collect(std::int64_t num_left);
