@@ -6,6 +6,8 @@ from planting import Bug
 
 ROUND = "messages/update_round.cpp"
 COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
+COLLECTED = "tokenizer_proc/admin_collected.cpp"
+SESSIONS = "tokenizer_proc/update_sessions.cpp"
 REPLICA = "scheduler_proc/replica_update.cpp"
 COMMIT = "scheduler_proc/replica_commit.cpp"
 CALLS = "scheduler_proc/calls.cpp"
@@ -130,5 +132,62 @@ MUTATIONS = (
         COLLECT,
         ".kv_min_epoch = row.kv.min",
         ".kv_min_epoch = step.version.epoch",
+    ),
+    Mutation(
+        "an expired pause publishes what was collected",
+        COLLECTED,
+        "updates_.drop_collection(now, std::move(why), UpdateCoordinator::Telling::kDue, out);",
+        "updates_.handle(now, {.what = messages::CommitWeights::kType}, messages::CommitWeights{}, out);",
+    ),
+    Mutation(
+        "after a loss a part of a model may take effect",
+        COLLECTED,
+        "loss_ ? Brings::kAllTensors : Brings::kParts",
+        "Brings::kParts",
+    ),
+    Mutation(
+        "a loss is forgotten",
+        COLLECTED,
+        '    loss_ = std::move(loss);\n    spdlog::warn("{}", error_of(*loss_).message);',
+        '    spdlog::warn("{}", error_of(loss).message);',
+    ),
+    Mutation(
+        "a resume publishes whatever is released or paused",
+        COLLECTED,
+        "return !standings_.is_any_paused() && standings_.is_any_released() &&\n"
+        "           standings_.are_all_released_among(call.tags) && !updates_.must_be_complete();",
+        "return !call.tags.empty() || !updates_.must_be_complete();",
+        unseen="to a schedule each resume is a call that publishes, whatever it resumes",
+    ),
+    Mutation(
+        "a session that is lost with calls that named none is forgotten",
+        SESSIONS,
+        "job.is_unnamed && !are_all_named) ended_.record_loss();",
+        "job.is_unnamed && are_all_named) ended_.record_loss();",
+    ),
+    Mutation(
+        "a begin forgets a loss that nobody was told of",
+        "tokenizer_proc/ended_sessions.h",
+        "if (told_) loss_.reset();",
+        "loss_.reset();",
+        unseen="none of 3000 has a begin between a loss and the first call after it",
+    ),
+    Mutation(
+        "a session that took over takes calls that name none",
+        SESSIONS,
+        "= job_->is_unnamed && call.unnamed;",
+        "= job_->is_unnamed && !call.unnamed;",
+    ),
+    Mutation(
+        "a session of the bus takes calls that name none",
+        SESSIONS,
+        "job_->is_unnamed = call.unnamed;",
+        "job_->is_unnamed = true;",
+    ),
+    Mutation(
+        "a begin takes over what has a call under way",
+        SESSIONS,
+        "if (job_ && call.take_over && is_idle())",
+        "if (job_ && call.take_over && phase() < messages::UpdatePhase::kCommitting)",
     ),
 )
