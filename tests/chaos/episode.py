@@ -327,6 +327,7 @@ class Episode:
                     if not world.book.knows(digest):
                         self.report.problem(f"what is resident at the end is {digest}, which nobody sent")
                     client.generate([1, 2, 3], max_new_tokens=4, timeout=30).result()
+                    self._drop_leftover(client)
                     self._score_quietly(client)
                     return
             except pitstop.PitstopError as error:
@@ -334,6 +335,14 @@ class Episode:
                 time.sleep(0.5)
         if not world.tree.has_ended():
             self.report.problem(f"the tree does not serve at the end: {last}")
+
+    def _drop_leftover(self, client):
+        """A trainer that died may have left a stage, which is held for an hour."""
+        try:
+            client.drop_stage(timeout=30)
+        except pitstop.PitstopError as error:
+            if error.code != "failed_precondition":
+                raise
 
     def _score_quietly(self, client):
         """A version that nothing disturbs gives the bits that it gave amid updates."""
