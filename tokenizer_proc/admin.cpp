@@ -108,6 +108,8 @@ Result<> Admin::receive_call(
             RETURN_IF_ERROR(check_comes_by_network(Message::kType, source_of(message)));
     }
     HeldCall call = held_call(now, peer, std::move(message));
+    call.bytes = frames.body.size();
+    for (const std::string& raw : frames.raw) call.bytes += raw.size();
     if (must_wait(call)) return hold(std::move(call));
     return call.start(now);
 }
@@ -221,8 +223,9 @@ Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& me
 Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::PauseGeneration& message
 ) {
+    RETURN_IF_ERROR(handle<messages::PauseGeneration>(now, peer, message));
     if (loss_) notes_[{peer, message.call}] = {.text = error_of(*loss_).message};
-    return handle<messages::PauseGeneration>(now, peer, message);
+    return Ok{};
 }
 
 Result<> Admin::handle(

@@ -230,6 +230,7 @@ class Admin {
         std::string_view what{};  // its type
         TimePoint deadline{};
         bool brings_weights = false;
+        std::size_t bytes = 0;  // of its message
         std::function<Result<>(TimePoint now)> start{};
     };
     template <class Message>
@@ -238,6 +239,8 @@ class Admin {
     template <class Message>
     static constexpr bool kBringsWeights = std::is_same_v<Message, messages::UpdateWeights> ||
                                            std::is_same_v<Message, messages::UpdateBucket>;
+    // Bounds what waiting calls hold; a single one is accepted, whatever its size.
+    static constexpr std::size_t kHeldBytesMax = std::size_t{256} << 20;
     [[nodiscard]] bool must_wait(const HeldCall& call) const;
     template <class Message>
     HeldCall held_call(TimePoint now, const std::string& peer, Message message);

@@ -33,6 +33,18 @@ Result<> Admin::hold(HeldCall call) {
             kCallsMax
         );
     }
+    std::size_t bytes = call.bytes;
+    for (const HeldCall& other : held_) bytes += other.bytes;
+    if (!held_.empty() && bytes > kHeldBytesMax) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "{} calls with {} bytes wait for an update already; accepted are {} bytes: wait for "
+            "answers",
+            held_.size(),
+            bytes - call.bytes,
+            kHeldBytesMax
+        );
+    }
     held_.push_back(std::move(call));
     return Ok{};
 }

@@ -296,6 +296,25 @@ TEST_F(CollectedTest, UpdatesWithoutAPauseWaitForTheirTurn) {
     EXPECT_EQ(order<messages::UpdateStage>().spec.label, "b");
 }
 
+TEST_F(CollectedTest, WhatWaitingCallsHoldIsBounded) {
+    start();
+    send_tensors(10);
+    order<messages::UpdateStage>();  // nobody answers it
+    messages::UpdateWeights large;
+    large.update.source.kind = messages::SourceKind::kTensors;
+    large.update.source.format = messages::TensorFormat::kFlattened;
+    large.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
+    large.update.source.payloads.resize(1);
+    large.update.source.payloads[0].data.values.resize(std::size_t{100} << 20);
+    large.update.partial = true;
+    for (std::uint64_t number = 11; number <= 12; ++number) call(large, number);
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin)) << "they wait";
+    call(large, 13);
+    const messages::ErrorReply refused = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(refused.call, CallId{13});
+    EXPECT_EQ(refused.error.code, ErrorCode::kResourceExhausted);
+}
+
 TEST_F(CollectedTest, P5_AnUpdateThatWaitsHasNoMoreTimeThanItWasGiven) {
     start();
     send_tensors(10);
