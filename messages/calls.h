@@ -28,7 +28,7 @@ enum class OnCollection {
     kPublishes,  // commits it, if the call lets generation go on
     kCommits,    // commits it, as its caller says so
     kDrops,      // forgets it
-    kRefused,    // is refused while there is one
+    kRefused,    // is refused while there is one, but a begin that takes over from an idle one
 };
 // Whether the door refuses the call while an update is under way. The door decides it for all
 // replicas: those that have ended the update would accept it.

@@ -140,7 +140,7 @@ Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
         // there, what stands in its way may be over.
         constexpr bool kIsContinue = std::is_same_v<Message, messages::ContinueGeneration>;
         const bool goes_on = !closing_ && lets_generation_go_on(message);
-        if (goes_on || (kIsContinue && !closing_)) RETURN_IF_ERROR(check_loss(now));
+        if (goes_on || (kIsContinue && !closing_)) RETURN_IF_ERROR(check_loss(now, peer));
         if (goes_on) {
             if (updates_.is_collecting() && !updates_.is_collecting_all()) {
                 return close_collection(
@@ -224,7 +224,8 @@ Result<> Admin::handle(
     TimePoint now, const std::string& peer, const messages::PauseGeneration& message
 ) {
     RETURN_IF_ERROR(handle<messages::PauseGeneration>(now, peer, message));
-    if (loss_) notes_[{peer, message.call}] = {.text = error_of(*loss_).message};
+    if (std::string note = note_for_pause(now); !note.empty())
+        notes_[{peer, message.call}] = {.text = std::move(note)};
     return Ok{};
 }
 
@@ -259,7 +260,7 @@ Result<> Admin::handle(
         if (is_taken) return Ok{};
     }
     if (joins_collection(message)) return join_collection(now, peer, message);
-    if (UpdateCoordinator::may_collect(message)) RETURN_IF_ERROR(check_loss(now));
+    if (UpdateCoordinator::may_collect(message)) RETURN_IF_ERROR(check_late_part(now));
     return handle<messages::UpdateWeights>(now, peer, message);
 }
 
@@ -376,7 +377,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
         lost_.reset();
     }
     if (out.lost && !(closing_ && closing_->how == Closing::kDrop)) record_loss(now, *out.lost);
-    if (loss_ && version().epoch > loss_->epoch) loss_.reset();  // all of it was sent again
+    if (out.has_made_whole) loss_.reset();  // all of it was sent again
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
         give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
     for (const std::string& note : out.notes) spdlog::warn("{}", note);

@@ -241,7 +241,9 @@ class Admin {
                                            std::is_same_v<Message, messages::UpdateBucket>;
     // Bounds what waiting calls hold; a single one is accepted, whatever its size.
     static constexpr std::size_t kHeldBytesMax = std::size_t{256} << 20;
+    [[nodiscard]] static bool publishes(const HeldCall& call);
     [[nodiscard]] bool must_wait(const HeldCall& call) const;
+    [[nodiscard]] bool must_wait_for_update(const HeldCall& call) const;
     template <class Message>
     HeldCall held_call(TimePoint now, const std::string& peer, Message message);
     Result<> hold(HeldCall call);
@@ -267,17 +269,25 @@ class Admin {
     void finish_closing(TimePoint now);
     void handle_standing(TimePoint now, messages::ReplicaStanding standing);
 
-    // Calls without a session that take no effect. Whoever goes on is told once.
+    // Calls without a session that take no effect. The call that would go on is told once; until
+    // generation goes on, or a new pause begins, only a whole model takes effect.
     struct Loss {
         messages::LostCalls calls{};
         TimePoint at{};
-        Epoch epoch{};               // that served then
-        bool was_asked_for = false;  // by drop_stage
+        TimePoint refused_at{};  // a call was refused for it, last
+        bool is_told = false;
+        std::string told_peer{};  // one that knows besides
     };
+    // While generation goes on, partial updates are refused for so long after the last of them.
+    static constexpr auto kLossQuiet = std::chrono::minutes(5);
     void record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost);
     [[nodiscard]] Error error_of(const Loss& loss) const;
-    // Refuses the call that would go on after a loss, once; Ok where nothing was lost.
-    Result<> check_loss(TimePoint now);
+    // Refuses the call that would let generation go on, once; and each time where calls were
+    // collected since, which are dropped.
+    Result<> check_loss(TimePoint now, const std::string& peer);
+    // Refuses a partial update of a trainer that does not know of the loss, or does not look.
+    Result<> check_late_part(TimePoint now);
+    [[nodiscard]] std::string note_for_pause(TimePoint now);
 
     // What the answer to a call says besides its own.
     struct Note {

@@ -13,12 +13,22 @@ namespace pitstop::tokenizer {
 // Calls that bring weights wait for those before them, as SGLang's do. A call that lets generation
 // go on waits for the calls that are being collected, and for another one's commit of them.
 bool Admin::must_wait(const HeldCall& call) const {
-    if (call.brings_weights) return !closing_ && (updates_.is_receiving() || !held_.empty());
-    const bool publishes = call.what == messages::ContinueGeneration::kType ||
-                           call.what == messages::ResumeMemory::kType;
-    if (!publishes) return false;
+    const bool has_earlier = std::ranges::any_of(held_, &HeldCall::brings_weights);
+    if (call.brings_weights) return !closing_ && (!held_.empty() || must_wait_for_update(call));
+    return must_wait_for_update(call) ||
+           (publishes(call) && has_earlier && !updates_.is_draining());
+}
+
+bool Admin::publishes(const HeldCall& call) {
+    return call.what == messages::ContinueGeneration::kType ||
+           call.what == messages::ResumeMemory::kType;
+}
+
+bool Admin::must_wait_for_update(const HeldCall& call) const {
+    if (call.brings_weights) return updates_.is_receiving() || closing_.has_value();
     // Requests that a pause has frozen run out after a continue: each would wait for the other.
-    if (closing_) return !updates_.is_draining();
+    if (!publishes(call) || updates_.is_draining()) return false;
+    if (closing_) return true;
     if (!updates_.has_collection()) return false;
     // Whether generation can go on is known when a release or resume under way is over.
     return updates_.is_receiving() || calls_.has<Gathered<messages::MemoryPart>>();
@@ -56,9 +66,7 @@ void Admin::start_held(TimePoint now) {
     while (!held_.empty()) {
         HeldCall call = std::move(held_.front());
         held_.pop_front();
-        const bool is_next =
-            call.brings_weights ? !updates_.is_receiving() && !closing_ : !must_wait(call);
-        if (!is_next) {
+        if (must_wait_for_update(call)) {
             held_.push_front(std::move(call));
             break;
         }
@@ -152,7 +160,7 @@ bool Admin::lets_generation_go_on(const messages::ContinueGeneration&) const {
 
 bool Admin::lets_generation_go_on(const messages::ResumeMemory& call) const {
     return !standings_.is_any_paused() && standings_.is_any_released() &&
-           standings_.are_all_released_among(call.tags) && !updates_.must_be_complete();
+           standings_.are_just_released(call.tags) && !updates_.must_be_complete();
 }
 
 // Commits the collection, or drops it, and then starts the call, which has no other time than its
@@ -220,6 +228,8 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     updates_.set_has_weights(replica, standing.has_weights);
     const bool is_expired =
         standings_.record(std::move(standing)) == ReplicaStandings::News::kPauseExpired;
+    // Its trainer was told, and goes on with the version before.
+    if (loss_ && loss_->is_told && !is_expired && !standings_.is_any_held()) loss_.reset();
     if (closing_ || !updates_.has_collection() || updates_.must_be_complete()) return;
     if (!is_expired && standings_.is_any_held()) return;
     Error why = make_error(
@@ -236,11 +246,13 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
 // ---- what was lost ----
 
 void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost) {
-    Loss loss{.at = now, .epoch = version().epoch, .was_asked_for = lost.why.empty()};
+    const bool was_asked_for = lost.why.empty();  // by drop_stage
+    Loss loss{.at = now, .refused_at = now, .is_told = was_asked_for, .told_peer = lost.told};
+    if (closing_) loss.told_peer = closing_->then.caller.peer;
     loss.calls = {
         .calls = lost.calls,
         .bytes = lost.bytes,
-        .why = lost.why.empty() ? "drop_stage dropped them" : lost.why};
+        .why = was_asked_for ? "drop_stage dropped them" : lost.why};
     loss_ = std::move(loss);
     spdlog::warn("{}", error_of(*loss_).message);
 }
@@ -249,8 +261,7 @@ Error Admin::error_of(const Loss& loss) const {
     return make_error(
         ErrorCode::kAborted,
         "{} calls without a session ({} bytes staged) take no effect: {}. Epoch {} serves. Send "
-        "every "
-        "tensor again before generation goes on, or make the call that goes on a second time",
+        "every tensor again before generation goes on, or make the call that goes on a second time",
         loss.calls.calls,
         loss.calls.bytes,
         loss.calls.why,
@@ -258,18 +269,45 @@ Error Admin::error_of(const Loss& loss) const {
     );
 }
 
-Result<> Admin::check_loss(TimePoint now) {
-    const bool is_collecting = updates_.has_collection();
+Result<> Admin::check_loss(TimePoint now, const std::string& peer) {
     if (!loss_ || updates_.must_be_complete()) return Ok{};
-    const Loss loss = *std::exchange(loss_, std::nullopt);
-    if (loss.was_asked_for && !is_collecting) return Ok{};
-    Error error = error_of(loss);
+    const bool is_told = loss_->is_told || loss_->told_peer == peer;
+    const bool is_collecting = updates_.has_collection();
+    if (is_told && !is_collecting) {
+        // Calls may come that belong to what was lost: it is over when generation goes on.
+        if (!standings_.is_any_held()) loss_.reset();
+        return Ok{};
+    }
+    loss_->is_told = true;
+    Error error = error_of(*loss_);
     if (is_collecting) {
         drive(now, [&](UpdateCoordinator::Out& out) {
             updates_.drop_collection(now, error, UpdateCoordinator::Telling::kDone, out);
         });
     }
     return error;
+}
+
+Result<> Admin::check_late_part(TimePoint now) {
+    if (!loss_ || now >= loss_->refused_at + kLossQuiet) return Ok{};
+    loss_->refused_at = now;
+    return error_of(*loss_);
+}
+
+// A pause of a tree that runs begins anew: what was lost before is told, and over. What is being
+// collected was begun under another pause.
+std::string Admin::note_for_pause(TimePoint now) {
+    if (const auto collecting = updates_.collecting(now)) {
+        return fmt::format(
+            "{} calls without a session are collected, the first {:.1f} s ago",
+            collecting->calls,
+            collecting->age_s
+        );
+    }
+    if (!loss_) return "";
+    std::string note = error_of(*loss_).message;
+    if (!standings_.is_any_held()) loss_.reset();
+    return note;
 }
 
 Admin::Note Admin::take_note(const AdminCaller& caller) {

@@ -41,13 +41,19 @@ class ReplicaStandings {
     }
     // Generation stands still somewhere, by a caller's will.
     [[nodiscard]] bool is_any_held() const { return is_any_paused() || is_any_released(); }
-    // Returns whether everything that is released has one of these tags; none stand for all.
-    [[nodiscard]] bool are_all_released_among(const std::vector<messages::MemoryTag>& tags) const {
+    // Returns whether these tags are what is released, on some replica each; none stand for all.
+    [[nodiscard]] bool are_just_released(const std::vector<messages::MemoryTag>& tags) const {
         if (tags.empty()) return true;
-        return std::ranges::all_of(standings_, [&](const messages::ReplicaStanding& standing) {
-            return std::ranges::all_of(standing.released, [&](messages::MemoryTag tag) {
-                return std::ranges::find(tags, tag) != tags.end();
+        const auto has = [](const std::vector<messages::MemoryTag>& list, messages::MemoryTag tag) {
+            return std::ranges::find(list, tag) != list.end();
+        };
+        const auto is_released = [&](messages::MemoryTag tag) {
+            return std::ranges::any_of(standings_, [&](const messages::ReplicaStanding& standing) {
+                return has(standing.released, tag);
             });
+        };
+        return std::ranges::all_of(messages::kAllMemoryTags, [&](messages::MemoryTag tag) {
+            return is_released(tag) == has(tags, tag);
         });
     }
 

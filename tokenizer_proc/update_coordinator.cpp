@@ -293,8 +293,15 @@ bool UpdateCoordinator::may_be_torn() const {
 
 void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     const bool is_torn = may_be_torn();
-    if (has_collection() && job_->spec.partial && !job_->is_loss_told)
-        out.lost = {job_->num_buckets, bytes_staged(), failure.message};
+    const bool is_ended_by_commit = job_->goal == messages::UpdatePhase::kCommitted;
+    if (job_->is_collection && job_->spec.partial && !job_->is_loss_told &&
+        phase() != messages::UpdatePhase::kDropping) {
+        out.lost = {
+            job_->num_buckets,
+            bytes_staged(),
+            failure.message,
+            is_ended_by_commit && job_->caller ? job_->caller->peer : std::string()};
+    }
     job_->failure = std::move(failure);
     for (std::size_t i = 0; i < job_->answers.size(); ++i) {
         const messages::UpdatePart& answer = job_->answers[i];
@@ -330,6 +337,7 @@ void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     retained_path_ = std::move(version_.path);
     version_ = decided_;
     reply(now, std::nullopt, out);
+    out.has_made_whole = job.is_collection && !job.spec.partial;
     end_session(fmt::format("was committed as epoch {}", raw(version_.epoch)), Loss::kNone);
     job_.reset();
 }

@@ -62,12 +62,14 @@ class UpdateCoordinator {
         std::int64_t calls = 0;
         std::int64_t bytes = 0;  // that were staged, all ranks
         std::string why{};       // empty: drop_stage dropped them
+        std::string told{};      // the peer whose commit failed, and knows; empty: none
     };
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
         std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
         std::vector<std::string> notes{};  // what nobody asked for, for the log
         std::optional<LostCollection> lost{};
+        bool has_made_whole = false;  // a collection that had to bring every tensor took effect
     };
 
     // These are the deadlines of calls that name none, and of what nobody asked for.

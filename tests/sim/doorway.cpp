@@ -232,7 +232,9 @@ void World::heard_to_go_on(const Call& call, std::uint64_t id, const messages::F
         updates().version().epoch <= *call.newer_than)
         oracle_.fail(fmt::format("{} {} goes on before what was collected", call.name, id));
     // Another call may have been told of it meanwhile.
-    if (call.is_after_loss && collections_.is_lost(updates().version().epoch))
+    // Nor is it told where no version is left to go on with.
+    if (call.is_after_loss && !updates().must_be_complete() &&
+        collections_.is_lost(updates().version().epoch))
         oracle_.fail(fmt::format("{} {} goes on after a loss, without a word", call.name, id));
 }
 

@@ -155,7 +155,7 @@ MUTATIONS = (
         "a resume publishes whatever is released or paused",
         COLLECTED,
         "return !standings_.is_any_paused() && standings_.is_any_released() &&\n"
-        "           standings_.are_all_released_among(call.tags) && !updates_.must_be_complete();",
+        "           standings_.are_just_released(call.tags) && !updates_.must_be_complete();",
         "return !call.tags.empty() || !updates_.must_be_complete();",
         unseen="to a schedule each resume is a call that publishes, whatever it resumes",
     ),

@@ -76,11 +76,77 @@ TEST_F(CollectedTest, P2_APauseThatEndsByItselfDropsWhatWasCollected) {
     expire_pause();
     EXPECT_EQ(order<messages::UpdateDrop>().update, update_);
     answer(messages::UpdateOrder::kDrop);
-    // The trainer is slow, and not dead: its next call is told, once.
-    send_tensors(12);
-    expect_lost(refusal("admin", messages::Door::kAdmin), 12);
-    send_tensors(13);
-    EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
+    // The trainer is slow, and not dead: none of its further calls is an update of its own.
+    for (const std::uint64_t number : {12u, 13u, 14u}) {
+        send_tensors(number);
+        expect_lost(refusal("admin", messages::Door::kAdmin), number);
+    }
+    // The next attempt begins with a pause, which is told.
+    call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 15);
+    standing_.is_paused = true;
+    from_tree(standing_);
+    from_tree(messages::PausePart{.call = order<messages::PauseGeneration>().call});
+    EXPECT_NE(
+        reply<messages::PauseReply>().verdict.message.find("take no effect"), std::string::npos
+    );
+    collect_one();
+}
+
+TEST_F(CollectedTest, P2_AnotherTrainersVersionForgetsNoLoss) {
+    start();
+    pause(5);
+    collect_one();
+    expire_pause();
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    messages::UpdateWeights disk;
+    disk.update.source.path = "/another";
+    call(disk, 20);
+    update_ = order<messages::UpdateStage>().update;
+    answer(messages::UpdateOrder::kStage);
+    order<messages::UpdateReady>();
+    answer(messages::UpdateOrder::kReady);
+    order<messages::UpdateCommit>();
+    answer(messages::UpdateOrder::kCommit);
+    EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+    send_tensors(21);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 21);
+}
+
+TEST_F(CollectedTest, P2_AnotherCallersRefusalDoesNotLetAHalfThrough) {
+    start();
+    pause();
+    lose_collection();
+    call(messages::ContinueGeneration{}, 30);  // another client's
+    expect_lost(refusal("admin", messages::Door::kAdmin), 30);
+    send_tensors(31);
+    const messages::UpdateStage stage = order<messages::UpdateStage>();
+    update_ = stage.update;
+    EXPECT_FALSE(stage.spec.partial);
+    answer(messages::UpdateOrder::kOpen, 3);
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill, 2);
+    reply<messages::UpdateReply>();
+    call(messages::ContinueGeneration{}, 32);
+    order<messages::UpdateDrop>();
+    expect_lost(refusal("admin", messages::Door::kAdmin), 32);
+}
+
+TEST_F(CollectedTest, P2_ACommitOfAnotherThatFailsIsALossToo) {
+    start();
+    pause();
+    collect_one();
+    messages::CommitWeights commit;
+    commit.call = CallId{40};
+    commit.digest = std::string(32, '0');
+    send("other", commit, messages::Door::kAdmin);
+    order<messages::UpdateFinish>();
+    answer(messages::UpdateOrder::kStage, 0, ErrorCode::kDataLoss);
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    EXPECT_FALSE(next_to<messages::UpdateReply>("other", messages::Door::kAdmin).ok);
+    call(messages::ContinueGeneration{}, 41);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 41);
 }
 
 TEST_F(CollectedTest, P2_ACallThatIsUnderWayWhenThePauseEndsIsToldSo) {

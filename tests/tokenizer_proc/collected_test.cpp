@@ -224,6 +224,12 @@ TEST_F(CollectedTest, TheResumeThatLetsGenerationGoOnPublishes) {
     call(messages::ResumeMemory{.tags = {messages::MemoryTag::kWeights}}, 20);
     from_tree(messages::MemoryPart{.call = order<messages::ResumeMemory>().call});
     EXPECT_FALSE(reply<messages::MemoryReply>().update) << "kv_cache is released still";
+    using messages::MemoryTag;
+    call(messages::ResumeMemory{.tags = {MemoryTag::kWeights, MemoryTag::kKvCache}}, 22);
+    from_tree(messages::MemoryPart{
+        .call = order<messages::ResumeMemory>().call,
+        .verdict = Error{ErrorCode::kFailedPrecondition, "the weights are not released"}});
+    EXPECT_FALSE(reply<messages::MemoryReply>().update) << "one that is refused publishes nothing";
     call(messages::ResumeMemory{.tags = {messages::MemoryTag::kKvCache}}, 21);
     finish("step-2");
     release({});
