@@ -202,7 +202,7 @@ void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& out
     json.end_array().key("usage");
     write_usage(json, usage());
     write_prompt(json, shown ? &*shown : nullptr);
-    write_metadata(json, choices.front().spans);
+    write_versions(json, choices.front().spans);
     json.end_object();
 }
 
@@ -234,7 +234,7 @@ void Chat::write_event(JsonWriter& json, std::size_t index, messages::OutputChun
     write_rest_of_choice(json, choice, chunk);
     json.end_array();
     write_event_usage(json, options, choice.usage);
-    if (chunk.finish && index == 0) write_metadata(json, choice.spans);
+    if (chunk.finish && index == 0) write_versions(json, choice.spans);
     json.end_object();
 }
 

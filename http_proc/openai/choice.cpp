@@ -216,10 +216,11 @@ void write_last_usage(JsonWriter& json, const Usage& usage) {
     json.end_object();
 }
 
-void write_metadata(JsonWriter& json, std::span<const messages::Span> spans) {
+void write_versions(JsonWriter& json, std::span<const messages::Span> spans) {
     json.key("metadata").begin_object();
-    write_version_members(json, spans);
+    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
     json.end_object();
+    write_version_members(json, spans);
 }
 
 void write_usage(JsonWriter& json, const Usage& usage) {

@@ -111,7 +111,8 @@ void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usa
 // Writes the rest of a stream's last event, after its head: usage without a choice.
 void write_last_usage(JsonWriter& json, const Usage& usage);
 
-// Writes "metadata" of an answer: SGLang's, of the weights that made it.
-void write_metadata(JsonWriter& json, std::span<const messages::Span> spans);
+// Writes which weights made an answer: SGLang's "metadata", in which OpenAI's clients take nothing
+// but texts, and the members of write_version_members().
+void write_versions(JsonWriter& json, std::span<const messages::Span> spans);
 
 }  // namespace pitstop::http

@@ -164,7 +164,7 @@ void Completion::write_whole(JsonWriter& json, std::vector<messages::OutputChunk
     for (std::size_t i = 0; i < outputs.size(); ++i) write_choice(json, i, outputs[i]);
     json.end_array().key("usage");
     write_usage(json, usage());
-    write_metadata(json, choices.front().spans);
+    write_versions(json, choices.front().spans);
     json.end_object();
 }
 
@@ -177,7 +177,7 @@ void Completion::write_events(EventStream& stream, Generation::Event event) {
     write_choice(json, event.index, event.chunk);
     json.end_array();
     write_event_usage(json, options, choice.usage);
-    if (is_last && event.index == 0) write_metadata(json, choice.spans);
+    if (is_last && event.index == 0) write_versions(json, choice.spans);
     json.end_object();
     stream.end_event();
 }

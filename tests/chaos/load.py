@@ -316,8 +316,8 @@ class OpenAiClient(HttpClient):
         record.tokens = record.tokens + choice["token_ids"]
         record.logprobs += (choice.get("logprobs") or {"token_logprobs": []})["token_logprobs"]
         record.retractions = 4  # this dialect does not say
-        if "metadata" in answer:
-            record.spans = self.spans_of(answer["metadata"])
+        if "weight_version_spans" in answer:
+            record.spans = self.spans_of(answer)
         return choice.get("finish_reason")
 
 

@@ -35,7 +35,9 @@ def test_a_chat_is_the_templates_prompt(http, door):
     assert answer["usage"]["completion_tokens"] == 6
     assert answer["usage"]["prompt_tokens"] == len(answer["prompt_token_ids"])
     assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
-    assert answer["metadata"]["weight_version"] == "default"
+    assert answer["metadata"] == {"weight_version": "default"}
+    assert answer["weight_versions"] == choice["weight_versions"]
+    assert answer["weight_version_spans"][0]["end"] == 6
 
 
 def test_without_a_limit_a_chat_may_fill_the_context(http):

@@ -1,5 +1,7 @@
 """OpenAI's own client, unmodified. The routers are in test_routers.py."""
 
+import warnings
+
 import pytest
 
 PROMPT = "Once upon a time"
@@ -54,6 +56,22 @@ def test_openai_knows_our_errors_by_their_type(openai_client):
         openai_client.completions.create(model="stories", prompt=PROMPT, max_tokens=9999)
     with pytest.raises(openai.NotFoundError):
         openai_client.models.retrieve("other")
+
+
+def test_openai_validates_a_chat_strictly(http):
+    openai = pytest.importorskip("openai", reason="the package index could not be reached")
+    asked = {"model": "stories", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 3}
+    with openai.OpenAI(
+        base_url=http.url + "/v1", api_key="any", max_retries=0, _strict_response_validation=True
+    ) as client:
+        answer = client.chat.completions.create(**asked)
+        assert answer.metadata == {"weight_version": "default"}
+        assert answer.weight_version_spans[0]["end"] == 3
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # pydantic's, of a member of another type
+            answer.model_dump()
+        *_, last = client.chat.completions.create(**asked, stream=True)
+        assert last.weight_versions == [{"version": "default", "start": 0, "end": 3}]
 
 
 def test_openai_ends_a_stream_it_leaves(openai_client, wait_for_open):

@@ -33,7 +33,9 @@ def test_a_completion_has_openais_shape(http, door):
     assert choice["logprobs"] is None and choice["stop_reason"] is None
     usage = answer["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (4, 6, 10)
-    assert answer["metadata"]["weight_version"] == "default"
+    assert answer["metadata"] == {"weight_version": "default"}
+    assert answer["weight_version"] == "default"
+    assert answer["weight_version_spans"][0]["end"] == 6
     assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
 
 

@@ -85,13 +85,12 @@ def test_24_openai_routes_have_the_same_spans_and_those_of_the_first_sample(http
     admin.call("set_weight_label", label="later")
     for answer in calls.join():
         body = answer.json
-        metadata = body["metadata"]
         for choice in body["choices"]:
             spans = choice["weight_versions"]
             assert [span["version"] for span in spans] == ["default", "later"]
             assert (spans[0]["start"], spans[-1]["end"]) == (0, 900)
-        assert metadata["weight_versions"] == body["choices"][0]["weight_versions"]
-        assert metadata["weight_version"] == "later"
+        assert body["weight_versions"] == body["choices"][0]["weight_versions"]
+        assert body["weight_version"] == "later" and body["metadata"] == {"weight_version": "later"}
     admin.call("set_weight_label", label="default")
 
 
