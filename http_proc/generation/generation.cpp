@@ -29,22 +29,21 @@ Generation::~Generation() {
     } catch (const std::bad_alloc&) {
         spdlog::error("there is no memory to end requests that nobody waits for");
     }
-    for (const std::string& name : names_) {
-        for (const std::string& rid : state_->rids) tree_->remove_name(name, rid);
-    }
+    for (std::size_t i = 0; i < state_->rids.size(); ++i) state_->drop_names(i, *tree_);
     tree_->num_generating -= static_cast<int>(state_->rids.size());
 }
 
 void Generation::start(
     Preparations::Entry preparation,
     std::vector<messages::Generate> requests,
-    std::vector<std::string> names
+    std::vector<std::vector<std::string>> names
 ) {
     // The preparation is over once they are with the client, and an abort finds them.
     const Preparations::Entry to_the_end = std::move(preparation);
     CHECK(state_->rids.empty());
+    CHECK(names.size() == requests.size());
     State& state = *state_;
-    names_ = std::move(names);
+    state.names = std::move(names);
     state.waiting.resize(requests.size());
     state.is_open.assign(requests.size(), true);
     state.taken_at.assign(requests.size(), TimePoint{});
@@ -53,11 +52,10 @@ void Generation::start(
     state.num_open = requests.size();
     tree_->num_generating += static_cast<int>(requests.size());
     const std::vector<std::string> client = exchange_->client();
-    for (messages::Generate& request : requests) {
-        request.client = client;
-        if (request.rid.empty()) request.rid = Tree::random_id();
-        state.rids.push_back(request.rid);
-        for (const std::string& name : names_) tree_->add_name(name, request.rid);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        requests[i].client = client;
+        state.rids.push_back(requests[i].rid);
+        for (const std::string& name : state.names[i]) tree_->add_name(name, requests[i].rid);
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
         state.clocks.emplace_back(Clock::now(), requests[i].stream);
@@ -82,7 +80,7 @@ void Generation::State::handle_chunk(
     clocks[i].chunk(chunk, now, tree.request_metrics);
     const bool is_last = chunk.finish.has_value();
     join(waiting[i], std::move(chunk));
-    if (is_last) close(i);
+    if (is_last) close(i, tree);
     if (is_ready[i]) return;
     const auto period = EventPace::period_of(tree.num_generating);
     const bool is_due = is_last || now - taken_at[i] >= period;
@@ -101,14 +99,21 @@ void Generation::State::handle_chunk(
     tree.event_pace().hold(release_kept, is_due ? EventPace::Wait{0} : period);
 }
 
-void Generation::State::close(std::size_t i) {
+void Generation::State::close(std::size_t i, Tree& tree) {
     is_open[i] = false;
     --num_open;
+    drop_names(i, tree);
+}
+
+// Its names are free when the caller is told of its end, as its rid is.
+void Generation::State::drop_names(std::size_t i, Tree& tree) {
+    for (const std::string& name : names[i]) tree.remove_name(name, rids[i]);
+    names[i].clear();
 }
 
 // There is no memory for its output: it ends with that for an error, here and in the tree.
 void Generation::State::fail(std::size_t i, Tree& tree) {
-    if (is_open[i]) close(i);  // its last chunk may be what there was no room for
+    if (is_open[i]) close(i, tree);  // its last chunk may be what there was no room for
     messages::Finish finish{.reason = messages::FinishReason::kError};
     finish.verdict = Error{ErrorCode::kResourceExhausted, "there is no memory for the output"};
     waiting[i].emplace().finish = std::move(finish);

@@ -1,7 +1,7 @@
 // Runs the engine's requests that answer one HTTP request: a batch, the samples of a prompt.
 //
 //   Generation generation(exchange);
-//   generation.start(std::move(requests), {id});
+//   generation.start(std::move(preparation), std::move(requests), std::move(names));
 //   while (const auto event = co_await generation.next()) use(event->index, event->chunk);
 //
 // Whatever is still open ends in the tree when the client goes away (each then ends with its output
@@ -31,6 +31,7 @@ namespace pitstop::http {
 class Generation {
     struct State {
         std::vector<std::string> rids{};
+        std::vector<std::vector<std::string>> names{};                // by index, while it is open
         std::vector<std::optional<messages::OutputChunk>> waiting{};  // by index
         std::vector<bool> is_open{};                                  // likewise
         std::vector<TimePoint> taken_at{};                            // likewise; the last chunk
@@ -49,7 +50,8 @@ class Generation {
             Tree& tree,
             const std::shared_ptr<State>& self
         );
-        void close(std::size_t i);
+        void close(std::size_t i, Tree& tree);
+        void drop_names(std::size_t i, Tree& tree);
         void fail(std::size_t i, Tree& tree);
         void make_ready(std::size_t i);
         void release();
@@ -67,13 +69,13 @@ class Generation {
     Generation(const Generation&) = delete;
     Generation& operator=(const Generation&) = delete;
 
-    // Is called once; ends `preparation`, which began when the HTTP request had been read. Each
-    // request gets a random rid where it has none. By `names` all of them can be aborted, besides
-    // their rids.
+    // Is called once; ends `preparation`, which began when the HTTP request had been read. By its
+    // `names` each request can be aborted, besides its rid, for as long as it is open.
+    // REQUIRES: each request has a rid, and a list of names.
     void start(
         Preparations::Entry preparation,
         std::vector<messages::Generate> requests,
-        std::vector<std::string> names = {}
+        std::vector<std::vector<std::string>> names
     );
 
     struct [[nodiscard]] Next {
@@ -95,7 +97,6 @@ class Generation {
   private:
     Exchange* exchange_;
     Tree* tree_;
-    std::vector<std::string> names_{};
     std::shared_ptr<State> state_ = std::make_shared<State>();  // the client's callbacks share it
 };
 

@@ -1,5 +1,7 @@
 #include "http_proc/generation/pipeline.h"
 
+#include <fmt/format.h>
+
 namespace pitstop::http {
 
 Task<std::optional<messages::Span>> serving_version(Exchange& exchange) {
@@ -12,5 +14,28 @@ Task<std::optional<messages::Span>> serving_version(Exchange& exchange) {
     version.digest = replica.digest;
     co_return version;
 }
+
+namespace pipeline {
+
+std::vector<std::string> name_sample(
+    const Prompt& prompt, std::int64_t sample, messages::Generate& request
+) {
+    if (prompt.num_samples == 1) {
+        request.rid = prompt.name;
+        return {prompt.name};
+    }
+    request.rid = fmt::format("{}_{}", prompt.name, sample);
+    return {prompt.name, request.rid};
+}
+
+Result<> check_names(Exchange& exchange, const Prepared& prepared) {
+    for (const std::string& name : prepared.own_names) {
+        if (!exchange.tree().is_named(name)) continue;
+        return make_error(ErrorCode::kAlreadyExists, "rid '{}' is an open request", name);
+    }
+    return Ok{};
+}
+
+}  // namespace pipeline
 
 }  // namespace pitstop::http

@@ -29,6 +29,9 @@ namespace pitstop::http {
 struct Prompt {
     messages::Generate
         request{};  // its seed is the first sample's. An empty rid: the answer names each
+    // The caller's name for it, which names nothing else; empty: none. It is the only sample's rid,
+    // or of several sample i's is NAME_i, and NAME aborts them all.
+    std::string name{};
     std::int64_t num_samples = 1;
     std::int64_t num_kept = 0;   // copies of it that the answer keeps to its end, as it shows them
     std::size_t kept_bytes = 0;  // likewise, of what else it shows of its request
@@ -80,19 +83,36 @@ std::vector<std::string> abort_names(const A& answer) {
     std::vector<std::string> names = answer.names;
     for (const Prompt& prompt : answer.prompts) {
         if (!prompt.request.rid.empty()) names.push_back(prompt.request.rid);
+        if (!prompt.name.empty()) names.push_back(prompt.name);
     }
     return names;
 }
 
+// Holds the requests of an answer.
+struct Prepared {
+    std::vector<messages::Generate> requests{};
+    std::vector<std::vector<std::string>> names{};  // by request: what aborts it besides its rid
+    std::vector<std::string> own_names{};           // the caller's: nothing else may have them
+};
+
+// Names a sample of a prompt that has a name, and says what aborts it besides its rid.
+[[nodiscard]] std::vector<std::string> name_sample(
+    const Prompt& prompt, std::int64_t sample, messages::Generate& request
+);
+
+// Errors: kAlreadyExists: an abort by one of the caller's names would end something else, too.
+[[nodiscard]] Result<> check_names(Exchange& exchange, const Prepared& prepared);
+
 // Makes a request per sample, the samples of a prompt together. Takes the prompts' requests.
 template <Answering A>
-Task<Result<std::vector<messages::Generate>>> prepare(Exchange& exchange, A& answer) {
+Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     if (answer.wants_texts()) {
         const Result<> loaded = co_await exchange.tree().token_texts().load(exchange.tree());
         if (!loaded) co_return loaded.error();
         answer.texts = &exchange.tree().token_texts();
     }
-    std::vector<messages::Generate> requests;
+    Prepared prepared;
+    std::vector<messages::Generate>& requests = prepared.requests;
     for (std::size_t p = 0; p < answer.prompts.size(); ++p) {
         Prompt& prompt = answer.prompts[p];
         const Result<> completed = co_await answer.complete(exchange, prompt);
@@ -108,14 +128,21 @@ Task<Result<std::vector<messages::Generate>>> prepare(Exchange& exchange, A& ans
             const bool is_last = sample + 1 == prompt.num_samples;
             messages::Generate request = prompt.request;
             if (is_last) prompt.request = {};
-            if (request.rid.empty()) request.rid = answer.rid_of(requests.size());
+            std::vector<std::string>& names = prepared.names.emplace_back(answer.names);
+            if (prompt.name.empty()) {
+                if (request.rid.empty()) request.rid = answer.rid_of(requests.size());
+            } else {
+                const std::vector<std::string> own = name_sample(prompt, sample, request);
+                names.insert(names.end(), own.begin(), own.end());
+                prepared.own_names.insert(prepared.own_names.end(), names.begin(), names.end());
+            }
             // Samples that shared a seed would all be the same.
             if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
             answer.add_sample(p, request);
             requests.push_back(std::move(request));
         }
     }
-    co_return requests;
+    co_return prepared;
 }
 
 // A request that ended before its first token names no version: where the dialect shows one in each
@@ -194,11 +221,14 @@ Task<Response> serve(Exchange& exchange) {
     if (!answer) co_return A::refusal(answer.error());
     Preparations::Entry preparation =
         exchange.tree().preparations().begin(pipeline::abort_names(*answer));
-    Result<std::vector<messages::Generate>> requests =
-        co_await pipeline::prepare(exchange, *answer);
-    if (!requests) co_return A::refusal(requests.error());
+    Result<pipeline::Prepared> prepared = co_await pipeline::prepare(exchange, *answer);
+    if (!prepared) co_return A::refusal(prepared.error());
+    if (const auto free = pipeline::check_names(exchange, *prepared); !free)
+        co_return A::refusal(free.error());
     Generation generation(exchange);
-    generation.start(std::move(preparation), *std::move(requests), answer->names);
+    generation.start(
+        std::move(preparation), std::move(prepared->requests), std::move(prepared->names)
+    );
     if (answer->is_streamed())
         co_return co_await pipeline::answer_streamed(exchange, generation, *answer);
     co_return co_await pipeline::answer_whole(exchange, generation, *answer);

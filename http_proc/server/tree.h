@@ -58,6 +58,7 @@ class Tree {
     // of, the rid of the batch. Several requests may have the same name.
     void add_name(const std::string& name, const std::string& rid);
     void remove_name(const std::string& name, const std::string& rid);
+    [[nodiscard]] bool is_named(const std::string& name) const { return rids_.contains(name); }
     // Lists the rids of open requests of this server with that name; `name` itself if there are
     // none, as it may be the rid of another front end's request.
     [[nodiscard]] std::vector<std::string> rids_named(const std::string& name) const;

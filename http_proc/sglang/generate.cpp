@@ -83,10 +83,10 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     if (!call.batch_rid.empty()) answer.names.push_back(call.batch_rid);
     for (messages::Generate& request : call.prompts) {
         const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start >= 0;
-        if (call.samples > 1 && !request.rid.empty())
-            answer.names.push_back(std::exchange(request.rid, {}));
+        std::string rid = std::exchange(request.rid, {});
         answer.prompts.push_back(
             {.request = std::move(request),
+             .name = std::move(rid),
              .num_samples = call.samples,
              .num_kept = is_shown ? call.samples : 0}
         );

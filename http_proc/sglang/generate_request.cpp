@@ -151,6 +151,28 @@ Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
     return Ok{};
 }
 
+// Samples are named after their prompt: that must be no other prompt's name.
+Result<> check_rids_of_samples(const SglangGenerate& call) {
+    if (call.samples == 1) return Ok{};
+    std::set<std::string> names;
+    for (const messages::Generate& prompt : call.prompts) names.insert(prompt.rid);
+    for (const messages::Generate& prompt : call.prompts) {
+        for (std::int64_t i = 0; i < call.samples && !prompt.rid.empty(); ++i) {
+            const std::string sample = fmt::format("{}_{}", prompt.rid, i);
+            if (!names.contains(sample)) continue;
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "Duplicate request IDs detected within the request: {} is a prompt's, and sample "
+                "{} of {}'s",
+                Json(sample).dump(),
+                i,
+                Json(prompt.rid).dump()
+            );
+        }
+    }
+    return Ok{};
+}
+
 Result<> read_rids(FieldReader& fields, SglangGenerate& call) {
     const Json* rid = fields.find("rid");
     if (rid == nullptr) return Ok{};
@@ -351,6 +373,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     RETURN_IF_ERROR(read_prompts(fields, call));
     RETURN_IF_ERROR(read_rids(fields, call));
     RETURN_IF_ERROR(read_sampling_params(fields, call));
+    RETURN_IF_ERROR(check_rids_of_samples(call));
     RETURN_IF_ERROR(read_logprob_options(fields, call));
     fields.read("stream", call.is_streamed);
     fields.read("incremental_streaming_output", call.is_incremental);

@@ -44,7 +44,8 @@ def test_any_list_gives_an_array_in_order(http):
 def test_samples_are_grouped_by_prompt_and_have_ids_of_their_own(http):
     items = http.generate(text=[PROMPT, "The"], max_new_tokens=3, n=3, rid=["x", "y"])
     assert [item["meta_info"]["prompt_tokens"] for item in items] == [4, 4, 4, 1, 1, 1]
-    assert len({item["meta_info"]["id"] for item in items} - {"x", "y"}) == 6
+    assert [item["meta_info"]["id"] for item in items] == ["x_0", "x_1", "x_2", "y_0", "y_1", "y_2"]
+    assert len({item["meta_info"]["id"] for item in http.generate(text="The", max_new_tokens=1, n=3)}) == 3
 
 
 def test_samples_compute_their_prompt_once(http, door):

@@ -248,6 +248,75 @@ def test_the_name_of_a_batch_aborts_all_of_it(http, wait_for_open, paused):
         assert {item["meta_info"]["finish_reason"]["type"] for item in answer.json} == {"abort"}
 
 
+def reasons(items):
+    return [item["meta_info"]["finish_reason"]["type"] for item in items]
+
+
+def test_with_samples_an_abort_of_one_prompt_ends_its_samples_alone(http, wait_for_open, paused):
+    with paused():
+        calls = Background(http, [long_body(text=[PROMPT, "The"], rid=["p", "q"], n=2, max_new_tokens=40)])
+        wait_for_open(4)
+        http.post("/abort_request", {"rid": "q"})
+        wait_for_open(2)
+    (answer,) = calls.join()
+    assert [item["meta_info"]["id"] for item in answer.json] == ["p_0", "p_1", "q_0", "q_1"]
+    assert reasons(answer.json) == ["length", "length", "abort", "abort"]
+
+
+def test_one_sample_is_aborted_by_its_own_id(http, wait_for_open, paused):
+    with paused():
+        calls = Background(http, [long_body(rid="x", n=3, max_new_tokens=40)])
+        wait_for_open(3)
+        http.post("/abort_request", {"rid": "x_1"})
+        wait_for_open(2)
+    (answer,) = calls.join()
+    assert reasons(answer.json) == ["length", "abort", "length"]
+    with paused():
+        calls = Background(http, [long_body(text=[PROMPT, "The"], rid="b", n=2, max_new_tokens=40)])
+        wait_for_open(4)
+        http.post("/abort_request", {"rid": "b_1"})
+        wait_for_open(2)
+        http.post("/abort_request", {"rid": "b_0_1"})
+        wait_for_open(1)
+    (answer,) = calls.join()
+    assert reasons(answer.json) == ["length", "abort", "abort", "abort"]
+
+
+@pytest.mark.parametrize("open_n", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_with_samples_too_a_rid_in_use_is_refused(http, wait_for_open, paused, open_n, n):
+    with paused():
+        calls = Background(http, [long_body(rid="w", n=open_n)])
+        wait_for_open(open_n)
+        for body in (long_body(rid="w", n=n), long_body(text=["a", "b"], rid=["a", "w"], n=n)):
+            refused = http.post("/generate", native(body))
+            assert refused.status == 400 and "Duplicate request ID" in refused.message, body
+            assert "'w" in refused.message
+        wait_for_open(open_n)
+        http.post("/abort_request", {"rid": "w"})
+        wait_for_open(0)
+        calls.join()
+    answer = http.generate(text=PROMPT, max_new_tokens=1, rid="w", n=n)  # it is free again
+    assert (answer if n == 1 else answer[0])["meta_info"]["id"] == ("w" if n == 1 else "w_0")
+
+
+def test_the_name_of_a_batch_in_use_is_refused(http, wait_for_open, paused):
+    with paused():
+        calls = Background(http, [long_body(text=[PROMPT, "The"], rid="batch")])
+        wait_for_open(2)
+        for body in (long_body(rid="batch"), long_body(rid="batch_1"), long_body(rid="batch", n=2)):
+            assert http.post("/generate", native(body)).status == 400, body
+        http.post("/abort_request", {"rid": "batch"})
+        calls.join()
+
+
+def test_a_prompt_named_as_a_sample_of_another_is_refused(http):
+    body = native({"text": ["a", "b"], "rid": ["x", "x_1"], "n": 2, "max_new_tokens": 1})
+    refused = http.post("/generate", body)
+    assert refused.status == 400 and "x_1" in refused.message
+    assert http.post("/generate", native({**body, "n": 1})).status == 200
+
+
 def test_an_abort_of_nobody_is_200_and_empty(http):
     answer = http.post("/abort_request", {"rid": "nobody"})
     assert (answer.status, answer.body) == (200, b"")
