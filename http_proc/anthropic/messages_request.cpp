@@ -29,7 +29,7 @@ constexpr std::array kRefused{
     Refused{"mcp_servers", "tools are the client's"},
     Refused{"diagnostics", "nothing is kept of earlier requests"},
     Refused{"inference_geo", "the model runs where the engine is"},
-    Refused{"output_format", "there are no grammars"},
+    Refused{"output_format", kNoGrammars},
     Refused{"top_logprobs", "/v1/chat/completions has them"},
     Refused{"logprobs_mode", "/v1/chat/completions has it"},
 };
@@ -97,7 +97,7 @@ void read_output_config(FieldReader& fields, OrderedJson& variables) {
     if (!given->is_object()) return fields.fail("output_config", "an object");
     const auto format = given->find("format");
     if (format != given->end() && !asks_for_nothing(*format))
-        return fields.refuse("output_config", "its format asks for a grammar, and there are none");
+        return fields.refuse("output_config", kNoGrammars);
     const auto effort = given->find("effort");
     if (effort == given->end() || effort->is_null()) return;
     if (!effort->is_string())

@@ -33,7 +33,7 @@ constexpr std::array kNotHere{
     NotHere{"return_prompt_text", kElsewhere},
     NotHere{"return_prompt_token_ids", "return_token_ids has them, too"},
     NotHere{"return_meta_info", "SGLang's /generate answers with it"},
-    NotHere{"response_format", "there are no grammars"},
+    NotHere{"response_format", kNoGrammars},
     NotHere{"echo", "the answer is the assistant's turn alone"},
     NotHere{"add_special_tokens", "the chat template has them"},
 };

@@ -18,7 +18,6 @@ struct Unsupported {
     std::string_view name{};
     std::string_view why{};
 };
-constexpr std::string_view kNoGrammars = "there are no grammars";
 constexpr std::string_view kTextAlone = "the model is of text alone";
 constexpr std::string_view kNoAdapters = "no adapters are loaded";
 constexpr std::string_view kNotKept = "the engine does not keep them";

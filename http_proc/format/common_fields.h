@@ -4,7 +4,15 @@
 #include "http_proc/format/json_body.h"
 #include "messages/generation.h"
 
+#include <string_view>
+
 namespace pitstop::http {
+
+// Says why what asks for a grammar is refused, and what to do instead.
+inline constexpr std::string_view kNoGrammars =
+    "there are no grammars; ask for the form in the prompt and check what comes, or have a "
+    "function "
+    "called: tools with tool_choice begin the call";
 
 // All of them leave problems in `fields`.
 

@@ -13,6 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kInteger = "an integer from -2^63 to 2^63 - 1";
+
 // Looks before the parser builds anything: what is too deep would cost a stack frame per level when
 // it is destroyed.
 bool is_too_deep(std::string_view text) {
@@ -181,7 +183,7 @@ void FieldReader::read(std::string_view name, bool& target) {
     read_with(name, target, "true or false", bool_of);
 }
 void FieldReader::read(std::string_view name, std::int64_t& target) {
-    read_with(name, target, "an integer", integer_of);
+    read_with(name, target, kInteger, integer_of);
 }
 void FieldReader::read(std::string_view name, double& target) {
     read_with(name, target, "a number", number_of);
@@ -190,10 +192,10 @@ void FieldReader::read(std::string_view name, std::optional<bool>& target) {
     read_with(name, target, "true or false", bool_of);
 }
 void FieldReader::read(std::string_view name, std::optional<std::int64_t>& target) {
-    read_with(name, target, "an integer", integer_of);
+    read_with(name, target, kInteger, integer_of);
 }
 void FieldReader::read(std::string_view name, std::optional<std::uint64_t>& target) {
-    read_with(name, target, "an integer", unsigned_of);
+    read_with(name, target, "an integer from -2^63 to 2^64 - 1", unsigned_of);
 }
 void FieldReader::read(std::string_view name, std::optional<double>& target) {
     read_with(name, target, "a number", number_of);

@@ -84,7 +84,7 @@ void read_text_config(FieldReader& fields) {
     const Json* format = inside.find("format");
     const bool is_text =
         format == nullptr || (format->is_object() && format->value("type", Json()) == "text");
-    if (!is_text) return fields.refuse("text", "its format asks for a grammar, and there are none");
+    if (!is_text) return fields.refuse("text", kNoGrammars);
     const Json* verbosity = inside.find("verbosity");
     if (verbosity != nullptr && *verbosity != "medium")
         fields.refuse("text", "its verbosity is not the model's to know; medium is");

@@ -1,6 +1,7 @@
 // Serves SGLang's /generate: how its requests become prompts, and chunks its answers (output.h).
 #include "http_proc/generation/pipeline.h"
 #include "http_proc/generation/prompts.h"
+#include "http_proc/generation/request_checks.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/sglang/generate_request.h"
 #include "http_proc/sglang/output.h"
@@ -79,6 +80,8 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     SglangAnswer answer;
     ASSIGN_OR_RETURN(answer.call, parse_sglang_generate(exchange.request().body));
     SglangGenerate& call = answer.call;
+    for (const auto& [field, ids] : call.unused_ids)
+        RETURN_IF_ERROR(check_tokens(exchange, field, ids));
     if (exchange.server().options().is_incremental) call.is_incremental = true;
     if (!call.batch_rid.empty()) answer.names.push_back(call.batch_rid);
     for (messages::Generate& request : call.prompts) {

@@ -54,6 +54,7 @@ struct Sampling {
     messages::SamplingParams params{};
     std::int64_t n = 1;
     std::int64_t stream_interval = 1;
+    std::vector<TokenId> unused_stop_ids{};
 };
 
 Result<Sampling> sampling_of(const Json& object) {
@@ -76,7 +77,7 @@ Result<Sampling> sampling_of(const Json& object) {
     fields.read("min_new_tokens", params.min_new_tokens);
     read_sampling(fields, params);
     // As in SGLang, ignore_eos turns off every stop by token.
-    if (params.ignore_eos) params.stop_token_ids.clear();
+    if (params.ignore_eos) sampling.unused_stop_ids = std::exchange(params.stop_token_ids, {});
     fields.read("sampling_seed", params.seed);
     fields.read("n", sampling.n);
     fields.read("stream_interval", sampling.stream_interval);
@@ -315,7 +316,9 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
     for (messages::Generate& prompt : call.prompts) {
         messages::LogprobOptions& options = prompt.logprobs;
         options.mode = mode;
-        if (!options.enabled) options = {};  // the details of what is not asked for
+        if (options.enabled) continue;
+        call.unused_ids.emplace_back("token_ids_logprob", std::move(options.ids));
+        options = {};  // the details of what is not asked for
     }
     return Ok{};
 }
@@ -345,6 +348,9 @@ Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
             return make_error(
                 ErrorCode::kInvalidArgument, "n must be the same for the whole batch"
             );
+        call.unused_ids.emplace_back(
+            "sampling_params.stop_token_ids", std::move(sampling.unused_stop_ids)
+        );
         call.samples = sampling.n;
         call.stream_interval = sampling.stream_interval;
     }

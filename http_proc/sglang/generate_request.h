@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace pitstop::http {
@@ -30,6 +31,8 @@ struct SglangGenerate {
     bool wants_text_in_logprobs = false;
     bool wants_prompt_token_ids = false;
     std::int64_t stream_interval = 1;
+    // Holds tokens that are named to no effect, by field.
+    std::vector<std::pair<std::string_view, std::vector<TokenId>>> unused_ids{};
 
     [[nodiscard]] bool answers_list() const { return is_batch || samples > 1; }
 };

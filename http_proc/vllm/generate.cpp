@@ -28,6 +28,8 @@ struct VllmAnswer : OpenAiAnswer {
     static Result<VllmAnswer> parse(Exchange& exchange) {
         ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(exchange.request().body));
         RETURN_IF_ERROR(check_model(exchange, call.options.model));
+        if (!call.logprobs)
+            RETURN_IF_ERROR(check_tokens(exchange, "logprob_token_ids", call.options.logprob_ids));
         return VllmAnswer(exchange, std::move(call));
     }
     static Response refusal(const Error& error) {

@@ -228,7 +228,7 @@ def test_one_bad_prompt_refuses_the_batch(http, wait_for_open):
 REFUSED = {
     "an empty prompt of tokens": ({"input_ids": []}, "input_ids cannot be empty."),
     "an unknown sampling parameter": ({"text": "x", "sampling_params": {"top_q": 1}}, "top_q"),
-    "a grammar": ({"text": "x", "sampling_params": {"regex": "a*"}}, "regex"),
+    "a grammar": ({"text": "x", "sampling_params": {"regex": "a*"}}, "ask for the form in the prompt"),
     "a temperature below 0": ({"text": "x", "sampling_params": {"temperature": -1}}, "temperature"),
     "top_p 0": ({"text": "x", "sampling_params": {"top_p": 0}}, "top_p"),
     "top_k 0": ({"text": "x", "sampling_params": {"top_k": 0}}, "top_k"),
@@ -244,6 +244,14 @@ REFUSED = {
     "a list of options with n": (
         {"text": ["x", "y"], "sampling_params": {"n": 2}, "return_logprob": [True, True]},
         "return_logprob",
+    ),
+    "a stop token out of range, to no effect": (
+        {"text": "x", "sampling_params": {"ignore_eos": True, "stop_token_ids": [2, 99999]}},
+        "sampling_params.stop_token_ids[1] is token 99999",
+    ),
+    "a token of no logprobs out of range": (
+        {"text": "x", "token_ids_logprob": [99999]},
+        "token_ids_logprob[0] is token 99999",
     ),
     "a token of logprobs out of range": (
         {"text": "x", "return_logprob": True, "token_ids_logprob": [99999]},

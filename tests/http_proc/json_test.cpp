@@ -82,7 +82,9 @@ TEST(FieldReader, NamesTheFirstProblemAndWhatIsAccepted) {
     fields.read("n", n);
     fields.read("s", s);
     ASSERT_TRUE(fields.error());
-    EXPECT_EQ(fields.error()->message, "params.n is 1.5; accepted is an integer");
+    EXPECT_EQ(
+        fields.error()->message, "params.n is 1.5; accepted is an integer from -2^63 to 2^63 - 1"
+    );
     EXPECT_EQ(n, 7);
     EXPECT_EQ(s, "kept");
 }
