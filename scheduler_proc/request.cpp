@@ -1,5 +1,7 @@
 #include "scheduler_proc/request.h"
 
+#include "messages/context_limit.h"
+
 #include <algorithm>
 
 namespace pitstop::scheduler {
@@ -25,15 +27,9 @@ std::optional<Error> problem_of_length(
     const std::optional<std::int64_t>& asked = request.sampling.max_new_tokens;
     // A request without a number needs room for one token, and one with a number for all of them.
     const std::int64_t output_len = asked.value_or(1);
-    if (prompt_len > limits.context_len || output_len > limits.context_len - prompt_len) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "{} prompt tokens and {} output tokens are more than the model's context of {} tokens",
-            prompt_len,
-            output_len,
-            limits.context_len
-        );
-    }
+    const messages::ContextLimit limit{
+        .prompt_len = prompt_len, .output_len = output_len, .context_len = limits.context_len};
+    if (!limit.fits()) return messages::beyond_context(limit);
     if (prompt_len > limits.pool_tokens || output_len > limits.pool_tokens - prompt_len) {
         return make_error(
             ErrorCode::kResourceExhausted,

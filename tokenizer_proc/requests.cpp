@@ -1,6 +1,7 @@
 // Handles the doors' requests: checking them, sending them to a replica, ending them.
 #include "base/log.h"
 #include "messages/codec.h"
+#include "messages/context_limit.h"
 #include "text/incremental_decoder.h"
 #include "tokenizer_proc/doors.h"
 
@@ -145,16 +146,11 @@ std::optional<Error> Doors::problem_of_prompt(
     }
     if (auto error = problem_of_ids("input_ids", prompt)) return error;
     // Without a number there must be room for one; with one, for all of them.
-    const std::int64_t output_len = message.sampling.max_new_tokens.value_or(1);
-    if (prompt_len > replica.context_len || output_len > replica.context_len - prompt_len) {
-        return make_error(
-            ErrorCode::kInvalidArgument,
-            "{} prompt tokens and {} output tokens are more than the model's context of {} tokens",
-            prompt_len,
-            output_len,
-            replica.context_len
-        );
-    }
+    const messages::ContextLimit limit{
+        .prompt_len = prompt_len,
+        .output_len = message.sampling.max_new_tokens.value_or(1),
+        .context_len = replica.context_len};
+    if (!limit.fits()) return messages::beyond_context(limit);
     return problem_of_logprobs(message, prompt_len, replica);
 }
 

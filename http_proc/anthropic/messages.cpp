@@ -28,7 +28,7 @@ struct Message : ChatAnswer {
         return Message(exchange, std::move(call));
     }
     static Response refusal(const Error& error) {
-        return error_response(kDialect, status_of_chat(error.code), error.message);
+        return error_response(kDialect, status_of_chat(error.code), error);
     }
     void write_events(EventStream& stream, Generation::Event event);
     void write_error(EventStream& stream, const Error& error) const;
@@ -121,8 +121,7 @@ void Message::write_end_events(EventStream& stream, const messages::Finish& fini
 }
 
 void Message::write_error(EventStream& stream, const Error& error) const {
-    stream.begin_event("error").raw(error_json(kDialect, status_of_chat(error.code), error.message)
-    );
+    stream.begin_event("error").raw(error_json(kDialect, status_of_chat(error.code), error));
     stream.end_event();
 }
 

@@ -15,7 +15,7 @@ JsonWriter& EventStream::begin_event(std::string_view name) {
 }
 
 void EventStream::add_error(Dialect dialect, const Error& error) {
-    begin_event().raw(error_json(dialect, status_of(error.code), error.message));
+    begin_event().raw(error_json(dialect, status_of(error.code), error));
     end_event();
 }
 

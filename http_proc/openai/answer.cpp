@@ -62,7 +62,7 @@ ShownLogprobs shown_logprobs(
 
 Response openai_refusal(const Error& error) {
     const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
-    return error_response(Dialect::kOpenAi, status, error.message);
+    return error_response(Dialect::kOpenAi, status, error);
 }
 
 }  // namespace pitstop::http

@@ -62,7 +62,7 @@ struct ResponseAnswer : ChatAnswer {
         return ResponseAnswer(exchange, std::move(given));
     }
     static Response refusal(const Error& error) {
-        return error_response(kDialect, status_of_chat(error.code), error.message);
+        return error_response(kDialect, status_of_chat(error.code), error);
     }
     void write_events(EventStream& stream, Generation::Event event);
     void write_error(EventStream& stream, const Error& error);

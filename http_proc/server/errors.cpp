@@ -2,9 +2,12 @@
 
 #include "base/utf8.h"
 #include "http_proc/format/json_writer.h"
+#include "messages/context_limit.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include <cstdint>
 
 namespace pitstop::http {
 namespace {
@@ -46,9 +49,11 @@ std::string_view anthropic_type(int status) {
     }
 }
 
-void write_openai_code(JsonWriter& json, int status) {
+void write_openai_code(JsonWriter& json, int status, std::string_view code) {
     json.key("code");
-    if (status == 401) {
+    if (!code.empty()) {
+        json.string(code);
+    } else if (status == 401) {
         json.string("invalid_api_key");
     } else if (status == 404) {
         json.string("not_found");
@@ -92,7 +97,14 @@ void write_anthropic(JsonWriter& json, int status, std::string_view message) {
 
 // A writer makes the body, not a tree of values: nlohmann's destructors of those allocate, and
 // where there is no memory that ends the process.
-void write_body(JsonWriter& json, Dialect dialect, int status, std::string_view message) {
+// `openai_code` is OpenAI's word for what went wrong, where it has one.
+void write_body(
+    JsonWriter& json,
+    Dialect dialect,
+    int status,
+    std::string_view message,
+    std::string_view openai_code
+) {
     if (dialect == Dialect::kSglang || dialect == Dialect::kPitstop)
         return write_sglang(json, status, message);
     if (dialect == Dialect::kAnthropic) return write_anthropic(json, status, message);
@@ -100,12 +112,80 @@ void write_body(JsonWriter& json, Dialect dialect, int status, std::string_view 
     write_message(json, message);
     if (dialect == Dialect::kOpenAi) {
         json.key("type").string(openai_type(status)).key("param").null();
-        write_openai_code(json, status);
+        write_openai_code(json, status, openai_code);
     } else {
         json.key("type").string(reason_phrase(status)).key("param").null();
         json.key("code").integer(status);
     }
     json.end_object();
+}
+
+std::string body_of(
+    Dialect dialect, int status, std::string_view message, std::string_view openai_code
+) {
+    JsonWriter json;
+    json.begin_object();
+    write_body(json, dialect, status, message, openai_code);
+    json.end_object();
+    return json.take();
+}
+
+// Clients look for these words: agents shorten a conversation where they find them.
+// Source: SGLang's tokenizer manager; OpenAI's and vLLM's answers, in the words that both had for
+// years; Anthropic's API.
+std::string words_of(const messages::ContextLimit& limit, Dialect dialect) {
+    const std::int64_t prompt_len = limit.prompt_len;
+    const std::int64_t output_len = limit.output_len;
+    const std::int64_t context_len = limit.context_len;
+    const bool is_prompt = prompt_len >= context_len;  // whatever the output's length
+    const std::uint64_t num_asked =
+        static_cast<std::uint64_t>(prompt_len) + static_cast<std::uint64_t>(output_len);
+    switch (dialect) {
+        case Dialect::kAnthropic:
+            if (is_prompt) {
+                return fmt::format(
+                    "prompt is too long: {} tokens > {} maximum", prompt_len, context_len
+                );
+            }
+            return fmt::format(
+                "input length and `max_tokens` exceed context limit: {} + {} > {}, decrease input "
+                "length or `max_tokens` and try again",
+                prompt_len,
+                output_len,
+                context_len
+            );
+        case Dialect::kPitstop:
+        case Dialect::kSglang:
+            if (is_prompt) {
+                return fmt::format(
+                    "The input ({} tokens) is longer than the model's context length ({} tokens).",
+                    prompt_len,
+                    context_len
+                );
+            }
+            return fmt::format(
+                "Requested token count exceeds the model's maximum context length of {} tokens. "
+                "You requested a total of {} tokens: {} tokens from the input messages and {} "
+                "tokens for the completion. Please reduce the number of tokens in the input "
+                "messages or the completion to fit within the limit.",
+                context_len,
+                num_asked,
+                prompt_len,
+                output_len
+            );
+        case Dialect::kOpenAi:
+        case Dialect::kVllm:
+            break;
+    }
+    return fmt::format(
+        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
+        "the prompt, {} in the completion). Please reduce the length of the prompt or the "
+        "completion.",
+        context_len,
+        num_asked,
+        prompt_len,
+        output_len
+    );
 }
 
 }  // namespace
@@ -140,11 +220,13 @@ int status_of(ErrorCode code) {
 }
 
 std::string error_json(Dialect dialect, int status, std::string_view message) {
-    JsonWriter json;
-    json.begin_object();
-    write_body(json, dialect, status, message);
-    json.end_object();
-    return json.take();
+    return body_of(dialect, status, message, /*openai_code=*/{});
+}
+
+std::string error_json(Dialect dialect, int status, const Error& error) {
+    const auto limit = messages::context_limit_of(error);
+    if (!limit) return error_json(dialect, status, error.message);
+    return body_of(dialect, status, words_of(*limit, dialect), "context_length_exceeded");
 }
 
 Response error_response(Dialect dialect, int status, std::string_view message) {
@@ -153,8 +235,12 @@ Response error_response(Dialect dialect, int status, std::string_view message) {
     return response;
 }
 
+Response error_response(Dialect dialect, int status, const Error& error) {
+    return Response::json_text(status, error_json(dialect, status, error));
+}
+
 Response error_response(Dialect dialect, const Error& error) {
-    return error_response(dialect, status_of(error.code), error.message);
+    return error_response(dialect, status_of(error.code), error);
 }
 
 }  // namespace pitstop::http

@@ -21,7 +21,10 @@ namespace pitstop::http {
 
 // Returns the body alone, for errors inside a stream.
 [[nodiscard]] std::string error_json(Dialect dialect, int status, std::string_view message);
+// A prompt that is too long is said in the words that the dialect's clients look for.
+[[nodiscard]] std::string error_json(Dialect dialect, int status, const Error& error);
 [[nodiscard]] Response error_response(Dialect dialect, int status, std::string_view message);
+[[nodiscard]] Response error_response(Dialect dialect, int status, const Error& error);
 [[nodiscard]] Response error_response(Dialect dialect, const Error& error);
 
 }  // namespace pitstop::http

@@ -34,7 +34,7 @@ struct VllmAnswer : OpenAiAnswer {
     }
     static Response refusal(const Error& error) {
         const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
-        return error_response(kDialect, status, error.message);
+        return error_response(kDialect, status, error);
     }
     static Task<Result<>> complete(Exchange& /*exchange*/, Prompt& /*prompt*/) { co_return Ok{}; }
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {

@@ -74,6 +74,21 @@ def test_openai_validates_a_chat_strictly(http):
         assert last.weight_versions == [{"version": "default", "start": 0, "end": 3}]
 
 
+def test_openai_knows_a_prompt_that_is_too_long(openai_client):
+    openai = pytest.importorskip("openai")
+    for ask in (
+        lambda: openai_client.completions.create(model="stories", prompt="x " * 2000),
+        lambda: openai_client.completions.create(model="stories", prompt="x", max_tokens=5000, stream=True),
+        lambda: openai_client.chat.completions.create(
+            model="stories", messages=[{"role": "user", "content": "x " * 2000}], max_tokens=5
+        ),
+        lambda: openai_client.responses.create(model="stories", input="x " * 2000),
+    ):
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 1024 tokens") as refused:
+            ask()
+        assert refused.value.code == "context_length_exceeded"
+
+
 def test_openai_ends_a_stream_it_leaves(openai_client, wait_for_open):
     stream = openai_client.completions.create(
         model="stories", prompt=PROMPT, max_tokens=1000, stream=True, extra_body={"ignore_eos": True}

@@ -263,6 +263,9 @@ def test_anthropics_client_knows_our_errors_by_their_type(client, http):
         client.messages.create(**asked(model="claude"))
     with pytest.raises(anthropic.BadRequestError, match="context"):
         client.messages.create(**asked(max_tokens=5000))
+    too_long = [{"role": "user", "content": "x " * 2000}]
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 1024 maximum"):
+        client.messages.create(**asked(messages=too_long))
     with pytest.raises(anthropic.BadRequestError, match="image"):
         client.messages.create(**asked(messages=[{"role": "user", "content": [IMAGE]}]))
     with pytest.raises(anthropic.NotFoundError):

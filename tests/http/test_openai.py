@@ -154,7 +154,7 @@ REFUSED = {
     "a suffix": ({"suffix": "x"}, "suffix"),
     "stream options without a stream": ({"stream_options": {"include_usage": True}}, "stream"),
     "prompt logprobs in a stream": ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
-    "more tokens than fit": ({"max_tokens": 5000}, "context"),
+    "more tokens than fit": ({"max_tokens": 5000}, "This model's maximum context length is 1024 tokens. However, "),
 }
 
 
