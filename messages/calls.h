@@ -63,6 +63,7 @@ struct CallTable : Rows... {
 using Calls = CallTable<
     CallRow<Tokenize, TokenizeReply, Door::kData, OnCollection::kNone>,
     CallRow<RenderChat, TokenizeReply, Door::kData, OnCollection::kNone>,
+    CallRow<DescribeTokenizer, TokenizerReply, Door::kData, OnCollection::kNone>,
     CallRow<Status, StatusReply, Door::kAdmin, OnCollection::kNone>,
     CallRow<PauseGeneration, PauseReply, Door::kAdmin, OnCollection::kNone>,
     CallRow<ContinueGeneration, ContinueReply, Door::kAdmin, OnCollection::kPublishes>,

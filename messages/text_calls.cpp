@@ -13,6 +13,10 @@ std::optional<std::string> invalid(const Tokenize& message) {
     return std::nullopt;
 }
 
+std::optional<std::string> invalid(const DescribeTokenizer& message) {
+    return invalid_call(message.call);
+}
+
 std::optional<std::string> invalid(const RenderChat& message) {
     if (auto problem = invalid_call(message.call)) return problem;
     if (auto problem = invalid_client(message.client)) return problem;

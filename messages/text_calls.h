@@ -44,6 +44,8 @@ struct TokenizeReply {
     std::vector<TokenId> ids{};
     std::string text{};
     std::vector<std::string> texts{};
+    std::vector<std::string> bytes{};
+    std::vector<TokenId> special{};
 
     template <class F>
     void fields(F&& f) {
@@ -51,6 +53,41 @@ struct TokenizeReply {
         f("ids", ids, "token ids");
         f("text", text, "their text");
         f("texts", texts, "with each_token: of each; part of a character is U+FFFD");
+        f("bytes",
+          bytes,
+          "with each_token: in hex, what each adds to a text before it, where that is another: "
+          "part "
+          "of a character, a space that goes at a text's beginning; else empty");
+        f("special", special, "with each_token: the special ones among ids");
+    }
+};
+
+struct DescribeTokenizer {
+    static constexpr std::string_view kType = "describe_tokenizer";
+    static constexpr std::string_view kAbout =
+        "client -> data door: what the model's files say of its tokenizer.";
+    CallId call{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the caller's number for this call, not 0");
+    }
+};
+
+struct TokenizerReply {
+    static constexpr std::string_view kType = "tokenizer_reply";
+    static constexpr std::string_view kAbout =
+        "data door -> client: tokenizer_config.json, for programs that render chats themselves.";
+    CallId call{};
+    std::string config{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("call", call, "the call answered");
+        f("config",
+          config,
+          "a JSON object: the file's members, each token as its text, tokenizer_class, and "
+          "chat_template where the model has one");
     }
 };
 
@@ -86,5 +123,6 @@ struct RenderChat {
 
 std::optional<std::string> invalid(const Tokenize& message);
 std::optional<std::string> invalid(const RenderChat& message);
+std::optional<std::string> invalid(const DescribeTokenizer& message);
 
 }  // namespace pitstop::messages

@@ -59,7 +59,7 @@ std::optional<char> fallback_byte(std::string_view token) {
 
 // Returns the bytes of a token of the byte alphabet; the token itself where a character is not of
 // it.
-std::string bytes_of(std::string_view token) {
+std::string byte_level_bytes(std::string_view token) {
     std::string bytes;
     bytes.reserve(token.size());
     for (std::size_t pos = 0; pos < token.size();) {
@@ -102,6 +102,15 @@ std::string metaspace(const MetaspaceDecoder& step, std::string_view token, bool
 }
 
 }  // namespace
+
+std::optional<std::string> Decoder::bytes_of(std::string_view token) const {
+    for (const DecoderStep& step : steps_) {
+        if (std::holds_alternative<ByteLevelDecoder>(step)) return byte_level_bytes(token);
+        if (!std::holds_alternative<ByteFallbackDecoder>(step)) continue;
+        if (const std::optional<char> byte = fallback_byte(token)) return std::string(1, *byte);
+    }
+    return std::nullopt;
+}
 
 Decoder::Stream::Stream(const Decoder& decoder) : decoder_(&decoder) { reset(); }
 
@@ -219,7 +228,7 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
 
     if (std::holds_alternative<ByteLevelDecoder>(step)) {
         std::string text;
-        state.utf8.push(bytes_of(token), text);
+        state.utf8.push(byte_level_bytes(token), text);
         return hand_on(text);
     }
     if (std::holds_alternative<ByteFallbackDecoder>(step)) {

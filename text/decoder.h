@@ -74,6 +74,9 @@ class Decoder {
 
     class Stream;
 
+    // Returns the bytes that a token stands for, where it stands for bytes.
+    [[nodiscard]] std::optional<std::string> bytes_of(std::string_view token) const;
+
   private:
     std::vector<DecoderStep> steps_{};  // a Sequence, written flat
 };

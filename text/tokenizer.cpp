@@ -3,8 +3,10 @@
 #include "base/mapped_file.h"
 #include "base/mutex.h"
 #include "text/tokenizer_file.h"
+#include "text/utf8.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <utility>
 
@@ -219,6 +221,18 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, SkipSpecial 
     }
     RETURN_IF_ERROR(stream.finish(text));
     return text;
+}
+
+Result<std::string> Tokenizer::bytes_of(TokenId id) const {
+    const std::optional<std::string_view> token = id_to_token(id);
+    if (!token) return std::string();
+    if (auto bytes = decoder().bytes_of(*token); bytes && find_invalid_utf8(*bytes))
+        return *std::move(bytes);
+    ASSIGN_OR_RETURN(std::string alone, decode({&id, 1}, SkipSpecial::kNo));
+    const std::array twice{id, id};
+    ASSIGN_OR_RETURN(const std::string text, decode(twice, SkipSpecial::kNo));
+    if (text.size() <= alone.size() || !text.starts_with(alone)) return alone;
+    return text.substr(alone.size());
 }
 
 std::int32_t Tokenizer::vocab_size() const {

@@ -59,6 +59,10 @@ class Tokenizer {
     [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids, SkipSpecial skip_special)
         const;
 
+    // Returns what the token adds to a text before it: decode() of it alone gives U+FFFD for part
+    // of a character, and leaves out a space that a text does not begin with.
+    [[nodiscard]] Result<std::string> bytes_of(TokenId id) const;
+
     // Returns one more than the largest id.
     [[nodiscard]] std::int32_t vocab_size() const;
     [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;

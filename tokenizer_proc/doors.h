@@ -93,6 +93,7 @@ class Doors {
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
+        std::string tokenizer_config = "{}";                  // JSON; tokenizer_config.h
     };
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
     static constexpr std::size_t kTextCallsMax = std::size_t{1} << 17;
@@ -157,6 +158,7 @@ class Doors {
     // ---- texts (text_calls.cpp) ----
     Result<> handle(const std::string& peer, messages::Tokenize message);
     Result<> handle(const std::string& peer, messages::RenderChat message);
+    Result<> handle(const std::string& peer, const messages::DescribeTokenizer& message);
     Result<> start_call(const std::string& peer, CallId call, TextJob job);
     void start_job(TextJob job);
     void job_done(TextDone done);

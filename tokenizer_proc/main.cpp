@@ -12,6 +12,7 @@
 #include "tokenizer_proc/end_token.h"
 #include "tokenizer_proc/sockets.h"
 #include "tokenizer_proc/text_worker.h"
+#include "tokenizer_proc/tokenizer_config.h"
 
 #include <algorithm>
 #include <chrono>
@@ -245,6 +246,9 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
     const Result<std::optional<TokenId>> end_token = read_end_token(values.model, *tokenizer);
     if (!end_token) spdlog::warn("no end token of the tokenizer: {}", end_token.error().message);
 
+    Result<std::string> tokenizer_config = read_tokenizer_config(values.model);
+    if (!tokenizer_config) spdlog::warn("of the tokenizer: {}", tokenizer_config.error().message);
+
     zmq::context_t context;
     ASSIGN_OR_RETURN(Sockets sockets, Sockets::open(context, run_dir, values.dp, values.tcp));
     TextWorker worker(tokenizer, fairness);
@@ -260,7 +264,8 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
          .keep_committed = values.keep_committed,
          .num_replicas = values.dp,
          .end_token = end_token ? *end_token : std::nullopt,
-         .chat_template = chat_template},
+         .chat_template = chat_template,
+         .tokenizer_config = tokenizer_config ? *std::move(tokenizer_config) : "{}"},
         tokenizer
     );
     run(doors, sockets, worker, supervision);

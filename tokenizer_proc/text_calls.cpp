@@ -95,6 +95,14 @@ Result<> Doors::handle(const std::string& peer, messages::RenderChat message) {
     return start_call(peer, message.call, std::move(job));
 }
 
+Result<> Doors::handle(const std::string& peer, const messages::DescribeTokenizer& message) {
+    messages::TokenizerReply reply;
+    reply.call = message.call;
+    reply.config = config_.tokenizer_config;
+    outbox_.reply(messages::Door::kData, peer, encode(reply));
+    return Ok{};
+}
+
 // Starts a call that a `tokenize_reply` answers. None is done by the loop: what a chat's template
 // or a token's text costs is not known before.
 Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
@@ -127,6 +135,8 @@ void Doors::job_done(TextDone done) {
         reply.ids = std::move(done.ids);
         reply.text = std::move(done.text);
         reply.texts = std::move(done.texts);
+        reply.bytes = std::move(done.bytes);
+        reply.special = std::move(done.special);
         outbox_.reply(messages::Door::kData, call.peer, encode(reply));
         return;
     }

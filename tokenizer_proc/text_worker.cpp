@@ -2,6 +2,8 @@
 
 #include "base/check.h"
 
+#include <fmt/format.h>
+
 #include <ctime>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -45,6 +47,28 @@ Result<std::vector<std::vector<TokenId>>> encode_bad_words(
         if (is_other) sequences.push_back(std::move(later));
     }
     return sequences;
+}
+
+std::string hex(std::string_view bytes) {
+    std::string digits;
+    for (const char c : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(c));
+    return digits;
+}
+
+// Tells of each token what it is by itself.
+void tell_tokens(const text::Tokenizer& tokenizer, text::SkipSpecial skip_special, TextDone& done) {
+    done.texts.reserve(done.ids.size());
+    done.bytes.reserve(done.ids.size());
+    for (const TokenId& id : done.ids) {
+        const bool is_special = tokenizer.is_special(id);
+        if (is_special) done.special.push_back(id);
+        Result<std::string> text = tokenizer.decode({&id, 1}, skip_special);
+        std::string& told = done.texts.emplace_back(text ? *std::move(text) : std::string());
+        std::string& bytes = done.bytes.emplace_back();
+        if (is_special && skip_special == text::SkipSpecial::kYes) continue;
+        const Result<std::string> added = tokenizer.bytes_of(id);
+        if (added && *added != told) bytes = hex(*added);
+    }
 }
 
 }  // namespace
@@ -101,12 +125,7 @@ TextDone run_job(const text::Tokenizer& tokenizer, TextJob job, const Interrupt&
     } else {
         done.error = text.error();
     }
-    if (!job.wants_texts || done.error) return done;
-    done.texts.reserve(done.ids.size());
-    for (const TokenId& id : done.ids) {
-        Result<std::string> one = tokenizer.decode({&id, 1}, job.skip_special);
-        done.texts.push_back(one ? *std::move(one) : std::string());
-    }
+    if (job.wants_texts && !done.error) tell_tokens(tokenizer, job.skip_special, done);
     return done;
 }
 

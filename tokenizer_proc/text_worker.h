@@ -57,6 +57,8 @@ struct TextDone {
     std::vector<std::vector<TokenId>> bad_tokens{};  // the bad words' tokens
     std::string text{};
     std::vector<std::string> texts{};  // each token's, if asked for
+    std::vector<std::string> bytes{};  // likewise; in hex where they are another than its text
+    std::vector<TokenId> special{};    // likewise; those of `ids`
     std::optional<Error> error{};
 };
 

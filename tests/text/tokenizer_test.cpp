@@ -108,5 +108,42 @@ TEST(Tokenizer, RandomTextComesBack) {
     }
 }
 
+// Decoding one token by itself loses part of a character, and a space that no text begins with.
+TEST(Tokenizer, WhatItsTokensAddJoinsToTheText) {
+    for (const std::string& name : tokenizer_names()) {
+        const auto tokenizer = Tokenizer::load(tokenizer_dir(name));
+        ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+        for (const std::string text :
+             {"Once upon a time", "日本 🙂 x é", "a  b\n\n  def f():", "🙂", "ॐ नमः"}) {
+            SCOPED_TRACE(name + ": " + text);
+            const auto ids = (*tokenizer)->encode(text, AddSpecial::kNo);
+            ASSERT_TRUE(ids);
+            std::string joined;
+            for (const TokenId id : *ids) joined += *(*tokenizer)->bytes_of(id);
+            const std::string decoded = *(*tokenizer)->decode(*ids, SkipSpecial::kNo);
+            EXPECT_TRUE(joined == decoded || joined == " " + decoded) << joined;
+        }
+    }
+}
+
+TEST(Tokenizer, ATokenAddsBytesAndTheSpaceBeforeIt) {
+    const auto tokenizer = Tokenizer::parse(R"({"added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "byte_fallback": true, "merges": [],
+            "vocab": {"▁hi": 0, "<0xE6>": 1, "<0x0A>": 2, "x": 3, "▁": 4}}})");
+    ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+    const auto added = [&](std::int32_t id) { return *(*tokenizer)->bytes_of(TokenId{id}); };
+    EXPECT_EQ(added(0), " hi");
+    EXPECT_EQ(added(1), "\xe6");
+    EXPECT_EQ(added(2), "\n");
+    EXPECT_EQ(added(3), "x");
+    EXPECT_EQ(added(4), " ");
+    EXPECT_EQ(added(99), "");
+}
+
 }  // namespace
 }  // namespace pitstop::text

@@ -56,6 +56,22 @@ TEST_F(TextWorkerTest, JobsAreDoneInOrderAndAsTheLoopWould) {
     }
 }
 
+TEST_F(TextWorkerTest, EachTokenIsToldByItself) {
+    TextJob job;
+    job.ids = *tokenizer_->encode(" a<|im_end|>日", text::AddSpecial::kNo);
+    job.wants_texts = true;
+    const TextDone done = run_job(*tokenizer_, job);
+    ASSERT_EQ(done.ids.size(), 5u);  // the character has three
+    EXPECT_EQ(done.texts[0], " a");
+    EXPECT_EQ(done.texts[1], "<|im_end|>");
+    EXPECT_EQ(done.texts[2], "\xef\xbf\xbd");
+    EXPECT_EQ(done.bytes, (std::vector<std::string>{"", "", "e6", "97", "a5"}));
+    EXPECT_EQ(done.special, std::vector{done.ids[1]});
+    job.skip_special = text::SkipSpecial::kYes;
+    EXPECT_EQ(run_job(*tokenizer_, job).texts[1], "");
+    EXPECT_EQ(run_job(*tokenizer_, job).bytes[1], "");
+}
+
 TEST_F(TextWorkerTest, WhatOneClientMayHaveWaitingIsBounded) {
     TextWorker worker(tokenizer_);
     const std::string text(8 << 20, 'a');
