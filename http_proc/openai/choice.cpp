@@ -26,12 +26,6 @@ std::size_t num_shown(std::int64_t num_top, const messages::LogprobOptions& opti
     return static_cast<std::size_t>(std::min(num_top, options.top));
 }
 
-std::int64_t num_characters(std::string_view text) {
-    return std::ranges::count_if(text, [](char c) {
-        return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a continuation byte
-    });
-}
-
 }  // namespace
 
 TokenLogprob output_logprob(
@@ -76,11 +70,13 @@ std::string TokenNames::of(TokenId id) const {
     return std::string(texts_->of(id));
 }
 
-void CompletionLogprobs::add(const TokenLogprob& position) {
-    const std::string name = names_.of(position.id);
-    tokens_.string(name);
-    offsets_.integer(offset_);
-    offset_ += num_characters(name);
+std::string TokenNames::bytes_of(TokenId id) const {
+    return texts_ == nullptr ? of(id) : std::string(texts_->bytes_of(id));
+}
+
+void CompletionLogprobs::add(const TokenLogprob& position, std::int64_t offset) {
+    tokens_.string(names_.of(position.id));
+    offsets_.integer(offset);
     if (!position.logprob) {
         logprobs_.null();
         top_.null();
@@ -120,10 +116,9 @@ void write_logprob_entries(
     const TokenNames& names
 ) {
     const auto begin_entry = [&](TokenId id, float logprob) {
-        const std::string name = names.of(id);
-        json.begin_object().key("token").string(name).key("logprob").logprob(logprob);
+        json.begin_object().key("token").string(names.of(id)).key("logprob").logprob(logprob);
         json.key("bytes").begin_array();
-        for (const char c : name) json.integer(static_cast<unsigned char>(c));
+        for (const char c : names.bytes_of(id)) json.integer(static_cast<unsigned char>(c));
         json.end_array();
     };
     for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {

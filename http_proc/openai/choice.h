@@ -54,19 +54,20 @@ class TokenNames {
   public:
     TokenNames(const TokenTexts* texts, bool as_ids) : texts_(as_ids ? nullptr : texts) {}
     [[nodiscard]] std::string of(TokenId id) const;
+    // Returns the bytes of the text, for those who join them: they may be part of a character.
+    [[nodiscard]] std::string bytes_of(TokenId id) const;
 
   private:
     const TokenTexts* texts_;
 };
 
-// Writes {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions. `offset`,
-// in characters, goes on from one part of a stream to the next.
+// Writes {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of /v1/completions.
 class CompletionLogprobs {
   public:
-    CompletionLogprobs(TokenNames names, std::int64_t offset) : names_(names), offset_(offset) {}
-    void add(const TokenLogprob& position);
+    explicit CompletionLogprobs(TokenNames names) : names_(names) {}
+    // The token begins at that character of the text.
+    void add(const TokenLogprob& position, std::int64_t offset);
     void write(JsonWriter& json) const;
-    [[nodiscard]] std::int64_t offset() const { return offset_; }
 
   private:
     TokenNames names_;
@@ -74,7 +75,6 @@ class CompletionLogprobs {
     JsonWriter logprobs_{};
     JsonWriter top_{};
     JsonWriter offsets_{};
-    std::int64_t offset_;
 };
 
 // Writes the entries of an output's logprobs as chats and responses show them, without the list's

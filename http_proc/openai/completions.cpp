@@ -5,7 +5,9 @@
 #include "http_proc/openai/answer.h"
 #include "http_proc/openai/completions_request.h"
 #include "http_proc/openai/routes.h"
+#include "http_proc/openai/text_offsets.h"
 
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,8 +19,9 @@ constexpr std::string_view kObject = "text_completion";
 struct CompletionChoice {
     std::vector<TokenId> prompt_ids{};  // filled where they are shown
     std::string echo{};                 // the prompt's text, where it is shown
-    std::size_t prompt = 0;             // the one it continues
-    std::int64_t offset = 0;            // characters so far
+    PromptText::From echo_from = PromptText::From::kCaller;
+    std::size_t prompt = 0;  // the one it continues
+    TextOffsets offsets{};   // of its tokens
     std::vector<messages::Span> spans{};
     Usage usage{};
     bool is_first = true;  // nothing of it was written yet
@@ -30,6 +33,7 @@ struct Completion : OpenAiAnswer {
     bool has_logprobs = false;
     bool is_echoed = false;
     std::string echo{};  // the text of the prompt whose samples are next
+    PromptText::From echo_from = PromptText::From::kCaller;  // likewise
     std::vector<CompletionChoice> choices{};
 
     Completion(Exchange& exchange, const OpenAiCompletions& call)
@@ -39,6 +43,8 @@ struct Completion : OpenAiAnswer {
 
     static Result<Completion> parse(Exchange& exchange);
     static Response refusal(const Error& error) { return openai_refusal(error); }
+    // Offsets are of texts, also where tokens are shown by their ids.
+    [[nodiscard]] bool wants_texts() const { return has_logprobs || OpenAiAnswer::wants_texts(); }
     bool shows_prompt_ids() const {
         return options.wants_prompt_ids || logprobs.asked.prompt_start >= 0;
     }
@@ -54,6 +60,12 @@ struct Completion : OpenAiAnswer {
     void write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& outputs);
 
     void write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
+    void write_logprobs(
+        JsonWriter& json,
+        CompletionChoice& choice,
+        std::string_view echoed,
+        const messages::OutputChunk& chunk
+    ) const;
     // A prompt's tokens count once, however many samples it has.
     Usage usage() const;
 };
@@ -83,6 +95,7 @@ Result<Completion> Completion::parse(Exchange& exchange) {
 
 Task<Result<>> Completion::complete(Exchange& exchange, Prompt& prompt) {
     messages::Generate& request = prompt.request;
+    echo_from = request.text ? PromptText::From::kCaller : PromptText::From::kTokens;
     if (is_echoed && request.text) echo = *request.text;
     if (is_echoed && request.input_ids) {
         Result<std::string> text = co_await text_of(exchange, *request.input_ids);
@@ -97,34 +110,50 @@ void Completion::add_sample(std::size_t prompt, const messages::Generate& reques
     CompletionChoice& choice = choices.emplace_back();
     choice.prompt = prompt;
     choice.echo = echo;
+    choice.echo_from = echo_from;
     if (shows_prompt_ids()) choice.prompt_ids = *request.input_ids;
+}
+
+// Writes the logprobs of the prompt, of which this is the text where it is echoed, and of the
+// chunk.
+void Completion::write_logprobs(
+    JsonWriter& json,
+    CompletionChoice& choice,
+    std::string_view echoed,
+    const messages::OutputChunk& chunk
+) const {
+    CompletionLogprobs written(token_names());
+    if (is_echoed && choice.is_first) {
+        const messages::PromptLogprobs none;
+        PromptText prompt(echoed, choice.echo_from, *texts);
+        for (std::size_t i = 0; i < choice.prompt_ids.size(); ++i) {
+            const TokenLogprob position = prompt_logprob(
+                chunk.prompt ? *chunk.prompt : none,
+                choice.prompt_ids,
+                i,
+                logprobs.asked,
+                logprobs.output_top
+            );
+            written.add(position, choice.offsets.next(prompt.next(position.id)));
+        }
+    }
+    for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+        const TokenId id = chunk.tokens[i];
+        const bool is_left_out = options.sampling.skip_special_tokens && texts->is_special(id);
+        const std::string_view bytes = is_left_out ? std::string_view() : texts->bytes_of(id);
+        written.add(output_logprob(chunk, i, logprobs), choice.offsets.next(bytes));
+    }
+    written.write(json);
 }
 
 void Completion::write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
     CompletionChoice& choice = choices[index];
-    const TokenNames shown = token_names();
     json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
-    std::string text = choice.is_first ? std::exchange(choice.echo, {}) : std::string();
-    json.key("text").string(text += chunk.text);
+    const std::string echoed = std::exchange(choice.echo, {});
+    json.key("text").string(echoed + chunk.text);
     json.key("logprobs");
     if (has_logprobs) {
-        CompletionLogprobs written(shown, choice.offset);
-        if (is_echoed && choice.is_first) {
-            const messages::PromptLogprobs none;
-            for (std::size_t i = 0; i < choice.prompt_ids.size(); ++i) {
-                written.add(prompt_logprob(
-                    chunk.prompt ? *chunk.prompt : none,
-                    choice.prompt_ids,
-                    i,
-                    logprobs.asked,
-                    logprobs.output_top
-                ));
-            }
-        }
-        for (std::size_t i = 0; i < chunk.tokens.size(); ++i)
-            written.add(output_logprob(chunk, i, logprobs));
-        written.write(json);
-        choice.offset = written.offset();
+        write_logprobs(json, choice, echoed, chunk);
     } else {
         json.null();
     }
@@ -136,7 +165,7 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, messages::Out
         json.key("prompt_logprobs");
         const messages::PromptLogprobs none;
         write_prompt_logprobs(
-            json, chunk.prompt ? *chunk.prompt : none, choice.prompt_ids, logprobs, shown
+            json, chunk.prompt ? *chunk.prompt : none, choice.prompt_ids, logprobs, token_names()
         );
     }
     append_spans(choice.spans, std::move(chunk.spans));

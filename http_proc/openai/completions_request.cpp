@@ -76,8 +76,6 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
     check_top_logprobs(fields, "logprobs", call.logprobs);
     if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
         fields.refuse("prompt_logprobs", "a stream carries none but 0");
-    if (options.is_streamed && call.is_echoed && call.logprobs)
-        fields.refuse("echo", "a stream carries no logprobs of the prompt");
     if (!fields.error() &&
         call.prompts.size() * static_cast<std::size_t>(options.n) > 2 * kPromptsMax)
         fields.fail("n", fmt::format("at most {} samples in all", 2 * kPromptsMax));

@@ -2,11 +2,27 @@
 
 #include "http_proc/server/tree.h"
 
+#include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
 
 namespace pitstop::http {
+namespace {
+
+std::string from_hex(std::string_view digits) {
+    std::string bytes;
+    for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+        unsigned byte = 0;
+        std::from_chars(digits.data() + i, digits.data() + i + 2, byte, 16);
+        bytes.push_back(static_cast<char>(byte));
+    }
+    return bytes;
+}
+
+}  // namespace
 
 Task<Result<>> TokenTexts::load(Tree& tree) {
     constexpr std::chrono::seconds kTimeout{30};
@@ -19,8 +35,20 @@ Task<Result<>> TokenTexts::load(Tree& tree) {
     Result<messages::TokenizeReply> reply = co_await tree.call(std::move(request), kTimeout);
     if (!reply) co_return std::move(reply).error();
     texts_ = std::move(reply->texts);
+    for (std::size_t id = 0; id < reply->bytes.size() && id < texts_.size(); ++id) {
+        if (!reply->bytes[id].empty())
+            bytes_.emplace(TokenId{static_cast<std::int32_t>(id)}, from_hex(reply->bytes[id]));
+    }
+    special_.insert(reply->special.begin(), reply->special.end());
     co_return Ok{};
 }
+
+std::string_view TokenTexts::bytes_of(TokenId id) const {
+    const auto place = bytes_.find(id);
+    return place == bytes_.end() ? of(id) : std::string_view(place->second);
+}
+
+bool TokenTexts::is_special(TokenId id) const { return special_.contains(id); }
 
 std::string_view TokenTexts::of(TokenId id) const {
     const auto index = static_cast<std::size_t>(raw(id));

@@ -10,6 +10,8 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace pitstop::http {
@@ -23,9 +25,15 @@ class TokenTexts {
 
     // Part of a character is U+FFFD; an id that no token has is empty. REQUIRES: load() succeeded.
     [[nodiscard]] std::string_view of(TokenId id) const;
+    // Returns what the token adds to a text before it: bytes, which may be part of a character.
+    // REQUIRES: as of().
+    [[nodiscard]] std::string_view bytes_of(TokenId id) const;
+    [[nodiscard]] bool is_special(TokenId id) const;
 
   private:
-    std::vector<std::string> texts_{};  // by id; empty: not loaded yet
+    std::vector<std::string> texts_{};                  // by id; empty: not loaded yet
+    std::unordered_map<TokenId, std::string> bytes_{};  // where they are another than the text
+    std::unordered_set<TokenId> special_{};
 };
 
 }  // namespace pitstop::http

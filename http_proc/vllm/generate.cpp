@@ -88,11 +88,11 @@ VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
 void VllmAnswer::write_entry(
     JsonWriter& json, TokenId id, float logprob, std::optional<std::int64_t> rank
 ) const {
-    const std::string name = token_names().of(id);
+    const TokenNames shown = token_names();
     json.key("token_id").integer(raw(id)).key("logprob").logprob(logprob).key("rank");
     rank ? json.integer(*rank) : json.null();
-    json.key("token").string(name).key("bytes").begin_array();
-    for (const char c : name) json.integer(static_cast<unsigned char>(c));
+    json.key("token").string(shown.of(id)).key("bytes").begin_array();
+    for (const char c : shown.bytes_of(id)) json.integer(static_cast<unsigned char>(c));
     json.end_array();
 }
 

@@ -71,6 +71,22 @@ def test_logprobs_have_tokens_and_their_bytes(http):
     assert named["choices"][0]["logprobs"]["content"][0]["token"].startswith("token_id:")
 
 
+def test_the_bytes_of_logprobs_join_to_the_text(http):
+    text = "日本 🙂é"
+    told = http.post("/tokenize", {"prompt": text, "return_token_strs": True}).json
+    ids = [i for i, token in zip(told["tokens"], told["token_strs"]) if token == "\ufffd"]
+    answer = chat(http, logprobs=True, top_logprobs=1, max_tokens=24, temperature=2.0, seed=4, allowed_token_ids=ids)
+    (choice,) = answer["choices"]
+    entries = choice["logprobs"]["content"]
+    assert any(entry["token"] == "\ufffd" for entry in entries)
+    joined = b"".join(bytes(entry["bytes"]) for entry in entries)
+    assert joined.decode(errors="replace") == choice["message"]["content"]
+    for entry in entries:
+        assert entry["token"] != "\ufffd" or (len(entry["bytes"]) == 1 and entry["bytes"][0] >= 128)
+        for top in entry["top_logprobs"]:
+            assert bytes(top["bytes"]).decode(errors="replace") == top["token"]
+
+
 def test_a_stream_adds_up_to_the_whole(http):
     whole = chat(http)
     answer = http.post(

@@ -89,6 +89,72 @@ def test_echo_puts_the_prompt_first_with_its_logprobs(http):
     assert by_ids["choices"][0]["text"] == PROMPT
 
 
+PARTS = "日本 🙂 x<é>🙂zz"
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_text_offsets_are_characters_of_the_text(http, as_ids):
+    choice = complete(
+        http, prompt=PARTS, echo=True, logprobs=1, max_tokens=0, return_token_ids=True,
+        return_tokens_as_token_ids=as_ids,
+    )["choices"][0]  # fmt: skip
+    assert choice["text"] == PARTS
+    offsets = choice["logprobs"]["text_offset"]
+    assert offsets[-1] == PARTS.index("zz") or PARTS[offsets[-1]:] == "z"
+    texts = http.post("/tokenize", {"prompt": PARTS, "return_token_strs": True}).json["token_strs"]
+    assert len(texts) == len(offsets) > len(PARTS)
+    for i, text in enumerate(texts):
+        whole = PARTS[offsets[i]:].startswith(text)
+        assert whole or text == "\ufffd" and ord(PARTS[offsets[i]]) >= 128, (i, text)
+    assert sorted(set(offsets)) == offsets if "\ufffd" not in texts else offsets == sorted(offsets)
+    assert len(set(offsets)) <= len(PARTS)
+
+
+def test_text_offsets_go_on_in_the_output(http):
+    told = http.post("/tokenize", {"prompt": PARTS, "return_token_strs": True}).json
+    ids = [i for i, token in zip(told["tokens"], told["token_strs"]) if token == "\ufffd"]
+    body = {"prompt": "日", "logprobs": 1, "max_tokens": 30, "allowed_token_ids": ids, "temperature": 2.0, "seed": 3}
+    for echo in (False, True):
+        choice = complete(http, **body, echo=echo)["choices"][0]
+        text, logprobs = choice["text"], choice["logprobs"]
+        assert logprobs["tokens"].count("\ufffd") > 3
+        for token, offset in zip(logprobs["tokens"], logprobs["text_offset"]):
+            assert text[offset:].startswith(token) or token == "\ufffd" and offset <= len(text)
+        assert max(logprobs["text_offset"]) <= len(text)
+        stream = [e["choices"][0] for e in http.events("/v1/completions", {**GREEDY, **body, "echo": echo, "stream": True})]
+        assert sum((c["logprobs"]["text_offset"] for c in stream), []) == logprobs["text_offset"]
+
+
+def test_a_token_that_is_left_out_takes_no_place(http):
+    body = {"prompt": PROMPT, "logprobs": 0, "max_tokens": 3, "allowed_token_ids": [2046, 740], "temperature": 1.0,
+            "ignore_eos": True, "n": 8, "seed": 1}  # fmt: skip
+    special = http.post("/detokenize", {"tokens": [2046]}).json["text"]
+    for skips in (True, False):
+        for choice in complete(http, **body, skip_special_tokens=skips)["choices"]:
+            logprobs, before = choice["logprobs"], 0
+            for token, offset in zip(logprobs["tokens"], logprobs["text_offset"]):
+                assert offset == before
+                before += 0 if token == special and skips else len(token)
+            assert before == len(choice["text"])
+
+
+def test_a_stream_that_echoes_has_the_logprobs_of_the_prompt(http):
+    body = {**GREEDY, "echo": True, "logprobs": 2}
+    whole = complete(http, **body)["choices"][0]
+    parts = [event["choices"][0] for event in http.events("/v1/completions", {**body, "stream": True})]
+    assert "".join(part["text"] for part in parts) == whole["text"]
+    for name in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+        assert sum((part["logprobs"][name] for part in parts), []) == whole["logprobs"][name]
+
+
+def test_the_whole_vocabulary_by_ids_has_an_entry_per_token(http):
+    def num_shown(**more):
+        return len(complete(http, max_tokens=1, logprobs=-1, **more)["choices"][0]["logprobs"]["top_logprobs"][0])
+
+    assert num_shown(return_tokens_as_token_ids=True) == 2048
+    assert num_shown() < 2048  # tokens of one text are one entry
+
+
 def test_tokens_can_be_shown_as_ids(http):
     choice = complete(http, return_token_ids=True, logprobs=0, return_tokens_as_token_ids=True)["choices"][0]
     assert choice["prompt_token_ids"] == [740, 543, 258, 498]
