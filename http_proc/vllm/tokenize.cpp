@@ -1,4 +1,4 @@
-// Serves vLLM's /tokenize and /detokenize, which SGLang's clients can read, too.
+// Serves vLLM's /tokenize, /detokenize and /tokenizer_info, which SGLang's clients can read, too.
 #include "http_proc/format/json_body.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/openai/chat_request.h"
@@ -91,6 +91,13 @@ Task<Response> tokenize(Exchange& exchange) {
     co_return Response::json(200, answer);
 }
 
+Task<Response> tokenizer_info(Exchange& exchange) {
+    Result<messages::TokenizerReply> reply =
+        co_await exchange.tree().call(messages::DescribeTokenizer{});
+    if (!reply) co_return vllm_text_refusal(reply.error());
+    co_return Response::json_text(200, std::move(reply->config));
+}
+
 Task<Response> detokenize(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     bool skips_special = false;
@@ -140,6 +147,7 @@ void add_vllm_tokenize(Router& router) {
             {"POST", "/v1/tokenize", tokenize},
             {"POST", "/detokenize", detokenize},
             {"POST", "/v1/detokenize", detokenize},
+            {"GET", "/tokenizer_info", tokenizer_info},
         }
     );
 }

@@ -1,8 +1,11 @@
 """/v1/chat/completions, /tokenize and /detokenize on a live tree."""
 
 import json
+import pathlib
 
 import pytest
+
+from control_tree import STORIES
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"messages": MESSAGES, "max_tokens": 6, "temperature": 0}
@@ -232,6 +235,17 @@ def test_tokenize_and_detokenize_are_inverses(http):
     assert answer["max_model_len"] == 1024
     back = http.post("/detokenize", {"model": "stories", "tokens": answer["tokens"]}).json
     assert back == {"prompt": text, "text": text}
+
+
+def test_the_tokenizer_is_told_as_its_files_have_it(http):
+    info = http.get("/tokenizer_info").json
+    own = json.loads(pathlib.Path(STORIES, "tokenizer_config.json").read_text())
+    assert {name: info.get(name) for name in ("eos_token", "bos_token", "pad_token")} == {
+        name: own.get(name) for name in ("eos_token", "bos_token", "pad_token")
+    }
+    assert info["tokenizer_class"] == own.get("tokenizer_class", "PreTrainedTokenizerFast")
+    rendered = http.post("/tokenize", {"messages": MESSAGES, "chat_template": info["chat_template"]}).json["prompt"]
+    assert rendered == PROMPT
 
 
 def test_several_texts_at_once(http):
