@@ -86,7 +86,9 @@ class ProcessTree:
     def _prepare(descriptors):
         """In the launcher, before it is one. `descriptors`: the soft limit and the hard one."""
         end_with_parent()
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring would be the launcher's, too
+        # What nohup, or a shell in the background, ignores would be the launcher's to ignore, too.
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
         if descriptors is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
 
