@@ -270,8 +270,11 @@ class AttentionNotFinite : public OnBackend {
     void expect_all(const Heads& heads) {
         const T nan = number<T>(kNan);
         const T inf = number<T>(kInf);
-        for (const auto& [len, begin] : {std::pair{1, 0}, {70, 0}, {300, 299}, {600, 590}}) {
-            for (const std::int32_t at : {0, len / 2, len - 1}) {
+        std::vector<std::pair<std::int32_t, std::int32_t>> rows{{1, 0}, {70, 66}, {70, 69}};
+        if (!is_small()) rows = {{1, 0}, {70, 0}, {300, 299}, {600, 590}};
+        for (const auto& [len, begin] : rows) {
+            for (const std::int32_t at : {len / 3, len - 1}) {
+                if (is_small() && at != len - 1 && begin != len - 1) continue;
                 SCOPED_TRACE(testing::Message() << len << " from " << begin << ", at " << at);
                 expect_spread<T>(
                     heads, len, begin, at, [&](Request<T>& r) { r.keys(at, 1) = nan; }, true
@@ -289,8 +292,9 @@ class AttentionNotFinite : public OnBackend {
 PITSTOP_ON_BACKENDS(AttentionNotFinite, Order::kEvery);
 
 TEST_P(AttentionNotFinite, WhatAKeyOrValueHasReachesEveryLaterTokenAndNoOther) {
-    for (const Heads& heads : {Heads{4, 1, 64}, Heads{4, 2, 128}, Heads{2, 1, 32}})
-        expect_all<bf16>(heads);
+    expect_all<bf16>({4, 1, 64});
+    if (!is_small()) expect_all<bf16>({2, 2, 128});
+    expect_all<bf16>({2, 1, 32});
     expect_all<float>({2, 1, 24});
 }
 
