@@ -32,6 +32,7 @@ enum class ErrorCode : std::uint8_t {
     kUnavailable,         // a peer is gone
     kAborted,             // ended by an abort
     kDataLoss,            // a checksum or size does not match
+    kNotFinite,           // the model has overflowed, or is NaN; the message names where
     kInternal,            // a bug, said aloud
 };
 
@@ -50,6 +51,7 @@ inline constexpr std::array kAllErrorCodes{
     ErrorCode::kUnavailable,
     ErrorCode::kAborted,
     ErrorCode::kDataLoss,
+    ErrorCode::kNotFinite,
     ErrorCode::kInternal,
 };
 
@@ -69,6 +71,7 @@ inline constexpr std::array<std::string_view, kAllErrorCodes.size()> kErrorCodeN
     "unavailable",
     "aborted",
     "data_loss",
+    "not_finite",
     "internal",
 };
 [[nodiscard]] constexpr std::string_view name_of(ErrorCode code) {

@@ -5,6 +5,7 @@
 #include "messages/fields.h"
 #include "messages/generation.h"
 #include "messages/memory.h"
+#include "messages/not_finite.h"
 #include "messages/update_seconds.h"
 #include "messages/verdict.h"
 
@@ -202,6 +203,7 @@ struct ReplicaStatus {
     std::int64_t spanning_requests_total = 0;
     std::vector<CacheHits> cache_hits{};
     std::vector<FinishCount> finished{};
+    std::vector<NotFiniteCount> not_finite{};
     std::string pause_expiry{};
     std::vector<ListenerStatus> listeners{};
 
@@ -252,6 +254,7 @@ struct ReplicaStatus {
           "requests whose output was sampled under more than one version or label");
         f("cache_hits", cache_hits, "by lag, ascending; lags without hits are left out");
         f("finished", finished, "one per reason");
+        f("not_finite", not_finite, "requests that ended for what was infinite or NaN, by kind");
         f("pause_expiry",
           pause_expiry,
           "what came of the latest pause's max_pause_s when it ran out: it went on by itself, or "

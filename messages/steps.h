@@ -9,6 +9,7 @@
 #include "messages/fields.h"
 #include "messages/frames.h"
 #include "messages/generation.h"
+#include "messages/not_finite.h"
 #include "messages/version_digest.h"
 
 #include <cstdint>
@@ -181,10 +182,11 @@ struct StepScores {
     friend bool operator==(const StepScores&, const StepScores&) = default;
 };
 
-// A result has this for a token that could not be drawn: the logits were not finite, or the
-// request's own bans left nothing.
+// A result has this for a token that could not be drawn: the logits were not finite, the request's
+// own bans left nothing, or its penalties, bias and temperature made scores that are not finite.
 inline constexpr TokenId kNotFinite{-1};
 inline constexpr TokenId kNothingLeft{-2};
+inline constexpr TokenId kScoresNotFinite{-3};
 
 struct StepResult {
     static constexpr std::string_view kType = "step_result";
@@ -202,7 +204,7 @@ struct StepResult {
     RawArray<float> top_logprobs{};
     RawArray<float> ids_logprobs{};
     StepScores scores{};
-    std::int64_t num_nonfinite = 0;
+    std::vector<NotFiniteRow> not_finite{};
     std::int64_t elapsed_us = 0;
 
     template <class F>
@@ -213,14 +215,16 @@ struct StepResult {
         f("sampled",
           sampled,
           "[rows that sample], in the plan's order; -1 where the logits were not finite, -2 where "
-          "the request's own bans left no token");
+          "the request's own bans left no token, -3 where its scores were not finite");
         f("logprobs", logprobs, "[rows that sample], whether asked for or not");
         f("ranks", ranks, "[rows that sample], from 1; 0 where no logprobs are asked for");
         f("top_ids", top_ids, "[sum over rows that sample of their top]");
         f("top_logprobs", top_logprobs, "[the same]");
         f("ids_logprobs", ids_logprobs, "[sum over rows that sample of their ids]");
         f("scores", scores, "prompt scores");
-        f("num_nonfinite", num_nonfinite, "rows whose logits were not finite");
+        f("not_finite",
+          not_finite,
+          "the plan's rows with a token that is not finite, ascending; none of their numbers are");
         f("elapsed_us",
           elapsed_us,
           "microseconds to this result from taking the plan, or from the end of the step before it "

@@ -58,6 +58,34 @@ messages::PromptLogprobs scores_of(Request& request, const InFlightStep& step, c
     return std::move(request.scores);
 }
 
+// Says where a request's numbers were infinite or NaN, and under which weights.
+messages::Finish end_of_not_finite(
+    const InFlightStep& step, const Request& request, const messages::NotFiniteRow& bad
+) {
+    using Kind = messages::NotFiniteKind;
+    const std::string_view what = bad.kind == Kind::kState ? "the hidden state was not finite"
+                                  : bad.kind == Kind::kLogits
+                                      ? "the logits were not finite"
+                                      : "the request's penalties, bias and temperature made scores "
+                                        "of its logits that are not finite";
+    // Logits are of the token after theirs.
+    const std::int64_t token = bad.position + (bad.kind == Kind::kState ? 0 : 1);
+    const std::int64_t prompt_len = request.progress.prompt_len();
+    const bool is_output = token >= prompt_len;
+    return {
+        .reason = messages::FinishReason::kError,
+        .verdict = make_error(
+            ErrorCode::kNotFinite,
+            "{} for {} token {}, in step {} under weight epoch {}",
+            what,
+            is_output ? "output" : "prompt",
+            is_output ? token - prompt_len : token,
+            raw(step.step),
+            raw(step.version.epoch)
+        ),
+    };
+}
+
 // Returns why no request can go on with this token, or nothing.
 std::optional<messages::Finish> problem_of_token(
     const InFlightStep& step, const StepRow& row, TokenId token, std::int64_t vocab_size
@@ -74,15 +102,12 @@ std::optional<messages::Finish> problem_of_token(
             ),
         };
     }
-    const std::string what = token == messages::kNotFinite
-                                 ? std::string("the logits were not finite")
-                                 : fmt::format("a token outside the vocabulary, {}", raw(token));
     return messages::Finish{
         .reason = messages::FinishReason::kError,
         .verdict = make_error(
             ErrorCode::kInternal,
-            "{} for output token {}, in step {} under weight epoch {}",
-            what,
+            "{} is outside the vocabulary, for output token {}, in step {} under weight epoch {}",
+            raw(token),
             row.output_index,
             raw(step.step),
             raw(step.version.epoch)
@@ -116,6 +141,9 @@ void Runner::collect_row(
 ) {
     const RowScores scores = reader.scores(row);
     const SampledToken sampled = row.samples ? reader.sampled(row) : SampledToken{};
+    const messages::NotFiniteRow* const bad = reader.not_finite();
+    // Its pages were shared when they were planned, whatever has become of the request since.
+    if (bad != nullptr) forget_pages(row, bad->position);
     Request* const found = requests_.find(row.key);
     if (found == nullptr) {
         ++tallies_.num_rows_dropped;  // it ended meanwhile: never emitted, never cached
@@ -123,6 +151,10 @@ void Runner::collect_row(
     }
     Request& request = *found;
     if (row.run != request.run) return;  // a prefill that was given up
+    if (bad != nullptr) {
+        tallies_.count_not_finite(bad->kind);
+        return finish(request, end_of_not_finite(step, request, *bad), out);
+    }
     if (request.is_running()) {
         request.progress.finish_step(row.end);
         const auto num_tokens = std::min(row.end, request.progress.known());
@@ -137,6 +169,13 @@ void Runner::collect_row(
         if (request.wants_scores()) chunk.prompt = scores_of(request, step, row);
         finish(request, {.reason = messages::FinishReason::kLength}, out);
     }
+}
+
+// Has nobody share the pages of the row from the one of `position` on.
+void Runner::forget_pages(const StepRow& row, std::int64_t position) {
+    if (row.pages.empty()) return;
+    const std::int64_t first = position / pool_.page_size() - row.first_page;
+    pool_.forget(std::span(row.pages).subspan(static_cast<std::size_t>(first)));
 }
 
 void Runner::collect_token(

@@ -60,7 +60,25 @@ std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& re
     if (auto p = check("scores.top_ids", scores.top_ids.values.size(), num_scored_top)) return p;
     if (auto p = check("scores.top_logprobs", scores.top_logprobs.values.size(), num_scored_top))
         return p;
-    return check("scores.ids_logprobs", scores.ids_logprobs.values.size(), num_scored_ids);
+    if (auto p = check("scores.ids_logprobs", scores.ids_logprobs.values.size(), num_scored_ids))
+        return p;
+    std::int64_t next = 0;
+    for (const messages::NotFiniteRow& bad : result.not_finite) {
+        if (bad.row < next || bad.row >= std::ssize(rows))
+            return fmt::format("not_finite has row {}; the next may be {}", bad.row, next);
+        next = bad.row + 1;
+        const StepRow& row = rows[static_cast<std::size_t>(bad.row)];
+        if (bad.position < row.begin || bad.position >= row.end)
+            return fmt::format("not_finite has position {} of row {}", bad.position, bad.row);
+    }
+    return std::nullopt;
+}
+
+const messages::NotFiniteRow* ResultReader::not_finite() {
+    const std::int64_t row = row_++;
+    const auto& all = result_.not_finite;
+    if (not_finite_ == all.size() || all[not_finite_].row != row) return nullptr;
+    return &all[not_finite_++];
 }
 
 SampledToken ResultReader::sampled(const StepRow& row) {

@@ -27,6 +27,7 @@ struct Version {
 struct StepRow {
     RequestKey key{};
     std::int64_t run = 0;  // the request's, when planned
+    std::int64_t begin = 0;
     std::int64_t end = 0;  // positions [0, end) have KV once the step is done
     std::int64_t num_scored = 0;
     bool samples = false;
@@ -34,6 +35,10 @@ struct StepRow {
     std::size_t num_top = 0;        // per position, of top_ids and top_logprobs
     std::size_t num_ids = 0;        // per position, of ids_logprobs
     EpochRange kv{};                // the epochs that computed all KV its last position attends to
+    // Where its tokens were known, so that the prefix cache may have them since: the pages that it
+    // writes to, and the number of the first in its request.
+    std::vector<PageId> pages{};
+    std::int64_t first_page = 0;
 };
 
 struct InFlightStep {
@@ -77,6 +82,8 @@ class ResultReader {
     // REQUIRES: row.samples.
     SampledToken sampled(const StepRow& row);
     RowScores scores(const StepRow& row);
+    // Returns what is not finite of the row that is read next, or null; is called once for each.
+    const messages::NotFiniteRow* not_finite();
 
   private:
     const messages::StepResult& result_;
@@ -86,6 +93,8 @@ class ResultReader {
     std::size_t scored_ = 0;
     std::size_t scored_top_ = 0;
     std::size_t scored_ids_ = 0;
+    std::int64_t row_ = 0;
+    std::size_t not_finite_ = 0;
 };
 
 }  // namespace pitstop::scheduler

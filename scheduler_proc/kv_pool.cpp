@@ -76,6 +76,12 @@ void KvPool::share(
     }
 }
 
+void KvPool::forget(std::span<const PageId> pages) {
+    for (const PageId page : pages) {
+        if (cache_.holds(page)) cache_.forget(page);
+    }
+}
+
 void KvPool::give_back(Lease lease) {
     if (lease.last_step <= last_done_) return release(lease);
     waiting_.push_back(std::move(lease));

@@ -61,6 +61,9 @@ class KvPool {
     // other's (kReplace), so that later pages can follow.
     enum class Duplicates { kKeep, kReplace };
     void share(Lease& lease, std::span<const TokenId> tokens, StepId step, Duplicates duplicates);
+    // What these pages hold is worth nothing: nobody finds any of them in the prefix cache any
+    // more.
+    void forget(std::span<const PageId> pages);
     // Takes it back at once, or when the last step that may use it is done.
     void give_back(Lease lease);
 

@@ -82,7 +82,38 @@ void log_turn(const TurnOutput& out) {
     }
 }
 
+// Logs that requests end for what is infinite or NaN. A model that has diverged ends all of them:
+// there is a line for the first, and then one in kBetween at most, which counts the others.
+class NotFiniteLog {
+  public:
+    void note(const TurnOutput& out) {
+        if (!out.batch) return;
+        for (const messages::OutputChunk& chunk : out.batch->chunks) {
+            if (chunk.finish && chunk.finish->verdict.code == ErrorCode::kNotFinite)
+                note(chunk.key, chunk.finish->verdict.message);
+        }
+    }
+
+  private:
+    static constexpr std::chrono::seconds kBetween{10};
+
+    void note(RequestKey key, const std::string& message) {
+        ++num_unsaid_;
+        const TimePoint now = Clock::now();
+        if (now < next_) return;
+        spdlog::warn(
+            "request {}: {}; such requests since the last line: {}", raw(key), message, num_unsaid_
+        );
+        next_ = now + kBetween;
+        num_unsaid_ = 0;
+    }
+
+    std::int64_t num_unsaid_ = 0;
+    TimePoint next_{};
+};
+
 Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
+    NotFiniteLog not_finite_log;
     bus::Poller poller;
     ports.add_to(poller);
     if (supervision.fd() >= 0) poller.add_fd(supervision.fd());
@@ -94,6 +125,7 @@ Result<> run(Scheduler& scheduler, Ports& ports, Supervision& supervision) {
         if (ports.loss()) return *ports.loss();
         TurnOutput out = scheduler.turn(std::move(in));
         log_turn(out);
+        not_finite_log.note(out);
         const std::optional<Error> fatal = std::move(out.fatal);
         const std::optional<TimePoint> wake_at = out.wake_at;
         if (auto sent = ports.send(std::move(out)); !sent) return sent.error();

@@ -167,7 +167,23 @@ void PrefixCache::insert(const NewNode& node) {
     std::int32_t& bucket = buckets_[made.hash & (buckets_.size() - 1)];
     made.next = bucket;
     bucket = raw(node.page);
+    made.is_listed = true;
     ++num_nodes_;
+}
+
+void PrefixCache::unlist(PageId page) {
+    Node& node = at(page);
+    if (!node.is_listed) return;
+    std::int32_t* link = &buckets_[node.hash & (buckets_.size() - 1)];
+    while (*link != raw(page)) link = &nodes_[static_cast<std::size_t>(*link)].next;
+    *link = node.next;
+    node.is_listed = false;
+}
+
+// Its children are looked for below it alone.
+void PrefixCache::forget(PageId page) {
+    CHECK(holds(page));
+    unlist(page);
 }
 
 std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
@@ -177,9 +193,7 @@ std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
         evictable_.erase(evictable_.begin());
         Node& node = at(page);
         CHECK(is_evictable(node));
-        std::int32_t* link = &buckets_[node.hash & (buckets_.size() - 1)];
-        while (*link != raw(page)) link = &nodes_[static_cast<std::size_t>(*link)].next;
-        *link = node.next;
+        unlist(page);
         if (node.parent != kNone) {
             const auto parent_page = static_cast<PageId>(node.parent);
             Node& parent = at(parent_page);

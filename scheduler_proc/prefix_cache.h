@@ -65,6 +65,10 @@ class PrefixCache {
     // REQUIRES: find() is empty; the caller holds a reference on the parent.
     void insert(const NewNode& node);
 
+    // Has nobody find the node any more, nor what follows it: what its page holds is worth nothing.
+    // Whoever has a reference keeps it. REQUIRES: holds(page).
+    void forget(PageId page);
+
     // Gives up to `num` pages that nobody references to the allocator. Returns how many.
     std::int64_t evict(std::int64_t num, PageAllocator& pages);
 
@@ -92,6 +96,7 @@ class PrefixCache {
         std::uint64_t hash = 0;
         std::uint64_t last_used = 0;
         bool is_used = false;
+        bool is_listed = false;  // in its bucket: not forgotten
     };
     [[nodiscard]] Node& at(PageId page) { return nodes_[static_cast<std::size_t>(raw(page))]; }
     [[nodiscard]] const Node& at(PageId page) const {
@@ -103,6 +108,7 @@ class PrefixCache {
         return node.is_used && node.num_refs == 0 && node.num_children == 0;
     }
 
+    void unlist(PageId page);
     // Finds the children of `parent` that hold `block` and are acceptable, the newest first.
     void find_children(
         std::int32_t parent,

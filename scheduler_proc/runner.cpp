@@ -189,6 +189,7 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.spanning_requests_total = tallies_.num_spanning_requests;
     status.cache_hits = tallies_.cache_hits_by_lag();
     status.finished = tallies_.finish_counts();
+    status.not_finite = tallies_.not_finite_counts();
 }
 
 std::optional<std::string> Runner::audit(Epoch serving) const {

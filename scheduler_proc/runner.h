@@ -107,6 +107,7 @@ class Runner {
     void collect_row(
         const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
     );
+    void forget_pages(const StepRow& row, std::int64_t position);
     void collect_token(
         Request& request,
         const InFlightStep& step,

@@ -236,6 +236,7 @@ void StepPlanner::add_row(const Draft& draft) {
     step_.rows.push_back({
         .key = request.key,
         .run = request.run,
+        .begin = begin,
         .end = end,
         .num_scored = num_scored,
         .samples = samples,
@@ -244,6 +245,13 @@ void StepPlanner::add_row(const Draft& draft) {
         .num_ids = request.logprobs.ids.size(),
         .kv = request.lease.kv,
     });
+    if (takes_sampled) return;  // what it adds is shared when it is known
+    StepRow& row = step_.rows.back();
+    row.first_page = begin / pool_.page_size();
+    row.pages.assign(
+        request.lease.pages.begin() + static_cast<std::ptrdiff_t>(row.first_page),
+        request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
+    );
 }
 
 // Position p is scored against prompt token p + 1. The row's scored positions reach to its end, so

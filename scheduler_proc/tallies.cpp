@@ -72,4 +72,14 @@ std::vector<messages::FinishCount> Tallies::finish_counts() const {
     return counts;
 }
 
+std::vector<messages::NotFiniteCount> Tallies::not_finite_counts() const {
+    std::vector<messages::NotFiniteCount> counts;
+    for (std::size_t i = 0; i < not_finite.size(); ++i) {
+        counts.push_back(
+            {.kind = static_cast<messages::NotFiniteKind>(i), .requests = not_finite[i]}
+        );
+    }
+    return counts;
+}
+
 }  // namespace pitstop::scheduler

@@ -73,13 +73,19 @@ struct Tallies {
     std::array<std::int64_t, messages::CacheHits::kLagMax + 1> cache_hits{};  // tokens, by lag
     std::array<std::int64_t, messages::EnumNames<messages::FinishReason>::kNames.size()>
         finished{};  // by reason
+    std::array<std::int64_t, messages::EnumNames<messages::NotFiniteKind>::kNames.size()>
+        not_finite{};  // requests that ended for it, by kind
 
     void count_cache_hit(std::int64_t lag, std::int64_t num_tokens);
     void count_finish(messages::FinishReason reason) {
         ++finished[static_cast<std::size_t>(reason)];
     }
+    void count_not_finite(messages::NotFiniteKind kind) {
+        ++not_finite[static_cast<std::size_t>(kind)];
+    }
     [[nodiscard]] std::vector<messages::CacheHits> cache_hits_by_lag() const;
     [[nodiscard]] std::vector<messages::FinishCount> finish_counts() const;
+    [[nodiscard]] std::vector<messages::NotFiniteCount> not_finite_counts() const;
 };
 
 }  // namespace pitstop::scheduler

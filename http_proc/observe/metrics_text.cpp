@@ -192,6 +192,17 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
             );
         }
     }
+    out.metric(
+        "pitstop_not_finite_requests_total", "counter", "Requests ended for infinities and NaNs."
+    );
+    for (const messages::ReplicaStatus& r : status.replicas) {
+        for (const messages::NotFiniteCount& count : r.not_finite) {
+            out.sample(
+                fmt::format("{},kind=\"{}\"", own_labels({}, r), name_of(count.kind)),
+                number(count.requests)
+            );
+        }
+    }
     out.metric("pitstop_kv_hit_tokens_total", "counter", "Cached tokens by version lag (P9).");
     for (const messages::ReplicaStatus& r : status.replicas) {
         for (const messages::CacheHits& hits : r.cache_hits) {

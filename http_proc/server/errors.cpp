@@ -213,6 +213,7 @@ int status_of(ErrorCode code) {
             return 504;
         case ErrorCode::kUnknownMessage:
         case ErrorCode::kDataLoss:
+        case ErrorCode::kNotFinite:
         case ErrorCode::kInternal:
             return 500;
     }

@@ -1,10 +1,21 @@
 // What ends a request, and requests that only score their prompts.
 #include "tests/scheduler_proc/expectations.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 
 namespace pitstop::scheduler {
 namespace {
+
+// Requests that ended for what was not finite, by kind.
+std::array<std::int64_t, 3> num_ended_by(Rig& rig) {
+    std::array<std::int64_t, 3> num{};
+    for (const messages::NotFiniteCount& count : rig.status().not_finite)
+        num.at(static_cast<std::size_t>(count.kind)) = count.requests;
+    return num;
+}
 
 TEST(Scheduler, StopsAtEndOfSequenceUnlessToldToIgnoreIt) {
     FakeModel model{.eos_one_in = 4};
@@ -61,11 +72,101 @@ TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
         expect_all(rig, key, ask);
         if (error_of(rig, key).empty()) continue;
         ++num_errors;
-        EXPECT_EQ(error_of(rig, key), "internal");
-        EXPECT_NE(rig.of(key).finish->verdict.message.find("not finite"), std::string::npos);
+        EXPECT_EQ(error_of(rig, key), "not_finite");
+        const std::string expected = fmt::format(
+            "the logits were not finite for output token {}, in step ", rig.of(key).tokens.size()
+        );
+        EXPECT_TRUE(rig.of(key).finish->verdict.message.starts_with(expected));
     }
     EXPECT_GT(num_errors, 0);
     EXPECT_LT(num_errors, 6);
+    EXPECT_EQ(num_ended_by(rig), (std::array<std::int64_t, 3>{0, num_errors, 0}));
+}
+
+// By whatever chunks the prompt is cut into, and whether logits of the token are wanted or not.
+TEST(Scheduler, ATokenThatIsNotFiniteIsNamedAndItsPagesAreNotShared) {
+    for (const std::int64_t at : {0, 3, 4, 13, 28, 29}) {
+        for (const std::int64_t chunk : {4, 7, 100}) {
+            for (const std::int64_t start : {-1, 0, 20}) {
+                SCOPED_TRACE(
+                    testing::Message() << "at " << at << " chunk " << chunk << " start " << start
+                );
+                FakeModel model{.overflowing = TokenId{999}};
+                Rig rig(model, {.tokens_per_step_max = chunk});
+                Ask ask{.prompt = prompt_of(30), .max_new_tokens = 3};
+                ask.prompt[static_cast<std::size_t>(at)] = model.overflowing;
+                if (start >= 0) ask.logprobs = {.enabled = true, .prompt_start = start};
+                const RequestKey first = rig.send(ask);
+                rig.run();
+                // Position p is scored against token p + 1.
+                const bool is_scored = start >= 0 && at + 1 >= start;
+                const std::string where =
+                    at == 29 ? "the logits were not finite for output token 0, "
+                    : is_scored
+                        ? fmt::format("the logits were not finite for prompt token {}, ", at + 1)
+                        : fmt::format("the hidden state was not finite for prompt token {}, ", at);
+                EXPECT_EQ(error_of(rig, first), "not_finite");
+                EXPECT_EQ(rig.of(first).finish->verdict.message.find(where), 0u)
+                    << rig.of(first).finish->verdict.message;
+                EXPECT_TRUE(rig.of(first).tokens.empty());
+                const RequestKey again = rig.send(ask);
+                rig.run();
+                EXPECT_LE(rig.of(again).counts->cached_tokens, at / 4 * 4);
+                EXPECT_EQ(rig.of(again).finish->verdict.message.find(where), 0u)
+                    << "the same, and not what a page said";
+            }
+        }
+    }
+}
+
+// The request is gone, or was retracted, when the result comes: the pages that it shared when the
+// step was planned are found by nobody.
+TEST(Scheduler, PagesOfAPassThatIsNotFiniteAreForgottenWhoeverIsLeft) {
+    for (const bool is_retracted : {false, true}) {
+        FakeModel model{.overflowing = TokenId{999}};
+        Rig rig(model, {.tokens_per_step_max = 16});
+        Ask ask{.prompt = prompt_of(30), .max_new_tokens = 3};
+        ask.prompt[5] = model.overflowing;
+        const RequestKey first = rig.send(ask);
+        rig.turn();
+        if (is_retracted) {
+            rig.control(messages::PauseGeneration{.mode = messages::PauseMode::kRetract});
+        } else {
+            rig.control(messages::EndRequests{.keys = {first}});
+        }
+        rig.turn();
+        rig.run();
+        if (is_retracted) {
+            rig.control(messages::ContinueGeneration{});
+            rig.run();
+        }
+        const RequestKey again = rig.send(ask);
+        rig.run();
+        EXPECT_EQ(error_of(rig, again), "not_finite");
+        EXPECT_LE(rig.of(again).counts->cached_tokens, 4);
+        EXPECT_NE(rig.of(again).finish->verdict.message.find("prompt token 5,"), std::string::npos);
+    }
+}
+
+TEST(Scheduler, AResultThatNamesARowThatIsNotThereEndsTheReplica) {
+    using Bad = messages::NotFiniteRow;
+    for (const std::vector<Bad>& bad : std::vector<std::vector<Bad>>{
+             {{.row = 1, .position = 3}},
+             {{.row = -1, .position = 3}},
+             {{.row = 0, .position = 4}},
+             {{.row = 0, .position = -1}},
+             {{.row = 0, .position = 1}, {.row = 0, .position = 2}}}) {
+        Rig rig;
+        rig.send({.prompt = prompt_of(4)});
+        rig.turn();
+        auto answers = rig.workers.run_one();
+        std::get<messages::StepResult>(answers[0]).not_finite = bad;
+        TurnInput in;
+        in.workers = answers;
+        const TurnOutput out = rig.turn(in);
+        ASSERT_TRUE(out.fatal);
+        EXPECT_NE(out.fatal->message.find("not_finite has"), std::string::npos);
+    }
 }
 
 TEST(Scheduler, ATokenOutsideTheVocabularyEndsTheRequest) {

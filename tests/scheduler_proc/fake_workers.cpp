@@ -195,15 +195,21 @@ messages::StepResult FakeWorkers::run(const messages::StepPlan& plan) {
         placed.first_token += static_cast<std::size_t>(row.num_new);
         placed.first_page += static_cast<std::size_t>(row.num_pages);
         placed.first_target += static_cast<std::size_t>(row.num_scored);
+        ++placed.index;
     }
     return result;
 }
 
 void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result) {
+    using Kind = messages::NotFiniteKind;
     const messages::PlanRow& row = placed.row;
     Slot& slot = slots_.at(static_cast<std::size_t>(raw(row.slot)));
     Context context;
     read_context(placed, context);
+    const auto is_bad = [&] {
+        return std::ranges::find(context.tokens, model_.overflowing) != context.tokens.end();
+    };
+    std::optional<messages::NotFiniteRow> bad;
     const std::int64_t first_scored = row.begin + row.num_new - row.num_scored;
     for (std::int64_t i = 0; i < row.num_new; ++i) {
         const std::int64_t position = row.begin + i;
@@ -217,6 +223,12 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             .prefix = context.prefix,
             .epoch = epoch_,
         };
+        const bool has_logits =
+            position >= first_scored || (row.output_index >= 0 && i + 1 == row.num_new);
+        if (!bad && is_bad()) {
+            bad = {placed.index, position, Kind::kState};
+            if (has_logits) bad->kind = Kind::kLogits;
+        }
         if (position < first_scored) continue;
         const auto target_index = static_cast<std::size_t>(position - first_scored);
         const TokenId target = placed.plan.targets.values[placed.first_target + target_index];
@@ -229,7 +241,10 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     const auto context_len = static_cast<std::int64_t>(context.tokens.size());
     // The prompt's end: what a request without output has attended to.
     if (context_len == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
-    if (row.output_index < 0) return;
+    if (row.output_index < 0) {
+        if (bad) result.not_finite.push_back(*bad);
+        return;
+    }
     if (context_len != slot.setup->prompt_len + row.output_index) {
         fail(placed.plan, fmt::format("output {} after {} tokens", row.output_index, context_len));
     }
@@ -240,7 +255,10 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     result.sampled.values.push_back(slot.sampled);
     result.logprobs.values.push_back(fake_logprob(model_, context.tokens, slot.sampled));
     result.ranks.values.push_back(fake_rank(context.tokens, slot.sampled));
-    if (slot.sampled == TokenId{-1}) ++result.num_nonfinite;
+    if (is_bad()) slot.sampled = messages::kNotFinite;
+    if (!bad && slot.sampled == messages::kNotFinite)
+        bad = {placed.index, row.begin + row.num_new - 1, Kind::kLogits};
+    if (bad) result.not_finite.push_back(*bad);
     add_alternatives(*slot.setup, context.tokens, result);
 }
 

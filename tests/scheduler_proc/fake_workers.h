@@ -32,6 +32,7 @@ struct FakeModel {
     bool lends = false;           // --update-mode lend
     std::int64_t eos_one_in = 0;  // every so many contexts end; 0: none
     std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite
+    TokenId overflowing{-1};      // from this token on, nothing of a context is finite
 };
 
 // What the model says after this context, as a list of token ids. An independent statement of what
@@ -109,6 +110,7 @@ class FakeWorkers {
     struct PlacedRow {
         const messages::StepPlan& plan;
         messages::PlanRow row{};
+        std::int64_t index = 0;
         std::size_t first_token = 0;
         std::size_t first_page = 0;
         std::size_t first_target = 0;

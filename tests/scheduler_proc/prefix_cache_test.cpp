@@ -70,6 +70,22 @@ TEST_F(PrefixCacheTest, FindsTheLongestPrefixInWholePages) {
     EXPECT_EQ(num_hits(tokens({3, 4}), kOne), 0u) << "a block is found below its own prefix only";
 }
 
+TEST_F(PrefixCacheTest, WhatIsForgottenIsFoundByNobodyNorWhatFollowsIt) {
+    const auto pages = add(tokens({1, 2, 3, 4, 5, 6}), {kOne, kOne, kOne});
+    cache.forget(pages[1]);
+    cache.forget(pages[1]);  // once more does no harm
+    EXPECT_EQ(num_hits(tokens({1, 2, 3, 4, 5, 6}), kOne), 1u);
+    // The same tokens computed anew are another node.
+    const auto anew = add(tokens({1, 2, 3, 4}), {kOne, kOne});
+    EXPECT_EQ(anew[0], pages[0]);
+    EXPECT_NE(anew[1], pages[1]);
+    EXPECT_EQ(num_hits(tokens({1, 2, 3, 4, 5, 6}), kOne), 2u);
+    cache.unlock(pages);
+    cache.unlock(anew);
+    EXPECT_EQ(cache.evict(8, allocator), 4);
+    EXPECT_EQ(allocator.num_free(), 8);
+}
+
 TEST_F(PrefixCacheTest, AnEmptyCacheHasNothing) {
     PrefixCache none;
     EXPECT_TRUE(none.match(tokens({1, 2}), kOne, StepId{1}).pages.empty());

@@ -250,7 +250,7 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t rows = options_.num_slots + kPaddingStep;
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
-    constexpr std::int64_t kTokenBytes = 4 + 4 + 8;  // id, position, place in the KV
+    constexpr std::int64_t kTokenBytes = 4 + 4 + 8 + 1;  // id, position, place in the KV, mark
     // Counts starts and lengths, whose logits follow, and what has changed of a row's pages
     // (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;

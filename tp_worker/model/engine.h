@@ -203,6 +203,7 @@ class Engine {
         const std::int32_t* token_rows_there = nullptr;
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what it drew
+        std::vector<std::uint8_t> marks{};      // by token (StepBatch)
         std::vector<SlotId> set_up_anew{};      // since then: what it drew for them is nobody's
         bool is_complete = false;               // its result is there, or the rank has to end
     };

@@ -132,6 +132,8 @@ bool Engine::follows_tokens(const RunningStep& step) const {
 Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* step) {
     StepBatch batch = step->planned.batch(plan);
     if (runs_ahead()) batch.sampled = sampler_->sampled();
+    step->marks.assign(batch.num_padded > 0 ? 0 : batch.tokens.size(), 0);
+    batch.marks = step->marks;
     ASSIGN_OR_RETURN(StepBatch placed, model_->place(batch));
     const std::span<const LogitRow> wanted = step->planned.logit_rows();
     step->token_rows.clear();
@@ -208,6 +210,7 @@ Result<> Engine::complete(RunningStep* step) {
         step->ids.assign(ids.begin(), ids.end());
         step->call.reset();
     }
+    if (is_root()) step->result.not_finite = step->planned.not_finite_rows(step->ids, step->marks);
     take_sampled(*step);
     return Ok{};
 }

@@ -23,7 +23,8 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     if (batch.num_padded > 0) return bytes(batch.update);  // it brings the rows
     return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
-           bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows);
+           bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows) +
+           bytes(batch.marks);
 }
 
 Result<StepBatch> Model::place(const StepBatch& batch) {
@@ -47,6 +48,8 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
     if (placed.num_padded > 0) {
         take_rows(placed);
     } else {
+        // These come first, before all that goes up.
+        placed.marks = {transfers_->out(placed.marks), placed.marks.size()};
         move(placed.tokens);
         move(placed.positions);
         move(placed.kv_slots);
@@ -273,6 +276,7 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
     });
     RETURN_IF_ERROR(sum_over_ranks(x));
     View2<const float> last_delta{};  // x still lacks this
+    std::uint8_t* const marks = there.marks.empty() ? nullptr : there.marks.data();
     for (std::size_t i = 0; i < weights.layers.size(); ++i) {
         const LayerWeights& layer = weights.layers[i];
         ops_->rmsnorm(
@@ -291,6 +295,7 @@ Result<> Model::run_layers(const StepBatch& there, const ModelWeights& weights) 
              .w = layer.post_norm,
              .y = normed,
              .eps = eps,
+             .marks = i + 1 == weights.layers.size() ? marks : nullptr,
              .stream = stream_}
         );
         feed_forward(weights, i, T);

@@ -80,6 +80,10 @@ struct StepBatch {
     // It is made by place() on a GPU: what changes of the pages and rows that are there
     // (step_updates.h).
     std::span<const std::int32_t> update{};
+    // [T], or empty: 1 where a token's hidden state is infinite or NaN before the last layer's MLP,
+    // and so wherever its KV is in any layer (kernels/KERNELS.md); else 0. A step of padded decodes
+    // has none: all its tokens have logits, which say it too.
+    std::span<std::uint8_t> marks{};
 };
 // Returns what a batch takes of the transfers (transfers.h).
 [[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);

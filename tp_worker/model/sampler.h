@@ -4,9 +4,11 @@
 // top ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given
 // token among all. The draw is from the logits after penalties and bias; a logprob of an output
 // token comes from the distribution that the request's mode names (messages/sampling.h), of a
-// prompt token always from the raw one. A row with a logit that is not finite is not drawn from:
-// its token is -1, its logprobs are 0, and it is counted. Where the request's own bans leave
-// nothing to draw the token is -2.
+// prompt token always from the raw one. A row with a logit that is not finite is neither drawn from
+// nor scored: its token is -1, and what it has of a result stays as it was (the step's result names
+// the row: PlannedStep::not_finite_rows()). Where the request's own bans leave nothing to draw the
+// token is -2; where its penalties, bias and temperature make an infinite score of finite logits it
+// is -3.
 //
 // A request may want the top of more than the op finds, up to the whole vocabulary: such rows come
 // to the host and are sorted there.

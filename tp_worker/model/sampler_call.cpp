@@ -13,6 +13,7 @@ namespace {
 
 static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
 static_assert(kernels::kDrewNothing == messages::kNothingLeft);
+static_assert(kernels::kScoreNotFinite == messages::kScoresNotFinite);
 
 // The host has these for what note_draws() writes into picks and softmax rows in each call
 // (standing_arrays.h): no pick and no row that it does not write has them.
@@ -414,7 +415,6 @@ void Sampler::Call::start_wide(LogitView& view, std::size_t k) {
 void Sampler::Call::finish(messages::StepResult* result) {
     if (!sampler_.is_root()) return;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-        if (!is_finite(i)) ++result->num_nonfinite;
         if (rows_[i].is_sample) result->sampled.values[rows_[i].place->entry] = ids_[i];
         if (!rows_[i].is_whole && is_finite(i)) ranks_->finish(i, result);
     }

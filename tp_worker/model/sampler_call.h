@@ -50,7 +50,9 @@ class Sampler::Call {
 
     [[nodiscard]] std::size_t end_of_run(const LogitView& view, std::size_t begin) const;
     [[nodiscard]] std::int64_t edit_bytes_of(std::size_t i) const;
-    [[nodiscard]] bool is_finite(std::size_t i) const { return ids_[i] != kernels::kNotFiniteDraw; }
+    [[nodiscard]] bool is_finite(std::size_t i) const {
+        return ids_[i] != kernels::kNotFiniteDraw && ids_[i] != kernels::kScoreNotFinite;
+    }
     [[nodiscard]] bool is_drawn(const LogitView& view, std::size_t k) const {
         const SampledRow& row = rows_[view.rows[k]];
         return row.is_sample && row.is_whole && row.is_edited == view.is_edited;

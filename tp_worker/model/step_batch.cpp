@@ -281,6 +281,41 @@ StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {
     };
 }
 
+std::vector<messages::NotFiniteRow> PlannedStep::not_finite_rows(
+    std::span<const TokenId> ids, std::span<const std::uint8_t> marks
+) const {
+    using Kind = messages::NotFiniteKind;
+    std::vector<messages::NotFiniteRow> found;
+    const auto kind_of = [&](TokenId id) -> std::optional<Kind> {
+        if (id == kernels::kNotFiniteDraw) return Kind::kLogits;
+        if (id == kernels::kScoreNotFinite) return Kind::kScores;
+        return std::nullopt;
+    };
+    const auto is_fine = [&](TokenId id) { return !kind_of(id); };
+    if (std::ranges::all_of(ids, is_fine) && std::ranges::count(marks, 0) == std::ssize(marks))
+        return found;
+    std::size_t at = 0;  // rows of logits come in the order of their tokens
+    for (std::size_t r = 0; r < slots_.size(); ++r) {
+        std::optional<Kind> kind;
+        for (std::int32_t t = q_starts_[r]; t < q_starts_[r + 1]; ++t) {
+            std::optional<Kind> of_token;
+            const bool has_logits = at < ids.size() && logit_rows_[at].token_row == t;
+            if (!has_logits && !marks.empty() && marks[static_cast<std::size_t>(t)] != 0)
+                of_token = Kind::kState;
+            for (; at < ids.size() && logit_rows_[at].token_row == t; ++at)
+                if (!of_token) of_token = kind_of(ids[at]);
+            if (kind || !of_token) continue;
+            kind = of_token;
+            found.push_back(
+                {.row = static_cast<std::int64_t>(r),
+                 .position = positions_[static_cast<std::size_t>(t)],
+                 .kind = *kind}
+            );
+        }
+    }
+    return found;
+}
+
 messages::StepResult PlannedStep::empty_result(const messages::StepPlan& plan, Rank rank) const {
     messages::StepResult result;
     result.step = plan.step;

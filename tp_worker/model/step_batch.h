@@ -77,6 +77,13 @@ class PlannedStep {
     // but for the padding's: row i of them is logit_rows()[i].
     [[nodiscard]] bool is_padded() const { return num_padded_ > 0 || !token_rows_.empty(); }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
+    // Finds the rows of the plan with a token that is not finite, and the first such of each: by
+    // its logits where they are wanted, `ids` as note_draws has them (kernels/draws.h), one for
+    // each of logit_rows(); else by `marks` (StepBatch). So it does not matter to a row what else
+    // the step has, or how its prompt was cut.
+    [[nodiscard]] std::vector<messages::NotFiniteRow> not_finite_rows(
+        std::span<const TokenId> ids, std::span<const std::uint8_t> marks
+    ) const;
     // Returns a result with its arrays sized for this step.
     [[nodiscard]] messages::StepResult empty_result(const messages::StepPlan& plan, Rank rank)
         const;

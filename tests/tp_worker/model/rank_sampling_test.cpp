@@ -282,6 +282,56 @@ TEST(RankSampling, P6_WhatElseIsAskedOfARowDecidesNoBitOfItsLogprob) {
     }
 }
 
+// Neither drawn from nor scored, whatever is asked of the row; those beside it are.
+TEST(RankSampling, LogitsThatAreNotFiniteAreNeitherDrawnFromNorScored) {
+    Rows rows;
+    std::vector<TokenId> expected;
+    for (const bool is_bad : {true, false}) {
+        for (const int asked : {0, 1, 2}) {
+            messages::RequestSetup setup = setup_of(3);
+            setup.logprobs.enabled = true;
+            if (asked == 1) setup.logprobs.top = 2;
+            if (asked == 2) setup.logprobs.ids = {TokenId{2}};
+            std::vector<float> logits = random_logits(9, 5);
+            if (is_bad) logits[7] = -kInfinity;
+            rows.add(setup, logits, LogitRow::Kind::kScore, TokenId{1});
+            expected.push_back(is_bad ? messages::kNotFinite : TokenId{0});
+        }
+    }
+    for (const int num_ranks : {1, 2, 4}) {
+        const Sampled sampled = sample(rows, num_ranks);
+        for (const auto& ids : sampled.ids) EXPECT_EQ(ids, expected);
+        const messages::StepScores& scores = sampled.result.scores;
+        for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(scores.logprobs.values[i] < 0.f, i >= 3);
+    }
+}
+
+// Of finite logits: by an edit, or the temperature.
+TEST(RankSampling, ScoresThatARequestMakesInfiniteAreToldApart) {
+    Rows rows;
+    std::vector<TokenId> expected;
+    for (const float best : {3e37f, 3.f}) {
+        for (const double top_p : {1.0, 0.5}) {
+            messages::RequestSetup hot = setup_of(3);
+            hot.sampling.temperature = 0.01;
+            hot.sampling.top_p = top_p;
+            rows.add(hot, {1.f, best, 2.f, 0.f});
+        }
+        messages::RequestSetup edited = setup_of(3);
+        edited.sampling.temperature = 0;
+        edited.sampling.repetition_penalty = 1e-3;
+        edited.history = {TokenId{1}};
+        rows.add(edited, {1.f, best, 2.f, 0.f});
+        const TokenId token = best > 3.f ? messages::kScoresNotFinite : TokenId{1};
+        expected.insert(expected.end(), 3, token);
+    }
+    for (const int num_ranks : {1, 2, 4}) {
+        const Sampled sampled = sample(rows, num_ranks);
+        for (const auto& ids : sampled.ids) EXPECT_EQ(ids, expected);
+        EXPECT_EQ(sampled.result.sampled.values, expected);
+    }
+}
+
 // On whichever rank they are, and in rows of either way.
 TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
     constexpr std::int64_t V = 9;
@@ -304,7 +354,6 @@ TEST(RankSampling, LogitsThatAreNotFiniteAreKnownToAllRanks) {
     const Sampled sampled = sample(rows, 4);
     EXPECT_EQ(sampled.ids, std::vector(4, expected));
     EXPECT_EQ(sampled.result.sampled.values, expected);
-    EXPECT_EQ(sampled.result.num_nonfinite, 6);
     EXPECT_EQ(sampled.result.logprobs.values[0], 0.f);
 }
 

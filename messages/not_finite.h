@@ -1,0 +1,51 @@
+// Names what of a forward pass was infinite or NaN. A request with such a token ends with the error
+// not_finite: nothing is drawn, scored or cached of it (kernels/KERNELS.md, "What is not finite").
+#pragma once
+
+#include "messages/fields.h"
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace pitstop::messages {
+
+enum class NotFiniteKind : std::uint8_t {
+    kState,   // the hidden state of a token whose logits nobody wants
+    kLogits,  // logits, as the model made them
+    kScores,  // logits after the request's own penalties, bias and temperature, and not before
+};
+template <>
+struct EnumNames<NotFiniteKind> {
+    static constexpr std::array<std::string_view, 3> kNames{"state", "logits", "scores"};
+};
+
+// Names the first token of a plan's row that is not finite.
+struct NotFiniteRow {
+    std::int64_t row = 0;
+    std::int64_t position = 0;
+    NotFiniteKind kind{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("row", row, "its place in the plan's rows");
+        f("position", position, "in the request's context, prompt and output; the first such");
+        f("kind", kind, "state, logits or scores");
+    }
+    friend bool operator==(const NotFiniteRow&, const NotFiniteRow&) = default;
+};
+
+// Counts the requests that ended for it.
+struct NotFiniteCount {
+    NotFiniteKind kind{};
+    std::int64_t requests = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("kind", kind, "state, logits or scores");
+        f("requests", requests, "requests that ended for it");
+    }
+    friend bool operator==(const NotFiniteCount&, const NotFiniteCount&) = default;
+};
+
+}  // namespace pitstop::messages
