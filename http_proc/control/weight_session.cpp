@@ -86,7 +86,8 @@ Beginning read_beginning(FieldReader& fields) {
 std::optional<std::uint64_t> read_session(FieldReader& fields) {
     std::optional<std::uint64_t> session;
     fields.read("session", session);
-    if (session && *session == 0) fields.fail("session", "the number that the begin was answered with");
+    if (session && *session == 0)
+        fields.fail("session", "the number that the begin was answered with");
     return session;
 }
 

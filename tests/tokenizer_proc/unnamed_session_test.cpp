@@ -134,8 +134,7 @@ TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
     ASSERT_EQ(out_.notes.size(), 1u) << "the log says it";
     for (int i = 0; i < 3; ++i) {  // calls in parallel, or a trainer that does not look
         ASSERT_TRUE(unnamed());
-        expect_refused({"session 1", "trainer A", "1 buckets", "timed out after 10.0 s"}
-        );
+        expect_refused({"session 1", "trainer A", "1 buckets", "timed out after 10.0 s"});
         now_ += seconds(9);
     }
     end();
