@@ -58,7 +58,7 @@ messages::PromptLogprobs scores_of(Request& request, const InFlightStep& step, c
     return std::move(request.scores);
 }
 
-// Says where a request's numbers were infinite or NaN, and under which weights.
+// The end of a request whose numbers were infinite or NaN: where, and under which weights.
 messages::Finish end_of_not_finite(
     const InFlightStep& step, const Request& request, const messages::NotFiniteRow& bad
 ) {

@@ -147,7 +147,7 @@ class UpdateCoordinator {
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
     // Calls were collected, their commit is not ordered yet, and none of them is under way.
     [[nodiscard]] bool is_collecting() const { return is_open() && job_->is_collection; }
-    // Likewise, but one of them may be under way.
+    // A collection exists; one of its calls may be under way.
     [[nodiscard]] bool has_collection() const {
         return job_ && job_->is_collection && job_->goal == messages::UpdatePhase::kOpen &&
                phase() != messages::UpdatePhase::kDropping;

@@ -58,7 +58,7 @@ std::string UpdateCoordinator::describe() const {
     return fmt::format("update {} (label '{}')", id, job.spec.label);
 }
 
-// Says why nothing else may begin, and what to do. REQUIRES: an update is under way.
+// Why nothing else may begin, and what to do. REQUIRES: an update is under way.
 Error UpdateCoordinator::busy(TimePoint now) const {
     if (!is_idle()) {
         return make_error(

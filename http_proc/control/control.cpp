@@ -129,7 +129,7 @@ std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     return std::nullopt;
 }
 
-// Tells whether it will be a bucket, which clears nothing.
+// Whether the update will be a bucket, which clears nothing.
 bool is_bucket(const DiskUpdate& update, const messages::StatusReply& status) {
     return update.is_unnamed && status.session && status.session->unnamed;
 }

@@ -49,7 +49,7 @@ inline constexpr std::chrono::minutes kGroupTimeout{5};
 // Tells whether a session is open after the update, which was a bucket of it.
 [[nodiscard]] bool is_open(const messages::UpdateReply& reply);
 
-// Says how a session begins, as its body does.
+// How a session begins, as the request's body states it.
 struct Beginning {
     bool takes_over = false;
     std::chrono::milliseconds idle_timeout{10'000};

@@ -33,7 +33,7 @@ struct Completion : OpenAiAnswer {
     bool has_logprobs = false;
     bool is_echoed = false;
     std::string echo{};  // the text of the prompt whose samples are next
-    PromptText::From echo_from = PromptText::From::kCaller;  // likewise
+    PromptText::From echo_from = PromptText::From::kCaller;  // of the echoed text
     std::vector<CompletionChoice> choices{};
 
     Completion(Exchange& exchange, const OpenAiCompletions& call)
