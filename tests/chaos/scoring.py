@@ -89,8 +89,8 @@ class OpenAiScorer(OpenAiClient):
             shown = zip(record.prompt[1:], choice["prompt_logprobs"][1:])
             record.scores = [each and each[str(token)]["logprob"] for token, each in shown]
         ending = super().take(record, answer)
-        if "metadata" in answer:
-            record.spans = self.spans_of(answer["metadata"], with_empty=True)
+        if "weight_version_spans" in answer:
+            record.spans = self.spans_of(answer, with_empty=True)
         if ending == "abort" and not record.tokens:
             record.scores = None
         return ending

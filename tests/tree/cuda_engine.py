@@ -221,8 +221,8 @@ def main(library, run_dir, model, uuids):
                     name = first[0]
                     assert not engine.update_weights_from_tensor({name: arrays[name]}).is_in_effect
                     engine.update_weights_from_tensor(others)
-                    update = engine.weight_digests()
                     engine.resume()
+                    update = engine.weight_digests()
                 answer = {"digest": update.digest}
             except pitstop.PitstopError as error:
                 answer = {"code": error.code, "message": str(error)}

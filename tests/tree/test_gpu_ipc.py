@@ -213,7 +213,7 @@ def test_a_call_that_no_worker_has_seen_lends_nothing_and_may_be_sent_again(admi
     payload = sender.payload()
     assert admin.call("stage_weights", update={"source": {"kind": "disk", "path": BARD}})["ok"]
     error = refusal(client, payload)
-    assert error.code == "failed_precondition" and "is under way" in error.message, error
+    assert error.code == "failed_precondition" and "is staged" in error.message, error
     references = sender.ask("references")["references"]
     assert len(references) > 10 and all(references), "the sender's still"
     drop(admin)
