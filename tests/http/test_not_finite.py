@@ -4,85 +4,26 @@ The bundled model with an untied head, and a change to one tensor. What a health
 request that ends is compared bit for bit with what it says alone.
 """
 
-import json
-import pathlib
-import shutil
-import struct
-
-import numpy
 import pytest
 
-from process_tree import ROOT, live_tree
-from places import short_directory
 from http_client import Http
+from overflowing import (
+    BAD_TOKEN,
+    HUGE,
+    LENGTH,
+    LOGITS,
+    Model,
+    PROMPT,
+    STATE,
+    all_of,
+    element,
+    expect_error,
+    huge_row,
+    times,
+)
+from places import short_directory
+from process_tree import live_tree
 
-STORIES = ROOT / "launch/models/stories"
-HUGE = 0x7F7F  # bf16's largest number, 3.39e38
-BAD_TOKEN = 77
-PROMPT = [5, 301, 17, 950, 42, 61, 8, 1200, 33, 7, 512, 90, 3, 14, 15, 92, 65, 35, 89, 79]
-LENGTH = len(PROMPT)
-
-
-def read_tensors():
-    blob = (STORIES / "model.safetensors").read_bytes()
-    (size,) = struct.unpack("<Q", blob[:8])
-    header = json.loads(blob[8 : 8 + size])
-    header.pop("__metadata__", None)
-    data = blob[8 + size :]
-    tensors = {}
-    for name, entry in header.items():
-        raw = data[slice(*entry["data_offsets"])]
-        tensors[name] = numpy.frombuffer(raw, numpy.uint16).reshape(entry["shape"]).copy()
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
-    return tensors
-
-
-def write_model(directory, tensors):
-    header, data = {}, b""
-    for name, values in tensors.items():
-        raw = values.tobytes()
-        header[name] = {
-            "dtype": "BF16",
-            "shape": list(values.shape),
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
-    text = json.dumps(header).encode()
-    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def bf16(value):
-    return int(numpy.float32(value).view(numpy.uint32)) >> 16
-
-
-def scaled(tensor, factor):
-    """bf16 numbers times a power of two."""
-    as_float = (tensor.astype(numpy.uint32) << 16).view(numpy.float32) * numpy.float32(factor)
-    return (as_float.view(numpy.uint32) >> 16).astype(numpy.uint16)
-
-
-LAYER = "model.layers.{}."
-
-
-def all_of(name, value):
-    return lambda tensors: tensors[name].fill(value)
-
-
-def times(name, factor):
-    def change(tensors):
-        tensors[name] = scaled(tensors[name], factor)
-
-    return change
-
-
-def element(name, row, value):
-    def change(tensors):
-        tensors[name][row] = value
-
-    return change
-
-
-STATE, LOGITS = "hidden state", "logits"
 # What is changed, and what a request is told: of its first token that is not finite if nobody wants
 # its logits, and of the first whose logits are wanted.
 EVERYWHERE = {
@@ -108,28 +49,15 @@ AT_THE_HEAD = {
 
 
 class Server:
-    def __init__(self, tree, directory):
+    def __init__(self, tree, model):
         self.tree = tree
-        self.directory = directory
+        self.model = model
         self.http = Http(tree.url)
         self.door = tree.door()
         self.admin = tree.door("admin")
-        self.num_versions = 0
 
-    def serve(self, *changes, **spec):
-        """The healthy model with changes; returns its epoch."""
-        tensors = read_tensors()
-        for change in changes:
-            change(tensors)
-        self.num_versions += 1
-        path = self.directory / f"v{self.num_versions}"
-        shutil.copytree(self.directory / "healthy", path)
-        write_model(path, tensors)
-        update = {"source": {"kind": "disk", "path": str(path)}, "allow_nonfinite": True, **spec}
-        reply = self.admin.call("update_weights", update=update)
-        shutil.rmtree(path)
-        assert reply["ok"], reply
-        return reply["epoch"]
+    def serve(self, *changes):
+        return self.model.update(self.admin, *changes)
 
     def ask(self, prompt=PROMPT, **fields):
         fields = {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True, **fields}
@@ -144,23 +72,10 @@ class Server:
 @pytest.fixture(scope="module", params=(1, 2), ids=("tp1", "tp2"))
 def server(request):
     with short_directory() as path:
-        directory = pathlib.Path(path)
-        shutil.copytree(STORIES, directory / "healthy")
-        config = json.loads((STORIES / "config.json").read_text())
-        (directory / "healthy/config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-        write_model(directory / "healthy", read_tensors())
-        flags = ("--model", directory / "healthy", "--tp", request.param, "--port", "0")
-        with live_tree(directory / "tree", *flags, "--chunked-prefill-size", 16) as tree:
-            yield Server(tree, directory)
-
-
-def expect_error(output, what, token, epoch):
-    assert output.finish["reason"] == "error", (output.finish, output.tokens, output.logprobs)
-    assert output.finish["code"] == "not_finite", output.finish
-    message = output.finish["message"]
-    assert what in message and f"for {token}," in message, message
-    assert f"under weight epoch {epoch}" in message and "in step " in message, message
-    assert output.tokens == []
+        model = Model(path)
+        flags = ("--model", model.healthy, "--tp", request.param, "--port", "0")
+        with live_tree(model.directory / "tree", *flags, "--chunked-prefill-size", 16) as tree:
+            yield Server(tree, model)
 
 
 SCORING = {"max_new_tokens": 0, "logprobs": {"enabled": True, "prompt_start": 0}}
@@ -174,12 +89,6 @@ SAMPLING = {
     "with logprobs": {"logprobs": {"enabled": True, "top": 2, "ids": [5]}},
     "biased": {"logit_bias": {9: 1.0}, "repetition_penalty": 1.1},
 }
-
-
-def expect_counted(server, kind, num, act):
-    before = server.ended()
-    act()
-    assert server.ended()[kind] == before[kind] + num
 
 
 @pytest.mark.parametrize("what", EVERYWHERE)
@@ -201,10 +110,6 @@ def test_a_head_that_overflows_ends_every_request(server, what):
     for fields in (SCORING, TOP, IDS):
         expect_error(server.ask(**fields), LOGITS, "prompt token 1", epoch)
     expect_error(server.ask(**SOME), LOGITS, "prompt token 18", epoch)
-
-
-def huge_row(tensors):
-    tensors["model.embed_tokens.weight"][BAD_TOKEN] = bf16(2.0**80)
 
 
 @pytest.mark.parametrize("place", (0, 1, 15, 16, 18, 19))
