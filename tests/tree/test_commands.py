@@ -16,7 +16,7 @@ from process_tree import LAUNCHER, ROOT, environment, run
 # As the launcher has it; in a process of its own, as its modules' names are everybody's.
 MOST = json.loads(
     subprocess.check_output(
-        [sys.executable, "-c", "import command_line, json; print(json.dumps(command_line.MOST))"],
+        [sys.executable, "-c", "import tree_flags, json; print(json.dumps(tree_flags.MOST))"],
         cwd=ROOT / "launch" / "lib",
     )
 )

@@ -1,0 +1,306 @@
+"""Defines the flags that a tree is started with."""
+
+import argparse
+import os
+
+import http_limits
+
+
+# Each of these takes this much at most. The processes refuse what is more, too, each in its own words; a test compares,
+# so that the launcher's one line comes before there are any.
+MOST = {
+    "--tp": 64,
+    "--dp": 1024,
+    "--max-total-tokens": (1 << 31) - 1,
+    "--page-size": 4096,
+    "--chunked-prefill-size": 126976,
+    "--max-running-requests": 4096,
+    "--max-queued-requests": 1 << 24,
+    "--threads": 1024,
+    "--nodes": 64,
+}
+
+
+def whole_number(low, high=None):
+    accepted = f"of {low} or more" if high is None else f"from {low} to {high}"
+
+    def parse(text):
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"takes a whole number {accepted}, not '{text}'")
+        return value
+
+    return parse
+
+
+def seconds(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"takes seconds, more than 0, not '{text}'")
+    return value
+
+
+def share(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"takes a number in (0, 1], not '{text}'")
+    return value
+
+
+def add_count(parser, name, help, **more):
+    parser.add_argument(name, type=whole_number(1, MOST[name]), metavar="N", help=help, **more)
+
+
+def add_shape_flags(parser):
+    """These say what is served, by how many ranks and replicas, and how much at once."""
+    add = parser.add_argument
+    add(
+        "--model",
+        default="stories",
+        metavar="DIR",
+        help="a checkpoint directory, a bundled model (stories, the default, or bard), or org/name of the Hugging "
+        "Face cache, into which it is fetched where huggingface_hub is installed",
+    )
+    add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
+    add_count(parser, "--dp", "data-parallel replicas", default=1)
+    add_count(parser, "--max-total-tokens", "tokens the KV pool of a replica holds")
+    add_count(parser, "--page-size", "tokens per page of KV")
+    add_count(parser, "--chunked-prefill-size", "tokens of a step, at most")
+    add_count(parser, "--max-running-requests", "requests that run at once, at most")
+    add_count(parser, "--max-queued-requests", "requests that may wait, at most")
+    add(
+        "--scheduling",
+        choices=("fair", "fcfs"),
+        help="whose request is next: fair, clients take turns; fcfs, who came first (default fair)",
+    )
+    add(
+        "--served-model-name",
+        metavar="S",
+        nargs="+",
+        action="extend",
+        help="what the model is called, the first in answers; default: its directory",
+    )
+
+
+def add_engine_flags(parser):
+    """These say what computes, on which device, and from which weights."""
+    add = parser.add_argument
+    add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
+    add(
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "cuda"),
+        help="cuda: a GPU for each rank; auto: that where there are enough that can be used, else the CPU "
+        "(default auto)",
+    )
+    add(
+        "--mem-fraction",
+        type=share,
+        metavar="X",
+        help="of a GPU's free memory, for weights, activations and KV (default 0.9)",
+    )
+    add(
+        "--update-mode",
+        choices=("auto", "staged", "host", "lend", "direct"),
+        help="on a GPU: staged leaves room for a second copy of the weights; host stages in the host's memory and "
+        "uploads at the commit, lend stages where KV lies while nothing is generated, direct overwrites what serves, "
+        "and KV takes the room; auto: the first that fits (default auto)",
+    )
+    add(
+        "--all-reduce",
+        choices=("auto", "own", "nccl"),
+        help="on GPUs with --tp: how activations are summed over the ranks: own, by kernels over one another's memory; "
+        "nccl, by it wherever a step is not a graph, refused with --device cpu, --tp 1 and --deterministic; auto: nccl "
+        "from the size on where it is faster, as measured at the start; with --deterministic own (default auto)",
+    )
+    add(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU, too, no result depends on what else is in the batch",
+    )
+    add(
+        "--no-graphs",
+        action="store_true",
+        help="on a GPU: launch every kernel of a step by itself, not small steps as CUDA graphs; the results are the same",
+    )
+    add(
+        "--load-format",
+        choices=("auto", "null"),
+        help="null: no weights and no arithmetic, to measure the rest",
+    )
+    add(
+        "--ignore-extra-tensors",
+        action="store_true",
+        help="leave out tensors of a checkpoint or an update that the model does not have",
+    )
+    add_count(
+        parser,
+        "--threads",
+        "threads of each worker; default: the cores, shared evenly by the workers"
+    )
+
+
+def add_patience_flags(parser):
+    """These say how it starts and runs: what it tells, what it may take how long."""
+    add = parser.add_argument
+    add(
+        "--log-level",
+        default="warning",
+        choices=("trace", "debug", "info", "warning", "error", "off"),
+        help="what the processes write to standard error",
+    )
+    add(
+        "--stall-timeout",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds a process may be stopped (SIGSTOP) before the tree is ended (default 30)",
+    )
+    add(
+        "--stage-share",
+        type=share,
+        metavar="X",
+        help="of a core's time that staging weights may take while passes run (default 0.25)",
+    )
+    add(
+        "--step-timeout",
+        type=seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds a forward pass may take before the tree is ended (default 300)",
+    )
+    add(
+        "--tuning-dir",
+        metavar="DIR",
+        help="on a GPU: keeps which algorithms were fastest when the first start timed them; "
+        "none: nothing is timed (default ~/.cache/pitstop)",
+    )
+    add(
+        "--wait-for-initial-weights",
+        "--checkpoint-engine-wait-weights-before-ready",
+        action="store_true",
+        help="load no weights: up from the start, ready after the first complete update",
+    )
+    add(
+        "--start-timeout",
+        type=seconds,
+        default=600.0,
+        metavar="S",
+        help="seconds until a tree that is not ready is given up (default 600)",
+    )
+
+
+def add_tree_flags(parser):
+    """These say what a tree is started with."""
+    add_shape_flags(parser)
+    add_engine_flags(parser)
+    add_patience_flags(parser)
+
+
+def port(text):
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"takes a port, or 0 for any free one, not '{text}'")
+    return value
+
+
+def add_http_limits(parser):
+    for names, kind, metavar in (
+        (http_limits.COUNTS, whole_number(1), "N"),
+        (http_limits.TIMES, seconds, "S"),
+    ):
+        for name, text in names.items():
+            flag = "--" + name.replace("_", "-")
+            parser.add_argument(flag, type=kind, metavar=metavar, help=text)
+
+
+def add_http_flags(parser):
+    """These say where the tree's own front end listens, for whom, and with which limits."""
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
+    add("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
+    add(
+        "--api-key",
+        default=os.environ.get("PITSTOP_API_KEY"),
+        metavar="K",
+        help="what HTTP requests must carry; default: PITSTOP_API_KEY of the environment",
+    )
+    add(
+        "--admin-api-key",
+        default=os.environ.get("PITSTOP_ADMIN_API_KEY"),
+        metavar="K",
+        help="the same for pause, weights, memory; default: PITSTOP_ADMIN_API_KEY",
+    )
+    add("--insecure", action="store_true", help="let others reach HTTP without an API key")
+    add(
+        "--tool-call-parser",
+        choices=("hermes", "qwen", "qwen25", "llama3", "llama3_json", "mistral"),
+        help="chats: the format of the model's calls of tools; without, calls come back as text",
+    )
+    add("--cors-origin", metavar="O", help="browsers' pages of this origin may call HTTP")
+    add(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that requests without a key may ask for, besides IP addresses and localhost; "
+        ".NAME: all names below it; '*': any; may be given again",
+    )
+    add(
+        "--incremental-streaming-output",
+        action="store_true",
+        help="/generate streams what is new, not all so far, where a request does not say",
+    )
+    add_http_limits(parser)
+    add("--no-http", action="store_true", help="no HTTP: the bus alone")
+
+
+def door(text):
+    """Takes HOST:PORT, at which the process looks closer."""
+    host, _, port_text = text.rpartition(":")
+    if not host:
+        raise argparse.ArgumentTypeError(f"takes HOST:PORT with a numeric address, not '{text}'")
+    port(port_text)
+    return text
+
+
+def add_tcp_doors(parser):
+    """These say where the doors listen for other machines."""
+    add = parser.add_argument
+    add("--tcp-door", type=door, metavar="H:P", help="the data door for other machines, too")
+    add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
+    add("--door-keys", metavar="DIR", help="their keys and the nodes', a directory that keygen made")
+
+
+def node_door(text):
+    """Takes HOST:PORT that other machines know, so no port that is found."""
+    if door(text).endswith(":0"):
+        raise argparse.ArgumentTypeError(f"takes a port that the other machines know, not '{text}'")
+    return text
+
+
+def add_node_flags(parser):
+    """These spread a replica over several machines."""
+    add = parser.add_argument
+    add_count(parser, "--nodes", "machines that a replica's ranks are on, as many on each (default 1)", default=1)
+    add(
+        "--node-rank",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="which of them this is (default 0, the head: it has the doors; the others have workers alone)",
+    )
+    add("--head", type=node_door, metavar="H:P", help="where the head takes the others in, the same on all")
+    add("--node-key", metavar="FILE", help="of a machine that is not the head: its key, of keygen --node")
