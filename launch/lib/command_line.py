@@ -65,7 +65,8 @@ def add_generate(commands):
     generate = commands.add_parser(
         "generate",
         help="stream the continuation of a prompt",
-        description="On the running tree, or on one started for the call with the flags of serve.",
+        description="On the running tree, or, where none runs or with --own, on one started for the call with the "
+        "flags of serve.",
     )
     generate.add_argument("prompt")
     add_place(generate)
@@ -74,8 +75,11 @@ def add_generate(commands):
             generate.add_argument(f"--{name}", metavar="X", help=meaning)
         else:
             generate.add_argument(f"--{name}", action="store_true", help=meaning)
-    generate.set_defaults(max_new_tokens=talk.MAX_NEW_TOKENS)
+    generate.add_argument("--own", action="store_true", help="on a tree of this call's own, also beside one that runs")
+    before = set(generate._option_string_actions)
     add_tree_flags(generate)
+    tree_flags = set(generate._option_string_actions) - before
+    generate.set_defaults(max_new_tokens=talk.MAX_NEW_TOKENS, tree_flags=tree_flags)
 
 
 def add_talk(commands):
@@ -83,6 +87,8 @@ def add_talk(commands):
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
+
+    commands.add_parser("trees", help="this user's trees on this machine: model, port, directory, age")
 
     show = commands.add_parser("demo", help="a story that changes its author in mid-sentence")
     show.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
@@ -121,6 +127,7 @@ COMMANDS = {
     "serve": serve.serve,
     "generate": talk.generate,
     "status": talk.status,
+    "trees": talk.trees,
     "demo": demo.demo,
     "keygen": talk.keygen,
     "tokenize": talk.tokenize,
@@ -130,6 +137,7 @@ COMMANDS = {
 
 def main(arguments):
     options, options.rest = parser().parse_known_args(arguments)
+    options.arguments = arguments
     if options.rest and options.command not in (*talk.CONTROL, "keygen"):
         parser().parse_args(arguments)  # says which argument is not known
     try:

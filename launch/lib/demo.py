@@ -16,8 +16,8 @@ import textwrap
 import time
 
 from problem import EXIT_PLACE, Problem
-from run_dir import find_live
 import programs
+import registry
 
 PROMPT = "Once upon a time, there was a little dragon who"
 SWAP_AFTER_TOKENS = 24  # of output; the swap itself comes while more are being sampled
@@ -199,9 +199,7 @@ def tell(run_dir, model, other, out=sys.stdout):
 
 
 def demo(options):
-    run_dir = find_live(options.run_dir)
-    if run_dir is None:
-        raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
+    run_dir = registry.require(options.run_dir, programs.COMMAND).run_dir
     asked = subprocess.run(
         [programs.program("cli"), "status", f"--run-dir={run_dir}", "--json"],
         capture_output=True,

@@ -8,6 +8,8 @@ import hub
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "launch" / "models"
+# What a user types to run the launcher: of the sources, or installed.
+COMMAND = "launch/pitstop" if (ROOT / "launch" / "quickstart").exists() else "pitstop"
 PRESETS = ("cpu", "cuda")  # in whose build directories a program may be found
 
 

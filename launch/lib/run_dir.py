@@ -6,8 +6,8 @@
     launcher.model  what lay beside the weights at the start, once the model's directory has changed
     ranks-*         how the workers of a replica find their shared memory
 
-Trees that were given no place live side by side under one private directory of the user, so that a
-client finds the one that runs. What a killed launcher left there is removed by the next one.
+Trees that were given no place live side by side under one private directory of the user, where a client
+finds them (registry.py). What a killed launcher left there is removed by the next one.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def home():
     return pathlib.Path("/tmp") / f"pitstop-{os.getuid()}"
 
 
-def _check_private(path):
+def check_private(path):
     info = os.lstat(path)
     if not stat.S_ISDIR(info.st_mode):
         raise Problem(f"{path} is not a directory", EXIT_PLACE)
@@ -121,7 +121,7 @@ class RunDir:
         is_made = not path.exists()
         if is_made:
             path.mkdir(mode=0o700)
-        _check_private(path)
+        check_private(path)
         with _unmade(path, is_made):
             lock = _try_lock(path)
         if lock is None:
@@ -139,7 +139,7 @@ class RunDir:
         place = home()
         _check_length(place / "9999999")
         place.mkdir(mode=0o700, exist_ok=True)
-        _check_private(place)
+        check_private(place)
         gate = _gate(place)  # so that nobody removes one that is not locked yet
         try:
             for old in place.iterdir():
@@ -178,33 +178,3 @@ class RunDir:
             with contextlib.suppress(OSError):  # somebody keeps files of their own in it
                 self.path.rmdir()
         os.close(self._lock)
-
-
-def _is_live(path):
-    """Tells whether somebody holds its lock, and its tree is ready."""
-    try:
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return (path / TREE).exists()
-    finally:
-        os.close(lock)
-
-
-def find_live(named):
-    """Returns the path of a running tree: the one `named`, else the only one in home(), else None."""
-    if named:
-        path = pathlib.Path(named).absolute()
-        if not _is_live(path):
-            raise Problem(f"no tree runs in {path}", EXIT_PLACE)
-        return path
-    place = home()
-    live = [path for path in place.iterdir() if _is_live(path)] if place.is_dir() else []
-    if len(live) > 1:
-        listed = " or ".join(f"--run-dir {path}" for path in sorted(live))
-        raise Problem(f"{len(live)} trees run: say which, {listed}", EXIT_PLACE)
-    return live[0] if live else None

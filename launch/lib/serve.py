@@ -16,6 +16,7 @@ from tree import Asked, LostWeights, Signals, Tree, Weights, exit_code_of, is_he
 import descriptors
 import hub
 import programs
+import registry
 
 # With --restart the wait before each new attempt doubles up to the maximum; a tree that served for STEADY_S starts the
 # count anew, one that keeps dying is given up.
@@ -106,6 +107,7 @@ class Served:
         self._weights = Weights()  # what the tree was started with
         self._files = ModelFiles(options.model) if getattr(options, "restart", False) else None
         self._kept = None
+        self._entry = None  # where a plain command finds it
         self.run_dir = RunDir.hold(options.run_dir)
         if getattr(options, "keep_committed", None):
             try:
@@ -168,12 +170,22 @@ class Served:
                 "served_model_name": self._options.served_model_name,
                 "tp": self._options.tp,
                 "dp": self._options.dp,
+                "started": time.time(),
+                "of_program": self._of_program(),
                 "processes": [
                     {"name": child.name, "kind": child.kind, "pid": child.pid}
                     for child in self._tree.children
                 ],
             }
         )
+        if self._entry is None:
+            self._entry = registry.Entry(self.run_dir.path)
+
+    def _of_program(self):
+        """Returns the pid of the program that the tree is for; 0: it was started by hand."""
+        if not hasattr(self._options, "end_with_parent"):
+            return os.getpid()  # a call of generate
+        return os.getppid() if self._options.end_with_parent else 0
 
     def _options_with_files(self):
         """A restart computes as the tree before it did, whatever has become of the model's directory."""
@@ -231,6 +243,8 @@ class Served:
 
     def close(self):
         self.stop()
+        if self._entry is not None:
+            self._entry.remove()
         self.run_dir.remove()
         if self._kept is not None:
             self._kept.close()

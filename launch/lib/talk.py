@@ -1,4 +1,4 @@
-"""Has a built program do the commands generate, status and tokenize; here it gets its tree."""
+"""Has a built program do what commands ask of a tree; here it gets that tree."""
 
 import ctypes
 import os
@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 
-from problem import EXIT_PLACE, Problem
-from run_dir import find_live
+from problem import EXIT_OK, EXIT_USAGE, Problem
 from serve import Served, say
 from tree import Asked, Signals, exit_code_of
 import programs
+import registry
 
 PR_SET_PDEATHSIG = 1
 FAREWELL_S = 2.0  # until a client has printed its error, once its tree is gone
@@ -54,15 +54,17 @@ def _remote_flags(options):
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
-def _place_flags(options):
-    """Returns the flags of the tree that a command is for. Problem: none runs."""
+def _place_flags(options, is_told=False):
+    """Returns the flags of the tree that a command is for, and tells which it is. Problem: none runs."""
     remote = _remote_flags(options)
     if remote:
+        if is_told:
+            say(f"{options.command}: the tree with the door {options.admin_tcp_door or options.tcp_door}")
         return remote + ([f"--run-dir={options.run_dir}"] if options.run_dir else [])
-    run_dir = find_live(options.run_dir)
-    if run_dir is None:
-        raise Problem("no tree runs; start one with launch/pitstop serve", EXIT_PLACE)
-    return [f"--run-dir={run_dir}"]
+    tree = registry.require(options.run_dir, programs.COMMAND)
+    if is_told:
+        say(f"{options.command}: {tree}")
+    return [f"--run-dir={tree.run_dir}"]
 
 
 def _generate_command(options, place):
@@ -80,9 +82,30 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _flags_of_a_tree(options):
+    """Returns those that were typed and say how a tree is started: one that runs has its own."""
+    names = options.arguments[: options.arguments.index("--")] if "--" in options.arguments else options.arguments
+    typed = {argument.partition("=")[0] for argument in names}
+    return sorted(typed & options.tree_flags)
+
+
+def _refuse_flags_beside(options, tree):
+    if given := _flags_of_a_tree(options):
+        raise Problem(
+            f"{tree}: it runs already, and {', '.join(given)} would not change it; --own starts another for this "
+            "call, and without the flags this one generates",
+            EXIT_USAGE,
+        )
+
+
 def generate(options):
     """Generates on the running tree if there is one, else on one of its own."""
-    if _remote_flags(options) or find_live(options.run_dir) is not None:
+    if options.own and (_remote_flags(options) or options.run_dir):
+        raise Problem("--own starts a tree for this call: no --run-dir, no door", EXIT_USAGE)
+    is_remote = bool(_remote_flags(options))
+    tree = None if options.own or is_remote else registry.find(options.run_dir)
+    if is_remote or tree is not None:
+        _refuse_flags_beside(options, tree or f"the tree with the door {options.tcp_door}")
         _run(_generate_command(options, _place_flags(options)))
     served = Served(options, Signals())
     try:
@@ -118,6 +141,13 @@ def status(options):
     _run(command + (["--json"] if options.json else []))
 
 
+def trees(_options):
+    """Lists what runs; those of programs come last."""
+    found = sorted(registry.running(), key=lambda tree: (tree.of_program != 0, tree.started))
+    print("\n".join(tree.listed().strip() for tree in found) or "no tree runs")
+    return EXIT_OK
+
+
 # The admin door's commands, which `pitstop_cli` does; their flags are handed on as they are.
 CONTROL = {
     "pause": "stop generating; requests wait (--mode abort, in_place, retract, wait)",
@@ -144,7 +174,7 @@ CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeo
 def control(options):
     if "--help" in options.rest or "-h" in options.rest:
         _run([programs.program("cli"), options.command, "--help"])
-    command = [programs.program("cli"), options.command, *_place_flags(options)]
+    command = [programs.program("cli"), options.command, *_place_flags(options, options.command != "digests")]
     # The checkpoint may be a bundled model's name; a label may be called the same.
     names_model = options.command in ("update", "stage", "push")
     for before, argument in zip(["", *options.rest], options.rest):
