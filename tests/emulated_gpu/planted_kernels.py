@@ -152,14 +152,14 @@ KERNEL_MUTATIONS = (
     ),
     Mutation(
         "cp.async waited for one group too late",
-        "kernels/linear.cu",
+        "kernels/device/linear_tile.cuh",
         "wait_copies<Shape::kStages - 2>();\n        __syncthreads();",
         "wait_copies<Shape::kStages - 1>();\n        __syncthreads();",
         LINEAR,
     ),
     Mutation(
         "a missing __syncthreads before a stage is refilled",
-        "kernels/linear.cu",
+        "kernels/device/linear_tile.cuh",
         "        __syncthreads();  // stage s is there for all, and all are done with stage s - 1\n",
         "",
         LINEAR,

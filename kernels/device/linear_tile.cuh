@@ -1,0 +1,233 @@
+// The tiles that products on CUDA are made of: a ring of stages for mma.sync, and one of fp32 sums
+// for what tensor cores do not take. For linear.cu and expert_linear.cu.
+#pragma once
+
+#include "kernels/device/dependent_launch.cuh"
+#include "kernels/device/linear_params.cuh"
+#include "kernels/device/ptx.cuh"
+#include "kernels/device/reduce.cuh"
+#include "kernels/device/swizzle.h"
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pitstop::kernels {
+
+inline constexpr int kTileK = 64;  // elements: 8 chunks, a row of 128 bytes
+inline constexpr int kTileChunks = kTileK / kChunkElements;
+
+template <int kTileM_, int kTileN_, int kWarpsM_, int kWarpsN_, int kStages_, int kBlocksPerSm_>
+struct TileShape {
+    static constexpr int kTileM = kTileM_;  // tokens
+    static constexpr int kTileN = kTileN_;  // weight rows
+    static constexpr int kWarpsM = kWarpsM_;
+    static constexpr int kWarpsN = kWarpsN_;
+    static constexpr int kStages = kStages_;
+    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // the registers must leave room for them
+    static constexpr int kThreads = kWarp * kWarpsM * kWarpsN;
+    static constexpr int kTilesM = kTileM / kWarpsM / 16;  // 16-token tiles of a warp
+    static constexpr int kTilesN = kTileN / kWarpsN / 8;   // 8-row tiles of a warp
+    static constexpr int kStageBytes = (kTileM + kTileN) * kTileChunks * kChunkBytes;
+    static constexpr int kSharedBytes = kStages * kStageBytes;
+    static_assert(kTilesN == 1 || kTilesN % 2 == 0);
+};
+// For M <= 16 a block has 72 KiB of ring, 44 KiB of w in flight, and there are 3 per SM; N = 4096
+// makes 128 blocks. The chain of K / 16 mma of one warp, some 33 clocks each, takes 4.6 us at K =
+// 4096, within the 7.8 us that the weights take to come.
+using SmallTile = TileShape<16, 32, 1, 4, 12, 3>;
+// For M <= 64 a block has 80 KiB, 2 per SM; x is read from shared memory once per warp, 4 times the
+// bytes of w at 18 bytes per clock and SM: 108 of 128 bytes per clock with w itself and the fill.
+using MediumTile = TileShape<64, 64, 1, 4, 5, 2>;
+// For larger M a block has 96 KiB, 2 per SM. A warp's 64 x 32 reads 3 KiB per 65,536 FLOP: 2,730
+// FLOP per clock by shared memory, 67 % of the tensor cores' peak; mma.sync itself reaches 62 %.
+using LargeTile = TileShape<128, 128, 2, 4, 3, 2>;
+
+// Fills one stage with columns [k, k + kTileK) of x and w; what lies outside them becomes zero, and
+// a product of zeros leaves a sum as it was.
+template <class Shape>
+__device__ void load_stage(
+    std::byte* stage,
+    const LinearParams& params,
+    const LinearShare& part,
+    std::int64_t m0,
+    std::int64_t m_end,
+    int n0,
+    int k,
+    int thread  // of kThreads
+) {
+    constexpr int kRows = Shape::kTileM + Shape::kTileN;
+    static_assert(kRows * kTileChunks % Shape::kThreads == 0);
+    const bf16* const x = static_cast<const bf16*>(params.x);
+#pragma unroll 4
+    for (int j = 0; j < kRows * kTileChunks / Shape::kThreads; ++j) {
+        const int i = thread + j * Shape::kThreads;
+        const int row = i / kTileChunks;
+        const int chunk = i % kTileChunks;
+        const int column = k + chunk * kChunkElements;
+        const bool is_x = row < Shape::kTileM;
+        const std::int64_t m = m0 + row;
+        const int n = n0 + row - Shape::kTileM;
+        const bool is_inside = column < params.K && (is_x ? m < m_end : n < part.N);
+        const bf16* from = x;
+        if (is_inside)
+            from = (is_x ? x + m * params.x_stride : part.w + n * part.w_stride) + column;
+        copy16_async(stage + swizzled<kTileChunks>(row, chunk), from, is_inside ? kChunkBytes : 0);
+    }
+}
+
+// The first columns of a tile's weight rows come to L2 while the kernel before this one makes x.
+template <class Shape>
+__device__ void prefetch_first(
+    const LinearParams& params, const LinearShare& part, int n0, int num_columns
+) {
+    const int n = n0 + static_cast<int>(threadIdx.x);
+    if (threadIdx.x >= Shape::kTileN || n >= part.N) return;
+    constexpr int kElementBytes = kChunkBytes / kChunkElements;
+    prefetch_to_l2(
+        part.w + n * part.w_stride,
+        static_cast<std::uint32_t>(min(params.K, num_columns) * kElementBytes)
+    );
+}
+
+// Adds a stage's kTileK columns to a warp's sums, 16 at a time, ascending.
+template <class Shape>
+__device__ void multiply_stage(
+    float (&sums)[Shape::kTilesM][Shape::kTilesN][4], const std::byte* stage, int warp_m, int warp_n
+) {
+    const int lane = lane_index();
+    const int x_row = warp_m * Shape::kTilesM * 16 + lane % 16;
+    const int w_row = Shape::kTileM + warp_n * Shape::kTilesN * 8;
+#pragma unroll
+    for (int k16 = 0; k16 < kTileK / 16; ++k16) {
+        std::uint32_t a[Shape::kTilesM][4];
+#pragma unroll
+        for (int i = 0; i < Shape::kTilesM; ++i) {
+            load_matrices(a[i], stage + swizzled<kTileChunks>(x_row + i * 16, k16 * 2 + lane / 16));
+        }
+        // Matrices 0 and 1 are rows 0-7 of w at k and k + 8, matrices 2 and 3 rows 8-15.
+        std::uint32_t b[(Shape::kTilesN + 1) / 2][4];
+#pragma unroll
+        for (int j = 0; j < (Shape::kTilesN + 1) / 2; ++j) {
+            const int row = Shape::kTilesN == 1 ? lane % 8 : lane % 8 + lane / 16 * 8 + j * 16;
+            load_matrices(b[j], stage + swizzled<kTileChunks>(w_row + row, k16 * 2 + lane / 8 % 2));
+        }
+#pragma unroll
+        for (int i = 0; i < Shape::kTilesM; ++i) {
+#pragma unroll
+            for (int j = 0; j < Shape::kTilesN; ++j)
+                mma_16x8x16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        }
+    }
+}
+
+// Multiplies rows [m0, m_end) of x, a tile of them at most, by a tile of the part's weight rows
+// from n0 on. REQUIRES: all kThreads of the block call it; `shared` has kSharedBytes.
+template <class Shape>
+__device__ void multiply_tile(
+    std::byte* shared,
+    const LinearParams& params,
+    const LinearShare& part,
+    std::int64_t m0,
+    std::int64_t m_end,
+    int n0
+) {
+    const int warp_m = warp_index() / Shape::kWarpsN;
+    const int warp_n = warp_index() % Shape::kWarpsN;
+    const int num_stages = (params.K + kTileK - 1) / kTileK;
+    const auto stage_at = [=](int s) { return shared + s % Shape::kStages * Shape::kStageBytes; };
+    const int thread = static_cast<int>(threadIdx.x);
+
+    float sums[Shape::kTilesM][Shape::kTilesN][4] = {};
+    for (int s = 0; s < Shape::kStages - 1; ++s) {
+        if (s < num_stages)
+            load_stage<Shape>(stage_at(s), params, part, m0, m_end, n0, s * kTileK, thread);
+        commit_copies();  // even an empty one, as the waits count groups
+    }
+    for (int s = 0; s < num_stages; ++s) {
+        wait_copies<Shape::kStages - 2>();
+        __syncthreads();  // stage s is there for all, and all are done with stage s - 1
+        const int next = s + Shape::kStages - 1;
+        if (next < num_stages)
+            load_stage<Shape>(stage_at(next), params, part, m0, m_end, n0, next * kTileK, thread);
+        commit_copies();
+        multiply_stage<Shape>(sums, stage_at(s), warp_m, warp_n);
+    }
+
+    const int row = lane_index() / 4;
+    const int column = lane_index() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < Shape::kTilesM; ++i) {
+#pragma unroll
+        for (int j = 0; j < Shape::kTilesN; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const std::int64_t m = m0 + (warp_m * Shape::kTilesM + i) * 16 + row + e / 2 * 8;
+                const int n = n0 + (warp_n * Shape::kTilesN + j) * 8 + column + e % 2;
+                if (m < m_end && n < part.N) finish(part, params.mode, m, n, sums[i][j][e]);
+            }
+        }
+    }
+}
+
+// ---- fp32 ----
+
+inline constexpr int kGeneralTile = 64;
+inline constexpr int kGeneralK = 16;
+inline constexpr int kGeneralThreads = 256;  // 16 x 16, each 4 x 4 outputs
+
+__device__ inline float load_x(const LinearParams& params, std::int64_t index) {
+    return params.x_dtype == DType::kF32 ? static_cast<const float*>(params.x)[index]
+                                         : to_float(static_cast<const bf16*>(params.x)[index]);
+}
+
+// The same on CUDA cores, for any x: a thread owns 4 x 4 outputs, 16 apart; k ascends in one chain
+// per output. REQUIRES: all kGeneralThreads of the block call it.
+__device__ inline void multiply_general_tile(
+    const LinearParams& params, const LinearShare& part, std::int64_t m0, std::int64_t m_end, int n0
+) {
+    __shared__ float x_tile[kGeneralK][kGeneralTile + 1];  // + 1: a column's stores meet all banks
+    __shared__ float w_tile[kGeneralK][kGeneralTile + 1];
+    const int thread = static_cast<int>(threadIdx.x);
+    const int thread_m = thread / 16;
+    const int thread_n = thread % 16;
+    float sums[4][4] = {};
+    for (int k0 = 0; k0 < params.K; k0 += kGeneralK) {
+        __syncthreads();
+        for (int i = thread; i < kGeneralTile * kGeneralK; i += kGeneralThreads) {
+            const int row = i / kGeneralK;
+            const int k = k0 + i % kGeneralK;
+            const std::int64_t m = m0 + row;
+            const int n = n0 + row;
+            x_tile[i % kGeneralK][row] =
+                m < m_end && k < params.K ? load_x(params, m * params.x_stride + k) : 0.f;
+            w_tile[i % kGeneralK][row] =
+                n < part.N && k < params.K ? to_float(part.w[n * part.w_stride + k]) : 0.f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < kGeneralK; ++k) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    sums[i][j] = fmaf(
+                        x_tile[k][thread_m + i * 16], w_tile[k][thread_n + j * 16], sums[i][j]
+                    );
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const std::int64_t m = m0 + thread_m + i * 16;
+            const int n = n0 + thread_n + j * 16;
+            if (m < m_end && n < part.N) finish(part, params.mode, m, n, sums[i][j]);
+        }
+    }
+}
+
+}  // namespace pitstop::kernels
