@@ -12,6 +12,8 @@
 #include "kernels/digest.h"
 #include "kernels/draws.h"
 #include "kernels/embedding.h"
+#include "kernels/expert_linear.h"
+#include "kernels/expert_rows.h"
 #include "kernels/gather_rows.h"
 #include "kernels/linear.h"
 #include "kernels/logprobs.h"
@@ -20,6 +22,7 @@
 #include "kernels/rank_records.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/router.h"
 #include "kernels/sampling.h"
 #include "kernels/scatter.h"
 #include "kernels/shard_copy.h"
@@ -45,6 +48,10 @@ struct Ops {
     bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
     // This is null where there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
+    void (*route)(const RouteArgs&) = nullptr;
+    void (*sort_rows_by_expert)(const SortRowsByExpertArgs&) = nullptr;
+    void (*expert_linear)(const ExpertLinearArgs&) = nullptr;
+    void (*sum_expert_rows)(const SumExpertRowsArgs&) = nullptr;
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;

@@ -10,6 +10,10 @@ constexpr Ops kFast = {
     .linear = linear_cuda,
     .linear_silu_mul = linear_silu_mul_cuda,
     .tune_linear = tune_linear_cuda,
+    .route = route_cuda,
+    .sort_rows_by_expert = sort_rows_by_expert_cuda,
+    .expert_linear = expert_linear_cuda,
+    .sum_expert_rows = sum_expert_rows_cuda,
     .rope = rope_cuda,
     .attention = attention_cuda,
     .silu_mul = silu_mul_cuda,
@@ -39,6 +43,7 @@ constexpr Ops make_deterministic() {
     ops.linear = linear_cuda_deterministic;
     ops.linear_silu_mul = nullptr;
     ops.tune_linear = nullptr;
+    ops.expert_linear = expert_linear_cuda_deterministic;
     ops.attention = attention_cuda_deterministic;
     return ops;
 }

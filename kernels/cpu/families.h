@@ -10,6 +10,8 @@ namespace pitstop::kernels::PITSTOP_ISA {
 void embedding(const EmbeddingArgs& args);
 void rmsnorm(const RmsNormArgs& args);
 void linear(const LinearArgs& args);
+void expert_linear(const ExpertLinearArgs& args);
+void sum_expert_rows(const SumExpertRowsArgs& args);
 void rope(const RopeArgs& args);
 void attention(const AttentionArgs& args);
 void silu_mul(const SiluMulArgs& args);

@@ -28,5 +28,6 @@ void gather_rows_cpu(const GatherRowsArgs& args);
 void count_nonfinite_cpu(const CountNonfiniteArgs& args);
 [[nodiscard]] std::int64_t no_workspace_bytes();
 void penalties_cpu(const PenaltyArgs& args);
+void route_cpu(const RouteArgs& args);
 
 }  // namespace pitstop::kernels

@@ -204,7 +204,8 @@ struct Cut {
     std::int64_t m_cuts;
 };
 
-Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs) {
+// For one of `num_products` like it, which are cut alike.
+Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs, std::int64_t num_products = 1) {
     constexpr std::int64_t kBlocksMax = 8;  // a rectangle's: the first one's w is waited for
     constexpr std::int64_t kProductsMin =
         128 << 10;  // per rectangle: some 5 us, worth waking a thread for
@@ -212,7 +213,8 @@ Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs) {
         8;  // so that a slow thread costs an eighth at most
     const std::int64_t K = args.x.cols;
     const std::int64_t M = args.x.rows;
-    const std::int64_t wanted = num_threads_of(args.stream) * kRectanglesPerThread;
+    const std::int64_t wanted =
+        div_up(num_threads_of(args.stream) * kRectanglesPerThread, num_products);
     const std::int64_t products_cols = div_up(kProductsMin, K * M > 0 ? K * M : 1);
     const std::int64_t balanced = div_up(num_outputs, wanted);
     const std::int64_t fits = kBlocksMax * block_cols(K);
@@ -265,6 +267,97 @@ void linear(const LinearArgs& args) {
         }
     };
     for_ranges(args.stream, num_rectangles, 1, some);
+}
+
+namespace {
+
+// Cuts the products of experts into rectangles: all rows of one expert, and outputs of one part.
+// Experts without rows have none.
+class ExpertCut {
+  public:
+    explicit ExpertCut(const ExpertLinearArgs& args) : args_(args) {
+        std::int64_t num_outputs = 0;
+        for (const ExpertLinearPart& part : args.parts) num_outputs += part.w.rows;
+        std::int64_t num_active = 0;
+        for (std::int32_t e = 0; e < args.num_experts; ++e) num_active += rows_of(e) > 0;
+        if (num_active == 0) return;
+        // As choose_cut(), for experts of average size.
+        LinearArgs average{.x = args.x, .stream = args.stream};
+        average.x.rows = div_up(args.begins[args.num_experts] - args.begins[0], num_active);
+        n_size_ = choose_cut(average, num_outputs, num_active).n_size;
+        for (const ExpertLinearPart& part : args.parts)
+            num_per_expert_ += div_up(part.w.rows, n_size_);
+        num_rectangles_ = num_active * num_per_expert_;
+    }
+
+    [[nodiscard]] std::int64_t num_rectangles() const { return num_rectangles_; }
+
+    // One rectangle, and the product that it is of.
+    struct Place {
+        LinearPart part{};
+        Rectangle at{};
+    };
+    // Sets `place`, which then must stay where it is; to nothing behind the last one.
+    void find(std::int64_t i, Place& place) const {
+        place.at = {};
+        for (std::int32_t e = 0; e < args_.num_experts; ++e) {
+            if (rows_of(e) == 0) continue;
+            if (i < num_per_expert_) return set(e, i, place);
+            i -= num_per_expert_;
+        }
+    }
+
+  private:
+    [[nodiscard]] std::int64_t rows_of(std::int32_t expert) const {
+        return args_.begins[expert + 1] - args_.begins[expert];
+    }
+    void set(std::int32_t expert, std::int64_t i, Place& place) const {
+        for (const ExpertLinearPart& part : args_.parts) {
+            const std::int64_t num = div_up(part.w.rows, n_size_);
+            if (i >= num) {
+                i -= num;
+                continue;
+            }
+            place.part.w = part.w;
+            place.part.w.data += expert * part.expert_stride;
+            place.part.y = part.y;
+            place.at = {
+                .part = &place.part,
+                .m_begin = args_.begins[expert],
+                .m_end = args_.begins[expert + 1],
+                .n_begin = i * n_size_,
+                .n_end = clamp((i + 1) * n_size_, 0, part.w.rows)};
+            return;
+        }
+    }
+
+    const ExpertLinearArgs& args_;
+    std::int64_t n_size_ = 1;
+    std::int64_t num_per_expert_ = 0;
+    std::int64_t num_rectangles_ = 0;
+};
+
+}  // namespace
+
+void expert_linear(const ExpertLinearArgs& args) {
+    check(args);
+    const ExpertCut cut(args);
+    const LinearArgs all{.x = args.x, .stream = args.stream};
+    const std::int64_t num_threads = num_threads_of(args.stream);
+    auto some = [&](std::int64_t begin, std::int64_t end) {
+        ExpertCut::Place place;
+        ExpertCut::Place after;
+        for (std::int64_t i = begin; i < end; ++i) {
+            cut.find(i, place);
+            cut.find(i + num_threads, after);
+            if (args.x.dtype == DType::kBF16) {
+                compute<Bf16Products>(all, place.at, i >= num_threads, after.at);
+            } else {
+                compute<F32Products>(all, place.at, i >= num_threads, after.at);
+            }
+        }
+    };
+    for_ranges(args.stream, cut.num_rectangles(), 1, some);
 }
 
 }  // namespace pitstop::kernels::PITSTOP_ISA

@@ -3,11 +3,14 @@
 #include "kernels/attention.h"
 #include "kernels/device_graph.h"
 #include "kernels/embedding.h"
+#include "kernels/expert_linear.h"
+#include "kernels/expert_rows.h"
 #include "kernels/gather_rows.h"
 #include "kernels/linear.h"
 #include "kernels/linear_cuda.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/router.h"
 #include "kernels/silu_mul.h"
 #include "tests/kernels/cuda_support.h"
 #if defined(PITSTOP_EMULATED)
@@ -184,6 +187,88 @@ TEST_F(CudaDependentLaunch, GatheredRowsWait) {
         );
     };
     expect_waits(random_matrix<float>(kRows, kWidth, 3), std::ssize(rows) * kWidth * 4, op);
+}
+
+TEST_F(CudaDependentLaunch, TheRouterWaits) {
+    const auto op = [&](const View2<float>& x, void* out) {
+        auto* const experts = static_cast<std::int32_t*>(out);
+        auto* const weights = static_cast<float*>(out) + kRows * 2;
+        route_cuda(
+            {.logits = x,
+             .experts = view2(experts, kRows, 2),
+             .weights = view2(weights, kRows, 2),
+             .stream = stream()}
+        );
+    };
+    expect_waits(random_matrix<float>(kRows, 20, 3), kRows * 4 * 4, op);
+}
+
+TEST_F(CudaDependentLaunch, ExpertRowsWait) {
+    constexpr std::int32_t kExperts = 3;
+    constexpr std::int64_t kPairs = kRows * 2;
+    Matrix<float> chosen(kRows, 2, 0);  // whose bits are those of experts
+    for (std::int64_t t = 0; t < kRows; ++t) {
+        for (std::int32_t j = 0; j < 2; ++j) {
+            const std::int32_t expert = (static_cast<std::int32_t>(t) + j) % kExperts;
+            std::memcpy(&chosen(t, j), &expert, sizeof expert);
+        }
+    }
+    const auto sort = [&](const View2<float>& x, void* out) {
+        auto* const begins = static_cast<std::int32_t*>(out);
+        auto* const token_of = begins + kExperts + 1;
+        const View2<const std::int32_t> choice{
+            reinterpret_cast<const std::int32_t*>(x.data), x.rows, x.cols, x.stride};
+        sort_rows_by_expert_cuda(
+            {.chosen = choice,
+             .num_experts = kExperts,
+             .begins = begins,
+             .token_of = token_of,
+             .row_of = view2(token_of + kPairs, kRows, 2),
+             .stream = stream()}
+        );
+    };
+    expect_waits(chosen, (kExperts + 1 + 2 * kPairs) * 4, sort);
+
+    constexpr std::int64_t kWidth = 40;
+    const std::vector<std::int32_t> row_of{5, 4, 3, 2, 1, 0};
+    const PlacedArray<std::int32_t> row_of_there{row_of, place()};
+    const PlacedMatrix<float> weights{random_matrix<float>(kRows, 1, 4), place()};
+    const auto sum = [&](const View2<float>& x, void* out) {
+        sum_expert_rows_cuda(
+            {.rows = x,
+             .row_of = view2<const std::int32_t>(row_of_there.data(), kRows, 1),
+             .weights = weights.view(),
+             .y = view2(static_cast<float*>(out), kRows, kWidth),
+             .stream = stream()}
+        );
+    };
+    expect_waits(random_matrix<float>(kRows, kWidth, 3), kRows * kWidth * 4, sum);
+}
+
+TEST_F(CudaDependentLaunch, ProductsOfExpertsWait) {
+    constexpr std::int64_t kN = 40;
+    constexpr std::int64_t kK = 72;
+    const PlacedMatrix<bf16> weights{random_matrix<bf16>(3 * kN, kK, 4), place()};
+    for (const std::int32_t num_rows : {6, 45}) {  // a block a row, and tiles
+        SCOPED_TRACE(testing::Message() << num_rows << " rows");
+        const std::vector<std::int32_t> begins{0, 1, 1, num_rows};
+        const PlacedArray<std::int32_t> begins_there{begins, place()};
+        const auto op = [&](const View2<bf16>& x, void* out) {
+            const View2<bf16> all = weights.view();
+            const ExpertLinearPart part{
+                .w = rows(View2<const bf16>(all), 0, kN),
+                .expert_stride = kN * all.stride,
+                .y = view2(static_cast<float*>(out), num_rows, kN)};
+            expert_linear_cuda(
+                {.x = x,
+                 .parts = std::span(&part, 1),
+                 .begins = begins_there.data(),
+                 .num_experts = 3,
+                 .stream = stream()}
+            );
+        };
+        expect_waits(random_matrix<bf16>(num_rows, kK, 5), num_rows * kN * 4, op);
+    }
 }
 
 TEST_F(CudaDependentLaunch, DecodeAttentionWaits) {

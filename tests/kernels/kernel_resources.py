@@ -38,6 +38,10 @@ SHOWN = (
     ("rmsnorm.cu: rmsnorm_kernel<bf16, 8>", "H <= 8192, held in registers", 256, 0),
     ("rope.cu: rope_kernel<bf16, 128>", "", 256, 0),
     ("silu_mul.cu: silu_mul_kernel<bf16, bf16, true>", "rows aligned", 256, 0),
+    ("router.cu: route_kernel<4>", "E <= 128", 128, 0),
+    ("router.cu: route_kernel<32>", "E <= 1024", 128, 0),
+    ("expert_rows.cu: sort_rows_kernel", "", 256, 0),
+    ("expert_rows.cu: sum_rows_kernel", "", 256, 0),
     ("digest.cu: digest_kernel<true>", "rows aligned", 256, 0),
     ("shard_copy.cu: shard_copy_kernel", "", 256, 0),
     ("scatter.cu: scatter_kernel", "", 256, 0),
@@ -82,6 +86,11 @@ SHOWN = (
     ("linear.cu: tile_kernel<TileShape<128, 128, 2, 4, 3, 2>>", "larger M", 256, 96 << 10),
     ("linear.cu: general_kernel", "linear, fp32", 256, 0),
     ("linear.cu: add_bias_kernel", "", 256, 0),
+    ("expert_linear.cu: expert_rows_kernel", "few rows", 256, 0),
+    ("expert_linear.cu: expert_tile_kernel<TileShape<16, 32, 1, 4, 12, 3>>", "some 16 rows an expert", 128, 72 << 10),
+    ("expert_linear.cu: expert_tile_kernel<TileShape<64, 64, 1, 4, 5, 2>>", "some 64 rows an expert", 128, 80 << 10),
+    ("expert_linear.cu: expert_tile_kernel<TileShape<128, 128, 2, 4, 3, 2>>", "more", 256, 96 << 10),
+    ("expert_linear.cu: expert_general_kernel", "fp32", 256, 0),
 )
 
 

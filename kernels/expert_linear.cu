@@ -1,0 +1,249 @@
+#include "kernels/expert_linear.h"
+
+#include "kernels/device/launch.cuh"
+#include "kernels/device/linear_tile.cuh"
+#include "kernels/device/shared_memory.cuh"
+
+#include <algorithm>
+
+// There are three ways to multiply by experts, and none asks the host which were chosen:
+//
+//   rows      few rows: CUDA cores, a block for a row and some of its expert's weights
+//   tiles     mma.sync, as linear.cu's: a block finds its expert, and its rows among the expert's
+//   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
+namespace pitstop::kernels {
+namespace {
+
+struct ExpertParams {
+    LinearParams linear{};
+    std::int64_t expert_strides[ExpertLinearArgs::kPartsMax]{};
+    const std::int32_t* begins = nullptr;
+    std::int32_t num_experts = 0;
+};
+
+// The product of one expert: its weights, and where its rows begin and end.
+struct ExpertPlace {
+    std::int32_t expert = -1;  // none
+    std::int64_t m0 = 0;
+    std::int64_t m_end = 0;
+};
+
+__device__ LinearShare share_of(const ExpertParams& params, int part, int expert) {
+    LinearShare share = params.linear.parts[part];
+    share.w += expert * params.expert_strides[part];
+    return share;
+}
+
+// Finds the index-th tile of tile_m rows, of all experts' in order. Every warp does, alike.
+__device__ ExpertPlace place_of_tile(const ExpertParams& params, int index, int tile_m) {
+    int before = 0;
+    for (int from = 0; from < params.num_experts; from += kWarp) {
+        const int expert = from + lane_index();
+        int num = 0;
+        if (expert < params.num_experts) {
+            const int rows = params.begins[expert + 1] - params.begins[expert];
+            num = (rows + tile_m - 1) / tile_m;
+        }
+        int end = num;
+#pragma unroll
+        for (int offset = 1; offset < kWarp; offset *= 2) {
+            const int lower = __shfl_up_sync(kAllLanes, end, offset);
+            if (lane_index() >= offset) end += lower;
+        }
+        const unsigned behind = __ballot_sync(kAllLanes, before + end > index);
+        if (behind != 0) {
+            const int lane = __popc(~behind & (behind - 1u));  // the lowest
+            const int first = before + __shfl_sync(kAllLanes, end - num, lane);
+            const int found = from + lane;
+            const std::int64_t m0 = params.begins[found] + std::int64_t{index - first} * tile_m;
+            return {found, m0, params.begins[found + 1]};
+        }
+        before += __shfl_sync(kAllLanes, end, kWarp - 1);
+    }
+    return {};
+}
+
+// ---- tiles ----
+
+// grid [tiles of rows, tiles of N over all parts], block [kThreads]; a block owns a tile of y. The
+// grid has a tile for each expert that may have a few rows besides those that are full: blocks
+// without one end at once. Bytes: 2 N K of each chosen expert, read once if the tiles of an expert
+// meet in L2. NOT MEASURED on a device: tests/gpu/run times it.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
+    expert_tile_kernel(const __grid_constant__ ExpertParams params) {
+    std::byte* const shared = dynamic_shared_memory();
+    let_next_kernel_start();
+    wait_for_kernel_before();
+    const ExpertPlace at = place_of_tile(params, static_cast<int>(blockIdx.x), Shape::kTileM);
+    if (at.expert < 0) return;
+    const LinearPlace place = place_of(params.linear, static_cast<int>(blockIdx.y));
+    const LinearShare part = share_of(params, place.part, at.expert);
+    multiply_tile<Shape>(shared, params.linear, part, at.m0, at.m_end, place.tile * Shape::kTileN);
+}
+
+// grid, block: as above, kGeneralThreads. For fp32 activations, where speed is not the point.
+__global__ void __launch_bounds__(kGeneralThreads)
+    expert_general_kernel(const __grid_constant__ ExpertParams params) {
+    const ExpertPlace at = place_of_tile(params, static_cast<int>(blockIdx.x), kGeneralTile);
+    if (at.expert < 0) return;
+    const LinearPlace place = place_of(params.linear, static_cast<int>(blockIdx.y));
+    const LinearShare part = share_of(params, place.part, at.expert);
+    multiply_general_tile(params.linear, part, at.m0, at.m_end, place.tile * kGeneralTile);
+}
+
+// ---- rows ----
+
+constexpr int kRowsThreads = 256;
+constexpr int kRowsWarps = kRowsThreads / kWarp;
+constexpr int kRowsTile = kRowsWarps * 2;  // weight rows of a block, two to a warp
+// So many rows have mostly an expert each. More share them, and a tile reads an expert once.
+constexpr std::int64_t kRowsMax = 32;
+
+// grid [R, tiles of N over all parts], block [kRowsThreads]; a warp owns two outputs of a row, a
+// lane every 32nd chunk of 8 weights. Memory-bound: 2 N K bytes of each chosen expert, once from
+// memory and again from L2 for each further row of it. An output's sum: the lane's chunks
+// ascending, then the butterfly. NOT MEASURED on a device: tests/gpu/run times it.
+__global__ void __launch_bounds__(kRowsThreads)
+    expert_rows_kernel(const __grid_constant__ ExpertParams params) {
+    let_next_kernel_start();
+    wait_for_kernel_before();
+    const int r = static_cast<int>(blockIdx.x);
+    const ExpertPlace at = place_of_tile(params, r, 1);
+    if (at.expert < 0) return;
+    const LinearPlace place = place_of(params.linear, static_cast<int>(blockIdx.y));
+    const LinearShare part = share_of(params, place.part, at.expert);
+    const int n0 = place.tile * kRowsTile + warp_index() * 2;
+    if (n0 >= part.N) return;
+    const int n1 = min(n0 + 1, part.N - 1);
+    const bf16* const x =
+        static_cast<const bf16*>(params.linear.x) + at.m0 * params.linear.x_stride;
+    const bf16* const w0 = part.w + n0 * part.w_stride;
+    const bf16* const w1 = part.w + n1 * part.w_stride;
+    float sums[2] = {};
+#pragma unroll 2
+    for (int k = lane_index() * kChunkElements; k < params.linear.K; k += kWarp * kChunkElements) {
+        const uint4 packs[2] = {load16_streaming(w0 + k), load16_streaming(w1 + k)};
+        float numbers[kChunkElements];
+        load_floats(x + k, numbers);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float weights[kChunkElements];
+            unpack_bf16x2(packs[i].x, weights[0], weights[1]);
+            unpack_bf16x2(packs[i].y, weights[2], weights[3]);
+            unpack_bf16x2(packs[i].z, weights[4], weights[5]);
+            unpack_bf16x2(packs[i].w, weights[6], weights[7]);
+#pragma unroll
+            for (int c = 0; c < kChunkElements; ++c)
+                sums[i] = fmaf(numbers[c], weights[c], sums[i]);
+        }
+    }
+    sums[0] = warp_sum(sums[0]);
+    sums[1] = warp_sum(sums[1]);
+    if (lane_index() != 0) return;
+    finish(part, LinearMode::kWrite, at.m0, n0, sums[0]);
+    if (n0 + 1 < part.N) finish(part, LinearMode::kWrite, at.m0, n1, sums[1]);
+}
+
+// ---- the choice ----
+
+struct ExpertCut {
+    ExpertParams params{};
+    unsigned num_tiles = 0;  // of N, over all parts
+};
+
+ExpertCut cut_experts(const ExpertLinearArgs& args, int tile_n) {
+    LinearPart parts[ExpertLinearArgs::kPartsMax];
+    for (std::size_t i = 0; i < args.parts.size(); ++i)
+        parts[i] = {.w = args.parts[i].w, .y = args.parts[i].y};
+    const LinearCut made = cut({.x = args.x, .parts = std::span(parts, args.parts.size())}, tile_n);
+    ExpertCut all{
+        .params = {.linear = made.params, .begins = args.begins, .num_experts = args.num_experts},
+        .num_tiles = narrow<unsigned>(made.num_tiles)};
+    for (std::size_t i = 0; i < args.parts.size(); ++i)
+        all.params.expert_strides[i] = args.parts[i].expert_stride;
+    return all;
+}
+
+// Bounds the tiles of rows: those that are full, and one that is not for each expert.
+unsigned tiles_max(const ExpertLinearArgs& args, int tile_m) {
+    const std::int64_t experts = std::min<std::int64_t>(args.num_experts, args.x.rows);
+    return narrow<unsigned>(args.x.rows / tile_m + experts);
+}
+
+template <class Shape>
+void run_tiles(const ExpertLinearArgs& args) {
+    const ExpertCut made = cut_experts(args, Shape::kTileN);
+    launch<expert_tile_kernel<Shape>>(
+        {.grid = dim3(tiles_max(args, Shape::kTileM), made.num_tiles),
+         .block = dim3(Shape::kThreads),
+         .shared_bytes = Shape::kSharedBytes,
+         .stream = args.stream,
+         .starts_early = true},
+        made.params
+    );
+}
+
+void run_general(const ExpertLinearArgs& args) {
+    const ExpertCut made = cut_experts(args, kGeneralTile);
+    launch<expert_general_kernel>(
+        {.grid = dim3(tiles_max(args, kGeneralTile), made.num_tiles),
+         .block = dim3(kGeneralThreads),
+         .stream = args.stream},
+        made.params
+    );
+}
+
+void run_rows(const ExpertLinearArgs& args) {
+    const ExpertCut made = cut_experts(args, kRowsTile);
+    launch<expert_rows_kernel>(
+        {.grid = dim3(narrow<unsigned>(args.x.rows), made.num_tiles),
+         .block = dim3(kRowsThreads),
+         .stream = args.stream,
+         .starts_early = true},
+        made.params
+    );
+}
+
+bool fits_chunks(const ExpertLinearArgs& args) {
+    if (args.x.dtype != DType::kBF16 || args.x.cols % kChunkElements != 0) return false;
+    if (!is_aligned(args.x.data, kChunkBytes) || args.x.stride % kChunkElements != 0) return false;
+    return std::ranges::all_of(args.parts, [](const ExpertLinearPart& part) {
+        return is_aligned(part.w.data, kChunkBytes) && part.w.stride % kChunkElements == 0 &&
+               part.expert_stride % kChunkElements == 0;
+    });
+}
+
+// By the rows that an expert has on average, each weight is read for as many at once as there are.
+void run_fitting_tiles(const ExpertLinearArgs& args) {
+    const std::int64_t average = args.x.rows / args.num_experts;
+    if (average <= SmallTile::kTileM) {
+        run_tiles<SmallTile>(args);
+    } else if (average <= MediumTile::kTileM) {
+        run_tiles<MediumTile>(args);
+    } else {
+        run_tiles<LargeTile>(args);
+    }
+}
+
+}  // namespace
+
+void expert_linear_cuda(const ExpertLinearArgs& args) {
+    check(args);
+    if (args.x.rows == 0) return;
+    if (!fits_chunks(args)) {
+        run_general(args);
+    } else if (args.x.rows <= kRowsMax) {
+        run_rows(args);
+    } else {
+        run_fitting_tiles(args);
+    }
+}
+
+void expert_linear_cuda_deterministic(const ExpertLinearArgs& args) {
+    check(args);
+    if (args.x.rows == 0) return;
+    fits_chunks(args) ? run_fitting_tiles(args) : run_general(args);
+}
+
+}  // namespace pitstop::kernels
