@@ -3,6 +3,7 @@
 #include "base/cut_guard.h"
 #include "base/isa.h"
 #include "digest/digest_rows.h"
+#include "messages/dtypes.h"
 #include "messages/version_digest.h"
 
 #include <algorithm>
@@ -14,8 +15,6 @@ namespace pitstop {
 namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // digested while in the cache
-
-std::int64_t element_bytes(std::string_view dtype) { return dtype == "F32" ? 4 : 2; }
 
 // The last dimension counts columns, the others rows; one dimension is one row.
 struct Matrix {
@@ -29,10 +28,15 @@ Matrix matrix_of(std::span<const std::int64_t> shape) {
     return matrix;
 }
 
+// 0 where check() refuses the dtype.
+std::int64_t element_bytes_of(const TensorToPush& tensor) {
+    return messages::element_bytes_of(tensor.dtype).value_or(0);
+}
+
 }  // namespace
 
 std::int64_t TensorToPush::bytes() const {
-    std::int64_t bytes = element_bytes(dtype);
+    std::int64_t bytes = messages::element_bytes_of(dtype).value_or(0);
     for (const std::int64_t extent : shape) bytes *= extent;
     return bytes;
 }
@@ -42,7 +46,7 @@ PushedTensors::PushedTensors(const PushOptions& options, std::span<const TensorT
     has_digest_ = options_.declare_digest && !options_.partial;
     for (const TensorToPush& tensor : tensors_) {
         bytes_ += tensor.bytes();
-        has_digest_ = has_digest_ && tensor.dtype == "BF16";
+        has_digest_ = has_digest_ && tensor.dtype == messages::kUsualDtype;
     }
 }
 
@@ -51,7 +55,7 @@ Result<> PushedTensors::check() const {
     for (const TensorToPush& tensor : tensors_) {
         if (!names.insert(tensor.name).second)
             return make_error(ErrorCode::kInvalidArgument, "'{}' is there twice", tensor.name);
-        if (tensor.dtype != "BF16" && tensor.dtype != "F16" && tensor.dtype != "F32") {
+        if (!messages::element_bytes_of(tensor.dtype)) {
             return make_error(
                 ErrorCode::kInvalidArgument,
                 "'{}' has dtype '{}'; accepted are BF16, F16 and F32",
@@ -59,14 +63,12 @@ Result<> PushedTensors::check() const {
                 tensor.dtype
             );
         }
-        if (options_.adopt && (tensor.dtype != "BF16" || options_.partial)) {
-            return make_error(
-                ErrorCode::kUnsupported,
-                "'{}' is {}: a shard to adopt is BF16, and the whole model",
-                tensor.name,
-                tensor.dtype
-            );
-        }
+    }
+    if (options_.adopt && options_.partial) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "a partial push of a shard to adopt; such a shard is the whole model"
+        );
     }
     if (tensors_.empty())
         return make_error(ErrorCode::kInvalidArgument, "there is no tensor to push");
@@ -75,14 +77,14 @@ Result<> PushedTensors::check() const {
 
 std::int64_t PushedTensors::row_bytes_of(const Piece& piece) const {
     const TensorToPush& tensor = tensors_[piece.tensor];
-    return matrix_of(tensor.shape).cols * element_bytes(tensor.dtype);
+    return matrix_of(tensor.shape).cols * element_bytes_of(tensor);
 }
 
 void PushedTensors::add_pieces(std::size_t index, std::vector<Piece>& pieces) const {
     const TensorToPush& tensor = tensors_[index];
     const Matrix matrix = matrix_of(tensor.shape);
     const std::int64_t row_bytes =
-        std::max<std::int64_t>(1, matrix.cols * element_bytes(tensor.dtype));
+        std::max<std::int64_t>(1, matrix.cols * element_bytes_of(tensor));
     const std::int64_t rows_max = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
     for (std::int64_t row = 0; row < matrix.rows; row += rows_max)
         pieces.push_back({index, row, std::min(rows_max, matrix.rows - row)});
@@ -178,7 +180,7 @@ std::string PushedTensors::version_digest(const std::function<bool(std::string_v
         if (!is_sent(tensors_[i].name)) continue;
         sent.push_back({
             .name = tensors_[i].name,
-            .dtype = "BF16",
+            .dtype = tensors_[i].dtype,
             .shape = tensors_[i].shape,
             .digest = to_hex(digests_[i]),
         });

@@ -8,6 +8,7 @@
 #include "client/pushed_tensors.h"
 #include "client/shared_buffer.h"
 #include "messages/codec.h"
+#include "messages/dtypes.h"
 
 #include <algorithm>
 #include <atomic>
@@ -25,9 +26,8 @@ namespace {
 // session it leaves keeps others out for so long.
 constexpr std::chrono::milliseconds kIdleMax(10'000);
 
-constexpr std::int64_t kElementBytes = 2;  // a resident weight's
-constexpr std::int64_t kAlignBytes = 64;   // a tensor's in a bucket
-constexpr std::int64_t kBucketsMax = 4;    // under way: they are filled, and not yet read
+constexpr std::int64_t kAlignBytes = 64;  // a tensor's in a bucket
+constexpr std::int64_t kBucketsMax = 4;   // under way: they are filled, and not yet read
 
 // One thread fills as fast as one copies memory, and the workers' threads want cores, too.
 int num_threads(const PushOptions& options) {
@@ -315,26 +315,44 @@ class Push {
         const TensorToPush& tensor = tensors_[piece.tensor];
         for (const auto& kind : by_name) {
             const auto wanted = kind.find(tensor.name);
-            if (wanted != kind.end() && wanted->second->shape == tensor.shape) continue;
+            if (wanted == kind.end() || wanted->second->shape != tensor.shape) {
+                return make_error(
+                    ErrorCode::kInvalidArgument, "'{}' has another shape in the model", tensor.name
+                );
+            }
+            const std::string_view dtype = messages::dtype_or_usual(wanted->second->dtype);
+            if (tensor.dtype == dtype) continue;
             return make_error(
-                ErrorCode::kInvalidArgument, "'{}' has another shape in the model", tensor.name
+                ErrorCode::kUnsupported,
+                "'{}' is {}; workers adopt a shard with {} there",
+                tensor.name,
+                tensor.dtype,
+                dtype
             );
         }
-        const std::int64_t row_bytes = pieces_.row_bytes_of(piece);
+        const RowBytes bytes{
+            .row = pieces_.row_bytes_of(piece),
+            .element = messages::element_bytes_of(tensor.dtype).value_or(0)};
         return pieces_.read(piece, [&](const std::byte* rows) -> Result<> {
             for (std::size_t k = 0; k < by_name.size(); ++k) {
                 for (const messages::ShardPiece& to : by_name[k].at(tensor.name)->pieces)
-                    RETURN_IF_ERROR(write_overlap(piece, rows, row_bytes, to, shards[k]));
+                    RETURN_IF_ERROR(write_overlap(piece, rows, bytes, to, shards[k]));
             }
             return Ok{};
         });
     }
 
+    // What a row of a tensor takes, and an element of it.
+    struct RowBytes {
+        std::int64_t row = 0;
+        std::int64_t element = 0;
+    };
+
     // Writes what of the piece, whose rows are at `rows`, goes to this part of a shard.
     static Result<> write_overlap(
         const Piece& piece,
         const std::byte* rows,
-        std::int64_t row_bytes,
+        const RowBytes& bytes,
         const messages::ShardPiece& to,
         const SharedBuffer& shard
     ) {
@@ -342,9 +360,10 @@ class Push {
         const std::int64_t end =
             std::min(piece.row_begin + piece.num_rows, to.row_begin + to.num_rows);
         if (begin >= end) return Ok{};
-        const std::int64_t copy_bytes = to.num_cols * kElementBytes;
+        const std::int64_t row_bytes = bytes.row;
+        const std::int64_t copy_bytes = to.num_cols * bytes.element;
         const std::byte* first =
-            rows + (begin - piece.row_begin) * row_bytes + to.col_begin * kElementBytes;
+            rows + (begin - piece.row_begin) * row_bytes + to.col_begin * bytes.element;
         const std::int64_t at = to.offset + (begin - to.row_begin) * to.row_stride;
         const auto size = static_cast<std::size_t>(copy_bytes);
         if (to.row_stride != copy_bytes) {  // a row of the shard holds more than this

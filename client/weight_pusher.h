@@ -57,7 +57,7 @@ struct PushOptions {
     messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     bool partial = false;
     bool allow_nonfinite = false;
-    bool adopt = false;          // BF16 only, the whole model only
+    bool adopt = false;          // the whole model only, in the dtypes that workers hold
     bool declare_digest = true;  // BF16 only, the whole model only; else nothing is declared
     // Four are under way; a tensor that is larger has one of its own. Small ones are still in the
     // cache when a worker reads them, and have few pages that were never touched.

@@ -1,5 +1,6 @@
 #include "messages/push.h"
 
+#include "messages/dtypes.h"
 #include "messages/weights.h"
 
 #include <fmt/format.h>
@@ -13,9 +14,12 @@ constexpr int kPushProtocol = 1;
 
 // Returns whether the piece lies in its tensor and, if there is one, in the shard.
 bool is_inside(
-    const ShardPiece& piece, std::int64_t rows, std::int64_t cols, std::int64_t shard_bytes
+    const ShardPiece& piece,
+    std::int64_t rows,
+    std::int64_t cols,
+    std::int64_t element_bytes,
+    std::int64_t shard_bytes
 ) {
-    constexpr std::int64_t kElementBytes = 2;  // BF16
     const bool is_in_tensor = piece.row_begin >= 0 && piece.num_rows >= 0 && piece.col_begin >= 0 &&
                               piece.num_cols >= 0 && piece.row_begin <= rows &&
                               piece.num_rows <= rows - piece.row_begin && piece.col_begin <= cols &&
@@ -24,7 +28,7 @@ bool is_inside(
     if (shard_bytes == 0 || piece.num_rows == 0) return true;
     std::int64_t end = 0;
     std::int64_t row_bytes = 0;
-    return !__builtin_mul_overflow(piece.num_cols, kElementBytes, &row_bytes) &&
+    return !__builtin_mul_overflow(piece.num_cols, element_bytes, &row_bytes) &&
            !__builtin_mul_overflow(piece.num_rows - 1, piece.row_stride, &end) &&
            !__builtin_add_overflow(end, row_bytes, &end) &&
            !__builtin_add_overflow(end, piece.offset, &end) && end <= shard_bytes;
@@ -39,9 +43,11 @@ std::optional<std::string> invalid(const ShardTensor& tensor, std::int64_t shard
             is_shape = is_shape && !__builtin_mul_overflow(rows, tensor.shape[d], &rows);
     }
     if (!is_shape) return fmt::format("tensor '{}' has no possible shape", tensor.name);
+    const std::optional<std::int64_t> element_bytes = element_bytes_of(dtype_or_usual(tensor.dtype));
+    if (!element_bytes) return fmt::format("tensor '{}' has no known dtype", tensor.name);
     const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
     for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
-        if (!is_inside(tensor.pieces[i], rows, cols, shard_bytes))
+        if (!is_inside(tensor.pieces[i], rows, cols, *element_bytes, shard_bytes))
             return fmt::format(
                 "piece {} of '{}' lies outside of it or of the shard", i, tensor.name
             );

@@ -91,12 +91,14 @@ struct ShardTensor {
     std::string name{};
     std::vector<std::int64_t> shape{};
     std::vector<ShardPiece> pieces{};
+    std::string dtype{};
 
     template <class F>
     void fields(F&& f) {
         f("name", name, "checkpoint name");
         f("shape", shape, "of the whole tensor; all but the last dimension are rows");
-        f("pieces", pieces, "what the worker holds of it, as BF16");
+        f("pieces", pieces, "what the worker holds of it");
+        f("dtype", dtype, "of its elements there; absent: BF16");
     }
     friend bool operator==(const ShardTensor&, const ShardTensor&) = default;
 };

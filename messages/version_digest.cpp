@@ -1,12 +1,12 @@
 #include "messages/version_digest.h"
 
+#include "messages/dtypes.h"
+
 #include <algorithm>
 #include <map>
 
 namespace pitstop::messages {
 namespace {
-
-constexpr std::string_view kResidentDType = "BF16";
 
 struct Part {
     Digest digest{};
@@ -15,6 +15,7 @@ struct Part {
 
 struct Tensor {
     std::vector<std::int64_t> shape{};
+    std::string_view dtype{};
     std::int64_t num_parts = 0;
     Rank rank{};  // the rank that named it first
     std::map<std::int64_t, Part> parts{};
@@ -30,13 +31,15 @@ Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
             Tensor& tensor = place->second;
             if (is_new) {
                 tensor.shape = part.shape;
+                tensor.dtype = dtype_or_usual(part.dtype);
                 tensor.num_parts = part.parts;
                 tensor.rank = from.rank;
             }
-            if (tensor.shape != part.shape || tensor.num_parts != part.parts) {
+            if (tensor.shape != part.shape || tensor.num_parts != part.parts ||
+                tensor.dtype != dtype_or_usual(part.dtype)) {
                 return make_error(
                     ErrorCode::kDataLoss,
-                    "{}: ranks {} and {} disagree on its shape or parts",
+                    "{}: ranks {} and {} disagree on its shape, dtype or parts",
                     part.name,
                     raw(tensor.rank),
                     raw(from.rank)
@@ -80,7 +83,7 @@ Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
         Digest sum;
         for (const auto& [index, part] : tensor.parts) sum += part.digest;
         version.tensors.push_back(
-            {std::string(name), std::string(kResidentDType), tensor.shape, to_hex(sum)}
+            {std::string(name), std::string(tensor.dtype), tensor.shape, to_hex(sum)}
         );
     }
     version.digest = version_digest_of(version.tensors);

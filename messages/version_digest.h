@@ -22,6 +22,7 @@ struct PartDigest {
     std::int64_t parts = 1;
     std::uint64_t lane0 = 0;
     std::uint64_t lane1 = 0;
+    std::string dtype{};
 
     template <class F>
     void fields(F&& f) {
@@ -31,6 +32,7 @@ struct PartDigest {
         f("parts", parts, "the tensor's digest is the sum over so many parts");
         f("lane0", lane0, "the part's lane 0");
         f("lane1", lane1, "the part's lane 1");
+        f("dtype", dtype, "of the tensor as it is resident; absent: BF16");
     }
     friend bool operator==(const PartDigest&, const PartDigest&) = default;
 };

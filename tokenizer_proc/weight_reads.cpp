@@ -1,5 +1,6 @@
 #include "tokenizer_proc/weight_reads.h"
 
+#include "messages/dtypes.h"
 #include "messages/version_digest.h"
 #include "tokenizer_proc/gathered.h"
 
@@ -10,12 +11,6 @@
 namespace pitstop::tokenizer {
 namespace {
 
-std::int64_t element_bytes_of(std::string_view dtype) {
-    if (dtype == "BF16" || dtype == "F16") return 2;
-    if (dtype == "F32") return 4;
-    return 0;
-}
-
 constexpr std::int64_t kTensorBytesMax = std::int64_t{1} << 30;  // bounds a reply's one raw frame
 
 }  // namespace
@@ -23,7 +18,7 @@ constexpr std::int64_t kTensorBytesMax = std::int64_t{1} << 30;  // bounds a rep
 Result<> TensorRead::begin(const messages::WorkerTensor& piece) {
     cols_ = piece.tensor.shape.empty() ? 1 : piece.tensor.shape.back();
     rows_ = 1;
-    element_bytes_ = element_bytes_of(piece.tensor.dtype);
+    element_bytes_ = messages::element_bytes_of(piece.tensor.dtype).value_or(0);
     for (std::size_t i = 0; i + 1 < piece.tensor.shape.size(); ++i) {
         const std::int64_t extent = piece.tensor.shape[i];
         if (extent <= 0 || rows_ > kTensorBytesMax / extent) rows_ = 0;

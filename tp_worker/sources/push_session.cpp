@@ -22,7 +22,11 @@ std::vector<std::string> frames_of(messages::Frames frames) {
 
 // Describes the parts of the shard that one tensor fills.
 messages::ShardTensor describe(const WeightTensor& tensor) {
-    messages::ShardTensor shard{.name = tensor.name, .shape = tensor.shape};
+    messages::ShardTensor shard{
+        .name = tensor.name,
+        .shape = tensor.shape,
+        .pieces = {},
+        .dtype = std::string(name_of(tensor.encoding))};
     for (const ShardPart& part : tensor.parts) {
         if (part.is_empty()) continue;
         shard.pieces.push_back({
@@ -30,8 +34,8 @@ messages::ShardTensor describe(const WeightTensor& tensor) {
             .num_rows = part.rows,
             .col_begin = part.whole_col,
             .num_cols = part.cols,
-            .offset = tensor.offset + part.shard_begin() * kElementBytes,
-            .row_stride = part.shard_stride * kElementBytes,
+            .offset = tensor.offset_of(part.shard_begin()),
+            .row_stride = bytes_of(tensor.encoding, part.shard_stride),
         });
     }
     return shard;

@@ -85,9 +85,11 @@ KeptWeights::KeptWeights(const WeightLayout& layout, const messages::WorkerKeep&
         {"pitstop_digest", name.digest}};
     std::int64_t at = 0;
     for (const WeightTensor& tensor : layout.tensors()) {
-        const std::int64_t bytes = tensor.whole_rows * tensor.whole_cols * kElementBytes;
+        const std::int64_t bytes = tensor.whole_bytes();
         header[tensor.name] = {
-            {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {at, at + bytes}}};
+            {"dtype", std::string(name_of(tensor.encoding))},
+            {"shape", tensor.shape},
+            {"data_offsets", {at, at + bytes}}};
         offsets_.push_back(at);
         at += bytes;
     }
@@ -129,8 +131,7 @@ Result<> KeptWeights::write_tensor(
     const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
 ) const {
     if (tensor.num_parts == 1 && !args.is_root) return Ok{};
-    const std::int64_t rows_max =
-        std::max<std::int64_t>(1, kKeepPieceBytes / (tensor.cols * kElementBytes));
+    const std::int64_t rows_max = std::max<std::int64_t>(1, kKeepPieceBytes / tensor.row_bytes());
     for (const ShardPart& part : tensor.parts) {
         for (std::int64_t row = 0; row < part.rows; row += rows_max) {
             const ShardPart piece = part.in_shard_rows(part.shard_row + row, rows_max);
@@ -149,16 +150,17 @@ Result<> KeptWeights::write_piece(
     Output& output
 ) const {
     if (piece.is_empty()) return Ok{};
-    const std::int64_t row_bytes = piece.cols * kElementBytes;
-    const std::int64_t stride_bytes = piece.shard_stride * kElementBytes;
+    const std::int64_t row_bytes = bytes_of(tensor.encoding, piece.cols);
+    const std::int64_t stride_bytes = bytes_of(tensor.encoding, piece.shard_stride);
+    const std::int64_t file_stride_bytes = bytes_of(tensor.encoding, piece.whole_stride);
     const std::int64_t span_bytes = (piece.rows - 1) * stride_bytes + row_bytes;
     output.scratch.resize(static_cast<std::size_t>(span_bytes));
-    RETURN_IF_ERROR(args.copy(tensor.offset + piece.shard_begin() * kElementBytes, output.scratch));
+    RETURN_IF_ERROR(args.copy(tensor.offset_of(piece.shard_begin()), output.scratch));
     const std::span<const std::byte> bytes(output.scratch);
-    const std::int64_t file_at = at + piece.whole_begin() * kElementBytes;
+    const std::int64_t file_at = at + bytes_of(tensor.encoding, piece.whole_begin());
     if (piece.is_contiguous()) return output.put(file_at, bytes);
     for (std::int64_t row = 0; row < piece.rows; ++row) {
-        const std::int64_t row_at = file_at + row * piece.whole_stride * kElementBytes;
+        const std::int64_t row_at = file_at + row * file_stride_bytes;
         const auto begin = static_cast<std::size_t>(row * stride_bytes);
         RETURN_IF_ERROR(
             output.put(row_at, bytes.subspan(begin, static_cast<std::size_t>(row_bytes)))

@@ -39,15 +39,13 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerR
         );
         return std::vector{encode(head)};
     }
-    head.tensor = {.name = order.name, .dtype = "BF16", .shape = tensor->shape};
-    const std::int64_t whole_bytes =
-        tensor->whole_rows * tensor->whole_cols * static_cast<std::int64_t>(sizeof(bf16));
-    if (whole_bytes > kReadBytesMax) {
+    head.tensor = {.name = order.name, .dtype = std::string(name_of(tensor->encoding)), .shape = tensor->shape};
+    if (tensor->whole_bytes() > kReadBytesMax) {
         head.verdict = make_error(
             ErrorCode::kTooLarge,
             "'{}' has {} bytes; tensors of at most {} can be read",
             order.name,
-            whole_bytes,
+            tensor->whole_bytes(),
             kReadBytesMax
         );
         return std::vector{encode(head)};

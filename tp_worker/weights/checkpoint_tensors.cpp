@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <span>
 
 namespace pitstop::tp_worker {
@@ -64,12 +63,13 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     const std::array<const checkpoint::StoredTensor*, 2> both{
         checkpoint_.find(kEmbeddingName), checkpoint_.find(kHeadName)};
     if (both[0] == nullptr || both[1] == nullptr) return Ok{};
-    const ShardPart& part = layout_.find(kEmbeddingName)->parts.front();
+    const WeightTensor& embedding = *layout_.find(kEmbeddingName);
+    const ShardPart& part = embedding.parts.front();
     CHECK(part.is_contiguous());  // rows of the vocabulary
     const std::int64_t end = part.whole_begin() + part.rows * part.cols;
     constexpr std::int64_t kElementsMax = kCompareBytes / 4;
     std::vector<std::byte> stored_bytes(static_cast<std::size_t>(kCompareBytes));
-    std::array<std::vector<bf16>, 2> values;
+    std::array<std::vector<std::byte>, 2> values;  // as they will be resident
     for (std::int64_t at = part.whole_begin(); at < end; at += kElementsMax) {
         const std::int64_t num = std::min(kElementsMax, end - at);
         for (std::size_t i = 0; i < 2; ++i) {
@@ -79,13 +79,10 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
                 stored_bytes.data(), static_cast<std::size_t>(num * size)
             );
             RETURN_IF_ERROR(checkpoint_.read(*both[i], at * size, bytes));
-            values[i].resize(static_cast<std::size_t>(num));
-            for (std::int64_t k = 0; k < num; ++k)
-                values[i][static_cast<std::size_t>(k)] =
-                    bf16_from(dtype, &bytes[static_cast<std::size_t>(k * size)]);
+            values[i].resize(static_cast<std::size_t>(bytes_of(embedding.encoding, num)));
+            encode(embedding.encoding, dtype, bytes.data(), num, values[i].data());
         }
-        if (std::memcmp(values[0].data(), values[1].data(), values[0].size() * sizeof(bf16)) == 0)
-            continue;
+        if (values[0] == values[1]) continue;
         return make_error(
             ErrorCode::kInvalidArgument,
             "'{}': tie_word_embeddings is true, and '{}' differs from '{}': transformers 5 does "

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -18,10 +17,6 @@ namespace {
 constexpr auto kWatch = kernels::DeviceEvent::Watch::kLoose;
 constexpr auto kDigestBytes = static_cast<std::int64_t>(sizeof(Digest));
 constexpr auto kCountBytes = static_cast<std::int64_t>(sizeof(std::uint64_t));
-// An update of an element takes so many bytes on its way: where, and what.
-constexpr std::int64_t kElementUpdateBytes = 8 + kElementBytes;
-
-std::int64_t row_bytes_of(const WeightTensor& tensor) { return tensor.cols * kElementBytes; }
 
 // Counts the rows of the shard that some part fills; what is left is padding.
 std::int64_t num_filled_rows(const WeightTensor& tensor) {
@@ -60,12 +55,12 @@ Result<GpuStaging> GpuStaging::make(
     for (const WeightTensor& tensor : layout.tensors()) {
         made.num_sums_ += std::ssize(tensor.parts);
         if (tensor.name == kEmbeddingName) made.num_sums_ += std::ssize(tensor.parts);
-        if (row_bytes_of(tensor) <= PinnedPieces::kPieceBytes) continue;
+        if (tensor.row_bytes() <= PinnedPieces::kPieceBytes) continue;
         return make_error(
             ErrorCode::kUnsupported,
             "'{}' has rows of {} bytes; a GPU takes rows of at most {}",
             tensor.name,
-            row_bytes_of(tensor),
+            tensor.row_bytes(),
             PinnedPieces::kPieceBytes
         );
     }
@@ -127,7 +122,7 @@ Result<> GpuWriter::place(const FillJob& job, Keep keep, Filled& filled) {
     std::byte* const first_row = args_.target + tensor.offset;
     if (!bytes.is_on_gpu) {
         return send(tensor, bytes, [&](std::int64_t row, std::int64_t num_rows) {
-            const std::int64_t row_bytes = row_bytes_of(tensor);
+            const std::int64_t row_bytes = tensor.row_bytes();
             gpu_.pieces_->send_next(first_row + row * row_bytes, num_rows * row_bytes);
             return Result<>(Ok{});
         });
@@ -136,7 +131,7 @@ Result<> GpuWriter::place(const FillJob& job, Keep keep, Filled& filled) {
         tensor,
         GpuStaging::kLaunchBytesMax,
         [&](std::int64_t row, std::int64_t num_rows) {
-            std::byte* const to = first_row + row * row_bytes_of(tensor);
+            std::byte* const to = first_row + row * tensor.row_bytes();
             return convert(cut(tensor, row, num_rows), bytes, to);
         }
     );
@@ -145,7 +140,7 @@ Result<> GpuWriter::place(const FillJob& job, Keep keep, Filled& filled) {
 Result<> GpuWriter::for_each_rows(
     const WeightTensor& tensor, std::int64_t bytes_max, const TakeRows& take
 ) {
-    const std::int64_t rows_max = std::max<std::int64_t>(1, bytes_max / row_bytes_of(tensor));
+    const std::int64_t rows_max = std::max<std::int64_t>(1, bytes_max / tensor.row_bytes());
     const std::int64_t num_rows = num_filled_rows(tensor);
     for (std::int64_t row = 0; row < num_rows; row += rows_max)
         RETURN_IF_ERROR(take(row, std::min(rows_max, num_rows - row)));
@@ -175,7 +170,7 @@ Result<> GpuWriter::fill_piece(
 ) {
     // This is twice what it costs to start a thread (task_pool.h).
     constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
-    const std::int64_t row_bytes = row_bytes_of(rows);
+    const std::int64_t row_bytes = rows.row_bytes();
     const std::int64_t part_rows = std::max<std::int64_t>(1, kPartBytes / row_bytes);
     const bool is_shared = bytes.data != nullptr && args_.num_threads > 1 &&
                            !args_.pace.is_serving() && rows.rows > part_rows;
@@ -207,19 +202,19 @@ Result<> GpuWriter::fill_piece(
 Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to) {
     std::vector<kernels::ShardCopy> copies;
     for (const ShardPart& part : rows.parts) {
-        copies.push_back({
-            .src = bytes.data + part.whole_begin() * bytes_of(bytes.dtype),
-            .src_dtype = op_dtype(bytes.dtype),
-            .src_stride = part.whole_stride,
-            .dst =
-                {.data = reinterpret_cast<bf16*>(to) + part.shard_begin(),
-                 .rows = part.rows,
-                 .cols = part.cols,
-                 .stride = part.shard_stride},
-        });
+        copies.push_back(conversion_of(
+            rows.encoding,
+            {.dtype = bytes.dtype,
+             .from = bytes.data + part.whole_begin() * bytes_of(bytes.dtype),
+             .from_stride = part.whole_stride,
+             .to = to + bytes_of(rows.encoding, part.shard_begin()),
+             .to_stride = part.shard_stride,
+             .rows = part.rows,
+             .cols = part.cols}
+        ));
     }
     const std::int64_t num_elements = rows.rows * rows.cols;
-    return enqueue(num_elements * (kElementBytes + bytes_of(bytes.dtype)), [&] {
+    return enqueue(rows.bytes() + num_elements * bytes_of(bytes.dtype), [&] {
         gpu_.ops_->shard_copy({.copies = copies, .blocks_max = blocks_max(), .stream = stream()});
     });
 }
@@ -238,7 +233,7 @@ Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
     };
     if (!bytes.is_on_gpu) {
         return send(tensor, bytes, [&](std::int64_t row, std::int64_t num_rows) {
-            gpu_.pieces_->send_next(scratch, num_rows * row_bytes_of(tensor));
+            gpu_.pieces_->send_next(scratch, num_rows * tensor.row_bytes());
             return digest_scratch(row, num_rows);
         });
     }
@@ -262,7 +257,7 @@ Result<> GpuWriter::digest_resident(const WeightTensor& tensor, const Sums& sums
                 {.tensor = tensor,
                  .row_begin = row,
                  .num_rows = num_rows,
-                 .first_row = shard + row * row_bytes_of(tensor)},
+                 .first_row = shard + row * tensor.row_bytes()},
                 sums
             );
         }
@@ -272,12 +267,12 @@ Result<> GpuWriter::digest_resident(const WeightTensor& tensor, const Sums& sums
 Result<> GpuWriter::digest_rows(const ResidentRows& rows, const Sums& sums) {
     auto* const digests = static_cast<Digest*>(gpu_.sums_.data());
     auto* const counts = reinterpret_cast<std::uint64_t*>(digests + gpu_.num_sums_);
-    return enqueue(rows.num_rows * row_bytes_of(rows.tensor), [&] {
+    return enqueue(rows.num_rows * rows.tensor.row_bytes(), [&] {
         for (std::size_t i = 0; i < rows.tensor.parts.size(); ++i) {
             ShardPart part = rows.tensor.parts[i].in_shard_rows(rows.row_begin, rows.num_rows);
             if (part.is_empty()) continue;
             part.shard_row -= rows.row_begin;
-            kernels::DigestArgs args = digest_args(part, rows.first_row);
+            kernels::DigestArgs args = digest_args(rows.tensor.encoding, part, rows.first_row);
             args.sum = digests + sums.first + i;
             args.num_nonfinite = sums.count ? counts + *sums.count : nullptr;
             args.blocks_max = blocks_max();
@@ -314,19 +309,17 @@ void GpuWriter::read_sums(
 // Returns which one, of a tensor that has at least one.
 std::string GpuWriter::find_nonfinite(const WeightTensor& tensor) {
     const std::int64_t rows_max =
-        std::max<std::int64_t>(1, PinnedPieces::kPieceBytes / row_bytes_of(tensor));
-    std::vector<bf16> rows(static_cast<std::size_t>(rows_max * tensor.cols));
+        std::max<std::int64_t>(1, PinnedPieces::kPieceBytes / tensor.row_bytes());
+    std::vector<std::byte> rows;
     for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
-        const std::int64_t num = std::min(rows_max, tensor.rows - row) * tensor.cols;
-        const std::byte* const from = args_.target + tensor.offset + row * row_bytes_of(tensor);
-        gpu_.pieces_->fetch(reinterpret_cast<std::byte*>(rows.data()), from, num * kElementBytes);
-        for (std::int64_t i = 0; i < num; ++i) {
-            const bf16 value = rows[static_cast<std::size_t>(i)];
-            if (!std::isfinite(to_float(value)))
-                return nonfinite_problem(tensor, value, row + i / tensor.cols, i % tensor.cols);
-        }
+        const std::int64_t num_bytes = std::min(rows_max, tensor.rows - row) * tensor.row_bytes();
+        rows.resize(static_cast<std::size_t>(num_bytes));
+        const std::byte* const from = args_.target + tensor.offset_of(row * tensor.cols);
+        gpu_.pieces_->fetch(rows.data(), from, num_bytes);
+        if (tp_worker::find_nonfinite(tensor.encoding, rows))
+            return nonfinite_problem(tensor, row, rows);
     }
-    return fmt::format("'{}' is not finite", tensor.name);
+    return nonfinite_problem(tensor, 0, {});
 }
 
 Result<Duration> GpuWriter::fill_target(std::span<const std::byte> bytes) {
@@ -363,29 +356,34 @@ void GpuWriter::copy_live(const WeightTensor& tensor) {
 
 // Takes the elements in pieces, each by way of the device's scratch: there they are read by `use`.
 template <class F>
-void GpuWriter::for_each_piece(const ShardElements& elements, F use) {
+void GpuWriter::for_each_piece(
+    const WeightTensor& tensor, const ShardElements& elements, F use
+) {
     kernels::enter_cuda_device();
-    constexpr auto kElementsMax =
-        static_cast<std::size_t>(PinnedPieces::kPieceBytes / kElementUpdateBytes);
+    constexpr auto kAtBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
+    const auto value_bytes = static_cast<std::size_t>(bytes_of(tensor.encoding, 1));
+    const std::int64_t update_bytes = kAtBytes + bytes_of(tensor.encoding, 1);
+    const auto elements_max = static_cast<std::size_t>(PinnedPieces::kPieceBytes / update_bytes);
     auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
-    for (std::size_t begin = 0; begin < elements.at.size(); begin += kElementsMax) {
-        const std::size_t num = std::min(kElementsMax, elements.at.size() - begin);
+    for (std::size_t begin = 0; begin < elements.at.size(); begin += elements_max) {
+        const std::size_t num = std::min(elements_max, elements.at.size() - begin);
         std::byte* const piece = gpu_.pieces_->next();
-        std::memcpy(piece, elements.at.data() + begin, num * 8);
-        std::memcpy(piece + num * 8, elements.values.data() + begin, num * sizeof(bf16));
-        gpu_.pieces_->send_next(scratch, static_cast<std::int64_t>(num) * kElementUpdateBytes);
-        use(kernels::ScatterArgs{
-            .at = reinterpret_cast<const std::int64_t*>(scratch),
-            .values = reinterpret_cast<const bf16*>(scratch + num * 8),
-            .num = static_cast<std::int64_t>(num),
-            .stream = stream(),
-        });
+        const std::size_t values_at = num * sizeof(std::int64_t);
+        std::memcpy(piece, elements.at.data() + begin, values_at);
+        const std::byte* const values = elements.values.data() + begin * value_bytes;
+        std::memcpy(piece + values_at, values, num * value_bytes);
+        gpu_.pieces_->send_next(scratch, static_cast<std::int64_t>(num) * update_bytes);
+        kernels::ScatterArgs args =
+            scatter_of(tensor.encoding, scratch + values_at, args_.target + tensor.offset);
+        args.at = reinterpret_cast<const std::int64_t*>(scratch);
+        args.num = static_cast<std::int64_t>(num);
+        args.stream = stream();
+        use(args);
     }
 }
 
 void GpuWriter::write(const WeightTensor& tensor, const ShardElements& elements) {
-    for_each_piece(elements, [&](kernels::ScatterArgs args) {
-        args.data = reinterpret_cast<bf16*>(args_.target + tensor.offset);
+    for_each_piece(tensor, elements, [&](const kernels::ScatterArgs& args) {
         gpu_.ops_->scatter(args);
     });
     wait();
@@ -394,8 +392,7 @@ void GpuWriter::write(const WeightTensor& tensor, const ShardElements& elements)
 std::int64_t GpuWriter::count_different(const WeightTensor& tensor, const ShardElements& elements) {
     kernels::enter_cuda_device();
     kernels::fill_device(gpu_.sums_.data(), 0, kCountBytes, stream());
-    for_each_piece(elements, [&](kernels::ScatterArgs args) {
-        args.data = reinterpret_cast<bf16*>(args_.target + tensor.offset);
+    for_each_piece(tensor, elements, [&](kernels::ScatterArgs args) {
         args.num_different = static_cast<std::uint64_t*>(gpu_.sums_.data());
         gpu_.ops_->scatter(args);
     });

@@ -99,7 +99,7 @@ class GpuWriter : public ShardWriter {
     void read_sums(const std::vector<FillJob>& jobs, const std::vector<Sums>& sums, Filled& filled);
     std::string find_nonfinite(const WeightTensor& tensor);
     template <class F>
-    void for_each_piece(const ShardElements& elements, F use);
+    void for_each_piece(const WeightTensor& tensor, const ShardElements& elements, F use);
     [[nodiscard]] Result<> check_dropped() const;
     // Launches what reads and writes so many bytes of the GPU's memory, then rests if it is time.
     // Errors: the stage was dropped.

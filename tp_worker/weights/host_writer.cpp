@@ -105,17 +105,25 @@ void HostWriter::copy_live(const WeightTensor& tensor) {
 }
 
 void HostWriter::write(const WeightTensor& tensor, const ShardElements& elements) {
-    auto* shard = reinterpret_cast<bf16*>(args_.target + tensor.offset);
-    for (std::size_t i = 0; i < elements.at.size(); ++i) shard[elements.at[i]] = elements.values[i];
+    const std::int64_t size = bytes_of(tensor.encoding, 1);
+    const std::byte* value = elements.values.data();
+    for (const std::int64_t at : elements.at) {
+        std::memcpy(args_.target + tensor.offset_of(at), value, static_cast<std::size_t>(size));
+        value += size;
+    }
 }
 
 std::int64_t HostWriter::count_different(
     const WeightTensor& tensor, const ShardElements& elements
 ) {
-    const auto* shard = reinterpret_cast<const bf16*>(args_.target + tensor.offset);
+    const std::int64_t size = bytes_of(tensor.encoding, 1);
+    const std::byte* value = elements.values.data();
     std::int64_t num = 0;
-    for (std::size_t i = 0; i < elements.at.size(); ++i)
-        num += shard[elements.at[i]].bits != elements.values[i].bits;
+    for (const std::int64_t at : elements.at) {
+        const std::byte* const held = args_.target + tensor.offset_of(at);
+        num += std::memcmp(held, value, static_cast<std::size_t>(size)) != 0 ? 1 : 0;
+        value += size;
+    }
     return num;
 }
 

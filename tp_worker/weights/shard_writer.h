@@ -51,9 +51,12 @@ struct Filled {
 
 // Holds elements of a tensor's shard, each once.
 struct ShardElements {
-    std::vector<std::int64_t> at{};  // flat in the shard
-    std::vector<bf16> values{};      // one per element
+    std::vector<std::int64_t> at{};   // flat in the shard
+    std::vector<std::byte> values{};  // of each, as it is resident
 };
+
+// Returns the updates of elements that this rank holds. Of two for one element the later counts.
+[[nodiscard]] ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tensor);
 
 class ShardWriter {
   public:
@@ -74,9 +77,10 @@ class ShardWriter {
     ) = 0;
 };
 
-// Returns what an update is refused for, unless it allows it.
+// Returns what an update is refused for, unless it allows it: which value of `rows`, the resident
+// bytes of the shard's rows from row_begin on, is not finite.
 [[nodiscard]] std::string nonfinite_problem(
-    const WeightTensor& tensor, bf16 value, std::int64_t row, std::int64_t col
+    const WeightTensor& tensor, std::int64_t row_begin, std::span<const std::byte> rows
 );
 
 // `args` outlives it.

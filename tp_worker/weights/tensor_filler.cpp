@@ -3,7 +3,6 @@
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace pitstop::tp_worker {
 bool TensorFiller::fill(
@@ -47,7 +46,7 @@ Result<> TensorFiller::digest_part(
     const WeightTensor& tensor, std::size_t part, const TensorBytes& bytes
 ) {
     const ShardPart& whole = tensor.parts[part];
-    const std::int64_t row_bytes = tensor.cols * kElementBytes;
+    const std::int64_t row_bytes = tensor.row_bytes();
     const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / row_bytes);
     std::vector<std::byte> rows(static_cast<std::size_t>(std::min(rows_max, whole.rows) * row_bytes)
     );
@@ -88,8 +87,7 @@ Result<> TensorFiller::load(const WeightTensor& tensor, const TensorBytes& bytes
 
 // A partial update leaves it as it is: in the staged copy a copy of the live one.
 Result<> TensorFiller::keep(const WeightTensor& tensor, bool is_in_place) {
-    const std::int64_t rows_max =
-        std::max<std::int64_t>(1, kChunkBytes / (tensor.cols * kElementBytes));
+    const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / tensor.row_bytes());
     for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
         WrittenRows rows{.begin = row, .num = std::min(rows_max, tensor.rows - row)};
         rows.num_nonfinite = is_in_place || args_.target == args_.live ? digest(tensor, rows)
@@ -131,7 +129,7 @@ Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& ro
     const Duration verify = std::exchange(verify_now_, Duration{});
     filled_.verify += verify;
     filled_.receive += Clock::now() - piece_begun_ - verify;
-    filled_.bytes += rows.num * tensor.cols * kElementBytes;
+    filled_.bytes += rows.num * tensor.row_bytes();
     if (rows.num_nonfinite != 0 && !args_.spec.allow_nonfinite)
         report_nonfinite(tensor, rows.begin, rows.num);
     filled_.rest += pacer_.rest_if_due();
@@ -141,20 +139,17 @@ Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& ro
     return Ok{};
 }
 
-// Returns which one: rows [begin, begin + num) of the shard have at least one.
+// Names the first one. Rows [begin, begin + num) of the shard have at least one.
 void TensorFiller::report_nonfinite(
     const WeightTensor& tensor, std::int64_t begin, std::int64_t num
 ) {
     if (is_nonfinite_) return;  // one report per tensor is enough
     is_nonfinite_ = true;
-    const auto* rows =
-        reinterpret_cast<const bf16*>(args_.target + tensor.offset) + begin * tensor.cols;
-    std::int64_t index = 0;
-    while (index + 1 < num * tensor.cols && std::isfinite(to_float(rows[index]))) ++index;
-    filled_.problems.emplace_back(
-        index_,
-        nonfinite_problem(tensor, rows[index], begin + index / tensor.cols, index % tensor.cols)
+    const std::span<const std::byte> rows(
+        args_.target + tensor.offset_of(begin * tensor.cols),
+        static_cast<std::size_t>(num * tensor.row_bytes())
     );
+    filled_.problems.emplace_back(index_, nonfinite_problem(tensor, begin, rows));
 }
 
 }  // namespace pitstop::tp_worker

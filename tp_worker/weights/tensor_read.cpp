@@ -36,13 +36,13 @@ std::vector<messages::Frames> read_parts(
         piece.num_rows = part.rows;
         piece.col_begin = part.whole_col;
         piece.num_cols = part.cols;
-        const auto row_bytes = static_cast<std::size_t>(part.cols * kElementBytes);
+        const auto row_bytes = static_cast<std::size_t>(bytes_of(tensor.encoding, part.cols));
         piece.data.values.resize(static_cast<std::size_t>(part.rows) * row_bytes);
         for (std::int64_t row = 0; row < part.rows; ++row) {
             const std::int64_t at = part.shard_begin() + row * part.shard_stride;
             std::memcpy(
                 piece.data.values.data() + static_cast<std::size_t>(row) * row_bytes,
-                arena + tensor.offset + at * kElementBytes,
+                arena + tensor.offset_of(at),
                 row_bytes
             );
         }

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "digest/digest_rows.h"
 #include "kernels/cuda_device.h"
+#include "messages/dtypes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,8 +12,12 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::int64_t kWordBytes = 8;
 constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+
+// Empty for the usual one: a model has thousands of parts, and messages name each.
+std::string unusual_dtype(Encoding encoding) {
+    return std::string(name_of(encoding) == messages::kUsualDtype ? "" : name_of(encoding));
+}
 
 }  // namespace
 
@@ -23,6 +28,7 @@ void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>&
             .shape = tensor.shape,
             .part = part.index,
             .parts = tensor.num_parts,
+            .dtype = unusual_dtype(tensor.encoding),
         });
     }
 }
@@ -35,15 +41,15 @@ struct PartWords {
     std::uint64_t per_row = 0;  // the tensor's
 };
 
-PartWords words_of(const ShardPart& part) {
-    const std::int64_t begin = part.whole_col * kElementBytes;
-    const std::int64_t end = begin + part.cols * kElementBytes;
-    const std::int64_t row_bytes = part.whole_stride * kElementBytes;
-    CHECK(begin % kWordBytes == 0 && (end % kWordBytes == 0 || end == row_bytes));
+PartWords words_of(Encoding encoding, const ShardPart& part) {
+    const std::int64_t begin = bytes_of(encoding, part.whole_col);
+    const std::int64_t end = bytes_of(encoding, part.whole_col + part.cols);
+    const std::int64_t row_bytes = bytes_of(encoding, part.whole_stride);
+    CHECK(begin % kDigestWordBytes == 0 && (end % kDigestWordBytes == 0 || end == row_bytes));
     const std::uint64_t per_row = digest_words(row_bytes);
     return {
         .first = static_cast<std::uint64_t>(part.whole_row) * per_row +
-                 static_cast<std::uint64_t>(begin / kWordBytes),
+                 static_cast<std::uint64_t>(begin / kDigestWordBytes),
         .per_row = per_row,
     };
 }
@@ -62,13 +68,15 @@ std::optional<Error> cut_word(const WeightLayout& layout) {
 
 }  // namespace
 
-kernels::DigestArgs digest_args(const ShardPart& part, const std::byte* shard) {
-    const PartWords words = words_of(part);
+kernels::DigestArgs digest_args(
+    Encoding encoding, const ShardPart& part, const std::byte* shard
+) {
+    const PartWords words = words_of(encoding, part);
     return {
-        .data = shard + part.shard_begin() * kElementBytes,
+        .data = shard + bytes_of(encoding, part.shard_begin()),
         .rows = part.rows,
-        .row_bytes = part.cols * kElementBytes,
-        .row_stride_bytes = part.shard_stride * kElementBytes,
+        .row_bytes = bytes_of(encoding, part.cols),
+        .row_stride_bytes = bytes_of(encoding, part.shard_stride),
         .first_word = words.first,
         .words_per_row = words.per_row,
     };
@@ -81,7 +89,7 @@ std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::Pa
         const ShardPart rows = args.tensor.parts[i].in_shard_rows(args.row_begin, args.num_rows);
         if (rows.is_empty()) continue;
         Digest sum;
-        kernels::DigestArgs part = digest_args(rows, args.arena + args.tensor.offset);
+        kernels::DigestArgs part = digest_args(args.tensor.encoding, rows, args.arena + args.tensor.offset);
         part.sum = &sum;
         part.num_nonfinite = &num_nonfinite;
         part.stream = args.stream;
@@ -102,16 +110,17 @@ std::uint64_t copy_rows_and_digest(
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const ShardPart rows = tensor.parts[i].in_shard_rows(args.row_begin, args.num_rows);
         if (rows.is_empty()) continue;
-        const PartWords words = words_of(rows);
-        const std::int64_t shard_at = tensor.offset + rows.shard_begin() * kElementBytes;
-        const std::int64_t shard_stride_bytes = rows.shard_stride * kElementBytes;
+        const PartWords words = words_of(tensor.encoding, rows);
+        const std::int64_t shard_at = tensor.offset_of(rows.shard_begin());
+        const std::int64_t shard_stride_bytes = bytes_of(tensor.encoding, rows.shard_stride);
+        const std::int64_t whole_at = bytes_of(tensor.encoding, rows.whole_begin());
+        const std::int64_t whole_stride_bytes = bytes_of(tensor.encoding, rows.whole_stride);
         const digest::DigestSum sum = digest::digest_of(
             {
-                .data = args.src + (is_whole ? rows.whole_begin() * kElementBytes : shard_at),
+                .data = args.src + (is_whole ? whole_at : shard_at),
                 .num_rows = rows.rows,
-                .row_bytes = rows.cols * kElementBytes,
-                .row_stride_bytes =
-                    is_whole ? rows.whole_stride * kElementBytes : shard_stride_bytes,
+                .row_bytes = bytes_of(tensor.encoding, rows.cols),
+                .row_stride_bytes = is_whole ? whole_stride_bytes : shard_stride_bytes,
                 .first_word = words.first,
                 .words_per_row = words.per_row,
                 .copy_to = args.arena + shard_at,
@@ -139,7 +148,7 @@ Result<std::vector<messages::PartDigest>> digest_weights(
         const std::size_t first_part = digests.size();
         append_parts(tensor, digests);
         const std::int64_t rows_max =
-            std::max<std::int64_t>(1, kPieceBytes / (tensor.cols * kElementBytes));
+            std::max<std::int64_t>(1, kPieceBytes / tensor.row_bytes());
         for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
             add_rows_digest(
                 {.tensor = tensor,
@@ -181,7 +190,7 @@ Result<std::vector<messages::PartDigest>> GpuWeightDigest::digest(
         for (const ShardPart& held : tensor.parts) {
             Digest* const sum = next_sum++;
             if (held.is_empty()) continue;
-            kernels::DigestArgs part = digest_args(held, arena + tensor.offset);
+            kernels::DigestArgs part = digest_args(tensor.encoding, held, arena + tensor.offset);
             part.sum = sum;
             part.stream = stream;
             ops.digest(part);

@@ -22,7 +22,9 @@ void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>&
 
 // Returns what the op takes of a part whose shard starts at `shard`, but for the sum and the
 // stream. REQUIRES: the tensor has !cuts_words.
-[[nodiscard]] kernels::DigestArgs digest_args(const ShardPart& part, const std::byte* shard);
+[[nodiscard]] kernels::DigestArgs digest_args(
+    Encoding encoding, const ShardPart& part, const std::byte* shard
+);
 
 // Adds rows [row_begin, row_begin + num_rows) of the shard to its parts' digests, and returns how
 // many of their elements are infinities or NaNs. Rows of padding belong to no part.
@@ -40,7 +42,7 @@ std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::Pa
 // Copies rows of the shard to their place and adds them as add_rows_digest does, in one reading of
 // their bytes. REQUIRES: as above; neither overlaps the other.
 enum class RowsFrom {
-    kTensor,  // `src` is the whole tensor's first byte: bf16, row-major, any alignment
+    kTensor,  // `src` is the whole tensor's first byte, stored as it is resident, any alignment
     kShard,   // `src` is another arena of the same layout
 };
 struct CopyRowsArgs {

@@ -305,11 +305,12 @@ std::vector<std::string> find_problems(
                 checkpoint::text_of(tensor->shape)
             ));
         }
-        if (spec.dtype != checkpoint::StoredDtype::kBf16 &&
-            spec.dtype != checkpoint::StoredDtype::kF16 &&
-            spec.dtype != checkpoint::StoredDtype::kF32) {
+        if (!is_accepted(tensor->encoding, spec.dtype)) {
             problems.push_back(fmt::format(
-                "'{}' has dtype {}; BF16, F16 and F32 are accepted", spec.name, name_of(spec.dtype)
+                "'{}' has dtype {}; {} are accepted",
+                spec.name,
+                name_of(spec.dtype),
+                accepted_dtypes(tensor->encoding)
             ));
         }
     }
@@ -338,17 +339,6 @@ Error error_of(std::string_view source, std::span<const std::string> problems) {
         problems.size(),
         text
     );
-}
-
-bf16 bf16_from(checkpoint::StoredDtype dtype, const std::byte* at) {
-    if (dtype == checkpoint::StoredDtype::kF32) {
-        float value = 0;
-        std::memcpy(&value, at, sizeof value);
-        return to_bf16(value);
-    }
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, at, sizeof bits);
-    return dtype == checkpoint::StoredDtype::kF16 ? to_bf16(to_float(f16{bits})) : bf16{bits};
 }
 
 ModelWeights bind_weights(

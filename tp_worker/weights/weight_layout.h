@@ -18,6 +18,7 @@
 #include "base/view.h"
 #include "checkpoint/safetensors.h"
 #include "tp_worker/config/model_config.h"
+#include "tp_worker/weights/encoding.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -31,16 +32,14 @@ namespace pitstop::tp_worker {
 
 inline constexpr int kTpMax = 64;
 
-inline constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(bf16));  // resident
-
 // Describes a rectangle of a tensor that a rank holds: where it is in the whole tensor, and where
 // in the shard. For each r < rows and c < cols
 //
 //   shard[shard_begin() + r * shard_stride + c]  is  whole[whole_begin() + r * whole_stride + c]
 //
 // This is all there is to know about a shard: whatever loads, converts, digests, reads back, keeps
-// or pushes weights is a loop over these. All counts are elements, of whatever dtype the whole
-// tensor has where it comes from; in the shard an element is kElementBytes.
+// or pushes weights is a loop over these. All counts are elements: of whatever dtype the whole
+// tensor has where it comes from, and of the tensor's encoding in the shard.
 struct ShardPart {
     // It is this one of the tensor's num_parts. The parts of all ranks cover the tensor; whoever
     // holds the same index holds a copy.
@@ -87,8 +86,17 @@ struct WeightTensor {
     std::int64_t rows = 0;       // the shard's, padding included
     std::int64_t cols = 0;
     std::int64_t offset = 0;  // bytes from the arena's start, 64-byte aligned
+    Encoding encoding = Encoding::kBf16;
 
-    [[nodiscard]] std::int64_t bytes() const { return rows * cols * kElementBytes; }
+    [[nodiscard]] std::int64_t row_bytes() const { return bytes_of(encoding, cols); }
+    [[nodiscard]] std::int64_t bytes() const { return rows * row_bytes(); }
+    // Where an element of the shard lies in an arena, counted row by row.
+    [[nodiscard]] std::int64_t offset_of(std::int64_t element) const {
+        return offset + bytes_of(encoding, element);
+    }
+    [[nodiscard]] std::int64_t whole_bytes() const {
+        return whole_rows * bytes_of(encoding, whole_cols);
+    }
 };
 
 // Holds heads and sizes of one rank.
@@ -150,8 +158,8 @@ inline constexpr std::size_t kOfferedMin = 4096;
 enum class Completeness { kWhole, kPartial };
 
 // Lists everything that is wrong with what a source offers: tensors that are missing (unless
-// kPartial), not of this model, offered twice, or of another shape or a dtype that is not BF16, F16
-// or F32. A tied head is held against the embedding, and stands for it where that is missing.
+// kPartial), not of this model, offered twice, or of another shape or a dtype that its encoding
+// does not accept. A tied head is held against the embedding, and stands for it where that is missing.
 // Empty: nothing.
 [[nodiscard]] std::vector<std::string> find_problems(
     const WeightLayout& layout,
@@ -161,9 +169,6 @@ enum class Completeness { kWhole, kPartial };
 // Makes one error that lists them all; past kProblemsShownMax it says how many more there are.
 inline constexpr std::size_t kProblemsShownMax = 256;
 [[nodiscard]] Error error_of(std::string_view source, std::span<const std::string> problems);
-
-// Returns an element as it is resident. REQUIRES: dtype is BF16, F16 or F32.
-[[nodiscard]] bf16 bf16_from(checkpoint::StoredDtype dtype, const std::byte* at);
 
 // Holds borrowed views of one layer's shards.
 struct LayerWeights {

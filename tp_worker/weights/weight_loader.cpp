@@ -38,7 +38,7 @@ std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const
     const WeightTensor& tensor = args.tensor;
     const checkpoint::StoredDtype dtype = args.bytes.dtype;
     const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
-    if (dtype == checkpoint::StoredDtype::kBf16 && !args.parts.empty()) {
+    if (is_stored_as(tensor.encoding, dtype) && !args.parts.empty()) {
         return copy_rows_and_digest(
             {.tensor = tensor,
              .src = src - rows.begin * row_bytes,
@@ -86,7 +86,7 @@ Result<std::uint64_t> place_read(
     const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
     const auto size = static_cast<std::size_t>(rows.num * row_bytes);
     // Bytes that need no sorting are read into their place.
-    if (dtype == checkpoint::StoredDtype::kBf16 && tensor.parts.front().is_contiguous()) {
+    if (is_stored_as(tensor.encoding, dtype) && tensor.parts.front().is_contiguous()) {
         std::byte* dst = args.arena + tensor.offset + rows.shard_row * row_bytes;
         RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, {dst, size}));
         return digest_if_asked(args, rows);
@@ -123,33 +123,23 @@ Result<> load_rows(
 
 }  // namespace
 
-kernels::DType op_dtype(checkpoint::StoredDtype dtype) {
-    CHECK(
-        dtype == checkpoint::StoredDtype::kBf16 || dtype == checkpoint::StoredDtype::kF16 ||
-        dtype == checkpoint::StoredDtype::kF32
-    );
-    if (dtype == checkpoint::StoredDtype::kBf16) return kernels::DType::kBF16;
-    return dtype == checkpoint::StoredDtype::kF16 ? kernels::DType::kF16 : kernels::DType::kF32;
-}
-
 void copy_rows(const RowsArgs& args) {
     const WeightTensor& tensor = args.tensor;
     CHECK(args.row_begin >= 0 && args.row_begin + args.num_rows <= tensor.whole_rows);
-    auto* shard = reinterpret_cast<bf16*>(args.arena + tensor.offset);
     for (const ShardPart& whole_part : tensor.parts) {
         const ShardPart part = whole_part.in_whole_rows(args.row_begin, args.num_rows);
         if (part.is_empty()) continue;
         const std::int64_t src_begin = part.whole_begin() - args.row_begin * part.whole_stride;
-        const std::array<kernels::ShardCopy, 1> copies{{{
-            .src = args.src + src_begin * bytes_of(args.dtype),
-            .src_dtype = op_dtype(args.dtype),
-            .src_stride = part.whole_stride,
-            .dst =
-                {.data = shard + part.shard_begin(),
-                 .rows = part.rows,
-                 .cols = part.cols,
-                 .stride = part.shard_stride},
-        }}};
+        const std::array<kernels::ShardCopy, 1> copies{conversion_of(
+            tensor.encoding,
+            {.dtype = args.dtype,
+             .from = args.src + src_begin * bytes_of(args.dtype),
+             .from_stride = part.whole_stride,
+             .to = args.arena + tensor.offset_of(part.shard_begin()),
+             .to_stride = part.shard_stride,
+             .rows = part.rows,
+             .cols = part.cols}
+        )};
         args.ops.shard_copy({.copies = copies, .stream = args.stream});
     }
 }

@@ -25,8 +25,8 @@ namespace pitstop::tp_worker {
 inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;  // stays in the L2 cache
 
 // `src` holds rows [row_begin, row_begin + num_rows) of the whole tensor, all columns, any
-// alignment. Writes what this shard holds of them, as bf16. Rows it does not hold are skipped.
-// REQUIRES: dtype is BF16, F16 or F32; the rows are the tensor's.
+// alignment. Writes what this shard holds of them, as they are resident. Rows that it does not hold
+// are skipped. REQUIRES: the tensor's encoding accepts the dtype; the rows are the tensor's.
 struct RowsArgs {
     const WeightTensor& tensor;
     checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
@@ -51,8 +51,6 @@ struct TensorBytes {
     // `data` is memory of the opened GPU: kernels read it where it is.
     bool is_on_gpu = false;
 };
-// Returns the dtype as the ops name it. REQUIRES: dtype is BF16, F16 or F32.
-[[nodiscard]] kernels::DType op_dtype(checkpoint::StoredDtype dtype);
 [[nodiscard]] TensorBytes stored_bytes(
     const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
 );
@@ -67,7 +65,7 @@ struct LoadTensorArgs {
     const kernels::Ops& ops;
     std::byte* arena = nullptr;
     // If they are not empty, what is written is added to the digests of the tensor's parts, in one
-    // reading where the bytes are bf16 in memory. REQUIRES then: !tensor.cuts_words.
+    // reading where the bytes lie in memory as they will be resident. REQUIRES then: !tensor.cuts_words.
     std::span<messages::PartDigest> parts{};
     digest::AddRun add_run = nullptr;  // is used with `parts`
 };

@@ -8,50 +8,15 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <unordered_map>
 
 namespace pitstop::tp_worker {
 namespace {
 
-// Returns the updates of elements that this rank holds. Of two for one element the later counts.
-ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tensor) {
-    const std::int64_t value_bytes = bytes_of(sparse.spec.dtype);
-    ShardElements here;
-    bool is_ascending = true;  // as most are: then each is there once
-    for (std::int64_t i = 0; i < sparse.num; ++i) {
-        std::int32_t index = 0;
-        std::memcpy(&index, sparse.indices + i * 4, sizeof index);
-        const std::int64_t row = index / tensor.whole_cols;
-        const std::int64_t col = index % tensor.whole_cols;
-        for (const ShardPart& part : tensor.parts) {
-            const std::int64_t r = row - part.whole_row;
-            const std::int64_t c = col - part.whole_col;
-            if (r < 0 || r >= part.rows || c < 0 || c >= part.cols) continue;
-            const std::int64_t at = part.shard_begin() + r * part.shard_stride + c;
-            is_ascending = is_ascending && (here.at.empty() || here.at.back() < at);
-            here.at.push_back(at);
-            here.values.push_back(bf16_from(sparse.spec.dtype, sparse.values + i * value_bytes));
-        }
-    }
-    if (is_ascending) return here;
-    ShardElements once;
-    std::unordered_map<std::int64_t, std::size_t> places;
-    for (std::size_t i = 0; i < here.at.size(); ++i) {
-        const auto [place, is_new] = places.try_emplace(here.at[i], once.at.size());
-        if (is_new) {
-            once.at.push_back(here.at[i]);
-            once.values.push_back(here.values[i]);
-        } else {
-            once.values[place->second] = here.values[i];
-        }
-    }
-    return once;
-}
-
 // Describes one of the whole model's tensors that this update did not bring, as find_problems wants
 // it.
 checkpoint::TensorSpec spec_of(const WeightTensor& tensor) {
-    return {.name = tensor.name, .dtype = checkpoint::StoredDtype::kBf16, .shape = tensor.shape};
+    return {
+        .name = tensor.name, .dtype = stored_dtype_of(tensor.encoding), .shape = tensor.shape};
 }
 
 }  // namespace
@@ -110,9 +75,12 @@ void WeightStage::check_declared(const messages::TensorInfo& declared) {
             checkpoint::text_of(tensor->shape)
         ));
     }
-    if (!declared.dtype.empty() && declared.dtype != "BF16") {
+    if (!declared.dtype.empty() && declared.dtype != name_of(tensor->encoding)) {
         problems_.push_back(fmt::format(
-            "'{}' is declared as {}; resident weights are BF16", declared.name, declared.dtype
+            "'{}' is declared as {}; resident weights are {}",
+            declared.name,
+            declared.dtype,
+            name_of(tensor->encoding)
         ));
     }
 }
@@ -248,7 +216,7 @@ void WeightStage::check_padding(const WeightTensor& tensor, std::span<const std:
     for (const ShardPart& part : tensor.parts)
         num_rows = std::max(num_rows, part.shard_row + part.rows);
     const std::byte* const first = shard.data() + tensor.offset;
-    const std::byte* const begin = first + num_rows * tensor.cols * kElementBytes;
+    const std::byte* const begin = first + num_rows * tensor.row_bytes();
     const std::byte* const end = first + tensor.bytes();
     if (std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{0}; })) return;
     problems_.push_back(fmt::format(

@@ -1,0 +1,24 @@
+// Dtypes by the names that messages give them: those of safetensors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace pitstop::messages {
+
+// A resident weight whose message names no dtype has this one.
+inline constexpr std::string_view kUsualDtype = "BF16";
+
+[[nodiscard]] constexpr std::string_view dtype_or_usual(std::string_view dtype) {
+    return dtype.empty() ? kUsualDtype : dtype;
+}
+
+// Returns the bytes of one element; nothing for a dtype that no weight here has.
+[[nodiscard]] constexpr std::optional<std::int64_t> element_bytes_of(std::string_view dtype) {
+    if (dtype == "BF16" || dtype == "F16") return 2;
+    if (dtype == "F32") return 4;
+    return std::nullopt;
+}
+
+}  // namespace pitstop::messages
