@@ -43,7 +43,8 @@ std::optional<std::string> invalid(const ShardTensor& tensor, std::int64_t shard
             is_shape = is_shape && !__builtin_mul_overflow(rows, tensor.shape[d], &rows);
     }
     if (!is_shape) return fmt::format("tensor '{}' has no possible shape", tensor.name);
-    const std::optional<std::int64_t> element_bytes = element_bytes_of(dtype_or_usual(tensor.dtype));
+    const std::optional<std::int64_t> element_bytes =
+        element_bytes_of(dtype_or_usual(tensor.dtype));
     if (!element_bytes) return fmt::format("tensor '{}' has no known dtype", tensor.name);
     const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
     for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {

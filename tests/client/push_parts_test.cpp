@@ -92,8 +92,9 @@ TEST(PushSockets, ALayoutWhosePiecesLieElsewhereIsRefused) {
     const messages::ShardPiece good{.num_rows = 4, .num_cols = 8, .offset = 64, .row_stride = 16};
     messages::PushLayout layout;
     layout.shard_bytes = 128;
-    const auto decoded = [&layout](const messages::ShardPiece& piece) {
-        layout.tensors = {{.name = "w", .shape = {2, 2, 8}, .pieces = {piece}}};
+    std::string dtype;
+    const auto decoded = [&layout, &dtype](const messages::ShardPiece& piece) {
+        layout.tensors = {{.name = "w", .shape = {2, 2, 8}, .pieces = {piece}, .dtype = dtype}};
         return decode<messages::PushLayout>(encode(layout), messages::UnknownFields::kRefuse);
     };
     EXPECT_TRUE(decoded(good));
@@ -117,6 +118,15 @@ TEST(PushSockets, ALayoutWhosePiecesLieElsewhereIsRefused) {
         ASSERT_FALSE(refused);
         EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
     }
+    // Elements of four bytes take as much room again; those of an unknown dtype take none that is
+    // known.
+    dtype = "BF16";
+    EXPECT_TRUE(decoded(good));
+    dtype = "F32";
+    EXPECT_FALSE(decoded(good));
+    EXPECT_TRUE(decoded(changed(&messages::ShardPiece::num_cols, 4)));
+    dtype = "F4";
+    EXPECT_FALSE(decoded(good));
 }
 
 TEST(PushSockets, ARefusalIsTheAnswerToItsOwnBucket) {

@@ -161,7 +161,7 @@ MUTATIONS = (
     Mutation(
         "a graph of one copy of the weights taken for the other's",
         "tp_worker/model/model.cpp",
-        ".weights = weights.embedding.data,",
+        ".weights = weights.place(),",
         "",
         "tp_worker_gpu_test GpuGraphs.P1_EachCopyOfTheWeightsHasItsOwn",
     ),

@@ -51,7 +51,7 @@ VALUES = {
     "TensorInfo": {"digest": DIGEST},
     "push_layout": {"shard_bytes": 1 << 33},
     "PushTensor": {"allocation": 0},
-    "ShardTensor": {"shape": [300, 70_000]},
+    "ShardTensor": {"shape": [300, 70_000], "dtype": "F32"},
     "ShardPiece": {
         "row_begin": 1,
         "num_rows": 200,

@@ -110,6 +110,7 @@ class Filler {
         message.shard_bytes = 1 << 20;
         for (ShardTensor& tensor : message.tensors) {
             tensor.shape = {draw(100, 200), draw(100, 200)};
+            tensor.dtype = "F32";
             for (ShardPiece& piece : tensor.pieces) {
                 piece.row_begin = draw(0, 50);
                 piece.num_rows = draw(1, 50);

@@ -31,6 +31,7 @@ ROOMS = {
     "tp_worker": [
         {"groups", "config", "device"},
         {"weights"},
+        {"blocks"},
         {"model", "sources"},
         {"update"},
     ],

@@ -25,12 +25,14 @@ namespace pitstop::tp_worker {
 Engine::Engine(
     const EngineOptions& options,
     ModelConfig config,
+    Stack stack,
     WeightLayout layout,
     Device device,
     Communicator& communicator
 )
     : options_(options),
       config_(std::move(config)),
+      stack_(std::move(stack)),
       layout_(std::move(layout)),
       device_(std::move(device)),
       communicator_(communicator),
@@ -63,24 +65,27 @@ Result<std::unique_ptr<Engine>> Engine::load(
     const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
 ) {
     ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::read(options.model_dir));
-    ASSIGN_OR_RETURN(
-        WeightLayout layout,
-        WeightLayout::make(config, communicator.rank(), communicator.size(), options.extra_tensors)
-    );
+    ASSIGN_OR_RETURN(Stack stack, Stack::make(config, communicator.rank(), communicator.size()));
+    ASSIGN_OR_RETURN(WeightLayout layout, WeightLayout::make(stack.slots(), options.extra_tensors));
     if (raw(communicator.rank()) == 0) {
         for (const std::string& note : config.notes)
             spdlog::warn("'{}/config.json': {}", options.model_dir, note);
     }
     ASSIGN_OR_RETURN(Device device, open_device(options, threads, communicator));
-    const std::int64_t element_bytes = options.compute == Compute::kFp32 ? 4 : 2;
-    const std::int64_t token_bytes =
-        2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes;
+    // Of the whole model, without the copies of heads that ranks may have.
+    ASSIGN_OR_RETURN(const Stack whole, Stack::make(config, Rank{0}, 1));
     ASSIGN_OR_RETURN(
-        const ModelSizes sizes, choose_sizes(options, config, device.is_cuda(), token_bytes)
+        const ModelSizes sizes,
+        choose_sizes(options, config, device.is_cuda(), whole.kv().token_bytes(options.compute))
     );
-    std::unique_ptr<Engine> engine(
-        new Engine(options, std::move(config), std::move(layout), std::move(device), communicator)
-    );
+    std::unique_ptr<Engine> engine(new Engine(
+        options,
+        std::move(config),
+        std::move(stack),
+        std::move(layout),
+        std::move(device),
+        communicator
+    ));
     engine->sizes_ = sizes;
     if (options.sums == SumPath::kNccl && !engine->device_.is_cuda())
         spdlog::warn("--all-reduce nccl is for GPUs; these ranks are on CPUs, and sum without it");
@@ -161,7 +166,7 @@ std::int64_t Engine::padded_tokens_max() {
 Result<> Engine::load_model() {
     if (device_.is_cuda()) sizes_.num_scratch_pages = num_scratch_pages(sizes_.page_size);
     if (device_.is_cuda()) gpu_free_bytes_ = kernels::device_memory_info().free_bytes;
-    ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, config_, device_));
+    ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, device_));
     if (device_.is_cuda()) {
         ASSIGN_OR_RETURN(gpu_digest_, GpuWeightDigest::make(layout_));
         ASSIGN_OR_RETURN(
@@ -185,9 +190,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ModelSizes one_page = sizes_;
     one_page.num_pages = 1;
     one_page.num_scratch_pages = 0;
-    const std::int64_t page =
-        config_.num_layers *
-        kv_bytes(kv_of_layer(one_page, config_, layout_.shape(), options_.compute));
+    const std::int64_t page = KvPool(stack_.kv(), one_page, options_.compute).page_bytes();
     const std::int64_t free = kernels::device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(const std::int64_t activations, bytes_taken(Model::bytes(args)));
     ASSIGN_OR_RETURN(
@@ -263,8 +266,7 @@ std::int64_t Engine::transfer_bytes_max() const {
 // Takes what runs need: KV memory, activations, sampler.
 Result<> Engine::load_runtime() {
     Model::Args args{
-        .config = config_,
-        .shard = layout_.shape(),
+        .stack = stack_,
         .sizes = sizes_,
         .num_slots = options_.num_slots,
         .compute = options_.compute,
@@ -276,14 +278,11 @@ Result<> Engine::load_runtime() {
     if (args.has_graphs) args.graph_bytes_max = gpu_free_bytes_ / kGraphShare;
     if (device_.is_cuda()) RETURN_IF_ERROR(divide_gpu_memory(args));
     args.sizes = sizes_;
-    const kernels::KvCache layer_kv =
-        kv_of_layer(sizes_, config_, layout_.shape(), options_.compute);
-    ASSIGN_OR_RETURN(
-        kv_memory_, device_.reserve("kv_cache", config_.num_layers * kv_bytes(layer_kv))
-    );
+    const KvPool pool(stack_.kv(), sizes_, options_.compute);
+    ASSIGN_OR_RETURN(kv_memory_, device_.reserve("kv_cache", pool.bytes()));
     RETURN_IF_ERROR(kv_memory_->commit());
     args.kv = kv_memory_->data();
-    if (!device_.is_cuda()) kv_ahead_.emplace(*kv_memory_, layer_kv, config_.num_layers);
+    if (!device_.is_cuda()) kv_ahead_.emplace(*kv_memory_, pool);
     ASSIGN_OR_RETURN(
         transfers_, Transfers::make(device_, transfer_bytes_max(), options_.step_timeout)
     );
@@ -297,7 +296,7 @@ Result<> Engine::load_runtime() {
              .transfers = &*transfers_,
              .sizes = sampler_sizes(),
              .communicator = &tensor_communicator(),
-             .vocab_begin = layout_.shape().vocab_begin}
+             .vocab_begin = stack_.embedding().vocab_begin()}
         )
     );
     return Ok{};

@@ -18,6 +18,8 @@
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
 #include "messages/steps.h"
+#include "tp_worker/blocks/kv_pool.h"
+#include "tp_worker/blocks/stack.h"
 #include "tp_worker/config/model_config.h"
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
@@ -211,6 +213,7 @@ class Engine {
     Engine(
         const EngineOptions& options,
         ModelConfig config,
+        Stack stack,
         WeightLayout layout,
         Device device,
         Communicator& communicator
@@ -254,6 +257,7 @@ class Engine {
     EngineOptions options_;
     ChosenRoom room_{.why = "on a CPU the second copy takes memory with the first update"};
     ModelConfig config_;
+    Stack stack_;
     WeightLayout layout_;
     Device device_;
     Communicator& communicator_;

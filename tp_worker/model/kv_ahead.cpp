@@ -15,12 +15,15 @@ constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;  // a huge page
 
 }  // namespace
 
-KvAhead::KvAhead(const Arena& memory, const kernels::KvCache& layer, std::int64_t num_layers)
+KvAhead::KvAhead(const Arena& memory, const KvPool& pool)
     : memory_(memory),
-      page_bytes_(kernels::page_bytes(layer)),
-      page_size_(layer.page_size),
-      num_pages_(layer.num_pages),
-      num_layers_(num_layers) {}
+      regions_(pool.regions().begin(), pool.regions().end()),
+      page_size_(pool.page_size()),
+      num_pages_(regions_.empty() ? 0 : pool.num_pages()) {
+    for (const KvPool::Region& region : regions_)
+        piece_pages_ = std::min(piece_pages_, kPieceBytes / region.page_bytes);
+    piece_pages_ = std::max<std::int64_t>(1, piece_pages_);
+}
 
 void KvAhead::note_used(std::span<const PageId> pages) {
     for (const PageId page : pages)
@@ -35,27 +38,29 @@ bool KvAhead::is_behind() {
     if (is_refused_ || !memory_.is_committed()) return false;
     if (mapping_ != memory_.mapping()) {
         mapping_ = memory_.mapping();
-        pages_used_ = pages_touched_ = layers_touched_ = 0;
+        pages_used_ = pages_touched_ = 0;
+        blocks_touched_ = 0;
     }
     return pages_touched_ < pages_wanted();
 }
 
 void KvAhead::touch_some() {
     if (!is_behind()) return;
-    const std::int64_t piece =
-        std::min(std::max<std::int64_t>(1, kPieceBytes / page_bytes_), num_pages_ - pages_touched_);
-    const std::int64_t begin = (layers_touched_ * num_pages_ + pages_touched_) * page_bytes_;
+    const std::int64_t piece = std::min(piece_pages_, num_pages_ - pages_touched_);
+    const KvPool::Region& region = regions_[blocks_touched_];
+    const std::int64_t page_bytes = region.page_bytes;
+    const std::int64_t begin = region.offset + pages_touched_ * page_bytes;
     const std::int64_t system_page = ::sysconf(_SC_PAGESIZE);
     const std::int64_t aligned = begin / system_page * system_page;
-    const std::int64_t size = begin + piece * page_bytes_ - aligned;
+    const std::int64_t size = begin + piece * page_bytes - aligned;
     if (::madvise(memory_.data() + aligned, static_cast<std::size_t>(size), MADV_POPULATE_WRITE) !=
         0) {
         spdlog::debug("KV memory is not touched ahead: {}", std::strerror(errno));
         is_refused_ = true;  // a step touches what it needs, as it would have without this
         return;
     }
-    if (++layers_touched_ == num_layers_) {
-        layers_touched_ = 0;
+    if (++blocks_touched_ == regions_.size()) {
+        blocks_touched_ = 0;
         pages_touched_ += piece;
     }
 }

@@ -8,11 +8,14 @@
 #pragma once
 
 #include "base/ids.h"
-#include "kernels/kv_cache.h"
+#include "tp_worker/blocks/kv_pool.h"
 #include "tp_worker/device/arena.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
@@ -20,8 +23,8 @@ class KvAhead {
   public:
     static constexpr std::int64_t kTokensAhead = 2048;  // tokens' room beyond the last page used
 
-    // `memory`, the host's, holds `num_layers` times what `layer` describes, and outlives this.
-    KvAhead(const Arena& memory, const kernels::KvCache& layer, std::int64_t num_layers);
+    // `memory`, the host's, is the pool's, and outlives this.
+    KvAhead(const Arena& memory, const KvPool& pool);
 
     // These pages are used.
     void note_used(std::span<const PageId> pages);
@@ -36,14 +39,15 @@ class KvAhead {
     [[nodiscard]] std::int64_t pages_wanted() const;
 
     const Arena& memory_;
-    std::int64_t page_bytes_;  // one layer's
+    std::vector<KvPool::Region> regions_;  // by block
     std::int64_t page_size_;
     std::int64_t num_pages_;
-    std::int64_t num_layers_;
-    std::uint64_t mapping_ = 0;        // the memory's that the counts are about
-    std::int64_t pages_used_ = 0;      // one more than the last page used
-    std::int64_t pages_touched_ = 0;   // in every layer
-    std::int64_t layers_touched_ = 0;  // these have the next piece, too
+    // Touched at a time, of one block: what the largest pages allow.
+    std::int64_t piece_pages_ = std::numeric_limits<std::int64_t>::max();
+    std::uint64_t mapping_ = 0;       // the memory's that the counts are about
+    std::int64_t pages_used_ = 0;     // one more than the last page used
+    std::int64_t pages_touched_ = 0;  // of every block
+    std::size_t blocks_touched_ = 0;  // these have the next piece, too
     bool is_refused_ = false;
 };
 

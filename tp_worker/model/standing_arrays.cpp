@@ -1,7 +1,7 @@
 #include "tp_worker/model/standing_arrays.h"
 
 #include "kernels/word_runs.h"
-#include "tp_worker/model/narrow.h"
+#include "tp_worker/blocks/narrow.h"
 
 #include <cstring>
 

@@ -1,8 +1,8 @@
 #include "tp_worker/model/step_updates.h"
 
 #include "base/check.h"
+#include "tp_worker/blocks/narrow.h"
 #include "tp_worker/model/model.h"
-#include "tp_worker/model/narrow.h"
 #include "tp_worker/model/step_padding.h"
 
 #include <algorithm>

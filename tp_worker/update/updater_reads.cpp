@@ -27,9 +27,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerR
     head.rank = engine_.rank();
     head.epoch = engine_.epoch();
     const WeightLayout& layout = engine_.layout();
-    const bool is_tied_head = engine_.config().tied_embeddings && order.name == "lm_head.weight";
-    const WeightTensor* tensor =
-        layout.find(is_tied_head ? "model.embed_tokens.weight" : order.name);
+    const WeightTensor* tensor = layout.find_tied(order.name);
     if (tensor == nullptr || engine_.weights() == nullptr) {
         head.verdict = make_error(
             ErrorCode::kNotFound,
@@ -39,7 +37,10 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerR
         );
         return std::vector{encode(head)};
     }
-    head.tensor = {.name = order.name, .dtype = std::string(name_of(tensor->encoding)), .shape = tensor->shape};
+    head.tensor = {
+        .name = order.name,
+        .dtype = std::string(name_of(tensor->encoding)),
+        .shape = tensor->shape};
     if (tensor->whole_bytes() > kReadBytesMax) {
         head.verdict = make_error(
             ErrorCode::kTooLarge,

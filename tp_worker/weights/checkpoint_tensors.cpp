@@ -52,18 +52,19 @@ Result<> CheckpointTensors::check_whole(const std::string& source) const {
 
 const checkpoint::StoredTensor* CheckpointTensors::find(std::string_view name) const {
     const checkpoint::StoredTensor* stored = checkpoint_.find(name);
-    if (stored == nullptr && name == kEmbeddingName && layout_.is_tied_head(kHeadName))
-        stored = checkpoint_.find(kHeadName);
+    const WeightTensor* const tied = layout_.tied();
+    if (stored == nullptr && tied != nullptr && name == tied->name)
+        stored = checkpoint_.find(layout_.head_name());
     return stored;
 }
 
 // Compares this rank's rows of both, as they will be resident.
 Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
-    if (!layout_.is_tied_head(kHeadName)) return Ok{};
+    if (layout_.tied() == nullptr) return Ok{};
+    const WeightTensor& embedding = *layout_.tied();
     const std::array<const checkpoint::StoredTensor*, 2> both{
-        checkpoint_.find(kEmbeddingName), checkpoint_.find(kHeadName)};
+        checkpoint_.find(embedding.name), checkpoint_.find(layout_.head_name())};
     if (both[0] == nullptr || both[1] == nullptr) return Ok{};
-    const WeightTensor& embedding = *layout_.find(kEmbeddingName);
     const ShardPart& part = embedding.parts.front();
     CHECK(part.is_contiguous());  // rows of the vocabulary
     const std::int64_t end = part.whole_begin() + part.rows * part.cols;
@@ -89,8 +90,8 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
             "not tie them, older ones drop the first. Set tie_word_embeddings to false, or take "
             "one of them out",
             source,
-            kHeadName,
-            kEmbeddingName
+            layout_.head_name(),
+            embedding.name
         );
     }
     return Ok{};

@@ -27,7 +27,9 @@ inline constexpr std::int64_t kDigestWordBytes = 8;
 [[nodiscard]] constexpr std::int64_t bytes_of(Encoding encoding, std::int64_t num_elements) {
     std::int64_t element_bytes = 0;
     switch (encoding) {
-        case Encoding::kBf16: element_bytes = 2; break;
+        case Encoding::kBf16:
+            element_bytes = 2;
+            break;
     }
     return num_elements * element_bytes;
 }

@@ -54,7 +54,7 @@ Result<GpuStaging> GpuStaging::make(
     made.num_jobs_ = std::ssize(layout.tensors()) + 1;
     for (const WeightTensor& tensor : layout.tensors()) {
         made.num_sums_ += std::ssize(tensor.parts);
-        if (tensor.name == kEmbeddingName) made.num_sums_ += std::ssize(tensor.parts);
+        if (layout.is_tied(tensor)) made.num_sums_ += std::ssize(tensor.parts);
         if (tensor.row_bytes() <= PinnedPieces::kPieceBytes) continue;
         return make_error(
             ErrorCode::kUnsupported,
@@ -356,9 +356,7 @@ void GpuWriter::copy_live(const WeightTensor& tensor) {
 
 // Takes the elements in pieces, each by way of the device's scratch: there they are read by `use`.
 template <class F>
-void GpuWriter::for_each_piece(
-    const WeightTensor& tensor, const ShardElements& elements, F use
-) {
+void GpuWriter::for_each_piece(const WeightTensor& tensor, const ShardElements& elements, F use) {
     kernels::enter_cuda_device();
     constexpr auto kAtBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
     const auto value_bytes = static_cast<std::size_t>(bytes_of(tensor.encoding, 1));

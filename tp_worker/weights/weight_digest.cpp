@@ -68,9 +68,7 @@ std::optional<Error> cut_word(const WeightLayout& layout) {
 
 }  // namespace
 
-kernels::DigestArgs digest_args(
-    Encoding encoding, const ShardPart& part, const std::byte* shard
-) {
+kernels::DigestArgs digest_args(Encoding encoding, const ShardPart& part, const std::byte* shard) {
     const PartWords words = words_of(encoding, part);
     return {
         .data = shard + bytes_of(encoding, part.shard_begin()),
@@ -89,7 +87,8 @@ std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::Pa
         const ShardPart rows = args.tensor.parts[i].in_shard_rows(args.row_begin, args.num_rows);
         if (rows.is_empty()) continue;
         Digest sum;
-        kernels::DigestArgs part = digest_args(args.tensor.encoding, rows, args.arena + args.tensor.offset);
+        kernels::DigestArgs part =
+            digest_args(args.tensor.encoding, rows, args.arena + args.tensor.offset);
         part.sum = &sum;
         part.num_nonfinite = &num_nonfinite;
         part.stream = args.stream;
@@ -147,8 +146,7 @@ Result<std::vector<messages::PartDigest>> digest_weights(
     for (const WeightTensor& tensor : layout.tensors()) {
         const std::size_t first_part = digests.size();
         append_parts(tensor, digests);
-        const std::int64_t rows_max =
-            std::max<std::int64_t>(1, kPieceBytes / tensor.row_bytes());
+        const std::int64_t rows_max = std::max<std::int64_t>(1, kPieceBytes / tensor.row_bytes());
         for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
             add_rows_digest(
                 {.tensor = tensor,

@@ -3,20 +3,103 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 #include <set>
 
 namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;  // bytes: a cache line, and what wide loads like
-constexpr std::int64_t kWordLen = 4;     // elements in a word of the digest
+struct Extents {
+    std::int64_t outer = 1;  // how often the dimension that is split repeats
+    std::int64_t inner = 1;  // rows that each of its elements has
+};
 
-enum class SplitAxis : std::uint8_t { kNone, kRows, kCols };
+Result<> check(const WeightSlot& slot) {
+    const std::size_t num_dims = slot.shape.size();
+    bool is_right = num_dims >= 1 && num_dims <= WeightSlot::kDimsMax;
+    for (const std::int64_t extent : slot.shape) is_right = is_right && extent >= 1;
+    if (slot.split) is_right = is_right && slot.split->dim < num_dims;
+    if (is_right) return Ok{};
+    return make_error(
+        ErrorCode::kUnsupported,
+        "'{}' has shape {}; a weight has 1 to {} dimensions, none of them empty",
+        slot.name,
+        checkpoint::text_of(slot.shape),
+        WeightSlot::kDimsMax
+    );
+}
 
-std::string layer_name(std::int64_t layer, std::string_view tail) {
-    return fmt::format("model.layers.{}.{}", layer, tail);
+// The rectangles of a weight whose rows are split: of all of them, or of each matrix in turn.
+void add_row_parts(const WeightSlot& slot, WeightTensor& tensor) {
+    const AxisShare& share = slot.split->share;
+    Extents extents;
+    for (std::size_t d = 0; d < slot.split->dim; ++d) extents.outer *= slot.shape[d];
+    for (std::size_t d = slot.split->dim + 1; d + 1 < slot.shape.size(); ++d)
+        extents.inner *= slot.shape[d];
+    CHECK(share.padding == 0 || extents.outer == 1);  // padding is a shard's last rows
+    const std::int64_t whole_rows = tensor.whole_rows / extents.outer;
+    const std::int64_t shard_rows = share.num() * extents.inner;
+    tensor.rows = extents.outer * shard_rows;
+    tensor.num_parts = extents.outer * share.num_parts;
+    for (std::int64_t outer = 0; outer < extents.outer; ++outer) {
+        std::int64_t shard_row = outer * shard_rows;
+        for (const AxisShare::Range& range : share.ranges) {
+            tensor.parts.push_back({
+                .index = outer * share.num_parts + range.index,
+                .rows = range.num * extents.inner,
+                .cols = tensor.whole_cols,
+                .whole_row = outer * whole_rows + range.begin * extents.inner,
+                .whole_stride = tensor.whole_cols,
+                .shard_row = shard_row,
+                .shard_stride = tensor.whole_cols,
+            });
+            shard_row += range.num * extents.inner;
+        }
+    }
+}
+
+void add_col_parts(const WeightSlot& slot, WeightTensor& tensor) {
+    const AxisShare& share = slot.split->share;
+    CHECK(share.padding == 0);  // a row ends with its last column
+    tensor.cols = share.num();
+    tensor.num_parts = share.num_parts;
+    tensor.cuts_words = share.cut_unit % word_len(slot.encoding) != 0;
+    std::int64_t shard_col = 0;
+    for (const AxisShare::Range& range : share.ranges) {
+        tensor.parts.push_back({
+            .index = range.index,
+            .rows = tensor.whole_rows,
+            .cols = range.num,
+            .whole_col = range.begin,
+            .whole_stride = tensor.whole_cols,
+            .shard_col = shard_col,
+            .shard_stride = tensor.cols,
+        });
+        shard_col += range.num;
+    }
+}
+
+WeightTensor tensor_of(const WeightSlot& slot) {
+    WeightTensor tensor{.name = slot.name, .shape = slot.shape};
+    tensor.encoding = slot.encoding;
+    tensor.whole_cols = slot.shape.back();
+    tensor.whole_rows = 1;
+    for (std::size_t d = 0; d + 1 < slot.shape.size(); ++d) tensor.whole_rows *= slot.shape[d];
+    tensor.rows = tensor.whole_rows;
+    tensor.cols = tensor.whole_cols;
+    if (!slot.split) {
+        tensor.parts.push_back(
+            {.rows = tensor.rows,
+             .cols = tensor.cols,
+             .whole_stride = tensor.cols,
+             .shard_stride = tensor.cols}
+        );
+    } else if (slot.split->dim + 1 == slot.shape.size()) {
+        add_col_parts(slot, tensor);
+    } else {
+        add_row_parts(slot, tensor);
+    }
+    return tensor;
 }
 
 }  // namespace
@@ -31,230 +114,38 @@ ShardPart ShardPart::cut(std::int64_t begin, std::int64_t num) const {
     return part;
 }
 
-class LayoutBuilder {
-  public:
-    LayoutBuilder(const ModelConfig& config, Rank rank, int tp, ExtraTensors extra)
-        : config_(config), rank_(raw(rank)), tp_(tp) {
-        layout_.extra_ = extra;
+// Places weights in the order of their declaration, which is that of use; lists them by name.
+Result<WeightLayout> WeightLayout::make(const WeightSlots& slots, ExtraTensors extra) {
+    WeightLayout layout;
+    layout.extra_ = extra;
+    std::vector<std::size_t> order;  // by place in the list of names: the slot's number
+    for (const WeightSlot& slot : slots.list()) {
+        RETURN_IF_ERROR(check(slot));
+        WeightTensor tensor = tensor_of(slot);
+        tensor.offset = layout.bytes_;
+        layout.bytes_ += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+        order.push_back(layout.tensors_.size());
+        layout.tensors_.push_back(std::move(tensor));
     }
-
-    Result<WeightLayout> build() {
-        RETURN_IF_ERROR(check_split());
-        set_shape();
-        add_all();
-        place();
-        return std::move(layout_);
-    }
-
-  private:
-    // Describes a part of the axis that is split.
-    struct Range {
-        std::int64_t begin = 0;
-        std::int64_t num = 0;
-        std::int64_t index = 0;
-    };
-    struct Parts {
-        std::vector<Range> ranges{};  // back to back in the shard, in this order
-        bool cuts_words = false;      // true where some rank's does
-    };
-
-    Result<> check_split() const {
-        CHECK(tp_ >= 1 && rank_ >= 0 && rank_ < tp_);
-        std::vector<std::string> problems;
-        if (config_.num_q_heads % tp_ != 0) {
-            problems.push_back(fmt::format("{} attention heads", config_.num_q_heads));
-        }
-        if (config_.ffn < tp_ * kWordLen) {
-            problems.push_back(fmt::format("an intermediate size of only {}", config_.ffn));
-        }
-        if (tp_ > kTpMax) problems.push_back(fmt::format("more than {} ranks", kTpMax));
-        if (problems.empty()) return Ok{};
+    std::ranges::sort(order, {}, [&](std::size_t i) -> const std::string& {
+        return layout.tensors_[i].name;
+    });
+    std::vector<WeightTensor> by_name;
+    layout.by_id_.resize(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+        layout.by_id_[order[i]] = i;
+        by_name.push_back(std::move(layout.tensors_[order[i]]));
+        if (layout.by_name_.emplace(by_name.back().name, i).second) continue;
         return make_error(
-            ErrorCode::kUnsupported,
-            "this model cannot be split over tp {}: {}",
-            tp_,
-            fmt::join(problems, ", ")
+            ErrorCode::kUnsupported, "two weights are named '{}'", by_name.back().name
         );
     }
-
-    void set_shape() {
-        ShardShape& shape = layout_.shape_;
-        shape.num_q_heads = config_.num_q_heads / tp_;
-        const std::int64_t group = config_.num_q_heads / config_.num_kv_heads;
-        queries_per_copy_ = std::gcd(group, shape.num_q_heads);
-        shape.num_kv_heads = shape.num_q_heads / queries_per_copy_;
-        shape.ffn = ffn_parts().ranges.front().num;
-        shape.vocab_rows = (config_.vocab_len + tp_ - 1) / tp_;
-        shape.vocab_begin = rank_ * shape.vocab_rows;
-        shape.vocab_len =
-            std::clamp<std::int64_t>(config_.vocab_len - shape.vocab_begin, 0, shape.vocab_rows);
-        layout_.tied_embeddings_ = config_.tied_embeddings;
+    layout.tensors_ = std::move(by_name);
+    if (const std::optional<WeightSlots::Tie>& tie = slots.tied()) {
+        layout.tied_ = layout.by_id_[static_cast<std::size_t>(raw(tie->slot))];
+        layout.head_name_ = tie->name;
     }
-
-    // Makes even shares of `whole`, which tp divides.
-    Parts share(std::int64_t whole) const {
-        const std::int64_t num = whole / tp_;
-        return {
-            {{.begin = rank_ * num, .num = num, .index = rank_}}, tp_ > 1 && num % kWordLen != 0};
-    }
-
-    // Splits the FFN in whole units, as even as they go: tp need not divide it, and a cut of down's
-    // rows falls between two words of the digest.
-    Parts ffn_parts() const {
-        const std::int64_t num_units = config_.ffn / kWordLen;
-        const auto begin_of = [&](std::int64_t rank) {
-            return rank == tp_ ? config_.ffn : num_units * rank / tp_ * kWordLen;
-        };
-        const std::int64_t begin = begin_of(rank_);
-        return {{{.begin = begin, .num = begin_of(rank_ + 1) - begin, .index = rank_}}};
-    }
-
-    // Splits rows of k or v, or their biases: into even shares where tp divides the heads; else
-    // into a part per copy of a head.
-    Parts kv_parts() const {
-        const std::int64_t dim = config_.head_dim;
-        if (has_even_kv()) return share(config_.num_kv_heads * dim);
-        const std::int64_t group = config_.num_q_heads / config_.num_kv_heads;
-        Parts parts{.cuts_words = dim % kWordLen != 0};
-        for (std::int64_t copy = 0; copy < layout_.shape_.num_kv_heads; ++copy) {
-            const std::int64_t q_head =
-                rank_ * layout_.shape_.num_q_heads + copy * queries_per_copy_;
-            const std::int64_t head = q_head / group;
-            parts.ranges.push_back({.begin = head * dim, .num = dim, .index = head});
-        }
-        return parts;
-    }
-
-    bool has_even_kv() const { return config_.num_kv_heads % tp_ == 0; }
-
-    void add(
-        std::string name, std::vector<std::int64_t> shape, SplitAxis axis, const Parts& parts
-    ) {
-        WeightTensor tensor;
-        tensor.name = std::move(name);
-        tensor.whole_rows = shape.size() == 2 ? shape[0] : 1;
-        tensor.whole_cols = shape.back();
-        tensor.shape = std::move(shape);
-        tensor.cuts_words = axis == SplitAxis::kCols && parts.cuts_words;
-        std::int64_t num = 0;
-        for (const Range& range : parts.ranges) num += range.num;
-        tensor.rows = axis == SplitAxis::kRows ? num : tensor.whole_rows;
-        tensor.cols = axis == SplitAxis::kCols ? num : tensor.whole_cols;
-        tensor.num_parts = tp_;
-        std::int64_t shard_at = 0;  // along the axis that is split
-        for (const Range& range : parts.ranges) {
-            ShardPart part{
-                .index = range.index,
-                .rows = tensor.rows,
-                .cols = tensor.cols,
-                .whole_stride = tensor.whole_cols,
-                .shard_stride = tensor.cols};
-            if (axis == SplitAxis::kRows) {
-                part.rows = range.num;
-                part.whole_row = range.begin;
-                part.shard_row = shard_at;
-            } else if (axis == SplitAxis::kCols) {
-                part.cols = range.num;
-                part.whole_col = range.begin;
-                part.shard_col = shard_at;
-            }
-            shard_at += range.num;
-            tensor.parts.push_back(part);
-        }
-        layout_.tensors_.push_back(std::move(tensor));
-    }
-
-    void add_whole(std::string name, std::vector<std::int64_t> shape) {
-        const std::int64_t rows = shape.size() == 2 ? shape[0] : 1;
-        add(std::move(name), std::move(shape), SplitAxis::kNone, {{{.num = rows}}});
-        layout_.tensors_.back().num_parts = 1;
-    }
-
-    void add_kv(std::string name, std::vector<std::int64_t> shape, SplitAxis axis) {
-        add(std::move(name), std::move(shape), axis, kv_parts());
-        if (!has_even_kv()) layout_.tensors_.back().num_parts = config_.num_kv_heads;
-    }
-
-    void add_vocab(std::string name) {
-        const ShardShape& shape = layout_.shape_;
-        add(std::move(name),
-            {config_.vocab_len, config_.hidden},
-            SplitAxis::kRows,
-            {{{.begin = std::min(shape.vocab_begin, config_.vocab_len),
-               .num = shape.vocab_len,
-               .index = rank_}}});
-        layout_.tensors_.back().rows = shape.vocab_rows;
-    }
-
-    void add_layer(std::int64_t layer) {
-        const std::int64_t H = config_.hidden;
-        const std::int64_t F = config_.ffn;
-        const std::int64_t QD = config_.num_q_heads * config_.head_dim;
-        const std::int64_t KD = config_.num_kv_heads * config_.head_dim;
-        const auto name = [&](std::string_view tail) { return layer_name(layer, tail); };
-
-        add_whole(name("input_layernorm.weight"), {H});
-        add_whole(name("post_attention_layernorm.weight"), {H});
-        add(name("self_attn.q_proj.weight"), {QD, H}, SplitAxis::kRows, share(QD));
-        add_kv(name("self_attn.k_proj.weight"), {KD, H}, SplitAxis::kRows);
-        add_kv(name("self_attn.v_proj.weight"), {KD, H}, SplitAxis::kRows);
-        add(name("self_attn.o_proj.weight"), {H, QD}, SplitAxis::kCols, share(QD));
-        if (config_.qkv_bias) {
-            add(name("self_attn.q_proj.bias"), {QD}, SplitAxis::kCols, share(QD));
-            add_kv(name("self_attn.k_proj.bias"), {KD}, SplitAxis::kCols);
-            add_kv(name("self_attn.v_proj.bias"), {KD}, SplitAxis::kCols);
-        }
-        if (config_.o_bias) add_whole(name("self_attn.o_proj.bias"), {H});
-        if (config_.qk_norm) {
-            add_whole(name("self_attn.q_norm.weight"), {config_.head_dim});
-            add_whole(name("self_attn.k_norm.weight"), {config_.head_dim});
-        }
-        add(name("mlp.gate_proj.weight"), {F, H}, SplitAxis::kRows, ffn_parts());
-        add(name("mlp.up_proj.weight"), {F, H}, SplitAxis::kRows, ffn_parts());
-        add(name("mlp.down_proj.weight"), {H, F}, SplitAxis::kCols, ffn_parts());
-        if (config_.mlp_bias) {
-            add(name("mlp.gate_proj.bias"), {F}, SplitAxis::kCols, ffn_parts());
-            add(name("mlp.up_proj.bias"), {F}, SplitAxis::kCols, ffn_parts());
-            add_whole(name("mlp.down_proj.bias"), {H});
-        }
-    }
-
-    void add_all() {
-        add_vocab(std::string(kEmbeddingName));
-        for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) add_layer(layer);
-        add_whole("model.norm.weight", {config_.hidden});
-        if (!config_.tied_embeddings) add_vocab(std::string(kHeadName));
-    }
-
-    // They are placed in the order added, which is the order of use; then listed by name.
-    void place() {
-        std::int64_t end = 0;
-        for (WeightTensor& tensor : layout_.tensors_) {
-            tensor.offset = end;
-            end += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-        }
-        layout_.bytes_ = end;
-        std::sort(
-            layout_.tensors_.begin(),
-            layout_.tensors_.end(),
-            [](const WeightTensor& a, const WeightTensor& b) { return a.name < b.name; }
-        );
-        for (std::size_t i = 0; i < layout_.tensors_.size(); ++i) {
-            layout_.by_name_.emplace(layout_.tensors_[i].name, i);
-        }
-    }
-
-    const ModelConfig& config_;
-    std::int64_t rank_;
-    std::int64_t tp_;
-    std::int64_t queries_per_copy_ = 1;
-    WeightLayout layout_{};
-};
-
-Result<WeightLayout> WeightLayout::make(
-    const ModelConfig& config, Rank rank, int tp, ExtraTensors extra
-) {
-    return LayoutBuilder(config, rank, tp, extra).build();
+    return layout;
 }
 
 const WeightTensor* WeightLayout::find(std::string_view name) const {
@@ -284,8 +175,7 @@ std::vector<std::string> find_problems(
     std::vector<std::string> problems;
     std::set<std::string_view> seen;
     for (const checkpoint::TensorSpec& spec : offered) {
-        const WeightTensor* tensor =
-            layout.find(layout.is_tied_head(spec.name) ? kEmbeddingName : spec.name);
+        const WeightTensor* tensor = layout.find_tied(spec.name);
         if (tensor == nullptr) {
             if (layout.is_ignored(spec.name)) continue;
             problems.push_back(fmt::format(
@@ -317,8 +207,7 @@ std::vector<std::string> find_problems(
     if (completeness == Completeness::kPartial) return problems;
     for (const WeightTensor& tensor : layout.tensors()) {
         const bool is_there = seen.contains(tensor.name) ||
-                              (tensor.name == kEmbeddingName && layout.is_tied_head(kHeadName) &&
-                               seen.contains(kHeadName));
+                              (layout.is_tied(tensor) && seen.contains(layout.head_name()));
         if (!is_there) {
             problems.push_back(fmt::format("'{}' is missing", tensor.name));
         }
@@ -339,48 +228,6 @@ Error error_of(std::string_view source, std::span<const std::string> problems) {
         problems.size(),
         text
     );
-}
-
-ModelWeights bind_weights(
-    const WeightLayout& layout, const ModelConfig& config, const std::byte* arena
-) {
-    const auto matrix = [&](const std::string& name) -> View2<const bf16> {
-        const WeightTensor* tensor = layout.find(name);
-        CHECK(tensor != nullptr);
-        const auto* data = reinterpret_cast<const bf16*>(arena + tensor->offset);
-        return view2(data, tensor->rows, tensor->cols);
-    };
-    ModelWeights weights;
-    weights.embedding = matrix(std::string(kEmbeddingName));
-    weights.head = config.tied_embeddings ? weights.embedding : matrix(std::string(kHeadName));
-    weights.final_norm = matrix("model.norm.weight").data;
-    for (std::int64_t i = 0; i < config.num_layers; ++i) {
-        const auto part = [&](std::string_view tail) { return matrix(layer_name(i, tail)); };
-        const auto part_if = [&](bool has, std::string_view tail) {
-            return has ? part(tail).data : nullptr;
-        };
-        weights.layers.push_back({
-            .input_norm = part("input_layernorm.weight").data,
-            .q = part("self_attn.q_proj.weight"),
-            .k = part("self_attn.k_proj.weight"),
-            .v = part("self_attn.v_proj.weight"),
-            .q_bias = part_if(config.qkv_bias, "self_attn.q_proj.bias"),
-            .k_bias = part_if(config.qkv_bias, "self_attn.k_proj.bias"),
-            .v_bias = part_if(config.qkv_bias, "self_attn.v_proj.bias"),
-            .q_norm = part_if(config.qk_norm, "self_attn.q_norm.weight"),
-            .k_norm = part_if(config.qk_norm, "self_attn.k_norm.weight"),
-            .o = part("self_attn.o_proj.weight"),
-            .o_bias = part_if(config.o_bias, "self_attn.o_proj.bias"),
-            .post_norm = part("post_attention_layernorm.weight").data,
-            .gate = part("mlp.gate_proj.weight"),
-            .up = part("mlp.up_proj.weight"),
-            .down = part("mlp.down_proj.weight"),
-            .gate_bias = part_if(config.mlp_bias, "mlp.gate_proj.bias"),
-            .up_bias = part_if(config.mlp_bias, "mlp.up_proj.bias"),
-            .down_bias = part_if(config.mlp_bias, "mlp.down_proj.bias"),
-        });
-    }
-    return weights;
 }
 
 }  // namespace pitstop::tp_worker

@@ -3,34 +3,26 @@
 // digest.
 //
 // Tensors keep the checkpoint's names and layout (rows contiguous along the reduced dimension).
-// Split as in Megatron: q, k, v, gate, up by rows; o and down by columns; embedding and head by
-// rows of the vocabulary, padded to a multiple of tp with zeros; norms and the o and down biases
-// whole.
-//
-// Where tp does not divide the KV heads, a rank holds a copy of every KV head that its query heads
-// need, arranged so that each copy serves the same number of them (gcd(Q / K, Q / tp)): local query
-// head h always reads local KV head h / (local Q / local K).
+// What the layout knows of a model is its list of slots (slot.h). A weight of one dimension is one
+// row; of three, rows of rows: all dimensions but the last count rows, as everywhere on the wire.
 #pragma once
 
-#include "base/bf16.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "base/view.h"
 #include "checkpoint/safetensors.h"
-#include "tp_worker/config/model_config.h"
 #include "tp_worker/weights/encoding.h"
+#include "tp_worker/weights/slot.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace pitstop::tp_worker {
-
-inline constexpr int kTpMax = 64;
 
 // Describes a rectangle of a tensor that a rank holds: where it is in the whole tensor, and where
 // in the shard. For each r < rows and c < cols
@@ -72,7 +64,6 @@ struct ShardPart {
     [[nodiscard]] ShardPart cut(std::int64_t begin, std::int64_t num) const;
 };
 
-// A tensor of one dimension is one row.
 struct WeightTensor {
     std::string name{};
     std::vector<std::int64_t> shape{};  // the whole tensor's
@@ -99,53 +90,52 @@ struct WeightTensor {
     }
 };
 
-// Holds heads and sizes of one rank.
-struct ShardShape {
-    std::int64_t num_q_heads = 0;
-    std::int64_t num_kv_heads = 0;
-    std::int64_t ffn = 0;
-    std::int64_t vocab_begin = 0;  // id of the first row of the embedding and the head
-    std::int64_t vocab_rows = 0;   // padding included; the same on every rank
-    std::int64_t vocab_len = 0;    // without padding; may be 0
-};
-
-inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
-inline constexpr std::string_view kHeadName = "lm_head.weight";
-
 // Says what becomes of names that the model has no use for.
 enum class ExtraTensors : std::uint8_t { kRefuse, kIgnore };
 
 class WeightLayout {
   public:
-    // Errors: kUnsupported where the model does not split into tp ranks; says which size does not.
+    // Errors: kUnsupported, which slot has a shape that is none of a weight, or a name that another
+    // has, too.
     static Result<WeightLayout> make(
-        const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
+        const WeightSlots& slots, ExtraTensors extra = ExtraTensors::kRefuse
     );
 
-    [[nodiscard]] std::span<const WeightTensor> tensors() const {
-        return tensors_;
-    }                                                                     // in name order
-    [[nodiscard]] const WeightTensor* find(std::string_view name) const;  // null: none
-    [[nodiscard]] const ShardShape& shape() const { return shape_; }
+    // In name order.
+    [[nodiscard]] std::span<const WeightTensor> tensors() const { return tensors_; }
+    [[nodiscard]] const WeightTensor& tensor(WeightId id) const {
+        return tensors_[by_id_[static_cast<std::size_t>(raw(id))]];
+    }
+    [[nodiscard]] std::size_t num_slots() const { return by_id_.size(); }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // the arena's
+
+    // By its own name alone; null: none. find_tied() knows the other name of a tied one as well.
+    [[nodiscard]] const WeightTensor* find(std::string_view name) const;
+    [[nodiscard]] const WeightTensor* find_tied(std::string_view name) const {
+        return is_tied_head(name) ? tied() : find(name);
+    }
+
+    // A model with tied embeddings has one tensor with two names: its own, the embedding's, and the
+    // head's. Null, and an empty name: nothing is tied.
+    [[nodiscard]] const WeightTensor* tied() const { return tied_ ? &tensors_[*tied_] : nullptr; }
+    [[nodiscard]] std::string_view head_name() const { return head_name_; }
+    [[nodiscard]] bool is_tied_head(std::string_view name) const {
+        return tied_ && name == head_name_;
+    }
+    [[nodiscard]] bool is_tied(const WeightTensor& tensor) const { return &tensor == tied(); }
 
     // Says which tensors may be offered though this model does not use them: rotary tables of old
     // exports, and with kIgnore all that it does not have.
     [[nodiscard]] bool is_ignored(std::string_view name) const;
     [[nodiscard]] static bool is_rotary_table(std::string_view name);
-    // Returns whether it is the head of a model with tied embeddings: another name of the
-    // embedding.
-    [[nodiscard]] bool is_tied_head(std::string_view name) const {
-        return tied_embeddings_ && name == kHeadName;
-    }
 
   private:
-    friend class LayoutBuilder;
     std::vector<WeightTensor> tensors_{};
+    std::vector<std::size_t> by_id_{};
     std::map<std::string, std::size_t, std::less<>> by_name_{};
-    ShardShape shape_{};
+    std::optional<std::size_t> tied_{};
+    std::string head_name_{};
     std::int64_t bytes_ = 0;
-    bool tied_embeddings_ = false;
     ExtraTensors extra_ = ExtraTensors::kRefuse;
 };
 
@@ -159,8 +149,8 @@ enum class Completeness { kWhole, kPartial };
 
 // Lists everything that is wrong with what a source offers: tensors that are missing (unless
 // kPartial), not of this model, offered twice, or of another shape or a dtype that its encoding
-// does not accept. A tied head is held against the embedding, and stands for it where that is missing.
-// Empty: nothing.
+// does not accept. A tied head is held against the embedding, and stands for it where that is
+// missing. Empty: nothing.
 [[nodiscard]] std::vector<std::string> find_problems(
     const WeightLayout& layout,
     std::span<const checkpoint::TensorSpec> offered,
@@ -169,39 +159,5 @@ enum class Completeness { kWhole, kPartial };
 // Makes one error that lists them all; past kProblemsShownMax it says how many more there are.
 inline constexpr std::size_t kProblemsShownMax = 256;
 [[nodiscard]] Error error_of(std::string_view source, std::span<const std::string> problems);
-
-// Holds borrowed views of one layer's shards.
-struct LayerWeights {
-    const bf16* input_norm = nullptr;  // [H]
-    View2<const bf16> q{};             // [Q_rank * D, H]
-    View2<const bf16> k{};             // [K_rank * D, H]
-    View2<const bf16> v{};             // [K_rank * D, H]
-    const bf16* q_bias = nullptr;      // [Q_rank * D] or null, and so on
-    const bf16* k_bias = nullptr;
-    const bf16* v_bias = nullptr;
-    const bf16* q_norm = nullptr;  // [D] or null
-    const bf16* k_norm = nullptr;  // [D] or null
-    View2<const bf16> o{};         // [H, Q_rank * D]
-    const bf16* o_bias = nullptr;  // [H] or null
-    const bf16* post_norm = nullptr;
-    View2<const bf16> gate{};  // [F_rank, H]
-    View2<const bf16> up{};    // [F_rank, H]
-    View2<const bf16> down{};  // [H, F_rank]
-    const bf16* gate_bias = nullptr;
-    const bf16* up_bias = nullptr;
-    const bf16* down_bias = nullptr;
-};
-
-struct ModelWeights {
-    View2<const bf16> embedding{};  // [V_rank, H]
-    View2<const bf16> head{};       // [V_rank, H]; the embedding where tied
-    const bf16* final_norm = nullptr;
-    std::vector<LayerWeights> layers{};
-};
-
-// Returns where the weights are in a copy that starts at `arena`.
-[[nodiscard]] ModelWeights bind_weights(
-    const WeightLayout& layout, const ModelConfig& config, const std::byte* arena
-);
 
 }  // namespace pitstop::tp_worker

@@ -65,7 +65,8 @@ struct LoadTensorArgs {
     const kernels::Ops& ops;
     std::byte* arena = nullptr;
     // If they are not empty, what is written is added to the digests of the tensor's parts, in one
-    // reading where the bytes lie in memory as they will be resident. REQUIRES then: !tensor.cuts_words.
+    // reading where the bytes lie in memory as they will be resident. REQUIRES then:
+    // !tensor.cuts_words.
     std::span<messages::PartDigest> parts{};
     digest::AddRun add_run = nullptr;  // is used with `parts`
 };

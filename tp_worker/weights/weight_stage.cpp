@@ -15,8 +15,7 @@ namespace {
 // Describes one of the whole model's tensors that this update did not bring, as find_problems wants
 // it.
 checkpoint::TensorSpec spec_of(const WeightTensor& tensor) {
-    return {
-        .name = tensor.name, .dtype = stored_dtype_of(tensor.encoding), .shape = tensor.shape};
+    return {.name = tensor.name, .dtype = stored_dtype_of(tensor.encoding), .shape = tensor.shape};
 }
 
 }  // namespace
@@ -97,8 +96,7 @@ std::vector<FillJob> WeightStage::jobs_for(
     std::vector<FillJob> jobs;
     for (const Incoming& incoming : tensors) {
         const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
-        const WeightTensor* tensor =
-            args_.layout.find(is_head ? kEmbeddingName : incoming.spec.name);
+        const WeightTensor* tensor = args_.layout.find_tied(incoming.spec.name);
         if (tensor == nullptr) continue;
         const std::size_t index = index_of(*tensor);
         const State state = states_[index];
@@ -127,7 +125,8 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
     }
     RepeatedTensors repeated;
     std::vector<FillJob> jobs = jobs_for(tensors, repeated);
-    const std::size_t embedding = index_of(*args_.layout.find(kEmbeddingName));
+    // The tensor that a head is the other name of.
+    const std::size_t embedding = head == nullptr ? 0 : index_of(*args_.layout.tied());
     const bool fills_embedding =
         head != nullptr && states_[embedding] == State::kAbsent &&
         std::ranges::none_of(jobs, [&](const FillJob& job) { return job.index == embedding; });
@@ -287,18 +286,19 @@ void WeightStage::check_tied() {
         num_sparse_head_ != num_sparse_embedding_) {
         problems_.push_back(fmt::format(
             "'{}' has {} updates, '{}' has {}: {}",
-            kHeadName,
+            args_.layout.head_name(),
             num_sparse_head_,
-            kEmbeddingName,
+            args_.layout.tied()->name,
             num_sparse_embedding_,
             kWhy
         ));
     }
     if (head_digests_.empty()) return;
-    const std::span<const messages::PartDigest> embedding =
-        digests_of(index_of(*args_.layout.find(kEmbeddingName)));
-    if (is_same(head_digests_, embedding)) return;
-    problems_.push_back(fmt::format("'{}' differs from '{}': {}", kHeadName, kEmbeddingName, kWhy));
+    const WeightTensor& embedding = *args_.layout.tied();
+    if (is_same(head_digests_, digests_of(index_of(embedding)))) return;
+    problems_.push_back(
+        fmt::format("'{}' differs from '{}': {}", args_.layout.head_name(), embedding.name, kWhy)
+    );
 }
 
 Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
@@ -356,22 +356,22 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
     for (const SparseTensor& sparse : tensors) {
-        const bool is_head = args_.layout.is_tied_head(sparse.spec.name);
-        const WeightTensor* tensor = args_.layout.find(is_head ? kEmbeddingName : sparse.spec.name);
+        const WeightTensor* tensor = args_.layout.find_tied(sparse.spec.name);
         if (tensor == nullptr) continue;  // one that checkpoints carry and this model ignores
-        const bool is_tied =
-            is_head || (tensor->name == kEmbeddingName && args_.layout.is_tied_head(kHeadName));
-        RETURN_IF_ERROR(is_tied ? stage_tied(sparse, *tensor) : scatter(sparse, *tensor));
+        RETURN_IF_ERROR(
+            args_.layout.is_tied(*tensor) ? stage_tied(sparse, *tensor) : scatter(sparse, *tensor)
+        );
     }
     return Ok{};
 }
 
 // The first of the two names to come is scattered; elements of the other must be there already.
 Result<> WeightStage::stage_tied(const SparseTensor& sparse, const WeightTensor& embedding) {
-    const bool is_head = sparse.spec.name == kHeadName;
+    const std::string_view head_name = args_.layout.head_name();
+    const bool is_head = sparse.spec.name == head_name;
     (is_head ? num_sparse_head_ : num_sparse_embedding_) += sparse.num;
     const bool is_first = tied_sparse_.empty() && states_[index_of(embedding)] == State::kAbsent;
-    if (is_first) tied_sparse_ = is_head ? kHeadName : kEmbeddingName;
+    if (is_first) tied_sparse_ = is_head ? head_name : std::string_view(embedding.name);
     if (sparse.spec.name == tied_sparse_) return scatter(sparse, embedding);
     const std::int64_t num_other =
         writer_->count_different(embedding, elements_here(sparse, embedding));
@@ -381,7 +381,7 @@ Result<> WeightStage::stage_tied(const SparseTensor& sparse, const WeightTensor&
         "(tie_word_embeddings is true)",
         sparse.spec.name,
         num_other,
-        is_head ? kEmbeddingName : kHeadName
+        is_head ? std::string_view(embedding.name) : head_name
     ));
     return fail_with_problems();
 }

@@ -8,9 +8,7 @@
 
 namespace pitstop::tp_worker {
 
-Result<WeightStore> WeightStore::make(
-    const WeightLayout& layout, const ModelConfig& config, const Device& device
-) {
+Result<WeightStore> WeightStore::make(const WeightLayout& layout, const Device& device) {
     WeightStore store;
     store.bytes_ = layout.bytes();
     store.num_threads_ = kernels::num_threads_of(device.host_stream());
@@ -21,7 +19,7 @@ Result<WeightStore> WeightStore::make(
         Copy& copy = store.copies_[i];
         copy.ledger.emplace(static_cast<int>(i), layout.tensors().size());
         ASSIGN_OR_RETURN(copy.memory, device.reserve("weights", layout.bytes()));
-        copy.views = bind_weights(layout, config, copy.memory->data());
+        copy.views = BoundWeights(layout, copy.memory->data());
     }
     RETURN_IF_ERROR(store.copies_[store.live_].memory->commit());
     return store;

@@ -11,11 +11,11 @@
 
 #include "base/result.h"
 #include "messages/weights.h"
-#include "tp_worker/config/model_config.h"
 #include "tp_worker/device/arena.h"
 #include "tp_worker/device/device.h"
 #include "tp_worker/device/host_copy.h"
 #include "tp_worker/device/pinned_pieces.h"
+#include "tp_worker/weights/bound_weights.h"
 #include "tp_worker/weights/copy_ledger.h"
 #include "tp_worker/weights/weight_layout.h"
 
@@ -30,11 +30,9 @@ class WeightStore {
   public:
     // Reserves addresses for both copies and takes memory for the live one, which starts as zeros.
     // On a GPU takes page-locked memory, too, for all copying between it and the host.
-    static Result<WeightStore> make(
-        const WeightLayout& layout, const ModelConfig& config, const Device& device
-    );
+    static Result<WeightStore> make(const WeightLayout& layout, const Device& device);
 
-    [[nodiscard]] const ModelWeights& live() const { return copies_[live_].views; }
+    [[nodiscard]] const BoundWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
 
     // Returns the way to the GPU and back: for the load, then the background's. REQUIRES: is on a
@@ -107,7 +105,7 @@ class WeightStore {
   private:
     struct Copy {
         std::optional<Arena> memory{};
-        ModelWeights views{};
+        BoundWeights views{};
         std::optional<CopyLedger> ledger{};
     };
     WeightStore() = default;

@@ -15,13 +15,10 @@ constexpr std::int64_t kLayers = 3;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 
 // Pages of 16 tokens of 4 KiB: 64 KiB of one layer.
-kernels::KvCache layer_of(std::int32_t num_pages) {
-    return {
-        .dtype = kernels::DType::kBF16,
-        .num_pages = num_pages,
-        .page_size = 16,
-        .num_kv_heads = 8,
-        .head_dim = 128};
+KvPool pool_of(std::int32_t num_pages) {
+    KvPlan plan;
+    for (std::int64_t i = 0; i < kLayers; ++i) plan.add({.num = 8, .dim = 128});
+    return {plan, {.num_pages = num_pages, .page_size = 16}, Compute::kBf16};
 }
 
 class KvAheadTest : public testing::Test {
@@ -34,11 +31,11 @@ class KvAheadTest : public testing::Test {
             GTEST_SKIP() << "this system does not populate memory";
     }
     void make(std::int32_t num_pages) {
-        const kernels::KvCache layer = layer_of(num_pages);
-        memory_.emplace(*Arena::reserve("kv_cache", kLayers * kernels::kv_bytes(layer)));
+        const KvPool pool = pool_of(num_pages);
+        memory_.emplace(*Arena::reserve("kv_cache", pool.bytes()));
         ASSERT_TRUE(memory_->commit().has_value());
-        ahead_.emplace(*memory_, layer, kLayers);
-        page_bytes_ = kernels::page_bytes(layer);
+        ahead_.emplace(*memory_, pool);
+        page_bytes_ = pool.page_bytes() / kLayers;
     }
     // Touches until there is nothing more to touch; returns how often.
     int touch_all() {

@@ -2,7 +2,7 @@
 
 #include "base/bf16.h"
 #include "tests/checkpoint/safetensors_file.h"
-#include "tp_worker/weights/weight_layout.h"
+#include "tp_worker/blocks/stack.h"
 
 #include <nlohmann/json.hpp>
 
@@ -35,7 +35,7 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
     to.write("config.json", config.dump());
     const Result<ModelConfig> parsed = ModelConfig::read(to.path());
     ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
-    const Result<WeightLayout> layout = WeightLayout::make(*parsed, Rank{0}, 1);
+    const Result<WeightLayout> layout = layout_of(*parsed, Rank{0}, 1);
     ASSERT_TRUE(layout.has_value()) << layout.error().message;
 
     std::mt19937 random(1);

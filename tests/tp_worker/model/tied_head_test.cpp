@@ -4,6 +4,7 @@
 #include "tests/checkpoint/safetensors_file.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/test_replica.h"
+#include "tp_worker/blocks/stack.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_stage.h"
@@ -113,7 +114,7 @@ TEST_F(LoadedTest, NotesSayWhatIsLeftOutAndWhatIsRounded) {
     file.add(kHead, "F32", file.shape_of(kEmbedding), test::widened(file.bytes_of(kEmbedding)));
     file.write(dir_);
     const ModelConfig config = *ModelConfig::read(dir_.path());
-    const WeightLayout layout = *WeightLayout::make(config, Rank{0}, 1);
+    const WeightLayout layout = *layout_of(config, Rank{0}, 1);
     const checkpoint::Checkpoint checkpoint = *checkpoint::Checkpoint::open(dir_.path());
     const std::vector<std::string> notes = CheckpointTensors(layout, checkpoint).notes();
     ASSERT_EQ(notes.size(), 2u) << shown(notes);
@@ -128,7 +129,7 @@ TEST_F(LoadedTest, NotesSayWhatIsLeftOutAndWhatIsRounded) {
 class StageTest : public testing::Test {
   protected:
     explicit StageTest(int rank = 0, int tp = 1)
-        : layout_(*WeightLayout::make(config_, static_cast<Rank>(rank), tp)) {
+        : layout_(*layout_of(config_, static_cast<Rank>(rank), tp)) {
         const checkpoint::Checkpoint checkpoint = *checkpoint::Checkpoint::open(tied_dir());
         live_.resize(static_cast<std::size_t>(layout_.bytes()));
         target_.resize(live_.size(), std::byte{0xaa});

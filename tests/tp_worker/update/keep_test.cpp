@@ -7,6 +7,7 @@
 #include "tests/source_dir.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tests/tp_worker/weights/shard_definition.h"
+#include "tp_worker/blocks/stack.h"
 #include "tp_worker/update/keeper.h"
 #include "tp_worker/update/kept_weights.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
@@ -61,7 +62,7 @@ TEST_P(KeptWeightsTest, AllRanksTogetherWriteTheTensorsOfTheCheckpoint) {
     const messages::WorkerKeep version{.epoch = Epoch{7}, .label = "step \"7\"", .digest = kDigest};
     std::vector<WeightLayout> layouts;
     for (int rank = 0; rank < tp; ++rank) {
-        auto layout = WeightLayout::make(*config, Rank{rank}, tp);
+        auto layout = layout_of(*config, Rank{rank}, tp);
         if (!layout) GTEST_SKIP() << layout.error().message;
         layouts.push_back(*std::move(layout));
     }
@@ -124,7 +125,7 @@ TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
     const test::TempDir to;
     const messages::WorkerKeep version{.epoch = Epoch{7}, .digest = kDigest};
     for (int rank = 0; rank < kTp; ++rank) {
-        const auto layout = WeightLayout::make(config, Rank{rank}, kTp);
+        const auto layout = layout_of(config, Rank{rank}, kTp);
         ASSERT_TRUE(layout) << layout.error().message;
         const ShardDefinition definition(config, rank, {32, 32});
         std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));

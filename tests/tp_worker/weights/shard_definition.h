@@ -1,8 +1,9 @@
-// Which element of a whole tensor each element of a rank's shard is: the definition at the head of
-// weight_layout.h said again, element by element and without rectangles, as what tests compare
-// with.
+// Which element of a whole tensor each element of a rank's shard is: the definition at the heads
+// of the blocks (tp_worker/blocks) said again, element by element and without rectangles, as what
+// tests compare with.
 #pragma once
 
+#include "tp_worker/blocks/vocabulary.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include "messages/weight_reads.h"
 #include "tests/source_dir.h"
 #include "tests/tp_worker/weights/shard_definition.h"
+#include "tp_worker/blocks/stack.h"
 #include "tp_worker/weights/tensor_read.h"
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_loader.h"
@@ -26,7 +27,8 @@ struct Split {
 
     [[nodiscard]] ShardDefinition definition(std::size_t rank) const {
         std::vector<std::int64_t> ffns;
-        for (const WeightLayout& layout : layouts) ffns.push_back(layout.shape().ffn);
+        for (const WeightLayout& layout : layouts)
+            ffns.push_back(layout.find("model.layers.0.mlp.gate_proj.weight")->rows);
         EXPECT_EQ(std::accumulate(ffns.begin(), ffns.end(), std::int64_t{0}), config.ffn);
         return {config, static_cast<std::int64_t>(rank), ffns};
     }
@@ -54,7 +56,7 @@ Split random_split(std::mt19937& random) {
         split.tp = static_cast<int>(pick({1, 2, 3, 4, 6, 8}));
     } while (config.num_q_heads % split.tp != 0);
     for (int rank = 0; rank < split.tp; ++rank) {
-        Result<WeightLayout> layout = WeightLayout::make(config, static_cast<Rank>(rank), split.tp);
+        Result<WeightLayout> layout = layout_of(config, static_cast<Rank>(rank), split.tp);
         EXPECT_TRUE(layout.has_value()) << layout.error().message;
         split.layouts.push_back(*std::move(layout));
     }

@@ -6,6 +6,7 @@
 #include "tests/source_dir.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tests/tp_worker/weights/shard_definition.h"
+#include "tp_worker/blocks/stack.h"
 #include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_loader.h"
 
@@ -58,7 +59,7 @@ struct Shard {
 };
 
 Shard load(const ModelConfig& config, const std::string& directory, int rank, int tp) {
-    Result<WeightLayout> layout = WeightLayout::make(config, static_cast<Rank>(rank), tp);
+    Result<WeightLayout> layout = layout_of(config, static_cast<Rank>(rank), tp);
     EXPECT_TRUE(layout.has_value());
     const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(directory);
     std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
@@ -75,7 +76,7 @@ TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
         const test::TempDir dir;
         dir.copy_from(model_dir("stories"));
         const ModelConfig config = config_of(dir.path());
-        const Result<WeightLayout> layout = WeightLayout::make(config, Rank{0}, 1);
+        const Result<WeightLayout> layout = layout_of(config, Rank{0}, 1);
         const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(dir.path());
         ASSERT_TRUE(layout && checkpoint);
         std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
@@ -93,8 +94,7 @@ TEST(WeightLoader, AFileThatIsCutShortWhileItIsReadIsAnErrorNotACrash) {
 TEST(WeightLayout, NamesExactlyTheTensorsThatTransformersWrites) {
     for (const std::string& name : kModels) {
         SCOPED_TRACE(name);
-        const Result<WeightLayout> layout =
-            WeightLayout::make(config_of(golden_dir(name)), Rank{0}, 1);
+        const Result<WeightLayout> layout = layout_of(config_of(golden_dir(name)), Rank{0}, 1);
         const Result<checkpoint::Checkpoint> checkpoint =
             checkpoint::Checkpoint::open(golden_dir(name));
         ASSERT_TRUE(layout.has_value() && checkpoint.has_value());
@@ -108,9 +108,8 @@ TEST(WeightLayout, NamesExactlyTheTensorsThatTransformersWrites) {
 
 TEST(WeightLayout, PlacesDoNotOverlap) {
     for (const int tp : {1, 2, 4}) {
-        const Result<WeightLayout> layout = WeightLayout::make(
-            config_of(golden_dir("llama_biased")), static_cast<Rank>(tp - 1), tp
-        );
+        const Result<WeightLayout> layout =
+            layout_of(config_of(golden_dir("llama_biased")), static_cast<Rank>(tp - 1), tp);
         std::map<std::int64_t, std::int64_t> ends;
         for (const WeightTensor& tensor : layout->tensors()) {
             EXPECT_EQ(tensor.offset % 64, 0);
@@ -135,8 +134,9 @@ TEST(WeightLayout, ShardsHoldTheirPartsOfTheCheckpoint) {
             if (config.num_q_heads % tp != 0) continue;
             std::vector<std::int64_t> ffns;
             for (int rank = 0; rank < tp; ++rank) {
-                ffns.push_back(WeightLayout::make(config, static_cast<Rank>(rank), tp)->shape().ffn
-                );
+                ffns.push_back(layout_of(config, static_cast<Rank>(rank), tp)
+                                   ->find("model.layers.0.mlp.gate_proj.weight")
+                                   ->rows);
             }
             for (int rank = 0; rank < tp; ++rank) {
                 SCOPED_TRACE(testing::Message() << name << " rank " << rank << " of " << tp);
@@ -170,10 +170,9 @@ TEST(WeightLayout, EveryQueryHeadFindsItsKvHeadOnItsRank) {
         config.num_kv_heads = num_kv;
         for (const int tp : {1, 2, 4}) {
             for (int rank = 0; rank < tp; ++rank) {
-                const Result<WeightLayout> layout =
-                    WeightLayout::make(config, static_cast<Rank>(rank), tp);
+                const Result<WeightLayout> layout = layout_of(config, static_cast<Rank>(rank), tp);
                 ASSERT_TRUE(layout.has_value());
-                const ShardShape& shape = layout->shape();
+                const Attention shape(config, 0, {.rank = rank, .tp = tp});
                 const WeightTensor* k = layout->find("model.layers.0.self_attn.k_proj.weight");
                 std::vector<std::int64_t> heads;
                 for (const ShardPart& part : k->parts) {
@@ -181,11 +180,11 @@ TEST(WeightLayout, EveryQueryHeadFindsItsKvHeadOnItsRank) {
                         heads.push_back((part.whole_row + i) / config.head_dim);
                     }
                 }
-                ASSERT_EQ(static_cast<std::int64_t>(heads.size()), shape.num_kv_heads);
-                ASSERT_EQ(shape.num_q_heads % shape.num_kv_heads, 0);
-                for (std::int64_t h = 0; h < shape.num_q_heads; ++h) {
-                    const std::int64_t local = h / (shape.num_q_heads / shape.num_kv_heads);
-                    const std::int64_t global = rank * shape.num_q_heads + h;
+                ASSERT_EQ(static_cast<std::int64_t>(heads.size()), shape.num_kv_heads());
+                ASSERT_EQ(shape.num_q_heads() % shape.num_kv_heads(), 0);
+                for (std::int64_t h = 0; h < shape.num_q_heads(); ++h) {
+                    const std::int64_t local = h / (shape.num_q_heads() / shape.num_kv_heads());
+                    const std::int64_t global = rank * shape.num_q_heads() + h;
                     EXPECT_EQ(heads[static_cast<std::size_t>(local)], global / (num_q / num_kv));
                 }
             }
@@ -195,7 +194,7 @@ TEST(WeightLayout, EveryQueryHeadFindsItsKvHeadOnItsRank) {
 
 TEST(WeightLayout, RefusesATpThatHeadsDoNotDivide) {
     const Result<WeightLayout> layout =
-        WeightLayout::make(config_of(golden_dir("qwen2_seven_to_one")), Rank{0}, 4);
+        layout_of(config_of(golden_dir("qwen2_seven_to_one")), Rank{0}, 4);
     ASSERT_FALSE(layout.has_value());
     EXPECT_EQ(layout.error().code, ErrorCode::kUnsupported);
     EXPECT_NE(layout.error().message.find("14 attention heads"), std::string::npos);
@@ -203,7 +202,7 @@ TEST(WeightLayout, RefusesATpThatHeadsDoNotDivide) {
 
 TEST(WeightProblems, AreListedAllAtOnce) {
     const std::string directory = golden_dir("qwen3_untied_biased");
-    const Result<WeightLayout> layout = WeightLayout::make(config_of(directory), Rank{0}, 1);
+    const Result<WeightLayout> layout = layout_of(config_of(directory), Rank{0}, 1);
     std::vector<checkpoint::TensorSpec> specs = specs_of(*checkpoint::Checkpoint::open(directory));
     std::erase_if(specs, [](const checkpoint::TensorSpec& spec) {
         return spec.name == "model.norm.weight";
@@ -233,7 +232,7 @@ TEST(WeightProblems, AreListedAllAtOnce) {
 
 TEST(WeightProblems, ATiedHeadAndRotaryTablesAreIgnored) {
     const std::string directory = golden_dir("qwen3_tied");
-    const Result<WeightLayout> layout = WeightLayout::make(config_of(directory), Rank{0}, 1);
+    const Result<WeightLayout> layout = layout_of(config_of(directory), Rank{0}, 1);
     std::vector<checkpoint::TensorSpec> specs = specs_of(*checkpoint::Checkpoint::open(directory));
     specs.push_back({.name = "lm_head.weight", .shape = {67, 40}});
     specs.push_back(
@@ -320,6 +319,30 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
         }
         EXPECT_EQ(digests.size(), 1u);
     }
+}
+
+// Bytes that are the same as other elements are other weights.
+TEST(WeightDigest, IsOfADtypeOnWhichRanksAgree) {
+    messages::PartDigest part{.name = "w", .shape = {4}, .lane0 = 5, .lane1 = 6};
+    const auto digest_of_both = [](const messages::PartDigest& a, const messages::PartDigest& b) {
+        const std::vector<messages::PartDigest> first{a};
+        const std::vector<messages::PartDigest> second{b};
+        const std::vector<messages::RankParts> ranks{{Rank{0}, first}, {Rank{1}, second}};
+        return messages::version_digest(ranks);
+    };
+    messages::PartDigest named = part;
+    named.dtype = "BF16";
+    messages::PartDigest other = part;
+    other.dtype = "F32";
+    ASSERT_TRUE(digest_of_both(part, named));  // absent is BF16
+    EXPECT_EQ(digest_of_both(part, named)->tensors[0].dtype, "BF16");
+    ASSERT_TRUE(digest_of_both(other, other));
+    EXPECT_EQ(digest_of_both(other, other)->tensors[0].dtype, "F32");
+    EXPECT_NE(digest_of_both(part, part)->digest, digest_of_both(other, other)->digest);
+    const auto refused = digest_of_both(part, other);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kDataLoss);
+    EXPECT_NE(refused.error().message.find("ranks 0 and 1"), std::string::npos);
 }
 
 }  // namespace

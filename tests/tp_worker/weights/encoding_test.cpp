@@ -1,0 +1,117 @@
+#include "tp_worker/weights/encoding.h"
+
+#include "base/bf16.h"
+#include "kernels/ops.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace pitstop::tp_worker {
+namespace {
+
+constexpr Encoding kBf16 = Encoding::kBf16;
+
+template <class T>
+std::vector<std::byte> bytes_of_values(const std::vector<T>& values) {
+    std::vector<std::byte> bytes(values.size() * sizeof(T));
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+}
+
+// The expected bits are IEEE's: the upper half of an fp32, to nearest, ties to even.
+TEST(Encoding, ConvertsWhatArrivesToTheNearestBf16) {
+    struct Case {
+        checkpoint::StoredDtype dtype{};
+        std::vector<std::byte> stored{};
+        std::vector<std::uint16_t> expected{};
+    };
+    const std::vector<Case> cases{
+        {checkpoint::StoredDtype::kF32,
+         bytes_of_values(std::vector<float>{1.00390625f, 1.01171875f, -3.1415927f}),
+         {0x3f80, 0x3f82, 0xc049}},
+        {checkpoint::StoredDtype::kF16,
+         bytes_of_values(std::vector<std::uint16_t>{0x3c00, 0xc248, 0x0001}),
+         {0x3f80, 0xc049, 0x3380}},
+        {checkpoint::StoredDtype::kBf16,
+         bytes_of_values(std::vector<std::uint16_t>{0x7fc1, 0x0001, 0xff80}),
+         {0x7fc1, 0x0001, 0xff80}},
+    };
+    for (const Case& each : cases) {
+        const auto num = static_cast<std::int64_t>(each.expected.size());
+        std::vector<std::uint16_t> encoded(each.expected.size(), 0xaaaa);
+        encode(
+            kBf16, each.dtype, each.stored.data(), num, reinterpret_cast<std::byte*>(encoded.data())
+        );
+        EXPECT_EQ(encoded, each.expected);
+        // The ops that fill a shard say the same, of a rectangle with strides.
+        std::vector<std::uint16_t> shard(each.expected.size() + 1, 0xaaaa);
+        const std::array<kernels::ShardCopy, 1> copies{conversion_of(
+            kBf16,
+            {.dtype = each.dtype,
+             .from = each.stored.data(),
+             .from_stride = num,
+             .to = reinterpret_cast<std::byte*>(shard.data()),
+             .to_stride = num + 1,
+             .rows = 1,
+             .cols = num}
+        )};
+        kernels::reference_ops()->shard_copy({.copies = copies});
+        EXPECT_EQ(shard.back(), 0xaaaa);
+        shard.pop_back();
+        EXPECT_EQ(shard, each.expected);
+    }
+}
+
+TEST(Encoding, AcceptsTheDtypesThatItNamesAndNoOther) {
+    std::vector<std::string_view> accepted;
+    for (int i = 0; i <= static_cast<int>(checkpoint::StoredDtype::kC64); ++i) {
+        const auto dtype = static_cast<checkpoint::StoredDtype>(i);
+        const bool is_named = accepted_dtypes(kBf16).find(name_of(dtype)) != std::string_view::npos;
+        // "F16" is in "BF16": the names are compared where both say yes.
+        if (is_accepted(kBf16, dtype)) accepted.push_back(name_of(dtype));
+        EXPECT_EQ(is_accepted(kBf16, dtype), is_named) << name_of(dtype);
+    }
+    EXPECT_EQ(accepted, (std::vector<std::string_view>{"BF16", "F16", "F32"}));
+    EXPECT_TRUE(is_stored_as(kBf16, checkpoint::StoredDtype::kBf16));
+    EXPECT_FALSE(is_stored_as(kBf16, checkpoint::StoredDtype::kF16));  // as many bytes, other bits
+    EXPECT_EQ(name_of(kBf16), "BF16");
+}
+
+TEST(Encoding, FindsTheFirstValueThatIsNotFinite) {
+    std::vector<bf16> values(9, to_bf16(1.f));
+    const auto find = [&] { return find_nonfinite(kBf16, std::as_bytes(std::span(values))); };
+    EXPECT_FALSE(find());
+    values[8] = to_bf16(-std::numeric_limits<float>::infinity());
+    ASSERT_TRUE(find());
+    EXPECT_EQ(find()->index, 8);
+    EXPECT_EQ(find()->value, -std::numeric_limits<float>::infinity());
+    values[3] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+    EXPECT_EQ(find()->index, 3);
+    EXPECT_TRUE(std::isnan(find()->value));
+    EXPECT_FALSE(find_nonfinite(kBf16, {}));
+}
+
+TEST(Encoding, ScattersElementsAsTheyAreResident) {
+    std::vector<std::uint16_t> shard(5, 0x1111);
+    const std::vector<std::uint16_t> values{0x2222, 0x3333};
+    const std::vector<std::int64_t> at{4, 1};
+    kernels::ScatterArgs args = scatter_of(
+        kBf16,
+        reinterpret_cast<const std::byte*>(values.data()),
+        reinterpret_cast<std::byte*>(shard.data())
+    );
+    args.at = at.data();
+    args.num = 2;
+    kernels::reference_ops()->scatter(args);
+    EXPECT_EQ(shard, (std::vector<std::uint16_t>{0x1111, 0x3333, 0x1111, 0x1111, 0x2222}));
+    EXPECT_EQ(bytes_of(kBf16, 7), 14);
+    EXPECT_EQ(word_len(kBf16), 4);
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,66 @@
+// The attention block: delta = o(attention(rope(qkv(norm(x))))), by this rank's heads.
+//
+// Weights are split as in Megatron: q, k and v by rows, o by columns; the norms and o's bias are
+// whole. Where tp does not divide the KV heads, a rank holds a copy of every KV head that its query
+// heads need, arranged so that each copy serves the same number of them (gcd(Q / K, Q / tp)): local
+// query head h always reads local KV head h / (local Q / local K).
+#pragma once
+
+#include "tp_worker/blocks/kv_pool.h"
+#include "tp_worker/blocks/trunk.h"
+#include "tp_worker/config/model_config.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+class Attention {
+  public:
+    Attention(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
+    // Adds to `problems` what of the configuration does not split over tp ranks.
+    static void check_split(
+        const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
+    );
+
+    // `config` is the one that it was made of, here and below.
+    void declare(const ModelConfig& config, WeightSlots& slots, KvPlan& kv);
+    void ask(Scratch& scratch, const Trunk& trunk);
+    void attach(const KvPool& pool) { kv_ = pool.cache(kv_id_); }
+    void run(const Trunk& trunk, const Pass& pass) const;
+    [[nodiscard]] std::array<const Product*, 2> products() const { return {&qkv_, &o_}; }
+
+    [[nodiscard]] std::int64_t num_q_heads() const { return q_heads_.num(); }    // of this rank
+    [[nodiscard]] std::int64_t num_kv_heads() const { return kv_heads_.num(); }  // the same
+
+  private:
+    AxisShare q_heads_{};
+    AxisShare kv_heads_{};
+    std::int64_t layer_;
+    std::int64_t head_dim_;
+    RopeConfig rope_{};
+    std::optional<std::int64_t> window_{};
+
+    WeightId input_norm_{};
+    std::optional<WeightId> q_norm_{};
+    std::optional<WeightId> k_norm_{};
+    KvId kv_id_{};
+
+    Product qkv_{};
+    Product o_{};
+    kernels::ActView q_{};         // [T, Q*D]: q, k and v are columns of one matrix, so that their
+    kernels::ActView k_{};         // [T, K*D]  product is one product where the weights lie back to
+    kernels::ActView v_{};         // [T, K*D]  back
+    kernels::ActView rotated_{};   // [T, Q*D]: queries as attention reads them
+    kernels::ActView attended_{};  // [T, Q*D]
+    View2<float> cos_{};           // [positions, D/2]
+    View2<float> sin_{};           // [positions, D/2]
+    kernels::Workspace workspace_{};
+    std::uint32_t* arrivals_ = nullptr;  // on a GPU: attention's, zeros between its calls
+    kernels::KvCache kv_{};
+};
+
+}  // namespace pitstop::tp_worker

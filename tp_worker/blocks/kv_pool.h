@@ -1,0 +1,68 @@
+// What blocks keep of requests between steps: pages of keys and values. A block says which heads it
+// keeps, and from that follow a page's bytes, the pool, and where each block has its part of it:
+//
+//   pool = [blocks][num_pages][K and V][num_kv_heads][P][D]
+//
+// Page numbers are the scheduler's, and the same in every block.
+#pragma once
+
+#include "kernels/kv_cache.h"
+#include "tp_worker/blocks/model_sizes.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+// A block's number among those that keep pages.
+enum class KvId : std::int32_t {};
+
+// What the blocks of a rank declare.
+class KvPlan {
+  public:
+    struct Heads {
+        std::int64_t num = 0;  // of this rank
+        std::int64_t dim = 0;
+    };
+    KvId add(const Heads& heads);
+    [[nodiscard]] std::span<const Heads> blocks() const { return blocks_; }
+    [[nodiscard]] std::int64_t token_bytes(Compute compute) const;  // of all blocks
+
+  private:
+    std::vector<Heads> blocks_{};
+};
+
+class KvPool {
+  public:
+    KvPool(const KvPlan& plan, const ModelSizes& sizes, Compute compute);
+
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+    // One page of all blocks.
+    [[nodiscard]] std::int64_t page_bytes() const { return page_bytes_; }
+    [[nodiscard]] std::int64_t page_size() const { return page_size_; }  // P, tokens
+    [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }  // those for padding, too
+
+    // `memory` is the pool's, and has bytes().
+    void place(std::byte* memory) { memory_ = memory; }
+    [[nodiscard]] kernels::KvCache cache(KvId block) const;
+
+    // A block's pages lie one after the other.
+    struct Region {
+        std::int64_t offset = 0;      // bytes from the pool's start
+        std::int64_t page_bytes = 0;  // this block's
+        kernels::KvCache cache{};
+    };
+    [[nodiscard]] std::span<const Region> regions() const { return regions_; }
+
+  private:
+    std::vector<Region> regions_{};
+    std::int64_t bytes_ = 0;
+    std::int64_t page_bytes_ = 0;
+    std::int64_t page_size_ = 0;
+    std::int64_t num_pages_ = 0;
+    std::byte* memory_ = nullptr;
+};
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,28 @@
+// What a model is run with: how many tokens at once, how much KV, and in which numbers.
+#pragma once
+
+#include "kernels/tensor.h"
+
+#include <cstdint>
+#include <string_view>
+
+namespace pitstop::tp_worker {
+
+// kBf16  products of bf16 by bf16: what goes into a product is rounded to bf16 once; KV in bf16.
+//        On a GPU q, k, v, gate and up are bf16 as they leave their products, too: half the bytes
+// kFp32  the truth mode: fp32 activations and KV on the bf16 weights
+enum class Compute : std::uint8_t { kBf16, kFp32 };
+[[nodiscard]] std::string_view name_of(Compute compute);  // "bf16", "fp32"
+// The type of what goes into a product, and of KV.
+[[nodiscard]] kernels::DType act_dtype(Compute compute);
+
+struct ModelSizes {
+    std::int64_t tokens_max = 0;      // per step
+    std::int64_t logit_rows_max = 0;  // per call of logits()
+    std::int64_t num_positions = 0;   // per request, at most
+    std::int64_t num_pages = 0;
+    std::int64_t page_size = 0;          // P, tokens
+    std::int64_t num_scratch_pages = 0;  // behind the others, for padding (step_padding.h)
+};
+
+}  // namespace pitstop::tp_worker

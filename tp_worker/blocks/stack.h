@@ -1,0 +1,76 @@
+// The blocks of a model on one rank, in the order in which they run:
+//
+//   x = embedding                          summed over the ranks
+//   per block:  x += block(norm(x))        summed over the ranks
+//   logits = head(norm(x))                 each rank has its part of the vocabulary
+//
+// A block declares its weights and what it keeps of requests, asks for the memory that it computes
+// in, and runs. All that is to be known of a model beyond its configuration is in its blocks.
+#pragma once
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "tp_worker/blocks/attention.h"
+#include "tp_worker/blocks/dense_mlp.h"
+#include "tp_worker/blocks/kv_pool.h"
+#include "tp_worker/blocks/trunk.h"
+#include "tp_worker/blocks/vocabulary.h"
+#include "tp_worker/config/model_config.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <variant>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+using Block = std::variant<Attention, DenseMlp>;
+
+class Stack {
+  public:
+    // Errors: kUnsupported where the model does not split into tp ranks; says which size does not.
+    static Result<Stack> make(const ModelConfig& config, Rank rank, int tp);
+
+    [[nodiscard]] const WeightSlots& slots() const { return slots_; }
+    [[nodiscard]] const KvPlan& kv() const { return kv_; }
+    [[nodiscard]] const Embedding& embedding() const { return embedding_; }
+    [[nodiscard]] const Head& head() const { return head_; }
+    [[nodiscard]] std::span<const Block> blocks() const { return blocks_; }
+
+    // Every part asks for its buffers; twice (scratch.h).
+    void ask(Scratch& scratch);
+    // REQUIRES: ask() after the scratch was placed; the pool has its memory.
+    void attach(const KvPool& pool);
+
+    // Fills the tokens' KV and leaves x, which lacks the last block's delta then. `sum` sums over
+    // the ranks. Errors: sum's.
+    using Sum = std::function<Result<>(View2<float> rows)>;
+    [[nodiscard]] Result<> run(const StepBatch& batch, const BoundWeights& weights, const Sum& sum)
+        const;
+
+    // Rows of x, and of the delta that they may lack: the whole step's.
+    [[nodiscard]] const Trunk& trunk() const { return trunk_; }
+    Trunk& trunk() { return trunk_; }
+    // The blocks' products, in order. The head's has rows of its own.
+    [[nodiscard]] std::vector<const Product*> products() const;
+
+  private:
+    Stack(const ModelConfig& config, const RankOf& rank);
+
+    ModelConfig config_;
+    WeightSlots slots_{};
+    KvPlan kv_{};
+    Trunk trunk_{};
+    Embedding embedding_;
+    std::vector<Block> blocks_{};
+    Head head_;
+};
+
+// Where a rank has the weights of this model. Errors: as Stack::make().
+[[nodiscard]] Result<WeightLayout> layout_of(
+    const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
+);
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,55 @@
+// A step as blocks run it: the rows of a batch, and whose weights.
+#pragma once
+
+#include "base/ids.h"
+#include "tp_worker/weights/bound_weights.h"
+
+#include <cstdint>
+#include <span>
+
+namespace pitstop::tp_worker {
+
+// A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller
+// (model/step_batch.h).
+struct StepBatch {
+    std::span<const TokenId> tokens{};            // [T], ids or slots of `sampled`
+    const TokenId* sampled = nullptr;             // in the device's memory (kernels/embedding.h)
+    std::span<const std::int32_t> positions{};    // [T]
+    std::span<const std::int64_t> kv_slots{};     // [T], page * P + offset
+    std::span<const std::int32_t> q_starts{};     // [R + 1]
+    std::span<const std::int32_t> kv_lens{};      // [R], new tokens included
+    std::span<const std::int32_t> page_starts{};  // [R]
+    std::span<const PageId> pages{};
+    std::span<const SlotId> slots{};  // [R], the rows' requests
+    // These belong to a step of decodes, as a GPU has it: R with rows of padding
+    // (model/step_padding.h), which are in none of the arrays before place(). 0: it is another
+    // step, or a CPU's.
+    std::int64_t num_padded = 0;
+    // [L], for a small step with prompts (model/step_padding.h), whose arrays all have padding but
+    // `slots`: the tokens that its logits are of, in order. It is empty for any other step.
+    std::span<const std::int32_t> token_rows{};
+    std::int32_t kv_len_max = 0;
+    std::int32_t q_len_max = 0;  // new tokens of a row; 0: not known
+    // Made by place() on a GPU: what changes of the pages and rows that are there
+    // (model/step_updates.h).
+    std::span<const std::int32_t> update{};
+    // [T], or empty: 1 where a token's hidden state is infinite or NaN before the last block, and
+    // so wherever what any block keeps of it is (kernels/KERNELS.md); else 0. A step of padded
+    // decodes has none: all its tokens have logits, which say it too.
+    std::span<std::uint8_t> marks{};
+
+    [[nodiscard]] std::int64_t num_tokens() const {
+        return static_cast<std::int64_t>(tokens.size());
+    }
+};
+
+// A pass over the blocks.
+struct Pass {
+    const StepBatch& batch;  // placed
+    const BoundWeights& weights;
+    // The block before left its output in the trunk's delta, which x still lacks.
+    bool lacks_delta = false;
+    std::uint8_t* marks = nullptr;  // [T], StepBatch's; null before all blocks but the last
+};
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,54 @@
+#include "tp_worker/blocks/trunk.h"
+
+#include "base/check.h"
+
+namespace pitstop::tp_worker {
+
+ProductArgs::ProductArgs(
+    const Product& product, const Trunk& trunk, const BoundWeights& weights, std::int64_t num_rows
+) {
+    const std::size_t num = product.parts.size();
+    CHECK(num >= 1 && num <= parts_.size());
+    const bool has_bias = !product.is_summed || trunk.adds_summed_bias;
+    for (std::size_t i = 0; i < num; ++i) {
+        const Product::Part& part = product.parts[i];
+        parts_[i] = {
+            .w = weights.matrix(part.w),
+            .bias = has_bias ? weights.vector(part.bias) : nullptr,
+            .y = rows(part.y, 0, num_rows)};
+    }
+    args_ = {
+        .x = rows(product.x, 0, num_rows),
+        .parts = std::span(parts_).first(num),
+        .workspace = trunk.products,
+        .stream = trunk.stream};
+}
+
+void Trunk::ask(Scratch& scratch, std::int64_t hidden) {
+    const std::int64_t T = scratch.sizes().tokens_max;
+    ops = &scratch.ops();
+    x = scratch.floats("x", T, hidden);
+    delta = scratch.floats("delta", T, hidden);
+    normed = scratch.acts("normed", scratch.act_dtype(), T, hidden);
+    products = scratch.workspace("products", ops->linear_workspace_bytes());
+}
+
+void Trunk::norm(const Pass& pass, WeightId w) const {
+    const std::int64_t T = pass.batch.num_tokens();
+    ops->rmsnorm({
+        .x = rows(x, 0, T),
+        .delta = pass.lacks_delta ? View2<const float>(rows(delta, 0, T)) : View2<const float>{},
+        .w = pass.weights.vector(w),
+        .y = rows(normed, 0, T),
+        .eps = norm_eps,
+        .marks = pass.marks,
+        .stream = stream,
+    });
+}
+
+void Trunk::multiply(const Product& product, const Pass& pass) const {
+    const ProductArgs args(product, *this, pass.weights, pass.batch.num_tokens());
+    ops->linear(args.args());
+}
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,39 @@
+// Where the weights of one copy are, by the slots that blocks declared. Borrowed views: they stay
+// valid while the copy's addresses do, whatever is written there.
+#pragma once
+
+#include "base/bf16.h"
+#include "base/view.h"
+#include "tp_worker/weights/slot.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+class BoundWeights {
+  public:
+    BoundWeights() = default;
+    // REQUIRES: every slot is bf16, which the ops multiply by; `arena` has layout.bytes().
+    BoundWeights(const WeightLayout& layout, const std::byte* arena);
+
+    // The rank's part of a weight, [rows, cols] of the shard.
+    [[nodiscard]] const View2<const bf16>& matrix(WeightId id) const {
+        return views_[static_cast<std::size_t>(raw(id))];
+    }
+    // The same of a weight of one dimension; null where the model has no such slot.
+    [[nodiscard]] const bf16* vector(WeightId id) const { return matrix(id).data; }
+    [[nodiscard]] const bf16* vector(std::optional<WeightId> id) const {
+        return id ? vector(*id) : nullptr;
+    }
+    // Where the copy begins: no other copy begins there.
+    [[nodiscard]] const void* place() const { return arena_; }
+
+  private:
+    const std::byte* arena_ = nullptr;
+    std::vector<View2<const bf16>> views_{};  // by slot
+};
+
+}  // namespace pitstop::tp_worker
