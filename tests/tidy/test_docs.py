@@ -99,7 +99,7 @@ def named_by_the_design(what):
 
 
 def test_the_families_of_the_design_are_those_of_the_code():
-    rows = re.search(r"kFamilies\{\{(.*?)\}\};", read("tp_worker/config/model_config.cpp"), re.DOTALL)
+    rows = re.search(r"kFamilies\{\{(.*?)\}\};", read("tp_worker/config/families.cpp"), re.DOTALL)
     built = re.findall(r'"(\w+)ForCausalLM"', rows.group(1))
     assert built
     assert named_by_the_design("families") == built

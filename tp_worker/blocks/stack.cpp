@@ -4,15 +4,39 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string>
 
 namespace pitstop::tp_worker {
+namespace {
+
+// Which there are, each once, in the order of their first.
+std::vector<BlockKind> kinds_of(const ModelConfig& config) {
+    std::vector<BlockKind> kinds;
+    for (const LayerBlocks& layer : config.layers) {
+        for (const BlockKind kind : layer) {
+            if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
+        }
+    }
+    return kinds;
+}
+
+}  // namespace
 
 Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
     CHECK(tp >= 1 && raw(rank) >= 0 && raw(rank) < tp);
+    CHECK(std::ssize(config.layers) == config.num_layers);
     std::vector<std::string> problems;
-    Attention::check_split(config, tp, problems);
-    DenseMlp::check_split(config, tp, problems);
+    for (const BlockKind kind : kinds_of(config)) {
+        switch (kind) {
+            case BlockKind::kAttention:
+                Attention::check_split(config, tp, problems);
+                break;
+            case BlockKind::kDenseMlp:
+                DenseMlp::check_split(config, tp, problems);
+                break;
+        }
+    }
     if (tp > kTpMax) problems.push_back(fmt::format("more than {} ranks", kTpMax));
     if (!problems.empty()) {
         return make_error(
@@ -31,16 +55,25 @@ Stack::Stack(const ModelConfig& config, const RankOf& rank)
     trunk_.adds_summed_bias = rank.rank == 0;
     embedding_.declare(config, slots_);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-        Attention attention(config, layer, rank);
-        attention.declare(config, slots_, kv_);
-        blocks_.emplace_back(std::move(attention));
-        DenseMlp mlp(config, layer, rank);
-        mlp.declare(config, slots_);
-        blocks_.emplace_back(std::move(mlp));
+        for (const BlockKind kind : config.layers[static_cast<std::size_t>(layer)])
+            blocks_.push_back(make_block(kind, layer, rank));
     }
     // What a block keeps of a token is in x after it: the last block's norm marks it all.
     CHECK(!std::holds_alternative<Attention>(blocks_.back()));
     head_.declare(config, embedding_, slots_);
+}
+
+// Makes a block, which declares what it has.
+Block Stack::make_block(BlockKind kind, std::int64_t layer, const RankOf& rank) {
+    if (kind == BlockKind::kDenseMlp) {
+        DenseMlp mlp(config_, layer, rank);
+        mlp.declare(config_, slots_);
+        return mlp;
+    }
+    CHECK(kind == BlockKind::kAttention);
+    Attention attention(config_, layer, rank);
+    attention.declare(config_, slots_, kv_);
+    return attention;
 }
 
 void Stack::ask(Scratch& scratch) {

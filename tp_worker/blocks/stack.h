@@ -58,6 +58,7 @@ class Stack {
 
   private:
     Stack(const ModelConfig& config, const RankOf& rank);
+    Block make_block(BlockKind kind, std::int64_t layer, const RankOf& rank);
 
     ModelConfig config_;
     WeightSlots slots_{};

@@ -4,6 +4,7 @@
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "tp_worker/config/config_reader.h"
+#include "tp_worker/config/families.h"
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -31,45 +32,34 @@ constexpr std::size_t kDepthMax = 32;
 constexpr std::size_t kConfigValuesMax = 200'000;
 constexpr std::int64_t kHeadDimMax = 256;  // what attention takes (kernels/attention.h)
 
-struct FamilyRow {
-    std::string_view model_type;
-    std::string_view architecture;
-};
-constexpr std::array<FamilyRow, 4> kFamilies{{
-    // the order is that of Family
-    {"llama", "LlamaForCausalLM"},
-    {"mistral", "MistralForCausalLM"},
-    {"qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "Qwen3ForCausalLM"},
-}};
-
 // transformers goes by model_type, SGLang and vLLM by architectures: they must agree.
-std::optional<Family> read_family(ConfigReader& reader) {
+const Family* read_family(ConfigReader& reader) {
     std::string architecture;
     if (const Json* list = reader.find_value("architectures"); list != nullptr && !list->empty()) {
         if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
             reader.malformed("architectures must name one architecture");
-            return std::nullopt;
+            return nullptr;
         }
         architecture = list->front().get<std::string>();
     }
     const std::string model_type = reader.text("model_type", "");
-    std::optional<Family> by_architecture;
-    std::optional<Family> by_type;
+    const Family* by_architecture = nullptr;
+    const Family* by_type = nullptr;
     std::vector<std::string_view> known;
-    for (std::size_t i = 0; i < kFamilies.size(); ++i) {
-        known.push_back(kFamilies[i].architecture);
-        if (architecture == kFamilies[i].architecture) by_architecture = static_cast<Family>(i);
-        if (model_type == kFamilies[i].model_type) by_type = static_cast<Family>(i);
+    for (const Family& family : families()) {
+        known.push_back(family.architecture);
+        if (architecture == family.architecture) by_architecture = &family;
+        if (model_type == family.model_type) by_type = &family;
     }
-    if (architecture.empty() ? !by_type : !by_architecture) {
+    const Family* const named = architecture.empty() ? by_type : by_architecture;
+    if (named == nullptr) {
         reader.unsupported(
             "{} '{}' is unknown; known are {}",
             architecture.empty() ? "model_type" : "architectures",
             utf8_prefix(architecture.empty() ? model_type : architecture, kNameShownMax),
             fmt::join(known, ", ")
         );
-        return std::nullopt;
+        return nullptr;
     }
     if (!architecture.empty() && !model_type.empty() && by_architecture != by_type) {
         reader.malformed(
@@ -77,9 +67,9 @@ std::optional<Family> read_family(ConfigReader& reader) {
             architecture,
             utf8_prefix(model_type, kNameShownMax)
         );
-        return std::nullopt;
+        return nullptr;
     }
-    return architecture.empty() ? by_type : by_architecture;
+    return named;
 }
 
 // Refuses settings that change the arithmetic and that nothing here computes, unless they have the
@@ -126,40 +116,46 @@ void refuse_unsupported(ConfigReader& reader) {
     }
 }
 
-bool is_qwen(Family family) { return family == Family::kQwen2 || family == Family::kQwen3; }
-
 using Window = std::optional<std::int64_t>;  // keys a token sees; empty: all
 
 // Reads `sliding_window`, where the model has one at all. Absent is not the same as null, which
 // means none.
-Window read_window(ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions) {
+Window read_window(ConfigReader& reader, const Family& family, std::int64_t max_positions) {
     constexpr std::int64_t kDefault = 4096;
-    const bool is_used = !is_qwen(config.family) || reader.flag("use_sliding_window", false);
+    const bool has_none = family.window == Family::Window::kNone;
+    const bool is_used =
+        family.window != Family::Window::kIfAsked || reader.flag("use_sliding_window", false);
     const Json* value = reader.find("sliding_window");
-    if (value == nullptr)
-        return is_used && config.family != Family::kLlama ? Window(kDefault) : Window();
+    if (value == nullptr) return is_used && !has_none ? Window(kDefault) : Window();
     if (value->is_null()) return std::nullopt;
     const std::int64_t window = reader.any_whole("sliding_window", kDefault);
     if (!is_used) return std::nullopt;
-    if (config.family == Family::kLlama) {
+    if (has_none) {
         // transformers has no window in the model then, but one in its cache.
-        if (window < max_positions)
-            reader.unsupported("sliding_window {}: Llama attends to all positions", window);
+        if (window < max_positions) {
+            reader.unsupported(
+                "sliding_window {}: '{}' attends to all positions", window, family.model_type
+            );
+        }
         return std::nullopt;
     }
     if (window < 1) reader.malformed("sliding_window must be at least 1, not {}", window);
     return std::clamp<std::int64_t>(window, 1, kContextMax);
 }
 
-// Returns which layers look at a window only, as in transformers: Mistral's every layer; Qwen's
-// from max_window_layers on; `layer_types` overrides both.
+// Returns which layers look at a window only, as in transformers: all, or those from
+// max_window_layers on; `layer_types` overrides both.
 std::vector<Window> read_windows(
-    ConfigReader& reader, const ModelConfig& config, std::int64_t max_positions
+    ConfigReader& reader,
+    const Family& family,
+    const ModelConfig& config,
+    std::int64_t max_positions
 ) {
     constexpr std::int64_t kFullLayersDefault = 28;
-    const Window window = read_window(reader, config, max_positions);
+    const Window window = read_window(reader, family, max_positions);
     std::int64_t first = 0;
-    if (is_qwen(config.family)) first = reader.any_whole("max_window_layers", kFullLayersDefault);
+    if (family.window == Family::Window::kIfAsked)
+        first = reader.any_whole("max_window_layers", kFullLayersDefault);
     std::vector<Window> windows(static_cast<std::size_t>(config.num_layers));
     for (std::int64_t layer = std::max<std::int64_t>(first, 0); layer < config.num_layers; ++layer)
         windows[static_cast<std::size_t>(layer)] = window;
@@ -191,23 +187,19 @@ std::vector<Window> read_windows(
 
 // Takes the defaults of transformers' config classes, where the key is absent; null: as many as
 // there are query heads.
-std::int64_t read_kv_heads(ConfigReader& reader, const ModelConfig& config) {
+std::int64_t read_kv_heads(ConfigReader& reader, const Family& family, const ModelConfig& config) {
     constexpr const char* kKey = "num_key_value_heads";
     const Json* value = reader.find(kKey);
     const bool is_null = value != nullptr && value->is_null();
-    if (is_null && config.family != Family::kMistral) return config.num_q_heads;
-    std::int64_t absent = config.num_q_heads;
-    if (config.family == Family::kMistral) absent = 8;
-    if (is_qwen(config.family)) absent = 32;
-    return reader.whole(kKey, absent, kSizeMax);
+    if (is_null && family.has_null_kv_heads) return config.num_q_heads;
+    return reader.whole(kKey, family.absent_kv_heads.value_or(config.num_q_heads), kSizeMax);
 }
 
-std::int64_t read_head_dim(ConfigReader& reader, const ModelConfig& config) {
-    constexpr std::int64_t kQwen3Default = 128;
+std::int64_t read_head_dim(ConfigReader& reader, const Family& family, const ModelConfig& config) {
     const Json* value = reader.find("head_dim");
     if (value != nullptr && !value->is_null()) return reader.whole("head_dim", 1, 1 << 16);
-    if (value == nullptr && config.family == Family::kQwen3) return kQwen3Default;
-    if (config.family == Family::kLlama && config.hidden % config.num_q_heads != 0) {
+    if (value == nullptr && family.absent_head_dim) return *family.absent_head_dim;
+    if (family.needs_whole_head_dim && config.hidden % config.num_q_heads != 0) {
         reader.malformed(
             "hidden_size {} is no multiple of num_attention_heads {}, and there is no head_dim",
             config.hidden,
@@ -217,15 +209,15 @@ std::int64_t read_head_dim(ConfigReader& reader, const ModelConfig& config) {
     return std::max<std::int64_t>(config.hidden / config.num_q_heads, 1);
 }
 
-void read_shape(ConfigReader& reader, ModelConfig* config) {
+void read_shape(ConfigReader& reader, const Family& family, ModelConfig* config) {
     config->hidden = reader.whole("hidden_size", std::nullopt, kSizeMax);
     config->ffn = reader.whole("intermediate_size", std::nullopt, kSizeMax);
     config->num_layers = reader.whole("num_hidden_layers", std::nullopt, kLayersMax);
     config->num_q_heads = reader.whole("num_attention_heads", std::nullopt, kSizeMax);
-    config->num_kv_heads = read_kv_heads(reader, *config);
+    config->num_kv_heads = read_kv_heads(reader, family, *config);
     config->vocab_len = reader.whole("vocab_size", std::nullopt, kVocabMax);
     config->norm_eps = reader.positive("rms_norm_eps", 1e-6);
-    config->head_dim = read_head_dim(reader, *config);
+    config->head_dim = read_head_dim(reader, family, *config);
 
     if (config->num_q_heads % config->num_kv_heads != 0) {
         reader.malformed(
@@ -243,14 +235,13 @@ void read_shape(ConfigReader& reader, ModelConfig* config) {
         reader.malformed("num_attention_heads * head_dim is over {}", kSizeMax);
 }
 
-void read_biases(ConfigReader& reader, ModelConfig* config) {
-    if (config->family == Family::kQwen2) {
-        config->qkv_bias = true;  // part of the architecture, not a setting
-    } else if (config->family != Family::kMistral) {
+void read_biases(ConfigReader& reader, const Family& family, ModelConfig* config) {
+    config->qkv_bias = family.qkv_bias == Family::QkvBias::kAlways;
+    if (family.qkv_bias == Family::QkvBias::kByKey) {
         config->qkv_bias = reader.flag("attention_bias", false);
         config->o_bias = config->qkv_bias;
     }
-    if (config->family == Family::kLlama) config->mlp_bias = reader.flag("mlp_bias", false);
+    if (family.has_mlp_bias) config->mlp_bias = reader.flag("mlp_bias", false);
 }
 
 void read_eos(ConfigReader& reader, std::int64_t vocab_len, std::set<TokenId>* ids) {
@@ -288,10 +279,6 @@ Error error_of(const ConfigProblems& problems, const std::string& path) {
 
 }  // namespace
 
-std::string_view name_of(Family family) {
-    return kFamilies[static_cast<std::size_t>(family)].model_type;
-}
-
 Result<ModelConfig> ModelConfig::parse(
     std::string_view config_text, std::string_view generation_text, const std::string& directory
 ) {
@@ -306,17 +293,19 @@ Result<ModelConfig> ModelConfig::parse(
     ConfigProblems problems;
     ConfigReader reader(json, "", &problems);
     ModelConfig config;
-    const std::optional<Family> family = read_family(reader);
-    if (!family) return error_of(problems, path);
-    config.family = *family;
+    const Family* const family = read_family(reader);
+    if (family == nullptr) return error_of(problems, path);
+    config.model_type = family->model_type;
     refuse_unsupported(reader);
-    read_shape(reader, &config);
-    read_biases(reader, &config);
-    config.qk_norm = config.family == Family::kQwen3;
+    read_shape(reader, *family, &config);
+    read_biases(reader, *family, &config);
+    config.qk_norm = family->has_qk_norm;
     config.tied_embeddings = reader.flag("tie_word_embeddings", false);
     const std::int64_t max_positions =
         reader.whole("max_position_embeddings", std::nullopt, kContextMax);
-    config.windows = read_windows(reader, config, max_positions);
+    config.windows = read_windows(reader, *family, config, max_positions);
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+        config.layers.push_back(family->blocks_of(config, layer));
     config.rope = read_rope(reader, max_positions, &problems, &config.notes);
     config.context_len = scaled_context_len(config.rope, max_positions);
     if (config.context_len > kContextMax && problems.list.empty()) {
@@ -403,7 +392,7 @@ std::optional<std::string> difference_in_shape(
     if (theirs == serving) return std::nullopt;
 
     Comparison compare;
-    compare.of("model_type", name_of(serving.family), name_of(other.family));
+    compare.of("model_type", serving.model_type, other.model_type);
     compare.of("hidden_size", serving.hidden, other.hidden);
     compare.of("intermediate_size", serving.ffn, other.ffn);
     compare.of("num_hidden_layers", serving.num_layers, other.num_layers);

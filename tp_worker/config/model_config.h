@@ -1,6 +1,8 @@
 // Reads a model's shape and arithmetic from a checkpoint's config.json and generation_config.json,
 // as transformers reads them; or refuses them by name, and ignores none.
 //
+// Families differ by their rows in families.h alone.
+//
 // Source: transformers 5.23, models/{llama,mistral,qwen2,qwen3} and configuration_utils.py;
 //         tests/golden/compare_configs.py holds the two against each other.
 #pragma once
@@ -20,13 +22,15 @@ namespace pitstop::tp_worker {
 
 inline constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20;
 
-enum class Family : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
-[[nodiscard]] std::string_view name_of(Family family);  // as config.json's model_type: "qwen3"
+// What a layer is made of (tp_worker/blocks).
+enum class BlockKind : std::uint8_t { kAttention, kDenseMlp };
+using LayerBlocks = std::vector<BlockKind>;  // in the order in which they run
+inline const LayerBlocks kDenseLayer{BlockKind::kAttention, BlockKind::kDenseMlp};
 
 struct ModelConfig {
-    Family family = Family::kQwen3;
-    std::int64_t hidden = 0;  // H
-    std::int64_t ffn = 0;     // F
+    std::string_view model_type{};  // of its family (families.h): "qwen3"
+    std::int64_t hidden = 0;        // H
+    std::int64_t ffn = 0;           // F
     std::int64_t num_layers = 0;
     std::int64_t num_q_heads = 0;   // Q
     std::int64_t num_kv_heads = 0;  // K, divides Q
@@ -40,6 +44,7 @@ struct ModelConfig {
     bool o_bias = false;
     bool mlp_bias = false;
     bool qk_norm = false;
+    std::vector<LayerBlocks> layers{};  // [num_layers]
     // These are [num_layers], the keys a token sees, its own included; absent: all.
     std::vector<std::optional<std::int64_t>> windows{};
     std::vector<TokenId> eos_ids{};  // ascending, of both files

@@ -360,7 +360,7 @@ messages::WorkerHello Engine::describe() const {
     hello.rank = communicator_.rank();
     hello.tp = communicator_.size();
     hello.pid = ::getpid();
-    hello.model_type = name_of(config_.family);
+    hello.model_type = config_.model_type;
     hello.context_len = sizes_.num_positions;
     hello.vocab_size = config_.vocab_len;
     hello.num_pages = sizes_.num_pages;

@@ -115,6 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(KeptWeights, PiecesOfLargeTensorsLieWhereTheyBelong) {
     constexpr int kTp = 2;
     ModelConfig config{.hidden = 6144, .ffn = 64, .num_layers = 1};
+    config.layers = {kDenseLayer};
     config.num_q_heads = 6;
     config.num_kv_heads = 3;
     config.head_dim = 96;

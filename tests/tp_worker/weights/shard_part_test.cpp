@@ -43,6 +43,7 @@ Split random_split(std::mt19937& random) {
     Split split;
     ModelConfig& config = split.config;
     config.num_layers = 1;
+    config.layers = {kDenseLayer};
     config.head_dim = pick({2, 4, 6, 8});
     config.num_kv_heads = pick({1, 2, 3, 4});
     config.num_q_heads = config.num_kv_heads * pick({1, 2, 3, 4, 6});

@@ -1,0 +1,45 @@
+// The families of models. A row is all that is to be said of one: its names, how the keys of its
+// config.json are read where families differ, and the blocks of its layers. What a block computes
+// and which weights it has is the block's (tp_worker/blocks).
+#pragma once
+
+#include "tp_worker/config/model_config.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace pitstop::tp_worker {
+
+struct Family {
+    std::string_view model_type{};    // as config.json has it: "qwen3"
+    std::string_view architecture{};  // the same: "Qwen3ForCausalLM"
+
+    // num_key_value_heads, where the key is absent (empty: as many as query heads) and where it is
+    // null (as many as query heads, or refused).
+    std::optional<std::int64_t> absent_kv_heads{};
+    bool has_null_kv_heads = true;
+    // head_dim, where the key is absent; empty: hidden_size / num_attention_heads, which must be
+    // whole in some.
+    std::optional<std::int64_t> absent_head_dim{};
+    bool needs_whole_head_dim = false;
+
+    enum class Window : std::uint8_t {
+        kNone,     // sliding_window is refused, if it would be one
+        kOfAll,    // of all layers
+        kIfAsked,  // with use_sliding_window, from max_window_layers on
+    };
+    Window window = Window::kNone;
+    enum class QkvBias : std::uint8_t { kNever, kAlways, kByKey };  // attention_bias, o's as well
+    QkvBias qkv_bias = QkvBias::kNever;
+    bool has_mlp_bias = false;  // it has a key mlp_bias
+    bool has_qk_norm = false;
+
+    // The blocks of one layer, in order. REQUIRES: the configuration is read but for its layers.
+    LayerBlocks (*blocks_of)(const ModelConfig& config, std::int64_t layer) = nullptr;
+};
+
+[[nodiscard]] std::span<const Family> families();
+
+}  // namespace pitstop::tp_worker
