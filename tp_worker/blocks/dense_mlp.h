@@ -1,10 +1,7 @@
-// The gated MLP of a layer without experts: delta = down(silu(gate(norm(x))) * up(norm(x))), by
-// this rank's columns.
-//
-// Gate and up are split by rows, down by columns, all three in whole words of the digest: tp need
-// not divide the intermediate size.
+// The block of a layer without experts: delta = mlp(norm(x)).
 #pragma once
 
+#include "tp_worker/blocks/gated_mlp.h"
 #include "tp_worker/blocks/trunk.h"
 #include "tp_worker/config/model_config.h"
 
@@ -23,24 +20,18 @@ class DenseMlp {
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // `config` is the one that it was made of, here and below.
+    // `config` is the one that it was made of.
     void declare(const ModelConfig& config, WeightSlots& slots);
-    void ask(Scratch& scratch, const Trunk& trunk);
+    void ask(Scratch& scratch, const Trunk& trunk) { mlp_.ask(scratch, trunk, trunk.delta); }
     void run(const Trunk& trunk, const Pass& pass) const;
-    [[nodiscard]] std::array<const Product*, 2> products() const { return {&gate_up_, &down_}; }
+    [[nodiscard]] std::array<const Product*, 2> products() const { return mlp_.products(); }
 
-    [[nodiscard]] std::int64_t ffn() const { return share_.num(); }  // F of this rank
+    [[nodiscard]] std::int64_t ffn() const { return mlp_.ffn(); }  // F of this rank
 
   private:
-    AxisShare share_{};  // of F
     std::int64_t layer_;
     WeightId norm_{};
-    Product gate_up_{};
-    Product down_{};
-    kernels::ActView
-        gate_{};             // [T, F]: gate and up are columns of one matrix, so that their product
-    kernels::ActView up_{};  // [T, F]  is one product where the weights lie back to back
-    kernels::ActView gated_{};  // [T, F]
+    GatedMlp mlp_;
 };
 
 }  // namespace pitstop::tp_worker
