@@ -41,13 +41,17 @@ ARCHITECTURES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "mixtral": "MixtralForCausalLM",
 }
+OF_EXPERTS = ("qwen2_moe", "qwen3_moe", "mixtral")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def clean(rng):
+def clean(rng, families):
     """A configuration that means one thing, in one of the ways to write it."""
-    family = rng.choice(list(ARCHITECTURES))
+    family = rng.choice(families)
     heads = rng.choice([2, 4, 6])
     kv_heads = rng.choice([k for k in (1, 2, 3, heads) if heads % k == 0])
     head_dim = rng.choice([8, 10, 16, 24, 32, 64])
@@ -71,23 +75,49 @@ def clean(rng):
     }
     if family == "llama":
         config["attention_bias"], config["mlp_bias"] = rng.random() < 0.3, rng.random() < 0.3
-    if family == "qwen3":
+    if family in ("qwen3", "qwen3_moe"):
         config["attention_bias"] = rng.random() < 0.3
-    if family == "mistral":
+    if family in ("mistral", "mixtral"):
         config["sliding_window"] = rng.choice([None, 4, 9, 4096])
     if family.startswith("qwen"):
         config["use_sliding_window"] = rng.random() < 0.5
         config["sliding_window"] = rng.choice([None, 3, 8, 4096])
         config["max_window_layers"] = rng.choice([0, 1, 2, 28])
-    if family != "mistral":  # whose layer_types make it another model
+    if family in OF_EXPERTS:
+        config.update(experts(rng, family, layers))
+    if family not in ("mistral", "mixtral", "qwen3_moe"):  # whose layer_types make it another model
         if rng.random() < 0.3 and config.get("sliding_window") and config.get("use_sliding_window"):
             config["layer_types"] = [
                 rng.choice(["full_attention", "sliding_attention"]) for _ in range(layers)
             ]
-    if family != "qwen3" and rng.random() < 0.3:
+    if family not in ("qwen3", "mixtral") and rng.random() < 0.3:  # Mixtral's YaRN multiplies by it
         del config["head_dim"]
     config.update(rope(rng))
     return config
+
+
+def experts(rng, family, layers):
+    num = rng.choice([1, 2, 5, 8, 33])
+    keys = {"num_experts_per_tok": rng.randint(1, min(num, 6))}
+    if family == "mixtral":
+        keys["num_local_experts"] = num
+        if rng.random() < 0.2:
+            keys["router_jitter_noise"] = 0.1
+        return keys
+    keys[rng.choice(["num_experts", "num_experts", "num_local_experts"] if family == "qwen3_moe" else ["num_experts"])] = num
+    keys["moe_intermediate_size"] = rng.choice([8, 24, 50])
+    keys["output_router_logits"] = rng.random() < 0.2
+    if rng.random() < 0.7:
+        keys["norm_topk_prob"] = rng.random() < 0.6
+    if rng.random() < 0.5:
+        keys["decoder_sparse_step"] = rng.choice([1, 1, 2, 3])
+    if rng.random() < 0.5:
+        keys["mlp_only_layers"] = rng.choice([[], [0], [layers - 1], None, [2, 0], [7]])
+    if family == "qwen2_moe":
+        keys["shared_expert_intermediate_size"] = rng.choice([8, 24, 60])
+        if rng.random() < 0.5:
+            keys["qkv_bias"] = rng.random() < 0.5
+    return keys
 
 
 def rope(rng):
@@ -173,6 +203,8 @@ def oddities(rng, config):
         {"attention_bias": 0}, {"quantization_config": {"bits": 4}}, {"unheard_of": {"a": [1]}},
         {"torch_dtype": "float16"}, {"use_cache": False}, {"pretraining_tp": 2},
     ]  # fmt: skip
+    if config["model_type"] in OF_EXPERTS:
+        values = [*values, *odd_experts(config)] if rng.random() < 0.3 else odd_experts(config)
     kind = rng.random()
     if kind < 0.2:
         return {rng.choice(nullable): null}
@@ -181,14 +213,49 @@ def oddities(rng, config):
     return rng.choice(values)
 
 
+def odd_experts(config):
+    return [
+        {"num_experts_per_tok": 0}, {"num_experts_per_tok": 40}, {"num_experts_per_tok": DELETED},
+        {"num_experts": 0}, {"num_experts": 3}, {"num_local_experts": 3}, {"num_experts": None},
+        {"moe_intermediate_size": 16}, {"moe_intermediate_size": DELETED}, {"moe_intermediate_size": None},
+        {"norm_topk_prob": DELETED}, {"norm_topk_prob": None}, {"norm_topk_prob": 1},
+        {"decoder_sparse_step": 0}, {"decoder_sparse_step": -1}, {"decoder_sparse_step": None},
+        {"mlp_only_layers": [0, 0]}, {"mlp_only_layers": [-1]}, {"mlp_only_layers": 0}, {"mlp_only_layers": ["0"]},
+        {"qkv_bias": None}, {"qkv_bias": DELETED}, {"shared_expert_intermediate_size": DELETED},
+        {"layer_types": ["full_attention"] * config["num_hidden_layers"]}, {"router_aux_loss_coef": 0.5},
+        {"n_shared_experts": 2}, {"shared_expert_intermediate_size": 16}, {"intermediate_size": 24},
+    ]  # fmt: skip
+
+
 def changed(config, changes):
     merged = {**config, **changes}
     return {key: value for key, value in merged.items() if value is not DELETED}
 
 
+def by_expert(tensors, is_mixtral):
+    """As published: transformers' own modules hold the experts of a layer in two tensors."""
+    apart = {}
+    block = ".block_sparse_moe." if is_mixtral else ".mlp."
+    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    for name, value in tensors.items():
+        layer, is_experts, kind = name.partition(".mlp.experts.")
+        if not is_experts:
+            apart[name.replace(".mlp.", block)] = value
+            continue
+        for number, expert in enumerate(value):
+            prefix = f"{layer}{block}experts.{number}"
+            if kind == "gate_up_proj":
+                apart[f"{prefix}.{gate}.weight"], apart[f"{prefix}.{up}.weight"] = expert.chunk(2)
+            else:
+                apart[f"{prefix}.{down}.weight"] = expert
+    return apart
+
+
 def stored_weights(rng, config, model):
     """What the file holds, and how it was made odd: the names a refusal may say."""
     tensors = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
+    if config["model_type"] in OF_EXPERTS and rng.random() < 0.7:  # else as transformers' modules hold them
+        tensors = by_expert(tensors, config["model_type"] == "mixtral")
     odd = []
     if config.get("tie_word_embeddings") is True:
         tensors.pop(HEAD, None)
@@ -210,11 +277,13 @@ def stored_weights(rng, config, model):
     return {name: value.to(dtype).contiguous() for name, value in tensors.items()}, odd
 
 
-def reference(directory, prompts):
+def reference(directory, prompts, of_experts):
     """transformers' logits, or why there are none."""
+    # Its other ways to compute experts take no odd sizes.
+    eager = {"experts_implementation": "eager"} if of_experts else {}
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+            directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **eager
         )
         lacking = sorted(info["missing_keys"]) + sorted(map(str, info["mismatched_keys"]))
         if lacking:
@@ -248,10 +317,10 @@ class Engine:
         self.process.wait(10)
 
 
-def run_case(seed, engine, place):
+def run_case(seed, engine, place, families):
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    config = clean(rng)
+    config = clean(rng, families)
     changes = oddities(rng, config) if rng.random() < 0.6 else {}
     auto = transformers.AutoConfig.for_model(**config)
     model = transformers.AutoModelForCausalLM.from_config(auto)
@@ -263,7 +332,7 @@ def run_case(seed, engine, place):
     (directory / "config.json").write_text(json.dumps(written))
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     prompts = [[rng.randrange(config["vocab_size"]) for _ in range(n)] for n in (1, 19, 90)]
-    expected, why = reference(directory, prompts)
+    expected, why = reference(directory, prompts, config["model_type"] in OF_EXPERTS)
     tp = 2 if config["num_attention_heads"] % 2 == 0 and rng.random() < 0.3 else 1
     logits, error = engine.logits(directory, tp, prompts)
     for path in directory.iterdir():
@@ -296,13 +365,14 @@ def main():
     parser.add_argument("--num", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1, help="of the first case")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--family", action="append", choices=ARCHITECTURES, help="this one alone; again for another")
     parser.add_argument("--program", default=ROOT / "build" / "cpu" / "bin" / "pitstop_config_logits")
     options = parser.parse_args()
     engine = Engine(options.program)
     counts, worst, bad = collections.Counter(), 0.0, []
     with tempfile.TemporaryDirectory() as place:
         for seed in range(options.seed, options.seed + options.num):
-            case = run_case(seed, engine, place)
+            case = run_case(seed, engine, place, options.family or list(ARCHITECTURES))
             counts[case["outcome"]] += 1
             worst = max(worst, case.get("error", 0.0)) if case["outcome"] == "the same" else worst
             if case["outcome"].isupper():

@@ -22,10 +22,16 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden"
@@ -170,6 +176,44 @@ MODELS = {
             "rope_type": "default", "rope_theta": 1000000.0}),
         40,
     ),
+    "mixtral": (MixtralConfig, MixtralForCausalLM, shape(num_local_experts=4, intermediate_size=36), 23),
+    # Layers with experts, without by their number, and without by decoder_sparse_step.
+    "qwen3_moe_every_other": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        shape(
+            head_dim=12,
+            num_hidden_layers=5,
+            num_experts=7,
+            num_experts_per_tok=3,
+            moe_intermediate_size=20,
+            norm_topk_prob=True,
+            decoder_sparse_step=2,
+            mlp_only_layers=[3],
+        ),
+        23,
+    ),
+    "qwen3_moe_all": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        shape(head_dim=16, num_experts=40, num_experts_per_tok=8, moe_intermediate_size=16, attention_bias=True),
+        40,
+    ),
+    "qwen2_moe_shared": (
+        Qwen2MoeConfig,
+        Qwen2MoeForCausalLM,
+        shape(
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            shared_expert_intermediate_size=28,
+            use_sliding_window=True,
+            sliding_window=7,
+            max_window_layers=2,
+            num_hidden_layers=3,
+        ),
+        40,
+    ),
     "mistral_no_window": (
         MistralConfig,
         MistralForCausalLM,
@@ -227,9 +271,10 @@ def make(name):
     config = json.loads((folder / "config.json").read_text()) | EDITS.get(name, {})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    eager = {"attn_implementation": "eager"}
+    if hasattr(model.config, "num_experts"):
+        eager["experts_implementation"] = "eager"  # the others take no odd sizes
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **eager).eval()
     generator = torch.Generator().manual_seed(seed + 1)
     prompts = []
     for length in (*PROMPT_LENS[:-1], longest):

@@ -35,6 +35,9 @@ Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
             case BlockKind::kDenseMlp:
                 DenseMlp::check_split(config, tp, problems);
                 break;
+            case BlockKind::kExperts:
+                Experts::check_split(config, tp, problems);
+                break;
         }
     }
     if (tp > kTpMax) problems.push_back(fmt::format("more than {} ranks", kTpMax));
@@ -69,6 +72,11 @@ Block Stack::make_block(BlockKind kind, std::int64_t layer, const RankOf& rank) 
         DenseMlp mlp(config_, layer, rank);
         mlp.declare(config_, slots_);
         return mlp;
+    }
+    if (kind == BlockKind::kExperts) {
+        Experts experts(config_, layer, rank);
+        experts.declare(config_, slots_);
+        return experts;
     }
     CHECK(kind == BlockKind::kAttention);
     Attention attention(config_, layer, rank);

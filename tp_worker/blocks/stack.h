@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "tp_worker/blocks/attention.h"
 #include "tp_worker/blocks/dense_mlp.h"
+#include "tp_worker/blocks/experts.h"
 #include "tp_worker/blocks/kv_pool.h"
 #include "tp_worker/blocks/trunk.h"
 #include "tp_worker/blocks/vocabulary.h"
@@ -26,7 +27,7 @@
 
 namespace pitstop::tp_worker {
 
-using Block = std::variant<Attention, DenseMlp>;
+using Block = std::variant<Attention, DenseMlp, Experts>;
 
 class Stack {
   public:

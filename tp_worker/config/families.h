@@ -3,6 +3,7 @@
 // and which weights it has is the block's (tp_worker/blocks).
 #pragma once
 
+#include "tp_worker/config/config_reader.h"
 #include "tp_worker/config/model_config.h"
 
 #include <cstdint>
@@ -26,16 +27,25 @@ struct Family {
     bool needs_whole_head_dim = false;
 
     enum class Window : std::uint8_t {
-        kNone,     // sliding_window is refused, if it would be one
-        kOfAll,    // of all layers
-        kIfAsked,  // with use_sliding_window, from max_window_layers on
+        kNone,              // sliding_window is refused, if it would be one
+        kOfAll,             // of all layers
+        kIfAsked,           // with use_sliding_window, from max_window_layers on
+        kOfAllIfAsked,      // with use_sliding_window, of all layers
+        kAlternateIfAsked,  // with use_sliding_window, of every other layer below max_window_layers
     };
     Window window = Window::kNone;
-    enum class QkvBias : std::uint8_t { kNever, kAlways, kByKey };  // attention_bias, o's as well
+    bool has_null_window = false;   // none, where sliding_window is absent
+    bool reads_layer_types = true;  // otherwise they must say what the window's keys say
+    std::optional<double> absent_rope_theta{};
+    double absent_norm_eps = 1e-6;
+    // kByKey: attention_bias, o's as well. kByOwnKey: qkv_bias, o has none.
+    enum class QkvBias : std::uint8_t { kNever, kAlways, kByKey, kByOwnKey };
     QkvBias qkv_bias = QkvBias::kNever;
     bool has_mlp_bias = false;  // it has a key mlp_bias
     bool has_qk_norm = false;
 
+    // Reads what its blocks of experts are made of; null: it has none.
+    void (*read_experts)(ConfigReader& reader, ModelConfig* config) = nullptr;
     // The blocks of one layer, in order. REQUIRES: the configuration is read but for its layers.
     LayerBlocks (*blocks_of)(const ModelConfig& config, std::int64_t layer) = nullptr;
 };

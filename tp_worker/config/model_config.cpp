@@ -74,7 +74,7 @@ const Family* read_family(ConfigReader& reader) {
 
 // Refuses settings that change the arithmetic and that nothing here computes, unless they have the
 // value that means "off".
-void refuse_unsupported(ConfigReader& reader) {
+void refuse_unsupported(ConfigReader& reader, const Family& family) {
     const std::string act = reader.text("hidden_act", "silu");
     if (act != "silu" && act != "swish") {
         reader.unsupported(
@@ -91,8 +91,10 @@ void refuse_unsupported(ConfigReader& reader) {
             "is_causal {}; only causal attention is supported", ConfigReader::shown(*causal)
         );
     }
+    constexpr std::string_view kNumExperts = "num_experts";
+    constexpr std::string_view kNumLocalExperts = "num_local_experts";
     struct Setting {
-        const char* key;
+        std::string_view key;
         double off;
     };
     constexpr std::array<Setting, 11> kSettings{{
@@ -104,12 +106,14 @@ void refuse_unsupported(ConfigReader& reader) {
         {"embedding_multiplier", 1.0},
         {"logits_scaling", 1.0},
         {"logit_scale", 1.0},
-        {"num_experts", 0.0},
-        {"num_local_experts", 0.0},
+        {kNumExperts, 0.0},
+        {kNumLocalExperts, 0.0},
         {"query_pre_attn_scalar", 0.0},
     }};
     for (const Setting& setting : kSettings) {
-        const Json* value = reader.find_value(setting.key);
+        const bool is_of_experts = setting.key == kNumExperts || setting.key == kNumLocalExperts;
+        if (is_of_experts && family.read_experts != nullptr) continue;
+        const Json* value = reader.find_value(setting.key.data());
         if (value == nullptr || (value->is_number() && value->get<double>() == setting.off))
             continue;
         reader.unsupported("{} {} is not supported", setting.key, ConfigReader::shown(*value));
@@ -123,10 +127,11 @@ using Window = std::optional<std::int64_t>;  // keys a token sees; empty: all
 Window read_window(ConfigReader& reader, const Family& family, std::int64_t max_positions) {
     constexpr std::int64_t kDefault = 4096;
     const bool has_none = family.window == Family::Window::kNone;
-    const bool is_used =
-        family.window != Family::Window::kIfAsked || reader.flag("use_sliding_window", false);
+    const bool is_used = has_none || family.window == Family::Window::kOfAll ||
+                         reader.flag("use_sliding_window", false);
     const Json* value = reader.find("sliding_window");
-    if (value == nullptr) return is_used && !has_none ? Window(kDefault) : Window();
+    if (value == nullptr)
+        return is_used && !has_none && !family.has_null_window ? Window(kDefault) : Window();
     if (value->is_null()) return std::nullopt;
     const std::int64_t window = reader.any_whole("sliding_window", kDefault);
     if (!is_used) return std::nullopt;
@@ -153,11 +158,16 @@ std::vector<Window> read_windows(
 ) {
     constexpr std::int64_t kFullLayersDefault = 28;
     const Window window = read_window(reader, family, max_positions);
-    std::int64_t first = 0;
+    const bool is_alternate = family.window == Family::Window::kAlternateIfAsked;
+    std::int64_t begin = 0;
+    std::int64_t end = config.num_layers;
     if (family.window == Family::Window::kIfAsked)
-        first = reader.any_whole("max_window_layers", kFullLayersDefault);
+        begin =
+            std::max<std::int64_t>(reader.any_whole("max_window_layers", kFullLayersDefault), 0);
+    if (is_alternate)
+        end = std::min(reader.any_whole("max_window_layers", kFullLayersDefault), end);
     std::vector<Window> windows(static_cast<std::size_t>(config.num_layers));
-    for (std::int64_t layer = std::max<std::int64_t>(first, 0); layer < config.num_layers; ++layer)
+    for (std::int64_t layer = begin; layer < end; layer += is_alternate ? 2 : 1)
         windows[static_cast<std::size_t>(layer)] = window;
 
     const Json* types = reader.find_value("layer_types");
@@ -168,7 +178,16 @@ std::vector<Window> read_windows(
     }
     for (std::size_t layer = 0; layer < windows.size(); ++layer) {
         const Json& type = (*types)[layer];
-        if (type == "full_attention" || type == "attention") {  // the older name
+        const bool is_full = type == "full_attention" || type == "attention";  // the older name
+        if (!family.reads_layer_types && is_full == windows[layer].has_value()) {
+            reader.unsupported(
+                "layer_types: {} for layer {}, which is not what its sliding_window says",
+                ConfigReader::shown(type),
+                layer
+            );
+            break;
+        }
+        if (is_full) {
             windows[layer].reset();
         } else if (type == "sliding_attention" && window) {
             windows[layer] = window;
@@ -216,7 +235,7 @@ void read_shape(ConfigReader& reader, const Family& family, ModelConfig* config)
     config->num_q_heads = reader.whole("num_attention_heads", std::nullopt, kSizeMax);
     config->num_kv_heads = read_kv_heads(reader, family, *config);
     config->vocab_len = reader.whole("vocab_size", std::nullopt, kVocabMax);
-    config->norm_eps = reader.positive("rms_norm_eps", 1e-6);
+    config->norm_eps = reader.positive("rms_norm_eps", family.absent_norm_eps);
     config->head_dim = read_head_dim(reader, family, *config);
 
     if (config->num_q_heads % config->num_kv_heads != 0) {
@@ -241,6 +260,8 @@ void read_biases(ConfigReader& reader, const Family& family, ModelConfig* config
         config->qkv_bias = reader.flag("attention_bias", false);
         config->o_bias = config->qkv_bias;
     }
+    if (family.qkv_bias == Family::QkvBias::kByOwnKey)
+        config->qkv_bias = reader.flag("qkv_bias", true);
     if (family.has_mlp_bias) config->mlp_bias = reader.flag("mlp_bias", false);
 }
 
@@ -296,9 +317,10 @@ Result<ModelConfig> ModelConfig::parse(
     const Family* const family = read_family(reader);
     if (family == nullptr) return error_of(problems, path);
     config.model_type = family->model_type;
-    refuse_unsupported(reader);
+    refuse_unsupported(reader, *family);
     read_shape(reader, *family, &config);
     read_biases(reader, *family, &config);
+    if (family->read_experts != nullptr) family->read_experts(reader, &config);
     config.qk_norm = family->has_qk_norm;
     config.tied_embeddings = reader.flag("tie_word_embeddings", false);
     const std::int64_t max_positions =
@@ -306,7 +328,13 @@ Result<ModelConfig> ModelConfig::parse(
     config.windows = read_windows(reader, *family, config, max_positions);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
         config.layers.push_back(family->blocks_of(config, layer));
-    config.rope = read_rope(reader, max_positions, &problems, &config.notes);
+    config.rope = read_rope(
+        reader,
+        max_positions,
+        &problems,
+        &config.notes,
+        family->absent_rope_theta.value_or(kRopeTheta)
+    );
     config.context_len = scaled_context_len(config.rope, max_positions);
     if (config.context_len > kContextMax && problems.list.empty()) {
         reader.unsupported(
@@ -406,6 +434,14 @@ std::optional<std::string> difference_in_shape(
     compare.of("the bias of o_proj", serving.o_bias, other.o_bias);
     compare.of("mlp_bias", serving.mlp_bias, other.mlp_bias);
     compare.of("the norm of queries and keys", serving.qk_norm, other.qk_norm);
+    compare.of("num_experts", serving.experts.num, other.experts.num);
+    compare.of("num_experts_per_tok", serving.experts.per_token, other.experts.per_token);
+    compare.of("moe_intermediate_size", serving.experts.ffn, other.experts.ffn);
+    compare.of(
+        "shared_expert_intermediate_size", serving.experts.shared_ffn, other.experts.shared_ffn
+    );
+    compare.of("norm_topk_prob", serving.experts.norm_chosen, other.experts.norm_chosen);
+    compare.of("decoder_sparse_step", serving.experts.sparse_step, other.experts.sparse_step);
     compare_rope(serving.rope, other.rope, &compare);
     compare.of_windows(serving.windows, other.windows);
     // They are not equal: what has no name above differs all the same.

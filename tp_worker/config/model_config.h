@@ -3,7 +3,8 @@
 //
 // Families differ by their rows in families.h alone.
 //
-// Source: transformers 5.23, models/{llama,mistral,qwen2,qwen3} and configuration_utils.py;
+// Source: transformers 5.24, models/{llama,mistral,qwen2,qwen3,qwen2_moe,qwen3_moe,mixtral} and
+// configuration_utils.py;
 //         tests/golden/compare_configs.py holds the two against each other.
 #pragma once
 
@@ -23,9 +24,30 @@ namespace pitstop::tp_worker {
 inline constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20;
 
 // What a layer is made of (tp_worker/blocks).
-enum class BlockKind : std::uint8_t { kAttention, kDenseMlp };
+enum class BlockKind : std::uint8_t { kAttention, kDenseMlp, kExperts };
 using LayerBlocks = std::vector<BlockKind>;  // in the order in which they run
 inline const LayerBlocks kDenseLayer{BlockKind::kAttention, BlockKind::kDenseMlp};
+
+// What a family calls the parts of a block of experts (tp_worker/blocks/experts.cpp).
+enum class ExpertNames : std::uint8_t { kQwen, kMixtral };
+
+inline constexpr std::int64_t kExpertsMax = 1024;
+inline constexpr std::int64_t kChosenMax = 32;  // experts of a token
+
+struct ExpertsConfig {
+    std::int64_t num = 0;         // E; 0: the model has none
+    std::int64_t per_token = 0;   // k, at most E
+    std::int64_t ffn = 0;         // I, of each
+    std::int64_t shared_ffn = 0;  // of the expert that computes every token; 0: there is none
+    bool norm_chosen = false;     // the weights of the chosen sum to one
+    ExpertNames names = ExpertNames::kQwen;
+    // A layer has experts if its number from 1 on is a multiple of sparse_step, and it is none of
+    // dense_layers, which are ascending, from 0 on.
+    std::int64_t sparse_step = 1;
+    std::vector<std::int64_t> dense_layers{};
+
+    bool operator==(const ExpertsConfig&) const = default;
+};
 
 struct ModelConfig {
     std::string_view model_type{};  // of its family (families.h): "qwen3"
@@ -44,6 +66,7 @@ struct ModelConfig {
     bool o_bias = false;
     bool mlp_bias = false;
     bool qk_norm = false;
+    ExpertsConfig experts{};
     std::vector<LayerBlocks> layers{};  // [num_layers]
     // These are [num_layers], the keys a token sees, its own included; absent: all.
     std::vector<std::optional<std::int64_t>> windows{};

@@ -15,7 +15,6 @@ using Json = nlohmann::json;
 using Scaling = RopeConfig::Scaling;
 
 constexpr std::int64_t kOriginalContextMax = std::int64_t{1} << 24;
-constexpr double kDefaultTheta = 10000.0;
 
 constexpr std::array<std::pair<std::string_view, Scaling>, 4> kTypes{{
     {"default", Scaling::kNone},
@@ -103,7 +102,7 @@ void read_yarn(ConfigReader& settings, std::int64_t max_positions, RopeConfig* r
 void read_theta(ConfigReader& config, ConfigReader* settings, RopeConfig* rope) {
     const bool is_inside = settings != nullptr && settings->find("rope_theta") != nullptr;
     ConfigReader& reader = is_inside ? *settings : config;
-    rope->theta = reader.positive("rope_theta", kDefaultTheta);
+    rope->theta = reader.positive("rope_theta", rope->theta);
 }
 
 // Both objects stand there, and the one that counts has no theta: what transformers computes with
@@ -136,9 +135,10 @@ RopeConfig read_rope(
     ConfigReader& config,
     std::int64_t max_positions,
     ConfigProblems* problems,
-    std::vector<std::string>* notes
+    std::vector<std::string>* notes,
+    double absent_theta
 ) {
-    RopeConfig rope;
+    RopeConfig rope{.theta = absent_theta};
     const Settings found = find_settings(config);
     if (found.object == nullptr) {
         read_theta(config, nullptr, &rope);

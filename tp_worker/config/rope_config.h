@@ -16,6 +16,8 @@ namespace pitstop::tp_worker {
 
 // Holds what a configuration asks for it, whichever of its spellings it uses: settings that its
 // type does not read have the values here, so that two that are equal compute the same.
+inline constexpr double kRopeTheta = 10000.0;  // where no configuration says another
+
 struct RopeConfig {
     enum class Scaling : std::uint8_t {
         kNone,
@@ -24,7 +26,7 @@ struct RopeConfig {
         kYarn,    // the same with a ramp over the dimensions, and longer queries and keys
     };
     Scaling scaling = Scaling::kNone;
-    double theta = 10000.0;
+    double theta = kRopeTheta;
     double factor = 1.0;
     double low_freq_factor = 1.0;       // kLlama3
     double high_freq_factor = 4.0;      // kLlama3
@@ -44,7 +46,8 @@ RopeConfig read_rope(
     ConfigReader& config,
     std::int64_t max_positions,
     ConfigProblems* problems,
-    std::vector<std::string>* notes
+    std::vector<std::string>* notes,
+    double absent_theta = kRopeTheta
 );
 
 // Returns how many positions a model of `max_positions` serves with this scaling.

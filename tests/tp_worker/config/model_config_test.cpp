@@ -1,5 +1,6 @@
 #include "tp_worker/config/model_config.h"
 
+#include "tests/tp_worker/config/config_json.h"
 #include "tests/tp_worker/test_replica.h"
 
 #include <gtest/gtest.h>
@@ -9,39 +10,6 @@
 
 namespace pitstop::tp_worker {
 namespace {
-
-using Json = nlohmann::json;
-
-Json qwen3() {
-    return Json::parse(R"({
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64,
-        "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 100, "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 512, "rope_theta": 1000000.0, "tie_word_embeddings": true,
-        "eos_token_id": 7})");
-}
-
-Json of_family(const std::string& architecture) {
-    Json json = qwen3();
-    json["architectures"] = {architecture};
-    json.erase("model_type");
-    return json;
-}
-
-Result<ModelConfig> parse(const Json& json, const std::string& generation = "") {
-    return ModelConfig::parse(json.dump(), generation, "model");
-}
-
-Error error_of(const Json& json) {
-    const Result<ModelConfig> config = parse(json);
-    return config ? Error{ErrorCode::kInternal, "parsed"} : config.error();
-}
-
-void expect_refused(const Json& json, ErrorCode code, std::string_view part) {
-    const Error error = error_of(json);
-    EXPECT_EQ(error.code, code) << error.message;
-    EXPECT_NE(error.message.find(part), std::string::npos) << error.message;
-}
 
 TEST(ModelConfig, ReadsTheBundledModel) {
     const Result<ModelConfig> config = ModelConfig::read(model_dir("stories"));
@@ -279,7 +247,7 @@ TEST(ModelConfig, RefusesWhatItDoesNotCompute) {
     };
     constexpr ErrorCode kUnsupported = ErrorCode::kUnsupported;
     expect_refused(with("architectures", {"GPT2LMHeadModel"}), kUnsupported, "GPT2LMHeadModel");
-    expect_refused(with("architectures", {"Qwen3MoeForCausalLM"}), kUnsupported, "Qwen3Moe");
+    expect_refused(with("architectures", {"Qwen3NextForCausalLM"}), kUnsupported, "Qwen3Next");
     expect_refused(with("hidden_act", "gelu"), kUnsupported, "gelu");
     expect_refused(with("quantization_config", {{"bits", 4}}), kUnsupported, "quantized");
     expect_refused(

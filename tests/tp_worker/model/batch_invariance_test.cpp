@@ -3,6 +3,7 @@
 // it was retracted and recomputed on the way.
 #include "base/isa.h"
 #include "tests/tp_worker/batch_mix.h"
+#include "tests/tp_worker/model/random_checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -16,10 +17,14 @@ const BatchMix kMix{};
 constexpr std::int64_t kPoolTokens = 1600;
 
 std::unique_ptr<TestReplica> open(
-    Compute compute, int tp, int num_threads, std::int64_t page_size
+    Compute compute,
+    int tp,
+    int num_threads,
+    std::int64_t page_size,
+    const std::string& directory = model_dir("stories")
 ) {
     ReplicaOptions options;
-    options.engine.model_dir = model_dir("stories");
+    options.engine.model_dir = directory;
     options.engine.compute = compute;
     options.engine.isa = best_isa();
     options.engine.page_size = page_size;
@@ -85,6 +90,34 @@ TEST_P(BatchInvariance, P6_ScoringGivesTheBitsThatSamplingGave) {
     }
 }
 
+// Who shares an expert's pass with a token is another matter in every batch.
+class BatchInvarianceOfExperts : public testing::TestWithParam<std::tuple<Compute, int>> {};
+
+TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
+    const auto& [compute, tp] = GetParam();
+    for (const std::int64_t shared_ffn : {0, 40}) {
+        const test::TempDir directory;
+        write_random_checkpoint(
+            {.head_dim = 32,
+             .num_layers = 3,
+             .num_experts = 11,
+             .num_experts_per_token = 3,
+             .expert_ffn = 24,
+             .shared_ffn = shared_ffn},
+            directory
+        );
+        const std::vector<TestRequest> alone =
+            run_alone(open(compute, tp, 1, 16, directory.path()).get(), kMix);
+        unsigned seed = 1;
+        for (const int num_threads : {1, 3}) {
+            SCOPED_TRACE(testing::Message() << num_threads << " threads, shared " << shared_ffn);
+            const auto replica = open(compute, tp, num_threads, 7, directory.path());
+            expect_same(alone, run_mixed(replica.get(), kMix, seed++));
+            expect_same(alone, run_mixed(replica.get(), kMix, seed++));
+        }
+    }
+}
+
 // A chunk of logits holds at most kLogitRowsMax rows; more are asked for here.
 TEST(BatchInvarianceOfLogitChunks, P6_ScoringALongPromptInOneStepOrManyIsTheSame) {
     const auto replica = open(Compute::kBf16, 1, 2, 16);
@@ -110,17 +143,15 @@ TEST(BatchInvarianceOfLogitChunks, P6_ScoringALongPromptInOneStepOrManyIsTheSame
     EXPECT_EQ(whole.outputs, pieces.outputs);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Modes,
-    BatchInvariance,
-    testing::Values(
-        std::tuple(Compute::kBf16, 1), std::tuple(Compute::kFp32, 1), std::tuple(Compute::kBf16, 2)
-    ),
-    [](const auto& suite) {
-        return std::string(name_of(std::get<0>(suite.param))) + "Tp" +
-               std::to_string(std::get<1>(suite.param));
-    }
+const auto kModes = testing::Values(
+    std::tuple(Compute::kBf16, 1), std::tuple(Compute::kFp32, 1), std::tuple(Compute::kBf16, 2)
 );
+std::string mode_name(const testing::TestParamInfo<std::tuple<Compute, int>>& suite) {
+    const auto& [compute, tp] = suite.param;
+    return std::string(name_of(compute)) + "Tp" + std::to_string(tp);
+}
+INSTANTIATE_TEST_SUITE_P(Modes, BatchInvariance, kModes, mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, BatchInvarianceOfExperts, kModes, mode_name);
 
 }  // namespace
 }  // namespace pitstop::tp_worker

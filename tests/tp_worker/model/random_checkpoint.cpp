@@ -13,7 +13,7 @@ namespace pitstop::tp_worker {
 
 void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& to) {
     using Json = nlohmann::json;
-    const Json config = {
+    Json config = {
         {"architectures", {"Qwen3ForCausalLM"}},
         {"model_type", "qwen3"},
         {"attention_bias", false},
@@ -22,7 +22,7 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
         {"intermediate_size", shape.ffn},
         {"num_attention_heads", shape.num_q_heads},
         {"num_key_value_heads", shape.num_kv_heads},
-        {"num_hidden_layers", 1},
+        {"num_hidden_layers", shape.num_layers},
         {"head_dim", shape.head_dim},
         {"vocab_size", shape.vocab_len},
         {"max_position_embeddings", 512},
@@ -32,6 +32,16 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
         {"eos_token_id", 2047},
         {"torch_dtype", "bfloat16"},
     };
+    if (shape.num_experts > 0) {
+        const std::string family = shape.shared_ffn > 0 ? "2" : "3";
+        config["architectures"] = {"Qwen" + family + "MoeForCausalLM"};
+        config["model_type"] = "qwen" + family + "_moe";
+        config["num_experts"] = shape.num_experts;
+        config["num_experts_per_tok"] = shape.num_experts_per_token;
+        config["moe_intermediate_size"] = shape.expert_ffn;
+        config["norm_topk_prob"] = true;
+        if (shape.shared_ffn > 0) config["shared_expert_intermediate_size"] = shape.shared_ffn;
+    }
     to.write("config.json", config.dump());
     const Result<ModelConfig> parsed = ModelConfig::read(to.path());
     ASSERT_TRUE(parsed.has_value()) << parsed.error().message;

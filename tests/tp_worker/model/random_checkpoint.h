@@ -1,5 +1,5 @@
-// A checkpoint of one small Qwen3 layer with random weights, for head sizes that no bundled model
-// has.
+// A checkpoint of small Qwen3 layers with random weights, for head sizes that no bundled model has,
+// and for experts.
 #pragma once
 
 #include "tests/checkpoint/temp_dir.h"
@@ -15,6 +15,11 @@ struct CheckpointShape {
     std::int64_t num_kv_heads = 1;
     std::int64_t head_dim = 128;
     std::int64_t vocab_len = 2048;  // what batch_mix.h's requests use
+    std::int64_t num_layers = 1;
+    std::int64_t num_experts = 0;  // 0: a dense model
+    std::int64_t num_experts_per_token = 0;
+    std::int64_t expert_ffn = 0;
+    std::int64_t shared_ffn = 0;  // of Qwen2-MoE, without norms of heads; 0: Qwen3-MoE
 };
 
 // Writes config.json and model.safetensors. Logits are of order one.

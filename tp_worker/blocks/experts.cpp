@@ -1,0 +1,223 @@
+#include "tp_worker/blocks/experts.h"
+
+#include "base/check.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace pitstop::tp_worker {
+namespace {
+
+static_assert(kExpertsMax == kernels::RouteArgs::kExpertsMax);
+static_assert(kChosenMax == kernels::RouteArgs::kChosenMax);
+
+// What a family calls the parts of a block of experts.
+struct Names {
+    std::string_view block{};
+    std::string_view gate{};
+    std::string_view up{};
+    std::string_view down{};
+};
+Names names_of(ExpertNames names) {
+    switch (names) {
+        case ExpertNames::kQwen:
+            return {.block = "mlp", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"};
+        case ExpertNames::kMixtral:
+            return {.block = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"};
+    }
+    CHECK(false);
+}
+
+std::string prefix_of(const ExpertsConfig& config, std::int64_t layer) {
+    return fmt::format("model.layers.{}.{}.", layer, names_of(config.names).block);
+}
+
+}  // namespace
+
+Experts::Experts(const ModelConfig& config, std::int64_t layer, const RankOf& rank)
+    : config_(config.experts),
+      hidden_(config.hidden),
+      layer_(layer),
+      share_(share_in_units(config_.ffn, word_len(GatedMlp::kEncoding), rank)) {
+    if (config_.shared_ffn == 0) return;
+    shared_.emplace(
+        GatedMlp::Args{
+            .prefix = prefix_of(config_, layer) + "shared_expert.",
+            .hidden = hidden_,
+            .ffn = config_.shared_ffn},
+        rank
+    );
+}
+
+void Experts::check_split(
+    const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
+) {
+    const ExpertsConfig& experts = config.experts;
+    if (!GatedMlp::splits(experts.ffn, tp))
+        problems.push_back(fmt::format("experts' intermediate size of only {}", experts.ffn));
+    if (experts.shared_ffn > 0 && !GatedMlp::splits(experts.shared_ffn, tp)) {
+        problems.push_back(
+            fmt::format("a shared expert's intermediate size of only {}", experts.shared_ffn)
+        );
+    }
+}
+
+void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
+    const std::string prefix = prefix_of(config_, layer_);
+    const Names names = names_of(config_.names);
+    const std::int64_t H = config.hidden;
+    const std::int64_t I = config_.ffn;
+    const auto add = [&](std::string name, std::vector<std::int64_t> shape) {
+        return slots.add({.name = std::move(name), .shape = std::move(shape)});
+    };
+    norm_ = add(fmt::format("model.layers.{}.post_attention_layernorm.weight", layer_), {H});
+    router_.parts = {{.w = add(prefix + "gate.weight", {config_.num, H})}};
+    const auto add_split = [&](std::int64_t e,
+                               std::string_view tail,
+                               std::vector<std::int64_t> shape,
+                               std::size_t split_dim) {
+        return slots.add(
+            {.name = fmt::format("{}experts.{}.{}.weight", prefix, e, tail),
+             .shape = std::move(shape),
+             .split = Split{split_dim, share_},
+             .encoding = GatedMlp::kEncoding}
+        );
+    };
+    for (std::int64_t e = 0; e < config_.num; ++e) {
+        last_ = {
+            .gate = add_split(e, names.gate, {I, H}, 0),
+            .up = add_split(e, names.up, {I, H}, 0),
+            .down = add_split(e, names.down, {H, I}, 1)};
+        if (e == 0) first_ = last_;
+    }
+    if (!shared_) return;
+    shared_->declare(slots);
+    shared_gate_.parts = {{.w = add(prefix + "shared_expert_gate.weight", {1, H})}};
+}
+
+void Experts::ask(Scratch& scratch, const Trunk& trunk) {
+    const std::int64_t T = scratch.sizes().tokens_max;
+    const std::int64_t k = config_.per_token;
+    const std::int64_t I = share_.num();
+    logits_ = scratch.floats("experts.logits", T, config_.num);
+    router_.x = trunk.normed;
+    router_.parts[0].y = logits_;
+    const auto ints = [&](std::string_view name) {
+        return view2(scratch.array<std::int32_t>(name, T * k).data(), T, k);
+    };
+    chosen_ = ints("experts.chosen");
+    row_of_ = ints("experts.row_of");
+    weights_ = scratch.floats("experts.weights", T, k);
+    begins_ = scratch.array<std::int32_t>("experts.begins", config_.num + 1);
+    token_of_ = scratch.array<std::int32_t>("experts.token_of", T * k);
+    sorted_ = scratch.acts("experts.sorted", scratch.act_dtype(), T * k, hidden_);
+    const kernels::ActView gate_up =
+        scratch.acts("experts.gate_up", scratch.product_dtype(), T * k, 2 * I);
+    gate_ = kernels::cols(gate_up, 0, I);
+    up_ = kernels::cols(gate_up, I, I);
+    gated_ = scratch.acts("experts.gated", scratch.act_dtype(), T * k, I);
+    rows_ = scratch.floats("experts.rows", T * k, hidden_);
+    if (!shared_) return;
+    shared_rows_ = scratch.floats("experts.shared", T, hidden_);
+    shared_logits_ = scratch.floats("experts.shared_gate", T, 1);
+    shared_->ask(scratch, trunk, shared_rows_);
+    shared_gate_.x = trunk.normed;
+    shared_gate_.parts[0].y = shared_logits_;
+}
+
+std::vector<const Product*> Experts::products() const {
+    std::vector<const Product*> all{&router_};
+    if (!shared_) return all;
+    for (const Product* product : shared_->products()) all.push_back(product);
+    all.push_back(&shared_gate_);
+    return all;
+}
+
+void Experts::run(const Trunk& trunk, const Pass& pass) const {
+    const std::int64_t T = pass.batch.num_tokens();
+    trunk.norm(pass, norm_);
+    trunk.multiply(router_, pass);
+    trunk.ops->route({
+        .logits = rows(logits_, 0, T),
+        .experts = rows(chosen_, 0, T),
+        .weights = rows(weights_, 0, T),
+        .norm = config_.norm_chosen ? kernels::RouterNorm::kChosen : kernels::RouterNorm::kAll,
+        .stream = trunk.stream,
+    });
+    sort(trunk, pass);
+    multiply(trunk, pass);
+    kernels::SumExpertRowsArgs sum{
+        .rows = rows_,
+        .row_of = rows(row_of_, 0, T),
+        .weights = rows(weights_, 0, T),
+        .y = rows(trunk.delta, 0, T),
+        .stream = trunk.stream};
+    if (shared_) {
+        shared_->run(trunk, pass);
+        trunk.multiply(shared_gate_, pass);
+        sum.shared = rows(shared_rows_, 0, T);
+        sum.gate = rows(shared_logits_, 0, T);
+    }
+    trunk.ops->sum_expert_rows(sum);
+}
+
+void Experts::sort(const Trunk& trunk, const Pass& pass) const {
+    const std::int64_t T = pass.batch.num_tokens();
+    trunk.ops->sort_rows_by_expert({
+        .chosen = rows(chosen_, 0, T),
+        .num_experts = static_cast<std::int32_t>(config_.num),
+        .begins = begins_.data(),
+        .token_of = token_of_.data(),
+        .row_of = rows(row_of_, 0, T),
+        .stream = trunk.stream,
+    });
+    trunk.ops->gather_rows({
+        .x = rows(trunk.normed, 0, T),
+        .row_index = token_of_.data(),
+        .y = rows(sorted_, 0, T * config_.per_token),
+        .stream = trunk.stream,
+    });
+}
+
+// From one expert's weights to the next one's. The layout places weights as they are declared, at
+// multiples of one alignment, so all strides are the same.
+std::int64_t Experts::stride(const BoundWeights& weights) const {
+    const auto per_expert = (weights.matrix(last_.down).data - weights.matrix(first_.down).data);
+    const std::int64_t num = config_.num - 1;
+    if (num == 0) return 0;
+    CHECK(per_expert % num == 0);
+    CHECK(weights.matrix(last_.gate).data - weights.matrix(first_.gate).data == per_expert);
+    return per_expert / num;
+}
+
+void Experts::multiply(const Trunk& trunk, const Pass& pass) const {
+    const std::int64_t num_rows = pass.batch.num_tokens() * config_.per_token;
+    const std::int64_t stride = this->stride(pass.weights);
+    const auto part = [&](WeightId w, kernels::ActView y) {
+        return kernels::ExpertLinearPart{
+            .w = pass.weights.matrix(w), .expert_stride = stride, .y = rows(y, 0, num_rows)};
+    };
+    const auto run = [&](kernels::ConstActView x,
+                         std::span<const kernels::ExpertLinearPart> parts) {
+        trunk.ops->expert_linear({
+            .x = x,
+            .parts = parts,
+            .begins = begins_.data(),
+            .num_experts = static_cast<std::int32_t>(config_.num),
+            .stream = trunk.stream,
+        });
+    };
+    run(rows(sorted_, 0, num_rows), std::array{part(first_.gate, gate_), part(first_.up, up_)});
+    trunk.ops->silu_mul({
+        .gate = rows(gate_, 0, num_rows),
+        .up = rows(up_, 0, num_rows),
+        .y = rows(gated_, 0, num_rows),
+        .stream = trunk.stream,
+    });
+    run(rows(gated_, 0, num_rows), std::array{part(first_.down, rows_)});
+}
+
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,78 @@
+// The block of experts: of E gated MLPs each token is computed by the k that its router chooses,
+// weighted by the router; a shared one, where the model has it, computes every token:
+//
+//   delta = sum_j weight_j * expert_j(n)  (+ sigmoid(s n) * shared(n)),  n = norm(x)
+//
+// Every rank routes alike, as x is the same everywhere: the router and the shared expert's gate are
+// whole on each. Experts are split as the gated MLP is, by their intermediate size.
+//
+// Source: transformers 5.24, Qwen3MoeSparseMoeBlock, Qwen2MoeSparseMoeBlock, MixtralSparseMoeBlock.
+#pragma once
+
+#include "tp_worker/blocks/gated_mlp.h"
+#include "tp_worker/blocks/trunk.h"
+#include "tp_worker/config/model_config.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+class Experts {
+  public:
+    Experts(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
+    // Adds to `problems` what of the configuration does not split over tp ranks.
+    static void check_split(
+        const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
+    );
+
+    // `config` is the one that it was made of.
+    void declare(const ModelConfig& config, WeightSlots& slots);
+    void ask(Scratch& scratch, const Trunk& trunk);
+    void run(const Trunk& trunk, const Pass& pass) const;
+    // Those of every token; the experts' are no products of one weight.
+    [[nodiscard]] std::vector<const Product*> products() const;
+
+    [[nodiscard]] std::int64_t ffn() const { return share_.num(); }  // of this rank, of an expert
+
+  private:
+    // The weights of one expert. All experts' follow each other in memory, as they are declared.
+    struct Expert {
+        WeightId gate{};
+        WeightId up{};
+        WeightId down{};
+    };
+    [[nodiscard]] std::int64_t stride(const BoundWeights& weights) const;
+    void sort(const Trunk& trunk, const Pass& pass) const;
+    void multiply(const Trunk& trunk, const Pass& pass) const;
+
+    ExpertsConfig config_{};
+    std::int64_t hidden_;
+    std::int64_t layer_;
+    AxisShare share_{};  // of an expert's intermediate size
+    WeightId norm_{};
+    Product router_{};
+    Expert first_{};
+    Expert last_{};
+    std::optional<GatedMlp> shared_{};
+    Product shared_gate_{};
+
+    View2<float> logits_{};               // [T, E]
+    View2<std::int32_t> chosen_{};        // [T, k]
+    View2<float> weights_{};              // [T, k]
+    View2<std::int32_t> row_of_{};        // [T, k]
+    std::span<std::int32_t> begins_{};    // [E + 1]
+    std::span<std::int32_t> token_of_{};  // [T * k]
+    kernels::ActView sorted_{};           // [T * k, H], each token's row with each of its experts
+    kernels::ActView gate_{};             // [T * k, I]: gate and up are columns of one matrix
+    kernels::ActView up_{};               // [T * k, I]
+    kernels::ActView gated_{};            // [T * k, I]
+    View2<float> rows_{};                 // [T * k, H], what the experts make of them
+    View2<float> shared_rows_{};          // [T, H]
+    View2<float> shared_logits_{};        // [T, 1]
+};
+
+}  // namespace pitstop::tp_worker
