@@ -68,7 +68,7 @@ __device__ ExpertPlace place_of_tile(const ExpertParams& params, int index, int 
 // grid [tiles of rows, tiles of N over all parts], block [kThreads]; a block owns a tile of y. The
 // grid has a tile for each expert that may have a few rows besides those that are full: blocks
 // without one end at once. Bytes: 2 N K of each chosen expert, read once if the tiles of an expert
-// meet in L2. NOT MEASURED on a device: tests/gpu/run times it.
+// meet in L2. NOT MEASURED on a device.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     expert_tile_kernel(const __grid_constant__ ExpertParams params) {
@@ -103,7 +103,7 @@ constexpr std::int64_t kRowsMax = 32;
 // grid [R, tiles of N over all parts], block [kRowsThreads]; a warp owns two outputs of a row, a
 // lane every 32nd chunk of 8 weights. Memory-bound: 2 N K bytes of each chosen expert, once from
 // memory and again from L2 for each further row of it. An output's sum: the lane's chunks
-// ascending, then the butterfly. NOT MEASURED on a device: tests/gpu/run times it.
+// ascending, then the butterfly. NOT MEASURED on a device.
 __global__ void __launch_bounds__(kRowsThreads)
     expert_rows_kernel(const __grid_constant__ ExpertParams params) {
     let_next_kernel_start();

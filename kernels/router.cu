@@ -36,7 +36,7 @@ __device__ Candidate first_of_warp(Candidate mine) {
 
 // grid [ceil(T / kWarps)], block [kThreads]; a warp owns a token, a lane every 32nd of its logits
 // in registers. Latency: k rounds of a butterfly; 128 experts and k = 8 are some 40 shuffles a
-// token and 512 bytes. NOT MEASURED on a device: tests/gpu/run times it.
+// token and 512 bytes. NOT MEASURED on a device.
 template <int kPerLane>  // E <= 32 * kPerLane
 __global__ void __launch_bounds__(kThreads) route_kernel(
     View2<const float> logits,
