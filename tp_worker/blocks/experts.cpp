@@ -86,12 +86,30 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
              .encoding = GatedMlp::kEncoding}
         );
     };
+    WeightSlots::Pack gates_ups{
+        .name = fmt::format("model.layers.{}.mlp.experts.gate_up_proj", layer_),
+        .shape = {config_.num, 2 * I, H}};
+    WeightSlots::Pack downs{
+        .name = fmt::format("model.layers.{}.mlp.experts.down_proj", layer_),
+        .shape = {config_.num, H, I}};
     for (std::int64_t e = 0; e < config_.num; ++e) {
         last_ = {
             .gate = add_split(e, names.gate, {I, H}, 0),
             .up = add_split(e, names.up, {I, H}, 0),
             .down = add_split(e, names.down, {H, I}, 1)};
         if (e == 0) first_ = last_;
+        gates_ups.slots.insert(gates_ups.slots.end(), {last_.gate, last_.up});
+        downs.slots.push_back(last_.down);
+    }
+    // As transformers 5 holds them, Mixtral's as well.
+    slots.pack(std::move(gates_ups));
+    slots.pack(std::move(downs));
+    if (config_.names == ExpertNames::kMixtral) {
+        slots.pack(
+            {.name = fmt::format("model.layers.{}.mlp.gate.weight", layer_),
+             .shape = {config_.num, H},
+             .slots = {router_.parts.front().w}}
+        );
     }
     if (!shared_) return;
     shared_->declare(slots);

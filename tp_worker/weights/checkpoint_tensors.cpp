@@ -1,10 +1,13 @@
 #include "tp_worker/weights/checkpoint_tensors.h"
 
+#include "tp_worker/weights/unpack.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -33,12 +36,26 @@ CheckpointTensors::CheckpointTensors(
     : layout_(layout), checkpoint_(checkpoint) {
     for (const checkpoint::StoredTensor& stored : checkpoint.tensors()) {
         const std::string_view name = stored.spec.name;
-        const bool is_known = layout.find(name) != nullptr || layout.is_tied_head(name);
+        const bool is_known =
+            layout.find_tied(name) != nullptr || layout.find_pack(name) != nullptr;
         if (is_known || (is_of_a_decoder(name) && !layout.is_ignored(name))) {
             offered_.push_back(&stored);
+            unpack(stored);
         } else if (!layout.is_rotary_table(name)) {
             left_out_.push_back(name);
         }
+    }
+}
+
+void CheckpointTensors::unpack(const checkpoint::StoredTensor& stored) {
+    for (UnpackedSpec& part : unpacked(layout_, stored.spec)) {
+        checkpoint::StoredTensor weight{
+            .spec = std::move(part.spec),
+            .bytes = part.bytes,
+            .file = stored.file,
+            .file_offset = stored.file_offset + part.begin};
+        std::string name = weight.spec.name;
+        unpacked_.emplace(std::move(name), std::move(weight));
     }
 }
 
@@ -51,6 +68,8 @@ Result<> CheckpointTensors::check_whole(const std::string& source) const {
 }
 
 const checkpoint::StoredTensor* CheckpointTensors::find(std::string_view name) const {
+    const auto packed = unpacked_.find(name);
+    if (packed != unpacked_.end()) return &packed->second;
     const checkpoint::StoredTensor* stored = checkpoint_.find(name);
     const WeightTensor* const tied = layout_.tied();
     if (stored == nullptr && tied != nullptr && name == tied->name)

@@ -41,12 +41,14 @@ class CheckpointTensors {
     [[nodiscard]] const checkpoint::Checkpoint& checkpoint() const { return checkpoint_; }
 
   private:
+    void unpack(const checkpoint::StoredTensor& stored);
     Result<> check_tied_head(const std::string& source) const;
 
     const WeightLayout& layout_;
     const checkpoint::Checkpoint& checkpoint_;
     std::vector<const checkpoint::StoredTensor*> offered_{};
     std::vector<std::string_view> left_out_{};
+    std::map<std::string, checkpoint::StoredTensor, std::less<>> unpacked_{};  // what packs hold
 };
 
 }  // namespace pitstop::tp_worker

@@ -5,6 +5,15 @@
 #include <algorithm>
 
 namespace pitstop::tp_worker {
+namespace {
+
+std::int64_t product_of(std::span<const std::int64_t> shape) {
+    std::int64_t product = 1;
+    for (const std::int64_t extent : shape) product *= extent;
+    return product;
+}
+
+}  // namespace
 
 std::int64_t AxisShare::num_held() const {
     std::int64_t num = 0;
@@ -61,6 +70,14 @@ AxisShare padded_share(std::int64_t extent, const RankOf& rank) {
 WeightId WeightSlots::add(WeightSlot slot) {
     list_.push_back(std::move(slot));
     return static_cast<WeightId>(list_.size() - 1);
+}
+
+void WeightSlots::pack(Pack pack) {
+    std::int64_t num_elements = 0;
+    for (const WeightId slot : pack.slots)
+        num_elements += product_of(list_[static_cast<std::size_t>(raw(slot))].shape);
+    CHECK(num_elements == product_of(pack.shape));
+    packs_.push_back(std::move(pack));
 }
 
 void WeightSlots::tie(std::string name, WeightId to) {

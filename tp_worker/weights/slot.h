@@ -81,16 +81,28 @@ class WeightSlots {
     // that is tied to the embedding. REQUIRES: a model has at most one.
     void tie(std::string name, WeightId to);
 
+    // A tensor that checkpoints and trainers may bring in place of several weights: a matrix for
+    // each expert, one behind the other. REQUIRES: its elements are those of the slots, in this
+    // order.
+    struct Pack {
+        std::string name{};
+        std::vector<std::int64_t> shape{};
+        std::vector<WeightId> slots{};
+    };
+    void pack(Pack pack);
+
     struct Tie {
         std::string name{};
         WeightId slot{};
     };
     [[nodiscard]] std::span<const WeightSlot> list() const { return list_; }
     [[nodiscard]] const std::optional<Tie>& tied() const { return tied_; }
+    [[nodiscard]] std::span<const Pack> packs() const { return packs_; }
 
   private:
     std::vector<WeightSlot> list_{};
     std::optional<Tie> tied_{};
+    std::vector<Pack> packs_{};
 };
 
 }  // namespace pitstop::tp_worker

@@ -141,6 +141,12 @@ Result<WeightLayout> WeightLayout::make(const WeightSlots& slots, ExtraTensors e
         );
     }
     layout.tensors_ = std::move(by_name);
+    for (const WeightSlots::Pack& slot_pack : slots.packs()) {
+        Pack pack{.shape = slot_pack.shape};
+        for (const WeightId slot : slot_pack.slots)
+            pack.tensors.push_back(layout.by_id_[static_cast<std::size_t>(raw(slot))]);
+        layout.packs_.emplace(slot_pack.name, std::move(pack));
+    }
     if (const std::optional<WeightSlots::Tie>& tie = slots.tied()) {
         layout.tied_ = layout.by_id_[static_cast<std::size_t>(raw(tie->slot))];
         layout.head_name_ = tie->name;
@@ -153,13 +159,18 @@ const WeightTensor* WeightLayout::find(std::string_view name) const {
     return place == by_name_.end() ? nullptr : &tensors_[place->second];
 }
 
+const WeightLayout::Pack* WeightLayout::find_pack(std::string_view name) const {
+    const auto place = packs_.find(name);
+    return place == packs_.end() ? nullptr : &place->second;
+}
+
 // Such a name is "model.layers.3.self_attn.rotary_emb.inv_freq".
 bool WeightLayout::is_rotary_table(std::string_view name) {
     return name.ends_with(".rotary_emb.inv_freq") && name.starts_with("model.");
 }
 
 bool WeightLayout::is_ignored(std::string_view name) const {
-    if (find(name) != nullptr || is_tied_head(name)) return false;
+    if (find(name) != nullptr || is_tied_head(name) || find_pack(name) != nullptr) return false;
     return is_rotary_table(name) || extra_ == ExtraTensors::kIgnore;
 }
 
@@ -174,8 +185,13 @@ std::vector<std::string> find_problems(
 ) {
     std::vector<std::string> problems;
     std::set<std::string_view> seen;
+    const auto see = [&](std::string_view name) {
+        if (!seen.insert(name).second) problems.push_back(fmt::format("'{}' is there twice", name));
+    };
     for (const checkpoint::TensorSpec& spec : offered) {
         const WeightTensor* tensor = layout.find_tied(spec.name);
+        const WeightLayout::Pack* pack = layout.find_pack(spec.name);
+        if (pack != nullptr) tensor = &layout.tensors()[pack->tensors.front()];
         if (tensor == nullptr) {
             if (layout.is_ignored(spec.name)) continue;
             problems.push_back(fmt::format(
@@ -184,15 +200,18 @@ std::vector<std::string> find_problems(
             ));
             continue;
         }
-        if (!seen.insert(spec.name).second) {
-            problems.push_back(fmt::format("'{}' is there twice", spec.name));
+        if (pack == nullptr) {
+            see(spec.name);
+        } else {
+            for (const std::size_t index : pack->tensors) see(layout.tensors()[index].name);
         }
-        if (spec.shape != tensor->shape) {
+        const std::vector<std::int64_t>& shape = pack == nullptr ? tensor->shape : pack->shape;
+        if (spec.shape != shape) {
             problems.push_back(fmt::format(
                 "'{}' has shape {}; the config says {}",
                 spec.name,
                 checkpoint::text_of(spec.shape),
-                checkpoint::text_of(tensor->shape)
+                checkpoint::text_of(shape)
             ));
         }
         if (!is_accepted(tensor->encoding, spec.dtype)) {

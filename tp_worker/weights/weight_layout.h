@@ -124,6 +124,13 @@ class WeightLayout {
     }
     [[nodiscard]] bool is_tied(const WeightTensor& tensor) const { return &tensor == tied(); }
 
+    // What may come in place of several tensors; null: nothing of this name.
+    struct Pack {
+        std::vector<std::int64_t> shape{};
+        std::vector<std::size_t> tensors{};  // their places in tensors(), in order of the elements
+    };
+    [[nodiscard]] const Pack* find_pack(std::string_view name) const;
+
     // Says which tensors may be offered though this model does not use them: rotary tables of old
     // exports, and with kIgnore all that it does not have.
     [[nodiscard]] bool is_ignored(std::string_view name) const;
@@ -133,6 +140,7 @@ class WeightLayout {
     std::vector<WeightTensor> tensors_{};
     std::vector<std::size_t> by_id_{};
     std::map<std::string, std::size_t, std::less<>> by_name_{};
+    std::map<std::string, Pack, std::less<>> packs_{};
     std::optional<std::size_t> tied_{};
     std::string head_name_{};
     std::int64_t bytes_ = 0;

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "tp_worker/weights/unpack.h"
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
@@ -123,8 +124,9 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
         if (args_.layout.is_tied_head(incoming.spec.name) && head_digests_.empty())
             head = &incoming;
     }
+    const std::vector<Incoming> apart = unpacked(args_.layout, tensors);
     RepeatedTensors repeated;
-    std::vector<FillJob> jobs = jobs_for(tensors, repeated);
+    std::vector<FillJob> jobs = jobs_for(apart, repeated);
     // The tensor that a head is the other name of.
     const std::size_t embedding = head == nullptr ? 0 : index_of(*args_.layout.tied());
     const bool fills_embedding =
@@ -326,6 +328,11 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
     std::vector<checkpoint::TensorSpec> offered;
     for (const SparseTensor& sparse : tensors) {
         offered.push_back(sparse.spec);
+        if (args_.layout.find_pack(sparse.spec.name) != nullptr) {
+            problems_.push_back(fmt::format(
+                "'{}' holds several weights: a sparse update names each of them", sparse.spec.name
+            ));
+        }
         const WeightTensor* tensor = args_.layout.find(sparse.spec.name);
         if (tensor == nullptr) continue;
         if (states_[index_of(*tensor)] == State::kArrived) {
