@@ -92,7 +92,7 @@ struct UpdateSpec {
         f("label",
           label,
           "the caller's name for the new version, at most 256 bytes without control characters; "
-          "empty: the old label stays");
+          "empty: it has none");
         f("epoch",
           epoch,
           "the new version's epoch; refused unless newer than the current one; absent: one more");

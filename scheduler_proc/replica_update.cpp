@@ -107,7 +107,7 @@ bool ReplicaUpdate::stage(
     ask(asked, deadline_of(now, order.timeout_ms));
     UpdateJob& job = *job_;
     job.new_epoch = order.new_epoch;
-    job.label = order.spec.label.empty() ? version_.label : order.spec.label;
+    job.label = order.spec.label;
     for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
     retained_.reset();  // its copy is what the stage overwrites

@@ -136,8 +136,6 @@ void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
     job.is_rollback = begin.is_rollback;
     job.new_epoch = begin.spec.epoch.value_or(next(version_.epoch));
     job.spec = std::move(begin.spec);
-    // Every replica is told it, so that all have one label whatever each had before.
-    if (job.spec.label.empty()) job.spec.label = version_.label;
     begin_waiting(now, std::move(begin.caller), begin.timeout_ms);
     if (job.is_rollback)
         return order(

@@ -76,7 +76,7 @@ struct DiskUpdate {
     std::string path{};
     std::optional<messages::WeightSource> source{};  // in place of the path
     bool partial = false;                            // only some tensors come
-    std::string label{};                             // empty: as it is
+    std::string label{};                             // empty: it has none
     bool clears_cache = true;
     bool aborts_all = false;  // first
     // Its caller names no session: it is a bucket of the one that was begun over HTTP, if one is.

@@ -192,6 +192,15 @@ def test_update_weight_version_with_abort_all_requests_ends_what_is_open(http, a
     assert kind(request.result()) == "abort"
 
 
+def test_P3_an_update_without_a_label_keeps_no_other_versions(http):
+    """SGLang does, and no trainer relies on it; the name would be one of other weights."""
+    update(http, BARD, weight_version="p1")
+    assert "updated to" not in update(http, STORIES).json()["message"]
+    assert http.ok("GET", "/get_weight_version").json()["weight_version"] == "default"
+    output = http.generate(max_new_tokens=4)
+    assert spans(output) == [("default", 4)] and output["meta_info"]["weight_version"] == "default"
+
+
 def test_scenario_19_no_label_or_the_same_again_splits_nothing(http, admin):
     http.ok("POST", "/update_weight_version", {"new_version": "same"})
     request = http.start(max_new_tokens=LONG)

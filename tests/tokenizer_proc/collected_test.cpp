@@ -435,16 +435,27 @@ TEST_F(CollectedTest, ALabelIsRefusedForAllWhileAnUpdateIsUnderWay) {
     EXPECT_TRUE(refused.parts.empty()) << "no replica was asked";
 }
 
-TEST_F(CollectedTest, AnUpdateWithoutALabelNamesTheOldOneToEveryReplica) {
+TEST_F(CollectedTest, AVersionWithoutALabelHasNone) {
     start();
     call(messages::SetWeightLabel{.label = "step-7"}, 31);
     from_tree(messages::LabelPart{.call = order<messages::SetWeightLabel>().call, .label = "step-7"}
     );
     EXPECT_TRUE(reply<messages::LabelReply>().ok);
+    pause();
+    send_tensors(10);
+    const messages::UpdateStage stage = order<messages::UpdateStage>();
+    update_ = stage.update;
+    EXPECT_EQ(stage.spec.label, "");
+    answer(messages::UpdateOrder::kOpen);
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill);
+    call(messages::ContinueGeneration{}, 12);
+    finish("");
+    EXPECT_EQ(go_on().update->label, "") << "the old one names other weights";
     messages::UpdateWeights disk;
     disk.update.source.path = "/somewhere";
     call(disk, 32);
-    EXPECT_EQ(order<messages::UpdateStage>().spec.label, "step-7");
+    EXPECT_EQ(order<messages::UpdateStage>().spec.label, "");
 }
 
 TEST_F(CollectedTest, ASessionOfATreeWithoutWeightsMustBringAllOfThem) {

@@ -306,3 +306,21 @@ def test_a_tensor_is_read_back_whole(admin):
     with pytest.raises(Refused) as refused:
         admin.call("get_weights", name="model.layers.0.self_attn.k_proj.weigth")
     assert refused.value.code == "not_found"
+
+
+@pytest.mark.parametrize("mode", ("staged", "direct"))
+def test_P3_a_version_without_a_label_has_none(door, admin, mode):
+    """It took over the label of other weights; a rollback rightly does."""
+    for label in ("p1", ""):
+        reply = update(admin, BARD, mode=mode, label=label)
+        assert reply.get("label", "") == label
+    (replica,) = admin.call("status")["replicas"]
+    assert "label" not in replica and replica["digest"] == DIGESTS["bard"]["digest"]
+    spans = door.generate("Once", max_new_tokens=4, **GREEDY).spans
+    assert {span.get("label", "") for span in spans} == {""}
+    if mode == "direct":
+        return  # there is no copy to go back to
+    admin.call("set_weight_label", label="p2")
+    update(admin, STORIES)
+    assert admin.call("rollback_weights")["label"] == "p2"
+    assert admin.call("status")["replicas"][0]["label"] == "p2"
