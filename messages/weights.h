@@ -174,11 +174,9 @@ struct BeginUpdate {
           take_over,
           "what is open or staged, and has no call under way, is dropped first; the reply's "
           "message "
-          "says what that was");
-        f("unnamed",
-          unnamed,
-          "calls that are marked so are calls of this session. Not where it took over from another "
-          "of that kind: calls of either might come");
+          "says what that was. Calls that name no session are then refused: they might be of what "
+          "was dropped");
+        f("unnamed", unnamed, "calls that are marked so are calls of this session");
         f("holder", holder, "who begins it: others that would are told, at most 256 bytes");
         f("update", update, "what to do; source.kind is buckets");
     }
@@ -198,7 +196,10 @@ struct UpdateBucket {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("session", session, "as begin_update's reply named it; 0: whichever is open");
+        f("session",
+          session,
+          "as begin_update's reply named it; 0: whichever is open, unless it took over from "
+          "another");
         f("label", label, "the version's name, for a commit_weights that gives none");
         f("source", source, "where this bucket's bytes come from");
     }
@@ -221,9 +222,11 @@ struct CommitWeights {
     void fields(F&& f) {
         call_fields(f, *this);
         f("kv_policy", kv_policy, "instead of the one staged with");
-        f("session", session, "the session or stage meant; 0: whichever there is");
+        f("session",
+          session,
+          "the session or stage meant; 0: whichever there is, unless it took over from another");
         f("unnamed", unnamed, "with session 0: only a session that was begun as unnamed");
-        f("label", label, "of a session: the version's name, if begin_update gave none");
+        f("label", label, "of a session: the version's name, instead of begin_update's");
         f("digest", digest, "of a session: the digest that must result; empty: as begun");
     }
 };

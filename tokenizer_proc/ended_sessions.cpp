@@ -23,10 +23,15 @@ std::optional<std::string> EndedSessions::end_of(std::uint64_t session) const {
 }
 
 std::optional<std::string> EndedSessions::loss(TimePoint now) {
-    if (loss_ && told_ && now >= *told_ + kLossQuiet) loss_.reset();
+    expire_loss(now);
     if (!loss_) return std::nullopt;
-    told_ = now;
     return text_of(*loss_);
+}
+
+std::optional<std::string> EndedSessions::tell_loss(TimePoint now) {
+    std::optional<std::string> text = loss(now);
+    if (text) told_ = now;
+    return text;
 }
 
 }  // namespace pitstop::tokenizer

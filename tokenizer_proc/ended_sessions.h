@@ -2,8 +2,9 @@
 //
 // A call that names its session is told why that one is over. One that names none might be of a
 // session that was lost meanwhile: it would be an update of its own, of a part that nobody meant
-// to stand alone. So such calls are refused from the loss on, until an end or a drop was told of
-// it; or, once any of them was, a begin, or no such call for kLossQuiet.
+// to stand alone. So such calls are refused from the loss on. Once one of them, or an end, was told
+// of it, the next begin, end or drop is of somebody who knows, and the loss is over; so it is when
+// no such call comes for kLossQuiet. Before that a drop or an end may be another trainer's.
 //
 // Thread:  the loop thread only.
 // Bounded: kEndedMax sessions.
@@ -22,7 +23,7 @@ namespace pitstop::tokenizer {
 class EndedSessions {
   public:
     static constexpr std::size_t kEndedMax = 64;
-    static constexpr auto kLossQuiet = std::chrono::seconds(10);
+    static constexpr auto kLossQuiet = std::chrono::minutes(5);
 
     struct Ended {
         std::uint64_t session = 0;
@@ -39,13 +40,20 @@ class EndedSessions {
     // Returns how that session ended; nothing: it is not known here, or too old.
     [[nodiscard]] std::optional<std::string> end_of(std::uint64_t session) const;
 
-    // Returns what an unnamed call is refused with, or nothing.
+    // Returns what an unnamed call is refused with, or nothing. tell_loss(): it is.
     [[nodiscard]] std::optional<std::string> loss(TimePoint now);
-    void forget_loss() { loss_.reset(); }
-    // A session begins: whoever was told goes on with it. Nobody was: the loss outlives it.
+    [[nodiscard]] std::optional<std::string> tell_loss(TimePoint now);
+    // Somebody begins, ends or drops: whoever was told knows what he does. Nobody was: the loss
+    // stays.
     void forget_told_loss() {
         if (told_) loss_.reset();
     }
+    // Nobody who was told has come back for kLossQuiet.
+    void expire_loss(TimePoint now) {
+        if (told_ && now >= *told_ + kLossQuiet) loss_.reset();
+    }
+    // Returns the session that was lost with calls without a name, or nothing.
+    [[nodiscard]] const std::optional<Ended>& lost() const { return loss_; }
 
   private:
     static std::string text_of(const Ended& ended);

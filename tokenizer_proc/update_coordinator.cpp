@@ -292,8 +292,7 @@ bool UpdateCoordinator::may_be_torn() const {
 void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     const bool is_torn = may_be_torn();
     const bool is_ended_by_commit = job_->goal == messages::UpdatePhase::kCommitted;
-    if (job_->is_collection && job_->spec.partial && !job_->is_loss_told &&
-        phase() != messages::UpdatePhase::kDropping) {
+    if (job_->is_collection && !job_->is_loss_told && phase() != messages::UpdatePhase::kDropping) {
         out.lost = {
             job_->num_buckets,
             bytes_staged(),
@@ -359,6 +358,7 @@ void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
 }
 
 void UpdateCoordinator::tick(TimePoint now, Out& out) {
+    ended_.expire_loss(now);
     if (!job_ || now < job_->deadline) return;
     const auto late = [&] {
         return fmt::format("phase {}: no answer from {}", phase_name(), who_is_missing());

@@ -152,10 +152,42 @@ class UpdateCoordinator {
         return job_ && job_->is_collection && job_->goal == messages::UpdatePhase::kOpen &&
                phase() != messages::UpdatePhase::kDropping;
     }
+    // A collection exists, and its commit is not ordered.
+    [[nodiscard]] bool has_undecided_collection() const {
+        return job_ && job_->is_collection && phase() != messages::UpdatePhase::kCommitting;
+    }
     // REQUIRES: has_collection().
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
     // An update_weights or update_bucket is under way, and its caller waits.
     [[nodiscard]] bool is_receiving() const;
+    // A commit, a rollback or a drop is under way, and will be over by its deadline.
+    [[nodiscard]] bool is_ending() const {
+        return job_ && job_->deadline != TimePoint::max() &&
+               (phase() == messages::UpdatePhase::kDropping ||
+                job_->goal == messages::UpdatePhase::kCommitted);
+    }
+    // The calls that make the update name no session, and somebody has ended it: what comes now
+    // may have been meant as one of them.
+    [[nodiscard]] bool is_ending_unnamed() const {
+        return job_ && (job_->is_collection || job_->is_unnamed) &&
+               job_->goal == messages::UpdatePhase::kCommitted &&
+               phase() != messages::UpdatePhase::kDropping && !is_receiving();
+    }
+    // The commit of a collection is ordered, and not over.
+    [[nodiscard]] bool is_committing_collection() const {
+        return job_ && job_->is_collection && phase() == messages::UpdatePhase::kCommitting;
+    }
+    // Returns why nothing else may begin, and what to do. REQUIRES: is_busy().
+    [[nodiscard]] Error busy(TimePoint now) const;
+
+    // Returns the session whose calls name none, open or lost: a restart would forget it. Nothing:
+    // there is none.
+    [[nodiscard]] std::optional<EndedSessions::Ended> unnamed_at_stake() const;
+    // The tree restarted amid that session.
+    void record_lost(EndedSessions::Ended session) {
+        ended_.record(std::move(session));
+        ended_.record_loss();
+    }
     [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
     [[nodiscard]] bool is_busy() const { return job_.has_value(); }
     // Returns the session or the stage under way, or nothing.
@@ -189,20 +221,21 @@ class UpdateCoordinator {
         bool is_rollback = false;
         messages::UpdateSpec spec{};
         Epoch new_epoch{};
-        std::optional<Caller> caller{};  // nobody waits while a stage is held
-        TimePoint begun{};               // when its first call came
-        TimePoint started{};             // when the call under way came
-        TimePoint deadline{};            // when the phase must be over
-        TimePoint caller_deadline{};     // when whoever waits must have an answer
-        Duration idle_timeout{};         // session
-        std::int64_t num_buckets = 0;    // session: ordered so far
-        bool is_session = false;         // somebody opened it
-        bool is_collection = false;      // nobody opened the session
-        bool is_unnamed = false;         // session: begun for calls that name none
-        std::int64_t num_unnamed = 0;    // and so many came
-        std::string why_named{};         // why they must name it after all; empty: they need not
-        std::string holder{};            // session: who began it
-        std::string bucket_label{};      // session: what the latest bucket called the version
+        std::optional<Caller> caller{};   // nobody waits while a stage is held
+        TimePoint begun{};                // when its first call came
+        TimePoint started{};              // when the call under way came
+        TimePoint deadline{};             // when the phase must be over
+        TimePoint caller_deadline{};      // when whoever waits must have an answer
+        Duration idle_timeout{};          // session
+        std::int64_t num_buckets = 0;     // session: ordered so far
+        bool is_session = false;          // somebody opened it
+        bool is_collection = false;       // nobody opened the session
+        bool is_unnamed = false;          // session: begun for calls that name none
+        std::int64_t num_unnamed = 0;     // and so many came
+        std::string took_over{};          // session: from what, whose calls might still come
+        bool is_unnamed_refused = false;  // so they might come without a name
+        std::string holder{};             // session: who began it
+        std::string bucket_label{};       // session: what the latest bucket called the version
         std::optional<TimePoint> idle_since{};             // the latest answer; none: not open yet
         std::optional<messages::BeginUpdate> successor{};  // begins when this is dropped
         std::string note{};                                // what the answer says besides
@@ -225,9 +258,14 @@ class UpdateCoordinator {
     // A session that is open, or a stage that is held, has no call under way.
     [[nodiscard]] bool is_idle() const { return is_open() || is_staged(); }
     [[nodiscard]] std::int64_t bytes_staged() const;
+    [[nodiscard]] std::string name_of_job() const;
     [[nodiscard]] std::string describe() const;
-    [[nodiscard]] Error busy(TimePoint now) const;
-    [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, bool needs_open) const;
+    enum class For { kFill, kCommit, kDrop };
+    [[nodiscard]] std::optional<Error> not_at(std::uint64_t session, For what) const;
+    [[nodiscard]] Error must_be_named() const;
+    [[nodiscard]] bool are_all_named() const {
+        return job_->num_buckets > 0 && job_->num_unnamed == 0;
+    }
     [[nodiscard]] std::optional<Error> not_unnamed() const;
     [[nodiscard]] std::optional<Error> not_committable(
         TimePoint now, const messages::CommitWeights& call

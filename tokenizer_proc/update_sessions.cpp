@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -15,7 +16,9 @@ namespace {
 Error refused(std::string message) { return {ErrorCode::kFailedPrecondition, std::move(message)}; }
 
 Error lost(const std::string& loss) {
-    return refused(loss + ". None of it takes effect, and neither does this call; begin one first");
+    return refused(
+        loss + ". None of it takes effect, and neither does this call; begin one first, or drop it"
+    );
 }
 
 // A bucket is a part of the session's version, and cannot declare one of its own.
@@ -37,25 +40,32 @@ std::int64_t UpdateCoordinator::bytes_staged() const {
 }
 
 // REQUIRES: an update is under way.
+std::string UpdateCoordinator::name_of_job() const {
+    const std::string_view kind = job_->is_collection ? "collected update"
+                                  : job_->is_session  ? "session"
+                                                      : "update";
+    return fmt::format("{} {}", kind, static_cast<std::uint64_t>(job_->id));
+}
+
+// REQUIRES: an update is under way.
 std::string UpdateCoordinator::describe() const {
     const Job& job = *job_;
-    const auto id = static_cast<std::uint64_t>(job.id);
     if (job.is_collection) {
         return fmt::format(
-            "collected update {} ({} calls, {} bytes)", id, job.num_buckets, bytes_staged()
+            "{} ({} calls, {} bytes)", name_of_job(), job.num_buckets, bytes_staged()
         );
     }
     if (job.is_session) {
         return fmt::format(
-            "session {} ({}label '{}', {} buckets, {} bytes)",
-            id,
+            "{} ({}label '{}', {} buckets, {} bytes)",
+            name_of_job(),
             job.holder.empty() ? "" : fmt::format("of {}, ", job.holder),
             job.spec.label,
             job.num_buckets,
             bytes_staged()
         );
     }
-    return fmt::format("update {} (label '{}')", id, job.spec.label);
+    return fmt::format("{} (label '{}')", name_of_job(), job.spec.label);
 }
 
 // Why nothing else may begin, and what to do. REQUIRES: an update is under way.
@@ -87,7 +97,7 @@ std::optional<messages::SessionStatus> UpdateCoordinator::session(TimePoint now)
         .session = static_cast<std::uint64_t>(job_->id),
         .holder = job_->holder,
         .label = job_->spec.label,
-        .unnamed = job_->is_unnamed && job_->why_named.empty(),
+        .unnamed = job_->is_unnamed && !job_->is_unnamed_refused,
         .is_busy = !is_idle(),
         .calls = job_->num_buckets,
         .bytes = bytes_staged(),
@@ -102,8 +112,8 @@ std::optional<messages::SessionStatus> UpdateCoordinator::session(TimePoint now)
 // ---- whose a call is ----
 
 // Returns why a call of `session` (0: any) cannot be made now, or nothing. A session that is open
-// may be filled and committed; what is staged may only be committed.
-std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs_open) const {
+// may be filled and committed; what is staged may only be committed. Anybody may drop either.
+std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, For what) const {
     const std::uint64_t under_way = job_ ? static_cast<std::uint64_t>(job_->id) : 0;
     if (session != 0 && session != under_way) {
         std::string message =
@@ -112,14 +122,26 @@ std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, bool needs
         if (job_) message += fmt::format("; {} is under way", describe());
         return refused(std::move(message));
     }
-    if (is_open() || (is_staged() && !needs_open)) return std::nullopt;
-    if (job_ && job_->is_session) return call_under_way();
-    return make_error(
-        ErrorCode::kFailedPrecondition,
-        "{} (the engine is in phase {})",
-        needs_open ? "no session is open" : "nothing is staged",
-        phase_name()
+    if (session == 0 && job_ && !job_->took_over.empty() && what != For::kDrop)
+        return must_be_named();
+    if (is_open() || (is_staged() && what != For::kFill)) return std::nullopt;
+    if (job_ && !is_idle()) return call_under_way();
+    const std::string_view why = what == For::kFill ? "no session is open" : "nothing is staged";
+    if (!job_) return refused(fmt::format("{}, and no calls are collected", why));
+    return refused(fmt::format("{}; {} is staged, and can be committed or dropped", why, describe())
     );
+}
+
+// REQUIRES: the session took over from something.
+Error UpdateCoordinator::must_be_named() const {
+    const auto id = static_cast<std::uint64_t>(job_->id);
+    return refused(fmt::format(
+        "session {} took over from {}, whose calls might still come; so calls that name no session "
+        "are refused. Name it in each: session {}",
+        id,
+        job_->took_over,
+        id
+    ));
 }
 
 Error UpdateCoordinator::call_under_way() const {
@@ -134,7 +156,7 @@ Error UpdateCoordinator::call_under_way() const {
 // Returns why a call that names no session cannot be of the one under way, or nothing. REQUIRES: it
 // was begun for such calls.
 std::optional<Error> UpdateCoordinator::not_unnamed() const {
-    if (!job_->why_named.empty()) return refused(job_->why_named);
+    if (job_->is_unnamed_refused) return must_be_named();
     if (!is_open()) return call_under_way();
     return std::nullopt;
 }
@@ -178,29 +200,21 @@ void UpdateCoordinator::begin_successor(TimePoint now, Out& out) {
     const auto left = std::chrono::floor<std::chrono::milliseconds>(job_->caller_deadline - now);
     call.timeout_ms = std::max<std::int64_t>(1, left.count());
     std::string note = describe() + " was dropped for it";
-    const bool are_both_unnamed = job_->is_unnamed && call.unnamed;
-    const auto old = static_cast<std::uint64_t>(job_->id);
+    std::string old = name_of_job();
+    const bool is_unnamed_refused = job_->is_unnamed || job_->is_collection;
     job_.reset();
     handle(now, std::move(caller), call, out);
     if (!job_) return;  // it is torn meanwhile, and the session needs a version below it
-    if (are_both_unnamed) {
-        job_->why_named = fmt::format(
-            "session {} took over from session {}, whose calls might still come; so calls that "
-            "name "
-            "no session are refused. Name it in each: session {}",
-            static_cast<std::uint64_t>(job_->id),
-            old,
-            static_cast<std::uint64_t>(job_->id)
-        );
-        note += "; its calls must name it";
-    }
+    job_->took_over = std::move(old);
+    job_->is_unnamed_refused = is_unnamed_refused;
+    if (is_unnamed_refused || !call.unnamed) note += "; its calls must name it";
     job_->note = std::move(note);
 }
 
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
 ) {
-    if (auto error = not_at(call.session, /*needs_open=*/true))
+    if (auto error = not_at(call.session, For::kFill))
         return refuse(std::move(caller), *error, out);
     fill(now, {std::move(caller), call.timeout_ms, call.label, call.source}, out);
 }
@@ -209,7 +223,7 @@ bool UpdateCoordinator::take_unnamed(
     TimePoint now, const Caller& caller, const messages::UpdateWeights& call, Out& out
 ) {
     if (!job_ || !job_->is_unnamed) {
-        const std::optional<std::string> loss = ended_.loss(now);
+        const std::optional<std::string> loss = ended_.tell_loss(now);
         if (loss) refuse(caller, lost(*loss), out);
         return loss.has_value();
     }
@@ -241,7 +255,10 @@ void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
         );
     }
     begin_waiting(now, std::move(bucket.caller), bucket.timeout_ms);
-    if (!bucket.label.empty()) job_->bucket_label = std::move(bucket.label);
+    if (!bucket.label.empty()) {
+        std::string& label = job_->is_collection ? job_->spec.label : job_->bucket_label;
+        label = std::move(bucket.label);
+    }
     order_fill(now, std::move(bucket.source), out);
 }
 
@@ -261,10 +278,11 @@ void UpdateCoordinator::handle(
 std::optional<Error> UpdateCoordinator::not_committable(
     TimePoint now, const messages::CommitWeights& call
 ) {
-    if (!call.unnamed || call.session != 0) return not_at(call.session, /*needs_open=*/false);
+    if (!call.unnamed || call.session != 0) return not_at(call.session, For::kCommit);
     if (job_ && job_->is_unnamed) return not_unnamed();
-    if (const std::optional<std::string> loss = ended_.loss(now)) {
-        ended_.forget_loss();  // who ends it knows of it now
+    if (std::optional<std::string> loss = ended_.loss(now)) {
+        ended_.forget_told_loss();  // its trainer heard of it, and ends it
+        std::ignore = ended_.tell_loss(now);
         return lost(*loss);
     }
     return refused("no session is open for calls that name none; begin one first");
@@ -276,7 +294,7 @@ void UpdateCoordinator::handle(
     const bool is_unnamed = call.unnamed && call.session == 0;
     if (is_unnamed && (!job_ || !job_->is_unnamed))
         return drop_nothing(now, std::move(caller), out);
-    if (auto error = is_unnamed ? not_unnamed() : not_at(call.session, /*needs_open=*/false))
+    if (auto error = is_unnamed ? not_unnamed() : not_at(call.session, For::kDrop))
         return refuse(std::move(caller), *error, out);
     begin_waiting(now, std::move(caller), call.timeout_ms);
     job_->note = describe() + " was dropped";
@@ -297,7 +315,7 @@ void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
         );
     }
     const std::string loss = ended_.loss(now).value_or("no session is open");
-    ended_.forget_loss();
+    ended_.forget_told_loss();  // its trainer heard of it, and drops it
     messages::UpdateReply reply = reply_now(caller);
     reply.ok = true;
     reply.verdict = messages::Verdict::done(loss);
@@ -311,8 +329,17 @@ void UpdateCoordinator::end_session(const std::string& how, Loss loss) {
     const Job& job = *job_;
     if (!job.is_session || !job.idle_since) return;  // nobody was told that it is open
     ended_.record({.session = static_cast<std::uint64_t>(job.id), .what = describe(), .how = how});
-    const bool are_all_named = job.num_buckets > 0 && job.num_unnamed == 0;
-    if (loss == Loss::kOfUnnamedCalls && job.is_unnamed && !are_all_named) ended_.record_loss();
+    if (loss == Loss::kOfUnnamedCalls && job.is_unnamed && !are_all_named()) ended_.record_loss();
+}
+
+std::optional<EndedSessions::Ended> UpdateCoordinator::unnamed_at_stake() const {
+    // What is being dropped is lost, too; an end that fails is known to its caller.
+    const bool is_open_for_them = job_ && job_->is_unnamed && job_->idle_since &&
+                                  !job_->is_unnamed_refused && !are_all_named() &&
+                                  job_->goal == messages::UpdatePhase::kOpen;
+    if (!is_open_for_them) return ended_.lost();
+    return EndedSessions::Ended{
+        .session = static_cast<std::uint64_t>(job_->id), .what = describe(), .how = ""};
 }
 
 }  // namespace pitstop::tokenizer

@@ -27,6 +27,7 @@ def serves_stories(http, admin):
     yield
     if session := admin.call("status").get("session"):
         admin.call("drop_stage", session=session["session"])
+    http.post(END)  # it is told of a loss, and the drop after that forgets it
     http.post(DROP)
 
 

@@ -162,8 +162,8 @@ MUTATIONS = (
     Mutation(
         "a session that is lost with calls that named none is forgotten",
         SESSIONS,
-        "job.is_unnamed && !are_all_named) ended_.record_loss();",
-        "job.is_unnamed && are_all_named) ended_.record_loss();",
+        "job.is_unnamed && !are_all_named()) ended_.record_loss();",
+        "job.is_unnamed && are_all_named()) ended_.record_loss();",
     ),
     Mutation(
         "a begin forgets a loss that nobody was told of",
@@ -175,8 +175,8 @@ MUTATIONS = (
     Mutation(
         "a session that took over takes calls that name none",
         SESSIONS,
-        "= job_->is_unnamed && call.unnamed;",
-        "= job_->is_unnamed && !call.unnamed;",
+        "= job_->is_unnamed || job_->is_collection;",
+        "= job_->is_collection;",
     ),
     Mutation(
         "a session of the bus takes calls that name none",

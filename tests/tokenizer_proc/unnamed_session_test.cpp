@@ -135,7 +135,7 @@ TEST_F(UnnamedSessionTest, P2_WhatFollowsALossIsRefusedUntilItsTrainerKnows) {
     for (int i = 0; i < 3; ++i) {  // calls in parallel, or a trainer that does not look
         ASSERT_TRUE(unnamed());
         expect_refused({"session 1", "trainer A", "1 buckets", "timed out after 10.0 s"});
-        now_ += seconds(9);
+        now_ += seconds(299);  // a slow one
     }
     end();
     expect_refused({"session 1", "begin one first"});
@@ -148,10 +148,9 @@ TEST_F(UnnamedSessionTest, ALossEndsWithABeginADropOrQuiet) {
         {"begin",
          [&] {
              open();
-             drop(/*is_unnamed=*/false, next_update_);
-             both_answer(messages::UpdateOrder::kDrop);
-             ++next_update_;
-             drop(/*is_unnamed=*/true);
+             bucket();
+             end();
+             finish_commit();
          }},
         {"drop",
          [&] {
@@ -159,7 +158,7 @@ TEST_F(UnnamedSessionTest, ALossEndsWithABeginADropOrQuiet) {
              EXPECT_TRUE(last_reply().ok);
              EXPECT_NE(last_reply().verdict.message.find("is over"), std::string::npos);
          }},
-        {"quiet", [&] { now_ += EndedSessions::kLossQuiet; }},
+        {"quiet", [&] { now_ += std::chrono::minutes(5); }},
     };
     for (const auto& [name, way] : ways) {
         open();
@@ -169,6 +168,34 @@ TEST_F(UnnamedSessionTest, ALossEndsWithABeginADropOrQuiet) {
         way();
         EXPECT_FALSE(unnamed()) << name;
     }
+}
+
+// A trainer cleans up before it begins, and knows nothing of another's loss.
+TEST_F(UnnamedSessionTest, P2_AnothersDropForgetsNoLoss) {
+    open();
+    bucket();
+    expire();
+    for (int i = 0; i < 2; ++i) {
+        drop(/*is_unnamed=*/true);
+        EXPECT_TRUE(last_reply().ok);
+        EXPECT_NE(last_reply().verdict.message.find("session 1"), std::string::npos);
+    }
+    ASSERT_TRUE(unnamed());
+    expect_refused({"session 1", "timed out"});
+    drop(/*is_unnamed=*/true);
+    EXPECT_FALSE(unnamed()) << "its trainer was told, and drops it";
+}
+
+TEST_F(UnnamedSessionTest, P2_TheFirstEndAfterALossMayBeAnothers) {
+    open();
+    bucket();
+    expire();
+    end();
+    expect_refused({"session 1", "timed out"});
+    ASSERT_TRUE(unnamed());
+    expect_refused({"session 1", "timed out"});
+    end();
+    EXPECT_FALSE(unnamed());
 }
 
 // The first trainer wakes up when another's session is over.
@@ -274,6 +301,57 @@ TEST_F(UnnamedSessionTest, P2_ATakeOverDropsWhatIsIdleAndSaysSo) {
     EXPECT_TRUE(last_reply().ok);
     ASSERT_TRUE(unnamed()) << "trainer A's may still come";
     expect_refused({"session 1", "trainer B took over"});
+}
+
+// Trainer A has staged all of its version, and B's session is empty: A's commit is not B's.
+TEST_F(UnnamedSessionTest, P2_ACommitWithoutANumberIsRefusedWhereASessionTookOver) {
+    messages::StageWeights stage;
+    stage.call = CallId{9};
+    stage.update.source.path = "/checkpoint";
+    coordinator_.handle(now_, {"trainer", stage.call}, stage, out_);
+    both_answer(messages::UpdateOrder::kStage);
+    messages::BeginUpdate call = begin_call("trainer B");
+    call.take_over = true;
+    call.unnamed = false;
+    begin(call);
+    both_answer(messages::UpdateOrder::kDrop);
+    next_update_ = 2;
+    both_answer(messages::UpdateOrder::kOpen);
+    ASSERT_TRUE(last_reply().ok);
+    messages::CommitWeights commit;
+    commit.call = CallId{13};
+    coordinator_.handle(now_, {"trainer", commit.call}, commit, out_);
+    expect_refused({"session 2 took over from update 1", "Name it in each: session 2"});
+    named_bucket(0);
+    expect_refused({"session 2 took over from update 1"});
+    named_bucket(2);
+    both_answer(messages::UpdateOrder::kFill);
+    EXPECT_TRUE(last_reply().ok);
+    drop();  // anybody's: nothing takes effect by it
+    both_answer(messages::UpdateOrder::kDrop);
+    EXPECT_TRUE(last_reply().ok);
+}
+
+// Calls without a session are collected, and the session that takes over is for such calls.
+TEST_F(UnnamedSessionTest, P2_ASessionThatTookOverFromACollectionTakesNoneOfItsCalls) {
+    messages::UpdateWeights part;
+    part.call = CallId{12};
+    part.unnamed = true;
+    part.update.partial = true;
+    part.update.source.kind = messages::SourceKind::kTensors;
+    using Brings = UpdateCoordinator::Brings;
+    coordinator_.collect(now_, {"trainer", part.call}, part, Brings::kParts, out_);
+    both_answer(messages::UpdateOrder::kOpen);
+    both_answer(messages::UpdateOrder::kFill);
+    messages::BeginUpdate call = begin_call("trainer B");
+    call.take_over = true;
+    begin(call);
+    both_answer(messages::UpdateOrder::kDrop);
+    next_update_ = 2;
+    both_answer(messages::UpdateOrder::kOpen);
+    ASSERT_TRUE(last_reply().ok);
+    ASSERT_TRUE(unnamed());
+    expect_refused({"session 2 took over from collected update 1", "Name it"});
 }
 
 TEST_F(UnnamedSessionTest, ATakeOverOfNothingIsABegin) {
