@@ -202,8 +202,8 @@ Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& me
             messages::ReplyTo<Message> reply;
             reply.verdict = make_error(
                 ErrorCode::kFailedPrecondition,
-                "an update is under way, in state {}; wait for it, or drop its stage",
-                name_of(updates_.state())
+                "the weights cannot be named now: {}",
+                updates_.busy(now).message
             );
             answer({peer, message.call}, std::move(reply));
             return Ok{};
@@ -376,7 +376,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
         has_had_weights_ = true;
         lost_.reset();
     }
-    if (out.lost && !(closing_ && closing_->how == Closing::kDrop)) record_loss(now, *out.lost);
+    if (out.lost) record_loss(now, *out.lost);
     if (out.has_made_whole) loss_.reset();  // all of it was sent again
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
         give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
@@ -401,6 +401,7 @@ void Admin::say_version() {
 }
 
 void Admin::tick(TimePoint now) {
+    expire_loss(now);
     for (const OpenCalls::Late& late : calls_.take_late(now)) answer_error(late.caller, late.error);
     drive(now, [&](UpdateCoordinator::Out& out) { updates_.tick(now, out); });
     expire_held(now);

@@ -242,6 +242,7 @@ class Admin {
     // Bounds what waiting calls hold; a single one is accepted, whatever its size.
     static constexpr std::size_t kHeldBytesMax = std::size_t{256} << 20;
     [[nodiscard]] static bool publishes(const HeldCall& call);
+    [[nodiscard]] bool may_be_too_late() const;
     [[nodiscard]] bool must_wait(const HeldCall& call) const;
     [[nodiscard]] bool must_wait_for_update(const HeldCall& call) const;
     template <class Message>
@@ -273,6 +274,7 @@ class Admin {
     // generation goes on, or a new pause begins, only a whole model takes effect.
     struct Loss {
         messages::LostCalls calls{};
+        std::string what{};  // "3 calls ... take no effect"
         TimePoint at{};
         TimePoint refused_at{};  // a call was refused for it, last
         bool is_told = false;
@@ -281,6 +283,7 @@ class Admin {
     // While generation goes on, partial updates are refused for so long after the last of them.
     static constexpr auto kLossQuiet = std::chrono::minutes(5);
     void record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost);
+    void expire_loss(TimePoint now);
     [[nodiscard]] Error error_of(const Loss& loss) const;
     // Refuses the call that would let generation go on, once; and each time where calls were
     // collected since, which are dropped.

@@ -14,9 +14,17 @@ namespace pitstop::tokenizer {
 // go on waits for the calls that are being collected, and for another one's commit of them.
 bool Admin::must_wait(const HeldCall& call) const {
     const bool has_earlier = std::ranges::any_of(held_, &HeldCall::brings_weights);
-    if (call.brings_weights) return !closing_ && (!held_.empty() || must_wait_for_update(call));
+    if (call.brings_weights)
+        return !may_be_too_late() && (!held_.empty() || must_wait_for_update(call));
     return must_wait_for_update(call) ||
            (publishes(call) && has_earlier && !updates_.is_draining());
+}
+
+// Somebody has ended an update whose calls name no session. A call that came after that may have
+// been meant as one of them, and would be an update of its own: so it is refused, and waits for
+// nothing.
+bool Admin::may_be_too_late() const {
+    return (closing_ && closing_->how == Closing::kCommit) || updates_.is_ending_unnamed();
 }
 
 bool Admin::publishes(const HeldCall& call) {
@@ -25,10 +33,11 @@ bool Admin::publishes(const HeldCall& call) {
 }
 
 bool Admin::must_wait_for_update(const HeldCall& call) const {
-    if (call.brings_weights) return updates_.is_receiving() || closing_.has_value();
+    if (call.brings_weights)
+        return updates_.is_receiving() || updates_.is_ending() || closing_.has_value();
     // Requests that a pause has frozen run out after a continue: each would wait for the other.
     if (!publishes(call) || updates_.is_draining()) return false;
-    if (closing_) return true;
+    if (closing_ || updates_.is_committing_collection()) return true;
     if (!updates_.has_collection()) return false;
     // Whether generation can go on is known when a release or resume under way is over.
     return updates_.is_receiving() || calls_.has<Gathered<messages::MemoryPart>>();
@@ -188,8 +197,23 @@ void Admin::finish_closing(TimePoint now) {
     const ClosingCall closing = *std::exchange(closing_, std::nullopt);
     const AdminCaller& caller = closing.then.caller;
     if (caller.peer.empty()) return;  // it was late
+    if (closing.how == Closing::kDrop) {
+        notes_[{caller.peer, caller.call}] = {
+            .text = fmt::format("{} collected calls were dropped for it", closing.num_calls)};
+    }
     if (closing.how == Closing::kCommit && closing.outcome) {
         const messages::UpdateReply& outcome = *closing.outcome;
+        if (!outcome.ok && updates_.is_committing_collection()) {
+            return answer_error(
+                caller,
+                make_error(
+                    ErrorCode::kDeadlineExceeded,
+                    "the collected update is still being committed, and may take effect: ask "
+                    "status before this call is made again ({})",
+                    outcome.verdict.message
+                )
+            );
+        }
         if (!outcome.ok) {
             return answer_error(
                 caller,
@@ -225,11 +249,13 @@ void Admin::finish_closing(TimePoint now) {
 void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     if (!standings_.has(standing.replica)) return;
     const ReplicaId replica = standing.replica;
+    const bool was_held = standings_.is_any_held();
     updates_.set_has_weights(replica, standing.has_weights);
     const bool is_expired =
         standings_.record(std::move(standing)) == ReplicaStandings::News::kPauseExpired;
     // Its trainer was told, and goes on with the version before.
-    if (loss_ && loss_->is_told && !is_expired && !standings_.is_any_held()) loss_.reset();
+    if (loss_ && loss_->is_told && was_held && !is_expired && !standings_.is_any_held())
+        loss_.reset();
     if (closing_ || !updates_.has_collection() || updates_.must_be_complete()) return;
     if (!is_expired && standings_.is_any_held()) return;
     Error why = make_error(
@@ -246,26 +272,40 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
 // ---- what was lost ----
 
 void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost) {
-    const bool was_asked_for = lost.why.empty();  // by drop_stage
+    const bool was_asked_for = lost.why.empty();
+    const bool is_untold = loss_ && !loss_->is_told;
+    if (was_asked_for && is_untold) return;  // who drops what came after a loss may not know of it
     Loss loss{.at = now, .refused_at = now, .is_told = was_asked_for, .told_peer = lost.told};
     if (closing_) loss.told_peer = closing_->then.caller.peer;
-    loss.calls = {
-        .calls = lost.calls,
-        .bytes = lost.bytes,
-        .why = was_asked_for ? "drop_stage dropped them" : lost.why};
+    if (is_untold && loss.told_peer != loss_->told_peer) loss.told_peer.clear();
+    loss.calls = {.calls = lost.calls, .bytes = lost.bytes, .why = lost.why};
+    if (was_asked_for) {
+        loss.calls.why =
+            closing_ ? "a complete update took their place" : "drop_stage dropped them";
+    }
+    loss.what = fmt::format(
+        "{} calls without a session ({} bytes staged) take no effect", lost.calls, lost.bytes
+    );
     loss_ = std::move(loss);
     spdlog::warn("{}", error_of(*loss_).message);
+}
+
+void Admin::expire_loss(TimePoint now) {
+    const bool is_over = loss_ && loss_->is_told && !standings_.is_any_held() &&
+                         !updates_.must_be_complete() && now >= loss_->refused_at + kLossQuiet;
+    if (is_over) loss_.reset();
 }
 
 Error Admin::error_of(const Loss& loss) const {
     return make_error(
         ErrorCode::kAborted,
-        "{} calls without a session ({} bytes staged) take no effect: {}. Epoch {} serves. Send "
-        "every tensor again before generation goes on, or make the call that goes on a second time",
-        loss.calls.calls,
-        loss.calls.bytes,
+        "{}: {}. Epoch {} serves. {}, or make the call that goes on{}",
+        loss.what,
         loss.calls.why,
-        raw(version().epoch)
+        raw(version().epoch),
+        standings_.is_any_held() ? "Send every tensor again before generation goes on"
+                                 : "Pause and send every tensor again",
+        loss.calls.calls == 0 && loss.is_told ? "" : " (a second time, if this is the first)"
     );
 }
 

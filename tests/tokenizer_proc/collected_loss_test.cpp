@@ -113,6 +113,48 @@ TEST_F(CollectedTest, P2_AnotherTrainersVersionForgetsNoLoss) {
     expect_lost(refusal("admin", messages::Door::kAdmin), 21);
 }
 
+// A trainer has sent seven eighths of a first model, and another one's complete update comes.
+TEST_F(CollectedTest, P2_ACompleteUpdateThatTakesTheirPlaceIsALossWhateverComesOfIt) {
+    for (const bool is_done : {false, true}) {
+        has_weights_ = false;
+        start();
+        collect_one(/*is_partial=*/false);
+        messages::UpdateWeights disk;
+        disk.update.source.path = "/another";
+        disk.call = CallId{20};
+        send("other", disk, messages::Door::kAdmin);
+        order<messages::UpdateDrop>();
+        answer(messages::UpdateOrder::kDrop);
+        update_ = order<messages::UpdateStage>().update;
+        if (is_done) {
+            answer(messages::UpdateOrder::kStage);
+            order<messages::UpdateReady>();
+            answer(messages::UpdateOrder::kReady);
+            order<messages::UpdateCommit>();
+            answer(messages::UpdateOrder::kCommit);
+        } else {
+            answer(messages::UpdateOrder::kStage, 0, ErrorCode::kInvalidArgument);
+            order<messages::UpdateDrop>();
+            answer(messages::UpdateOrder::kDrop);
+        }
+        const auto replaced = next_to<messages::UpdateReply>("other", messages::Door::kAdmin);
+        EXPECT_EQ(replaced.ok, is_done);
+        EXPECT_NE(
+            replaced.verdict.message.find("1 collected calls were dropped for it"),
+            std::string::npos
+        ) << replaced.verdict.message;
+        ASSERT_TRUE(status().lost_calls);
+        EXPECT_NE(status().lost_calls->why.find("took their place"), std::string::npos);
+        send_tensors(21);  // the last eighth
+        if (is_done) {
+            expect_lost(refusal("admin", messages::Door::kAdmin), 21);
+        } else {
+            EXPECT_FALSE(order<messages::UpdateStage>().spec.partial)
+                << "nothing serves without it";
+        }
+    }
+}
+
 TEST_F(CollectedTest, P2_AnotherCallersRefusalDoesNotLetAHalfThrough) {
     start();
     pause();
@@ -186,6 +228,19 @@ TEST_F(CollectedTest, ADropThatWasAskedForKeepsNobodyFromGoingOn) {
     EXPECT_TRUE(reply<messages::UpdateReply>().ok);
     call(messages::ContinueGeneration{}, 31);
     EXPECT_TRUE(go_on().ok);
+}
+
+TEST_F(CollectedTest, P2_ADropOfWhatCameAfterALossForgetsNoLoss) {
+    start();
+    pause();
+    lose_collection();
+    collect_one(/*is_partial=*/false);
+    call(messages::DropStage{}, 30);
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+    call(messages::ContinueGeneration{}, 31);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 31);
 }
 
 TEST_F(CollectedTest, P2_WhatComesAfterADropThatWasAskedForMustBeWhole) {

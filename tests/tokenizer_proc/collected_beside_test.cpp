@@ -1,0 +1,200 @@
+// What comes beside a call of a collection, its commit or its drop; and what the collection is
+// called.
+#include "tests/tokenizer_proc/collected_fixture.h"
+
+namespace pitstop::tokenizer {
+namespace {
+
+class CollectedBesideTest : public CollectedTest {
+  protected:
+    // A bucket of the collection, as trainers of the bus send it.
+    void send_bucket(std::uint64_t number, const std::string& label) {
+        messages::UpdateBucket bucket;
+        bucket.label = label;
+        bucket.source.kind = messages::SourceKind::kDistributed;
+        bucket.source.group = "g";
+        bucket.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
+        call(bucket, number);
+        order<messages::UpdateFill>();
+        answer(messages::UpdateOrder::kFill);
+        EXPECT_TRUE(reply<messages::UpdateReply>().ok);
+    }
+    void expect_said(const std::string& message, std::string_view words) {
+        EXPECT_NE(message.find(words), std::string::npos) << words << " is not in: " << message;
+    }
+};
+
+// ---- its label ----
+
+TEST_F(CollectedBesideTest, TheLatestCallThatNamesTheVersionNamesIt) {
+    start();
+    pause();
+    collect_one();  // "step-2"
+    send_bucket(11, "by a bucket");
+    call(messages::ContinueGeneration{}, 12);
+    finish("by a bucket");
+    EXPECT_EQ(go_on().update->label, "by a bucket");
+    pause();
+    collect_one();
+    send_bucket(21, "by a bucket");
+    send_tensors(22, "by the last call");
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill);
+    reply<messages::UpdateReply>();
+    call(messages::ContinueGeneration{}, 23);
+    finish("by the last call");
+}
+
+TEST_F(CollectedBesideTest, ABucketNamesAWholeModelToo) {
+    has_weights_ = false;
+    start();
+    collect_one(/*is_partial=*/false);
+    messages::UpdateBucket bucket;
+    bucket.label = "by the last bucket";
+    bucket.source.kind = messages::SourceKind::kDistributed;
+    bucket.source.group = "g";
+    bucket.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
+    call(bucket, 11);
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill, 0);
+    finish("by the last bucket");
+    EXPECT_EQ(reply<messages::UpdateReply>().label, "by the last bucket");
+}
+
+// ---- beside a call of it ----
+
+TEST_F(CollectedBesideTest, WhatIsRefusedBesideACallOfItSaysSo) {
+    start();
+    pause();
+    collect_one();
+    send_tensors(11);
+    order<messages::UpdateFill>();  // nobody answers it yet
+    call(messages::CommitWeights{}, 12);
+    const auto commit = reply<messages::UpdateReply>();
+    EXPECT_EQ(commit.call, CallId{12});
+    EXPECT_EQ(commit.verdict.code, ErrorCode::kFailedPrecondition);
+    expect_said(commit.verdict.message, "a call of collected update");
+    expect_said(commit.verdict.message, "2 calls");
+    expect_said(commit.verdict.message, "is under way");
+    call(messages::DropStage{}, 13);
+    expect_said(reply<messages::UpdateReply>().verdict.message, "a call of collected update");
+    call(messages::SetWeightLabel{.label = "zz"}, 14);
+    const auto label = reply<messages::LabelReply>();
+    EXPECT_EQ(label.verdict.code, ErrorCode::kFailedPrecondition);
+    expect_said(label.verdict.message, "the weights cannot be named now: collected update");
+    expect_said(label.verdict.message, "wait for it");
+    answer(messages::UpdateOrder::kFill);
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{11}) << "no harm was done";
+}
+
+TEST_F(CollectedBesideTest, WithoutAnythingNothingIsStagedAndNothingCollected) {
+    start();
+    call(messages::CommitWeights{}, 12);
+    expect_said(
+        reply<messages::UpdateReply>().verdict.message,
+        "nothing is staged, and no calls are collected"
+    );
+}
+
+// ---- beside its drop ----
+
+TEST_F(CollectedBesideTest, P2_WhatComesBesideADropWaitsForItAndHearsOfTheLoss) {
+    start();
+    pause(5);
+    collect_one();
+    expire_pause();
+    order<messages::UpdateDrop>();  // nobody answers it yet
+    send_tensors(12);
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin)) << "it waits";
+    answer(messages::UpdateOrder::kDrop);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 12);
+}
+
+TEST_F(CollectedBesideTest, AnUpdateBesideADropThatWasAskedForWaitsForIt) {
+    start();
+    pause();
+    collect_one();
+    call(messages::DropStage{}, 30);
+    order<messages::UpdateDrop>();
+    send_tensors(31);
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin)) << "it waits";
+    answer(messages::UpdateOrder::kDrop);
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{30});
+    EXPECT_FALSE(order<messages::UpdateStage>().spec.partial);
+}
+
+TEST_F(CollectedBesideTest, P5_NobodyWaitsForADropThatIsLate) {
+    start();
+    pause();
+    collect_one();
+    call(messages::DropStage{.timeout_ms = 1000}, 30);
+    order<messages::UpdateDrop>();  // nobody answers it
+    send_tensors(31);
+    wait(std::chrono::seconds(11));
+    EXPECT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kDeadlineExceeded);
+    const auto refused = reply<messages::UpdateReply>();
+    EXPECT_EQ(refused.call, CallId{31});
+    expect_said(refused.verdict.message, "is under way, in phase drop;");
+}
+
+// ---- beside its commit ----
+
+// It may have been meant as a part of it, and would be a version of its own.
+TEST_F(CollectedBesideTest, P2_APartBesideTheCommitIsRefused) {
+    start();
+    pause();
+    collect_one();
+    call(messages::CommitWeights{}, 12);
+    order<messages::UpdateFinish>();
+    send_tensors(13);
+    const auto refused = reply<messages::UpdateReply>();
+    EXPECT_EQ(refused.call, CallId{13});
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+    expect_said(refused.verdict.message, "collected update");
+}
+
+TEST_F(CollectedBesideTest, AnUpdateBesideARollbackWaitsForIt) {
+    start();
+    pause();
+    collect_one();
+    call(messages::ContinueGeneration{}, 12);
+    finish("step-2");
+    EXPECT_TRUE(go_on().ok);
+    call(messages::RollbackWeights{}, 20);
+    update_ = order<messages::UpdateRollback>().update;
+    send_tensors(21, "after it");
+    EXPECT_FALSE(has_message("admin", messages::Door::kAdmin)) << "it waits";
+    answer(messages::UpdateOrder::kStage);
+    order<messages::UpdateReady>();
+    answer(messages::UpdateOrder::kReady);
+    order<messages::UpdateCommit>();
+    answer(messages::UpdateOrder::kCommit);
+    EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{20});
+    EXPECT_EQ(order<messages::UpdateStage>().spec.label, "after it");
+}
+
+TEST_F(CollectedBesideTest, P5_AContinueWhoseCommitIsLateSaysThatItMayTakeEffect) {
+    start();
+    pause();
+    collect_one();
+    call(messages::ContinueGeneration{.timeout_ms = 60'000}, 12);
+    order<messages::UpdateFinish>();
+    answer(messages::UpdateOrder::kStage);
+    order<messages::UpdateReady>();
+    answer(messages::UpdateOrder::kReady);
+    order<messages::UpdateCommit>();  // nobody answers it
+    wait(std::chrono::milliseconds(60'100));
+    const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(late.call, CallId{12});
+    EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
+    expect_said(late.error.message, "still being committed, and may take effect: ask status");
+    EXPECT_EQ(late.error.message.find("failed"), std::string::npos) << late.error.message;
+    // Made again, it does not go on beside the commit.
+    call(messages::ContinueGeneration{.timeout_ms = 60'000}, 13);
+    EXPECT_FALSE(is_anything_ordered()) << "it waits for the commit";
+    answer(messages::UpdateOrder::kCommit);
+    EXPECT_TRUE(go_on().ok);
+}
+
+}  // namespace
+}  // namespace pitstop::tokenizer
