@@ -65,6 +65,7 @@ void Supervision::say_version(const Version& version) {
     say("VERSION",
         fmt::format("{}\t{}\t{}\t{}", version.epoch, version.digest, version.label, version.path));
 }
+void Supervision::say_unfinished(std::string_view line) { say("UNFINISHED", line); }
 void Supervision::say_lost(std::string_view line) { say("LOST", line); }
 void Supervision::say_door(std::string_view door, std::string_view endpoint) {
     say("DOOR", fmt::format("{} {}", door, endpoint));

@@ -37,6 +37,9 @@ class Supervision {
         std::string_view path{};    // the checkpoint; empty: it lies whole in no directory
     };
     void say_version(const Version& version);
+    // Tells the launcher what callers are amid, in this process's own form, each time that it
+    // changes; empty: nothing. A restart hands the last of it to the process that comes after.
+    void say_unfinished(std::string_view line);
     // Tells the launcher why the weights that were to be loaded are not those it asked for, or none
     // at all, before this process ends: a restart can go on without them.
     void say_lost(std::string_view line);

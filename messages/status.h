@@ -351,10 +351,13 @@ struct LostCalls {
 
     template <class F>
     void fields(F&& f) {
-        f("calls", calls, "calls that were lost, the one that failed included");
+        f("calls",
+          calls,
+          "calls that were lost, the one that failed included; 0: a restart lost them, or the "
+          "pause before the first of them, and nobody counts");
         f("bytes", bytes, "bytes that had been staged, all ranks");
         f("age_s", age_s, "seconds since");
-        f("why", why, "what ended the collection");
+        f("why", why, "what ended the collection, or the pause");
     }
     friend bool operator==(const LostCalls&, const LostCalls&) = default;
 };

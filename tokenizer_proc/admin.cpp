@@ -400,6 +400,23 @@ void Admin::say_version() {
     out_.serves.push_back(said_);
 }
 
+void Admin::say_unfinished() {
+    using Calls = Unfinished::Calls;
+    Unfinished unfinished;
+    if (updates_.has_undecided_collection() || (loss_ && !loss_->is_told)) {
+        unfinished.calls = Calls::kCollected;
+    } else if (standings_.is_any_held() || loss_) {
+        unfinished.calls = Calls::kStandStill;
+    }
+    if (auto session = updates_.unnamed_at_stake()) {
+        unfinished.session = session->session;
+        unfinished.session_what = std::move(session->what);
+    }
+    if (unfinished == said_unfinished_) return;
+    said_unfinished_ = unfinished;
+    out_.unfinished = std::move(unfinished);
+}
+
 void Admin::tick(TimePoint now) {
     expire_loss(now);
     for (const OpenCalls::Late& late : calls_.take_late(now)) answer_error(late.caller, late.error);

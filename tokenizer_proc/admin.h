@@ -22,6 +22,7 @@
 #include "tokenizer_proc/replica_standings.h"
 #include "tokenizer_proc/request_table.h"
 #include "tokenizer_proc/tree_identity.h"
+#include "tokenizer_proc/unfinished.h"
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <deque>
@@ -74,6 +75,8 @@ class Admin {
         // Names what serves from the start, and each change: another version, of which the commit
         // is about to be ordered, or another label. It is on record before anything below happens.
         std::vector<ServedVersion> serves{};
+        // What callers are amid, where that has changed: on record like a version.
+        std::optional<Unfinished> unfinished{};
         std::vector<Order> orders{};
         std::vector<Answer> answers{};
         std::vector<AbortAsked> aborts{};  // each is to be followed by aborted()
@@ -81,7 +84,10 @@ class Admin {
         // long.
         std::optional<Duration> drain{};
     };
-    [[nodiscard]] Out take_output() { return std::exchange(out_, {}); }
+    [[nodiscard]] Out take_output() {
+        say_unfinished();
+        return std::exchange(out_, {});
+    }
 
     static constexpr std::size_t kUpdatesShown = 16;  // in status
 
@@ -119,6 +125,9 @@ class Admin {
         const std::string& weights_path,
         const std::optional<messages::LostVersion>& lost
     );
+
+    // What the tree before this one had begun is lost.
+    void begin_after(TimePoint now, const Restart& restart);
 
     // With --keep-committed what is committed from now on is kept there. REQUIRES: set_version().
     void keep_in(TimePoint now, const std::string& directory);
@@ -221,6 +230,7 @@ class Admin {
     }
     void carry_out(TimePoint now, UpdateCoordinator::Out&& out);
     void say_version();
+    void say_unfinished();
     void record(TimePoint now, std::string_view what, const messages::UpdateReply& reply);
 
     // ---- admin_collected.cpp: calls without a session that become one update ----
@@ -306,7 +316,8 @@ class Admin {
     DoorFacts facts_{};
     OpenCalls calls_{};
     UpdateCoordinator updates_;
-    ServedVersion said_{};  // last, in Out::serves
+    ServedVersion said_{};          // last, in Out::serves
+    Unfinished said_unfinished_{};  // last, in Out::unfinished
     std::optional<KeepCoordinator> keep_{};
     std::optional<messages::LostVersion> lost_{};  // until a complete update has brought another
     struct PastUpdate {

@@ -290,6 +290,32 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
     spdlog::warn("{}", error_of(*loss_).message);
 }
 
+// A pause, and what is released, went with the tree that was. So what follows would be updates of
+// their own, of parts.
+void Admin::begin_after(TimePoint now, const Restart& restart) {
+    if (restart.why.empty()) return;
+    const Unfinished& before = restart.before;
+    if (before.calls != Unfinished::Calls::kNone) {
+        const bool is_any_lost = before.calls == Unfinished::Calls::kCollected;
+        loss_ = Loss{
+            .calls = {.why = restart.why},
+            .what = is_any_lost ? "calls without a session that were collected take no effect"
+                                : "generation stands still no longer",
+            .at = now,
+            .refused_at = now,
+            .is_told = !is_any_lost};
+        spdlog::warn("{}", error_of(*loss_).message);
+    }
+    if (before.session != 0) {
+        updates_.record_lost(
+            {.session = before.session,
+             .what = before.session_what,
+             .how = "was dropped: " + restart.why}
+        );
+        spdlog::warn("{} was dropped: {}", before.session_what, restart.why);
+    }
+}
+
 void Admin::expire_loss(TimePoint now) {
     const bool is_over = loss_ && loss_->is_told && !standings_.is_any_held() &&
                          !updates_.must_be_complete() && now >= loss_->refused_at + kLossQuiet;

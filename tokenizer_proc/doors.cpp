@@ -84,6 +84,7 @@ void Doors::take_back(DoorsInput& in) {
 // record.
 void Doors::carry_out(Admin::Out out) {
     for (ServedVersion& version : out.serves) out_.serves.push_back(std::move(version));
+    if (out.unfinished) out_.unfinished = std::move(out.unfinished);
     for (Admin::Order& order : out.orders) {
         for (int i = 0; i < config_.num_replicas; ++i) {
             if (!order.replica || *order.replica == ReplicaId{i})
@@ -337,6 +338,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     ready_time_ = now_;
     choice_.emplace(config_.num_replicas, first.page_size);
     admin_.set_version(first, config_.weights_path, config_.lost);
+    admin_.begin_after(now_, config_.restart);
     if (!config_.keep_committed.empty()) admin_.keep_in(now_, config_.keep_committed);
     carry_out(admin_.take_output());
     return Ok{};

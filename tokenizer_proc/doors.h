@@ -72,7 +72,8 @@ struct DoorsInput {
 
 // Holds decisions, to be carried out in this order.
 struct DoorsOutput {
-    std::vector<ServedVersion> serves{};  // Admin::Out::serves
+    std::vector<ServedVersion> serves{};     // Admin::Out::serves
+    std::optional<Unfinished> unfinished{};  // Admin::Out::unfinished
     std::vector<ToReplica> to_replicas{};
     std::vector<ToClient> to_clients{};
     std::vector<TextJob> jobs{};           // another thread does them
@@ -89,6 +90,7 @@ class Doors {
         std::string model_path{};    // its directory
         std::string weights_path{};  // the checkpoint that the workers load, as a rule the same
         std::optional<messages::LostVersion> lost{};  // a restart could not bring it back
+        Restart restart{};
         std::string keep_committed{};  // the directory that committed versions go to, or none
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)

@@ -43,6 +43,8 @@ struct Flags {
     std::string model{};
     std::string weights{};
     messages::LostVersion lost{};
+    std::string restart_why{};
+    std::string unfinished{};
     std::string keep_committed{};
     std::string served_model_name{};
     std::string log_level = "info";
@@ -139,6 +141,7 @@ void carry_out(
     DoorsInput& next
 ) {
     for (const ServedVersion& version : out.serves) tell_version(version, supervision);
+    if (out.unfinished) supervision.say_unfinished(line_of(*out.unfinished));
     send_to_replicas(std::move(out.to_replicas), sockets, next);
     send_to_clients(std::move(out.to_clients), sockets, next);
     for (TextJob& job : out.jobs) {
@@ -208,6 +211,8 @@ void add_flags(Flags& values, FlagSet& flags) {
     flags.add("lost-label", &values.lost.label, "its label");
     flags.add("lost-digest", &values.lost.digest, "its digest");
     flags.add("lost-path", &values.lost.path, "the directory it came from, if it was one");
+    flags.add("restart-why", &values.restart_why, "not empty: the tree restarted, and why");
+    flags.add("unfinished", &values.unfinished, "what the tree before had said that it was amid");
     flags.add("keep-committed", &values.keep_committed, "where workers write what is committed");
     flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
     flags.add("dp", &values.dp, "data-parallel replicas");
@@ -261,6 +266,7 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
          .model_path = values.model,
          .weights_path = values.weights.empty() ? values.model : values.weights,
          .lost = values.lost.why.empty() ? std::nullopt : std::optional(values.lost),
+         .restart = {.why = values.restart_why, .before = read_unfinished(values.unfinished)},
          .keep_committed = values.keep_committed,
          .num_replicas = values.dp,
          .end_token = end_token ? *end_token : std::nullopt,

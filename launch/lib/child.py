@@ -1,6 +1,6 @@
 """Holds one process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
-Two pipes: on `ready` the process says READY, FAILED, LOST, VERSION, DOOR or END in one line;
+Two pipes: on `ready` the process says READY, FAILED, LOST, VERSION, UNFINISHED, DOOR or END in one line;
 on `supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the
 kernel for that itself (--parent-pid), and the end of the supervisor pipe says the same.
 """
@@ -39,6 +39,7 @@ class Child:
         self.failed_line = None  # what it said with FAILED
         self.lost_line = None  # what it said with LOST: why the weights could not be loaded
         self.version = None  # what it said last with VERSION: the Version that serves
+        self.unfinished = None  # what it said last with UNFINISHED: what callers are amid
         self.end_line = None  # what it said with END: the tree is to end
         self._said = b""
         with contextlib.ExitStack() as undo:  # what was taken, if something cannot be had
@@ -96,6 +97,8 @@ class Child:
             elif kind == "VERSION":
                 epoch, digest, label, path = text.split("\t", 3)
                 self.version = Version(int(epoch), digest, label, path)
+            elif kind == "UNFINISHED":
+                self.unfinished = text
             elif kind == "DOOR":
                 door, _, endpoint = text.partition(" ")
                 self.doors[door] = endpoint

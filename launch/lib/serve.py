@@ -12,7 +12,7 @@ from kept import KeptVersions
 from model_files import ModelFiles
 from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 from run_dir import MODEL, RunDir
-from tree import Asked, LostWeights, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
+from tree import Asked, LostWeights, Restart, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
 import descriptors
 import hub
 import programs
@@ -105,6 +105,7 @@ class Served:
         self._tree = None
         self._version = None  # what was committed last, for a restart
         self._weights = Weights()  # what the tree was started with
+        self._restart = Restart()  # why it was started again
         self._files = ModelFiles(options.model) if getattr(options, "restart", False) else None
         self._kept = None
         self._entry = None  # where a plain command finds it
@@ -152,7 +153,7 @@ class Served:
         self._weights = weights
         self.run_dir.clear()
         try:
-            processes = plan(self._options_with_files(), self.run_dir.path, weights)
+            processes = plan(self._options_with_files(), self.run_dir.path, weights, self._restart)
             descriptors.raise_limit(len(processes))
             self._tree = Tree(processes, self._signals, say, self._options.stall_timeout)
             self._tree.wait_ready(self._options.start_timeout, getattr(self._options, "progress", False))
@@ -226,12 +227,20 @@ class Served:
             return None
         say(f"{dead.name} died: {dead.how_it_ended()}")
         self._tree.say_farewell(dead)
+        self._tree.read_all()  # the tokenizer's last words are about what it committed last, and what it was amid
         self._remember_version()
+        self._remember_unfinished(dead)
         return dead
+
+    def _remember_unfinished(self, dead):
+        """Keeps what callers were amid, for the next tree to tell. A tokenizer that has said nothing changes nothing."""
+        said = self._tree.unfinished()
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        why = f"the tree restarted at {when}, as {dead.name} died ({dead.how_it_ended()})"
+        self._restart = Restart(why, self._restart.unfinished if said is None else said)
 
     def _remember_version(self):
         """Keeps the version for the next start. Epochs go on counting, so that a trainer from the past stays out."""
-        self._tree.read_all()  # the tokenizer's last words are about what it committed last
         said = self._tree.version()
         if said is not None and (said.digest or said.path):
             self._version = said  # else it never had weights, or still has not those it lost

@@ -121,16 +121,26 @@ class Weights:
     why: str = ""  # it could not be
 
 
+@dataclasses.dataclass(frozen=True)
+class Restart:
+    """Tells a tree why it comes after another, and what callers were amid then."""
+
+    why: str = ""  # empty: it is the first
+    unfinished: str = ""  # as the tokenizer before it said last
+
+
 def _weights_flags(weights):
     return [f"--weights={weights.path}"] if weights.path else []
 
 
-def _tokenizer_flags(options, weights):
+def _tokenizer_flags(options, weights, restart):
     flags = _flags(options, "model", "dp", "served_model_name", "scheduling")
     flags += _weights_flags(weights)
     if weights.lost is not None:
         flags += [f"--lost-why={weights.why}", f"--lost-label={weights.lost.label}"]
         flags += [f"--lost-digest={weights.lost.digest}", f"--lost-path={weights.lost.path}"]
+    if restart.why:
+        flags += [f"--restart-why={restart.why}", f"--unfinished={restart.unfinished}"]
     return flags + _keep_flags(options) + _door_flags(options)
 
 
@@ -191,11 +201,11 @@ def _worker_flags(options, weights, replica, rank):
     )
 
 
-def plan(options, run_dir, weights=Weights()):
+def plan(options, run_dir, weights=Weights(), restart=Restart()):
     """Returns [(kind, name, command)] of every process, from the parsed flags of serve."""
     processes = []
     if is_head(options):
-        processes.append(("tokenizer_proc", "tokenizer_proc", _tokenizer_flags(options, weights)))
+        processes.append(("tokenizer_proc", "tokenizer_proc", _tokenizer_flags(options, weights, restart)))
         processes.append(("detokenizer_proc", "detokenizer_proc", _flags(options, "model")))
     for replica in range(options.dp):
         if is_head(options):
@@ -391,6 +401,11 @@ class Tree:
     def version(self):
         """Returns the Version that serves, as the tokenizer said last; None: it said nothing."""
         said = [child.version for child in self.children if child.version is not None]
+        return said[-1] if said else None
+
+    def unfinished(self):
+        """Returns what callers are amid, as the tokenizer said last; None: it said nothing."""
+        said = [child.unfinished for child in self.children if child.unfinished is not None]
         return said[-1] if said else None
 
     def say_farewell(self, dead):

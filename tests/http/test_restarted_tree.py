@@ -49,6 +49,29 @@ def test_what_is_asked_while_the_tree_is_away_gets_503_and_is_not_done_later(res
     assert http.post("/continue_generation", {}).status == 200
 
 
+@pytest.mark.parametrize("begin", ["/pause_generation", "/begin_weight_update", "/start_weight_update"])
+def test_P2_a_server_that_outlives_a_tree_goes_on_with_nothing_of_it(restarting, begin):
+    """What a trainer had begun there is lost, and the rest of it would be a version."""
+    tree, http = restarting
+    assert http.post(begin, {"mode": "in_place"}).status == 200
+    tree.go_away()
+    wait_until(lambda: http.get("/health").status == 503, "the server to notice")
+    tree.come_back()
+    wait_until(lambda: http.get("/health").status == 200, "the server to find the next tree")
+    body = {"names": ["model.norm.weight"], "dtypes": ["bfloat16"], "shapes": [[64]], "group_name": "none"}
+    for _ in range(2):
+        refused = http.post("/update_weights_from_distributed", body)
+        assert refused.status in (400, 409) and "the tree restarted at" in refused.message, refused
+    if begin == "/pause_generation":
+        assert http.post("/continue_generation").status == 200, "nothing but the pause was lost"
+    else:
+        refused = http.post("/end_weight_update")
+        assert refused.status in (400, 409) and "the tree restarted at" in refused.message, refused
+    # From here on a call is an update of its own.
+    refused = http.post("/update_weights_from_distributed", body)
+    assert refused.status == 400 and "model.norm.weight" in refused.message, refused
+
+
 @pytest.mark.parametrize(
     "path, body, kinds",
     [

@@ -35,6 +35,7 @@ class DoorsTest : public testing::Test {
                 .model_path = "/models/stories",
                 .weights_path = weights_path_,
                 .lost = lost_,
+                .restart = restart_,
                 .keep_committed = keep_committed_,
                 .num_replicas = num_replicas,
                 .end_token = end_token_,
@@ -206,6 +207,8 @@ class DoorsTest : public testing::Test {
     std::optional<TokenId> end_token_{};  // of the tokenizer
     std::string weights_path_ = "/models/stories";
     std::optional<messages::LostVersion> lost_{};
+    Restart restart_{};
+    Unfinished unfinished_{};  // as the launcher was told last
     std::string keep_committed_{};
     std::vector<ServedVersion> served_{};    // as the launcher was told
     std::size_t num_answers_at_served_ = 0;  // that "admin" had when it was told last
@@ -221,6 +224,7 @@ class DoorsTest : public testing::Test {
         for (TextDone& refused : std::exchange(refused_jobs_, {}))
             in.texts.push_back(std::move(refused));
         DoorsOutput out = doors_->turn(std::move(in));
+        if (out.unfinished) unfinished_ = *out.unfinished;
         for (const ServedVersion& version : out.serves) {
             served_.push_back(version);
             num_answers_at_served_ = to_client_[{messages::Door::kAdmin, "admin"}].size();
