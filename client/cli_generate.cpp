@@ -1,7 +1,9 @@
 #include "base/flags.h"
+#include "base/time.h"
 #include "client/cli.h"
 #include "client/cli_place.h"
 #include "client/json_text.h"
+#include "client/standstill.h"
 
 #include <csignal>
 #include <cstdio>
@@ -176,15 +178,62 @@ class UpdateMeanwhile {
     std::future<Result<messages::UpdateReply>> reply_{};
 };
 
+// Asks why nothing comes; nothing: the tree generates, or there is no admin door to ask at.
+std::optional<std::string> why_it_waits(Client& client) {
+    constexpr std::chrono::milliseconds kPatience{1000};
+    const Result<messages::StatusReply> status = client.status(kPatience);
+    return status ? why_it_stands(*status) : std::nullopt;
+}
+
+// Tells a user who waits, once per standstill: one line on standard error.
+class Silence {
+  public:
+    explicit Silence(Client& client) : client_(client) {}
+
+    void end() {
+        begin_ = Clock::now();
+        is_told_ = false;
+    }
+    void look() {
+        if (is_told_ || Clock::now() - begin_ < kSilenceMax) return;
+        if (const auto why = why_it_waits(client_)) {
+            fmt::print(stderr, "pitstop: waiting: {}\n", *why);
+            is_told_ = true;
+        } else {
+            begin_ = Clock::now();  // a long prompt, say
+        }
+    }
+
+  private:
+    Client& client_;
+    TimePoint begin_ = Clock::now();
+    bool is_told_ = false;
+};
+
+int fail_with(Client& client, const messages::Finish& finish) {
+    Error error = finish.verdict.error();
+    if (error.code == ErrorCode::kDeadlineExceeded) {
+        if (const auto why = why_it_waits(client)) error.message += ": " + *why;
+    }
+    return cli_fail(error);
+}
+
 // Prints until the end. A first Ctrl-C cancels: what came so far stays.
-int print_stream(Stream& stream, UpdateMeanwhile& update, const GenerateFlags& flags) {
+int print_stream(
+    Client& client, Stream& stream, UpdateMeanwhile& update, const GenerateFlags& flags
+) {
     bool is_cancelled = false;
     bool ends_line = true;
+    Silence silence(client);
     for (;;) {
         const std::optional<messages::OutputChunk> chunk =
             stream.next(std::chrono::milliseconds(100));
         if (was_interrupted != 0 && !std::exchange(is_cancelled, true)) stream.cancel();
-        if (!chunk) continue;
+        if (!chunk) {
+            silence.look();
+            continue;
+        }
+        silence.end();
         if (!chunk->text.empty()) ends_line = chunk->text.back() == '\n';
         const bool is_error =
             chunk->finish && chunk->finish->reason == messages::FinishReason::kError;
@@ -194,7 +243,7 @@ int print_stream(Stream& stream, UpdateMeanwhile& update, const GenerateFlags& f
         if (!chunk->finish) continue;
         if (!flags.json && !flags.logprobs && !ends_line) fmt::print("\n");
         if (is_error) {
-            return cli_fail(chunk->finish->verdict.error());
+            return fail_with(client, *chunk->finish);
         }
         if (const int code = update.finish(); code != 0) return code;
         return is_cancelled ? 130 : 0;
@@ -229,7 +278,7 @@ int cli_generate(int argc, char** argv) {
         values.timeout_s > 0 ? to_ms(values.timeout_s) : Client::kForever
     );
     UpdateMeanwhile update(**client, values);
-    return print_stream(stream, update, values);
+    return print_stream(**client, stream, update, values);
 }
 
 }  // namespace pitstop

@@ -71,7 +71,7 @@ std::optional<Error> MemoryBook::problem_of(
             ErrorCode::kFailedPrecondition,
             "{}",
             is_release ? "weights and kv_cache are already released"
-                       : "weights and kv_cache are not currently released"
+                       : "weights and kv_cache are not currently released (continue ends a pause)"
         );
     }
     const messages::MemoryTag wrong = *std::ranges::find_if_not(tags, is_there);

@@ -14,6 +14,13 @@ JsonWriter& EventStream::begin_event(std::string_view name) {
     return events_;
 }
 
+void EventStream::add_waiting(const std::string& why) {
+    if (!has_begun_) waited_ = why;
+    events_.append(": waiting: ");
+    events_.append(why);
+    events_.append("\n\n");
+}
+
 void EventStream::add_error(Dialect dialect, const Error& error) {
     begin_event().raw(error_json(dialect, status_of(error.code), error));
     end_event();
@@ -22,7 +29,7 @@ void EventStream::add_error(Dialect dialect, const Error& error) {
 Exchange::Write EventStream::send(bool more_is_ready) {
     if (more_is_ready && events_.text().size() < kJoinBytesMax) return exchange_->write({});
     if (events_.text().empty()) return exchange_->write({});
-    if (!has_begun_) exchange_->begin_events();
+    if (!has_begun_) exchange_->begin_events(waited_);
     has_begun_ = true;
     const Exchange::Write write = exchange_->write(events_.text());
     events_.clear(kJoinBytesMax);

@@ -20,6 +20,7 @@
 #include "http_proc/server/router.h"
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace pitstop::http {
@@ -37,6 +38,8 @@ class EventStream {
     // With a name, its data comes after "event: NAME".
     [[nodiscard]] JsonWriter& begin_event(std::string_view name = {});
     void end_event() { events_.append("\n\n"); }
+    // A comment: readers of events pass it over.
+    void add_waiting(const std::string& why);
     void add_error(Dialect dialect, const Error& error);
 
     // Is called after every step of the answer, also one that added no event: sends what waits,
@@ -50,6 +53,7 @@ class EventStream {
     Exchange* exchange_;
     JsonWriter events_{};
     bool has_begun_ = false;
+    std::string waited_{};  // why nothing was sent yet
 };
 
 }  // namespace pitstop::http

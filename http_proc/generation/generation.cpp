@@ -24,6 +24,7 @@ Generation::Generation(Exchange& exchange) : exchange_(&exchange), tree_(&exchan
 
 Generation::~Generation() {
     exchange_->on_gone(nullptr);
+    tree_->silence().remove(silence_);
     try {
         cancel();
     } catch (const std::bad_alloc&) {
@@ -69,6 +70,16 @@ void Generation::start(
         };
         tree_->client().generate(std::move(requests[i]), on_chunk);
     }
+    silence_ = tree_->silence().add(
+        [weak = std::weak_ptr<State>(state_)](const std::string& why) {
+            const auto state_kept = weak.lock();
+            if (!state_kept || state_kept->num_open == 0) return;
+            state_kept->waited = why;
+            state_kept->is_waiting_told = true;
+            state_kept->resume_waiter();
+        },
+        Clock::now()
+    );
     exchange_->let_go();
     exchange_->on_gone([this] { cancel(); });
 }
@@ -77,6 +88,7 @@ void Generation::State::handle_chunk(
     std::size_t i, messages::OutputChunk chunk, Tree& tree, const std::shared_ptr<State>& self
 ) {
     const TimePoint now = Clock::now();
+    tree.silence().note_output(now);
     clocks[i].chunk(chunk, now, tree.request_metrics);
     const bool is_last = chunk.finish.has_value();
     join(waiting[i], std::move(chunk));
@@ -143,8 +155,11 @@ void Generation::State::resume_waiter() {
 }
 
 std::optional<Generation::Event> Generation::Next::await_resume() {
-    if (state.ready.empty()) return std::nullopt;
     Event event;
+    if (state.ready.empty() && state.is_waiting_told) event.waiting = state.waited;
+    state.is_waiting_told = false;
+    if (!event.waiting.empty()) return event;
+    if (state.ready.empty()) return std::nullopt;
     event.index = state.ready.front();
     state.ready.pop_front();
     state.is_ready[event.index] = false;
@@ -165,6 +180,7 @@ void Generation::cancel() {
 Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation) {
     std::vector<messages::OutputChunk> outputs;
     while (auto event = co_await generation.next()) {
+        if (!event->waiting.empty()) continue;
         if (auto error = error_of(event->chunk)) co_return *std::move(error);
         if (outputs.size() <= event->index) outputs.resize(event->index + 1);
         messages::append_chunk(outputs[event->index], std::move(event->chunk));

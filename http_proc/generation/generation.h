@@ -20,6 +20,7 @@
 
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -43,6 +44,8 @@ class Generation {
         std::size_t num_open = 0;
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
+        std::string waited{};          // why nothing came, the last time; empty: it came in time
+        bool is_waiting_told = false;  // next() has that to give
 
         void handle_chunk(
             std::size_t i,
@@ -62,6 +65,7 @@ class Generation {
     struct Event {
         std::size_t index = 0;          // the request's, in the order given to start()
         messages::OutputChunk chunk{};  // with `finish` it is the last of its request
+        std::string waiting{};          // not empty: why there is no chunk, and nothing else here
     };
 
     explicit Generation(Exchange& exchange);
@@ -81,7 +85,8 @@ class Generation {
     struct [[nodiscard]] Next {
         State& state;
         bool await_ready() const {
-            return !state.ready.empty() || (state.num_open == 0 && state.held.empty());
+            return !state.ready.empty() || state.is_waiting_told ||
+                   (state.num_open == 0 && state.held.empty());
         }
         void await_suspend(std::coroutine_handle<> waiter) { state.waiter = waiter; }
         std::optional<Event> await_resume();
@@ -91,12 +96,16 @@ class Generation {
     // Tells whether next() would give something without waiting.
     [[nodiscard]] bool has_more_now() const { return !state_->ready.empty(); }
 
+    // Says why output was waited for, the last time; empty: it came in time.
+    [[nodiscard]] const std::string& waited() const { return state_->waited; }
+
     // Ends what is open: it still gives its last chunks.
     void cancel();
 
   private:
     Exchange* exchange_;
     Tree* tree_;
+    std::uint64_t silence_ = 0;                                 // its number there
     std::shared_ptr<State> state_ = std::make_shared<State>();  // the client's callbacks share it
 };
 

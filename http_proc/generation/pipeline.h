@@ -179,13 +179,21 @@ Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answe
     }
     JsonWriter json;
     answer.write_whole(json, *outputs);
-    co_return Response::json_text(200, json.take());
+    Response response = Response::json_text(200, json.take());
+    if (const std::string& why = generation.waited(); !why.empty())
+        response.headers.push_back({std::string(kWaitedHeader), why});
+    co_return response;
 }
 
 template <Answering A>
 Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& answer) {
     EventStream stream(exchange);
     while (auto event = co_await generation.next()) {
+        if (!event->waiting.empty()) {
+            stream.add_waiting(event->waiting);
+            if (!co_await stream.send(/*more_is_ready=*/false)) co_return Response::streamed();
+            continue;
+        }
         if (const auto error = error_of(event->chunk)) {
             if (!stream.has_begun()) co_return A::refusal(*error);
             if constexpr (kNamesEvents<A>) {

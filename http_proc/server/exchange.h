@@ -56,6 +56,9 @@ class Wire {
 // Returns what a copy of the prompt takes, its parts included.
 [[nodiscard]] std::size_t bytes_of(const messages::Generate& prompt);
 
+// Says why an answer waited. Proxies and clients pass what they do not know on.
+constexpr std::string_view kWaitedHeader = "x-pitstop-waited";
+
 class Exchange {
   public:
     Exchange(Request request, Grant grant, ServerContext& server, Wire& wire)
@@ -91,10 +94,12 @@ class Exchange {
     // Starts a streamed answer; sent with the first write. A handler that has begun returns
     // Response::streamed(), one that has not may still return anything else.
     void begin(Response head) { wire_->begin(std::move(head)); }
-    void begin_events() {
+    // `waited`: why nothing came before this (a header); empty: it came in time.
+    void begin_events(const std::string& waited = {}) {
         Response head = Response::text(200, {});
         head.content_type = "text/event-stream; charset=utf-8";
         head.headers.push_back({"cache-control", "no-cache"});
+        if (!waited.empty()) head.headers.push_back({std::string(kWaitedHeader), waited});
         begin(std::move(head));
     }
 

@@ -165,6 +165,7 @@ void Server::State::tick() {
     is_ticking = true;
     begin_again();
     const TimePoint now = Clock::now();
+    if (context.has_tree()) context.tree().silence().beat(context.tree().client(), now);
     // Ending one may take it off the list.
     std::vector<std::shared_ptr<Connection>> all;
     all.reserve(connections.size());

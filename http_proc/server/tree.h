@@ -11,6 +11,7 @@
 #include "http_proc/server/event_pace.h"
 #include "http_proc/server/preparations.h"
 #include "http_proc/server/request_metrics.h"
+#include "http_proc/server/silence.h"
 #include "http_proc/server/task.h"
 #include "http_proc/server/token_texts.h"
 
@@ -65,6 +66,7 @@ class Tree {
 
     [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
     [[nodiscard]] EventPace& event_pace() { return event_pace_; }
+    [[nodiscard]] Silence& silence() { return silence_; }
     [[nodiscard]] Preparations& preparations() { return preparations_; }
 
     // Counts HTTP requests to generate that are open.
@@ -76,6 +78,7 @@ class Tree {
     messages::HelloReply hello_{};
     TokenTexts token_texts_{};
     EventPace event_pace_{};
+    Silence silence_{};
     Preparations preparations_{};
     std::unordered_map<std::string, std::vector<std::string>> rids_{};  // by name
 };

@@ -6,7 +6,7 @@ from problem import EXIT_PLACE, EXIT_USAGE, Problem
 import demo
 import serve
 import talk
-from tree_flags import add_http_flags, add_node_flags, add_tcp_doors, add_tree_flags
+from tree_flags import add_http_flags, add_node_flags, add_tcp_doors, add_tree_flags, seconds
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,6 +87,7 @@ def add_talk(commands):
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
+    status.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="for the answer (default 5)")
 
     commands.add_parser("trees", help="this user's trees on this machine: model, port, directory, age")
 

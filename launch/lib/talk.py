@@ -138,7 +138,7 @@ def _generate_on(served, options):
 
 def status(options):
     command = [programs.program("cli"), "status", *_place_flags(options)]
-    _run(command + (["--json"] if options.json else []))
+    _run([*command, f"--timeout-s={options.timeout_s:g}", *(["--json"] if options.json else [])])
 
 
 def trees(_options):

@@ -80,7 +80,7 @@ class Http:
         is_done = False
         for line in response:
             line = line.rstrip(b"\n")
-            if not line:
+            if not line or line.startswith(b":"):  # a comment: why it waits
                 continue
             assert line.startswith(b"data: ") and not is_done, line
             if line == b"data: [DONE]":
@@ -101,7 +101,7 @@ class Http:
         connection.close()
         assert last == ""
         events = []
-        for frame in frames:
+        for frame in (each for each in frames if not each.startswith(":")):
             name, data = frame.split("\n")
             events.append(json.loads(data.removeprefix("data: ")))
             assert name == "event: " + events[-1]["type"]

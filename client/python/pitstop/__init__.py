@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from .aio import AsyncClient, AsyncStream
 from .client import Client, Stream
-from .errors import PitstopError
+from .errors import PitstopError, WaitingWarning
 from .messages import Chunk, Counts, Finish, PromptLogprobs, ServerInfo, Span
 
 if TYPE_CHECKING:
@@ -67,5 +67,6 @@ __all__ = [
     "Stream",
     "TensorDigest",
     "Update",
+    "WaitingWarning",
     "WeightDigests",
 ]

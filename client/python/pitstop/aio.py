@@ -14,6 +14,7 @@ import zmq
 from .calls import CALL_TIMEOUT_S, Calls
 from .errors import PitstopError
 from .messages import Chunk, ServerInfo
+from .standstill import ASK_S, Silence, late, why_it_stands
 from .wire import Sink, Wire, door_endpoint, key_for
 
 REPLY_GRACE_S = 0.5  # the tree's own, more telling answer to a late call may come until then
@@ -71,10 +72,10 @@ class RequestOutput:
                 raise PitstopError(chunk.finish.code, chunk.finish.message)
         return chunk
 
-    def _is_late(self) -> PitstopError:
+    def _is_late(self, why: str) -> PitstopError:
         self.cancel()
         self.finished = True
-        return PitstopError("deadline_exceeded", f"request '{self.rid}' was not done in time")
+        return PitstopError("deadline_exceeded", late(self.rid, why))
 
     def _join(self, chunk: Chunk) -> None:
         if self._whole is None:
@@ -117,7 +118,7 @@ class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
             try:
                 chunk = await asyncio.wait_for(self._mailbox.take(), max(0.0, left))
             except asyncio.TimeoutError:
-                raise self._is_late() from None
+                raise self._is_late(await self._client._why_it_stands()) from None
         return self._taken(chunk)
 
     async def result(self) -> Chunk:
@@ -163,6 +164,8 @@ class AsyncClient(Calls[AsyncStream]):
         self._is_pump_due = False
         self._changed: Optional[asyncio.Event] = None
         self._info: Optional[ServerInfo] = None
+        self._silence = Silence()
+        self._look_timer: Optional[asyncio.TimerHandle] = None
 
     @property
     def info(self) -> ServerInfo:
@@ -186,6 +189,7 @@ class AsyncClient(Calls[AsyncStream]):
         self._changed = asyncio.Event()
         self._context = zmq.Context()
         self._wire = Wire(self._context, self._data, self._admin, self._name, key)
+        self._wire.on_output = self._silence.end
         self._watch()
         self._pump()
         try:
@@ -210,8 +214,35 @@ class AsyncClient(Calls[AsyncStream]):
         return AsyncStream(self, rid, mailbox, deadline)
 
     def _send_request(self, rid: str, body: dict[str, Any], sink: Sink) -> None:
-        self._open_wire().start_request(rid, body, sink)
+        wire = self._open_wire()
+        if not wire.has_requests:
+            self._silence.end()
+        wire.start_request(rid, body, sink)
         self._pump_soon()
+        if self._look_timer is None:
+            self._look_timer = self._loop.call_later(self._silence.left(), self._look)
+
+    def _look(self) -> None:
+        """Asks why nothing comes, once it is long enough."""
+        self._look_timer = None
+        if self._wire is None or not self._wire.has_requests:
+            return
+        if self._silence.left() > 0:
+            self._look_timer = self._loop.call_later(self._silence.left(), self._look)
+        else:
+            self._look_task = self._loop.create_task(self._ask_why())
+
+    async def _ask_why(self) -> None:
+        self._silence.take(await self._why_it_stands())
+        if self._look_timer is None and self._wire is not None:
+            self._look_timer = self._loop.call_later(self._silence.left(), self._look)
+
+    async def _why_it_stands(self) -> str:
+        """Empty: it may generate, or there is no admin door to ask at."""
+        try:
+            return why_it_stands(await self.status(timeout=ASK_S))
+        except PitstopError:
+            return ""
 
     async def call(self, door: str, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
         """Any call by its message type. Raises PitstopError."""
@@ -243,8 +274,9 @@ class AsyncClient(Calls[AsyncStream]):
         for fd in self._fds:
             self._loop.remove_reader(fd)
         self._fds = []
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._look_timer):
+            if timer is not None:
+                timer.cancel()
         wire.close()
         # Waits for the last cancels to go out, 100 ms at most; not on the loop.
         await off_loop(self._context.term)

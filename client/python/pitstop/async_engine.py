@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Union
 
 from .aio import AsyncClient, off_loop
-from .calls import UPDATE_TIMEOUT_S
+from .calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from .client import Client
 from .errors import PitstopError
 from .generate_calls import GenerateCalls
@@ -95,10 +95,10 @@ class AsyncEngine(GenerateCalls, WeightCalls):
             if each is not None:
                 await off_loop(each)
 
-    async def shutdown(self) -> None:
+    async def shutdown(self, timeout: float = CALL_TIMEOUT_S) -> None:
         """Ends the tree, whoever started it."""
         if self._tree is None:
-            await self._open().shutdown()
+            await self._open().shutdown(timeout=timeout)
         await self.close()
 
     async def __aenter__(self) -> AsyncEngine:
@@ -121,6 +121,11 @@ class AsyncEngine(GenerateCalls, WeightCalls):
         return self._open()
 
     @property
+    def is_private(self) -> bool:
+        """It was started here, and nobody reaches it but through this object."""
+        return self._tree is not None and self._options is not None and bool(self._options.get("no_http"))
+
+    @property
     def url(self) -> Optional[str]:
         """Where HTTP listens; None: it does not, or the tree was joined by its doors."""
         return self._tree.url if self._tree is not None else self._url
@@ -129,43 +134,49 @@ class AsyncEngine(GenerateCalls, WeightCalls):
     def run_dir(self) -> Optional[str]:
         return self._doors.get("run_dir")
 
-    async def abort_request(self, rid: Union[str, Sequence[str]] = "", abort_all: bool = False) -> dict[str, str]:
+    async def abort_request(
+        self, rid: Union[str, Sequence[str]] = "", abort_all: bool = False, timeout: float = CALL_TIMEOUT_S
+    ) -> dict[str, str]:
         """By exact id, whoever asked for it: {rid: "aborted", "already_done" or "unknown"}. It ends with its output so
         far and finish.reason "abort"; that has been sent when this returns."""
         rids = [rid] if isinstance(rid, str) else list(rid)
-        reply = await self._open().abort(None if abort_all else rids, all=abort_all)
+        reply = await self._open().abort(None if abort_all else rids, all=abort_all, timeout=timeout)
         return {each["rid"]: each.get("outcome", "unknown") for each in reply.get("results", [])}
 
     # ---- pausing ----
 
-    async def pause(self, mode: str = "in_place", max_pause_s: float = 0.0) -> Pause:
+    async def pause(
+        self, mode: str = "in_place", max_pause_s: float = 0.0, timeout: float = UPDATE_TIMEOUT_S
+    ) -> Pause:
         """abort, in_place, retract or wait (docs/design.md, section 4); vLLM's keep is in_place."""
-        reply = await self._open().pause({"keep": "in_place"}.get(mode, mode), max_pause_s)
+        reply = await self._open().pause({"keep": "in_place"}.get(mode, mode), max_pause_s, timeout)
         return pause_of(reply)
 
-    async def pause_generation(self, mode: str = "abort", max_pause_s: float = 0.0) -> Pause:
+    async def pause_generation(
+        self, mode: str = "abort", max_pause_s: float = 0.0, timeout: float = UPDATE_TIMEOUT_S
+    ) -> Pause:
         """SGLang's, whose default it has."""
-        return await self.pause(mode, max_pause_s)
+        return await self.pause(mode, max_pause_s, timeout)
 
-    async def resume(self) -> str:
+    async def resume(self, timeout: float = UPDATE_TIMEOUT_S) -> str:
         """Generates again; harmless when running. What calls without a session brought is in effect before: the
         answer says so."""
-        return (await self._open().continue_generation(timeout=UPDATE_TIMEOUT_S)).get("message", "")
+        return (await self._open().continue_generation(timeout=timeout)).get("message", "")
 
     continue_generation = resume
     resume_generation = resume
 
-    async def is_paused(self) -> bool:
-        return any(replica.get("pause_mode", "") != "" for replica in (await self._open().status())["replicas"])
+    async def is_paused(self, timeout: float = CALL_TIMEOUT_S) -> bool:
+        return any(replica.get("pause_mode", "") != "" for replica in (await self._open().status(timeout))["replicas"])
 
-    async def flush_cache(self, wait_idle: bool = False) -> None:
+    async def flush_cache(self, wait_idle: bool = False, timeout: float = UPDATE_TIMEOUT_S) -> None:
         """PitstopError while a request holds pages."""
-        await self._open().flush_cache(wait_idle, timeout=UPDATE_TIMEOUT_S)
+        await self._open().flush_cache(wait_idle, timeout=timeout)
 
-    async def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self, timeout: float = UPDATE_TIMEOUT_S) -> bool:
         """vLLM's: whether it was."""
         try:
-            await self.flush_cache()
+            await self.flush_cache(timeout=timeout)
         except PitstopError as error:
             if error.code not in ("failed_precondition", "unavailable"):
                 raise

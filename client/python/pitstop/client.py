@@ -74,7 +74,7 @@ class Stream(RequestOutput, Iterator[Chunk]):
         waits_for_own = own is not None and (timeout is None or own <= timeout)
         chunk = self._mailbox.take(own if waits_for_own else timeout)
         if chunk is None:
-            raise self._is_late() if waits_for_own else TimeoutError
+            raise self._is_late(self._client._why_it_stands()) if waits_for_own else TimeoutError
         return self._taken(chunk)
 
 
@@ -130,6 +130,9 @@ class Client(Calls[Stream], Blocking):
     def call(self, door: str, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
         """Any call by its message type; waits for the reply. Raises PitstopError."""
         return self._wait(self._inner.call(door, kind, timeout, **fields))
+
+    def _why_it_stands(self) -> str:
+        return self._wait(self._inner._why_it_stands())
 
     def _closed(self) -> Exception:
         return PitstopError("aborted", "the client was closed")

@@ -9,11 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any, Optional
+import threading
+from typing import Any, Callable, Optional
 
 from .async_engine import AsyncEngine
 from .blocking import Blocking, blocking
+from .calls import CALL_TIMEOUT_S
+from .errors import PitstopError
 from .not_served import refuse_call
+from .standstill import why_it_stands
+
+OWN_THREADS = ("pitstop-", "asyncio_")
+
+
+def _is_only_thread() -> bool:
+    return not any(
+        thread is not threading.current_thread() and not thread.name.startswith(OWN_THREADS)
+        for thread in threading.enumerate()
+    )
+
+
+def _stopping(call: Callable[..., Any]) -> Any:
+    """A blocking call after which requests wait, until another call lets them go on."""
+    wait = blocking(call)
+
+    @functools.wraps(call)
+    def stop(self: Engine, *args: Any, **kwargs: Any) -> Any:
+        is_pause = call in (AsyncEngine.pause, AsyncEngine.pause_generation)
+        has_deadline = is_pause and (kwargs.get("max_pause_s") or args[1:2] not in ((), (0,)))
+        self._was_stopped = self._was_stopped or not has_deadline
+        return wait(self, *args, **kwargs)
+
+    return stop
 
 
 class Engine(Blocking):
@@ -21,6 +48,8 @@ class Engine(Blocking):
 
     Thread: any may call. An event loop on a thread of its own owns the connection.
     """
+
+    _was_stopped = False  # a call of this engine's, and no look since that found it running
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(AsyncEngine(*args, **kwargs))
@@ -32,10 +61,10 @@ class Engine(Blocking):
         """Open requests end. A tree that was started here ends; one that was joined goes on."""
         super().close()
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout: float = CALL_TIMEOUT_S) -> None:
         """Ends the tree, whoever started it."""
         if self._finalizer.alive:
-            self._wait(self._inner.shutdown())
+            self._wait(self._inner.shutdown(timeout))
             self.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -50,8 +79,21 @@ class Engine(Blocking):
     def run_dir(self) -> Optional[str]:
         return self._inner.run_dir
 
+    def _check_awake(self, call: str, timeout: Optional[float]) -> None:
+        """PitstopError "failed_precondition": the tree is stopped, and the only thread that could wake it would wait
+        for ever. A tree that others can reach (HTTP, threads, a deadline of the pause) causes a warning instead."""
+        if not self._was_stopped or timeout is not None:
+            return
+        if not self._inner.is_private or not _is_only_thread():
+            return
+        why = why_it_stands(self._wait(self._inner.client.status()))
+        if why:
+            raise PitstopError("failed_precondition", f"{call} would wait for ever: {why}; timeout= waits for so long")
+        self._was_stopped = bool(why)
+
     @functools.wraps(AsyncEngine.generate)
     def generate(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_awake("generate", kwargs.get("timeout"))
         return super().generate(*args, **kwargs)
 
     async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,13 +103,17 @@ class Engine(Blocking):
         future = asyncio.run_coroutine_threadsafe(self._inner.generate(*args, **kwargs), self._loop)
         return await asyncio.wrap_future(future)
 
-    chat = blocking(AsyncEngine.chat)
+    @functools.wraps(AsyncEngine.chat)
+    def chat(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_awake("chat", kwargs.get("timeout"))
+        return self._wait(self._inner.chat(*args, **kwargs))
+
     tokenize = blocking(AsyncEngine.tokenize)
     detokenize = blocking(AsyncEngine.detokenize)
     abort_request = blocking(AsyncEngine.abort_request)
 
-    pause = blocking(AsyncEngine.pause)
-    pause_generation = blocking(AsyncEngine.pause_generation)
+    pause = _stopping(AsyncEngine.pause)
+    pause_generation = _stopping(AsyncEngine.pause_generation)
     resume = blocking(AsyncEngine.resume)
     continue_generation = resume
     resume_generation = resume
@@ -88,9 +134,9 @@ class Engine(Blocking):
     get_weights_by_name = blocking(AsyncEngine.get_weights_by_name)
     get_server_info = blocking(AsyncEngine.get_server_info)
 
-    release_memory_occupation = blocking(AsyncEngine.release_memory_occupation)
+    release_memory_occupation = _stopping(AsyncEngine.release_memory_occupation)
     resume_memory_occupation = blocking(AsyncEngine.resume_memory_occupation)
-    sleep = blocking(AsyncEngine.sleep)
+    sleep = _stopping(AsyncEngine.sleep)
     wake_up = blocking(AsyncEngine.wake_up)
     is_sleeping = blocking(AsyncEngine.is_sleeping)
     collective_rpc = blocking(AsyncEngine.collective_rpc)

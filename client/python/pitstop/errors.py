@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, Optional
 
 
+class WaitingWarning(UserWarning):
+    """A request gets no output, and the tree says why: it is paused, asleep, or without weights."""
+
+
 class PitstopError(Exception):
     """An error of the tree, of the connection to it, or a time that ran out.
 

@@ -7,6 +7,7 @@ import uuid
 from typing import Any, AsyncIterator, Mapping, Optional, Sequence, Union
 
 from .aio import AsyncClient, AsyncStream
+from .calls import CALL_TIMEOUT_S
 from .errors import PitstopError
 from .messages import Chunk
 from .not_served import check_arguments
@@ -76,6 +77,7 @@ class GenerateCalls:
         data_parallel_rank: Optional[int] = None,
         stream: bool = False,
         use_tqdm: Optional[bool] = None,
+        timeout: Optional[float] = None,
         **of_others: Any,
     ) -> Any:
         """One Output for one prompt, a list for a list or for samples (n over 1), in the order of the prompts;
@@ -85,6 +87,8 @@ class GenerateCalls:
         sampling_params     a dict in SGLang's or vLLM's names, or vLLM's SamplingParams; a list: one per prompt
         logprobs_mode       raw, scaled or truncated: the distribution that logprobs are of
         kv_tolerance        never, max_lag or keep: cached prefixes of older weights (docs/provenance.md)
+        timeout             seconds after which each request is cancelled, with "deadline_exceeded" and what it waited
+                            for; None: as long as it takes. A tree that stands for two seconds causes a WaitingWarning
         """
         check_arguments("generate", of_others)
         prompts, is_list = read_prompts(prompt, input_ids)
@@ -95,7 +99,7 @@ class GenerateCalls:
         replica = routed_dp_rank if routed_dp_rank is not None else data_parallel_rank
         options = {
             "stream": stream, "priority": priority, "kv_tolerance": kv_tolerance, "kv_max_lag": kv_max_lag,
-            "replica": replica,
+            "replica": replica, "timeout": timeout,
         }
         wants = return_logprob if isinstance(return_logprob, (list, tuple)) else [return_logprob] * len(prompts)
         rids = _names(rid, [drawing.n for drawing in drawings])
@@ -175,6 +179,7 @@ class GenerateCalls:
         tools: Optional[Sequence[Any]] = None,
         chat_template: Optional[str] = None,
         chat_template_kwargs: Optional[Mapping[str, Any]] = None,
+        timeout: Optional[float] = None,
         **options: Any,
     ) -> Any:
         """As vllm.LLM.chat: a conversation, or a list of them, through the model's chat template."""
@@ -189,18 +194,23 @@ class GenerateCalls:
             *(
                 self._open().render_chat(
                     list(each), continue_final_message=continue_final_message, chat_template=chat_template or "",
-                    **variables,
+                    **({} if timeout is None else {"timeout": timeout}), **variables,
                 )
                 for each in conversations
             )
         )
         ids = [each["ids"] for each in rendered]
         return await self.generate(
-            input_ids=ids if is_list else ids[0], sampling_params=sampling_params, use_tqdm=use_tqdm, **options
+            input_ids=ids if is_list else ids[0], sampling_params=sampling_params, use_tqdm=use_tqdm, timeout=timeout,
+            **options,
         )
 
-    async def tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return (await self._open().tokenize(text, add_special_tokens))["ids"]
+    async def tokenize(
+        self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S
+    ) -> list[int]:
+        return (await self._open().tokenize(text, add_special_tokens, timeout))["ids"]
 
-    async def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return (await self._open().detokenize(ids, skip_special_tokens)).get("text", "")
+    async def detokenize(
+        self, ids: Sequence[int], skip_special_tokens: bool = False, timeout: float = CALL_TIMEOUT_S
+    ) -> str:
+        return (await self._open().detokenize(ids, skip_special_tokens, timeout)).get("text", "")

@@ -9,7 +9,7 @@ import numpy
 
 from .aio import AsyncClient, off_loop
 from .arrays import NamedTensors, unflattened, weights_of
-from .calls import UPDATE_TIMEOUT_S
+from .calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from .client import Client
 from .errors import PitstopError
 from .not_served import check_arguments
@@ -165,8 +165,10 @@ class WeightCalls:
             world_size=world_size,
         )
 
-    async def destroy_weights_update_group(self, group_name: str = GROUP) -> None:
-        await self._open().destroy_group(group_name)
+    async def destroy_weights_update_group(
+        self, group_name: str = GROUP, timeout: float = UPDATE_TIMEOUT_S
+    ) -> None:
+        await self._open().destroy_group(group_name, timeout)
 
     async def update_weights_from_distributed(
         self,
@@ -205,9 +207,11 @@ class WeightCalls:
         """From checkpoint-engine's sockets, by device; every tensor must come."""
         return await self._update({"kind": "ipc", "handles": dict(zmq_handles)}, timeout, label=weight_version or label)
 
-    async def update_weight_version(self, label: str, abort_all_requests: bool = False) -> None:
+    async def update_weight_version(
+        self, label: str, abort_all_requests: bool = False, timeout: float = CALL_TIMEOUT_S
+    ) -> None:
         """Another label for the version that serves."""
-        await self._open().set_weight_label(label, abort_all_requests)
+        await self._open().set_weight_label(label, abort_all_requests, timeout)
 
     async def rollback_weights(self, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S) -> Update:
         """Back to the version before, while its copy is retained."""
@@ -215,21 +219,23 @@ class WeightCalls:
 
     # ---- what is resident ----
 
-    async def weight_digests(self) -> WeightDigests:
+    async def weight_digests(self, timeout: float = UPDATE_TIMEOUT_S) -> WeightDigests:
         """Computed now, on every rank."""
-        return digests_of(await self._open().weight_digests())
+        return digests_of(await self._open().weight_digests(timeout))
 
-    async def get_weights_by_name(self, name: str, truncate_size: Optional[int] = None) -> numpy.ndarray:
+    async def get_weights_by_name(
+        self, name: str, truncate_size: Optional[int] = None, timeout: float = UPDATE_TIMEOUT_S
+    ) -> numpy.ndarray:
         """The whole tensor as float32, from its shards; `truncate_size`: its first rows."""
-        reply = await self._open().get_weights(name)
+        reply = await self._open().get_weights(name, timeout)
         words = numpy.frombuffer(reply["data"], dtype=numpy.uint16).astype(numpy.uint32) << 16
         array = words.view(numpy.float32).reshape(reply["tensor"]["shape"])
         return array if truncate_size is None else array[:truncate_size]
 
-    async def get_server_info(self) -> dict[str, Any]:
+    async def get_server_info(self, timeout: float = CALL_TIMEOUT_S) -> dict[str, Any]:
         """SGLang's keys that have a meaning here, and the whole `status` (docs/protocol.md)."""
         client = self._open()
-        status = await client.status()
+        status = await client.status(timeout)
         info = client.info
         first = status["replicas"][0]
         return {
@@ -252,49 +258,57 @@ class WeightCalls:
     # ---- memory ----
 
     async def release_memory_occupation(
-        self, tags: Union[str, Sequence[str], None] = None, keep_weights: bool = False
+        self, tags: Union[str, Sequence[str], None] = None, keep_weights: bool = False,
+        timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
         """Gives memory back to the system. Weights come again with a complete update, or with `keep_weights` from host
         memory. PitstopError while requests are open without a pause."""
         chosen = _tags(tags)
         if chosen != []:
-            await self._open().release_memory(chosen, keep_weights)
+            await self._open().release_memory(chosen, keep_weights, timeout)
 
-    async def resume_memory_occupation(self, tags: Union[str, Sequence[str], None] = None) -> None:
+    async def resume_memory_occupation(
+        self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S
+    ) -> None:
         """Takes it again, at the same addresses."""
         chosen = _tags(tags)
         if chosen != []:
-            await self._open().resume_memory(chosen)
+            await self._open().resume_memory(chosen, timeout)
 
-    async def sleep(self, level: int = 1, mode: str = "abort", tags: Union[str, Sequence[str], None] = None) -> None:
+    async def sleep(
+        self, level: int = 1, mode: str = "abort", tags: Union[str, Sequence[str], None] = None,
+        timeout: float = UPDATE_TIMEOUT_S,
+    ) -> None:
         """vLLM's: pauses, and gives memory back. Level 0: pauses; 1: keeps the weights in host memory; 2: forgets
         them, and the next complete update brings others."""
         if level not in (0, 1, 2):
             raise PitstopError("invalid_argument", f"level: 0, 1 or 2, not {level!r}")
-        await self._open().pause({"keep": "retract"}.get(mode, mode))
+        await self._open().pause({"keep": "retract"}.get(mode, mode), timeout=timeout)
         if level > 0:
-            await self.release_memory_occupation(tags, keep_weights=level == 1)
+            await self.release_memory_occupation(tags, keep_weights=level == 1, timeout=timeout)
 
-    async def wake_up(self, tags: Union[str, Sequence[str], None] = None) -> None:
+    async def wake_up(
+        self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S
+    ) -> None:
         """Takes the memory again; once all is resident, generation goes on."""
-        states = await self._memory_states()
+        states = await self._memory_states(timeout)
         wanted = [tag for tag in (_tags(tags) or (TAGS if tags is None else [])) if states.get(tag) == "released"]
         if wanted:
-            await self._open().resume_memory(wanted)
-        if "released" not in (await self._memory_states()).values():
+            await self._open().resume_memory(wanted, timeout)
+        if "released" not in (await self._memory_states(timeout)).values():
             try:
-                await self._open().continue_generation(timeout=UPDATE_TIMEOUT_S)
+                await self._open().continue_generation(timeout=timeout)
             except PitstopError as error:
                 if error.code != "failed_precondition":  # without weights it goes on after the update
                     raise
 
-    async def is_sleeping(self) -> bool:
-        return "released" in (await self._memory_states()).values()
+    async def is_sleeping(self, timeout: float = CALL_TIMEOUT_S) -> bool:
+        return "released" in (await self._memory_states(timeout)).values()
 
-    async def _memory_states(self) -> dict[str, str]:
+    async def _memory_states(self, timeout: float) -> dict[str, str]:
         """{tag: "released" where it is on any replica}."""
         states: dict[str, str] = {}
-        for replica in (await self._open().status())["replicas"]:
+        for replica in (await self._open().status(timeout))["replicas"]:
             for memory in replica.get("memory", []):
                 if states.get(memory["tag"]) != "released":
                     states[memory["tag"]] = memory.get("state", "resident")

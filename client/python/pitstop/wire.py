@@ -269,6 +269,7 @@ class Wire:
         self.admin = Link(context, admin, name, key) if admin else None
         self.links = [self.data] + ([self.admin] if self.admin else [])
         self._requests: dict[str, Sink] = {}
+        self.on_output: Callable[[], None] = lambda: None
         self._calls: dict[int, tuple[Link, OnReply]] = {}
         self._next_call = 1
 
@@ -280,6 +281,10 @@ class Wire:
         """Every door has greeted back, for the same tree."""
         infos = [link.info for link in self.links]  # read once: another thread may ask while a tree is lost
         return all(info is not None for info in infos) and len({info.tree for info in infos if info}) == 1
+
+    @property
+    def has_requests(self) -> bool:
+        return bool(self._requests)
 
     @property
     def refusal(self) -> Optional[PitstopError]:
@@ -392,6 +397,7 @@ class Wire:
                 self._end_call(number, body, None)
 
     def _put(self, chunk: Chunk) -> None:
+        self.on_output()
         sink = self._requests.get(chunk.rid)
         if sink is None:
             return  # nobody is waiting any more

@@ -1,0 +1,70 @@
+"""Why a tree that answers generates nothing, and what lets it go on: for whoever waits for output."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any, Mapping, Optional
+
+from .errors import WaitingWarning
+
+SILENCE_S = 2.0  # whoever waits is told after so long without any output
+AGAIN_S = 30.0  # between two questions, at most
+ASK_S = 1.0  # for the answer
+
+
+def _why(replica: Mapping[str, Any]) -> str:
+    parts = []
+    released = [each["tag"] for each in replica.get("memory", []) if each.get("state", "resident") != "resident"]
+    if released:
+        parts.append(f"memory of {' and '.join(released)} is released; wake_up or resume_memory_occupation takes it again")
+    if not replica.get("has_weights", True):
+        parts.append("there are no weights; a complete update brings them")
+    if replica.get("pause_mode"):
+        parts.append(f"paused ({replica['pause_mode']}) for {replica.get('paused_s', 0.0):.1f} s; resume ends the pause")
+    if not parts and replica.get("state") == "updating":
+        parts.append("an update is taking effect")
+    return "; ".join(parts)
+
+
+def why_it_stands(status: Mapping[str, Any]) -> str:
+    """Of the first replica that stands; empty: none does."""
+    replicas = status.get("replicas", [])
+    for number, replica in enumerate(replicas):
+        if why := _why(replica):
+            return why if len(replicas) == 1 else f"replica {replica.get('replica', number)}: {why}"
+    return ""
+
+
+class Silence:
+    """Follows whether output comes. Its owner calls begin() and end() as requests go and chunks come."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._patience = SILENCE_S
+        self._is_told = False
+
+    def end(self) -> None:
+        self._since = time.monotonic()
+        self._patience = SILENCE_S
+        self._is_told = False
+
+    def left(self) -> float:
+        """Seconds until it is long enough to ask; none: now."""
+        return max(0.0, self._since + self._patience - time.monotonic())
+
+    def take(self, why: str) -> None:
+        """The tree's answer: warns of the first standstill since there was output."""
+        self._patience = min(2 * self._patience, AGAIN_S)
+        self._since = time.monotonic()
+        if not why or self._is_told:
+            return
+        self._is_told = True
+        try:
+            warnings.warn(f"pitstop: a request waits: {why}", WaitingWarning, stacklevel=2)
+        except WaitingWarning:
+            pass  # made an error by a filter: here it would end nobody's wait
+
+
+def late(rid: str, why: Optional[str]) -> str:
+    return f"request '{rid}' was not done in time" + (f": {why}" if why else "")

@@ -1,0 +1,53 @@
+// Notices that the tree sends no output, asks it why, and tells the answers that wait for some.
+//
+// Thread:  the server's loop, which calls beat() several times a second.
+// Bounded: an entry per answer that waits; one question at a time.
+#pragma once
+
+#include "base/time.h"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace pitstop {
+class Client;
+}
+
+namespace pitstop::http {
+
+class Silence {
+  public:
+    // An answer is told again after so long: a proxy that sees no bytes may give it up.
+    static constexpr std::chrono::seconds kTellAgain{10};
+
+    using OnTold = std::function<void(const std::string& why)>;
+    // Returns a number for remove(). `on_told` may run until then, and may call remove().
+    std::uint64_t add(OnTold on_told, TimePoint now);
+    void remove(std::uint64_t number) { waiting_.erase(number); }
+    void note_output(TimePoint now) { last_output_ = now; }
+
+    void beat(Client& client, TimePoint now);
+
+  private:
+    struct Waiting {
+        OnTold on_told{};
+        TimePoint told_at{};  // or when it began to wait
+        bool was_told = false;
+    };
+    [[nodiscard]] bool is_due(const Waiting& waiting, TimePoint now) const;
+    void tell(const std::string& why, TimePoint now);
+
+    std::map<std::uint64_t, Waiting> waiting_{};
+    std::uint64_t next_number_ = 1;
+    TimePoint last_output_{};
+    TimePoint asked_at_{};
+    bool is_asking_ = false;
+    std::shared_ptr<bool> is_there_ = std::make_shared<bool>(true);  // the answer may come later
+};
+
+}  // namespace pitstop::http
