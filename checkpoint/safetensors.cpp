@@ -1,6 +1,7 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/mapped_file.h"
+#include "checkpoint/other_formats.h"
 #include "checkpoint/shard_index.h"
 
 #include <fmt/ranges.h>
@@ -64,6 +65,13 @@ Result<std::string> read_header(
     if (file_bytes < 8 || !read_exactly(fd, 0, std::as_writable_bytes(std::span(&length, 1)))) {
         return make_error(
             ErrorCode::kDataLoss, "'{}' has {} bytes: too short for a header", path, file_bytes
+        );
+    }
+    if (is_lfs_pointer({reinterpret_cast<const char*>(&length), sizeof length})) {
+        return make_error(
+            ErrorCode::kDataLoss,
+            "'{}' is a git-lfs pointer, not the file itself; `git lfs pull` fetches that",
+            path
         );
     }
     const std::size_t length_max = bytes_max(limits, kHeaderBytesMax);
@@ -172,7 +180,7 @@ Result<> Checkpoint::open_shards(const std::string& directory, const ReadLimits&
     const std::string index_path = path_in(directory, kIndexFile);
     if (!is_file(index_path)) {
         return make_error(
-            ErrorCode::kNotFound, "'{}' holds neither {} nor {}", directory, kSingleFile, kIndexFile
+            ErrorCode::kNotFound, "'{}': {}", directory, what_it_is_instead(directory)
         );
     }
     ASSIGN_OR_RETURN(

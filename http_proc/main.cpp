@@ -66,6 +66,9 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
         "addresses and localhost; may be given again"
     );
     flags.add(
+        "bundled-models", &options.bundled_models, "a directory of models that model_path may name"
+    );
+    flags.add(
         "served-model-name",
         &options.model_names,
         "what the model is called, besides the tree's name for it; may be given again"

@@ -8,6 +8,20 @@
 
 namespace pitstop::scheduler {
 
+namespace {
+
+constexpr std::size_t kShownMax = 8;  // of a rank's problems, in a message; its outcome lists them
+
+std::string shown(const std::vector<std::string>& problems) {
+    const std::size_t num = std::min(problems.size(), kShownMax);
+    const auto end = problems.begin() + static_cast<std::ptrdiff_t>(num);
+    std::string text = fmt::format("{}", fmt::join(problems.begin(), end, "; "));
+    if (problems.size() > num) text += fmt::format("; and {} more", problems.size() - num);
+    return text;
+}
+
+}  // namespace
+
 Error wrong_order(std::string_view order, messages::UpdateId id, std::string_view why) {
     return make_error(
         ErrorCode::kFailedPrecondition,
@@ -50,8 +64,7 @@ Error UpdateJob::error_of_votes() const {
             error.message.empty() ? "" : "; ",
             i,
             name_of(rank.phase),
-            rank.problems.empty() ? std::string("no reason given")
-                                  : fmt::format("{}", fmt::join(rank.problems, "; "))
+            rank.problems.empty() ? std::string("no reason given") : shown(rank.problems)
         );
     }
     return error;

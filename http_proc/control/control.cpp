@@ -143,6 +143,20 @@ messages::KvPolicy policy_for(const messages::StatusReply& status) {
     return is_retracted ? messages::KvPolicy::kRecompute : messages::KvPolicy::kKeep;
 }
 
+// Returns the directory of a bundled model by its name, else an absolute path: the workers may have
+// another working directory.
+std::string checkpoint_path(const ServerOptions& options, const std::string& path) {
+    std::error_code ignored;
+    const bool is_name = path.find('/') == std::string::npos && !options.bundled_models.empty();
+    const std::filesystem::path here(path);
+    if (is_name && !std::filesystem::is_directory(here, ignored)) {
+        const std::filesystem::path bundled = std::filesystem::path(options.bundled_models) / path;
+        if (std::filesystem::is_directory(bundled, ignored)) return bundled.string();
+    }
+    const std::filesystem::path whole = std::filesystem::absolute(here, ignored);
+    return whole.empty() ? path : whole.string();
+}
+
 }  // namespace
 
 Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update) {
@@ -160,10 +174,7 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     if (update.source) {
         call.update.source = *std::move(update.source);
     } else {
-        // The workers may have another working directory.
-        std::error_code ignored;
-        const std::filesystem::path path = std::filesystem::absolute(update.path, ignored);
-        call.update.source.path = path.empty() ? update.path : path.string();
+        call.update.source.path = checkpoint_path(exchange.server().options(), update.path);
     }
     call.update.label = std::move(update.label);
     call.update.mode = update.mode;

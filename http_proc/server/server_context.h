@@ -46,6 +46,7 @@ struct ServerOptions {
     Keys keys{};
     bool is_incremental = false;  // /generate streams deltas where a request does not say
     std::vector<std::string> model_names{};  // besides the one that the tree says
+    std::string bundled_models{};            // where those lie that go by name; empty: none do
     SiteRules site{};  // says whose pages may call; with a cors_origin answers have its header
     std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
     ServerLimits limits{};

@@ -76,7 +76,9 @@ def fetch(name, say):
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
         raise Problem(
-            f"--model {name}: {why}, and huggingface_hub, which would fetch it, is not installed", EXIT_USAGE
+            f"--model {name}: {why}, and huggingface_hub, which would fetch it, is not installed "
+            "(pip install huggingface_hub)",
+            EXIT_USAGE,
         ) from None
     repository, revision = NAME.fullmatch(name).groups()
     say(f"fetching {name}: {why}")

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 
 from problem import EXIT_PLACE, EXIT_USAGE, Problem
 import hub
@@ -11,6 +12,14 @@ MODELS = ROOT / "launch" / "models"
 # What a user types to run the launcher: of the sources, or installed.
 COMMAND = "launch/pitstop" if (ROOT / "launch" / "quickstart").exists() else "pitstop"
 PRESETS = ("cpu", "cuda")  # in whose build directories a program may be found
+
+
+def version():
+    """Returns the version that the client package names, whose file lies beside this program's."""
+    for path in (ROOT / "client" / "python" / "pitstop", ROOT.parent):
+        if (path / "version.py").is_file():
+            return re.search(r'^VERSION = "(.*)"$', (path / "version.py").read_text(), re.MULTILINE)[1]
+    return "of unknown version"
 
 
 def bin_dir():
@@ -44,5 +53,14 @@ def model_dir(name, say=lambda line: None):
             return str(path.resolve())
     if hub.is_name(name):
         return hub.fetch(name, say)
+    raise Problem(f"--model {name}: {_why_no_model(name)}", EXIT_USAGE)
+
+
+def _why_no_model(name):
+    if name.endswith(".gguf"):
+        return "GGUF is not read; take the safetensors that it was made of"
+    if pathlib.Path(name).is_file():
+        return "this is a file; name the directory that holds it"
     bundled = ", ".join(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
-    raise Problem(f"--model {name}: no such directory (bundled models: {bundled})", EXIT_USAGE)
+    hint = "" if "/" in name else "; a model of the Hugging Face hub is called ORG/NAME, like Qwen/Qwen3-0.6B"
+    return f"no such directory (bundled models: {bundled}){hint}"

@@ -15,6 +15,7 @@ from run_dir import MODEL, RunDir
 from tree import Asked, LostWeights, Restart, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
 import descriptors
 import hub
+import model_check
 import programs
 import registry
 
@@ -86,12 +87,17 @@ def check_nodes(options):
         )
 
 
+def _needs_weights(options):
+    return not options.wait_for_initial_weights and options.load_format != "null"
+
+
 class Served:
     """Holds a running tree in its place. Owns: both, until close()."""
 
     def __init__(self, options, signals):
         named = options.model
         options.model = programs.model_dir(named, say)
+        model_check.check(options.model, needs_weights=_needs_weights(options))
         is_hubs = hub.is_name(named) and not os.path.isdir(named)
         own_name = named.partition("@")[0] if is_hubs else os.path.basename(options.model)
         options.served_model_names = options.served_model_name or [own_name]
@@ -320,6 +326,10 @@ def end_with_parent():
 
 def serve(options):
     """Runs until a process dies or a signal comes; returns the exit code."""
+    if options.checkpoint is not None:
+        if options.model != "stories" and options.model != options.checkpoint:
+            raise Problem(f"the model is '{options.checkpoint}' or --model {options.model}: give one", EXIT_USAGE)
+        options.model = options.checkpoint
     check_doors(options)
     check_nodes(options)
     if options.end_with_parent:
@@ -329,6 +339,8 @@ def serve(options):
     try:
         return _serve_until_end(served, options, signals)
     except Asked:
+        if sys.stderr.isatty():
+            say("stopped, as asked")
         return EXIT_OK
     finally:
         served.close()

@@ -102,6 +102,7 @@ def _http_flags(options):
             flags.append(f"--{name.replace('_', '-')}")
     flags += [f"--allowed-host={name}" for name in options.allowed_host]
     flags += [f"--served-model-name={name}" for name in options.served_model_names]
+    flags.append(f"--bundled-models={programs.MODELS}")
     return flags + http_limits.flags(options)
 
 

@@ -263,8 +263,20 @@ def test_what_is_not_served_is_refused_by_name(engine):
     for name, value in {"allowed_token_ids": [99999], "bad_words": [" "], "bad_tokens": [[]]}.items():
         with pytest.raises(pitstop.PitstopError, match=name):
             engine.generate(PROMPT, {name: value})
-    with pytest.raises(TypeError, match="no parameter json_schema"):
-        engine.generate(PROMPT, {"json_schema": "{}"})
+    for name in ("json_schema", "regex", "structured_outputs"):
+        with pytest.raises(pitstop.PitstopError, match=f"unsupported: sampling_params: {name}.*no grammars"):
+            engine.generate(PROMPT, {name: "{}"})
+    with pytest.raises(TypeError, match="no parameter temprature"):
+        engine.generate(PROMPT, {"temprature": 1})
+    with pytest.raises(TypeError, match="a directory goes by update_weights_from_disk"):
+        engine.update_weights("/some/directory")
+    with pytest.raises(TypeError, match=r"of a model, model.named_parameters"):
+        engine.update_weights(type("Model", (), {"named_parameters": None})())
+    with pytest.raises(TypeError, match="pairs or a dict, not str"):
+        engine.update_weights(["a name alone"])
+    with pytest.raises(pitstop.PitstopError, match="update_weights_from_tensor, or partial=True, takes a part"):
+        engine.update_weights({"model.norm.weight": weights("bard")["model.norm.weight"]})
+    assert engine.update_weights_from_disk("bard", label="by name").label == "by name"
     with pytest.raises(TypeError, match="unexpected keyword argument 'tempature'"):
         engine.generate(PROMPT, tempature=1)
     with pytest.raises(AttributeError, match="no attribute 'generat'"):
@@ -309,7 +321,7 @@ def test_a_joined_tree_can_be_ended():
 def test_a_start_that_fails_says_why():
     with pytest.raises(pitstop.PitstopError, match="no such directory"):
         pitstop.Engine("nowhere")
-    with pytest.raises(pitstop.PitstopError, match="--page-sice"):
+    with pytest.raises(TypeError, match="unexpected keyword argument: page_sice"):
         pitstop.Engine(page_sice=3)
 
 

@@ -1,14 +1,18 @@
 """A tree under test: started with launch/pitstop, looked at, stopped, and seen to leave nothing."""
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 from wire import DEADLINE_S, Door
@@ -18,9 +22,24 @@ PR_SET_PDEATHSIG = 1
 LAUNCHER = ROOT / "launch" / "pitstop"
 
 
+HOME = "PITSTOP_TEST_HOME"  # where a test may have its trees entered, in place of this process's own
+
+
+@functools.lru_cache(maxsize=None)
+def _home(pid):
+    """Where plain commands look for this process's trees; removed with it."""
+    path = tempfile.mkdtemp(prefix="pitstop-test-home-", dir="/tmp")
+    atexit.register(lambda: os.getpid() == pid and shutil.rmtree(path, ignore_errors=True))
+    return path
+
+
 def environment():
-    """Of every program under test: the build that is tested, and no other tree in sight."""
-    return {**os.environ, "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu"))}
+    """Of every program under test: the build that is tested, and no tree of others in sight."""
+    return {
+        **os.environ,
+        "PITSTOP_BUILD": os.environ.get("PITSTOP_BUILD", str(ROOT / "build/cpu")),
+        "XDG_RUNTIME_DIR": os.environ.get(HOME) or _home(os.getpid()),
+    }
 
 
 def end_with_parent():

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from process_tree import ROOT, environment, run, wait_until
+from process_tree import HOME, ROOT, environment, run, wait_until
 
 SHORT = ("--max-new-tokens", "4", "--temperature", "0")
 
@@ -17,7 +17,7 @@ SHORT = ("--max-new-tokens", "4", "--temperature", "0")
 def own_home(place, monkeypatch):
     """No other tree of this user is in sight."""
     (place / "home").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "home"))
+    monkeypatch.setenv(HOME, str(place / "home"))
 
 
 def test_a_plain_command_finds_a_tree_with_a_directory_of_its_own(start_tree):

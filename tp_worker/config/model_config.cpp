@@ -46,8 +46,10 @@ const Family* read_family(ConfigReader& reader) {
     const Family* by_architecture = nullptr;
     const Family* by_type = nullptr;
     std::vector<std::string_view> known;
+    std::vector<std::string_view> known_types;
     for (const Family& family : families()) {
         known.push_back(family.architecture);
+        known_types.push_back(family.model_type);
         if (architecture == family.architecture) by_architecture = &family;
         if (model_type == family.model_type) by_type = &family;
     }
@@ -57,7 +59,7 @@ const Family* read_family(ConfigReader& reader) {
             "{} '{}' is unknown; known are {}",
             architecture.empty() ? "model_type" : "architectures",
             utf8_prefix(architecture.empty() ? model_type : architecture, kNameShownMax),
-            fmt::join(known, ", ")
+            fmt::join(architecture.empty() ? known_types : known, ", ")
         );
         return nullptr;
     }
@@ -72,6 +74,16 @@ const Family* read_family(ConfigReader& reader) {
     return named;
 }
 
+// Names the method, " by awq"; empty: the file does not say.
+std::string quantization_method(const ConfigReader& reader) {
+    const Json* settings = reader.find_value("quantization_config");
+    if (settings == nullptr) settings = reader.find_value("compression_config");
+    if (settings == nullptr || !settings->is_object()) return "";
+    const auto method = settings->find("quant_method");
+    if (method == settings->end() || !method->is_string()) return "";
+    return fmt::format(" by {}", utf8_prefix(method->get_ref<const std::string&>(), kNameShownMax));
+}
+
 // Refuses settings that change the arithmetic and that nothing here computes, unless they have the
 // value that means "off".
 void refuse_unsupported(ConfigReader& reader, const Family& family) {
@@ -83,7 +95,11 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
     }
     if (reader.find_value("quantization_config") != nullptr ||
         reader.find_value("compression_config") != nullptr) {
-        reader.unsupported("quantization_config: quantized checkpoints are not supported");
+        reader.unsupported(
+            "quantization_config{}: quantized checkpoints are not supported; serve the checkpoint "
+            "that it was quantized from",
+            quantization_method(reader)
+        );
     }
     // null is no "off" here: transformers takes it for false.
     if (const Json* causal = reader.find("is_causal"); causal != nullptr && *causal != true) {

@@ -1,5 +1,7 @@
 #include "tp_worker/weights/weight_layout.h"
 
+#include "tp_worker/weights/wrapped_names.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -185,6 +187,7 @@ std::vector<std::string> find_problems(
 ) {
     std::vector<std::string> problems;
     std::set<std::string_view> seen;
+    std::vector<checkpoint::TensorSpec> wrapped;
     const auto see = [&](std::string_view name) {
         if (!seen.insert(name).second) problems.push_back(fmt::format("'{}' is there twice", name));
     };
@@ -194,6 +197,11 @@ std::vector<std::string> find_problems(
         if (pack != nullptr) tensor = &layout.tensors()[pack->tensors.front()];
         if (tensor == nullptr) {
             if (layout.is_ignored(spec.name)) continue;
+            if (const std::string_view wrapper = wrapper_of(layout, spec.name); !wrapper.empty()) {
+                wrapped.push_back(spec);
+                seen.insert(std::string_view(spec.name).substr(wrapper.size()));
+                continue;
+            }
             problems.push_back(fmt::format(
                 "'{}' is no tensor of this model (--ignore-extra-tensors leaves such out)",
                 spec.name
@@ -223,6 +231,8 @@ std::vector<std::string> find_problems(
             ));
         }
     }
+    std::vector<std::string> at_first = wrapped_problems(layout, wrapped);
+    problems.insert(problems.begin(), at_first.begin(), at_first.end());
     if (completeness == Completeness::kPartial) return problems;
     for (const WeightTensor& tensor : layout.tensors()) {
         const bool is_there = seen.contains(tensor.name) ||

@@ -165,7 +165,7 @@ enum class Completeness { kWhole, kPartial };
     Completeness completeness
 );
 // Makes one error that lists them all; past kProblemsShownMax it says how many more there are.
-inline constexpr std::size_t kProblemsShownMax = 256;
+inline constexpr std::size_t kProblemsShownMax = 8;
 [[nodiscard]] Error error_of(std::string_view source, std::span<const std::string> problems);
 
 }  // namespace pitstop::tp_worker

@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "tp_worker/weights/unpack.h"
 #include "tp_worker/weights/weight_digest.h"
+#include "tp_worker/weights/wrapped_names.h"
 
 #include <algorithm>
 #include <cstring>
@@ -48,6 +49,7 @@ Result<> WeightStage::fail_with_problems() {
 // Checks the model and what was declared, before anything arrives.
 Result<> WeightStage::begin(std::byte* target) {
     if (target != nullptr) args_.target = target;
+    problems_ = wrapped_problems(args_.layout, args_.spec.manifest);
     for (const messages::TensorInfo& declared : args_.spec.manifest) check_declared(declared);
     for (const WeightTensor& tensor : args_.layout.tensors()) {
         if (!tensor.cuts_words) continue;
@@ -61,7 +63,7 @@ Result<> WeightStage::begin(std::byte* target) {
 void WeightStage::check_declared(const messages::TensorInfo& declared) {
     const WeightTensor* tensor = args_.layout.find(declared.name);
     if (tensor == nullptr) {
-        if (args_.layout.is_ignored(declared.name)) return;
+        if (is_ignored_or_wrapped(args_.layout, declared.name)) return;
         problems_.push_back(
             fmt::format("'{}' is declared and is no tensor of this model", declared.name)
         );

@@ -25,6 +25,7 @@ from .aio import AsyncClient, AsyncStream
 from .client import Client, Stream
 from .errors import PitstopError, WaitingWarning
 from .messages import Chunk, Counts, Finish, PromptLogprobs, ServerInfo, Span
+from .version import VERSION as __version__
 
 if TYPE_CHECKING:
     from .async_engine import AsyncEngine
@@ -51,6 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "__version__",
     "AsyncClient",
     "AsyncEngine",
     "AsyncStream",

@@ -73,7 +73,7 @@ class RequestOutput:
         return chunk
 
     def _is_late(self, why: str) -> PitstopError:
-        self.cancel()
+        """Of a request that was cancelled before why was asked for."""
         self.finished = True
         return PitstopError("deadline_exceeded", late(self.rid, why))
 
@@ -118,6 +118,7 @@ class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
             try:
                 chunk = await asyncio.wait_for(self._mailbox.take(), max(0.0, left))
             except asyncio.TimeoutError:
+                self.cancel()
                 raise self._is_late(await self._client._why_it_stands()) from None
         return self._taken(chunk)
 

@@ -24,6 +24,9 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
     if isinstance(tensor, numpy.ndarray):
         array = tensor
     elif _is_torch(tensor):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in ("float32", "float16", "bfloat16"):
+            raise TypeError(f"{name}: dtype {dtype}; accepted are float32, float16 and bfloat16")
         array = host_array(tensor)
     elif hasattr(tensor, "__cuda_array_interface__"):
         array = CudaArray.of(name, tensor).in_host()
@@ -36,9 +39,16 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
 
 
 def _by_name(tensors: NamedTensors, take: Callable[[str, Any], Any]) -> dict[str, Any]:
+    if isinstance(tensors, (str, bytes)) or hasattr(tensors, "__fspath__"):
+        raise TypeError("named_tensors: (name, tensor) pairs or a dict; a directory goes by update_weights_from_disk")
+    if hasattr(tensors, "named_parameters"):
+        raise TypeError("named_tensors: (name, tensor) pairs or a dict; of a model, model.named_parameters()")
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
     taken: dict[str, Any] = {}
-    for name, tensor in pairs:
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"named_tensors: (name, tensor) pairs or a dict, not {type(pair).__name__}")
+        name, tensor = pair
         if name in taken:
             raise TypeError(f"{name} comes twice")
         taken[name] = take(name, tensor)

@@ -74,7 +74,10 @@ class Stream(RequestOutput, Iterator[Chunk]):
         waits_for_own = own is not None and (timeout is None or own <= timeout)
         chunk = self._mailbox.take(own if waits_for_own else timeout)
         if chunk is None:
-            raise self._is_late(self._client._why_it_stands()) if waits_for_own else TimeoutError
+            if not waits_for_own:
+                raise TimeoutError
+            self.cancel()
+            raise self._is_late(self._client._why_it_stands())
         return self._taken(chunk)
 
 

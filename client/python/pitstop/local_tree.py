@@ -20,6 +20,7 @@ from typing import Any, Mapping, Optional
 
 from .errors import PitstopError
 from .progress import Progress
+from .start_options import tree_options
 
 STOP_S = 15.0  # the launcher's own steps of an end take nine
 POLL_S = 0.01
@@ -30,18 +31,7 @@ LINES_KEPT = 20
 READY = re.compile(r"pitstop: \S+ is ready \((\d+) of (\d+)\)$")
 HERE = pathlib.Path(__file__).resolve().parent
 
-# Options of sglang.Engine and vllm.LLM that are flags of a tree by another name.
-RENAMED = {
-    "model_path": "model",
-    "tp_size": "tp",
-    "tensor_parallel_size": "tp",
-    "dp_size": "dp",
-    "data_parallel_size": "dp",
-    "mem_fraction_static": "mem_fraction",
-    "gpu_memory_utilization": "mem_fraction",
-    "max_num_seqs": "max_running_requests",
-    "max_num_batched_tokens": "chunked_prefill_size",
-}
+UNKNOWN = re.compile(r"unrecognized arguments: (.*) \(--help")
 
 
 def launcher() -> pathlib.Path:
@@ -58,11 +48,23 @@ def launcher() -> pathlib.Path:
     )
 
 
+def bundled_or_path(model: Any) -> str:
+    """The directory of a bundled model, by its name; what is a directory here, or a path, stays."""
+    name = os.fspath(model)
+    if os.path.isdir(name):
+        return os.path.abspath(name)
+    for tree in (HERE / "_tree", HERE.parents[2]):
+        if os.sep not in name and (tree / "launch" / "models" / name / "config.json").is_file():
+            return str(tree / "launch" / "models" / name)
+    return name
+
+
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """serve's flags: page_size=16 is --page-size=16, deterministic=True is --deterministic."""
+    """serve's flags: page_size=16 is --page-size=16, deterministic=True is --deterministic. PitstopError: see
+    start_options.py."""
     flags = []
-    for name, value in options.items():
-        flag = "--" + RENAMED.get(name, name).replace("_", "-")
+    for name, value in tree_options(options).items():
+        flag = "--" + name.replace("_", "-")
         if value is True:
             flags.append(flag)
         elif isinstance(value, (list, tuple)):
@@ -84,6 +86,7 @@ class _Launcher(threading.Thread):
         self.process: Optional[subprocess.Popen] = None
         self.failure: Optional[OSError] = None
         self.is_started = threading.Event()
+        self.is_ready = False
 
     def run(self) -> None:
         try:
@@ -108,8 +111,15 @@ class _Launcher(threading.Thread):
                 self._progress.go_to(int(ready[1]), int(ready[2]))
             else:
                 self.lines.append(line.rstrip())
-                print(line, end="", file=sys.stderr, flush=True)
+                if self.is_ready or " waiting for " in line:
+                    print(line, end="", file=sys.stderr, flush=True)
         self.process.wait()
+
+    def say_ready(self) -> None:
+        """What a failed start says is the exception's to say, once; what comes after it is the log's."""
+        self.is_ready = True
+        for line in list(self.lines):
+            print(line, file=sys.stderr, flush=True)
 
     def end(self) -> None:
         self.is_started.wait()
@@ -171,10 +181,14 @@ class LocalTree:
             if not self.is_running:
                 self._launcher.join(STOP_S)  # its last words
                 said = "; ".join(self._launcher.lines) or f"exit code {self._launcher.process.returncode}"
+                if unknown := UNKNOWN.search(said):
+                    names = ", ".join(flag.partition("=")[0].strip("-").replace("-", "_") for flag in unknown[1].split())
+                    raise TypeError(f"Engine() got an unexpected keyword argument: {names}")
                 raise PitstopError("failed_precondition", f"the tree did not start: {said}")
             if time.monotonic() > deadline:
                 raise PitstopError("deadline_exceeded", f"the tree was not ready after {timeout:g} s")
             time.sleep(POLL_S)
+        self._launcher.say_ready()
 
     @property
     def tree_file(self) -> pathlib.Path:

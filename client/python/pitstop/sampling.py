@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Union
 
+from .errors import PitstopError
 from .messages import SAMPLING_FIELDS
 
 MAX_NEW_TOKENS = 128  # SGLang's, where nobody says
@@ -18,6 +19,19 @@ RENAMED = {
 }
 # Fields of vLLM's SamplingParams that say how an answer looks or change nothing here.
 OF_ANSWERS = {"detokenize", "output_kind", "flat_logprobs", "skip_reading_prefix_cache", "skip_clone"}
+GRAMMARS = "there are no grammars; check the output, and ask again"
+# Parameters of the other engines that change what comes out -> why they are refused.
+REFUSED = {
+    **dict.fromkeys(
+        ("json_schema", "regex", "ebnf", "structural_tag", "structured_outputs", "guided_decoding", "guided_json",
+         "guided_regex", "guided_choice", "guided_grammar"),
+        GRAMMARS,
+    ),
+    "best_of": "there is no beam; n gives samples",
+    "use_beam_search": "tokens are drawn or greedy",
+    "logits_processors": "nothing that is received is run",
+    "custom_params": "nothing that is received is run",
+}
 LOGPROBS = {"logprobs", "prompt_logprobs"}
 
 
@@ -63,6 +77,8 @@ def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
         if ours in SAMPLING_FIELDS:
             if value is not None or ours == "max_new_tokens":
                 fields[ours] = value
+        elif name in REFUSED and value:
+            raise PitstopError("unsupported", f"sampling_params: {name} is not served: {REFUSED[name]}")
         elif name not in LOGPROBS and name not in OF_ANSWERS and name != "n" and value:
             known = ", ".join(sorted(SAMPLING_FIELDS | set(RENAMED) | LOGPROBS | {"n"}))
             raise TypeError(f"sampling_params: no parameter {name}; there are {known}")

@@ -12,6 +12,7 @@ from .arrays import NamedTensors, unflattened, weights_of
 from .calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from .client import Client
 from .errors import PitstopError
+from .local_tree import bundled_or_path
 from .not_served import check_arguments
 from .outputs import Update, WeightDigests, digests_of, update_of
 from .progress import Progress
@@ -80,7 +81,13 @@ class WeightCalls:
         update         more of docs/protocol.md's UpdateSpec: epoch, digest, mode, allow_nonfinite
         """
         more = {"label": label, "partial": partial, "kv_policy": kv_policy, "digests": digests, **update}
-        return await self._push(named_tensors, use_tqdm, timeout, **more)
+        try:
+            return await self._push(named_tensors, use_tqdm, timeout, **more)
+        except PitstopError as error:
+            if partial or "' is missing" not in error.message:
+                raise
+            hint = "; update_weights_from_tensor, or partial=True, takes a part of the weights"
+            raise PitstopError(error.code, error.message + hint, error.reply) from None
 
     async def update_weights_from_tensor(
         self,
@@ -140,12 +147,12 @@ class WeightCalls:
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
-        """A checkpoint directory that the workers see."""
+        """A checkpoint directory that the workers see, or a bundled model's name."""
         if load_format not in (None, "auto", "safetensors"):
             raise PitstopError("unsupported", f"load_format: auto or safetensors, not '{load_format}'")
         if abort_all_requests:
             await self._open().abort(all=True)
-        source = {"kind": "disk", "path": str(model_path)}
+        source = {"kind": "disk", "path": bundled_or_path(model_path)}
         label = weight_version or label
         return await self._update(source, timeout, label=label, kv_policy=kv_policy, **update)
 

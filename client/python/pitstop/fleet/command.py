@@ -1,54 +1,22 @@
-"""Many trees on Ray, one update for all of them (docs/fleet.md).
-
-  launch/fleet --replicas 3                     a fleet on this machine, until Ctrl-C
-  launch/fleet generate "Once upon a time"      on the fleet that runs
-  launch/fleet update DIR --label step-41       on all its replicas, or on none
-  launch/fleet status | pause | resume | add N | remove SLOT
-"""
+"""The command of a fleet: serve, and what is asked of one that runs (flags.py has what it takes)."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import logging
+import os
 import signal
 import sys
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from ..errors import PitstopError
-from .fleet import AsyncFleet
+from ..local_tree import bundled_or_path
+from .flags import PROGRAM, parser
 
-COMMANDS = ("serve", "generate", "update", "status", "pause", "resume", "add", "remove")
-
-
-def parser() -> argparse.ArgumentParser:
-    own = argparse.ArgumentParser(
-        prog="launch/fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Further flags of serve are those of every tree: launch/pitstop serve --help.",
-    )
-    own.add_argument("command", nargs="?", choices=COMMANDS, default="serve")
-    own.add_argument("what", nargs="*", help="generate: the prompt; update: DIR; add: how many; remove: a slot")
-    own.add_argument("--name", default="fleet", help="of the fleet, where a cluster has several (fleet)")
-    own.add_argument("--address", help="the Ray cluster: HOST:PORT, or auto (serve: one of this machine alone; else the fleet's)")
-    own.add_argument("--model", default="stories", help="serve: as of launch/pitstop (stories)")
-    own.add_argument("--replicas", type=int, default=1, help="serve: trees, each on a machine of its own if it can (1)")
-    own.add_argument("--tp", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
-    own.add_argument("--quorum", type=int, help="serve: an update may set others aside if so many are prepared (all)")
-    own.add_argument("--hang-timeout", type=float, default=30.0, help="serve: seconds until what does not answer is ended (30)")
-    own.add_argument("--status-port", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
-    own.add_argument("--http", action="store_true", help="serve: every tree listens to HTTP, at a port that status says")
-    own.add_argument("--door-port", type=int, help="serve: HTTP, /generate, whose requests outlive replicas; 0: any free port")
-    own.add_argument("--router", help="serve: sglang, smg or vllm in front of the trees, which then listen to HTTP")
-    own.add_argument("--router-port", type=int, default=30000, help="serve: where the router listens (30000)")
-    own.add_argument("--label", default="", help="update: the version's name")
-    own.add_argument("--kv-policy", default="keep", help="update: keep, recompute, drain or abort (keep)")
-    own.add_argument("--hold-s", type=float, default=0.0, help="update: all stand still until all commit, so long at most (0)")
-    own.add_argument("--max-new-tokens", type=int, default=200, help="generate: at most so many (200)")
-    own.add_argument("--temperature", type=float, default=1.0, help="generate: 0 is greedy (1)")
-    own.add_argument("--mode", default="in_place", help="pause: in_place, retract, abort or wait (in_place)")
-    own.add_argument("--start-timeout", type=float, default=600.0, help="seconds until what is not ready is given up (600)")
-    return own
-
+if TYPE_CHECKING:
+    from .fleet import AsyncFleet
 
 def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """What is the fleet's, and the flags of every tree: --page-size=16, --page-size 16 and --deterministic."""
@@ -70,6 +38,8 @@ def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list
 
 
 async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
+    from .fleet import AsyncFleet
+
     ended = asyncio.Event()
     fleet = AsyncFleet(
         given.model, replicas=given.replicas, tp=given.tp, name=given.name, quorum=given.quorum, address=given.address,
@@ -100,7 +70,7 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
 async def _generate(fleet: AsyncFleet, given: argparse.Namespace) -> int:
     sampling = {"max_new_tokens": given.max_new_tokens, "temperature": given.temperature}
     said = ""
-    async for output in await fleet.generate(" ".join(given.what), sampling, stream=True):
+    async for output in await fleet.generate(" ".join(given.what), sampling, stream=True, timeout=given.timeout_s):
         print(output.text[len(said):], end="", flush=True)
         said = output.text
     print()
@@ -112,26 +82,78 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
     if command == "generate":
         return await _generate(fleet, given)
     if command == "update":
-        outcome = await fleet.update_weights_from_disk(what[0], given.label, kv_policy=given.kv_policy, hold_s=given.hold_s)
+        outcome = await fleet.update_weights_from_disk(bundled_or_path(what[0]), given.label, kv_policy=given.kv_policy, hold_s=given.hold_s)
         print(f"epoch {outcome.version.epoch}, digest {outcome.version.digest}")
         for member, each in outcome.replicas.items():
             print(f"  {member}: {each['outcome']} {each['message']}")
     elif command == "status":
-        print(json.dumps(await fleet.status(), indent=2))
+        status = await fleet.status()
+        print(json.dumps(status, indent=2) if given.json else prose(status))
     elif command == "add":
-        print(*await fleet.add_replicas(int(what[0]) if what else 1))
+        slots = await fleet.add_replicas(int(what[0]) if what else 1)
+        print(f"added, and starting: slot {', '.join(map(str, slots))}")
     elif command == "remove":
         await fleet.remove_replica(int(what[0]))
+        print(f"removed: slot {what[0]}; what ran there goes on elsewhere")
     else:
-        answers = await (fleet.pause(given.mode) if command == "pause" else fleet.resume())
-        for member, answer in answers.items():
-            print(member, "ok" if answer["ok"] else f"{answer['code']}: {answer['message']}")
-        return 0 if all(answer["ok"] for answer in answers.values()) else 1
+        return await _fan_out(fleet, given)
     return 0
 
 
+async def _fan_out(fleet: AsyncFleet, given: argparse.Namespace) -> int:
+    """A call of every replica, and a line for each."""
+    if given.command == "pause":
+        answers = await fleet.pause(given.mode)
+    elif given.command == "resume":
+        answers = await fleet.resume()
+    elif given.command == "digests":
+        answers = await fleet.fan_out("weight_digests", 600.0)
+    else:
+        answers = await fleet.fan_out("abort", rids=given.what, all=given.all)
+    if given.json:
+        print(json.dumps(answers, indent=2))
+    for member, answer in () if given.json else answers.items():
+        said = "ok" if answer["ok"] else f"{answer['code']}: {answer['message']}"
+        reply = answer.get("reply") or {}
+        if answer["ok"] and given.command == "digests":
+            said = f"epoch {reply.get('epoch', 0)}, digest {reply.get('digest', '')}"
+        elif answer["ok"] and given.command == "abort":
+            ended = [f"{each['rid']} {each.get('outcome', 'unknown')}" for each in reply.get("results", [])]
+            said = "; ".join(ended) or "nothing was open"
+        print(f"{member}: {said}")
+    return 0 if all(answer["ok"] for answer in answers.values()) else 1
+
+
+def _version(epoch: int, label: str, digest: str) -> str:
+    return f"version {epoch}{f' ({label})' if label else ''}{f', digest {digest[:8]}' if digest else ''}"
+
+
+def prose(status: Mapping[str, Any]) -> str:
+    """The status as a person reads it."""
+    serves = _version(status["epoch"], status["label"], status["digest"]) if status["epoch"] else "no version yet"
+    lines = [
+        f"fleet {status['fleet']}: {status['ready']} of {status['slots']} replicas are ready, {serves}",
+        f"updates: {status['updates_total']} done, {status['updates_failed_total']} failed, {status['updates_waiting']} "
+        f"waiting; the latest took effect within {1e3 * status['skew_s']:.1f} ms on all",
+        f"deaths: {status['deaths_total']}; requests that went on elsewhere: {status['moved_requests_total']}, lost: "
+        f"{status['lost_requests_total']}",
+    ]
+    if status.get("status_url"):
+        lines.append(f"page and metrics: {status['status_url']}")
+    for member, each in status["replicas"].items():
+        behind = f", {each['lag']} behind" if each["lag"] else ""
+        why = f" ({each['why']})" if each["why"] else ""
+        lines.append(
+            f"  {member}: {each['standing']}{why}, {each['state']}, {_version(each['epoch'], '', each['digest'])}{behind}, "
+            f"{each['running']} running, {each['waiting']} waiting, {each['output_tokens_per_s']:.0f} tokens/s, "
+            f"{each['machine']}{', ' + each['url'] if each['url'] else ''}"
+        )
+    lines += [f"  slot {number} does not start: {why}" for number, why in status["why_not_started"].items()]
+    return "\n".join(lines)
+
+
 async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
-    num_taken = {"generate": len(given.what), "update": 1, "add": 1, "remove": 1}.get(given.command, 0)
+    num_taken = {"generate": len(given.what), "abort": len(given.what), "update": 1, "add": 1, "remove": 1}.get(given.command, 0)
     if len(given.what) > num_taken:
         raise PitstopError("invalid_argument", f"{given.command} takes no '{given.what[num_taken]}'")
     if given.command in ("add", "remove") and given.what and not given.what[0].isdecimal():
@@ -143,18 +165,35 @@ async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
     needed = {"generate": "a prompt", "update": "a directory", "remove": "a slot"}.get(given.command)
     if needed and not given.what:
         raise PitstopError("invalid_argument", f"{given.command} takes {needed}")
+    if given.command == "rollback":
+        raise PitstopError("unsupported", "rollback: a fleet goes back by an update to the version before: update DIR")
+    from .fleet import AsyncFleet
+
     async with AsyncFleet(name=given.name, address=given.address, start_timeout=given.start_timeout) as fleet:
         return await _say(fleet, given)
+
+
+def _quiet_ray() -> None:
+    """Ray's own logs go to its files; what a user sees is this command's. Whoever wants them sets the level."""
+    for name, value in (("RAY_BACKEND_LOG_LEVEL", "fatal"), ("RAY_LOG_TO_DRIVER", "0"), ("RAY_DEDUP_LOGS", "0")):
+        os.environ.setdefault(name, value)
+    logging.getLogger("ray").setLevel(os.environ.get("RAY_LOG_LEVEL", "ERROR"))
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     own = parser()
     mine, options = _split(own, sys.argv[1:] if arguments is None else arguments)
     given = own.parse_args(mine)
+    _quiet_ray()
     try:
         return asyncio.run(_run(given, options))
     except (PitstopError, ConnectionError, TypeError, ValueError) as error:
-        print(f"launch/fleet: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        print(f"{PROGRAM}: a fleet needs Ray: pip install ray", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -88,7 +88,7 @@ def _cluster_of(fleet: str) -> str:
     found = [each for each in clusters if _has(each, fleet)]
     if len(found) == 1:
         return found[0]
-    said = f"fleets '{fleet}' were started on {', '.join(found)}" if found else f"no fleet '{fleet}' runs on {', '.join(clusters) or 'any'}"
+    said = f"fleets '{fleet}' were started on {', '.join(found)}" if found else f"no fleet '{fleet}' runs here ({', '.join(clusters) or 'no Ray cluster does'})"
     code = "failed_precondition" if found else "not_found"
     raise PitstopError(code, f"of this machine's Ray clusters: {said}; another one's address can be given")
 

@@ -1,0 +1,89 @@
+"""What callers of sglang.Engine and vllm.LLM pass when they start one: flags of a tree, words that change nothing here, and
+what is refused, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from .errors import PitstopError
+from .not_served import ADAPTERS, ONE_TEXT_MODEL
+
+# Flags of a tree by another name.
+RENAMED = {
+    "model_path": "model",
+    "tp_size": "tp",
+    "tensor_parallel_size": "tp",
+    "dp_size": "dp",
+    "data_parallel_size": "dp",
+    "mem_fraction_static": "mem_fraction",
+    "gpu_memory_utilization": "mem_fraction",
+    "max_num_seqs": "max_running_requests",
+    "max_num_batched_tokens": "chunked_prefill_size",
+    "enforce_eager": "no_graphs",
+    "disable_cuda_graph": "no_graphs",
+    "enable_deterministic_inference": "deterministic",
+}
+# Whatever they are, what comes out is the same here.
+IGNORED = {
+    "trust_remote_code": "nothing of a checkpoint is run",
+    "max_model_len": "a request may be as long as the model's context and the KV memory allow",
+    "context_length": "as max_model_len",
+    "enable_prefix_caching": "prefixes are always cached, by the version of the weights",
+    "enable_chunked_prefill": "prompts are always read in chunks",
+    "enable_sleep_mode": "memory can always be given back",
+    "enable_memory_saver": "memory can always be given back",
+    "disable_log_stats": "logs are --log-level's",
+    "disable_log_requests": "logs are --log-level's",
+    "disable_custom_all_reduce": "all_reduce says how",
+    "skip_server_warmup": "there is none",
+    "download_dir": "the Hugging Face cache is used",
+    "generation_config": "sampling is each request's",
+    "seed": "a request without a seed of its own is random",
+    "random_seed": "a request without a seed of its own is random",
+}
+BF16 = ("auto", "bfloat16", "bf16", "torch.bfloat16")
+# Values that mean what happens here anyway; any other is refused with the reason.
+ONLY = {
+    "dtype": (BF16, "weights are resident in bfloat16; compute='fp32' computes in float32"),
+    "kv_cache_dtype": (BF16, "KV has the precision of compute"),
+    "quantization": ((), "quantized checkpoints are not supported"),
+    "load_format": (("auto", "safetensors"), "checkpoints are safetensors; 'null' measures without weights"),
+    "enable_lora": ((False,), ADAPTERS),
+    "lora_paths": ((), ADAPTERS),
+    "max_loras": ((0,), ADAPTERS),
+    "limit_mm_per_prompt": ((), ONE_TEXT_MODEL),
+    "pipeline_parallel_size": ((1,), "layers are not spread over machines; tp splits them, and nodes spreads tp"),
+    "pp_size": ((1,), "layers are not spread over machines; tp splits them, and nodes spreads tp"),
+    "swap_space": ((0,), "KV is not swapped to the host; retracted requests are computed again"),
+    "cpu_offload_gb": ((0,), "weights stay on one device"),
+    "speculative_config": ((), "there is no speculative decoding"),
+    "speculative_algorithm": ((), "there is no speculative decoding"),
+    "worker_extension_cls": (("",), "nothing that is received is run"),
+    "distributed_executor_backend": (("mp",), "ranks are processes of this machine; pitstop.fleet has Ray"),
+    "attention_backend": ((), "kernels are pitstop's own"),
+    "disable_radix_cache": ((False,), "prefixes are always cached, by the version of the weights"),
+    "skip_tokenizer_init": ((False,), "the tree has the tokenizer; input_ids= takes tokens"),
+    "revision": ((), "write it with the model: org/name@revision"),
+    "tokenizer": ((), "the tokenizer is the model's"),
+    "tokenizer_path": ((), "the tokenizer is the model's"),
+}
+FLAG_TOO = {"load_format": ("null",)}  # a value that is a flag of the tree
+
+
+def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of serve among them, by their names. PitstopError "unsupported": what other engines do and this one
+    does not."""
+    flags: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in IGNORED:
+            continue
+        if name in ONLY:
+            accepted, why = ONLY[name]
+            if name in FLAG_TOO and value in FLAG_TOO[name]:
+                flags[name] = value
+            elif value is not None and not (name.startswith("tokenizer") and value == options.get("model")) \
+                    and not any(str(value) == str(each) for each in accepted):
+                raise PitstopError("unsupported", f"Engine: {name}={value!r} is not served: {why}")
+            continue
+        flags[RENAMED.get(name, name)] = value
+    return flags

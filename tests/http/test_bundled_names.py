@@ -1,0 +1,11 @@
+"""A bundled model goes by its name over HTTP, as it does in commands."""
+
+
+def test_model_path_may_be_a_bundled_models_name(http, admin):
+    for name in ("bard", "stories"):
+        answer = http.post("/update_weights_from_disk", {"model_path": name, "weight_version": name})
+        assert answer.status == 200 and answer.json["success"], answer
+        (replica,) = admin.call("status")["replicas"]
+        assert replica["label"] == name
+    answer = http.post("/update_weights_from_disk", {"model_path": "nobody"})
+    assert answer.status == 400 and "there is no such directory" in answer.body.decode()
