@@ -23,7 +23,7 @@ std::optional<int> cli_control(std::string_view command, int argc, char** argv);
 // s".
 [[nodiscard]] std::string text_of(const messages::StageSeconds& seconds);
 
-// Prints "pitstop_cli: <code>: <message>" and returns 1.
+// Prints "pitstop: <code>: <message>" and returns 1.
 int cli_fail(const Error& error);
 
 }  // namespace pitstop

@@ -2,6 +2,7 @@
 #include "base/flags.h"
 #include "client/cli.h"
 #include "client/cli_place.h"
+#include "client/cli_print.h"
 #include "client/json_text.h"
 #include "messages/enum_named.h"
 
@@ -70,16 +71,14 @@ int make_call(const Common& common, const Request& request, const Print& print) 
     }
     if constexpr (requires { reply->ok; }) {
         if (reply->ok) return 0;
-        fmt::print(
-            stderr, "pitstop_cli: {}: {}\n", reply->verdict.code_name(), reply->verdict.message
-        );
+        fmt::print(stderr, "pitstop: {}: {}\n", reply->verdict.code_name(), reply->verdict.message);
         return 1;
     }
     return 0;
 }
 
 int cli_pause(int argc, char** argv) {
-    FlagSet flags("pitstop_cli pause", "Stops generating; requests wait.");
+    FlagSet flags("pitstop pause", "Stops generating; requests wait.");
     Common common;
     messages::PauseGeneration call;
     std::string mode = "in_place";
@@ -96,7 +95,7 @@ int cli_pause(int argc, char** argv) {
     return make_call(common, call, [](const messages::PauseReply& reply) {
         for (const messages::PausePart& part : reply.parts) {
             fmt::print(
-                "replica {}: {} frozen, {} retracted, {} aborted, {} waiting; stood still after "
+                "replica {}: {} frozen, {} retracted, {} aborted, {} waiting; paused after "
                 "{:.3f} ms{}{}\n",
                 raw(part.replica),
                 part.num_frozen,
@@ -111,20 +110,8 @@ int cli_pause(int argc, char** argv) {
     });
 }
 
-void print_collected(const std::optional<messages::CollectedVersion>& update) {
-    if (!update) return;
-    fmt::print(
-        "the collected update took effect: epoch {}{}, digest {}, {} calls, {} bytes\n",
-        raw(update->epoch),
-        update->label.empty() ? "" : fmt::format(" ({})", update->label),
-        update->digest,
-        update->calls,
-        update->bytes
-    );
-}
-
 int cli_continue(int argc, char** argv) {
-    FlagSet flags("pitstop_cli continue", "Generates again.");
+    FlagSet flags("pitstop continue", "Generates again.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call(
@@ -135,7 +122,9 @@ int cli_continue(int argc, char** argv) {
             for (const messages::ContinuePart& part : reply.parts) {
                 if (part.was_paused) {
                     fmt::print(
-                        "replica {}: goes on after {:.3f} s\n", raw(part.replica), part.paused_s
+                        "replica {}: continued; was paused {:.3f} s\n",
+                        raw(part.replica),
+                        part.paused_s
                     );
                 } else {
                     fmt::print("replica {}: {}\n", raw(part.replica), part.verdict.message);
@@ -146,22 +135,21 @@ int cli_continue(int argc, char** argv) {
 }
 
 int cli_abort(int argc, char** argv) {
-    FlagSet flags(
-        "pitstop_cli abort RID...", "Ends requests by exact id, with their output so far."
-    );
+    FlagSet flags("pitstop abort RID...", "Ends requests by exact id, with their output so far.");
     Common common;
     messages::Abort call;
     flags.add("all", &call.all, "every open request");
     if (auto code = read_arguments(flags, common, argc, argv, messages::kAbortIdsMax)) return *code;
     call.rids = flags.positional();
     return make_call(common, call, [](const messages::AbortReply& reply) {
+        if (reply.results.empty()) fmt::print("no request was open\n");
         for (const messages::AbortResult& result : reply.results)
             fmt::print("{}  {}\n", result.rid, name_of(result.outcome));
     });
 }
 
 int cli_flush(int argc, char** argv) {
-    FlagSet flags("pitstop_cli flush", "Forgets all cached prefixes.");
+    FlagSet flags("pitstop flush", "Forgets all cached prefixes.");
     Common common;
     messages::FlushCache call;
     flags.add("wait", &call.wait_idle, "wait until no request holds pages");
@@ -172,48 +160,6 @@ int cli_flush(int argc, char** argv) {
                 fmt::print("replica {}: {} pages freed\n", raw(part.replica), part.pages_freed);
         }
     });
-}
-
-void print_update(const messages::UpdateReply& reply) {
-    fmt::print(
-        "{}: version {}{}, digest {}\n",
-        name_of(reply.state),
-        raw(reply.epoch),
-        reply.label.empty() ? "" : " (" + reply.label + ")",
-        reply.digest
-    );
-    fmt::print(
-        "  {:.1f} MiB; {}, vote {:.3f} ms, pause {:.3f} ms, commit {:.3f} ms; {:.3f} s in all\n",
-        static_cast<double>(reply.bytes) / (1 << 20),
-        text_of(reply.seconds.stage),
-        reply.seconds.vote_s * 1000,
-        reply.seconds.pause_s * 1000,
-        reply.seconds.commit_s * 1000,
-        reply.seconds.total_s
-    );
-    for (const messages::ReplicaOutcome& replica : reply.replicas) {
-        fmt::print(
-            "  replica {}: {} kept, {} recomputed, {} drained, {} aborted\n",
-            raw(replica.replica),
-            replica.num_kept,
-            replica.num_recomputed,
-            replica.num_drained,
-            replica.num_aborted
-        );
-        if (replica.num_steps > 0) {
-            fmt::print(
-                "    {} steps meanwhile: {:.3f} ms each, {:.3f} ms before, the longest {:.3f} ms\n",
-                replica.num_steps,
-                replica.step_s * 1000,
-                replica.step_s_before * 1000,
-                replica.gap_s * 1000
-            );
-        }
-        for (const messages::RankOutcome& rank : replica.ranks) {
-            for (const std::string& problem : rank.problems)
-                fmt::print("    rank {}: {}\n", raw(rank.rank), problem);
-        }
-    }
 }
 
 // Holds the flags of update and stage.
@@ -257,7 +203,7 @@ int call_with_spec(FlagSet& flags, UpdateFlags& update, int argc, char** argv) {
 }
 
 int cli_update(int argc, char** argv) {
-    FlagSet flags("pitstop_cli update DIR", "Swaps in a checkpoint while the tree generates.");
+    FlagSet flags("pitstop update DIR", "Swaps in a checkpoint while the tree generates.");
     UpdateFlags update;
     update.add_to(flags);
     flags.add(
@@ -268,7 +214,7 @@ int cli_update(int argc, char** argv) {
 
 int cli_stage(int argc, char** argv) {
     FlagSet flags(
-        "pitstop_cli stage DIR", "The first half of an update: it then waits for commit or drop."
+        "pitstop stage DIR", "The first half of an update: it then waits for commit or drop."
     );
     UpdateFlags update;
     update.add_to(flags);
@@ -276,7 +222,7 @@ int cli_stage(int argc, char** argv) {
 }
 
 int cli_commit(int argc, char** argv) {
-    FlagSet flags("pitstop_cli commit", "The second half: all ranks swap at one step boundary.");
+    FlagSet flags("pitstop commit", "The second half: all ranks swap at one step boundary.");
     Common common;
     std::string kv_policy;
     flags.add("kv-policy", &kv_policy, "in place of the one staged with");
@@ -291,14 +237,14 @@ int cli_commit(int argc, char** argv) {
 }
 
 int cli_drop(int argc, char** argv) {
-    FlagSet flags("pitstop_cli drop", "Forgets the stage.");
+    FlagSet flags("pitstop drop", "Forgets the stage.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call(common, messages::DropStage{}, print_update);
 }
 
 int cli_rollback(int argc, char** argv) {
-    FlagSet flags("pitstop_cli rollback", "Back to the version before the last commit.");
+    FlagSet flags("pitstop rollback", "Back to the version before the last commit.");
     Common common;
     std::string kv_policy = "keep";
     flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
@@ -311,7 +257,7 @@ int cli_rollback(int argc, char** argv) {
 }
 
 int cli_digests(int argc, char** argv) {
-    FlagSet flags("pitstop_cli digests", "Digests the resident weights, on every rank.");
+    FlagSet flags("pitstop digests", "Digests the resident weights, on every rank.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call(common, messages::WeightDigests{}, [](const messages::DigestsReply& reply) {
@@ -324,17 +270,12 @@ int cli_digests(int argc, char** argv) {
                 fmt::join(tensor.shape, "x")
             );
         }
-        fmt::print(
-            "{}  version {}{}\n",
-            reply.digest,
-            raw(reply.epoch),
-            reply.label.empty() ? "" : " (" + reply.label + ")"
-        );
+        fmt::print("{}  {}\n", reply.digest, version_text(reply.epoch, reply.label));
     });
 }
 
 int cli_label(int argc, char** argv) {
-    FlagSet flags("pitstop_cli label LABEL", "Gives the version that serves another label.");
+    FlagSet flags("pitstop label LABEL", "Gives the version that serves another label.");
     Common common;
     messages::SetWeightLabel call;
     flags.add("abort-all", &call.abort_all, "also end every open request");
@@ -342,40 +283,16 @@ int cli_label(int argc, char** argv) {
     if (flags.positional().empty())
         return flags.fail({ErrorCode::kInvalidArgument, "name the label"});
     call.label = flags.positional().front();
-    return make_call(common, call, [](const messages::LabelReply& reply) {
+    return make_call(common, call, [&](const messages::LabelReply& reply) {
         for (const messages::LabelPart& part : reply.parts) {
             fmt::print(
-                "replica {}: version {}, {} requests ended\n",
+                "replica {}: {}, {} requests ended\n",
                 raw(part.replica),
-                raw(part.epoch),
+                version_text(part.epoch, call.label),
                 part.num_aborted
             );
         }
     });
-}
-
-void print_memory(const messages::MemoryReply& reply) {
-    constexpr double kMib = 1 << 20;
-    print_collected(reply.update);
-    for (const messages::MemoryPart& part : reply.parts) {
-        for (const messages::TagMemory& memory : part.tags) {
-            fmt::print(
-                "replica {}: {:<8} {}, {:.1f} MiB resident, {:.1f} MiB went back{}\n",
-                raw(part.replica),
-                name_of(memory.tag),
-                name_of(memory.state),
-                static_cast<double>(memory.resident_bytes) / kMib,
-                static_cast<double>(memory.freed_bytes) / kMib,
-                memory.host_bytes == 0 ? ""
-                                       : fmt::format(
-                                             ", {:.1f} MiB kept in host memory",
-                                             static_cast<double>(memory.host_bytes) / kMib
-                                         )
-            );
-        }
-        if (!part.has_weights)
-            fmt::print("replica {}: without weights until the next update\n", raw(part.replica));
-    }
 }
 
 template <class Request>
@@ -393,7 +310,7 @@ int call_with_tags(FlagSet& flags, Request& call, int argc, char** argv) {
 
 int cli_release(int argc, char** argv) {
     FlagSet flags(
-        "pitstop_cli release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
+        "pitstop release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
     );
     messages::ReleaseMemory call;
     flags.add("keep-weights", &call.keep_weights, "keep them in host memory, for resume");
@@ -401,13 +318,13 @@ int cli_release(int argc, char** argv) {
 }
 
 int cli_resume(int argc, char** argv) {
-    FlagSet flags("pitstop_cli resume [TAG...]", "Takes released memory again; default: all.");
+    FlagSet flags("pitstop resume [TAG...]", "Takes released memory again; default: all.");
     messages::ResumeMemory call;
     return call_with_tags(flags, call, argc, argv);
 }
 
 int cli_shutdown(int argc, char** argv) {
-    FlagSet flags("pitstop_cli shutdown", "Ends the tree.");
+    FlagSet flags("pitstop shutdown", "Ends the tree.");
     Common common;
     messages::Shutdown call;
     flags.add("drain-s", &call.drain_s, "open requests may run out for so many seconds");

@@ -47,8 +47,10 @@ struct GenerateFlags {
 
     void add_to(FlagSet& flags) {
         place.add_to(flags);
-        flags.add("max-new-tokens", &max_new_tokens, "at most so many; -1: as many as fit");
-        flags.add("min-new-tokens", &min_new_tokens, "at least so many");
+        flags.add(
+            "max-new-tokens", &max_new_tokens, "maximum number of tokens; -1: as many as fit"
+        );
+        flags.add("min-new-tokens", &min_new_tokens, "minimum number of tokens");
         flags.add("temperature", &temperature, "0 is greedy");
         flags.add("top-k", &top_k, "draw among the k most probable; -1: all");
         flags.add("top-p", &top_p, "draw among the fewest that hold this probability");
@@ -163,7 +165,7 @@ class UpdateMeanwhile {
             );
         } else {
             fmt::print(
-                stderr, "pitstop_cli: {}: {}\n", reply->verdict.code_name(), reply->verdict.message
+                stderr, "pitstop: {}: {}\n", reply->verdict.code_name(), reply->verdict.message
             );
         }
         return reply->ok ? 0 : 1;
@@ -254,8 +256,7 @@ int print_stream(
 
 int cli_generate(int argc, char** argv) {
     FlagSet flags(
-        "pitstop_cli generate",
-        "Streams a prompt's continuation: \"prompt\", or - for standard input."
+        "pitstop generate", "Streams a prompt's continuation: \"prompt\", or - for standard input."
     );
     GenerateFlags values;
     values.add_to(flags);

@@ -8,7 +8,7 @@
 namespace pitstop {
 
 int cli_fail(const Error& error) {
-    fmt::print(stderr, "pitstop_cli: {}: {}\n", name_of(error.code), error.message);
+    fmt::print(stderr, "pitstop: {}: {}\n", name_of(error.code), error.message);
     return 1;
 }
 
@@ -49,7 +49,7 @@ int run(int argc, char** argv) {
     if (command == "keygen") return cli_keygen(argc - 1, argv + 1);
     if (const auto code = cli_control(command, argc - 1, argv + 1)) return *code;
     if (command == "--help" || command == "help") return usage(stdout, 0);
-    fmt::print(stderr, "pitstop_cli: no command '{}'\n", command);
+    fmt::print(stderr, "pitstop: no command '{}'\n", command);
     return usage(stderr, 2);
 }
 
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
     try {
         return pitstop::run(argc, argv);
     } catch (const std::exception& error) {
-        std::fprintf(stderr, "pitstop_cli: %s\n", error.what());
+        std::fprintf(stderr, "pitstop: %s\n", error.what());
         return 1;
     }
 }

@@ -4,6 +4,7 @@
 #include "checkpoint/safetensors.h"
 #include "client/cli.h"
 #include "client/cli_place.h"
+#include "client/cli_print.h"
 #include "client/json_text.h"
 #include "client/weight_pusher.h"
 #include "messages/enum_named.h"
@@ -91,10 +92,9 @@ void draw_bar(const PushProgress& progress) {
 void print_report(const PushReport& report) {
     const double mib = static_cast<double>(report.bytes) / (1 << 20);
     fmt::print(
-        "{}: version {}{}, digest {}{}\n",
+        "{}: {}, digest {}{}\n",
         name_of(report.reply.state),
-        raw(report.reply.epoch),
-        report.reply.label.empty() ? "" : " (" + report.reply.label + ")",
+        version_text(report.reply.epoch, report.reply.label),
         report.reply.digest,
         report.digest.empty() ? "" : ", as declared"
     );
@@ -162,7 +162,7 @@ Result<int> push(const PushFlags& flags, const PushOptions& options, const std::
 
 int cli_push(int argc, char** argv) {
     FlagSet flags(
-        "pitstop_cli push DIR", "Pushes a checkpoint into a tree that generates, from the outside."
+        "pitstop push DIR", "Pushes a checkpoint into a tree that generates, from the outside."
     );
     PushFlags options;
     options.add_to(flags);

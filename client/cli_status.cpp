@@ -1,13 +1,27 @@
 #include "base/flags.h"
 #include "client/cli.h"
 #include "client/cli_place.h"
+#include "client/cli_print.h"
 #include "client/json_text.h"
 
 namespace pitstop {
 namespace {
 
-std::string gib(std::int64_t bytes) {
+std::string size_text(std::int64_t bytes) {
+    if (bytes < (std::int64_t{1} << 30))
+        return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
     return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+// What a tag of memory takes of a rank; where it was given back, what it is to take again.
+std::string memory_text(
+    const messages::ReplicaStatus& replica, messages::MemoryTag tag, std::int64_t bytes
+) {
+    for (const messages::TagMemory& memory : replica.memory) {
+        if (memory.tag == tag && memory.state != messages::MemoryState::kResident)
+            return fmt::format("{} ({})", size_text(bytes), name_of(memory.state));
+    }
+    return size_text(bytes);
 }
 
 // Where a rank of a replica on several machines is: "on node 1 (host, 10.0.0.8), "; else nothing.
@@ -31,11 +45,11 @@ void print_listener(const messages::ListenerStatus& listener) {
 void print_replica(const messages::ReplicaStatus& replica) {
     const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
     fmt::print(
-        "replica {:<3}  {}, version {}{}{}\n",
+        "replica {:<3}  {}, {}{}{}\n",
         raw(replica.replica),
         name_of(replica.state),
-        raw(replica.epoch),
-        replica.label.empty() ? "" : " (" + replica.label + ")",
+        replica.has_weights ? "" : "without weights since ",
+        version_text(replica.epoch, replica.label),
         replica.digest.empty() ? "" : " digest " + replica.digest.substr(0, 8)
     );
     fmt::print(
@@ -80,13 +94,14 @@ void print_replica(const messages::ReplicaStatus& replica) {
             machine_of(worker),
             worker.pid,
             worker.device,
-            gib(worker.weight_bytes),
-            gib(worker.kv_bytes),
-            worker.graph_bytes_max == 0
-                ? ""
-                : fmt::format(
-                      ", graphs {} of {}", gib(worker.graph_bytes), gib(worker.graph_bytes_max)
-                  )
+            memory_text(replica, messages::MemoryTag::kWeights, worker.weight_bytes),
+            memory_text(replica, messages::MemoryTag::kKvCache, worker.kv_bytes),
+            worker.graph_bytes_max == 0 ? ""
+                                        : fmt::format(
+                                              ", graphs {} of {}",
+                                              size_text(worker.graph_bytes),
+                                              size_text(worker.graph_bytes_max)
+                                          )
         );
         if (!worker.device_why.empty())
             fmt::print("    device   --device auto: {}\n", worker.device_why);
@@ -99,7 +114,7 @@ void print_replica(const messages::ReplicaStatus& replica) {
 }  // namespace
 
 int cli_status(int argc, char** argv) {
-    FlagSet flags("pitstop_cli status", "Prints the state of a running tree.");
+    FlagSet flags("pitstop status", "Prints the state of a running tree.");
     CliPlace place;
     bool json = false;
     double timeout_s = 5;

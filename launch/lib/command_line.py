@@ -2,8 +2,9 @@
 
 import argparse
 
-from problem import EXIT_PLACE, EXIT_USAGE, Problem
+from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 import demo
+import programs
 import serve
 import talk
 from tree_flags import add_http_flags, add_node_flags, add_tcp_doors, add_tree_flags, seconds
@@ -28,15 +29,20 @@ def add_place(parser):
     add("--key", metavar="FILE", help="a client's key, for --tcp-door")
 
 
+SERVE = "Serves a model over HTTP and over the bus, until Ctrl-C. docs/operations.md explains each flag."
+
+
 def add_serve(commands):
-    tree = commands.add_parser("serve", help="start a tree and watch over it")
-    add_tree_flags(tree)
-    add_http_flags(tree)
+    tree = commands.add_parser(
+        "serve", help="start a tree and watch over it", description=SERVE, usage="pitstop serve [MODEL] [flags]"
+    )
+    tree.add_argument("checkpoint", nargs="?", metavar="MODEL", help="the same as --model")
+    first = add_tree_flags(tree)
+    add_http_flags(tree, first)
+    first("--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory")
     add_tcp_doors(tree)
     add_node_flags(tree)
-    tree.add_argument(
-        "--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory"
-    )
+    tree = tree.add_argument_group("its life")
     tree.add_argument(
         "--restart",
         action="store_true",
@@ -65,10 +71,12 @@ def add_generate(commands):
     generate = commands.add_parser(
         "generate",
         help="stream the continuation of a prompt",
+        usage="pitstop generate PROMPT [flags]",
         description="On the running tree, or, where none runs or with --own, on one started for the call with the "
         "flags of serve.",
     )
-    generate.add_argument("prompt")
+    generate.add_argument("prompt", nargs="?", help="the text to continue; -: of standard input")
+    generate.add_argument("--prompt-file", metavar="FILE", help="the text to continue, of a file")
     add_place(generate)
     for name, takes_value, meaning in talk.GENERATE_FLAGS:
         if takes_value:
@@ -91,8 +99,16 @@ def add_talk(commands):
 
     commands.add_parser("trees", help="this user's trees on this machine: model, port, directory, age")
 
-    show = commands.add_parser("demo", help="a story that changes its author in mid-sentence")
-    show.add_argument("--run-dir", metavar="DIR", help="of the tree, if several run")
+    show = commands.add_parser(
+        "demo",
+        help="a story that changes its author in mid-sentence",
+        usage="pitstop demo [--run-dir DIR] [flags]",
+        description="On a tree of its own; with --run-dir on that one, whose weights are put back in the end.",
+    )
+    show.add_argument("--run-dir", metavar="DIR", help="of a tree that serves a bundled model")
+    tree_flags = set(show._option_string_actions)
+    add_tree_flags(show)
+    show.set_defaults(tree_flags=set(show._option_string_actions) - tree_flags)
 
     for name, meaning in talk.CONTROL.items():
         control = commands.add_parser(name, help=meaning, add_help=False)
@@ -115,8 +131,16 @@ def add_tools(commands):
 
 
 def parser():
-    top = Parser(prog="pitstop", description="An LLM rollout engine whose weights may change.")
+    top = Parser(
+        prog="pitstop",
+        description="An LLM rollout engine whose weights may change while it generates.",
+        epilog=f"{programs.COMMAND} COMMAND --help explains a command. Start with: {programs.COMMAND} demo",
+    )
+    top.add_argument("--version", action="version", version=f"pitstop {programs.version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("version", help="the version of pitstop")
+    of_help = commands.add_parser("help", help="what there is, or what a command takes")
+    of_help.add_argument("topic", nargs="?", metavar="COMMAND")
     add_serve(commands)
     add_generate(commands)
     add_talk(commands)
@@ -124,7 +148,28 @@ def parser():
     return top
 
 
+def print_help(options):
+    top = parser()
+    commands = next(action for action in top._actions if action.choices).choices
+    if options.topic is None:
+        top.print_help()
+    elif options.topic in talk.CONTROL or options.topic == "keygen":
+        talk.print_help(options.topic)
+    elif options.topic in commands:
+        commands[options.topic].print_help()
+    else:
+        raise Problem(f"no command '{options.topic}'; there are {', '.join(commands)}", EXIT_USAGE)
+    return EXIT_OK
+
+
+def print_version(_options):
+    print(f"pitstop {programs.version()}")
+    return EXIT_OK
+
+
 COMMANDS = {
+    "help": print_help,
+    "version": print_version,
     "serve": serve.serve,
     "generate": talk.generate,
     "status": talk.status,

@@ -2,7 +2,8 @@
 
 One request streams from the model that serves; while it does, the other bundled model is staged,
 verified and swapped in. The colours are the spans of the request's own output: which words came from
-which weights. Plain text where there is no terminal (or NO_COLOR is set).
+which weights. Plain text where there is no terminal (or NO_COLOR is set). The tree is the demo's own;
+one that --run-dir names has its weights back in the end.
 """
 
 import json
@@ -15,15 +16,25 @@ import sys
 import textwrap
 import time
 
-from problem import EXIT_PLACE, Problem
+from problem import EXIT_PLACE, EXIT_USAGE, Problem
+from serve import Served, say
+from tree import Asked, Signals
 import programs
 import registry
+import talk
 
 PROMPT = "Once upon a time, there was a little dragon who"
 SWAP_AFTER_TOKENS = 24  # of output; the swap itself comes while more are being sampled
 TOKENS_AFTER_SWAP = 100  # then the next sentence is the last
 TYPING_S = 0.018  # per token on a terminal: the engine is faster than anybody reads
 INDENT = "  "
+
+# What serves is known by its digest: a label may be anything. A test compares with the trees'.
+DIGESTS = {
+    "stories": "fdafc7b3",
+    "bard": "9b3f4ea4",
+}
+ROLES = ("user", "assistant", "system")  # lines of a chat template, between its special tokens
 
 BOLD, DIM, PLAIN = "\033[1m", "\033[2m", "\033[0m"
 COLOURS = ("\033[38;5;80m", "\033[38;5;213m", "\033[38;5;221m")  # by version: teal, pink, gold
@@ -34,9 +45,40 @@ class Paint:
 
     def __init__(self, out):
         self.is_on = out.isatty() and "NO_COLOR" not in os.environ
+        self.has_blocks = self.is_on and (out.encoding or "").lower().startswith("utf")
 
     def __call__(self, style, text):
         return f"{style}{text}{PLAIN}" if self.is_on and text else text
+
+
+class CleanText:
+    """Leaves out the lines of a chat template: a turn's role, and all of a user's turn."""
+
+    def __init__(self):
+        self._line = ""  # its begin, while it may be a role
+        self._is_at_start = False
+        self._is_in_turn = False
+
+    def take(self, text):
+        shown = ""
+        for char in text:
+            if char == "\n":
+                shown += self._end_line()
+            elif self._is_in_turn or (self._is_at_start and any(role.startswith(self._line + char) for role in ROLES)):
+                self._line += char
+            else:
+                shown += self._line + char
+                self._line = ""
+                self._is_at_start = False
+        return shown
+
+    def _end_line(self):
+        line, self._line = self._line, ""
+        was_whole, self._is_at_start = self._is_at_start, True
+        if was_whole and line in ROLES:
+            self._is_in_turn = line != "assistant"
+            return ""
+        return "" if self._is_in_turn else line + "\n"
 
 
 class Page:
@@ -98,7 +140,7 @@ class Version:
     def __init__(self, span, name, style):
         self.epoch = span["epoch"]
         self.digest = span.get("digest", "")
-        self.name = span.get("label") or name
+        self.name = name
         self.style = style
         self.tokens = 0
 
@@ -134,8 +176,8 @@ def _bar(versions, paint, width):
     pieces = []
     for version in versions:
         length = max(1, round(width * version.tokens / total))
-        pieces.append(paint(version.style, ("█" if paint.is_on else "=") * length))
-    return (paint(BOLD, "▐▌") if paint.is_on else "|").join(pieces)
+        pieces.append(paint(version.style, ("█" if paint.has_blocks else "=") * length))
+    return (paint(BOLD, "▐▌") if paint.has_blocks else "|").join(pieces)
 
 
 def _summary(versions, gaps, stop, reply, paint, out, width):
@@ -149,7 +191,7 @@ def _summary(versions, gaps, stop, reply, paint, out, width):
     ranks = [rank for replica in reply["replicas"] for rank in replica["ranks"]]
     swap_us = max(rank["commit_s"] for rank in ranks) * 1e6
     usual = statistics.median(gaps)
-    swap = f"{swap_us:.0f} µs" if swap_us >= 1 else "less than a µs"
+    swap = f"{swap_us / 1e3:.2f} ms" if swap_us >= 10 else "less than 0.01 ms"
     before, after = versions[0].name, versions[1].name
     line(paint(BOLD, f"The stop took {stop * 1e3:.1f} ms, from the last token of {before} to the first of {after}."))
     facts = (
@@ -169,6 +211,7 @@ def tell(run_dir, model, other, out=sys.stdout):
     page = Page(out, paint)
     versions, gaps, last_at, stop = [], [], None, 0.0
     story = Story(run_dir, other)
+    clean = CleanText()
     page.write(DIM, PROMPT)
     for came_at, chunk in story.chunks():
         if last_at is not None:
@@ -182,7 +225,7 @@ def tell(run_dir, model, other, out=sys.stdout):
                 if not paint.is_on:
                     page.write("", f" [{versions[-1].name}:]")
             versions[-1].tokens += span["tokens"]
-        text = chunk.get("text", "")
+        text = clean.take(chunk.get("text", ""))
         page.write(versions[-1].style if versions else DIM, text)
         if paint.is_on:
             time.sleep(TYPING_S * len(chunk.get("tokens", ())))
@@ -198,16 +241,52 @@ def tell(run_dir, model, other, out=sys.stdout):
     _summary(versions, gaps, stop, reply, paint, out, page.width)
 
 
-def demo(options):
-    run_dir = registry.require(options.run_dir, programs.COMMAND).run_dir
-    asked = subprocess.run(
-        [programs.program("cli"), "status", f"--run-dir={run_dir}", "--json"],
-        capture_output=True,
-        text=True,
-    )
+def _cli(run_dir, *arguments):
+    """Returns what pitstop_cli answers. Problem: it fails."""
+    command = [programs.program("cli"), arguments[0], f"--run-dir={run_dir}", *arguments[1:], "--json"]
+    asked = subprocess.run(command, capture_output=True, text=True)
     if asked.returncode != 0:
         raise Problem(asked.stderr.strip(), EXIT_PLACE)
-    replica = json.loads(asked.stdout)["replicas"][0]
-    serving = replica.get("label") or json.loads(asked.stdout)["model"]
-    tell(run_dir, serving, "stories" if serving == "bard" else "bard")
+    return json.loads(asked.stdout)
+
+
+def _serving(run_dir):
+    """Returns (the bundled model that serves, by its digest; its label). Problem: it is another."""
+    replica = _cli(run_dir, "status")["replicas"][0]
+    for name, digest in DIGESTS.items():
+        if replica.get("digest", "").startswith(digest):
+            return name, replica.get("label", "")
+    raise Problem(
+        "the tree serves weights that are not a bundled model's: the demo swaps between those, and leaves others alone",
+        EXIT_PLACE,
+    )
+
+
+def _tell_and_restore(run_dir):
+    serving, label = _serving(run_dir)
+    try:
+        tell(run_dir, serving, next(name for name in DIGESTS if name != serving))
+    finally:
+        if _serving(run_dir)[0] != serving:
+            _cli(run_dir, "update", programs.model_dir(serving), *([f"--label={label}"] if label else []))
+            print(f"{INDENT}The tree serves {serving} again.")
+
+
+def demo(options):
+    sys.stdout.reconfigure(errors="replace")  # a terminal that has no such letter shows another
+    if options.run_dir:
+        if given := talk.flags_of_a_tree(options):
+            raise Problem(f"--run-dir and {', '.join(given)}: the tree runs already", EXIT_USAGE)
+        tree = registry.require(options.run_dir, programs.COMMAND)
+        say(f"demo: {tree}")
+        _tell_and_restore(tree.run_dir)
+        return 0
+    served = Served(options, Signals())
+    try:
+        served.start()
+        _tell_and_restore(served.run_dir.path)
+    except Asked:
+        return 128 + signal.SIGINT
+    finally:
+        served.close()
     return 0

@@ -9,6 +9,16 @@ say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 plain() { printf '%s\n' "$*" >&2; }
 [ -t 2 ] || say() { plain "$@"; }
 
+# help_or_go ARGUMENTS: prints what stands at the top of the script that calls it, and ends that, where help is asked for.
+help_or_go() {
+    case " $* " in
+        *" --help "* | *" -h "*)
+            sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[1]}"
+            exit 0
+            ;;
+    esac
+}
+
 # packages [tests]: what the build and a tree need; with `tests` also what only the tests do.
 packages() {
     local left_out='# tests:'

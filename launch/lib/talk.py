@@ -17,8 +17,8 @@ FAREWELL_S = 2.0  # until a client has printed its error, once its tree is gone
 
 # Lists flags of `pitstop_cli generate`, handed on as they are: (name, whether it takes a value, help).
 GENERATE_FLAGS = (
-    ("max-new-tokens", True, "at most so many (default 200)"),
-    ("min-new-tokens", True, "at least so many"),
+    ("max-new-tokens", True, "maximum number of tokens, -1: as many as fit (default 200)"),
+    ("min-new-tokens", True, "minimum number of tokens"),
     ("temperature", True, "0 is greedy (default 1)"),
     ("top-k", True, "draw among the k most probable"),
     ("top-p", True, "draw among the fewest that hold this probability"),
@@ -32,6 +32,7 @@ GENERATE_FLAGS = (
     ("timeout-s", True, "give up after so many seconds"),
     ("ignore-eos", False, "go on past the end of the text"),
     ("no-stop-trim", False, "print the stop text too"),
+    ("top-logprobs", True, "with --json: this many of the most probable tokens"),
     ("logprobs", False, "a line per token with its logprob"),
     ("json", False, "a JSON object per chunk in place of text"),
     ("no-stream", False, "everything at the end"),
@@ -82,7 +83,7 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _flags_of_a_tree(options):
+def flags_of_a_tree(options):
     """Returns those that were typed and say how a tree is started: one that runs has its own."""
     names = options.arguments[: options.arguments.index("--")] if "--" in options.arguments else options.arguments
     typed = {argument.partition("=")[0] for argument in names}
@@ -90,7 +91,7 @@ def _flags_of_a_tree(options):
 
 
 def _refuse_flags_beside(options, tree):
-    if given := _flags_of_a_tree(options):
+    if given := flags_of_a_tree(options):
         raise Problem(
             f"{tree}: it runs already, and {', '.join(given)} would not change it; --own starts another for this "
             "call, and without the flags this one generates",
@@ -98,8 +99,23 @@ def _refuse_flags_beside(options, tree):
         )
 
 
+def _read_prompt(options):
+    """Problem: there is none, or two."""
+    if (options.prompt is None) == (options.prompt_file is None):
+        raise Problem("generate takes one prompt: in quotes, - for standard input, or --prompt-file FILE", EXIT_USAGE)
+    if options.prompt_file is not None:
+        try:
+            with open(options.prompt_file, encoding="utf-8") as file:
+                options.prompt = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Problem(f"--prompt-file {options.prompt_file}: {error}", EXIT_USAGE) from error
+    elif options.prompt == "-":
+        options.prompt = sys.stdin.read()
+
+
 def generate(options):
     """Generates on the running tree if there is one, else on one of its own."""
+    _read_prompt(options)
     if options.own and (_remote_flags(options) or options.run_dir):
         raise Problem("--own starts a tree for this call: no --run-dir, no door", EXIT_USAGE)
     is_remote = bool(_remote_flags(options))
@@ -169,6 +185,10 @@ CONTROL = {
 
 CONTROL_VALUE_FLAGS = ("--label", "--kv-policy", "--epoch", "--digest", "--timeout-s", "--bucket-size",
                        "--workers")
+
+
+def print_help(command):
+    _run([programs.program("cli"), command, "--help"])
 
 
 def control(options):

@@ -60,8 +60,9 @@ def add_count(parser, name, help, **more):
     parser.add_argument(name, type=whole_number(1, MOST[name]), metavar="N", help=help, **more)
 
 
-def add_shape_flags(parser):
-    """These say what is served, by how many ranks and replicas, and how much at once."""
+def add_first_flags(parser):
+    """These matter first: what is served, by how many ranks and replicas, in how much memory."""
+    parser = parser.add_argument_group("the flags that matter first")
     add = parser.add_argument
     add(
         "--model",
@@ -72,11 +73,20 @@ def add_shape_flags(parser):
     )
     add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
     add_count(parser, "--dp", "data-parallel replicas", default=1)
-    add_count(parser, "--max-total-tokens", "tokens the KV pool of a replica holds")
+    add_count(
+        parser, "--max-total-tokens", "tokens the KV memory of a replica holds (default: what a quarter of the memory holds)"
+    )
+    return add
+
+
+def add_limit_flags(parser):
+    """These say how much runs at once, and whose request is next."""
+    parser = parser.add_argument_group("how much at once")
+    add = parser.add_argument
     add_count(parser, "--page-size", "tokens per page of KV")
-    add_count(parser, "--chunked-prefill-size", "tokens of a step, at most")
-    add_count(parser, "--max-running-requests", "requests that run at once, at most")
-    add_count(parser, "--max-queued-requests", "requests that may wait, at most")
+    add_count(parser, "--chunked-prefill-size", "maximum number of tokens of a step")
+    add_count(parser, "--max-running-requests", "maximum number of requests that run at once")
+    add_count(parser, "--max-queued-requests", "maximum number of requests that wait")
     add(
         "--scheduling",
         choices=("fair", "fcfs"),
@@ -93,6 +103,7 @@ def add_shape_flags(parser):
 
 def add_engine_flags(parser):
     """These say what computes, on which device, and from which weights."""
+    parser = parser.add_argument_group("the engine (of GPUs where it says so)")
     add = parser.add_argument
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
@@ -151,6 +162,7 @@ def add_engine_flags(parser):
 
 def add_patience_flags(parser):
     """These say how it starts and runs: what it tells, what it may take how long."""
+    parser = parser.add_argument_group("logs, starts and deadlines")
     add = parser.add_argument
     add(
         "--log-level",
@@ -195,15 +207,17 @@ def add_patience_flags(parser):
         type=seconds,
         default=600.0,
         metavar="S",
-        help="seconds until a tree that is not ready is given up (default 600)",
+        help="seconds to wait for the tree to become ready (default 600)",
     )
 
 
 def add_tree_flags(parser):
     """These say what a tree is started with."""
-    add_shape_flags(parser)
+    first = add_first_flags(parser)
+    add_limit_flags(parser)
     add_engine_flags(parser)
     add_patience_flags(parser)
+    return first
 
 
 def port(text):
@@ -226,17 +240,18 @@ def add_http_limits(parser):
             parser.add_argument(flag, type=kind, metavar=metavar, help=text)
 
 
-def add_http_flags(parser):
-    """These say where the tree's own front end listens, for whom, and with which limits."""
-    add = parser.add_argument
-    add("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
-    add("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
-    add(
+def add_http_flags(parser, first):
+    """These say where the tree's own front end listens, for whom, and with which limits; `first` adds to the first group."""
+    first("--host", default="127.0.0.1", metavar="H", help="address of HTTP (default 127.0.0.1)")
+    first("--port", type=port, default=30000, metavar="P", help="port of HTTP (default 30000)")
+    first(
         "--api-key",
         default=os.environ.get("PITSTOP_API_KEY"),
         metavar="K",
         help="what HTTP requests must carry; default: PITSTOP_API_KEY of the environment",
     )
+    parser = parser.add_argument_group("HTTP")
+    add = parser.add_argument
     add(
         "--admin-api-key",
         default=os.environ.get("PITSTOP_ADMIN_API_KEY"),
@@ -278,6 +293,7 @@ def door(text):
 
 def add_tcp_doors(parser):
     """These say where the doors listen for other machines."""
+    parser = parser.add_argument_group("doors for other machines")
     add = parser.add_argument
     add("--tcp-door", type=door, metavar="H:P", help="the data door for other machines, too")
     add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
@@ -293,6 +309,7 @@ def node_door(text):
 
 def add_node_flags(parser):
     """These spread a replica over several machines."""
+    parser = parser.add_argument_group("a replica over several machines")
     add = parser.add_argument
     add_count(parser, "--nodes", "machines that a replica's ranks are on, as many on each (default 1)", default=1)
     add(

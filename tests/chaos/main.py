@@ -9,8 +9,7 @@ import sys
 import tempfile
 import time
 
-from .weights import ROOT
-
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPISODE_S = 150.0
 IN_NAMESPACE = "PITSTOP_CHAOS_NAMESPACE"
 

@@ -1,0 +1,109 @@
+#include "client/cli_print.h"
+
+#include "client/cli.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace pitstop {
+
+std::string version_text(Epoch epoch, const std::string& label) {
+    return label.empty() ? fmt::format("epoch {}", raw(epoch))
+                         : fmt::format("version {} ({})", raw(epoch), label);
+}
+
+void print_collected(const std::optional<messages::CollectedVersion>& update) {
+    if (!update) return;
+    fmt::print(
+        "the collected update took effect: {}, digest {}, {} calls, {} bytes\n",
+        version_text(update->epoch, update->label),
+        update->digest,
+        update->calls,
+        update->bytes
+    );
+}
+
+namespace {
+
+// The first of each rank; what the message of the answer has cut, --json has whole.
+void print_problems(const messages::UpdateReply& reply) {
+    constexpr std::size_t kShownMax = 8;
+    for (const messages::ReplicaOutcome& replica : reply.replicas) {
+        for (const messages::RankOutcome& rank : replica.ranks) {
+            for (std::size_t i = 0; i < std::min(rank.problems.size(), kShownMax); ++i)
+                fmt::print("    rank {}: {}\n", raw(rank.rank), rank.problems[i]);
+            if (rank.problems.size() > kShownMax) {
+                fmt::print(
+                    "    rank {}: and {} more\n", raw(rank.rank), rank.problems.size() - kShownMax
+                );
+            }
+        }
+    }
+}
+
+}  // namespace
+
+void print_update(const messages::UpdateReply& reply) {
+    const std::string version = version_text(reply.epoch, reply.label);
+    if (!reply.ok) {  // what was asked for is not there: times and counts would be of nothing
+        fmt::print("not done: {} {}, digest {}\n", version, name_of(reply.state), reply.digest);
+        return print_problems(reply);
+    }
+    fmt::print("{}: {}, digest {}\n", name_of(reply.state), version, reply.digest);
+    fmt::print(
+        "  {:.1f} MiB; {}, vote {:.3f} ms, pause {:.3f} ms, commit {:.3f} ms; {:.3f} s in all\n",
+        static_cast<double>(reply.bytes) / (1 << 20),
+        text_of(reply.seconds.stage),
+        reply.seconds.vote_s * 1000,
+        reply.seconds.pause_s * 1000,
+        reply.seconds.commit_s * 1000,
+        reply.seconds.total_s
+    );
+    for (const messages::ReplicaOutcome& replica : reply.replicas) {
+        fmt::print(
+            "  replica {}: requests: {} kept, {} recomputed, {} drained, {} aborted\n",
+            raw(replica.replica),
+            replica.num_kept,
+            replica.num_recomputed,
+            replica.num_drained,
+            replica.num_aborted
+        );
+        if (replica.num_steps > 0) {
+            fmt::print(
+                "    {} steps meanwhile: {:.3f} ms each, {:.3f} ms before, the longest {:.3f} ms\n",
+                replica.num_steps,
+                replica.step_s * 1000,
+                replica.step_s_before * 1000,
+                replica.gap_s * 1000
+            );
+        }
+    }
+    print_problems(reply);
+}
+
+void print_memory(const messages::MemoryReply& reply) {
+    constexpr double kMib = 1 << 20;
+    print_collected(reply.update);
+    for (const messages::MemoryPart& part : reply.parts) {
+        for (const messages::TagMemory& memory : part.tags) {
+            const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / kMib; };
+            fmt::print(
+                "replica {}: {:<8} is {}: {:.1f} MiB in memory{}{}\n",
+                raw(part.replica),
+                name_of(memory.tag),
+                name_of(memory.state),
+                mib(memory.resident_bytes),
+                memory.freed_bytes == 0
+                    ? ""
+                    : fmt::format(", {:.1f} MiB went back", mib(memory.freed_bytes)),
+                memory.host_bytes == 0
+                    ? ""
+                    : fmt::format(", {:.1f} MiB kept in host memory", mib(memory.host_bytes))
+            );
+        }
+        if (!part.has_weights)
+            fmt::print("replica {}: without weights until the next update\n", raw(part.replica));
+    }
+}
+
+}  // namespace pitstop
