@@ -15,6 +15,7 @@ from run_dir import MODEL, RunDir
 from tree import Asked, LostWeights, Restart, Signals, Tree, Weights, exit_code_of, is_head, plan, ranks_here
 import descriptors
 import hub
+import memory
 import model_check
 import programs
 import registry
@@ -98,6 +99,9 @@ class Served:
         named = options.model
         options.model = programs.model_dir(named, say)
         model_check.check(options.model, needs_weights=_needs_weights(options))
+        memory_table = memory.check(options)
+        if memory_table and hasattr(options, "end_with_parent") and sys.stderr.isatty():
+            say(f"memory\n{memory_table}")
         is_hubs = hub.is_name(named) and not os.path.isdir(named)
         own_name = named.partition("@")[0] if is_hubs else os.path.basename(options.model)
         options.served_model_names = options.served_model_name or [own_name]

@@ -1,0 +1,74 @@
+"""Memory is added up and held against the machine's, and the control group's, before it is taken."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from process_tree import ROOT, run
+
+STORIES = ROOT / "launch" / "models" / "stories"
+ASK = """
+import json, pathlib, sys, types
+sys.path.insert(0, sys.argv[1])
+import memory, problem
+place = pathlib.Path(sys.argv[2])
+memory.CGROUP, memory.MEMINFO = place, place / "meminfo"
+options = types.SimpleNamespace(**{**dict(device="cpu", load_format=None, compute=None, max_total_tokens=None, dp=1, tp=1,
+                                          model=sys.argv[3]), **json.loads(sys.argv[4])})
+try:
+    print(memory.check(options))
+except problem.Problem as told:
+    print("refused:", told)
+"""
+
+
+def check(place, mib, cgroup_mib=None, **options):
+    (place / "meminfo").write_text(f"MemTotal:       {mib << 10} kB\nMemFree: 1 kB\n")
+    (place / "memory.max").write_text("max\n" if cgroup_mib is None else f"{cgroup_mib << 20}\n")
+    return subprocess.check_output(
+        [sys.executable, "-c", ASK, str(ROOT / "launch" / "lib"), str(place), str(STORIES), json.dumps(options)], text=True
+    )
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers_and_nothing_starts(place):
+    done = run("serve", "--max-total-tokens", 2_000_000_000, "--run-dir", place / "tree", timeout_s=20)
+    assert done.returncode == 3
+    assert "--max-total-tokens: the tree does not fit into memory; at most " in done.stderr
+    assert re.search(r"2861\.02 GiB  KV of 2000000000 tokens", done.stderr), done.stderr
+    assert not (place / "tree").exists()
+
+
+def test_the_kv_of_a_token_is_what_a_tree_takes(start_tree):
+    """The plan's bytes are compared with those of a tree that runs."""
+    tree = start_tree("--max-total-tokens", 65536)
+    (worker,) = json.loads(run("status", "--json", "--run-dir", tree.run_dir).stdout)["replicas"][0]["workers"]
+    config = json.loads((STORIES / "config.json").read_text())
+    said = subprocess.check_output(
+        [sys.executable, "-c", f"import memory; print(memory.kv_token_bytes({config!r}, None))"], text=True,
+        cwd=ROOT / "launch" / "lib",
+    )
+    assert worker["kv_bytes"] == pytest.approx(65536 * int(said), rel=0.02)
+
+
+def test_the_control_groups_limit_counts_where_it_is_less(place):
+    tokens = (256 << 20) // 1536
+    assert "in all; this machine has 0.50 GiB" in check(place, 512, max_total_tokens=tokens)
+    refused = check(place, 512, cgroup_mib=128, max_total_tokens=tokens)
+    assert refused.startswith("refused: --max-total-tokens") and "this control group may take 0.12 GiB" in refused
+    fits = int(re.search(r"at most (\d+) tokens would", refused)[1])
+    assert "refused" not in check(place, 512, cgroup_mib=128, max_total_tokens=fits)
+    assert "refused" in check(place, 512, cgroup_mib=128, max_total_tokens=fits + 1)
+
+
+def test_weights_count_twice_and_once_per_replica(place):
+    assert "0.01 GiB  weights" in check(place, 512, dp=4)
+    assert check(place, 16, dp=4).startswith("refused: --dp")
+    assert check(place, 4).startswith("refused: --model")
+
+
+def test_where_nothing_is_known_nothing_is_said(place):
+    assert check(place, 512, load_format="null") == "None\n"
+    assert check(place, 512, device="cuda") == "None\n"
