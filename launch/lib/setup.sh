@@ -126,8 +126,10 @@ add_clients() {
 make_fleet_venv() {
     local venv=$ROOT/build/fleet-venv
     [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import msgpack, numpy, ray, zmq' 2>/dev/null && return 0
+    plain "making Ray's environment in build/fleet-venv: once, a minute or more"
     if ! /usr/bin/python3 -m venv --clear --system-site-packages "$venv" >&2 ||
-        ! timeout 900 "$venv/bin/pip" install -q --disable-pip-version-check --retries 1 ray >/dev/null 2>&1 ||
+        ! (set -o pipefail && timeout 900 "$venv/bin/pip" install --disable-pip-version-check --retries 1 ray 2>&1 |
+            { grep --line-buffered -E '^ *(Collecting|Downloading|Installing)' >&2 || true; }) ||
         ! "$venv/bin/python" -c 'import msgpack, numpy, ray, zmq' >&2; then
         rm -rf "$venv"
         plain "no package index can be reached, or Ray does not run here: fleets need it"

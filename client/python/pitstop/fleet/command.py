@@ -38,6 +38,8 @@ def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list
 
 
 async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
+    if given.model.startswith(("/", ".")) and not os.path.isdir(given.model):
+        raise PitstopError("not_found", f"--model {given.model}: there is no such directory")
     from .fleet import AsyncFleet
 
     ended = asyncio.Event()

@@ -11,9 +11,24 @@ from .coordinator import Coordinator
 from .http import Answer, Request
 from .orders import Outcome
 
-PAGE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>{title}</title>
-<style>body{{font:14px system-ui;margin:2em}}td,th{{padding:.2em .8em;text-align:left;border-bottom:1px solid #ddd}}
-.no{{color:#b00}}</style><h1>{title}</h1><p>{summary}</p><table>{rows}</table>"""
+# The colours and shapes are those of a tree's page (http_proc/observe/status_page.inc).
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="refresh" content="2"><title>{title}</title><style>
+:root{{--bg:#0e1116;--panel:#161b22;--line:#262d37;--text:#e6edf3;--dim:#8b97a5;--good:#3fb950;--warn:#d29922;--bad:#f85149;
+color-scheme:dark}}
+@media (prefers-color-scheme:light){{:root{{--bg:#f5f7fa;--panel:#fff;--line:#dde3ea;--text:#1b2430;--dim:#5d6b7a;
+--good:#1a7f37;--warn:#9a6700;--bad:#cf222e;color-scheme:light}}}}
+*{{box-sizing:border-box}}body{{margin:0;padding:20px 24px;background:var(--bg);color:var(--text);
+font:14px/1.45 system-ui,sans-serif;font-variant-numeric:tabular-nums}}main{{max-width:1180px;margin:0 auto}}
+h1{{font-size:18px}}.panel{{background:var(--panel);border:1px solid var(--line);border-radius:10px;padding:14px 16px;
+margin-bottom:14px;overflow-x:auto}}.{kind}{{border-left:6px solid var(--{kind})}}.said{{font-size:20px;font-weight:600}}
+.dim,th,a{{color:var(--dim)}}.bad td{{color:var(--bad)}}table{{border-collapse:collapse;width:100%}}
+td,th{{text-align:left;padding:5px 12px 5px 0;white-space:nowrap}}td{{border-top:1px solid var(--line)}}
+.grid{{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:14px}}.grid b{{font-size:24px;display:block}}
+</style></head><body><main><h1>{title}</h1>
+<section class="panel {kind}"><div class="said">{verdict}</div><div class="dim">{serves}</div></section>
+<div class="grid">{tiles}</div><section class="panel"><table>{rows}</table></section>
+<a href="metrics">metrics</a> <a href="status">status as JSON</a></main></body></html>"""
 
 # Of all that this conductor has seen. Moved: requests that went on elsewhere; lost: that did not.
 COUNTERS = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
@@ -97,20 +112,40 @@ class FleetStatus:
 
     def page(self) -> str:
         said = self.said
-        columns = (
-            "standing", "state", "epoch", "lag", "digest", "running", "waiting", "output_tokens_per_s", "machine", "url", "why",
-        )
-        rows = ["<tr>" + "".join(f"<th>{name}</th>" for name in ("replica", *columns))]
-        for member, each in said["replicas"].items():
-            mark = "" if each["standing"] == "ready" else ' class="no"'
-            cells = [member, *(f"{each[name]:.0f}" if isinstance(each[name], float) else each[name] for name in columns)]
-            rows.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(str(cell or ''))}</td>" for cell in cells))
-        shown = [name for name in said if name not in ("fleet", "replicas", "time", "why_not_started")]
-        summary = ", ".join(f"{name.replace('_', ' ')} {said[name]}" for name in shown)
+        ready, slots = said.get("ready", 0), said.get("slots", 0)
+        kind, verdict = ("good", "Serving") if ready == slots and slots else ("warn", "Serving with fewer") if ready else ("bad", "None is ready")
+        label = f" ({said['label']})" if said.get("label") else ""
+        serves = f"version {said.get('epoch', 0)}{label}, digest {said.get('digest', '')[:12]}" if said.get("epoch") else "no version yet"
         for number, why in said.get("why_not_started", {}).items():
-            summary += f". Slot {number} does not start: {why}"
-        title = html.escape(f"pitstop fleet {self.fleet}")
-        return PAGE.format(title=title, summary=html.escape(summary), rows="\n".join(rows))
+            serves += f". Slot {number} does not start: {why}"
+        tiles = {
+            "replicas ready": f"{ready} of {slots}",
+            "tokens per second": f"{sum(each['output_tokens_per_s'] for each in said['replicas'].values()):.0f}",
+            "running, waiting": " + ".join(str(sum(each[name] for each in said["replicas"].values())) for name in ("running", "waiting")),
+            "updates, failed": f"{said.get('updates_total', 0)}, {said.get('updates_failed_total', 0)}",
+            "latest commit within": f"{1e3 * said.get('skew_s', 0.0):.1f} ms",
+            "deaths, requests moved": f"{said.get('deaths_total', 0)}, {said.get('moved_requests_total', 0)}",
+        }
+        title = f"pitstop fleet {self.fleet}"
+        return PAGE.format(
+            title=html.escape(title), kind=kind, verdict=verdict, serves=html.escape(serves), rows=self._rows(),
+            tiles="".join(f'<section class="panel"><span class="dim">{name}</span><b>{text}</b></section>' for name, text in tiles.items()),
+        )
+
+    def _rows(self) -> str:
+        heads = ("replica", "standing", "state", "version", "behind", "running", "waiting", "tokens/s", "machine", "page", "why")
+        rows = ["<tr>" + "".join(f"<th>{name}</th>" for name in heads)]
+        for member, each in self.said["replicas"].items():
+            url = html.escape(each["url"] or "", quote=True)
+            cells = [
+                member, each["standing"], each["state"], f"{each['epoch']} {each['digest'][:8]}", each["lag"], each["running"],
+                each["waiting"], f"{each['output_tokens_per_s']:.0f}", each["machine"], None, each["why"],
+            ]
+            shown = [html.escape(str("" if cell is None else cell)) for cell in cells]
+            shown[9] = f'<a href="{url}">{url}</a>' if url else "no HTTP"
+            mark = "" if each["standing"] == "ready" else ' class="bad"'
+            rows.append(f"<tr{mark}>" + "".join(f"<td>{cell}</td>" for cell in shown))
+        return "\n".join(rows)
 
 
 class StatusPages:

@@ -1,0 +1,72 @@
+"""What a person reads of a fleet: its status as prose, its page, and an installation without Ray."""
+
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "client" / "python"))
+
+from pitstop.fleet import command  # noqa: E402
+from pitstop.fleet.status import FleetStatus  # noqa: E402
+
+REPLICA = {
+    "machine": "10.0.0.7", "url": "http://10.0.0.7:31000", "standing": "ready", "why": "", "state": "running", "epoch": 41,
+    "digest": "9b3f4ea4" + 24 * "0", "lag": 0, "running": 0, "waiting": 0, "output_tokens_total": 5, "output_tokens_per_s": 0.0,
+}
+SAID = {
+    "fleet": "fleet", "time": 1.0, "generation": 3, "phase": "idle", "updates_waiting": 0, "epoch": 41, "label": "<step>",
+    "digest": REPLICA["digest"], "slots": 2, "ready": 1, "skew_s": 0.0013861656, "updates_total": 4, "updates_failed_total": 1,
+    "deaths_total": 1, "moved_requests_total": 2, "lost_requests_total": 0, "why_not_started": {1: "no room"},
+    "replicas": {"slot0": REPLICA, "slot1": {**REPLICA, "url": None, "standing": "aside", "why": "late", "lag": 1}},
+}
+
+
+def status():
+    status = FleetStatus("fleet")
+    status.said = SAID
+    return status
+
+
+def test_the_status_is_prose():
+    lines = command.prose({**SAID, "status_url": "http://127.0.0.1:1"}).splitlines()
+    assert lines[0] == "fleet fleet: 1 of 2 replicas are ready, version 41 (<step>), digest 9b3f4ea4"
+    assert "took effect within 1.4 ms on all" in lines[1]
+    assert "slot1: aside (late), running, version 41, digest 9b3f4ea4, 1 behind" in "\n".join(lines)
+    assert lines[-1] == "  slot 1 does not start: no room"
+
+
+def test_the_page_is_of_the_same_house():
+    page = status().page()
+    assert page.startswith("<!doctype html>") and '<meta name="viewport"' in page and "--panel:#161b22" in page
+    house = (ROOT / "http_proc" / "observe" / "status_page.inc").read_text()
+    for colour in ("#161b22", "#262d37", "#3fb950", "#f85149"):
+        assert colour in house and colour in page
+    assert "1.4 ms" in page and REPLICA["digest"] not in page and "&lt;step&gt;" in page and "<step>" not in page
+    assert '<a href="http://10.0.0.7:31000">' in page and "no HTTP" in page and ">0</td>" in page
+
+
+def test_an_empty_fleet_has_a_page():
+    assert "None is ready" in FleetStatus("fleet").page()
+
+
+def call(*words):
+    program = "import sys; sys.modules['ray'] = None; from pitstop.fleet import command; sys.exit(command.main())"
+    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True,
+                          env={"PYTHONPATH": str(ROOT / "client" / "python"), "PATH": "/usr/bin:/bin"})
+
+
+def test_without_ray_help_is_there_and_the_rest_says_what_to_install():
+    assert "launch/fleet update DIR" in call("--help").stdout
+    done = call("status")
+    assert done.returncode == 1 and done.stderr == "launch/fleet: a fleet needs Ray: pip install ray\n", done.stderr
+
+
+def test_a_rollback_is_refused_with_the_way_back():
+    done = call("rollback")
+    assert done.returncode == 1 and "an update to the version before: update DIR" in done.stderr
+
+
+def test_a_model_that_is_not_there_is_said_before_anything_starts():
+    done = call("--model", "/nonexistent")
+    assert done.returncode == 1 and "--model /nonexistent: there is no such directory" in done.stderr
