@@ -88,9 +88,9 @@ def _cluster_of(fleet: str) -> str:
     found = [each for each in clusters if _has(each, fleet)]
     if len(found) == 1:
         return found[0]
-    said = f"fleets '{fleet}' were started on {', '.join(found)}" if found else f"no fleet '{fleet}' runs here ({', '.join(clusters) or 'no Ray cluster does'})"
+    said = f"fleets '{fleet}' were started on {', '.join(found)}" if found else f"no fleet '{fleet}' runs on this machine"
     code = "failed_precondition" if found else "not_found"
-    raise PitstopError(code, f"of this machine's Ray clusters: {said}; another one's address can be given")
+    raise PitstopError(code, f"{said}; --address HOST:PORT names a cluster")
 
 
 def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_STORE_BYTES, **options: Any) -> None:
