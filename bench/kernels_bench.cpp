@@ -92,6 +92,55 @@ struct Rows {
     }
 };
 
+// A layer's gate and up, of qwen3-30b-a3b. Each call chooses other experts, all of them alike
+// often.
+void bench_experts(Bench& bench, std::int64_t T) {
+    constexpr std::int64_t kE = 128, kChosen = 8, kHidden = 2048, kI = 768;
+    constexpr std::int64_t kOfExpert = 3 * kI * kHidden;  // gate, up and down
+    const std::string name = fmt::format("expert_linear gate-up bf16 T{}", T);
+    if (!bench.wants(name)) return;
+    const std::int64_t num_rows = T * kChosen;
+    const std::int64_t num_read = std::min(kE, num_rows);
+    const Array<bf16> w(kE * kOfExpert);
+    const Array<bf16> x(num_rows * kHidden);
+    const Array<float> y(num_rows * 2 * kI);
+    std::vector<std::int32_t> begins(kE + 1);
+    std::int64_t shift = 0;
+    bench.measure({
+        .name = name,
+        .bytes = static_cast<double>(
+            num_read * 2 * kI * kHidden * 2 + num_rows * (kHidden * 2 + 2 * kI * 4)
+        ),
+        .flops = 2.0 * static_cast<double>(num_rows * 2 * kI * kHidden),
+        .is_bf16 = true,
+        .run =
+            [&] {
+                const auto rows_before = [&](std::int64_t e) {  // of num_read evenly spread experts
+                    return (e * num_read + shift) / kE * num_rows / num_read;
+                };
+                for (std::int64_t e = 0; e <= kE; ++e) {
+                    begins[static_cast<std::size_t>(e)] =
+                        static_cast<std::int32_t>(rows_before(e) - rows_before(0));
+                }
+                shift = (shift + 5) % kE;
+                const auto part = [&](std::int64_t i) {
+                    return kernels::ExpertLinearPart{
+                        .w = view2<const bf16>(w.data() + i * kI * kHidden, kI, kHidden),
+                        .expert_stride = kOfExpert,
+                        .y = view2(y.data() + i * num_rows * kI, num_rows, kI)};
+                };
+                const kernels::ExpertLinearPart parts[] = {part(0), part(1)};
+                bench.ops.expert_linear(
+                    {.x = view2<const bf16>(x.data(), num_rows, kHidden),
+                     .parts = parts,
+                     .begins = begins.data(),
+                     .num_experts = kE,
+                     .stream = bench.stream}
+                );
+            },
+    });
+}
+
 template <class T>
 void bench_attention(
     Bench& bench, const char* name, std::int64_t R, std::int64_t new_tokens, std::int64_t len
@@ -374,6 +423,7 @@ void bench_weights(Bench& bench) {
 
 void bench_all(Bench& bench) {
     bench_linears(bench);
+    for (const std::int64_t T : {1, 8, 32, 512}) bench_experts(bench, T);
     bench_attention<bf16>(bench, "decode", 1, 1, 1024);
     bench_attention<bf16>(bench, "decode", 1, 1, 8192);
     bench_attention<bf16>(bench, "decode", 32, 1, 1024);
