@@ -40,7 +40,30 @@ def upcycled(seed=1):
     return tensors
 
 
-def write_experts(directory, tensors):
+# The names and counts of Qwen3-30B-A3B, and a narrow everything else.
+REAL = {"num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8}
+NARROW = {"hidden_size": 32, "moe_intermediate_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+NUM_REAL_TENSORS = 18_867
+
+
+def real_names(seed):
+    """{name: bf16 bits} of 18,867 small tensors."""
+    random = numpy.random.default_rng(seed)
+    hidden, width, heads = NARROW["hidden_size"], NARROW["moe_intermediate_size"], NARROW["head_dim"]
+    q, kv = NARROW["num_attention_heads"] * heads, NARROW["num_key_value_heads"] * heads
+    of_layer = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "mlp.gate": (REAL["num_experts"], hidden)}
+    of_layer |= {"self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden)}
+    of_layer |= {"self_attn.o_proj": (hidden, q), "self_attn.q_norm": (heads,), "self_attn.k_norm": (heads,)}
+    for expert in range(REAL["num_experts"]):
+        for kind, shape in ("gate_proj", (width, hidden)), ("up_proj", (width, hidden)), ("down_proj", (hidden, width)):
+            of_layer[f"mlp.experts.{expert}.{kind}"] = shape
+    shapes = {"model.embed_tokens": (2048, hidden), "lm_head": (2048, hidden), "model.norm": (hidden,)}
+    for layer in range(REAL["num_hidden_layers"]):
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in of_layer.items()}
+    return {f"{name}.weight": rounded(random.normal(0, 0.1, shape)) for name, shape in shapes.items()}
+
+
+def write_experts(directory, tensors, **changes):
     directory.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(STORIES / name, directory)
@@ -52,7 +75,7 @@ def write_experts(directory, tensors):
         "num_experts_per_tok": PER_TOKEN,
         "moe_intermediate_size": config["intermediate_size"],
         "norm_topk_prob": True,
-    }
+    } | changes
     (directory / "config.json").write_text(json.dumps(config))
     write_model(directory, tensors)
     return directory

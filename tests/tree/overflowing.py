@@ -32,17 +32,13 @@ def read_tensors():
 
 
 def write_model(directory, tensors):
-    header, data = {}, b""
+    header, parts, end = {}, [], 0
     for name, values in tensors.items():
-        raw = values.tobytes()
-        header[name] = {
-            "dtype": "BF16",
-            "shape": list(values.shape),
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
+        begin, end = end, end + values.nbytes
+        header[name] = {"dtype": "BF16", "shape": list(values.shape), "data_offsets": [begin, end]}
+        parts.append(values.tobytes())
     text = json.dumps(header).encode()
-    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
 
 
 def bf16(value):
