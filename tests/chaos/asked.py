@@ -11,11 +11,12 @@ WORDS = ["Once upon a time", "ROMEO: What", "The little dog", "Tell me", "a b c 
 class Requests:
     """Every open request with its deadline; what became of the others."""
 
-    def __init__(self, report, submit):
+    def __init__(self, report, submit, judge_not_finite):
         self._lock = threading.Lock()
         self._open = {}  # rid -> (client, since)
         self._report = report
         self._submit = submit  # of a Record
+        self.judge_not_finite = judge_not_finite  # (Record, the error's message)
         self._late = set()
 
     def begin(self, rid, client):

@@ -12,7 +12,7 @@ import time
 import numpy
 import pitstop
 
-from . import asked, faults, load, scoring, trainers, tree, warden, weights
+from . import asked, diverged, faults, load, scoring, trainers, tree, warden, weights
 from .oracle import Rounding, tolerance
 from .replay import Record
 from .verifier import Verifiers
@@ -97,6 +97,7 @@ class World:
         self._confirmed = 0
         self._scratch = {}
         self._make_checkpoints(seed)
+        self.overflows = diverged.Overflows(self)
         self.tree = self.trainers = self.verifiers = self.requests = self.warden = None
 
     def _make_checkpoints(self, seed):
@@ -127,6 +128,10 @@ class World:
         directory.mkdir()
         (directory / "config.json").write_text(json.dumps(self.config))
         return directory
+
+    def has_lost_weights(self):
+        """A restart came back without: the version was of no directory, and not kept."""
+        return self.warden is not None and self.warden.has_lost_weights
 
     def is_serving(self):
         return self.warden is not None and self.warden.is_serving
@@ -203,7 +208,7 @@ class Episode:
         world.tree = tree.ChaosTree(run_dir, flags, log, self.place.environment)
         paths = os.pathsep.join([str(weights.ROOT / "tests"), str(weights.ROOT / "client/python")])
         world.trainers = trainers.TrainerProcesses(world.directory / "jobs", {"PYTHONPATH": paths})
-        world.requests = asked.Requests(self.report, self._submit)
+        world.requests = asked.Requests(self.report, self._submit, world.overflows.judge)
 
     def _submit(self, record):
         for span in record.spans:
@@ -326,8 +331,10 @@ class Episode:
                     digest = client.weight_digests(timeout=30)["digest"]
                     if not world.book.knows(digest):
                         self.report.problem(f"what is resident at the end is {digest}, which nobody sent")
-                    client.generate([1, 2, 3], max_new_tokens=4, timeout=30).result()
                     self._drop_leftover(client)
+                    if world.overflows.is_diverged(digest):  # a trainer has died before it went back
+                        client.update_weights(str(world.checkpoints[0][0]), label="healthy", timeout=60)
+                    client.generate([1, 2, 3], max_new_tokens=4, timeout=30).result()
                     self._score_quietly(client)
                     return
             except pitstop.PitstopError as error:
@@ -381,6 +388,7 @@ class Episode:
         if self.place.has_mounts:
             for path in set(pathlib.Path("/dev/shm").iterdir()) - self._shared:
                 self.report.problem(f"left behind: {path}")
+        world.overflows.judge_late()
         left = world.verifiers.finish(VERIFY_S)
         if left:
             self.report.count("oracle", "records that were not verified in time", left)

@@ -130,7 +130,9 @@ class PythonClient(LoadThread):
                 chunk = stream.next(timeout=1.0)
             except pitstop.PitstopError as error:
                 ending = f"error {error.code}"
-                if error.code not in CODES_OK:
+                if error.code == "not_finite":
+                    self.requests.judge_not_finite(record, error.message)
+                elif error.code not in CODES_OK:
                     self.report.problem(f"{record.rid} ended with {error}")
                 break
             if chunk is None:
@@ -229,7 +231,9 @@ class HttpClient(LoadThread):
                 response = connection.getresponse()
                 if response.status != 200:
                     text = response.read(2000).decode("utf-8", "replace")
-                    if response.status not in STATUS_OK:
+                    if response.status == 500 and "not finite" in text:
+                        self.requests.judge_not_finite(record, text)
+                    elif response.status not in STATUS_OK:
                         self.report.problem(f"{record.rid}: HTTP {response.status}: {text[:300]}")
                     return f"status {response.status}"
                 if not body.get("stream"):
@@ -253,6 +257,8 @@ class HttpClient(LoadThread):
                 break
             answer = json.loads(data)
             if "error" in answer:
+                if "not finite" in json.dumps(answer):
+                    self.requests.judge_not_finite(record, json.dumps(answer))
                 return "error in stream"
             ending = self.take(record, answer) or ending
             if self.reads_slowly:

@@ -79,7 +79,11 @@ class Oracle:
         return from_bf16(to_bf16(values)) if self.rounding is Rounding.BF16 else values
 
     def _normed(self, x, weight):
-        return x / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps) * weight
+        with numpy.errstate(over="ignore", invalid="ignore"):
+            square = (x * x).mean(axis=-1, keepdims=True)
+            # One over infinity would make a healthy zero of it.
+            square = numpy.where(numpy.isfinite(square), square, numpy.nan)
+            return x / numpy.sqrt(square + self.eps) * weight
 
     def _rotated(self, x, cos, sin):
         """x: [T, heads, D]; the first half of D is rotated with the second."""

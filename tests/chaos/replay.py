@@ -165,8 +165,10 @@ class Replay:
         chosen = numpy.asarray(record.tokens[begin:end])
         of_chosen = logprobs[numpy.arange(len(chosen)), chosen]
         checks, errors = [], numpy.zeros(len(chosen))
+        checks.append((~numpy.isfinite(of_chosen), "it is of logits that are not finite, %f", of_chosen))
         if record.logprobs is not None:
             errors = numpy.abs(of_chosen - numpy.asarray(record.logprobs[begin:end]))
+            errors[~numpy.isfinite(errors)] = numpy.inf
             checks.append((errors > self.tolerance, "logprob is off by %.6f", errors))
         if record.is_greedy:
             gaps = logprobs.max(axis=-1) - of_chosen

@@ -23,6 +23,7 @@ from pitstop.broadcast import HostBroadcast
 from pitstop.push import WeightPusher
 
 from . import weights
+from .collected import REFUSED, write
 
 CALL_S = 60.0
 BUCKET_BYTES = 100_000
@@ -46,6 +47,37 @@ class Job:
         tensors = weights.read_checkpoint(self.spec["dir"])
         names = self.spec.get("names")
         return {name: tensors[name] for name in names} if names else tensors
+
+    def note(self, what, **fields):
+        """For the oracle, which believes what this trainer was told (collected.py)."""
+        write(self.spec["calls_log"], who=self.spec["label"], what=what, **fields)
+
+    def publish(self, call, *arguments, **fields):
+        """Makes a call that has collected calls take effect."""
+        is_continue, is_done = call in (self.client.continue_generation, self._post), False
+        self.note("publishes")
+        try:
+            reply, is_done = call(*arguments, **fields), True
+            return reply
+        finally:
+            self.note("published", is_continue=is_continue and is_done)
+
+    def pause(self):
+        mode, max_s = self.spec.get("pause_mode", "retract"), self.spec.get("max_pause_s", 0.0)
+        if self.spec.get("by") == "http":
+            self._post("/pause_generation", {"mode": mode, "max_pause_s": max_s})
+        else:
+            self.client.pause(mode, max_pause_s=max_s, timeout=20)
+        self.note("paused")
+        self.point("paused")
+
+    def go_on(self):
+        """The version that this published, if any."""
+        if self.spec.get("by") == "http":
+            reply = self.publish(self._post, "/continue_generation", {})
+        else:
+            reply = self.publish(self.client.continue_generation, timeout=CALL_S)
+        return {"ok": True, **(reply.get("update") or {})}
 
     def update(self):
         """Fields of the update that every source takes."""
@@ -99,7 +131,7 @@ class Job:
         policy = fields.pop("kv_policy")
         self.client.stage_weights(self.spec["dir"], timeout=CALL_S, **fields)
         self.point("sent")
-        return self.client.commit_weights(kv_policy=policy, timeout=CALL_S)
+        return self.publish(self.client.commit_weights, kv_policy=policy, timeout=CALL_S)
 
     def stage_drop(self):
         self.client.stage_weights(self.spec["dir"], timeout=CALL_S, **self.update())
@@ -138,7 +170,86 @@ class Job:
 
     def tensors_call(self):
         """One call with the bytes in it."""
+        if self.spec.get("partial"):
+            return self.call(0, self.tensors())
         return self.client.update_weights(source=_flattened(self.tensors()), timeout=CALL_S, **self.update())
+
+    def call(self, number, tensors):
+        """One of this trainer's calls without a session."""
+        return self.noted(
+            number,
+            lambda: self.client.call(
+                "admin",
+                "update_weights",
+                CALL_S,
+                timeout_ms=int(CALL_S * 1000),
+                unnamed=self.spec.get("unnamed", False),
+                update={"source": _flattened(tensors), **self.update(), "partial": True},
+            ),
+        )
+
+    def noted(self, number, call):
+        self.note("sent", call=number)
+        try:
+            reply = call()
+        except pitstop.PitstopError as error:
+            if error.code in REFUSED:
+                self.note("refused", call=number)
+            raise
+        is_later = reply.get("state") == "collecting" or reply.get("session")
+        self.note("collected" if is_later else "alone", call=number)
+        return reply
+
+    def collect(self):
+        """Calls without a session, one after the other or two at once, that a continue makes one update; or of
+        a session that none of them names."""
+        tensors, parts = self.tensors(), self.spec["parts"]
+        is_session = self.spec["unnamed"] and self.spec.get("begins", False)
+        if is_session:
+            fields = {"take_over": self.spec["take_over"], "idle_timeout_s": 3}
+            self._post("/begin_weight_update", fields)
+            self.note("begun")
+        else:
+            self.pause()
+        self.point("begun")
+        at, failures = 0, []
+        while at < len(parts) and not failures:
+            width = min(self.spec["width"], len(parts) - at)
+            threads = [
+                threading.Thread(target=self._part, args=(number, tensors, parts[number], failures))
+                for number in range(at, at + width)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            at += width
+            if at * 2 > len(parts):
+                self.point("half")
+            time.sleep(self.spec["rest_s"])
+        self.point("sent")
+        if failures and not self.spec["is_stubborn"]:
+            raise failures[0]
+        if is_session:
+            answer = self.publish(self._post, "/end_weight_update", {"weight_version": self.spec["label"]})
+            return {"ok": True, "digest": answer.get("weight_digest"), "epoch": answer.get("weight_epoch")}
+        return self.go_on()
+
+    def _part(self, number, tensors, names, failures):
+        for _ in range(self.spec["times"]):  # twice: as one whose answer was lost
+            try:
+                self.call(number, {name: tensors[name] for name in names})
+            except pitstop.PitstopError as error:
+                failures.append(error)
+
+    def diverge(self):
+        """A version some of whose passes overflow, for a while."""
+        diverged = self.client.update_weights(self.spec["diverged_dir"], timeout=CALL_S, **self.update())
+        self.point("half")
+        time.sleep(self.spec["hold_s"])
+        fields = {**self.update(), "label": self.spec["label"] + " back"}
+        reply = self.client.update_weights(self.spec["dir"], timeout=CALL_S, **fields)
+        return {**reply, "before": [diverged["epoch"], diverged["digest"]]}
 
     def broadcast(self):
         replicas = self.client.status()["replicas"]
@@ -166,9 +277,10 @@ class Job:
             self.point("begun")
             source = {"kind": "distributed", "group": name, "format": "each", "tensors": _infos(tensors)}
             reply.clear()
-            update = threading.Thread(
-                target=call, args=(self.client.update_weights,), kwargs={"source": source, **self.update()}
-            )
+            method, fields = self.client.update_weights, {"source": source, **self.update()}
+            if self.spec.get("partial"):
+                method = self._noted_update
+            update = threading.Thread(target=call, args=(method,), kwargs=fields)
             update.start()
             try:
                 for number, array in enumerate(tensors.values()):
@@ -184,6 +296,9 @@ class Job:
             whole = dict(reply)
             self.client.destroy_group(name, timeout=CALL_S)
             return whole
+
+    def _noted_update(self, **fields):
+        return self.noted(0, lambda: self.client.update_weights(**fields))
 
     # ---- partial ones ----
 
@@ -224,37 +339,33 @@ class Job:
 
     def pause_update(self):
         """The sequence of the other engines: pause, update, continue."""
-        self.client.pause(self.spec["pause_mode"], max_pause_s=self.spec.get("max_pause_s", 0.0), timeout=20)
-        self.point("paused")
+        self.pause()
         try:
             reply = self.disk()
         finally:
-            self.client.continue_generation(timeout=CALL_S)
+            self.go_on()
         return reply
 
     def pause_continue(self):
-        self.client.pause(self.spec["pause_mode"], max_pause_s=self.spec.get("max_pause_s", 0.0), timeout=20)
-        self.point("paused")
+        self.pause()
         time.sleep(self.spec["hold_s"])
-        self.client.continue_generation(timeout=CALL_S)
-        return {"ok": True}
+        return self.go_on()
 
     def memory(self):
         """Sleep and wake: the weights kept, or gone and replaced."""
-        self.client.pause("retract", timeout=20)
-        self.point("paused")
+        self.pause()
         keep = self.spec["keep_weights"]
         tags = self.spec["tags"]
         reply = {"ok": True}
         try:
             self.client.release_memory(tags, keep_weights=keep, timeout=CALL_S)
             self.point("released")
-            self.client.resume_memory(timeout=CALL_S)
+            self.publish(self.client.resume_memory, timeout=CALL_S)
             self.point("resumed")
             if "weights" in tags and not keep:
                 reply = self.disk()
         finally:
-            self.client.continue_generation(timeout=CALL_S)
+            self.go_on()
         return reply
 
 
@@ -278,7 +389,7 @@ def _run(spec):
     begin = time.monotonic()
     try:
         reply = Job(spec).run()
-        result = {name: reply.get(name) for name in ("ok", "digest", "epoch", "aborted")}
+        result = {name: reply.get(name) for name in ("ok", "digest", "epoch", "aborted", "before")}
     except pitstop.PitstopError as error:
         result = {"ok": False, "code": error.code, "message": error.message[:500]}
     except Exception as error:  # reported as a finding

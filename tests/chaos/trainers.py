@@ -38,6 +38,8 @@ OTHERS = (
     "pause_update",
     "pause_continue",
     "memory",
+    "diverge",
+    "diverge",
     "bad",
     "overwritten",
 )
@@ -150,8 +152,10 @@ class TrainerThread(threading.Thread):
             self.stopped.wait(0.3)
             return
         draw = rng.random()
-        if draw < 0.5:
+        if draw < 0.4:
             spec, expected, name = self._complete(rng.choice(COMPLETE))
+        elif draw < 0.55:
+            spec, expected, name = self._collect()
         elif draw < 0.7:
             spec, expected, name = self._partial(rng.choice(PARTIAL))
         else:
@@ -180,6 +184,7 @@ class TrainerThread(threading.Thread):
             "dir": str(directory),
             "build": world.build,
             "label": f"{self.name} step {self._number}",
+            "calls_log": str(world.book.calls.path),
             "kv_policy": rng.choice(POLICIES),
         }
 
@@ -206,8 +211,38 @@ class TrainerThread(threading.Thread):
             spec.update(base_dir=str(world.checkpoints[other][0]), base_digest=world.checkpoints[other][1])
             whole = {**world.checkpoints[other][2], **{name: tensors[name] for name in names}}
             return spec, world.book.add(whole), "sparse"
-        world.book.add_partial({name: tensors[name] for name in names})
+        changes = {name: tensors[name] for name in names}
+        if kind in ("tensors_call", "broadcast"):  # others' calls may be collected with it
+            world.book.calls.register(spec["label"], [world.book.keys_of(changes)])
+        else:
+            world.book.add_partial(changes)
         return spec, None, f"{kind} partial"
+
+    def _collect(self):
+        """Calls that name no session: under a pause, or of a session that was begun over HTTP."""
+        world, rng = self.world, self.rng
+        directory, _, tensors = rng.choice(world.checkpoints)
+        names = rng.sample(sorted(tensors), rng.randint(2, 8))
+        size = rng.choice((1, 2))
+        parts = [names[at : at + size] for at in range(0, len(names), size)]
+        spec = self._base("collect", directory)
+        spec.update(
+            parts=parts,
+            by=rng.choice(("bus", "http")),
+            unnamed=rng.random() < 0.5,
+            begins=rng.random() < 0.4,
+            take_over=rng.random() < 0.5,
+            pause_mode=rng.choice(("in_place", "retract")),
+            max_pause_s=rng.choice((0.0, 0.0, 0.3, 2.0)),
+            rest_s=rng.choice((0.0, 0.05, 0.4)),
+            width=rng.choice((1, 1, 2, 4)),
+            times=rng.choice((1, 1, 1, 2)),
+            is_stubborn=rng.random() < 0.3,
+        )
+        calls = [world.book.keys_of({name: tensors[name] for name in part}) for part in parts]
+        world.book.calls.register(spec["label"], calls)
+        how = "session over HTTP" if spec["begins"] and spec["unnamed"] else f"by {spec['by']}"
+        return spec, None, f"collect, {how}"
 
     def _other(self, kind):
         world, rng = self.world, self.rng
@@ -225,11 +260,13 @@ class TrainerThread(threading.Thread):
             name = f"memory {'+'.join(spec['tags'])}{' kept' if spec['keep_weights'] else ''}"
         elif kind == "abort_some":
             spec["rids"] = world.open_rids(rng)
+        elif kind == "diverge":
+            spec.update(diverged_dir=str(world.diverged[0]), hold_s=rng.choice((0.3, 1.0, 2.0)))
         elif kind == "bad":
             return self._bad(spec)
         elif kind == "overwritten":
             return self._overwritten(spec)
-        is_update = kind == "pause_update" or (
+        is_update = kind in ("pause_update", "diverge") or (
             kind == "memory" and "weights" in spec["tags"] and not spec["keep_weights"]
         )
         return spec, digest if is_update else None, name
@@ -268,11 +305,17 @@ class TrainerThread(threading.Thread):
             code = result.get("code") or "refused"
             if code in ("hangs", "trainer"):
                 report.problem(f"{name} {code}: {result.get('message')}")
+            elif self._lacks_weights(spec, result):
+                code = "a part of a model, where a death has left none"
             elif code not in CODES_OK | {"killed", "refused"} and not name.startswith("bad"):
                 report.problem(f"{name} ended with {code}: {result.get('message')}")
             report.count("refused", f"{name}: {code}")
             return
         report.count("updates", name)
+        if result.get("before"):
+            wrong = world.epochs.see(*result["before"])
+            if wrong:
+                report.problem(f"{name}: {wrong}")
         digest = result.get("digest")
         if expected == "refused":
             report.problem(f"{name} was taken: {result}")
@@ -285,3 +328,17 @@ class TrainerThread(threading.Thread):
             if wrong:
                 report.problem(f"{name}: {wrong}")
             world.confirm(result["epoch"])
+        if spec["kind"] == "collect" and digest and world.book.knows(digest):
+            wrong = world.book.calls.problem_of(spec["label"], world.book.keys_in(digest))
+            if wrong:
+                report.problem(f"{name}: {wrong}")
+
+    def _lacks_weights(self, spec, result):
+        """By design: a restart may lose the version, and a session in a tree without weights must be whole."""
+        return (
+            spec.get("partial", False)
+            and spec["kind"] in ("push", "push_cli", "session")
+            and result.get("code") == "invalid_argument"
+            and "is missing" in (result.get("message") or "")
+            and self.world.has_lost_weights()
+        )

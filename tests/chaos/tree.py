@@ -59,6 +59,7 @@ class ChaosTree:
         self.mark = secrets.token_hex(8)
         self.log_path = pathlib.Path(log_path)
         self.num_lives = 0
+        self.ready_at = 0.0  # the last life
         self.denied = set()  # pids that had no descriptors, or no memory, for a while
         self._changed = threading.Condition()
         log = open(self.log_path, "ab")
@@ -83,6 +84,7 @@ class ChaosTree:
         for _ in self.launcher.stdout:  # a line per life
             with self._changed:
                 self.num_lives += 1
+                self.ready_at = time.monotonic()
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()

@@ -7,12 +7,15 @@ import queue
 import threading
 import time
 
+import numpy
+
 QUEUE_MAX = 4000  # records that wait; more are counted as skipped, so that load never waits for the oracle
 WEIGHTS_MAX = 48  # versions that a verifier holds
 
 
 def _work(config, rounding, tolerance, page_size, directory, records, verdicts):
     """A verifier's process: until it is sent None."""
+    numpy.seterr(over="ignore", invalid="ignore", divide="ignore")  # of versions that have diverged
     from .oracle import Oracle, Rounding
     from .replay import Replay, Verdict
     from .versions import load_version

@@ -11,6 +11,7 @@ import threading
 import numpy
 
 from . import weights
+from .collected import CallBook
 
 PARTIALS_MAX = 32  # the latest, of which a commit may still be seen
 SERVED_MAX = 64
@@ -30,6 +31,7 @@ class VersionBook:
         self._versions = {}  # digest -> {name: tensor digest}
         self._shapes = {}
         self._partials = []  # {name: tensor digest}
+        self.calls = CallBook(self.directory / "calls.log")
         self._served = []  # digests that were asked for: what a partial update may be based on
 
     def _key(self, bits):
@@ -68,6 +70,15 @@ class VersionBook:
                 self._partials.remove(keys)
             self._partials = [*self._partials, keys][-PARTIALS_MAX:]
 
+    def keys_of(self, tensors):
+        """{name: digest} of some tensors, which are kept."""
+        with self._lock:
+            return {name: self._key(bits) for name, bits in tensors.items()}
+
+    def keys_in(self, digest):
+        with self._lock:
+            return dict(self._versions[digest])
+
     def tensors(self, digest):
         """{name: array} of a known version."""
         with self._lock:
@@ -77,14 +88,21 @@ class VersionBook:
         """Whether anybody sent it; what a partial update made is found here."""
         with self._lock:
             if digest not in self._versions:
-                for base in self._served:
-                    for changes in reversed(self._partials):
-                        keys = {**self._versions[base], **changes}
-                        if weights.version_digest(self._shapes, keys) == digest:
-                            self._add_keys(keys)
+                self._find(digest, reversed(self._partials))
+            if digest not in self._versions:
+                self._find(digest, self.calls.candidates())
             if digest in self._versions and digest not in self._served:
                 self._served = [digest, *self._served][:SERVED_MAX]
             return digest in self._versions
+
+    def _find(self, digest, changes):
+        changes = list(changes)
+        for base in self._served:
+            for each in changes:
+                keys = {**self._versions[base], **each}
+                if weights.version_digest(self._shapes, keys) == digest:
+                    self._add_keys(keys)
+                    return
 
 
 def load_version(directory, digest):

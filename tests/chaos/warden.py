@@ -10,7 +10,10 @@ import time
 
 import pitstop
 
+from .collected import write
+
 LOOK_S = 0.4
+STARTS_S = 0.3  # before it is ready, at the least, a new life takes no call
 STATUS_S = 20.0
 SILENT_MAX_S = 90.0  # no answer for so long is a finding, whatever is done to the tree
 LEFT_S = 5.0  # a pause, or memory that is away, that nobody ends for so long is ended here
@@ -31,6 +34,7 @@ class Warden(threading.Thread):
         self._last_answer = time.monotonic()
         self._odd_since = None
         self.is_serving = False
+        self.has_lost_weights = False  # a restart came back without
 
     def run(self):
         while not self.stopped.wait(LOOK_S):
@@ -72,6 +76,7 @@ class Warden(threading.Thread):
     def _begin_life(self, number):
         self.close()
         self._base, self._life, self._life_begin = {}, number, time.monotonic()
+        self.world.book.calls.begin_life(self.world.tree.ready_at - STARTS_S)
 
     def _status(self):
         try:
@@ -97,6 +102,7 @@ class Warden(threading.Thread):
         self.is_serving = True
         for replica in status["replicas"]:
             has_weights = replica.get("has_weights", True)
+            self.has_lost_weights |= self._life > 1 and not has_weights
             self.is_serving &= has_weights and replica["state"] in ("running", "updating")
             epoch, digest = replica.get("epoch", 0), replica.get("digest", "")
             if has_weights and digest:
@@ -128,7 +134,7 @@ class Warden(threading.Thread):
         self.world.report.act(f"warden: {' '.join(states)} for {LEFT_S:.0f} s, mends it")
         directory, digest, _ = self.world.checkpoints[0]
         try:
-            self._client.resume_memory(timeout=STATUS_S)
+            self._publish(self._client.resume_memory)
         except pitstop.PitstopError:
             pass
         try:
@@ -137,9 +143,19 @@ class Warden(threading.Thread):
                 self.world.report.count("updates", "a complete one for a tree without weights")
                 if reply["digest"] != digest:
                     self.world.report.problem(f"mended: digest {reply['digest']}, sent {digest}")
-            self._client.continue_generation(timeout=STATUS_S)
+            self._publish(self._client.continue_generation)
         except pitstop.PitstopError as error:
             self.world.report.count("refused", f"mending: {error.code}")
+
+    def _publish(self, call):
+        path = self.world.book.calls.path
+        is_done = False
+        write(path, who="warden", what="publishes")
+        try:
+            call(timeout=STATUS_S)
+            is_done = call == self._client.continue_generation
+        finally:
+            write(path, who="warden", what="published", is_continue=is_done)
 
     def _check_held(self):
         if time.monotonic() - self._life_begin < WARM_S:

@@ -1,0 +1,181 @@
+"""Which calls without a session may take effect together, by what their trainers were told.
+
+Trainers write a line before and after each call that brings weights without a session, and each that has
+them take effect; so a trainer that dies leaves what it knew. A version that takes effect between the two
+lines of such a call has, of each trainer, every call that was answered as collected before, or none
+(docs/weights.md, "Calls without a session"), and perhaps those that were under way. Where somebody else had
+a pause, a begin or a continue answered in between, what came before may have been lost: they were told.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import pathlib
+import threading
+import time
+
+PUBLISHES_MAX = 24  # the latest, of which a version may still be seen
+AGE_MAX_S = 100.0  # of a call before the continue that ends its pause: a pause that is left is ended soon
+OPTIONS_MAX = 600  # unions of several trainers' calls that are tried for one of them
+REFUSED = ("aborted", "failed_precondition", "invalid_argument", "already_exists", "http_400", "http_409")
+
+
+def write(path, **event):
+    """A line; of any process."""
+    line = json.dumps({"at": time.monotonic(), **event}) + "\n"
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+@dataclasses.dataclass
+class Call:
+    """One that brings weights; `keys`: {name: digest} of its tensors."""
+
+    keys: dict
+    sent_at: float = math.inf
+    collected_at: float = math.inf
+    is_refused: bool = False  # or was in effect when it was answered
+
+
+@dataclasses.dataclass
+class Publish:
+    """A call that has a collection take effect; it is over when it was answered."""
+
+    who: str
+    begin: float
+    end: float = math.inf
+    is_continue: bool = False  # and was done: what was collected before is in effect, or lost
+
+
+class CallBook:
+    """Thread: any."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self._lock = threading.Lock()
+        self._calls = {}  # who -> [Call]
+        self._publishes = []
+        self._news = []  # (at, who): a pause, a begin, a continue that was answered
+        self._alone = []  # keys that were in effect when their call was answered
+        self._lives = []  # when each began: what was collected before is gone
+        self._offset = 0
+
+    def register(self, who, calls):
+        """Before that trainer starts: the calls that it may make."""
+        with self._lock:
+            self._calls[who] = [Call(keys) for keys in calls]
+
+    def begin_life(self, at):
+        with self._lock:
+            self._lives.append(at)
+
+    def _read(self):
+        if not self.path.exists():
+            return
+        with open(self.path) as file:
+            file.seek(self._offset)
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        self._offset += len(whole.encode())
+        for line in whole.splitlines():
+            self._take(json.loads(line))
+
+    def _take(self, event):
+        at, who, what = event["at"], event["who"], event["what"]
+        if what == "publishes":
+            self._publishes = [*self._publishes, Publish(who, at)][-PUBLISHES_MAX:]
+        elif what in ("published", "paused", "begun"):
+            for publish in self._publishes:
+                if what == "published" and publish.who == who and publish.end == math.inf:
+                    publish.end, publish.is_continue = at, event.get("is_continue", False)
+            self._news.append((at, who))
+        else:
+            call = self._calls[who][event["call"]]
+            if what == "sent":
+                call.sent_at = min(call.sent_at, at)
+            elif what == "collected":
+                call.collected_at = min(call.collected_at, at)
+            elif what == "alone":
+                self._alone = [*self._alone, call.keys][-PUBLISHES_MAX:]
+            elif what == "refused":
+                call.is_refused = True
+
+    def candidates(self):
+        """Lists of {name: digest}: what may have taken effect as one version so far, over the one before."""
+        with self._lock:
+            self._read()
+            under_way = [
+                call.keys
+                for calls in self._calls.values()
+                for call in calls
+                if call.sent_at < math.inf and call.collected_at == math.inf and not call.is_refused
+            ]
+            found = [*self._alone, *under_way]
+            for publish in reversed(self._publishes):
+                found += self._candidates_of(publish)
+        return list({json.dumps(keys, sort_keys=True): keys for keys in found if keys}.values())
+
+    def _candidates_of(self, publish):
+        options = []
+        since = max(
+            (each.begin for each in self._publishes if each.is_continue and each.end < publish.begin),
+            default=-math.inf,
+        )
+        for calls in self._calls.values():
+            sets = self._sets_of(calls, publish, since)
+            if sets:
+                options.append([[], *sets])
+        unions = []
+        for chosen in itertools.islice(itertools.product(*options), OPTIONS_MAX):
+            keys = {}
+            for calls in chosen:
+                for call in calls:
+                    keys.update(call.keys)
+            unions.append(keys)
+        return unions
+
+    def _sets_of(self, calls, publish, since):
+        """Which of a trainer's calls this publishes, if any; all that came before `since` is over."""
+        life = max((at for at in self._lives if at <= publish.begin), default=-math.inf)
+        calls = [call for call in calls if call.sent_at > max(since, publish.begin) - AGE_MAX_S]
+        if not any(max(since, life) < call.collected_at <= publish.end for call in calls):
+            calls = [call for call in calls if call.sent_at > max(since, life) and call.collected_at == math.inf]
+        known = [call for call in calls if life < call.collected_at <= publish.begin]
+        beside = [
+            call
+            for call in calls
+            if call.sent_at <= publish.end and not call.is_refused and call.collected_at > publish.begin
+        ]
+        cuts = [-math.inf, *(at for at, other in self._news if at <= publish.begin)]
+        sets = []
+        for cut in cuts:
+            after = [call for call in known if call.collected_at > cut]
+            for number in range(len(beside) + 1):
+                for more in itertools.combinations(beside, number):
+                    if after or more:
+                        sets.append([*after, *more])
+        return list({tuple(map(id, each)): each for each in sets}.values())
+
+    def problem_of(self, who, keys):
+        """What is wrong with the version that this trainer's own continue was answered with, or None."""
+        with self._lock:
+            self._read()
+            calls = [call for call in self._calls[who] if call.collected_at < math.inf]
+            if not calls:
+                return None
+            begin = min(call.sent_at for call in calls)
+            own_end = max((each.end for each in self._publishes if each.who == who), default=math.inf)
+            others = [at for at, other in self._news if other != who and begin <= at <= own_end]
+            others += [each for each in self._publishes if each.who != who and each.end >= begin]
+            others += [at for at in self._lives if at >= begin]
+        if others:
+            return None
+        missing = [call for call in calls if any(keys.get(name) != key for name, key in call.keys.items())]
+        if not missing:
+            return None
+        return f"the version that its continue published lacks {len(missing)} of {len(calls)} collected calls"

@@ -1,0 +1,54 @@
+"""What an answer to a trainer may be: a part of a model is refused by a tree that a death has left without weights."""
+
+import random
+import sys
+import types
+
+import pytest
+
+from .weights import ROOT
+
+sys.path.insert(0, str(ROOT / "client" / "python"))
+
+from .trainers import TrainerThread  # noqa: E402  (after the path)
+
+
+class Report:
+    def __init__(self):
+        self.problems, self.counts = [], []
+
+    def count(self, group, name, number=1):
+        self.counts.append((group, name))
+
+    def problem(self, text):
+        self.problems.append(text)
+
+
+def judged(spec, result, has_lost_weights=True):
+    report = Report()
+    world = types.SimpleNamespace(report=report, has_lost_weights=lambda: has_lost_weights)
+    TrainerThread(0, random.Random(1), world)._judge("push partial", spec, None, {"ok": False, **result})
+    return report.problems
+
+
+MISSING = {"code": "invalid_argument", "message": "replica 0 rank 0: 'model.norm.weight' is missing"}
+PUSH = {"kind": "push", "partial": True}
+
+
+def test_a_part_that_a_tree_without_weights_refuses_is_by_design():
+    assert judged(PUSH, MISSING) == []
+    assert judged({**PUSH, "kind": "session"}, MISSING) == []
+
+
+@pytest.mark.parametrize(
+    "spec, result, has_lost_weights",
+    [
+        (PUSH, MISSING, False),
+        ({"kind": "push"}, MISSING, True),
+        ({**PUSH, "kind": "tensors_call"}, MISSING, True),
+        (PUSH, {**MISSING, "message": "'model.norm.weight' has another shape"}, True),
+        (PUSH, {**MISSING, "code": "internal"}, True),
+    ],
+)
+def test_whatever_else_is_refused_so_is_a_finding(spec, result, has_lost_weights):
+    assert len(judged(spec, result, has_lost_weights)) == 1
