@@ -17,6 +17,7 @@ from .oracle import Sequence, log_softmax
 
 HYPOTHESES_MAX = 1500  # of one request
 SEARCH_CPU_S = 10.0  # of one request: what takes longer is undecided
+SHORT_MAX = 32  # positions: of no more, three versions are tried with both cuts anywhere
 PARTLY_MAX = 8  # histories of a part of a run that are followed
 
 
@@ -152,7 +153,7 @@ class Replay:
             if record.logprobs is not None or record.is_greedy:
                 verdict.num_verified = len(record.tokens)
                 verdict.largest_error = max(verdict.largest_error, search.largest_error)
-        elif search.is_cut_short:
+        elif search.is_cut_short or _has_unseen(record.spans, known):
             verdict.is_undecided = True
         else:
             verdict.problem = f"{search.furthest[1]} ({verdict.num_hypotheses} histories)"
@@ -249,8 +250,9 @@ class _Search:
             self._good(sequence, epoch, begin, begin + good)
             if self.explains(index, begin + good, sequence, versions + [epoch] * good, resets):
                 return True
-        # A cached prefix may be of more versions than are tried.
-        if record.kv_tolerance != "never" and sum(kv_min <= each <= kv_max for each in self.known) > 2:
+        # A cached prefix, or a prompt's chunks, may be of more versions than are tried, or cut elsewhere.
+        num = sum(kv_min <= each <= kv_max for each in self.known)
+        if num > 3 or (num > 2 and (at > SHORT_MAX or record.kv_tolerance != "never")):
             self.is_cut_short = True
         return False
 
@@ -275,6 +277,11 @@ class _Search:
     def _fail(self, token, epoch, why):
         if token > self.furthest[0]:
             self.furthest = (token, f"epoch {epoch}: {why}")
+
+
+def _has_unseen(spans, known):
+    """Whether a version that nobody saw may have computed some of their KV."""
+    return any(not known.keys() >= set(range(kv_min, kv_max)) for _, _, _, kv_min, kv_max in spans)
 
 
 def _joined(spans):
@@ -327,7 +334,7 @@ def _prefixes(length, span, epochs, page_size, cached, own):
         for cut in cuts:
             if first != epoch and _is_range([first], epoch, kv_min, kv_max):
                 yield [(first, 0, cut)] + ([(epoch, cut, length)] if cut < length else [])
-    pages = cuts[: length // page_size + 1]
+    pages = cuts if length <= SHORT_MAX else cuts[: length // page_size + 1]
     for first in within:
         for second in within:
             if first == second or second == epoch or not _is_range([first, second], epoch, kv_min, kv_max):

@@ -114,6 +114,26 @@ def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versio
     assert verdict.problem is None and verdict.num_verified == NUM_TOKENS, verdict
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_version_that_nobody_saw_between_two_may_have_computed_a_chunk(versions, checker, is_seen):
+    """Its trainer died, and no token was sampled under it: only the others' numbers tell that there was one."""
+    oracle = Oracle(CONFIG, Rounding.EXACT)
+    record = generated(versions, [1] * NUM_TOKENS)
+    sequence, ids = Sequence(oracle), record.prompt + record.tokens[:-1]
+    oracle.forward(sequence, oracle.weights(versions[1]), ids[:5], 4)
+    oracle.forward(sequence, oracle.weights(versions[2]), ids[5:9], 3)
+    logits = oracle.forward(sequence, oracle.weights(versions[3]), ids[9:], PROMPT_LEN - 10)
+    logprobs = log_softmax(logits)[numpy.arange(NUM_TOKENS), record.tokens]
+    record = dataclasses.replace(
+        record, logprobs=list(logprobs), is_greedy=False, spans=[(3, "d3", NUM_TOKENS, 1, 3)]
+    )
+    verdict = checker.verify(record, kv_digests((1, 2, 3) if is_seen else (1, 3)))
+    assert verdict.problem is None and verdict.is_undecided != is_seen, verdict
+    wrong = another_logprob(record)
+    assert checker.verify(wrong, kv_digests(versions)).problem is not None
+    assert checker.verify(wrong, kv_digests((1, 3))).is_undecided
+
+
 def test_a_retraction_in_mid_run_is_found_however_many_there_may_be(versions, checker):
     record = generated(versions, [1] * 8 + [2] * 16, reset_at=15)
     assert checker.verify(record, kv_digests(versions)).problem is None
