@@ -64,6 +64,7 @@ class CallBook:
         self._alone = []  # keys that were in effect when their call was answered
         self._lives = []  # when each began: what was collected before is gone
         self._offset = 0
+        self._told = []  # digests that calls were answered with, in that order
 
     def register(self, who, calls):
         """Before that trainer starts: the calls that it may make."""
@@ -87,6 +88,8 @@ class CallBook:
 
     def _take(self, event):
         at, who, what = event["at"], event["who"], event["what"]
+        if event.get("digest"):
+            self._told = [*self._told, event["digest"]][-PUBLISHES_MAX:]
         if what == "publishes":
             self._publishes = [*self._publishes, Publish(who, at)][-PUBLISHES_MAX:]
         elif what in ("published", "paused", "begun"):
@@ -104,6 +107,12 @@ class CallBook:
                 self._alone = [*self._alone, call.keys][-PUBLISHES_MAX:]
             elif what == "refused":
                 call.is_refused = True
+
+    def told(self):
+        """Versions that calls were answered with: each may be what the next is laid over."""
+        with self._lock:
+            self._read()
+            return list(self._told)
 
     def candidates(self):
         """Lists of {name: digest}: what may have taken effect as one version so far, over the one before."""

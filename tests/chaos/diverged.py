@@ -50,6 +50,8 @@ def problem_of(place, prompt, tokens, is_tied):
         return None
     whole = [*prompt, *tokens]
     at = index + (len(prompt) if whose == "output" else 0) - (kind == "logits")
+    if whose == "output" and at >= len(whole):
+        return None  # an answer in one piece tells no tokens with an error
     if not 0 <= at < len(whole):
         return f"no token has that place among {len(prompt)} and {len(tokens)}"
     if any(map(overflows, whole[at : at + 1] if is_there else whole[: at + 1])):

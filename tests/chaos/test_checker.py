@@ -307,3 +307,33 @@ def test_what_a_partial_update_makes_is_found_by_its_digest(tmp_path, versions):
     assert book.knows(digest)
     loaded = load_version(tmp_path, digest)
     assert all((loaded[name] == bits).all() for name, bits in whole.items())
+
+
+def test_what_calls_without_a_session_made_is_found_by_its_digest_and_a_half_is_not(tmp_path, versions):
+    book = VersionBook(tmp_path)
+    base, names = book.add(versions[1]), list(versions[2])[:4]
+    assert book.knows(base)
+    parts = [{name: versions[2][name]} for name in names]
+    book.calls.register("t", [book.keys_of(part) for part in parts])
+
+    def write(at, what, **event):
+        with open(book.calls.path, "a") as file:
+            file.write(json.dumps({"at": at, "who": "t", "what": what, **event}) + "\n")
+
+    def digest_of(*numbers):
+        whole = {**versions[1], **{name: versions[2][name] for name in (names[each] for each in numbers)}}
+        digests = {name: weights.tensor_digest(bits) for name, bits in whole.items()}
+        return weights.version_digest({name: bits.shape for name, bits in whole.items()}, digests)
+
+    for number in (0, 1):
+        write(number, "sent", call=number)
+        write(number + 0.5, "collected", call=number)
+    assert not book.knows(digest_of(0, 1)), "nobody has published it"
+    write(2, "publishes")
+    write(3, "published", is_continue=True)
+    for number in (2, 3):  # each an update of its own: nobody saw what the first made
+        write(3 + number, "sent", call=number)
+        write(3.5 + number, "alone", call=number)
+    assert not book.knows(digest_of(0)) and not book.knows(digest_of(1))
+    assert not book.knows(digest_of(0, 2))
+    assert book.knows(digest_of(0, 1, 2)) and book.knows(digest_of(0, 1, 2, 3))

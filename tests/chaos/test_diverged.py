@@ -63,6 +63,7 @@ def judged(world, message, prompt, tokens=(), epochs=True):
         (says(LOGITS, "output token 2"), [GOOD], [GOOD, BAD]),
         (says(STATE, "output token 0"), [GOOD], [BAD, GOOD]),
         (says(STATE, "prompt token 2", where="at or before"), [GOOD, BAD, GOOD], []),
+        (says(LOGITS, "output token 3"), [GOOD], []),  # of an answer in one piece
         (says(STATE, "prompt token 1"), [], []),  # a text's prompt, which no error tells
     ],
 )
@@ -76,7 +77,8 @@ def test_an_error_that_names_a_token_that_overflows_is_right(world, message, pro
         (says(STATE, "prompt token 0"), [GOOD, BAD, GOOD], [], "token 8 does not overflow"),
         (says(STATE, "prompt token 2"), [GOOD, BAD, GOOD], [], "token 8 does not overflow"),
         (says(LOGITS, "prompt token 1"), [GOOD, BAD, GOOD], [], "token 8 does not overflow"),
-        (says(LOGITS, "output token 3"), [GOOD], [GOOD, BAD], "no token has that place"),
+        (says(LOGITS, "output token 1"), [GOOD], [GOOD, BAD], "token 8 does not overflow"),
+        (says(LOGITS, "prompt token 4"), [GOOD, BAD], [], "no token has that place"),
         (says(STATE, "prompt token 0", where="at or before"), [GOOD, BAD], [], "does not overflow"),
         (says(STATE, "prompt token 1", epoch=1), [GOOD, BAD], [], "which is healthy"),
         ("the model is ill", [GOOD, BAD], [], "does not say what was not finite"),

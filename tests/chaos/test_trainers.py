@@ -1,4 +1,4 @@
-"""What an answer to a trainer may be: a part of a model is refused by a tree that a death has left without weights."""
+"""Which refusals of a trainer are by design, and which are findings."""
 
 import random
 import sys
@@ -52,3 +52,14 @@ def test_a_part_that_a_tree_without_weights_refuses_is_by_design():
 )
 def test_whatever_else_is_refused_so_is_a_finding(spec, result, has_lost_weights):
     assert len(judged(spec, result, has_lost_weights)) == 1
+
+
+TWICE = {"code": "invalid_argument", "message": "rank 0: 'a' arrived before in this update, with other bytes"}
+
+
+def test_two_trainers_may_contradict_each_other_in_one_collection_and_nowhere_else():
+    for spec in ({"kind": "collect"}, {"kind": "tensors_call", "partial": True}):
+        assert judged(spec, TWICE) == []
+        assert len(judged(spec, {**TWICE, "code": "data_loss"})) == 1
+    for spec in ({"kind": "tensors_call"}, {"kind": "session", "partial": True}, {"kind": "push"}):
+        assert len(judged(spec, TWICE)) == 1

@@ -54,13 +54,14 @@ class Job:
 
     def publish(self, call, *arguments, **fields):
         """Makes a call that has collected calls take effect."""
-        is_continue, is_done = call in (self.client.continue_generation, self._post), False
+        is_continue, is_done, digest = call in (self.client.continue_generation, self._post), False, ""
         self.note("publishes")
         try:
             reply, is_done = call(*arguments, **fields), True
+            digest = (reply.get("update") or reply).get("digest") or reply.get("weight_digest", "")
             return reply
         finally:
-            self.note("published", is_continue=is_continue and is_done)
+            self.note("published", is_continue=is_continue and is_done, digest=digest)
 
     def pause(self):
         mode, max_s = self.spec.get("pause_mode", "retract"), self.spec.get("max_pause_s", 0.0)
@@ -197,7 +198,7 @@ class Job:
                 self.note("refused", call=number)
             raise
         is_later = reply.get("state") == "collecting" or reply.get("session")
-        self.note("collected" if is_later else "alone", call=number)
+        self.note("collected" if is_later else "alone", call=number, digest=reply.get("digest", ""))
         return reply
 
     def collect(self):

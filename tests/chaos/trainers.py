@@ -307,6 +307,8 @@ class TrainerThread(threading.Thread):
                 report.problem(f"{name} {code}: {result.get('message')}")
             elif self._lacks_weights(spec, result):
                 code = "a part of a model, where a death has left none"
+            elif self._contradicts(spec, result):
+                code = "other bytes than another trainer's, in one collection"
             elif code not in CODES_OK | {"killed", "refused"} and not name.startswith("bad"):
                 report.problem(f"{name} ended with {code}: {result.get('message')}")
             report.count("refused", f"{name}: {code}")
@@ -332,6 +334,16 @@ class TrainerThread(threading.Thread):
             wrong = world.book.calls.problem_of(spec["label"], world.book.keys_in(digest))
             if wrong:
                 report.problem(f"{name}: {wrong}")
+
+    @staticmethod
+    def _contradicts(spec, result):
+        """By design: several trainers' calls without a session become one update, which has each tensor once."""
+        return (
+            spec["kind"] in ("collect", "tensors_call", "broadcast")
+            and (spec["kind"] == "collect" or spec.get("partial", False))
+            and result.get("code") == "invalid_argument"
+            and "arrived before in this update, with other bytes" in (result.get("message") or "")
+        )
 
     def _lacks_weights(self, spec, result):
         """By design: a restart may lose the version, and a session in a tree without weights must be whole."""

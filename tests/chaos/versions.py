@@ -15,6 +15,7 @@ from .collected import CallBook
 
 PARTIALS_MAX = 32  # the latest, of which a commit may still be seen
 SERVED_MAX = 64
+PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # of two versions of which nobody saw the first
 SCORED_MAX = 4000  # prompts under a version
 UNNAMED = ("", "default")  # over HTTP a version without a label is called default
 
@@ -90,14 +91,29 @@ class VersionBook:
             if digest not in self._versions:
                 self._find(digest, reversed(self._partials))
             if digest not in self._versions:
-                self._find(digest, self.calls.candidates())
+                self._find_collected(digest)
             if digest in self._versions and digest not in self._served:
                 self._served = [digest, *self._served][:SERVED_MAX]
             return digest in self._versions
 
-    def _find(self, digest, changes):
+    def _find_collected(self, digest):
+        """What calls without a session made; one or two versions may have come and gone before it was seen."""
+        candidates = self.calls.candidates()
+        for told in self.calls.told():
+            if told not in self._versions:
+                self._find(told, [*reversed(self._partials), *candidates])
+            if told in self._versions and told not in self._served:
+                self._served = [told, *self._served][:SERVED_MAX]
+        if digest not in self._versions:
+            self._find(digest, candidates)
+        if digest not in self._versions:
+            few = candidates[:PAIRS_MAX]
+            pairs = [{**first, **second} for first in few for second in few if first is not second]
+            self._find(digest, pairs, PAIR_BASES_MAX)
+
+    def _find(self, digest, changes, bases_max=None):
         changes = list(changes)
-        for base in self._served:
+        for base in self._served[:bases_max]:
             for each in changes:
                 keys = {**self._versions[base], **each}
                 if weights.version_digest(self._shapes, keys) == digest:

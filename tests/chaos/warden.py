@@ -149,13 +149,14 @@ class Warden(threading.Thread):
 
     def _publish(self, call):
         path = self.world.book.calls.path
-        is_done = False
+        is_done, reply = False, {}
         write(path, who="warden", what="publishes")
         try:
-            call(timeout=STATUS_S)
+            reply = call(timeout=STATUS_S)
             is_done = call == self._client.continue_generation
         finally:
-            write(path, who="warden", what="published", is_continue=is_done)
+            digest = (reply.get("update") or {}).get("digest", "")
+            write(path, who="warden", what="published", is_continue=is_done, digest=digest)
 
     def _check_held(self):
         if time.monotonic() - self._life_begin < WARM_S:
