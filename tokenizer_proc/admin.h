@@ -293,6 +293,7 @@ class Admin {
     // While generation goes on, partial updates are refused for so long after the last of them.
     static constexpr auto kLossQuiet = std::chrono::minutes(5);
     void record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost);
+    void lose_standstill(TimePoint now, std::string why);
     void expire_loss(TimePoint now);
     [[nodiscard]] Error error_of(const Loss& loss) const;
     // Refuses the call that would let generation go on, once; and each time where calls were

@@ -256,6 +256,10 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     // Its trainer was told, and goes on with the version before.
     if (loss_ && loss_->is_told && was_held && !is_expired && !standings_.is_any_held())
         loss_.reset();
+    if (is_expired && !loss_ && !updates_.has_collection() && !standings_.is_any_held())
+        lose_standstill(
+            now, fmt::format("max_pause_s ended the pause of replica {}", raw(replica))
+        );
     if (closing_ || !updates_.has_collection() || updates_.must_be_complete()) return;
     if (!is_expired && standings_.is_any_held()) return;
     Error why = make_error(
@@ -295,15 +299,10 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
 void Admin::begin_after(TimePoint now, const Restart& restart) {
     if (restart.why.empty()) return;
     const Unfinished& before = restart.before;
-    if (before.calls != Unfinished::Calls::kNone) {
-        const bool is_any_lost = before.calls == Unfinished::Calls::kCollected;
-        loss_ = Loss{
-            .calls = {.why = restart.why},
-            .what = is_any_lost ? "calls without a session that were collected take no effect"
-                                : "generation stands still no longer",
-            .at = now,
-            .refused_at = now,
-            .is_told = !is_any_lost};
+    if (before.calls != Unfinished::Calls::kNone) lose_standstill(now, restart.why);
+    if (before.calls == Unfinished::Calls::kCollected) {
+        loss_->is_told = false;
+        loss_->what = "calls without a session that were collected take no effect";
         spdlog::warn("{}", error_of(*loss_).message);
     }
     if (before.session != 0) {
@@ -314,6 +313,17 @@ void Admin::begin_after(TimePoint now, const Restart& restart) {
         );
         spdlog::warn("{} was dropped: {}", before.session_what, restart.why);
     }
+}
+
+// Nobody's calls are lost, and yet a trainer may send some that were meant to be collected: each
+// would be an update of its own, while the tree generates.
+void Admin::lose_standstill(TimePoint now, std::string why) {
+    loss_ = Loss{
+        .calls = {.why = std::move(why)},
+        .what = "generation stands still no longer",
+        .at = now,
+        .refused_at = now,
+        .is_told = true};
 }
 
 void Admin::expire_loss(TimePoint now) {

@@ -92,6 +92,24 @@ TEST_F(CollectedTest, P2_APauseThatEndsByItselfDropsWhatWasCollected) {
     collect_one();
 }
 
+// Its trainer was slow before the first call, and thinks that nothing is generated.
+TEST_F(CollectedTest, P2_APauseThatEndsByItselfBeforeTheFirstCallKeepsPartsOut) {
+    start();
+    pause(5);
+    expire_pause();
+    for (const std::uint64_t number : {12u, 13u}) {
+        send_tensors(number);
+        const messages::ErrorReply refused = refusal("admin", messages::Door::kAdmin);
+        EXPECT_EQ(refused.error.code, ErrorCode::kAborted);
+        EXPECT_NE(refused.error.message.find("max_pause_s ended the pause"), std::string::npos)
+            << refused.error.message;
+    }
+    call(messages::ContinueGeneration{}, 14);
+    EXPECT_TRUE(go_on().ok) << "nothing was lost";
+    send_tensors(15);
+    EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
+}
+
 TEST_F(CollectedTest, P2_AnotherTrainersVersionForgetsNoLoss) {
     start();
     pause(5);

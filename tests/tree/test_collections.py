@@ -70,6 +70,17 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
     assert "lost_calls" not in client.status() and digest_of(client) == OLD
 
 
+def test_P2_a_pause_that_ends_by_itself_before_the_first_call_is_told(client):
+    """Each part was a version, while the tree generated."""
+    client.pause(mode="in_place", max_pause_s=0.2)
+    wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the pause to end", timeout_s=20)
+    for tensors in parts(3):
+        told = refused(client.update_weights, source=raw_source(tensors), partial=True)
+        assert told.code == "aborted" and "max_pause_s ended the pause" in told.message, told
+    go_on(client)
+    assert digest_of(client) == OLD and "lost_calls" not in client.status()
+
+
 def test_P2_an_earlier_pause_has_no_say(client):
     client.pause(mode="retract", max_pause_s=1)
     go_on(client)
