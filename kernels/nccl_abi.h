@@ -31,7 +31,8 @@ struct NcclUniqueId {
 
 struct NcclConfig {
     static constexpr int kUndefined = INT_MIN;
-    std::size_t size = sizeof(NcclConfig);
+    // Without the padding at the end: later versions have a field there.
+    std::size_t size = offsetof(NcclConfig, split_share) + sizeof(int);
     unsigned magic = 0xcafebeefu;
     unsigned version = kNcclVersionMin;
     int blocking = kUndefined;

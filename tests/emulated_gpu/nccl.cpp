@@ -94,6 +94,10 @@ ncclResult_t read_config(const ncclConfig_t* config, bool& is_blocking) {
     constexpr std::size_t kLeast = offsetof(ncclConfig_t, blocking) + sizeof config->blocking;
     if (config->magic != NCCL_CONFIG_MAGIC || config->size < kLeast)
         return say(ncclInvalidArgument, "the config was not initialized");
+    constexpr unsigned kFirstWithTrafficClass = 22500;
+    constexpr std::size_t kEarlier = offsetof(ncclConfig_t, splitShare) + sizeof config->splitShare;
+    if (config->version < kFirstWithTrafficClass && config->size > kEarlier)
+        return say(ncclInvalidArgument, "the config has fields that its version did not have");
     if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->blocking != 0 && config->blocking != 1)
         return say(ncclInvalidArgument, "blocking takes 0 and 1");
     is_blocking = config->blocking != 0;
