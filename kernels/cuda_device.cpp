@@ -42,6 +42,17 @@ std::string uuid_of(const cudaDeviceProp& properties) {
 Result<> usable(cudaError_t error, int index, const char* call) {
     if (error == cudaSuccess) return Ok{};
     (void)cudaGetLastError();
+    if (error == cudaErrorMemoryAllocation || error == cudaErrorDevicesUnavailable) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "GPU {} is taken by other processes: {}: {} ({}); free memory of it, let it "
+            "be shared, or choose --device cpu",
+            index,
+            call,
+            cudaGetErrorString(error),
+            cudaGetErrorName(error)
+        );
+    }
     return make_error(
         ErrorCode::kUnavailable,
         "GPU {} cannot be used: {}: {} ({})",

@@ -39,7 +39,8 @@ struct DeviceMemoryInfo {
 
 // Makes GPU `index` this process's, and finds cuBLASLt. Once per process; later calls with the same
 // index return the same. kNotFound: no such GPU, no cuBLASLt. kUnsupported: older than compute
-// capability 8.0. kUnavailable: the driver gives it to nobody, or to somebody else.
+// capability 8.0. kUnavailable: the driver gives it to nobody. kResourceExhausted: others have it,
+// or all its memory.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
 // Returns what open_cuda_device() returned. REQUIRES: one is open.

@@ -76,9 +76,19 @@ def test_a_gpu_that_can_be_used_is(gpu, start_tree):
         ({"gpus": 1}, ("--dp", 2), "too few GPUs: the driver shows 1, the ranks need 2"),
         ({"gpus": 1, "faults": "cudaGetDeviceCount:1=cudaErrorInsufficientDriver"}, (), "no CUDA device"),
         ({"gpus": 1, "faults": "cudaGetDeviceCount:1=cudaErrorInitializationError"}, (), "no CUDA device"),
-        ({"gpus": 1, "faults": "cudaGetDeviceProperties:1=cudaErrorDevicesUnavailable"}, (), "GPU 0"),
+        ({"gpus": 1, "faults": "cudaGetDeviceProperties:1=cudaErrorUnknown"}, (), "GPU 0"),
     ],
 )
 def test_where_there_are_not_enough_gpus_all_ranks_go_to_the_cpu(gpu, start_tree, settings, flags, reason):
     gpu(**settings)
     assert serves_on_the_cpu(start_tree(*SMALL, *flags)).startswith(reason)
+
+
+@needs_gpu
+@pytest.mark.parametrize("error", ["cudaErrorMemoryAllocation", "cudaErrorDevicesUnavailable"])
+def test_beside_a_gpu_that_others_have_the_start_ends(gpu, place, error):
+    """A trainer has all of its memory, or the GPU is another process's alone: a CPU would serve, slowly, in silence."""
+    gpu(gpus=1, faults=f"cudaSetDevice:1={error}")
+    done = run("serve", "--no-http", "--run-dir", place / "tree", "--tuning-dir", "none", *SMALL)
+    assert done.returncode == 3, done
+    assert "GPU 0 is taken by other processes" in done.stderr and error in done.stderr, done.stderr

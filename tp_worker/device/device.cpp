@@ -46,6 +46,9 @@ Result<Device> Device::open(const DeviceOptions& options, kernels::ThreadPool& t
         device->why_ = fmt::format("GPU {} can be used", options.gpu);
         return device;
     }
+    // Whoever shares a GPU with a trainer is not served by a CPU, a hundred times slower, in
+    // silence.
+    if (device.error().code == ErrorCode::kResourceExhausted) return device;
     cpu.why_ = device.error().message;
     return cpu;
 }

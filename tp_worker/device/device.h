@@ -41,7 +41,8 @@ struct DeviceOptions {
 class Device {
   public:
     // Errors with kCuda: kUnsupported (a build without CUDA, an old GPU), kUnavailable (no
-    // driver), kNotFound (no such GPU, no cuBLASLt). With kAuto none: why() says what decided.
+    // driver), kNotFound (no such GPU, no cuBLASLt), kResourceExhausted (others have the GPU). With
+    // kAuto the last alone: else why() says what decided.
     // `threads` outlives the device.
     static Result<Device> open(const DeviceOptions& options, kernels::ThreadPool& threads);
     // Without `threads` the calling thread works alone.
