@@ -28,9 +28,9 @@ class Counts:
         }
 
 
-def tests_of(program, environment):
-    """{suite: [tests]}, or why not."""
-    ended = call([program, "--gtest_list_tests"], environment, 60)
+def tests_of(program, environment, which="*"):
+    """{suite: [tests]} of this filter, or why not."""
+    ended = call([program, "--gtest_list_tests", f"--gtest_filter={which}"], environment, 60)
     if ended.code != 0:
         return None, ended.last_lines()
     suites = collections.OrderedDict()
@@ -56,8 +56,26 @@ def run(program, environment, budget, timeout_s, test_s):
     return counts
 
 
+def run_in_one(program, environment, which, budget, timeout_s, test_s, log=None):
+    """The same of the tests that `which` filters, in one process, and again in another for those behind one that crashed
+    or hung: a process's start takes seconds on a GPU."""
+    counts = Counts()
+    suites, why = tests_of(program, environment, which)
+    if suites is None:
+        counts.failed.append(f"{pathlib.Path(program).name}: {why}")
+        return counts
+    names = [f"{suite}.{test}" for suite, tests in suites.items() for test in tests]
+    end_left = max(0.0, budget.left() - timeout_s)
+    _run_names(program, environment, "all", names, counts, lambda: budget.left() - end_left, test_s, log)
+    return counts
+
+
 def _run_suite(program, environment, suite, tests, counts, seconds_left, test_s):
-    left = [f"{suite}.{test}" for test in tests]
+    names = [f"{suite}.{test}" for test in tests]
+    _run_names(program, environment, suite, names, counts, seconds_left, test_s)
+
+
+def _run_names(program, environment, suite, left, counts, seconds_left, test_s, log=None):
     for _ in range(CRASHES_MAX):
         if not left:
             return
@@ -70,6 +88,7 @@ def _run_suite(program, environment, suite, tests, counts, seconds_left, test_s)
                 environment,
                 seconds_left(),
                 test_s,
+                log,
             )
             if path.exists():
                 passed, failed = counts.passed, len(counts.failed)

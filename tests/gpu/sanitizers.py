@@ -10,12 +10,13 @@ from timed_call import call
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # Ten to a hundred times slower, so what is likeliest to be found is looked at first. Death tests have
-# failures that are meant, in processes of their own.
+# failures that are meant, in processes of their own. Exchanges are kernels that wait for each other, which a tool runs one
+# after the other.
 FAMILIES = (
     "*Attention*",
     "*Linear*-*DeathTest*",
     "*Sampl*",
-    "-*Attention*:*Linear*:*Sampl*:*DeathTest*",
+    "-*Attention*:*Linear*:*Sampl*:*DeathTest*:*CudaExchange*",
 )
 FOUND = 9  # its exit code for errors found, apart from its program's own
 SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (\d+) ", re.MULTILINE)
@@ -51,15 +52,17 @@ def found_in(ended):
 
 
 class Sanitizers:
-    """Over the program `tests`; whether there is a compute-sanitizer that works is asked once, with `probe`."""
+    """Over `families` of the program `tests`; whether there is a compute-sanitizer that works is asked once, with
+    `probe`."""
 
-    def __init__(self, tests, probe, environment, budget):
+    def __init__(self, tests, probe, environment, budget, families=FAMILIES, tools=TOOLS):
+        self._families = families
         self._tests = tests
         self._probe = probe
         self._environment = environment
         self._budget = budget
         self._asked = None  # (its path, or None and why not)
-        self._left = len(TOOLS) * len(FAMILIES)
+        self._left = len(tools) * len(families)
 
     def run(self, tool):
         """(status, why, figures)."""
@@ -68,7 +71,7 @@ class Sanitizers:
         if program is None:
             return "skipped", why, {}
         found, troubles = [], []
-        for families in FAMILIES:
+        for families in self._families:
             seconds = self._budget.left() / self._left  # what one does not need, the others have
             self._left -= 1
             if seconds < 1:

@@ -15,9 +15,10 @@ class NotServed(Exception):
 
 
 class Served:
-    """with Served(model, flags, environment, timeout_s) as client: ..."""
+    """with Served(model, flags, environment, timeout_s) as client: ... The tree's log is appended to `log` at its end."""
 
-    def __init__(self, model, flags, environment, timeout_s):
+    def __init__(self, model, flags, environment, timeout_s, log=None):
+        self._kept_log = log
         self._command = [ROOT / "launch" / "pitstop", "serve", "--no-http", f"--model={model}", "--device=cuda", *flags]
         self._environment = environment
         self._timeout_s = timeout_s
@@ -63,5 +64,9 @@ class Served:
         if self._client is not None:
             self._client.close()
         stop(self._process)
+        if self._kept_log is not None:
+            self._log.seek(0)
+            self._kept_log.write(self._log.read())
+            self._kept_log.flush()
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)

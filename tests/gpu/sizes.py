@@ -3,11 +3,15 @@
 import dataclasses
 
 
+UNTUNED = "--tuning-dir=none"
+
+
 @dataclasses.dataclass(frozen=True)
 class Sizes:
     models: dict  # {name: (pitstop_make_model's arguments, bytes of weights)}; the one with a target first
     # {what: pitstop_bench's arguments}, of every model
     benches: dict
+    first: dict  # the same, of tests/gpu/first, against one tree of the large model
     peers: str  # peers_torch.py's --sizes
     tests_s: float = 240.0  # of the kernels' tests, and with it of the engine's
     test_s: float = 45.0  # without a line of output: a test hangs
@@ -16,6 +20,11 @@ class Sizes:
     tokens_before: int = 80  # of each, before it: the engine compares with its latest 64 steps
     stream_tokens: int = 1024  # of each, if nobody ended it
     tree: tuple = ()  # flags of the trees
+
+    @property
+    def untuned(self):
+        """Of a tree in which no product is measured: it starts faster."""
+        return (*(flag for flag in self.tree if flag != UNTUNED), UNTUNED)
 
 
 REAL = Sizes(
@@ -26,7 +35,14 @@ REAL = Sizes(
         "decode_64": ("offline", "--num-requests=64", "--prompt-len=1024", "--output-len=64"),
         "prefill_8k": ("stream", "--prompt-len=8192", "--output-len=2"),
     },
+    first={
+        "decode_1": ("offline", "--num-requests=1", "--prompt-len=1024", "--output-len=128"),
+        "decode_32": ("offline", "--num-requests=32", "--prompt-len=1024", "--output-len=64"),
+        "decode_256": ("offline", "--num-requests=256", "--prompt-len=1024", "--output-len=48"),
+        "prefill_8k": ("stream", "--num-requests=3", "--prompt-len=8192", "--output-len=2"),
+    },
     peers="real",
+    tree=("--step-timeout=30",),  # what hangs is found within the part's time
 )
 REHEARSED = Sizes(
     models={"qwen3-8b": (("tiny",), 20e6), "qwen3-0.6b": (("tiny",), 20e6)},
@@ -36,6 +52,12 @@ REHEARSED = Sizes(
         "decode_64": ("offline", "--num-requests=3", "--prompt-len=16", "--output-len=3"),
         "prefill_8k": ("stream", "--num-requests=1", "--prompt-len=40", "--output-len=2"),
     },
+    first={
+        "decode_1": ("offline", "--num-requests=1", "--prompt-len=8", "--output-len=4"),
+        "decode_32": ("offline", "--num-requests=2", "--prompt-len=8", "--output-len=3"),
+        "decode_256": ("offline", "--num-requests=4", "--prompt-len=8", "--output-len=3"),
+        "prefill_8k": ("stream", "--num-requests=1", "--prompt-len=40", "--output-len=2"),
+    },
     peers="small",
     tests_s=420.0,
     test_s=300.0,
@@ -43,7 +65,7 @@ REHEARSED = Sizes(
     streams=3,
     tokens_before=2,
     stream_tokens=400,
-    tree=("--tuning-dir=none", "--max-total-tokens=2048", "--chunked-prefill-size=256", "--max-running-requests=8"),
+    tree=(UNTUNED, "--max-total-tokens=2048", "--chunked-prefill-size=256", "--max-running-requests=8"),
 )
 
 

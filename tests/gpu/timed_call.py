@@ -62,20 +62,26 @@ class Ended:
         return " / ".join([*lines, self.why] if self.why else lines)
 
 
-def call(command, environment, timeout_s, silence_s=None):
-    """Runs it to its end, for timeout_s at most, and at most silence_s after its last line."""
+def call(command, environment, timeout_s, silence_s=None, log=None):
+    """Runs it to its end, for timeout_s at most, and at most silence_s after its last line. What it says is written into
+    `log` as it comes."""
+    if log is not None:
+        log.write(f"$ {' '.join(str(word) for word in command)}\n")
     try:
         process = start(command, environment, stderr=subprocess.STDOUT)
     except OSError as error:
         return Ended(127, str(error))
     try:
-        return _wait_for(process, timeout_s, silence_s)
+        ended = _wait_for(process, timeout_s, silence_s, log)
+        if log is not None:
+            log.write(f"# {ended.why or f'exit code {ended.code}'}\n")
+        return ended
     except BaseException:  # a deadline, a key: it does not stay behind
         stop(process)
         raise
 
 
-def _wait_for(process, timeout_s, silence_s):
+def _wait_for(process, timeout_s, silence_s, log):
     lines = queue.SimpleQueue()
     threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
     output = []
@@ -91,6 +97,9 @@ def _wait_for(process, timeout_s, silence_s):
         if line is None:
             break
         output.append(line)
+        if log is not None:
+            log.write(line)
+            log.flush()
     try:
         return Ended(process.wait(timeout=STOP_S), "".join(output))
     except subprocess.TimeoutExpired:  # it closed its output and stays

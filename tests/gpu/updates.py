@@ -15,7 +15,6 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True, "timeout": 120.0}
 NUM_TOKENS = 4
 START_S = 180.0
 PUSH_S = 120.0
-NO_TUNING = ("--tuning-dir=none",)  # a start without it is faster, and no product is measured here
 WORTH_S = 20.0  # a round is not begun with less
 BUCKETS = 8  # of a model that is broadcast
 
@@ -55,7 +54,7 @@ def of_this_machine(model, of, limits, environment, budget):
     def measure(found):
         with Sender(environment) as sender:  # first: what it takes is not the tree's
             loaded = sender.ask("load", dir=str(model))
-            served = Served(model, of.tree or NO_TUNING, environment, min(START_S, budget.left()))
+            served = Served(model, of.untuned, environment, min(START_S, budget.left()))
             with served as client:
                 digest = client.weight_digests()["digest"]
                 release_and_resume(client, sender, found, budget)
@@ -71,7 +70,7 @@ def by_host_memory(model, of, limits, environment, budget):
     """--update-mode host: the commit's upload, beside the version before that comes down."""
 
     def measure(found):
-        flags = [*(of.tree or NO_TUNING), "--update-mode=host"]
+        flags = [*of.untuned, "--update-mode=host"]
         with Served(model, flags, environment, min(START_S, budget.left())) as client:
             before = tokens_of(client)
             digest = client.weight_digests()["digest"]
@@ -100,7 +99,7 @@ def by_nccl(model, of, environment, budget):
             return f"no second GPU, and NCCL takes none twice: {error}"
         try:
             loaded = sender.ask("load", dir=str(model))
-            with Served(model, of.tree or NO_TUNING, environment, min(START_S, budget.left())) as client:
+            with Served(model, of.untuned, environment, min(START_S, budget.left())) as client:
                 broadcast(client, sender, loaded["tensors"], found)
         finally:
             sender.__exit__()
