@@ -10,6 +10,7 @@ set(PITSTOP_TREE_DIR ${CMAKE_INSTALL_LIBEXECDIR}/pitstop)
 # runtime: what a machine needs that runs trees.
 install(TARGETS ${PITSTOP_PROGRAMS} RUNTIME DESTINATION ${PITSTOP_TREE_DIR}/bin COMPONENT runtime)
 install(PROGRAMS launch/pitstop DESTINATION ${PITSTOP_TREE_DIR}/launch COMPONENT runtime)
+install(FILES client/python/pitstop/version.py DESTINATION ${PITSTOP_TREE_DIR}/client/python/pitstop COMPONENT runtime)
 install(DIRECTORY launch/lib launch/models DESTINATION ${PITSTOP_TREE_DIR}/launch COMPONENT runtime
     PATTERN __pycache__ EXCLUDE)
 install(CODE [[

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import urllib.parse
 
 from kept import KeptVersions
 from model_files import ModelFiles
@@ -170,6 +171,8 @@ class Served:
         except BaseException:
             self.stop()
             raise
+        if self.url() and not self._options.port:  # a free one was found: whoever knows it finds the tree after a restart
+            self._options.port = urllib.parse.urlsplit(self.url()).port
         if not is_head(self._options):
             return  # it has no doors: whoever looks for a tree to talk to finds the head's
         self.run_dir.write_tree(

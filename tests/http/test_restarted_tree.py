@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from http_client import FrontEnd
-from process_tree import ProcessTree, wait_until
+from http_client import FrontEnd, Http
+from process_tree import ProcessTree, live_tree, wait_until
 
 
 @pytest.fixture
@@ -116,3 +116,12 @@ def test_a_stream_of_named_events_tells_that_its_tree_went_away(restarting, path
         assert item["status"] == "incomplete" and item["content"][0]["text"]
     tree.come_back()
     wait_until(lambda: http.get("/health").status == 200, "the server to find the next tree")
+
+
+def test_a_port_that_was_found_is_kept_over_a_restart(place):
+    with live_tree(place / "tree", "--port", "0", "--restart") as tree:
+        before = tree.url
+        tree.kill("tp_worker[0.0]")
+        assert f" {before}, " in tree.launcher.stdout.readline()
+        tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
+        assert Http(before).get("/health").status == 200

@@ -134,6 +134,7 @@ def test_they_run_from_a_clean_root(packages, tmp_path):
         own = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": runtime}
         said = run(root / "usr/bin/pitstop", "generate", PROMPT, "--temperature=0", "--max-new-tokens=20", env=own)
     assert "little girl named Lily" in said
+    assert re.fullmatch(r"pitstop \d+\.\d+\.\d+\n", run(root / "usr/bin/pitstop", "--version", env=own))
     program = "import pitstop\nwith pitstop.Engine() as engine: print(engine.generate('A', {'max_new_tokens': 3}).finish.reason)"
     environment = {"PATH": f"{root}/usr/bin:/usr/bin:/bin", "PYTHONPATH": f"{root}/usr/lib/python3/dist-packages"}
     assert run(sys.executable, "-c", program, env=environment).strip() == "length"

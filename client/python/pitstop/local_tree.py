@@ -53,10 +53,11 @@ def bundled_or_path(model: Any) -> str:
     name = os.fspath(model)
     if os.path.isdir(name):
         return os.path.abspath(name)
-    for tree in (HERE / "_tree", HERE.parents[2]):
-        if os.sep not in name and (tree / "launch" / "models" / name / "config.json").is_file():
-            return str(tree / "launch" / "models" / name)
-    return name
+    try:
+        bundled = launcher().resolve().parent / "models" / name
+    except PitstopError:
+        return name  # a client alone: the tree is elsewhere
+    return str(bundled) if os.sep not in name and (bundled / "config.json").is_file() else name
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
