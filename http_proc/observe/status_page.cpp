@@ -32,6 +32,14 @@ Task<Response> page(Exchange&) {
     co_return response;
 }
 
+// What the ranks may take of it at most, together.
+std::int64_t capacity_of(const messages::ReplicaStatus& replica, messages::MemoryTag tag) {
+    std::int64_t bytes = 0;
+    for (const messages::WorkerStatus& worker : replica.workers)
+        bytes += tag == messages::MemoryTag::kKvCache ? worker.kv_bytes : worker.weight_bytes;
+    return bytes;
+}
+
 Json replica_json(const messages::ReplicaStatus& replica) {
     Json memory = Json::array();
     for (const messages::TagMemory& tag : replica.memory) {
@@ -39,6 +47,7 @@ Json replica_json(const messages::ReplicaStatus& replica) {
             {{"tag", name_of(tag.tag)},
              {"state", name_of(tag.state)},
              {"resident_bytes", tag.resident_bytes},
+             {"capacity_bytes", capacity_of(replica, tag.tag)},
              {"host_bytes", tag.host_bytes}}
         );
     }

@@ -83,6 +83,13 @@ class Browser:
             assert time.monotonic() < deadline, f"never: {expression}"
             time.sleep(0.05)
 
+    def resize(self, width, height=900):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=True)
+
+    def be_dark(self, is_dark):
+        features = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
+        self.call("Emulation.setEmulatedMedia", features=features)
+
     def screenshot(self, path):
         png = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         path.write_bytes(base64.b64decode(png))
