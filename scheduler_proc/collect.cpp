@@ -59,8 +59,9 @@ messages::PromptLogprobs scores_of(Request& request, const InFlightStep& step, c
 }
 
 // The end of a request whose numbers were infinite or NaN: where, and under which weights.
+enum class Where { kThere, kThereOrBefore };
 messages::Finish end_of_not_finite(
-    const InFlightStep& step, const Request& request, const messages::NotFiniteRow& bad
+    const InFlightStep& step, const Request& request, const messages::NotFiniteRow& bad, Where where
 ) {
     using Kind = messages::NotFiniteKind;
     const std::string_view what = bad.kind == Kind::kState ? "the hidden state was not finite"
@@ -76,8 +77,9 @@ messages::Finish end_of_not_finite(
         .reason = messages::FinishReason::kError,
         .verdict = make_error(
             ErrorCode::kNotFinite,
-            "{} for {} token {}, in step {} under weight epoch {}",
+            "{} {} {} token {}, in step {} under weight epoch {}",
             what,
+            where == Where::kThere ? "for" : "at or before",
             is_output ? "output" : "prompt",
             is_output ? token - prompt_len : token,
             raw(step.step),
@@ -153,7 +155,10 @@ void Runner::collect_row(
     if (row.run != request.run) return;  // a prefill that was given up
     if (bad != nullptr) {
         tallies_.count_not_finite(bad->kind);
-        return finish(request, end_of_not_finite(step, request, *bad), out);
+        const bool is_lent = bad->position == row.begin && pool_.has_forgotten(row.borrowed) &&
+                             bad->kind != messages::NotFiniteKind::kScores;
+        const Where where = is_lent ? Where::kThereOrBefore : Where::kThere;
+        return finish(request, end_of_not_finite(step, request, *bad, where), out);
     }
     if (request.is_running()) {
         request.progress.finish_step(row.end);

@@ -39,6 +39,9 @@ struct StepRow {
     // writes to, and the number of the first in its request.
     std::vector<PageId> pages{};
     std::int64_t first_page = 0;
+    // Of the first row of a run: the prefix cache's pages that it begins on. Another request's step
+    // may have been computing them.
+    std::vector<PageId> borrowed{};
 };
 
 struct InFlightStep {

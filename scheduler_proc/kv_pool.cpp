@@ -82,6 +82,12 @@ void KvPool::forget(std::span<const PageId> pages) {
     }
 }
 
+bool KvPool::has_forgotten(std::span<const PageId> pages) const {
+    return std::ranges::any_of(pages, [&](PageId page) {
+        return cache_.holds(page) && cache_.is_forgotten(page);
+    });
+}
+
 void KvPool::give_back(Lease lease) {
     if (lease.last_step <= last_done_) return release(lease);
     waiting_.push_back(std::move(lease));

@@ -64,6 +64,7 @@ class KvPool {
     // What these pages hold is worth nothing: nobody finds any of them in the prefix cache any
     // more.
     void forget(std::span<const PageId> pages);
+    [[nodiscard]] bool has_forgotten(std::span<const PageId> pages) const;
     // Takes it back at once, or when the last step that may use it is done.
     void give_back(Lease lease);
 

@@ -68,6 +68,7 @@ class PrefixCache {
     // Has nobody find the node any more, nor what follows it: what its page holds is worth nothing.
     // Whoever has a reference keeps it. REQUIRES: holds(page).
     void forget(PageId page);
+    [[nodiscard]] bool is_forgotten(PageId page) const { return !at(page).is_listed; }
 
     // Gives up to `num` pages that nobody references to the allocator. Returns how many.
     std::int64_t evict(std::int64_t num, PageAllocator& pages);

@@ -201,8 +201,8 @@ void StepPlanner::add_row(const Draft& draft) {
     const bool samples =
         request.progress.may_sample() && (takes_sampled || end == request.progress.known());
 
-    if (request.needs_setup) plan_.setups.push_back(request.setup(*request.lease.slot));
-    request.needs_setup = false;
+    const bool is_first = std::exchange(request.needs_setup, false);
+    if (is_first) plan_.setups.push_back(request.setup(*request.lease.slot));
 
     const auto num_pages = static_cast<std::size_t>(pool_.pages_for(end));
     plan_.pages.values.insert(
@@ -245,6 +245,12 @@ void StepPlanner::add_row(const Draft& draft) {
         .num_ids = request.logprobs.ids.size(),
         .kv = request.lease.kv,
     });
+    if (is_first) {
+        step_.rows.back().borrowed.assign(
+            request.lease.pages.begin(),
+            request.lease.pages.begin() + static_cast<std::ptrdiff_t>(begin / pool_.page_size())
+        );
+    }
     if (takes_sampled) return;  // what it adds is shared when it is known
     StepRow& row = step_.rows.back();
     row.first_page = begin / pool_.page_size();

@@ -148,6 +148,36 @@ TEST(Scheduler, PagesOfAPassThatIsNotFiniteAreForgottenWhoeverIsLeft) {
     }
 }
 
+// The second begins on pages that the first is computing in that moment: the token that is not
+// finite is one of theirs, and not the second's first own one.
+TEST(Scheduler, ARequestOnPagesOfAPassUnderWayDoesNotNameATokenOfItsOwn) {
+    for (const bool is_retracted : {false, true}) {
+        FakeModel model{.overflowing = TokenId{999}};
+        Rig rig(model, {.tokens_per_step_max = 16});
+        Ask ask{.prompt = prompt_of(14), .max_new_tokens = 1};
+        ask.prompt[5] = model.overflowing;
+        const RequestKey first = rig.send(ask);
+        rig.turn();
+        ask.prompt.back() = TokenId{7};
+        const RequestKey second = rig.send(ask);
+        rig.turn();
+        ASSERT_FALSE(rig.of(first).finish) << "its step is under way";
+        if (is_retracted) {
+            rig.control(messages::PauseGeneration{.mode = messages::PauseMode::kRetract});
+            rig.turn();
+        }
+        rig.run();
+        EXPECT_NE(
+            rig.of(first).finish->verdict.message.find("for prompt token 5,"), std::string::npos
+        );
+        EXPECT_EQ(error_of(rig, second), "not_finite");
+        EXPECT_GT(rig.of(second).counts->cached_tokens, 5);
+        const std::string expected = "not finite at or before prompt token 12,";
+        EXPECT_NE(rig.of(second).finish->verdict.message.find(expected), std::string::npos)
+            << rig.of(second).finish->verdict.message;
+    }
+}
+
 TEST(Scheduler, AResultThatNamesARowThatIsNotThereEndsTheReplica) {
     using Bad = messages::NotFiniteRow;
     for (const std::vector<Bad>& bad : std::vector<std::vector<Bad>>{
