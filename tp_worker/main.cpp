@@ -181,7 +181,6 @@ Result<> keep_committed(const Options& options, Engine& engine, Pace& pace, Upda
         .model_dir = options.engine.model_dir,
         .rank = engine.rank(),
         .layout = engine.layout(),
-        .is_on_gpu = engine.device().is_cuda(),
         .add_run = engine.device().add_run(),
         .pace = pace,
         .fault_point = FaultPoint(worker_name(options)),

@@ -106,7 +106,7 @@ MUTATIONS = (
     Mutation(
         "weights kept through memory that is not page-locked",
         "tp_worker/weights/weight_store.cpp",
-        "            pieces_->fetch(kept.data(), live.data(), bytes_, &threads);\n",
+        "            gpu_->pieces->fetch(kept.data(), live.data(), bytes_, &threads);\n",
         "            kernels::copy_and_wait(kept.data(), live.data(), bytes_);\n",
         "tp_worker_gpu_test GpuEngine.P8_WeightsAreKeptByPageLockedMemory",
     ),

@@ -140,9 +140,7 @@ void Attention::ask(Scratch& scratch, const Trunk& trunk) {
              .kv_len_max = narrow(num_positions)}
         )
     );
-    if (scratch.is_cuda())
-        arrivals_ =
-            static_cast<std::uint32_t*>(scratch.zeros("attention.arrivals", kArrivalsBytes));
+    arrivals_ = static_cast<std::uint32_t*>(scratch.zeros("attention.arrivals", kArrivalsBytes));
     qkv_.x = trunk.normed;
     qkv_.parts[0].y = q_;
     qkv_.parts[1].y = k_;

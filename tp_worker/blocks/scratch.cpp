@@ -1,12 +1,9 @@
 #include "tp_worker/blocks/scratch.h"
 
 #include "base/check.h"
-#include "kernels/cuda_device.h"
-#include "kernels/device_memory.h"
 #include "kernels/thread_pool.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -86,12 +83,7 @@ void Scratch::fill() const {
     CHECK(is_placed_);
     for (const auto& [name, table] : tables_) fill(table);
     for (const Buffer& buffer : buffers_) {
-        if (!buffer.is_zero) continue;
-        if (is_cuda()) {
-            kernels::fill_device(buffer.data, 0, buffer.bytes, args_.device.stream());
-        } else {
-            std::memset(buffer.data, 0, static_cast<std::size_t>(buffer.bytes));
-        }
+        if (buffer.is_zero) args_.device.clear(buffer.data, buffer.bytes);
     }
 }
 
@@ -104,7 +96,7 @@ void Scratch::fill(const Table& table) const {
         for (std::int64_t i = begin; i < end; ++i) table.fill_row(i, row(view, i));
     };
     kernels::parallel_for(args_.device.host_stream(), view.rows, /*grain=*/256, fill_rows);
-    if (is_cuda()) kernels::copy_and_wait(table.view.data, view.data, num_elements * 4);
+    if (is_cuda()) args_.device.write(table.view.data, view.data, num_elements * 4);
 }
 
 }  // namespace pitstop::tp_worker

@@ -53,7 +53,8 @@ class Scratch {
     }
     // Zeros from the start; for what ops leave as they find it.
     [[nodiscard]] void* zeros(std::string_view name, std::int64_t bytes);
-    // A table that fill() computes once, row by row.
+    // A table that fill() computes once, row by row. Blocks that ask for one name have one table: a
+    // name says what is in it.
     using FillRow = std::function<void(std::int64_t row, std::span<float> values)>;
     [[nodiscard]] View2<float> table(
         std::string_view name, std::int64_t rows, std::int64_t cols, FillRow fill_row

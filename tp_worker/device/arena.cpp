@@ -1,5 +1,7 @@
 #include "tp_worker/device/arena.h"
 
+#include "kernels/device_memory.h"
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -152,6 +154,12 @@ void Arena::move_to(Arena& to) {
         // It is private anonymous memory, which reads as zeros from here on.
         ::madvise(data_ + begin, size, MADV_DONTNEED);
     }
+}
+
+void Arena::fetch(std::int64_t begin, std::span<std::byte> out) const {
+    CHECK(begin >= 0 && std::ssize(out) <= bytes_ - begin);
+    if (is_on_gpu()) return kernels::copy_and_wait(out.data(), data_ + begin, std::ssize(out));
+    std::memcpy(out.data(), data_ + begin, out.size());
 }
 
 Result<> Arena::adopt(int fd) {

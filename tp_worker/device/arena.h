@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace pitstop::tp_worker {
@@ -49,6 +50,10 @@ class Arena {
     // Leaves memory of our own, which may be written, whatever was there: other bytes, adopted
     // ones, none. Errors: commit()'s.
     Result<> renew();
+
+    // Copies bytes from `begin` on to the host, wherever they are, and waits for it. REQUIRES:
+    // is_committed(); nothing writes to them. Thread: any.
+    void fetch(std::int64_t begin, std::span<std::byte> out) const;
 
     [[nodiscard]] bool is_committed() const { return is_committed_; }
     // Counts what makes its bytes others without a write to data(): commit(), release(), adopt().

@@ -86,4 +86,14 @@ void Device::read(void* to_host, const void* from, std::int64_t bytes) const {
     stream_owner_.wait();
 }
 
+void Device::write(void* to, const void* from_host, std::int64_t bytes) const {
+    if (is_cuda()) return kernels::copy_and_wait(to, from_host, bytes);
+    std::memcpy(to, from_host, static_cast<std::size_t>(bytes));
+}
+
+void Device::clear(void* to, std::int64_t bytes) const {
+    if (is_cuda()) return kernels::fill_device(to, 0, bytes, stream_);
+    std::memset(to, 0, static_cast<std::size_t>(bytes));
+}
+
 }  // namespace pitstop::tp_worker

@@ -70,6 +70,10 @@ class Device {
     // Copies from the device's memory to the host's, and waits for it; after everything that was
     // enqueued on stream().
     void read(void* to_host, const void* from, std::int64_t bytes) const;
+    // Copies from the host's memory to the device's, and waits for it.
+    void write(void* to, const void* from_host, std::int64_t bytes) const;
+    // Fills the device's memory with zeros, after everything that was enqueued on stream().
+    void clear(void* to, std::int64_t bytes) const;
 
   private:
     Device() = default;

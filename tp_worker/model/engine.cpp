@@ -13,8 +13,6 @@
 #include "tp_worker/model/sampler_call.h"
 #include "tp_worker/model/step_padding.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
-#include "tp_worker/weights/weight_loader.h"
-#include "tp_worker/weights/weight_upload.h"
 
 #include <algorithm>
 #include <unistd.h>
@@ -167,12 +165,6 @@ Result<> Engine::load_model() {
     if (device_.is_cuda()) sizes_.num_scratch_pages = num_scratch_pages(sizes_.page_size);
     if (device_.is_cuda()) gpu_free_bytes_ = kernels::device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, device_));
-    if (device_.is_cuda()) {
-        ASSIGN_OR_RETURN(gpu_digest_, GpuWeightDigest::make(layout_));
-        ASSIGN_OR_RETURN(
-            gpu_staging_, GpuStaging::make(layout_, device_.ops(), weights_->pieces())
-        );
-    }
     // A tree that was restarted after an update has its weights.
     if (options_.awaits_weights && options_.weights_dir.empty()) {
         weights_->mark_lost();
@@ -331,22 +323,13 @@ Result<> Engine::load_checkpoint() {
         checkpoint::Checkpoint::open(weights_dir, {.tensors_max = offered_max(layout_)})
     );
     const CheckpointTensors tensors(layout_, checkpoint);
-    std::byte* const live = weights_->live_data();
-    if (device_.is_cuda()) {
-        PinnedPieces& pieces = weights_->pieces();
-        RETURN_IF_ERROR(upload_weights(layout_, tensors, weights_dir, device_, pieces, live));
-    } else {
-        RETURN_IF_ERROR(
-            load_weights(layout_, tensors, weights_dir, device_.ops(), device_.stream(), live)
-        );
-    }
+    RETURN_IF_ERROR(weights_->load(tensors, weights_dir));
     RETURN_IF_ERROR(checkpoint.is_unchanged());
     if (is_root()) {
         for (const std::string& note : tensors.notes()) spdlog::warn("'{}': {}", weights_dir, note);
     }
     Result<std::vector<messages::PartDigest>> digests =
-        device_.is_cuda() ? digest_on_gpu(live)
-                          : digest_weights(layout_, live, device_.ops(), device_.stream());
+        weights_->digest(weights_->live_data(), device_.host_stream());
     if (digests) {
         digests_ = *std::move(digests);
     } else {

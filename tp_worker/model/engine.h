@@ -32,8 +32,6 @@
 #include "tp_worker/model/sampler.h"
 #include "tp_worker/model/step_batch.h"
 #include "tp_worker/model/update_room.h"
-#include "tp_worker/weights/gpu_writer.h"
-#include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_store.h"
 
@@ -176,12 +174,6 @@ class Engine {
     // Returns the copies of the weights, for updates; null with the null model. Only with no step
     // under way may the live copy change, and the epoch with it.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
-    // Digests a copy of the weights that has memory, in the background. REQUIRES: is on a GPU.
-    Result<std::vector<messages::PartDigest>> digest_on_gpu(const std::byte* arena) {
-        return gpu_digest_->digest(arena, device_.ops());
-    }
-    // Returns what stages need on a GPU; null on the CPU.
-    [[nodiscard]] GpuStaging* gpu_staging() { return gpu_staging_ ? &*gpu_staging_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
     // Returns the KV memory, which no pass may use while it is released; null with the null model.
@@ -275,8 +267,6 @@ class Engine {
 
     // This is empty with the null model.
     std::optional<WeightStore> weights_{};
-    std::optional<GpuWeightDigest> gpu_digest_{};  // empty on the CPU
-    std::optional<GpuStaging> gpu_staging_{};      // empty on the CPU
     std::vector<messages::PartDigest>
         digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
     std::optional<Arena> kv_memory_{};

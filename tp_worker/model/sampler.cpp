@@ -108,9 +108,9 @@ Sampler::Sampler(const Args& args, Arena memory)
     sampled_ = reinterpret_cast<TokenId*>(begin + layout.sampled);
     arrivals_ = reinterpret_cast<std::uint32_t*>(begin + layout.arrivals);
     if (args.device.is_cuda()) {
-        kernels::fill_device(arrivals_, 0, kernels::SampleArgs::kArrivals * 4, stream_);
+        args.device.clear(arrivals_, kernels::SampleArgs::kArrivals * 4);
         const std::int64_t num_standing = standing_bytes(sizes_);
-        kernels::fill_device(begin + layout.standing, 0, num_standing, stream_);
+        args.device.clear(begin + layout.standing, num_standing);
         standing_ = StandingArrays(begin + layout.standing, num_standing);
     }
     sample_workspace_ = {
@@ -131,11 +131,7 @@ void Sampler::set_up_ranks(const Layout& layout, const Device& device) {
     all_records_ = begin + layout.all_records;
     // A rank without ids never writes its counts; and what fills a rank's bytes up goes with them.
     const std::int64_t num_bytes = layout.all_records - layout.counts;
-    if (device.is_cuda()) {
-        kernels::fill_device(counts_, 0, num_bytes, stream_);
-    } else {
-        std::memset(counts_, 0, static_cast<std::size_t>(num_bytes));
-    }
+    device.clear(counts_, num_bytes);
 }
 
 View2<float> Sampler::part_of(const RowLogits& logits) const {

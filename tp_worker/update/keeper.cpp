@@ -1,11 +1,9 @@
 #include "tp_worker/update/keeper.h"
 
 #include "base/mapped_file.h"
-#include "kernels/device_memory.h"
 #include "messages/codec.h"
 #include "tp_worker/update/kept_weights.h"
 
-#include <cstring>
 #include <utility>
 
 namespace pitstop::tp_worker {
@@ -157,11 +155,7 @@ Result<> Keeper::copy_piece(const Arena& live, std::int64_t begin, std::span<std
             raw(args_.rank)
         );
     }
-    if (args_.is_on_gpu) {
-        kernels::copy_and_wait(out.data(), live.data() + begin, std::ssize(out));
-    } else {
-        std::memcpy(out.data(), live.data() + begin, out.size());
-    }
+    live.fetch(begin, out);
     return Ok{};
 }
 

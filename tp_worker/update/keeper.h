@@ -38,7 +38,6 @@ class Keeper {
         std::vector<SmallFile> files{};  // rank 0's
         Rank rank{};
         const WeightLayout& layout;
-        bool is_on_gpu = false;  // what is kept is in the opened GPU's memory
         digest::AddRun add_run = nullptr;
         const Pace& pace;
         FaultPoint fault_point;

@@ -94,7 +94,7 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
 // is known when it is taken.
 StageArgs Updater::args_for(Arena* target) {
     WeightStore& store = *engine_.weights();
-    GpuStaging* const gpu = engine_.gpu_staging();
+    GpuStaging* const gpu = store.gpu_staging();
     const WeightStore::Ledgers ledgers = store.ledgers(target);
     std::function<Result<>(int)> adopt;
     if (!stage_->is_in_place && gpu == nullptr)
@@ -149,7 +149,7 @@ Result<> Updater::exchange(Epoch epoch) {
     std::promise<Result<std::vector<messages::PartDigest>>> done;
     background_.give([this, &store, &done] {
         store.exchange(engine_.device().stream());
-        done.set_value(engine_.digest_on_gpu(store.live_data()));
+        done.set_value(store.digest(store.live_data(), {}));
         return std::vector<messages::Frames>{};
     });
     ASSIGN_OR_RETURN(const std::vector<messages::PartDigest> resident, done.get_future().get());
@@ -190,7 +190,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     stage_->update = order.update;
     stage_->spec = std::move(order.spec);
     stage_->is_in_place = is_in_place;
-    if (GpuStaging* const gpu = engine_.gpu_staging()) gpu->start_after(engine_.device().stream());
+    if (GpuStaging* const gpu = store->gpu_staging()) gpu->start_after(engine_.device().stream());
     stage_->fill.emplace(args_for(target));
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
     if (is_in_place && !is_session) stand();

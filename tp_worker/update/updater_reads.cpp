@@ -55,15 +55,13 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerR
         head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
         return std::vector{encode(head)};
     }
-    const bool is_on_gpu = engine_.device().is_cuda();
     const Arena& live = engine_.weights()->live_memory();
-    if (background_.offer([&live, tensor, head, is_on_gpu]() mutable {
+    if (background_.offer([&live, tensor, head]() mutable {
             if (!live.is_committed()) {  // a release was ordered before this
                 head.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(head)};
             }
-            return is_on_gpu ? read_parts_of_gpu(*tensor, live.data(), head)
-                             : read_parts(*tensor, live.data(), head);
+            return read_parts(*tensor, live, head);
         }))
         return std::vector<messages::Frames>{};
     head.verdict = Error{ErrorCode::kResourceExhausted, std::string(kTooManyCalls)};
@@ -82,8 +80,9 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
     }
     // The copy that is live now stays as it is until this job is done: only a stage writes to
     // copies, and its job comes after this one. So the digest is of the epoch named here.
+    WeightStore& store = *engine_.weights();
     const bool is_given =
-        background_.offer([this, &live = engine_.weights()->live_memory(), answer]() mutable {
+        background_.offer([this, &store, &live = store.live_memory(), answer]() mutable {
             if (!live.is_committed()) {  // a release was ordered before this
                 answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kReleased)};
                 return std::vector{encode(answer)};
@@ -91,11 +90,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
             Pacer pacer(pace_);
             const auto rest = [&] { pacer.rest_if_due(); };
             const Result<std::vector<messages::PartDigest>> digests =
-                engine_.device().is_cuda()
-                    ? engine_.digest_on_gpu(live.data())
-                    : digest_weights(
-                          engine_.layout(), live.data(), engine_.ops(), kernels::Stream{}, rest
-                      );
+                store.digest(live.data(), kernels::Stream{}, rest);
             if (digests) answer.digests = *digests;
             return std::vector{encode(answer)};
         });

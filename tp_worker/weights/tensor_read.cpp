@@ -1,10 +1,10 @@
 #include "tp_worker/weights/tensor_read.h"
 
-#include "kernels/device_memory.h"
 #include "messages/codec.h"
 
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -27,38 +27,38 @@ std::string near_names(const WeightLayout& layout, std::string_view name) {
 }
 
 std::vector<messages::Frames> read_parts(
-    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
+    const WeightTensor& tensor, const Arena& arena, const messages::WorkerTensor& head
 ) {
     std::vector<messages::Frames> answers;
+    std::vector<std::byte> span;  // of a part whose rows have others' between them
     for (const ShardPart& part : tensor.parts) {
         messages::WorkerTensor piece = head;
         piece.row_begin = part.whole_row;
         piece.num_rows = part.rows;
         piece.col_begin = part.whole_col;
         piece.num_cols = part.cols;
-        const auto row_bytes = static_cast<std::size_t>(bytes_of(tensor.encoding, part.cols));
-        piece.data.values.resize(static_cast<std::size_t>(part.rows) * row_bytes);
-        for (std::int64_t row = 0; row < part.rows; ++row) {
-            const std::int64_t at = part.shard_begin() + row * part.shard_stride;
-            std::memcpy(
-                piece.data.values.data() + static_cast<std::size_t>(row) * row_bytes,
-                arena + tensor.offset_of(at),
-                row_bytes
-            );
+        const std::int64_t row_bytes = bytes_of(tensor.encoding, part.cols);
+        const std::int64_t stride_bytes = bytes_of(tensor.encoding, part.shard_stride);
+        const std::int64_t begin = tensor.offset_of(part.shard_begin());
+        piece.data.values.resize(static_cast<std::size_t>(part.rows * row_bytes));
+        const std::span<std::byte> values = std::as_writable_bytes(std::span(piece.data.values));
+        if (part.is_empty() || row_bytes == stride_bytes) {
+            arena.fetch(begin, values);
+        } else {
+            const std::int64_t span_bytes = (part.rows - 1) * stride_bytes + row_bytes;
+            span.resize(static_cast<std::size_t>(span_bytes));
+            arena.fetch(begin, span);
+            for (std::int64_t row = 0; row < part.rows; ++row) {
+                std::memcpy(
+                    values.data() + row * row_bytes,
+                    span.data() + row * stride_bytes,
+                    static_cast<std::size_t>(row_bytes)
+                );
+            }
         }
         answers.push_back(encode(piece));
     }
     return answers;
-}
-
-std::vector<messages::Frames> read_parts_of_gpu(
-    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
-) {
-    std::vector<std::byte> host(static_cast<std::size_t>(tensor.bytes()));
-    kernels::copy_and_wait(host.data(), arena + tensor.offset, tensor.bytes());
-    WeightTensor at_start = tensor;
-    at_start.offset = 0;
-    return read_parts(at_start, host.data(), head);
 }
 
 }  // namespace pitstop::tp_worker

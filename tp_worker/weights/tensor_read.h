@@ -5,9 +5,9 @@
 
 #include "messages/frames.h"
 #include "messages/weight_reads.h"
+#include "tp_worker/device/arena.h"
 #include "tp_worker/weights/weight_layout.h"
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,11 +20,7 @@ std::string near_names(const WeightLayout& layout, std::string_view name);
 // Returns one rectangle for each part of the tensor that this rank holds; `head` has what they
 // share.
 std::vector<messages::Frames> read_parts(
-    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
-);
-// Does the same of an arena in the GPU's memory.
-std::vector<messages::Frames> read_parts_of_gpu(
-    const WeightTensor& tensor, const std::byte* arena, const messages::WorkerTensor& head
+    const WeightTensor& tensor, const Arena& arena, const messages::WorkerTensor& head
 );
 
 }  // namespace pitstop::tp_worker

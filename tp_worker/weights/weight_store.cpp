@@ -3,17 +3,21 @@
 #include "base/check.h"
 #include "base/task_pool.h"
 #include "kernels/thread_pool.h"
+#include "tp_worker/weights/weight_loader.h"
+#include "tp_worker/weights/weight_upload.h"
 
 #include <utility>
 
 namespace pitstop::tp_worker {
 
 Result<WeightStore> WeightStore::make(const WeightLayout& layout, const Device& device) {
-    WeightStore store;
-    store.bytes_ = layout.bytes();
-    store.num_threads_ = kernels::num_threads_of(device.host_stream());
+    WeightStore store(layout, device);
     if (device.is_cuda()) {
-        ASSIGN_OR_RETURN(store.pieces_, PinnedPieces::make());
+        ASSIGN_OR_RETURN(PinnedPieces made, PinnedPieces::make());
+        auto pieces = std::make_unique<PinnedPieces>(std::move(made));
+        ASSIGN_OR_RETURN(GpuWeightDigest digest, GpuWeightDigest::make(layout));
+        ASSIGN_OR_RETURN(GpuStaging staging, GpuStaging::make(layout, device.ops(), *pieces));
+        store.gpu_.emplace(GpuSide{std::move(pieces), std::move(digest), std::move(staging)});
     }
     for (std::size_t i = 0; i < store.copies_.size(); ++i) {
         Copy& copy = store.copies_[i];
@@ -23,6 +27,21 @@ Result<WeightStore> WeightStore::make(const WeightLayout& layout, const Device& 
     }
     RETURN_IF_ERROR(store.copies_[store.live_].memory->commit());
     return store;
+}
+
+Result<> WeightStore::load(const CheckpointTensors& tensors, const std::string& source) {
+    if (gpu_)
+        return upload_weights(*layout_, tensors, source, *device_, *gpu_->pieces, live_data());
+    return load_weights(
+        *layout_, tensors, source, device_->ops(), device_->host_stream(), live_data()
+    );
+}
+
+Result<std::vector<messages::PartDigest>> WeightStore::digest(
+    const std::byte* arena, kernels::Stream host, const std::function<void()>& between
+) {
+    if (gpu_) return gpu_->digest.digest(arena, device_->ops());
+    return digest_weights(*layout_, arena, device_->ops(), host, between);
 }
 
 Result<> WeightStore::stage_on_host() {
@@ -75,9 +94,9 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
     if (keep == Keep::kYes && !is_lost_) {
         ASSIGN_OR_RETURN(Arena kept, Arena::reserve("weights kept in host memory", bytes_));
         RETURN_IF_ERROR(kept.commit());
-        if (pieces_) {
-            TaskPool threads(num_threads_);
-            pieces_->fetch(kept.data(), live.data(), bytes_, &threads);
+        if (gpu_) {
+            TaskPool threads(kernels::num_threads_of(device_->host_stream()));
+            gpu_->pieces->fetch(kept.data(), live.data(), bytes_, &threads);
         } else {
             live.move_to(kept);
         }
@@ -95,10 +114,10 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
 Result<> WeightStore::resume() {
     Arena& live = *copies_[live_].memory;
     RETURN_IF_ERROR(live.commit());
-    if (kept_ && pieces_) {
-        TaskPool threads(num_threads_);
-        pieces_->send(live.data(), kept_->data(), bytes_, &threads);
-        pieces_->wait();
+    if (kept_ && gpu_) {
+        TaskPool threads(kernels::num_threads_of(device_->host_stream()));
+        gpu_->pieces->send(live.data(), kept_->data(), bytes_, &threads);
+        gpu_->pieces->wait();
     } else if (kept_) {
         kept_->move_to(live);
     }

@@ -3,6 +3,9 @@
 //
 // A swap changes one index: views into both copies are bound when the copies are made.
 //
+// What is done to a whole copy is here: load, digest, release, resume. Where it lies in a GPU's
+// memory that goes another way, and only this class knows which.
+//
 // Owns:   both arenas.
 // Thread: the loop's, which alone says which copy is which. What memory a copy has is changed in
 //         the background alone (background.h), whose jobs are done in the order given: a job that
@@ -16,28 +19,45 @@
 #include "tp_worker/device/host_copy.h"
 #include "tp_worker/device/pinned_pieces.h"
 #include "tp_worker/weights/bound_weights.h"
+#include "tp_worker/weights/checkpoint_tensors.h"
 #include "tp_worker/weights/copy_ledger.h"
+#include "tp_worker/weights/gpu_writer.h"
+#include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
 class WeightStore {
   public:
     // Reserves addresses for both copies and takes memory for the live one, which starts as zeros.
-    // On a GPU takes page-locked memory, too, for all copying between it and the host.
+    // On a GPU takes what stages and digests need there, too. Both outlive it.
     static Result<WeightStore> make(const WeightLayout& layout, const Device& device);
+
+    // Fills the live copy from a checkpoint, at start-up. Errors: as load_weights().
+    Result<> load(const CheckpointTensors& tensors, const std::string& source);
+
+    // Digests a copy that has memory; waits for it. On the CPU `host` does it, and calls `between`
+    // after each piece. Errors: as digest_weights().
+    Result<std::vector<messages::PartDigest>> digest(
+        const std::byte* arena, kernels::Stream host, const std::function<void()>& between = [] {}
+    );
 
     [[nodiscard]] const BoundWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
 
-    // Returns the way to the GPU and back: for the load, then the background's. REQUIRES: is on a
-    // GPU.
-    [[nodiscard]] PinnedPieces& pieces() { return *pieces_; }
+    // Returns the way to the GPU and back, for the background. REQUIRES: is on a GPU.
+    [[nodiscard]] PinnedPieces& pieces() { return *gpu_->pieces; }
+    // Returns what stages need on a GPU; null on the CPU.
+    [[nodiscard]] GpuStaging* gpu_staging() { return gpu_ ? &gpu_->staging : nullptr; }
 
     [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
     [[nodiscard]] const Arena& other_memory() const { return *copies_[1 - live_].memory; }
@@ -108,18 +128,26 @@ class WeightStore {
         BoundWeights views{};
         std::optional<CopyLedger> ledger{};
     };
-    WeightStore() = default;
+    // What there is of weights on a GPU besides their memory.
+    struct GpuSide {
+        std::unique_ptr<PinnedPieces> pieces;  // which `staging` uses
+        GpuWeightDigest digest;
+        GpuStaging staging;
+    };
+    WeightStore(const WeightLayout& layout, const Device& device)
+        : layout_(&layout), device_(&device), bytes_(layout.bytes()) {}
 
+    const WeightLayout* layout_;
+    const Device* device_;
     std::array<Copy, 2> copies_{};
     std::size_t live_ = 0;
     bool has_retained_ = false;
     bool is_lost_ = false;
     bool is_on_loan_ = false;
-    std::optional<PinnedPieces> pieces_{};  // empty on the CPU
-    std::optional<HostCopy> host_{};        // versions are staged here; empty: in the other copy
-    std::optional<Arena> kept_{};           // the live copy's bytes while it is released
-    std::int64_t bytes_ = 0;
-    int num_threads_ = 1;  // they copy what is kept, while no pass runs
+    std::optional<GpuSide> gpu_{};    // empty on the CPU
+    std::optional<HostCopy> host_{};  // versions are staged here; empty: in the other copy
+    std::optional<Arena> kept_{};     // the live copy's bytes while it is released
+    std::int64_t bytes_;
 };
 
 }  // namespace pitstop::tp_worker

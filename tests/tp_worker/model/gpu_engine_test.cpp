@@ -276,7 +276,7 @@ TEST_F(GpuEngine, ADigestTakesNoMemory) {
     Engine& engine = replica->root();
     const std::int64_t num_before = num_memory_calls();
     const std::int64_t num_pageable = emulator::num_calls("pageable copy");
-    const auto digests = engine.digest_on_gpu(engine.weights()->live_data());
+    const auto digests = engine.weights()->digest(engine.weights()->live_data(), {});
     ASSERT_TRUE(digests.has_value()) << digests.error().message;
     EXPECT_EQ(num_memory_calls(), num_before);
     EXPECT_EQ(emulator::num_calls("pageable copy"), num_pageable);

@@ -209,9 +209,11 @@ TEST(ShardPart, ReadingBackReturnsEveryElementUnderItsOwnPlace) {
         std::vector<bf16> shard;
         for (const std::int64_t element : expected)
             shard.push_back(bf16{static_cast<std::uint16_t>(element)});
+        Result<Arena> arena = Arena::reserve("read back", tensor.bytes());
+        ASSERT_TRUE(arena && arena->commit());
+        std::memcpy(arena->data(), shard.data(), shard.size() * sizeof(bf16));
         std::size_t num_read = 0;
-        for (const messages::Frames& frames :
-             read_parts(at_start, reinterpret_cast<const std::byte*>(shard.data()), {})) {
+        for (const messages::Frames& frames : read_parts(at_start, *arena, {})) {
             const Result<messages::WorkerTensor> read =
                 decode<messages::WorkerTensor>(frames, messages::UnknownFields::kRefuse);
             ASSERT_TRUE(read.has_value()) << read.error().message;
