@@ -26,8 +26,6 @@ class DenseMlp {
     void run(const Trunk& trunk, const Pass& pass) const;
     [[nodiscard]] std::array<const Product*, 2> products() const { return mlp_.products(); }
 
-    [[nodiscard]] std::int64_t ffn() const { return mlp_.ffn(); }  // F of this rank
-
   private:
     std::int64_t layer_;
     WeightId norm_{};

@@ -36,8 +36,6 @@ class Experts {
     // Those of every token; the experts' are no products of one weight.
     [[nodiscard]] std::vector<const Product*> products() const;
 
-    [[nodiscard]] std::int64_t ffn() const { return share_.num(); }  // of this rank, of an expert
-
   private:
     // The weights of one expert. All experts' follow each other in memory, as they are declared.
     struct Expert {

@@ -32,8 +32,6 @@ class GatedMlp {
     void run(const Trunk& trunk, const Pass& pass) const;
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&gate_up_, &down_}; }
 
-    [[nodiscard]] std::int64_t ffn() const { return share_.num(); }  // F of this rank
-
   private:
     Args args_;
     AxisShare share_{};  // of F

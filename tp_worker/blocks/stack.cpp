@@ -8,26 +8,18 @@
 #include <string>
 
 namespace pitstop::tp_worker {
-namespace {
 
-// Which there are, each once, in the order of their first.
-std::vector<BlockKind> kinds_of(const ModelConfig& config) {
+Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
+    CHECK(tp >= 1 && raw(rank) >= 0 && raw(rank) < tp);
+    CHECK(std::ssize(config.layers) == config.num_layers);
+    std::vector<std::string> problems;
     std::vector<BlockKind> kinds;
     for (const LayerBlocks& layer : config.layers) {
         for (const BlockKind kind : layer) {
             if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
         }
     }
-    return kinds;
-}
-
-}  // namespace
-
-Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
-    CHECK(tp >= 1 && raw(rank) >= 0 && raw(rank) < tp);
-    CHECK(std::ssize(config.layers) == config.num_layers);
-    std::vector<std::string> problems;
-    for (const BlockKind kind : kinds_of(config)) {
+    for (const BlockKind kind : kinds) {
         switch (kind) {
             case BlockKind::kAttention:
                 Attention::check_split(config, tp, problems);
@@ -121,11 +113,6 @@ std::vector<const Product*> Stack::products() const {
         );
     }
     return all;
-}
-
-Result<WeightLayout> layout_of(const ModelConfig& config, Rank rank, int tp, ExtraTensors extra) {
-    ASSIGN_OR_RETURN(const Stack stack, Stack::make(config, rank, tp));
-    return WeightLayout::make(stack.slots(), extra);
 }
 
 }  // namespace pitstop::tp_worker

@@ -17,7 +17,7 @@
 #include "tp_worker/blocks/trunk.h"
 #include "tp_worker/blocks/vocabulary.h"
 #include "tp_worker/config/model_config.h"
-#include "tp_worker/weights/weight_layout.h"
+#include "tp_worker/weights/slot.h"
 
 #include <cstdint>
 #include <functional>
@@ -69,10 +69,5 @@ class Stack {
     std::vector<Block> blocks_{};
     Head head_;
 };
-
-// Where a rank has the weights of this model. Errors: as Stack::make().
-[[nodiscard]] Result<WeightLayout> layout_of(
-    const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
-);
 
 }  // namespace pitstop::tp_worker

@@ -32,8 +32,6 @@ AxisShare AxisShare::scaled(std::int64_t times) const {
     return share;
 }
 
-AxisShare whole_axis(std::int64_t extent) { return {.ranges = {{.num = extent}}}; }
-
 AxisShare even_share(std::int64_t extent, const RankOf& rank) {
     CHECK(extent % rank.tp == 0);
     const std::int64_t num = extent / rank.tp;

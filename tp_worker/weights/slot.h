@@ -45,8 +45,6 @@ struct AxisShare {
     [[nodiscard]] AxisShare scaled(std::int64_t times) const;
 };
 
-// The rank has all of it, as every rank has.
-[[nodiscard]] AxisShare whole_axis(std::int64_t extent);
 // Even shares. REQUIRES: tp divides the extent.
 [[nodiscard]] AxisShare even_share(std::int64_t extent, const RankOf& rank);
 // Whole units, as even as they go; the last rank has what is less than a unit. REQUIRES: there are

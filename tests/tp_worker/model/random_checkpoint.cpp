@@ -2,7 +2,7 @@
 
 #include "base/bf16.h"
 #include "tests/checkpoint/safetensors_file.h"
-#include "tp_worker/blocks/stack.h"
+#include "tests/tp_worker/layout_of.h"
 
 #include <nlohmann/json.hpp>
 

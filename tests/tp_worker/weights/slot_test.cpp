@@ -188,7 +188,7 @@ TEST(WeightSlot, OfAnyOtherShapeIsRefusedByItsName) {
         EXPECT_NE(layout.error().message.find("'model.odd' has shape ["), std::string::npos);
     }
     const Result<WeightLayout> cut =
-        layout_with({.name = "cut", .shape = {4}, .split = Split{1, whole_axis(4)}});
+        layout_with({.name = "cut", .shape = {4}, .split = Split{1, even_share(4, {})}});
     EXPECT_FALSE(cut);
 }
 

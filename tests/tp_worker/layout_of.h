@@ -1,0 +1,17 @@
+// Where a rank has the weights of a model, for tests that need no engine.
+#pragma once
+
+#include "tp_worker/blocks/stack.h"
+#include "tp_worker/weights/weight_layout.h"
+
+namespace pitstop::tp_worker {
+
+// Errors: as Stack::make().
+inline Result<WeightLayout> layout_of(
+    const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
+) {
+    ASSIGN_OR_RETURN(const Stack stack, Stack::make(config, rank, tp));
+    return WeightLayout::make(stack.slots(), extra);
+}
+
+}  // namespace pitstop::tp_worker
