@@ -2,6 +2,7 @@
 #include "kernels/device/check.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device_graph.h"
+#include "kernels/stream_list.h"
 
 namespace pitstop::kernels {
 namespace {
@@ -22,13 +23,12 @@ DeviceGraph::~DeviceGraph() {
     if (handle_ != nullptr) CUDA_CHECK(cudaGraphExecDestroy(as_graph(handle_)));
 }
 
-void DeviceGraph::begin_capture(Stream stream) {
-    CUDA_CHECK(cudaStreamBeginCapture(cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
-}
+void DeviceGraph::begin_capture(Stream stream) { begin_listed_capture(stream); }
 
 Result<DeviceGraph> DeviceGraph::end_capture(Stream stream) {
     cudaGraph_t captured = nullptr;
     CUDA_CHECK(cudaStreamEndCapture(cuda_stream(stream), &captured));
+    end_listed_capture(stream);
     std::size_t num_nodes = 0;
     CUDA_CHECK(cudaGraphGetNodes(captured, nullptr, &num_nodes));
     cudaGraphExec_t executable = nullptr;

@@ -2,6 +2,7 @@
 #include "kernels/device/check.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device_memory.h"
+#include "kernels/stream_list.h"
 
 #include <thread>
 
@@ -82,11 +83,14 @@ Result<DeviceStream> DeviceStream::create(StreamPriority priority) {
     ));
     DeviceStream stream;
     stream.handle_ = handle;
+    list_stream(handle);
     return stream;
 }
 
 DeviceStream::~DeviceStream() {
-    if (handle_ != nullptr) CUDA_CHECK(cudaStreamDestroy(as_stream(handle_)));
+    if (handle_ == nullptr) return;
+    unlist_stream(handle_);
+    CUDA_CHECK(cudaStreamDestroy(as_stream(handle_)));
 }
 
 void DeviceStream::wait() const { CUDA_CHECK(cudaStreamSynchronize(as_stream(handle_))); }

@@ -42,7 +42,8 @@ class DeviceRange {
     // what is free, what is missing and who has how much. Nothing is taken then. REQUIRES:
     // !is_mapped().
     [[nodiscard]] Result<> map();
-    // Gives the memory back to the driver. Waits until the device has done all it was given.
+    // Gives the memory back to the driver. Waits until every stream of this process (DeviceStream)
+    // has done what it was given; a capture beside it goes on.
     // REQUIRES: is_mapped().
     void unmap();
 

@@ -1,8 +1,10 @@
 #include "kernels/cuda_device.h"
 #include "kernels/device/check.cuh"
+#include "kernels/device_memory.h"
 #include "kernels/device_range.h"
 #include "kernels/device_users.h"
 #include "kernels/driver.h"
+#include "kernels/stream_list.h"
 
 #include <cuda.h>
 
@@ -36,6 +38,16 @@ Error no_room(std::int64_t bytes) {
         std::max<std::int64_t>(0, bytes - free),
         describe_device_users()
     );
+}
+
+// On a stream of its own: a synchronization of the device would end captures (stream_list.h).
+Result<> fill_with_zeros(std::byte* data, std::int64_t bytes) {
+    ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::create(StreamPriority::kBackground));
+    ASSIGN_OR_RETURN(const DeviceEvent filled, DeviceEvent::create());
+    fill_device(data, 0, bytes, stream.stream());
+    filled.record(stream.stream());
+    filled.wait(kDeviceWaitMax, "a fill of new memory", DeviceEvent::Watch::kLoose);
+    return Ok{};
 }
 
 CUdeviceptr address_of(const std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
@@ -112,15 +124,13 @@ Result<> DeviceRange::map() {
     const CUmemAccessDesc access{
         .location = properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     check(driver().set_access(address_of(data_), size, &access, 1), "cuMemSetAccess");
-    CUDA_CHECK(cudaMemset(data_, 0, size));
-    CUDA_CHECK(cudaDeviceSynchronize());
-    return Ok{};
+    return fill_with_zeros(data_, bytes_);
 }
 
 void DeviceRange::unmap() {
     CHECK(is_mapped());
     enter_cuda_device();
-    CUDA_CHECK(cudaDeviceSynchronize());
+    wait_for_streams("work that may use memory which is given back");
     check(driver().unmap(address_of(data_), static_cast<std::size_t>(bytes_)), "cuMemUnmap");
     release_handles();
 }

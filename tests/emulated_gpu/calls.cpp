@@ -70,7 +70,8 @@ bool remove_event(cudaEvent_t handle) {
 }
 
 std::shared_ptr<Stream> stream_of(cudaStream_t handle) {
-    if (handle == nullptr && invalidate_blocking_captures(current_gpu())) return nullptr;
+    if (handle == nullptr && invalidate_captures_of(current_gpu(), WhichStreams::kBlocking))
+        return nullptr;
     return find_stream(handle, current_gpu());
 }
 

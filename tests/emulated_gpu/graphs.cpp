@@ -140,7 +140,7 @@ bool invalidate_captures() {
     return found;
 }
 
-bool invalidate_blocking_captures(int gpu) {
+bool invalidate_captures_of(int gpu, WhichStreams which) {
     Captures& all = captures();
     const std::scoped_lock lock(all.mutex);
     bool found = false;
@@ -149,9 +149,8 @@ bool invalidate_blocking_captures(int gpu) {
         if (capture == nullptr) continue;
         for (const auto& weak_stream : capture->streams) {
             const std::shared_ptr<Stream> stream = weak_stream.lock();
-            if (stream == nullptr || stream->capture != capture || stream->gpu != gpu ||
-                stream->kind != StreamKind::kBlocking)
-                continue;
+            if (stream == nullptr || stream->capture != capture || stream->gpu != gpu) continue;
+            if (which == WhichStreams::kBlocking && stream->kind != StreamKind::kBlocking) continue;
             capture->is_invalid = true;
             found = true;
         }

@@ -8,6 +8,7 @@
 #include "tests/emulated_gpu/memory.h"
 #include "tests/emulated_gpu/streams.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -44,7 +45,7 @@ enum class CaptureMode : std::uint8_t { kGlobal, kThreadLocal, kRelaxed };
 struct Capture {
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();
     const Stream* origin = nullptr;
-    bool is_invalid = false;
+    std::atomic<bool> is_invalid = false;  // by any thread
     CaptureMode mode = CaptureMode::kGlobal;
     std::thread::id thread{};                                   // that began it
     std::map<const Stream*, std::vector<std::size_t>> tails{};  // the next node comes after these
@@ -56,9 +57,10 @@ struct Capture {
 // cudaThreadExchangeStreamCaptureMode.
 [[nodiscard]] bool invalidate_captures();
 
-// Those in blocking streams of this GPU, whatever their mode; each is invalid from then on. True:
+// Those in streams of this GPU, whatever their mode and thread; each is invalid from then on. True:
 // there was one.
-[[nodiscard]] bool invalidate_blocking_captures(int gpu);
+enum class WhichStreams : std::uint8_t { kAll, kBlocking };
+[[nodiscard]] bool invalidate_captures_of(int gpu, WhichStreams which);
 
 void begin_capture(const std::shared_ptr<Stream>& stream, CaptureMode mode);
 // The stream joins the capture of an event recorded in it, behind these nodes.

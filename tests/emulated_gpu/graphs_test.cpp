@@ -122,6 +122,23 @@ TEST(Graphs, AnAllocationOfAnotherThreadEndsAGlobalCaptureAlone) {
     EXPECT_CUDA(cudaSuccess, captured_beside(cudaStreamCaptureModeRelaxed, cudaSuccess));
 }
 
+// "It is invalid to synchronize or query the execution status of ... the device or context handle
+// that has an active stream capture": the mode and the thread do not matter, and both end.
+TEST(Graphs, ASynchronizationOfTheDeviceEndsEveryCaptureAndItself) {
+    const cudaStream_t stream = make_stream();
+    for (const cudaStreamCaptureMode mode :
+         {cudaStreamCaptureModeGlobal,
+          cudaStreamCaptureModeThreadLocal,
+          cudaStreamCaptureModeRelaxed}) {
+        ASSERT_OK(cudaStreamBeginCapture(stream, mode));
+        std::thread([] { EXPECT_CUDA(cudaErrorStreamCaptureUnsupported, cudaDeviceSynchronize()); }
+        ).join();
+        cudaGraph_t graph = nullptr;
+        EXPECT_CUDA(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream, &graph));
+        EXPECT_CUDA(cudaSuccess, cudaDeviceSynchronize());
+    }
+}
+
 TEST(Graphs, ACaptureEndsInTheThreadThatBeganIt) {
     const cudaStream_t stream = make_stream();
     cudaGraph_t graph = nullptr;

@@ -91,8 +91,13 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     return is_done(end_of(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 
+// What a stream captures is work that cannot be waited for, whatever the capture's mode and thread.
+// Source: CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": a device that has a
+// stream which captures may be synchronized by nobody.
 cudaError_t cudaDeviceSynchronize() {
-    PITSTOP_ENTER_UNSAFE();
+    PITSTOP_ENTER();
+    if (invalidate_captures_of(current_gpu(), WhichStreams::kAll))
+        return told(cudaErrorStreamCaptureUnsupported);
     std::vector<Point> points;
     for (const auto& stream : streams_of(current_gpu())) points.push_back(end_of(stream));
     return told(static_cast<cudaError_t>(wait_for(points)));
