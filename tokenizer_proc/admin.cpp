@@ -141,6 +141,7 @@ Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
         constexpr bool kIsContinue = std::is_same_v<Message, messages::ContinueGeneration>;
         const bool goes_on = !closing_ && lets_generation_go_on(message);
         if (goes_on || (kIsContinue && !closing_)) RETURN_IF_ERROR(check_loss(now, peer));
+        if (kIsContinue && !goes_on && !closing_) RETURN_IF_ERROR(check_none_is_collected(now));
         if (goes_on) {
             if (updates_.is_collecting() && !updates_.is_collecting_all()) {
                 return close_collection(

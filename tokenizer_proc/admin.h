@@ -266,6 +266,7 @@ class Admin {
     // Starts a call: what the table says of collections (OnCollection) comes before what it does.
     template <class Message>
     Result<> start(TimePoint now, const std::string& peer, Message message);
+    [[nodiscard]] Result<> check_none_is_collected(TimePoint now) const;
     [[nodiscard]] bool lets_generation_go_on(const messages::ContinueGeneration& call) const;
     [[nodiscard]] bool lets_generation_go_on(const messages::ResumeMemory& call) const;
     template <class Message>

@@ -162,6 +162,21 @@ void Admin::name_collection(const std::string& peer, const messages::SetWeightLa
     answer({peer, message.call}, std::move(reply));
 }
 
+// A replica that was resumed meanwhile would go on without what is collected. So it is not asked
+// while its last report says that it cannot go on.
+Result<> Admin::check_none_is_collected(TimePoint now) const {
+    const auto collecting = updates_.collecting(now);
+    if (!collecting) return Ok{};
+    return make_error(
+        ErrorCode::kFailedPrecondition,
+        "{}, by the replicas' last report: {} collected calls take effect when generation goes on. "
+        "{}, then continue",
+        updates_.is_torn() ? "the weights are torn" : "memory is released",
+        collecting->calls,
+        updates_.is_torn() ? "Send a complete update" : "Resume it"
+    );
+}
+
 // A continue that a replica would refuse publishes nothing.
 bool Admin::lets_generation_go_on(const messages::ContinueGeneration&) const {
     return !standings_.is_any_released() && !updates_.is_torn();
