@@ -104,7 +104,7 @@ bool is_capturing(Stream stream) {
 Result<DeviceEvent> DeviceEvent::create() {
     enter_cuda_device();
     cudaEvent_t handle = nullptr;
-    CUDA_CHECK(cudaEventCreate(&handle));
+    CUDA_CHECK(cudaEventCreateWithFlags(&handle, cudaEventDefault));
     DeviceEvent event;
     event.handle_ = handle;
     return event;

@@ -91,6 +91,7 @@ enum cudaDataType {
     CUDA_R_16BF = 14,
 };
 inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDefault = 0;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaEventInterprocess = 4;
 inline constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
