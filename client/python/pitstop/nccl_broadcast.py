@@ -54,8 +54,10 @@ class _Config(ctypes.Structure):
     ]
 
     def __init__(self) -> None:
+        # Without the padding at the end: later versions have a field there.
+        size = _Config.split_share.offset + ctypes.sizeof(ctypes.c_int)
         super().__init__(
-            ctypes.sizeof(_Config), 0xCAFEBEEF, VERSION_MIN, 0, UNDEFINED, UNDEFINED, CTAS_MAX, None, UNDEFINED
+            size, 0xCAFEBEEF, VERSION_MIN, 0, UNDEFINED, UNDEFINED, CTAS_MAX, None, UNDEFINED
         )
 
 

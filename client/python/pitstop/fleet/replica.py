@@ -38,6 +38,7 @@ CLIENT_KEY = "fleet"  # the name of the clients' key among the fleet's keys
 WATCH_S = 0.05
 CALLS_AT_ONCE = 64
 DROP_TRIES = 50
+NOTHING_STAGED = "nothing is staged, and no calls are collected"  # what a drop is answered then
 FETCH_BYTES = 64 << 20  # of tensors that a donor reads and gives at once
 
 log = logging.getLogger("pitstop.fleet")
@@ -175,7 +176,7 @@ class Replica:
                 await self._client.drop_stage()
                 return
             except PitstopError as error:
-                if error.code == "failed_precondition" and "phase idle" in error.message:
+                if error.code == "failed_precondition" and error.message.startswith(NOTHING_STAGED):
                     return
             await asyncio.sleep(WATCH_S)
         os._exit(1)
