@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-from programs import program
+from bench_programs import program
 
 MAKE_MODEL = program("make_model")
 DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4}

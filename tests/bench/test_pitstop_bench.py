@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from programs import program
+from bench_programs import program
 
 BENCH = program("bench")
 STALL = program("stall")

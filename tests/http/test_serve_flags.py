@@ -14,7 +14,7 @@ TREE_FLAGS = (
     "0.5", "--http-body-timeout", "0.5", "--http-write-timeout", "5", "--cors-origin", ORIGIN,
     "--incremental-streaming-output",
 )  # fmt: skip
-SET_BY_THE_LAUNCHER = {"run-dir", "routes", "ready-fd", "supervisor-fd", "parent-pid"}
+SET_BY_THE_LAUNCHER = {"run-dir", "routes", "ready-fd", "supervisor-fd", "parent-pid", "bundled-models"}
 
 
 def flags_in(text):

@@ -68,7 +68,7 @@ def settle(admin):
 
 def is_idle(admin):
     reply = admin.call("drop_stage")  # of a pusher that is gone, if there is one
-    return not reply["ok"] and "phase idle" in reply["message"]
+    return not reply["ok"] and "nothing is staged, and" in reply["message"]
 
 
 def push(tree, model, kind, kill_after_s):
