@@ -10,7 +10,7 @@
 
 namespace pitstop {
 
-// Whoever waits is told after so long without any output.
+// A waiting caller is warned after this time without output.
 constexpr std::chrono::milliseconds kSilenceMax{2'000};
 
 // Says it for one replica: "paused (in_place) for 6.1 s; continue ends the pause"; nothing: it may

@@ -21,7 +21,7 @@ class TextOffsets {
   private:
     text::LossyUtf8 utf8_{};
     std::int64_t num_characters_ = 0;  // whole ones
-    bool is_inside_ = false;           // part of a character is there
+    bool is_inside_ = false;           // the text so far ends inside a character
 };
 
 // Says what each of a prompt's tokens has added to its text.

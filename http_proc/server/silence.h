@@ -22,7 +22,7 @@ namespace pitstop::http {
 
 class Silence {
   public:
-    // An answer is told again after so long: a proxy that sees no bytes may give it up.
+    // The time between two comments in a waiting answer: a proxy closes a connection without bytes.
     static constexpr std::chrono::seconds kTellAgain{10};
 
     using OnTold = std::function<void(const std::string& why)>;

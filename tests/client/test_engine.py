@@ -268,7 +268,7 @@ def test_what_is_not_served_is_refused_by_name(engine):
             engine.generate(PROMPT, {name: "{}"})
     with pytest.raises(TypeError, match="no parameter temprature"):
         engine.generate(PROMPT, {"temprature": 1})
-    with pytest.raises(TypeError, match="a directory goes by update_weights_from_disk"):
+    with pytest.raises(TypeError, match="for a directory call update_weights_from_disk"):
         engine.update_weights("/some/directory")
     with pytest.raises(TypeError, match=r"of a model, model.named_parameters"):
         engine.update_weights(type("Model", (), {"named_parameters": None})())

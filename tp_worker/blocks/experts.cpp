@@ -203,12 +203,12 @@ void Experts::sort(const Trunk& trunk, const Pass& pass) const {
 // From one expert's weights to the next one's. The layout places weights as they are declared, at
 // multiples of one alignment, so all strides are the same.
 std::int64_t Experts::stride(const BoundWeights& weights) const {
-    const auto per_expert = (weights.matrix(last_.down).data - weights.matrix(first_.down).data);
+    const std::int64_t to_last = weights.matrix(last_.down).data - weights.matrix(first_.down).data;
     const std::int64_t num = config_.num - 1;
     if (num == 0) return 0;
-    CHECK(per_expert % num == 0);
-    CHECK(weights.matrix(last_.gate).data - weights.matrix(first_.gate).data == per_expert);
-    return per_expert / num;
+    CHECK(to_last % num == 0);
+    CHECK(weights.matrix(last_.gate).data - weights.matrix(first_.gate).data == to_last);
+    return to_last / num;
 }
 
 void Experts::multiply(const Trunk& trunk, const Pass& pass) const {

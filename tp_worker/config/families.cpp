@@ -92,7 +92,7 @@ void read_qwen3_experts(ConfigReader& reader, ModelConfig* config) {
 void read_qwen2_experts(ConfigReader& reader, ModelConfig* config) {
     read_qwen_experts(reader, config, {.num = 60, .per_token = 4, .ffn = 1408, .shared_ffn = 5632});
 }
-// router_jitter_noise, which other keys of experts may stand beside, is of training alone.
+// router_jitter_noise is not read: transformers applies it in training alone.
 void read_mixtral_experts(ConfigReader& reader, ModelConfig* config) {
     ExpertsConfig& experts = config->experts;
     experts.num = read_num_experts(reader, 8);

@@ -40,7 +40,7 @@ def array_of(name: str, tensor: Any) -> numpy.ndarray:
 
 def _by_name(tensors: NamedTensors, take: Callable[[str, Any], Any]) -> dict[str, Any]:
     if isinstance(tensors, (str, bytes)) or hasattr(tensors, "__fspath__"):
-        raise TypeError("named_tensors: (name, tensor) pairs or a dict; a directory goes by update_weights_from_disk")
+        raise TypeError("named_tensors: (name, tensor) pairs or a dict; for a directory call update_weights_from_disk")
     if hasattr(tensors, "named_parameters"):
         raise TypeError("named_tensors: (name, tensor) pairs or a dict; of a model, model.named_parameters()")
     pairs = tensors.items() if isinstance(tensors, Mapping) else tensors

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional
 
 from .errors import WaitingWarning
 
-SILENCE_S = 2.0  # whoever waits is told after so long without any output
+SILENCE_S = 2.0  # a waiting caller is warned after this time without output
 AGAIN_S = 30.0  # between two questions, at most
 ASK_S = 1.0  # for the answer
 

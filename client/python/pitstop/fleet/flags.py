@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--model", default="stories", help="serve: as of launch/pitstop (stories)")
     own.add_argument("--replicas", type=int, default=1, help="serve: trees, each on a machine of its own if it can (1)")
     own.add_argument("--tp", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
-    own.add_argument("--quorum", type=int, help="serve: an update may set others aside if so many are prepared (all)")
+    own.add_argument("--quorum", type=int, help="serve: replicas that must be prepared for an update to commit without the others (all)")
     own.add_argument("--hang-timeout", type=float, default=30.0, help="serve: seconds until what does not answer is ended (30)")
     own.add_argument("--status-port", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
     own.add_argument("--http", action="store_true", help="serve: every tree listens to HTTP, at a port that status says")
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--mode", default="in_place", help="pause: in_place, retract, abort or wait (in_place)")
     own.add_argument("--all", action="store_true", help="abort: every open request")
     own.add_argument("--json", action="store_true", help="the whole answer as JSON: of status, digests, pause, resume, abort")
-    own.add_argument("--timeout-s", type=float, help="generate: give up after so many seconds")
+    own.add_argument("--timeout-s", type=float, help="generate: seconds after which it gives up")
     own.add_argument("--start-timeout", type=float, default=600.0, help="seconds until what is not ready is given up (600)")
     return own
 
