@@ -3,9 +3,12 @@
 import os
 import pathlib
 import shutil
+import subprocess
 
 import pytest
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CLIENT = ROOT / "client" / "python"
 NUM_DEATHS = int(os.environ.get("PITSTOP_FLEET_DEATHS", "10"))
 EMULATED = pathlib.Path(os.environ.get("PITSTOP_EMULATED_BUILD", pathlib.Path(__file__).parents[2] / "build" / "emulated"))
 SEED = int(os.environ.get("PITSTOP_FLEET_SEED", "1"))
@@ -40,6 +43,14 @@ def test_a_router_is_fed_with_the_replicas_that_are_ready(on_ray, kind, program)
 @pytest.mark.night
 def test_a_cluster_of_this_machine_alone_has_room_for_every_replica(on_ray):
     assert on_ray("own")["ready"] == 3
+
+
+def test_what_a_program_raises_within_a_fleet_is_told(ray_python):
+    """Its cluster outlives the fleet: else Ray would wait for that, in vain, and end the program without a word of it."""
+    program = ROOT / "tests" / "fleet" / "on_ray" / "raises.py"
+    environment = {"PITSTOP_BUILD": str(ROOT / "build" / "cpu"), **os.environ, "PYTHONPATH": str(CLIENT)}
+    done = subprocess.run([ray_python, program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and done.stderr.endswith("ValueError: of the program's own\n"), done.stderr
 
 
 @pytest.mark.night

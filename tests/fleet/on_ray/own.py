@@ -31,7 +31,7 @@ def is_found_among_clusters(fleet):
     head = {"num_cpus": 0, "include_dashboard": False, "node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
     other = started(lambda: Cluster(initialize_head=True, head_node_args=head))
     try:
-        done = command("status", "--name", NAME)
+        done = command("status", "--json", "--name", NAME)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout[done.stdout.index("{"):])["fleet"] == NAME
         missing = command("status", "--name", f"{NAME}-of-nobody")

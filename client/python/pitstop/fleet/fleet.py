@@ -10,14 +10,17 @@ AsyncFleet has the same calls, awaited.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import functools
 import inspect
 import logging
 import os
 import re
+import threading
 import uuid
 from dataclasses import replace
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import ray
 from ray._private import ray_constants, services
@@ -88,9 +91,31 @@ def _cluster_of(fleet: str) -> str:
     found = [each for each in clusters if _has(each, fleet)]
     if len(found) == 1:
         return found[0]
-    said = f"fleets '{fleet}' were started on {', '.join(found)}" if found else f"no fleet '{fleet}' runs on this machine"
+    if found:
+        said = f"fleets '{fleet}' were started on {', '.join(found)}"
+    else:
+        said = f"no fleet '{fleet}' runs on this machine's Ray clusters ({', '.join(clusters) or 'there are none'})"
     code = "failed_precondition" if found else "not_found"
     raise PitstopError(code, f"{said}; --address HOST:PORT names a cluster")
+
+
+def _on_a_lasting_thread(start: Callable[[], Any]) -> None:
+    """Linux kills a cluster that a process starts when the thread that started it ends, as Ray asks it to (PR_SET_PDEATHSIG). If
+    that were a thread of an event loop, the cluster would end before the program, and Ray's excepthook, which tells the cluster
+    of an exception first, would hide the program's own for a minute. So the thread lives as long as the process."""
+    started: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            start()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        threading.Event().wait()
+
+    threading.Thread(target=run, name="ray", daemon=True).start()
+    started.result()
 
 
 def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_STORE_BYTES, **options: Any) -> None:
@@ -107,7 +132,7 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
         return
     keep_on_loopback()
     own = {"include_dashboard": False, "object_store_memory": object_store_bytes}
-    ray.init(address="local", namespace=NAMESPACE, **{**own, **options})
+    _on_a_lasting_thread(functools.partial(ray.init, address="local", namespace=NAMESPACE, **{**own, **options}))
 
 
 def place_for(config: Mapping[str, Any], is_own: bool, gpus: Sequence[float]) -> dict[str, dict[str, Any]]:
