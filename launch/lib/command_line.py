@@ -29,7 +29,7 @@ def add_place(parser):
     add("--key", metavar="FILE", help="a client's key, for --tcp-door")
 
 
-SERVE = "Serves a model over HTTP and over the bus, until Ctrl-C. docs/operations.md explains each flag."
+SERVE = "Serves a model over HTTP and over the bus, until Ctrl-C. docs/flags.md explains each flag."
 
 
 def add_serve(commands):

@@ -1,6 +1,6 @@
 """Says what may go wrong outside this program, and what a shell is told about it.
 
-The exit codes are part of the interface (docs/operations.md lists them, and a test compares).
+The exit codes are part of the interface (docs/running.md lists them, and a test compares).
 """
 
 import errno

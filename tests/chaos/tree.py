@@ -17,7 +17,7 @@ LAUNCHER = ROOT / "launch" / "pitstop"
 MARK = "PITSTOP_CHAOS_MARK"  # in the environment of everything that a tree starts
 START_S = 300.0  # a start on a busy machine
 STOP_S = 60.0
-EXIT_START, EXIT_PLACE = 3, 4  # docs/operations.md
+EXIT_START, EXIT_PLACE = 3, 4  # docs/running.md
 EXIT_DIED = {10, 11, 12, 13, 14}
 
 

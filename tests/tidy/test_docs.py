@@ -116,12 +116,12 @@ def test_the_communicators_of_the_design_are_those_of_the_code():
     assert named_by_the_design("communicators") == built
 
 
-# ---- docs/operations.md ----
+# ---- docs/running.md and docs/flags.md ----
 
 
-def test_operations_lists_each_exit_code():
+def test_the_pages_list_each_exit_code():
     problem = launcher_module("problem")
-    text = read("docs/operations.md")
+    text = read("docs/running.md")
     block = re.search(r"<!-- begin: exit codes -->(.*)<!-- end: exit codes -->", text, re.DOTALL)
     rows = {int(code): meaning for code, meaning in table_rows(block.group(1))[1:]}
     codes = {value for name, value in vars(problem).items() if re.match(r"EXIT_[A-Z]+$", name)
@@ -131,12 +131,12 @@ def test_operations_lists_each_exit_code():
         assert rows[code] == f"`{kind}` died"
 
 
-def test_operations_lists_each_flag_of_serve():
+def test_the_pages_list_each_flag_of_serve():
     parser = launcher_module("command_line").parser()
     serve = next(a for a in parser._actions if a.choices).choices["serve"]
     flags = {flag for action in serve._actions for flag in action.option_strings}
     flags -= {"-h", "--help"}
-    section = read("docs/operations.md").split("## Flags of a tree")[1].split("\n## ")[0]
+    section = read("docs/flags.md").split("## Flags of a tree")[1].split("\n## ")[0]
     listed = {re.match(r"`(--[\w-]+)", row[0]).group(1) for row in table_rows(section)[1:]}
     assert listed == flags
 

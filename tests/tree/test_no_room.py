@@ -1,5 +1,5 @@
 """A launcher that runs out of what the system lends: room in the run directory, descriptors. It ends
-with a line that says what is missing and an exit code of docs/operations.md, and leaves nothing."""
+with a line that says what is missing and an exit code of docs/running.md, and leaves nothing."""
 
 import errno
 import os

@@ -27,7 +27,7 @@ class AsyncEngine(GenerateCalls, WeightCalls):
     model      a checkpoint directory, a bundled model's name, or org/name of a Hugging Face cache
     run_dir    joins the tree in that run directory; or
     url        the one of this user on this machine whose HTTP listens there; or
-    data, admin, key    the one with these doors (docs/operations.md)
+    data, admin, key    the one with these doors (docs/doors.md)
     port       HTTP beside it, at this port (0: any free one; see url); None: no HTTP
     use_tqdm   a progress bar: None is where standard error is a terminal
     options    flags of `pitstop serve` with underscores: dp=2, max_total_tokens=4096, ...; also under the names that
