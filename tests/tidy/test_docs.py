@@ -83,6 +83,23 @@ def test_links_between_pages_lead_somewhere():
     assert not wrong, "\n".join(wrong)
 
 
+def headings(page):
+    """The anchors of a page's headings."""
+    text = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
+    names = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in names}
+
+
+def test_links_to_a_heading_find_it():
+    wrong = []
+    for page in files(".md"):
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]*)\)", read(page)):
+            other = (ROOT / page.parent / target).resolve().relative_to(ROOT) if target else page
+            if other.suffix == ".md" and (ROOT / other).exists() and anchor not in headings(other):
+                wrong.append(f"{page} links to {target}#{anchor}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_contributing_names_files_that_exist():
     named = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)+\.\w+)`", read("CONTRIBUTING.md")))
     assert len(named) > 10
