@@ -261,15 +261,19 @@ void StepPlanner::add_row(const Draft& draft) {
 }
 
 // Position p is scored against prompt token p + 1. The row's scored positions reach to its end, so
-// the prompt's last one, which has no such token, may come along: its score is left out.
+// the prompt's last one, which has no such token, comes along: its score is left out. Where nothing
+// is sampled after it, a chunk of that position alone has its logits, too: if they are not finite
+// the request ends, however its prompt was cut (P6).
 std::int64_t StepPlanner::add_targets(
     const Request& request, std::int64_t begin, std::int64_t end
 ) {
-    const std::int64_t score_begin = std::max(begin, request.score_start() - 1);
-    if (!request.wants_scores() || request.progress.outputs() > 0 ||
-        request.progress.pending() > 0 ||
-        score_begin >= std::min(end, request.progress.prompt_len() - 1))
+    if (!request.wants_scores() || request.score_start() >= request.progress.prompt_len() ||
+        request.progress.outputs() > 0 || request.progress.pending() > 0)
         return 0;
+    const std::int64_t score_begin = std::max(begin, request.score_start() - 1);
+    const bool is_sampled_after = request.progress.output_len_max() > 0;
+    const std::int64_t score_end = request.progress.prompt_len() - (is_sampled_after ? 1 : 0);
+    if (score_begin >= std::min(end, score_end)) return 0;
     for (std::int64_t i = score_begin + 1; i <= end; ++i) {
         const bool is_there = i < request.progress.prompt_len();
         plan_.targets.values.push_back(

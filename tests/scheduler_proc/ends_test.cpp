@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 namespace pitstop::scheduler {
 namespace {
@@ -77,47 +78,54 @@ TEST(Scheduler, LogitsThatAreNotFiniteEndTheRequestAloneAndSaySo) {
             "the logits were not finite for output token {}, in step ", rig.of(key).tokens.size()
         );
         EXPECT_TRUE(rig.of(key).finish->verdict.message.starts_with(expected));
+        EXPECT_TRUE(rig.of(key).finish->verdict.message.ends_with(" under weight epoch 1"));
     }
     EXPECT_GT(num_errors, 0);
     EXPECT_LT(num_errors, 6);
     EXPECT_EQ(num_ended_by(rig), (std::array<std::int64_t, 3>{0, num_errors, 0}));
 }
 
-// By whatever chunks the prompt is cut into, and whether logits of the token are wanted or not.
-TEST(Scheduler, ATokenThatIsNotFiniteIsNamedAndItsPagesAreNotShared) {
-    for (const std::int64_t at : {0, 3, 4, 13, 28, 29}) {
-        for (const std::int64_t chunk : {4, 7, 100}) {
-            for (const std::int64_t start : {-1, 0, 20}) {
-                SCOPED_TRACE(
-                    testing::Message() << "at " << at << " chunk " << chunk << " start " << start
-                );
-                FakeModel model{.overflowing = TokenId{999}};
-                Rig rig(model, {.tokens_per_step_max = chunk});
-                Ask ask{.prompt = prompt_of(30), .max_new_tokens = 3};
-                ask.prompt[static_cast<std::size_t>(at)] = model.overflowing;
-                if (start >= 0) ask.logprobs = {.enabled = true, .prompt_start = start};
-                const RequestKey first = rig.send(ask);
-                rig.run();
-                // Position p is scored against token p + 1.
-                const bool is_scored = start >= 0 && at + 1 >= start;
-                const std::string where =
-                    at == 29 ? "the logits were not finite for output token 0, "
-                    : is_scored
-                        ? fmt::format("the logits were not finite for prompt token {}, ", at + 1)
-                        : fmt::format("the hidden state was not finite for prompt token {}, ", at);
-                EXPECT_EQ(error_of(rig, first), "not_finite");
-                EXPECT_EQ(rig.of(first).finish->verdict.message.find(where), 0u)
-                    << rig.of(first).finish->verdict.message;
-                EXPECT_TRUE(rig.of(first).tokens.empty());
-                const RequestKey again = rig.send(ask);
-                rig.run();
-                EXPECT_LE(rig.of(again).counts->cached_tokens, at / 4 * 4);
-                EXPECT_EQ(rig.of(again).finish->verdict.message.find(where), 0u)
-                    << "the same, and not what a page said";
-            }
-        }
-    }
+// By whatever chunks the prompt is cut into (P6), and whether logits of the token are wanted or
+// not.
+class TokenNotFinite : public testing::TestWithParam<std::tuple<int, int, int, int>> {};
+
+TEST_P(TokenNotFinite, P6_IsNamedAndItsPagesAreNotShared) {
+    const auto [at, chunk, start, num_new] = GetParam();
+    FakeModel model{.overflowing = TokenId{999}};
+    Rig rig(model, {.tokens_per_step_max = chunk});
+    Ask ask{.prompt = prompt_of(30), .max_new_tokens = num_new};
+    ask.prompt[static_cast<std::size_t>(at)] = model.overflowing;
+    if (start >= 0) ask.logprobs = {.enabled = true, .prompt_start = start};
+    const RequestKey first = rig.send(ask);
+    rig.run();
+    // Position p is scored against token p + 1.
+    const bool is_scored = start >= 0 && start < 30 && at + 1 >= start;
+    const bool has_logits = is_scored || (at == 29 && num_new > 0);
+    const std::string where =
+        !has_logits ? fmt::format("the hidden state was not finite for prompt token {}, ", at)
+        : at == 29  ? "the logits were not finite for output token 0, "
+                    : fmt::format("the logits were not finite for prompt token {}, ", at + 1);
+    EXPECT_EQ(error_of(rig, first), "not_finite");
+    EXPECT_EQ(rig.of(first).finish->verdict.message.find(where), 0u)
+        << rig.of(first).finish->verdict.message;
+    EXPECT_TRUE(rig.of(first).tokens.empty());
+    const RequestKey again = rig.send(ask);
+    rig.run();
+    EXPECT_LE(rig.of(again).counts->cached_tokens, at / 4 * 4);
+    EXPECT_EQ(rig.of(again).finish->verdict.message.find(where), 0u)
+        << "the same, and not what a page said";
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Scheduler,
+    TokenNotFinite,
+    testing::Combine(
+        testing::Values(0, 3, 4, 13, 28, 29),  // at
+        testing::Values(4, 7, 29, 100),        // chunk
+        testing::Values(-1, 0, 20, 30),        // scores from here on; -1: none
+        testing::Values(0, 3)                  // output tokens
+    )
+);
 
 // The request is gone, or was retracted, when the result comes: the pages that it shared when the
 // step was planned are found by nobody.
