@@ -146,6 +146,25 @@ void World::submit() {
     submitting_ = {};
 }
 
+// Prompts of which a version made nothing finite, under another: whatever prefixes they tolerate,
+// nothing of that version comes back.
+void World::submit_again() {
+    for (const RequestKey key : std::vector<RequestKey>(oracle_.not_finite().ended())) {
+        const messages::TokenizedRequest& before = oracle_.request(key);
+        messages::Generate request;
+        request.rid = fmt::format("again{}", next_request_++);
+        request.input_ids = before.prompt.values;
+        request.sampling.max_new_tokens = 3;
+        request.sampling.seed = random_.next();
+        request.kv_tolerance = messages::KvTolerance::kKeep;
+        clients_["again"].open[request.rid] = true;
+        submitting_ = {.peer = "again", .rid = request.rid};
+        say("again", messages::Door::kData, request);
+        submitting_ = {};
+        if (++report_.num_not_finite_again % 4 == 0) return;
+    }
+}
+
 // One that sends the most, a few others, one that makes up names, and some that come once.
 std::vector<std::string> World::some_client() {
     switch (random_.between(0, 7)) {

@@ -94,6 +94,7 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
             return result;
         }
         slots_[static_cast<std::size_t>(raw(setup.slot))] = {setup, {}, true};
+        oracle_.not_finite().begins(setup.key);
     }
     PlacedRow placed{.plan = plan};
     for (const messages::PlanRow& row : plan.rows) {
@@ -103,6 +104,7 @@ messages::StepResult ModelWorker::run(const messages::StepPlan& plan) {
         placed.first_token += static_cast<std::size_t>(row.num_new);
         placed.first_page += static_cast<std::size_t>(row.num_pages);
         placed.first_target += static_cast<std::size_t>(row.num_scored);
+        ++placed.index;
     }
     return result;
 }
@@ -124,16 +126,36 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
     if (auto problem = read_context(placed, key, context)) return fail(*problem);
     if (auto problem = write_context(placed, slot, context)) return fail(*problem);
 
+    score(placed, key, context, result);
+    if (end == slot.setup.prompt_len) oracle_.read_prompt(key, context.kv);
+    if (row.output_index >= 0) sample(placed, slot, context, result);
+    if (!context.bad) return;
+    result.not_finite.push_back(*context.bad);
+    oracle_.not_finite().met(
+        key, {placed.plan.step, epoch_, context.bad->position, context.bad->kind, context.is_lent}
+    );
+}
+
+void ModelWorker::score(
+    const PlacedRow& placed, RequestKey key, const Context& context, messages::StepResult& result
+) {
+    const messages::PlanRow& row = placed.row;
     if (row.num_scored > 0) oracle_.scored(key, epoch_);
     for (std::int64_t i = 0; i < row.num_scored; ++i) {
         const TokenId target =
             placed.plan.targets.values[placed.first_target + static_cast<std::size_t>(i)];
-        const std::int64_t position = end - row.num_scored + i;
+        const std::int64_t position = row.begin + row.num_new - row.num_scored + i;
         result.scores.logprobs.values.push_back(score_at(target, position, live_, context.kv));
         result.scores.ranks.values.push_back(raw(target) + 1);
     }
-    if (end == slot.setup.prompt_len) oracle_.read_prompt(key, context.kv);
-    if (row.output_index < 0) return;
+}
+
+void ModelWorker::sample(
+    const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
+) {
+    const messages::PlanRow& row = placed.row;
+    const RequestKey key = slot.setup.key;
+    const std::int64_t end = row.begin + row.num_new;
     if (end != slot.setup.prompt_len + row.output_index) {
         return fail(fmt::format(
             "request {}: output {} is sampled at position {}", raw(key), row.output_index, end
@@ -141,7 +163,15 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
     }
     const std::uint64_t seed = *slot.setup.sampling.seed;
     const bool may_stop = row.output_index >= slot.setup.sampling.min_new_tokens;
+    const bool is_last_finite =
+        finite_at(context.last_token, live_) == Finite::kAll && context.is_finite;
     slot.last = token_at(seed, row.output_index, live_, may_stop, slot.setup.stop_ids);
+    if (!is_last_finite) {
+        slot.last = messages::kNotFinite;
+    } else if (!are_scores_finite(seed, row.output_index, live_)) {
+        slot.last = messages::kScoresNotFinite;
+        if (!context.bad) context.bad = {placed.index, end - 1, messages::NotFiniteKind::kScores};
+    }
     oracle_.sampled(key, row.output_index, slot.last, context.kv);
     result.sampled.values.push_back(slot.last);
     result.logprobs.values.push_back(logprob_at(seed, row.output_index, live_));
@@ -187,6 +217,14 @@ std::optional<std::string> ModelWorker::read_context(
         }
         context.kv.min = std::min(context.kv.min, raw(entry->epoch));
         context.kv.max = std::max(context.kv.max, raw(entry->epoch));
+        context.is_finite = context.is_finite && entry->is_finite;
+        // Two steps may be under way: of the one before this nobody knew when this was planned.
+        context.is_lent = context.is_lent || (is_first_row && !entry->is_finite);
+        if (is_first_row && !entry->is_finite && raw(entry->step) + 1 < raw(plan.step)) {
+            return fmt::format(
+                "request {}: starts from cached KV that is not finite, at {}", raw(key), position
+            );
+        }
         const std::int64_t lag = raw(plan.epoch) - raw(entry->epoch);
         if (is_first_row && !accepts_lag(oracle_.request(key), lag)) {
             return fmt::format(
@@ -201,6 +239,9 @@ std::optional<std::string> ModelWorker::write_context(
     const PlacedRow& placed, const Slot& slot, Context& context
 ) {
     const RequestKey key = slot.setup.key;
+    const std::int64_t end = placed.row.begin + placed.row.num_new;
+    const std::int64_t first_logits =
+        end - std::max<std::int64_t>(placed.row.num_scored, placed.row.output_index >= 0 ? 1 : 0);
     for (std::int64_t i = 0; i < placed.row.num_new; ++i) {
         const std::int64_t position = placed.row.begin + i;
         const TokenId planned =
@@ -219,7 +260,14 @@ std::optional<std::string> ModelWorker::write_context(
         context.chain = hash_of(context.chain, raw(token));
         Entry* entry = entry_of(placed, position);
         if (entry == nullptr) return fmt::format("request {}: a page out of range", raw(key));
-        *entry = {position, token, context.chain, epoch_};
+        const Finite finite = finite_at(token, live_);
+        context.is_finite = context.is_finite && finite != Finite::kNothing;
+        *entry = {position, token, context.chain, epoch_, placed.plan.step, context.is_finite};
+        context.last_token = token;
+        using Kind = messages::NotFiniteKind;
+        const bool has_logits = position >= first_logits;
+        if (context.bad || (context.is_finite && (finite == Finite::kAll || !has_logits))) continue;
+        context.bad = {placed.index, position, has_logits ? Kind::kLogits : Kind::kState};
     }
     return std::nullopt;
 }

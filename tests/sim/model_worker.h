@@ -73,6 +73,8 @@ class ModelWorker {
         TokenId token{};
         std::uint64_t chain = 0;  // of the tokens up to this one
         Epoch epoch{};
+        StepId step{};  // that computed it
+        bool is_finite = true;
     };
     struct Slot {
         messages::RequestSetup setup{};
@@ -93,6 +95,7 @@ class ModelWorker {
     struct PlacedRow {
         const messages::StepPlan& plan;
         messages::PlanRow row{};
+        std::int64_t index = 0;
         std::size_t first_token = 0;
         std::size_t first_page = 0;
         std::size_t first_target = 0;
@@ -101,6 +104,10 @@ class ModelWorker {
     struct Context {
         std::uint64_t chain = 0;
         Epochs kv{};
+        bool is_finite = true;
+        TokenId last_token{};
+        bool is_lent = false;  // it begins on KV that is not finite, of a pass that was under way
+        std::optional<messages::NotFiniteRow> bad{};  // the first token of the row that is not
     };
     void run_row(const PlacedRow& placed, messages::StepResult& result);
     // Where the KV of a position lies; null: on no page of this worker.
@@ -113,6 +120,15 @@ class ModelWorker {
     // Writes the KV of the row's own tokens, which must be those that follow.
     [[nodiscard]] std::optional<std::string> write_context(
         const PlacedRow& placed, const Slot& slot, Context& context
+    );
+    void score(
+        const PlacedRow& placed,
+        RequestKey key,
+        const Context& context,
+        messages::StepResult& result
+    );
+    void sample(
+        const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
     );
     void spoil();
     [[nodiscard]] messages::RankOutcome outcome_of_stage() const;

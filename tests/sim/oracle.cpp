@@ -178,6 +178,8 @@ std::optional<std::string> Oracle::problem_of_scores(
         const TokenId target = request.prompt.values[static_cast<std::size_t>(start + i)];
         const float want =
             score_at(target, start + i - 1, weights_.at(epoch), {raw(epoch), raw(epoch)});
+        if (auto p = NotFiniteBook::problem_of_score(request, start + i, weights_.at(epoch)))
+            return p;
         if (chunk.prompt->logprobs[static_cast<std::size_t>(i)] == want) continue;
         return fmt::format(
             "request {}: the score of prompt token {} is not epoch {}'s, over its KV alone (P3)",
@@ -248,6 +250,8 @@ std::optional<std::string> Oracle::problem_of_output(
     const std::vector<Sampled>& passes = sampled_[key];
     if (index >= passes.size())
         return fmt::format("request {}: output {} was never sampled", raw(key), index);
+    if (passes[index].token != want)
+        return fmt::format("request {}: output {} is of a pass that gave none", raw(key), index);
     const Epochs kv = passes[index].kv;
     if (kv != Epochs{raw(span.kv_min_epoch), raw(span.kv_max_epoch)}) {
         return fmt::format(
@@ -312,17 +316,29 @@ void Oracle::check_finish(const messages::OutputChunk& chunk, const messages::Fi
             }
             break;
         case messages::FinishReason::kError:
-            if (finish.verdict.is_done() || finish.verdict.message.empty())
-                fail(fmt::format("request {}: an error without words", raw(key)));
-            if (!outputs.empty())
-                fail(fmt::format(
-                    "request {}: an error after {} tokens: {}",
-                    raw(key),
-                    outputs.size(),
-                    finish.verdict.message
-                ));
-            break;
+            return check_error(key, finish.verdict);
     }
+    const bool is_whole = finish.reason != messages::FinishReason::kAbort;
+    if (auto p = not_finite_.problem_of_end(request, std::ssize(outputs)); p && is_whole) fail(*p);
+}
+
+void Oracle::check_error(RequestKey key, const messages::Verdict& verdict) {
+    if (verdict.is_done() || verdict.message.empty())
+        return fail(fmt::format("request {}: an error without words", raw(key)));
+    const std::vector<TokenId>& outputs = outputs_[key];
+    if (verdict.code != ErrorCode::kNotFinite) {
+        if (outputs.empty()) return;
+        return fail(fmt::format(
+            "request {}: an error after {} tokens: {}", raw(key), outputs.size(), verdict.message
+        ));
+    }
+    const auto weights_at = [this](Epoch epoch) -> std::optional<WeightsId> {
+        const auto place = weights_.find(epoch);
+        return place == weights_.end() ? std::nullopt : std::optional(place->second);
+    };
+    if (auto p =
+            not_finite_.problem_of_error(requests_.at(key), outputs, verdict.message, weights_at))
+        fail(*p);
 }
 
 std::vector<RequestKey> Oracle::unanswered() const {

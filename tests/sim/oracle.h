@@ -10,6 +10,8 @@
 #include "base/ids.h"
 #include "messages/generation.h"
 #include "messages/steps.h"
+#include "tests/sim/not_finite_book.h"
+#include "tests/sim/weights_id.h"
 
 #include <cstdint>
 #include <map>
@@ -23,9 +25,6 @@ namespace pitstop::sim {
 
 inline constexpr std::int32_t kVocab = 40;
 inline constexpr TokenId kEos{1};
-
-// Which bytes: two epochs may have the same weights (after a rollback).
-enum class WeightsId : std::uint64_t {};
 
 struct Epochs {
     std::int64_t min = 0;
@@ -91,7 +90,9 @@ class Oracle {
         int replica, int rank, StepId step, Epoch plan_epoch, Epoch live_epoch, WeightsId live
     );
     // What output `index` of a request was last sampled with, and the epochs its pass attended to.
+    // It is no token where the pass was not finite.
     void sampled(RequestKey key, std::int64_t index, TokenId token, Epochs kv);
+    [[nodiscard]] NotFiniteBook& not_finite() { return not_finite_; }
     // Token `position` of a request's context, as far as it is known here.
     [[nodiscard]] std::optional<TokenId> context_token(RequestKey key, std::int64_t position) const;
     [[nodiscard]] const messages::TokenizedRequest& request(RequestKey key) const {
@@ -142,6 +143,7 @@ class Oracle {
     );
     void count_epochs(RequestKey key, const messages::Span& span);
     void check_finish(const messages::OutputChunk& chunk, const messages::Finish& finish);
+    void check_error(RequestKey key, const messages::Verdict& verdict);
 
     std::optional<std::string> problem_{};
     std::map<RequestKey, messages::TokenizedRequest> requests_{};
@@ -157,6 +159,7 @@ class Oracle {
     std::set<RequestKey> abort_asked_{};
     bool is_mass_abort_allowed_ = false;
     std::map<Epoch, WeightsId> weights_{};
+    NotFiniteBook not_finite_{};
     std::map<std::uint64_t, std::set<std::pair<int, int>>> votes_{};  // update -> (replica, rank)
     std::map<std::pair<int, StepId>, std::pair<Epoch, WeightsId>> passes_{};
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 namespace pitstop::sim {
 namespace {
@@ -37,6 +38,17 @@ void World::check_clients() {
                 oracle_.fail(fmt::format("client {} heard no end of its {} (P4)", peer, rid));
         }
     }
+}
+
+// The counts that a status has are of the requests that ended so.
+void World::check_not_finite() {
+    std::array<std::int64_t, 3> counted{};
+    for (const Replica& replica : replicas_) {
+        for (const auto& count : replica.core->status(now_, CallId{1}).not_finite)
+            counted.at(static_cast<std::size_t>(count.kind)) += count.requests;
+    }
+    if (counted != oracle_.not_finite().num_ended())
+        oracle_.fail("a status counts other requests that were not finite than have ended so");
 }
 
 // An engine is what its callers are told: of a version that serves every rank holds every byte
@@ -173,7 +185,15 @@ void World::settle_down() {
     if (updates().state() != messages::UpdateState::kServing)
         return oracle_.fail("the update does not come to its end; " + describe());
     push_to_the_end();
+    submit_again();
+    for (int i = 0; i < 100 && !oracle_.problem() && !stuck_any_ && !is_quiet(); ++i) {
+        call(messages::ContinueGeneration{}, 1000);  // a trainer may have paused, and vanished
+        advance_until(now_ + milliseconds(50));
+    }
+    advance_until(now_ + milliseconds(50));  // the last word is on its way
+    if (stuck_any_) return;
     check_clients();
+    check_not_finite();
     for (std::size_t r = 0; r < replicas_.size(); ++r) {
         const messages::ReplicaStatus status = replicas_[r].core->status(now_, CallId{1});
         if (status.pages_free + status.pages_cached != status.pages_total) {

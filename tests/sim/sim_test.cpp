@@ -23,6 +23,8 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
         all.num_commits += report.num_commits;
         all.num_drops += report.num_drops;
         all.num_torn += report.num_torn;
+        all.num_not_finite += report.num_not_finite;
+        all.num_not_finite_again += report.num_not_finite_again;
         all.num_told_serving += report.num_told_serving;
         all.num_words_withheld += report.num_words_withheld;
         all.num_late_answers += report.num_late_answers;
@@ -50,6 +52,8 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_commits, 2000);
     EXPECT_GT(all.num_drops, 500);
     EXPECT_GT(all.num_torn, 50);
+    EXPECT_GT(all.num_not_finite, 200);
+    EXPECT_GT(all.num_not_finite_again, 200);
     EXPECT_GT(all.num_told_serving, 5000);
     EXPECT_GT(all.num_words_withheld, 50);
     EXPECT_GT(all.num_late_answers, 2000);

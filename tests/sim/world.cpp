@@ -73,6 +73,7 @@ Report World::run() {
     report_.num_cache_hits = oracle_.num_cache_hits;
     report_.num_scores_checked = oracle_.num_scores_checked;
     report_.num_scorings_cut = oracle_.num_scorings_cut;
+    for (const std::int64_t num : oracle_.not_finite().num_ended()) report_.num_not_finite += num;
     report_.num_sessions = sessions_.num_begun;
     report_.num_buckets = sessions_.num_buckets;
     report_.num_sessions_committed = sessions_.num_committed;

@@ -44,9 +44,11 @@ struct Report {
     std::int64_t num_commits = 0;
     std::int64_t num_drops = 0;
     std::int64_t num_torn = 0;
-    std::int64_t num_told_serving = 0;    // answers that say which version serves
-    std::int64_t num_words_withheld = 0;  // of a drop: that the engine is torn
-    std::int64_t num_late_answers = 0;    // to an order of an update, a second time
+    std::int64_t num_not_finite = 0;        // requests that ended for it
+    std::int64_t num_not_finite_again = 0;  // that were sent again, under the last version
+    std::int64_t num_told_serving = 0;      // answers that say which version serves
+    std::int64_t num_words_withheld = 0;    // of a drop: that the engine is torn
+    std::int64_t num_late_answers = 0;      // to an order of an update, a second time
     std::int64_t num_retractions = 0;
     std::int64_t num_calls = 0;
     std::int64_t num_releases = 0;
@@ -214,6 +216,7 @@ class World {
     // ---- callers.cpp, pushes.cpp ----
     void act();  // something random
     void submit();
+    void submit_again();
     std::vector<std::string> some_client();
     void end_some();
     void release_some();
@@ -234,6 +237,7 @@ class World {
     void check();
     void check_calls();
     void check_clients();
+    void check_not_finite();
     void check_told(const messages::UpdateReply& reply);
     void check_whole(std::size_t replica, std::size_t rank);
     void settle_down();

@@ -1,0 +1,97 @@
+// The oracles' own books find what they are there to find: each fault is told to one by hand.
+#include "tests/sim/not_finite_book.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/random.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace pitstop::sim {
+namespace {
+
+using Kind = messages::NotFiniteKind;
+
+// A version that has diverged, a token that overflows and one that does not.
+class NotFiniteBookTest : public testing::Test {
+  protected:
+    NotFiniteBookTest() {
+        for (std::uint64_t id = 1; bad == TokenId{}; ++id) {
+            weights = WeightsId{id};
+            for (std::int32_t token = 2; token < kVocab; ++token) {
+                const Finite finite = finite_at(TokenId{token}, weights);
+                if (finite == Finite::kNothing) bad = TokenId{token};
+                if (finite == Finite::kAll) good = TokenId{token};
+            }
+        }
+        request.key = RequestKey{9};
+        request.sampling.seed = 1;
+        request.sampling.max_new_tokens = 2;
+        request.prompt.values = {good, bad, good};
+        request.logprobs.prompt_start = -1;
+    }
+    std::string judge(const std::string& what, const std::string& where, std::int64_t epoch = 4) {
+        const auto weights_at = [&](Epoch each) -> std::optional<WeightsId> {
+            return each == Epoch{4} ? std::optional(weights) : std::optional(WeightsId{});
+        };
+        const std::string message = fmt::format(
+            "{} was not finite for {}, in step 6 under weight epoch {}", what, where, epoch
+        );
+        return book.problem_of_error(request, {}, message, weights_at).value_or("");
+    }
+
+    WeightsId weights{};
+    TokenId bad{};
+    TokenId good{};
+    messages::TokenizedRequest request{};
+    NotFiniteBook book{};
+};
+
+TEST_F(NotFiniteBookTest, AnErrorThatNamesTheTokenOfItsPassIsRight) {
+    book.met(request.key, {StepId{6}, Epoch{4}, 1, Kind::kState});
+    EXPECT_EQ(judge("the hidden state", "prompt token 1"), "");
+}
+
+TEST_F(NotFiniteBookTest, AnotherTokenKindEpochOrStepIsFound) {
+    EXPECT_NE(judge("the hidden state", "prompt token 1"), "") << "no pass met it";
+    book.met(request.key, {StepId{6}, Epoch{4}, 1, Kind::kState});
+    EXPECT_NE(judge("the hidden state", "prompt token 0"), "");
+    EXPECT_NE(judge("the hidden state", "prompt token 2"), "");
+    EXPECT_NE(judge("the hidden state", "output token 1"), "");
+    EXPECT_NE(judge("the logits", "prompt token 2"), "") << "nobody wanted them";
+    EXPECT_NE(judge("the hidden state", "prompt token 1", 3), "") << "that version is healthy";
+    book.begins(request.key);
+    book.met(request.key, {StepId{5}, Epoch{4}, 1, Kind::kState});
+    EXPECT_NE(judge("the hidden state", "prompt token 1"), "") << "that was another step";
+}
+
+// What a request tolerates may be of another version, which the message does not name.
+TEST_F(NotFiniteBookTest, KvOfAVersionBeforeCountsWhereItIsTolerated) {
+    const std::string where = "prompt token 1";
+    book.met(request.key, {StepId{6}, Epoch{3}, 1, Kind::kState, /*is_lent=*/true});
+    const auto judge_lent = [&] {
+        const std::string message = fmt::format(
+            "the hidden state was not finite at or before {}, in step 6 under weight epoch 3", where
+        );
+        const auto weights_at = [](Epoch) { return std::optional(WeightsId{}); };
+        return book.problem_of_error(request, {}, message, weights_at).value_or("");
+    };
+    EXPECT_NE(judge_lent(), "") << "of its own version alone, which is healthy";
+    request.kv_tolerance = messages::KvTolerance::kKeep;
+    EXPECT_EQ(judge_lent(), "");
+    book.begins(request.key);
+    book.met(request.key, {StepId{6}, Epoch{3}, 1, Kind::kState});
+    EXPECT_NE(judge_lent(), "") << "it began on nobody's pages";
+}
+
+TEST_F(NotFiniteBookTest, ARequestThatGoesOnIsFoundAndAScoreOfSuchLogits) {
+    EXPECT_EQ(book.problem_of_end(request, 2), std::nullopt);
+    book.met(request.key, {StepId{6}, Epoch{4}, 4, Kind::kLogits});
+    EXPECT_EQ(book.problem_of_end(request, 2), std::nullopt) << "one pass too many";
+    EXPECT_NE(book.problem_of_end(request, 3), std::nullopt);
+    EXPECT_EQ(NotFiniteBook::problem_of_score(request, 1, weights), std::nullopt);
+    EXPECT_NE(NotFiniteBook::problem_of_score(request, 2, weights), std::nullopt);
+    EXPECT_EQ(NotFiniteBook::problem_of_score(request, 2, WeightsId{}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace pitstop::sim

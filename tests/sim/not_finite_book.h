@@ -1,0 +1,75 @@
+// Which passes of the simulator's model are not finite, and which requests end for it: those whose
+// own pass met such a token, with an error that names it, and no others.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/generation.h"
+#include "messages/not_finite.h"
+#include "tests/sim/weights_id.h"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::sim {
+
+// ---- the model: some versions have diverged, and overflow at some tokens ----
+
+// What is finite of a token's pass. Where its state is not, nothing is that attends to it.
+enum class Finite { kAll, kAllButLogits, kNothing };
+[[nodiscard]] Finite finite_at(TokenId token, WeightsId weights);
+// Whether what a request does to the logits of this output leaves them finite.
+[[nodiscard]] bool are_scores_finite(
+    std::uint64_t seed, std::int64_t output_index, WeightsId weights
+);
+
+class NotFiniteBook {
+  public:
+    struct Place {
+        StepId step{};
+        Epoch epoch{};
+        std::int64_t position = 0;  // in the request's context
+        messages::NotFiniteKind kind{};
+        bool is_lent = false;  // by a pass under way: the token is this one, or one before it
+        friend bool operator==(const Place&, const Place&) = default;
+    };
+    using WeightsAt = std::function<std::optional<WeightsId>(Epoch)>;
+
+    // The request's prefill begins.
+    void begins(RequestKey key) { met_.erase(key); }
+    // A pass of the request met this first.
+    void met(RequestKey key, const Place& place) { met_[key].push_back(place); }
+
+    // Each returns what is wrong, or nothing. `outputs`: all that the request has got.
+    // It ends with that error.
+    [[nodiscard]] std::optional<std::string> problem_of_error(
+        const messages::TokenizedRequest& request,
+        const std::vector<TokenId>& outputs,
+        const std::string& message,
+        const WeightsAt& weights_at
+    );
+    // It runs to its end.
+    [[nodiscard]] std::optional<std::string> problem_of_end(
+        const messages::TokenizedRequest& request, std::int64_t num_outputs
+    ) const;
+    // Its prompt token `index` has a score of these weights, over their KV alone.
+    [[nodiscard]] static std::optional<std::string> problem_of_score(
+        const messages::TokenizedRequest& request, std::int64_t index, WeightsId weights
+    );
+
+    // Prompts of requests that ended so, which others may have asked for since.
+    [[nodiscard]] const std::vector<RequestKey>& ended() const { return ended_; }
+    // How many ended so, by kind.
+    [[nodiscard]] const std::array<std::int64_t, 3>& num_ended() const { return num_ended_; }
+
+  private:
+    std::map<RequestKey, std::vector<Place>> met_{};  // since its prefill began
+    std::vector<RequestKey> ended_{};
+    std::array<std::int64_t, 3> num_ended_{};
+};
+
+}  // namespace pitstop::sim
