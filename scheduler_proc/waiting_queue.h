@@ -4,7 +4,9 @@
 //
 // The order is total, and nobody starves: of one priority, a request waits for at most one of each
 // other client per request of its own client before it, whoever comes meanwhile. Higher priorities
-// come before it, as long as there are any: that is what they are for.
+// come before it, as long as there are any: that is what they are for. A request that is put back,
+// as it waits for a prefix, keeps its turn: those behind it wait for it, and other clients'
+// requests are served meanwhile.
 //
 // Thread: the loop thread only.
 #pragma once

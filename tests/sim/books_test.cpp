@@ -1,4 +1,5 @@
 // The oracles' own books find what they are there to find: each fault is told to one by hand.
+#include "tests/sim/fairness_book.h"
 #include "tests/sim/not_finite_book.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/random.h"
@@ -10,6 +11,52 @@ namespace pitstop::sim {
 namespace {
 
 using Kind = messages::NotFiniteKind;
+
+class FairnessBookTest : public testing::Test {
+  protected:
+    void arrive(std::uint64_t key, const std::string& client, std::int32_t first_token) {
+        messages::TokenizedRequest request;
+        request.key = RequestKey{key};
+        request.client = {client};
+        request.prompt.values = {TokenId{first_token}};
+        book.arrived(request);
+    }
+    void begin(std::vector<std::uint64_t> keys) {
+        messages::StepPlan plan;
+        for (const std::uint64_t key : keys) plan.setups.push_back({.key = RequestKey{key}});
+        book.admitted(plan);
+    }
+
+    Oracle oracle;
+    FairnessBook book{oracle};
+};
+
+TEST_F(FairnessBookTest, WhoIsServedOutOfTurnIsFound) {
+    arrive(1, "a", 11);
+    for (std::uint64_t key = 2; key < 5; ++key) arrive(key, "b", static_cast<std::int32_t>(key));
+    begin({2});
+    EXPECT_EQ(oracle.problem(), std::nullopt) << "b was first";
+    begin({3});
+    ASSERT_NE(oracle.problem(), std::nullopt);
+    EXPECT_NE(oracle.problem()->find("was overtaken 2 times by client 'b'"), std::string::npos);
+}
+
+// Request 2 waits for the prefix that 1 computes, and 3 is of the same client, behind it.
+TEST_F(FairnessBookTest, WhoIsBehindOneThatWaitsForAPrefixDoesNotCountMeanwhile) {
+    arrive(1, "c", 20);
+    arrive(2, "a", 20);
+    arrive(3, "a", 11);
+    for (std::uint64_t key = 4; key < 9; ++key) arrive(key, "b", static_cast<std::int32_t>(key));
+    begin({1, 4});
+    begin({5});
+    begin({2});
+    EXPECT_EQ(oracle.problem(), std::nullopt);
+    begin({6});
+    begin({7});
+    EXPECT_EQ(oracle.problem(), std::nullopt) << "one was before it";
+    begin({8});
+    EXPECT_NE(oracle.problem(), std::nullopt);
+}
 
 // A version that has diverged, a token that overflows and one that does not.
 class NotFiniteBookTest : public testing::Test {

@@ -10,6 +10,7 @@ namespace pitstop::sim {
 
 void FairnessBook::arrived(const messages::TokenizedRequest& request) {
     Waiting arrived{
+        .path = request.client,
         .client = request.client.empty() ? "" : request.client.front(),
         .priority = request.priority};
     for (const auto& [key, other] : waiting_) {
@@ -28,6 +29,16 @@ bool FairnessBook::may_share(RequestKey key) const {
            });
 }
 
+bool FairnessBook::may_be_passed_over(RequestKey key) const {
+    const Waiting& own = waiting_.at(key);
+    return std::ranges::any_of(waiting_, [&](const auto& entry) {
+        const auto& [other, waiting] = entry;
+        const bool may_be_first = other <= key || waiting.path != own.path;
+        return may_be_first && waiting.client == own.client && waiting.priority == own.priority &&
+               may_share(other);
+    });
+}
+
 void FairnessBook::admitted(const messages::StepPlan& plan) {
     std::vector<Waiting> begun;  // in one step: none of them overtakes another
     for (const messages::RequestSetup& setup : plan.setups) {
@@ -39,8 +50,9 @@ void FairnessBook::admitted(const messages::StepPlan& plan) {
     for (const Waiting& one : begun) {
         for (auto& [key, other] : waiting_) {
             if (other.client == one.client || other.priority != one.priority) continue;
+            if (may_be_passed_over(key)) continue;
             const std::int64_t count = ++other.overtaken[one.client];
-            if (count <= other.num_before + 1 || may_share(key)) continue;
+            if (count <= other.num_before + 1) continue;
             oracle_.fail(fmt::format(
                 "request {} of client '{}', with {} of its own before it, was overtaken {} times "
                 "by client '{}'",

@@ -2,8 +2,9 @@
 // plans it made. With fair scheduling a request is overtaken by a neighbour at most once per
 // request of its own client before it, and once more.
 //
-// Who waits for a prefix that another computes is overtaken meanwhile: requests that may share one,
-// which takes an equal first token, are not judged.
+// Who waits for a prefix that another computes keeps its turn and is overtaken meanwhile, and so
+// are those of its client behind it. So nobody counts while it, or one of its own before it, may
+// share a prefix, which takes an equal first token.
 #pragma once
 
 #include "messages/generation.h"
@@ -14,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace pitstop::sim {
 
@@ -30,12 +32,15 @@ class FairnessBook {
 
   private:
     struct Waiting {
-        std::string client{};  // its first name
+        std::vector<std::string> path{};  // the client's names
+        std::string client{};             // the first of them
         std::int64_t priority = 0;
         std::int64_t num_before = 0;                      // of its own client and priority
         std::map<std::string, std::int64_t> overtaken{};  // by client
     };
     [[nodiscard]] bool may_share(RequestKey key) const;
+    // Whether others may be served in its client's turn.
+    [[nodiscard]] bool may_be_passed_over(RequestKey key) const;
 
     Oracle& oracle_;
     std::map<RequestKey, Waiting> waiting_{};
