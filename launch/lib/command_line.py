@@ -23,9 +23,9 @@ class Parser(argparse.ArgumentParser):
 def add_place(parser):
     """These say which running tree a command is for."""
     add = parser.add_argument
-    add("--run-dir", metavar="DIR", help="of the tree, if several run")
-    add("--tcp-door", metavar="H:P", help="of a tree elsewhere, with --key")
-    add("--admin-tcp-door", metavar="H:P", help="its admin door, for what goes there")
+    add("--run-dir", metavar="DIR", help="run directory of the tree, if several trees run")
+    add("--tcp-door", metavar="H:P", help="data door of a tree on another machine, with --key")
+    add("--admin-tcp-door", metavar="H:P", help="its admin door, for control commands")
     add("--key", metavar="FILE", help="a client's key, for --tcp-door")
 
 
@@ -34,36 +34,36 @@ SERVE = "Serves a model over HTTP and over the bus, until Ctrl-C. docs/flags.md 
 
 def add_serve(commands):
     tree = commands.add_parser(
-        "serve", help="start a tree and watch over it", description=SERVE, usage="pitstop serve [MODEL] [flags]"
+        "serve", help="start a tree and supervise it", description=SERVE, usage="pitstop serve [MODEL] [flags]"
     )
     tree.add_argument("checkpoint", nargs="?", metavar="MODEL", help="the same as --model")
     first = add_tree_flags(tree)
     add_http_flags(tree, first)
-    first("--run-dir", metavar="DIR", help="where its sockets are; default: a new private directory")
+    first("--run-dir", metavar="DIR", help="directory of its sockets; default: a new private one")
     add_tcp_doors(tree)
     add_node_flags(tree)
-    tree = tree.add_argument_group("its life")
+    tree = tree.add_argument_group("restarts and the end")
     tree.add_argument(
         "--restart",
         action="store_true",
-        help="bring the tree back when a process dies, with exactly the version that was committed "
-        "last, or else waiting for another",
+        help="start the tree again when a process dies, with exactly the version that was committed "
+        "last, or waiting for another one",
     )
     tree.add_argument(
         "--keep-committed",
         metavar="DIR",
-        help="write each committed version there, behind the commit, two at most: then a restart "
-        "brings it back whatever it came from",
+        help="write each committed version to this directory after its commit, two at most, so that a restart "
+        "can load it, whatever its source",
     )
     tree.add_argument(
         "--end-with-parent",
         action="store_true",
-        help="end when the thread that started this command does, as a program wants of a tree of its own",
+        help="end when the thread that started this command ends: for a program's own tree",
     )
     tree.add_argument(
         "--progress",
         action="store_true",
-        help="a line on standard error for each process that is ready, while the tree starts",
+        help="during the start, print a line on standard error for each process that is ready",
     )
 
 
@@ -72,18 +72,18 @@ def add_generate(commands):
         "generate",
         help="stream the continuation of a prompt",
         usage="pitstop generate PROMPT [flags]",
-        description="On the running tree, or, where none runs or with --own, on one started for the call with the "
+        description="Uses the running tree. If none runs, or with --own, it starts one for this call, with the "
         "flags of serve.",
     )
-    generate.add_argument("prompt", nargs="?", help="the text to continue; -: of standard input")
-    generate.add_argument("--prompt-file", metavar="FILE", help="the text to continue, of a file")
+    generate.add_argument("prompt", nargs="?", help="the text to continue; -: read it from standard input")
+    generate.add_argument("--prompt-file", metavar="FILE", help="read the text to continue from this file")
     add_place(generate)
     for name, takes_value, meaning in talk.GENERATE_FLAGS:
         if takes_value:
             generate.add_argument(f"--{name}", metavar="X", help=meaning)
         else:
             generate.add_argument(f"--{name}", action="store_true", help=meaning)
-    generate.add_argument("--own", action="store_true", help="on a tree of this call's own, also beside one that runs")
+    generate.add_argument("--own", action="store_true", help="start a tree for this call, even if one runs")
     before = set(generate._option_string_actions)
     add_tree_flags(generate)
     tree_flags = set(generate._option_string_actions) - before
@@ -95,7 +95,7 @@ def add_talk(commands):
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
-    status.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="for the answer (default 5)")
+    status.add_argument("--timeout-s", type=seconds, default=5.0, metavar="S", help="seconds to wait for the answer (default 5)")
 
     commands.add_parser("trees", help="this user's trees on this machine: model, port, directory, age")
 
@@ -103,9 +103,9 @@ def add_talk(commands):
         "demo",
         help="a story that changes its author in mid-sentence",
         usage="pitstop demo [--run-dir DIR] [flags]",
-        description="On a tree of its own; with --run-dir on that one, whose weights are put back in the end.",
+        description="Starts a tree of its own. With --run-dir it uses that tree, and restores its weights at the end.",
     )
-    show.add_argument("--run-dir", metavar="DIR", help="of a tree that serves a bundled model")
+    show.add_argument("--run-dir", metavar="DIR", help="run directory of a tree that serves a bundled model")
     tree_flags = set(show._option_string_actions)
     add_tree_flags(show)
     show.set_defaults(tree_flags=set(show._option_string_actions) - tree_flags)
@@ -122,7 +122,7 @@ def add_tools(commands):
     tokenize = commands.add_parser(
         "tokenize",
         help='JSON lines in ({"text": ...} or {"ids": [...]}), JSON lines out',
-        description='{"text": ...} gives {"ids": [...], "text": decoded}; {"ids": [...]} decodes.',
+        description='{"text": ...} returns {"ids": [...], "text": decoded}; {"ids": [...]} decodes.',
     )
     tokenize.add_argument(
         "--tokenizer", required=True, metavar="DIR", help="a directory with tokenizer.json"
@@ -139,7 +139,7 @@ def parser():
     top.add_argument("--version", action="version", version=f"pitstop {programs.version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("version", help="the version of pitstop")
-    of_help = commands.add_parser("help", help="what there is, or what a command takes")
+    of_help = commands.add_parser("help", help="list the commands, or explain one")
     of_help.add_argument("topic", nargs="?", metavar="COMMAND")
     add_serve(commands)
     add_generate(commands)

@@ -8,9 +8,9 @@ COUNTS = {
 }
 TIMES = {
     "http_idle_timeout": "seconds between two requests of a connection (default 120)",
-    "http_header_timeout": "seconds for a request's header to come (default 10)",
-    "http_body_timeout": "seconds for a body to come, more for a large one (default 20)",
-    "http_write_timeout": "seconds a client may take nothing of its answer (default 30)",
+    "http_header_timeout": "seconds for a request's header to arrive (default 10)",
+    "http_body_timeout": "seconds for a body to arrive, more for a large one (default 20)",
+    "http_write_timeout": "seconds that a client may stop reading its answer (default 30)",
 }
 
 

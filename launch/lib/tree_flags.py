@@ -69,12 +69,12 @@ def add_first_flags(parser):
         default="stories",
         metavar="DIR",
         help="a checkpoint directory, a bundled model (stories, the default, or bard), or org/name of the Hugging "
-        "Face cache, into which it is fetched where huggingface_hub is installed",
+        "Face cache, into which it is downloaded if huggingface_hub is installed",
     )
     add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
     add_count(parser, "--dp", "data-parallel replicas", default=1)
     add_count(
-        parser, "--max-total-tokens", "tokens the KV memory of a replica holds (default: what a quarter of the memory holds)"
+        parser, "--max-total-tokens", "tokens in the KV memory of a replica (default: those that fit into a quarter of the memory)"
     )
     return add
 
@@ -90,53 +90,53 @@ def add_limit_flags(parser):
     add(
         "--scheduling",
         choices=("fair", "fcfs"),
-        help="whose request is next: fair, clients take turns; fcfs, who came first (default fair)",
+        help="the order of requests: fair, clients take turns; fcfs, by arrival (default fair)",
     )
     add(
         "--served-model-name",
         metavar="S",
         nargs="+",
         action="extend",
-        help="what the model is called, the first in answers; default: its directory",
+        help="the model's names; answers have the first; default: its directory",
     )
 
 
 def add_engine_flags(parser):
     """These say what computes, on which device, and from which weights."""
-    parser = parser.add_argument_group("the engine (of GPUs where it says so)")
+    parser = parser.add_argument_group("the engine ('on a GPU': no effect on CPUs)")
     add = parser.add_argument
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
         "--device",
         default="auto",
         choices=("auto", "cpu", "cuda"),
-        help="cuda: a GPU for each rank; auto: that where there are enough that can be used, else the CPU "
+        help="cuda: a GPU for each rank; auto: the same if there are enough usable GPUs, otherwise the CPU "
         "(default auto)",
     )
     add(
         "--mem-fraction",
         type=share,
         metavar="X",
-        help="of a GPU's free memory, for weights, activations and KV (default 0.9)",
+        help="on a GPU: the part of its free memory for weights, activations and KV (default 0.9)",
     )
     add(
         "--update-mode",
         choices=("auto", "staged", "host", "lend", "direct"),
-        help="on a GPU: staged leaves room for a second copy of the weights; host stages in the host's memory and "
-        "uploads at the commit, lend stages where KV lies while nothing is generated, direct overwrites what serves, "
-        "and KV takes the room; auto: the first that fits (default auto)",
+        help="on a GPU: staged leaves room for a second copy of the weights; with the others KV has that room: host stages "
+        "in the host's memory and uploads at the commit, lend stages in the memory of KV while nothing is generated, "
+        "direct overwrites the weights that serve; auto: the first that fits (default auto)",
     )
     add(
         "--all-reduce",
         choices=("auto", "own", "nccl"),
-        help="on GPUs with --tp: how activations are summed over the ranks: own, by kernels over one another's memory; "
-        "nccl, by it wherever a step is not a graph, refused with --device cpu, --tp 1 and --deterministic; auto: nccl "
-        "from the size on where it is faster, as measured at the start; with --deterministic own (default auto)",
+        help="on GPUs with --tp: what sums activations over the ranks: own, kernels over each other's memory; "
+        "nccl, NCCL wherever a step is not a graph, refused with --device cpu, --tp 1 and --deterministic; auto: NCCL "
+        "from the size at which the start measured it faster; with --deterministic own (default auto)",
     )
     add(
         "--deterministic",
         action="store_true",
-        help="on a GPU, too, no result depends on what else is in the batch",
+        help="on a GPU: no result depends on the rest of the batch (on a CPU none ever does)",
     )
     add(
         "--no-graphs",
@@ -151,12 +151,12 @@ def add_engine_flags(parser):
     add(
         "--ignore-extra-tensors",
         action="store_true",
-        help="leave out tensors of a checkpoint or an update that the model does not have",
+        help="skip tensors of a checkpoint or an update that the model does not have",
     )
     add_count(
         parser,
         "--threads",
-        "threads of each worker; default: the cores, shared evenly by the workers"
+        "threads of each worker; default: the cores divided by the number of workers"
     )
 
 
@@ -181,7 +181,7 @@ def add_patience_flags(parser):
         "--stage-share",
         type=share,
         metavar="X",
-        help="of a core's time that staging weights may take while passes run (default 0.25)",
+        help="the part of a core's time that staging weights may take while passes run (default 0.25)",
     )
     add(
         "--step-timeout",
@@ -193,14 +193,14 @@ def add_patience_flags(parser):
     add(
         "--tuning-dir",
         metavar="DIR",
-        help="on a GPU: keeps which algorithms were fastest when the first start timed them; "
-        "none: nothing is timed (default ~/.cache/pitstop)",
+        help="on a GPU: the directory for the fastest algorithms, which the first start times; "
+        "none: time nothing (default ~/.cache/pitstop)",
     )
     add(
         "--wait-for-initial-weights",
         "--checkpoint-engine-wait-weights-before-ready",
         action="store_true",
-        help="load no weights: up from the start, ready after the first complete update",
+        help="load no weights: the tree answers from the start, and is ready after the first complete update",
     )
     add(
         "--start-timeout",
@@ -248,7 +248,7 @@ def add_http_flags(parser, first):
         "--api-key",
         default=os.environ.get("PITSTOP_API_KEY"),
         metavar="K",
-        help="what HTTP requests must carry; default: PITSTOP_API_KEY of the environment",
+        help="the key that HTTP requests must have; default: PITSTOP_API_KEY of the environment",
     )
     parser = parser.add_argument_group("HTTP")
     add = parser.add_argument
@@ -262,21 +262,21 @@ def add_http_flags(parser, first):
     add(
         "--tool-call-parser",
         choices=("hermes", "qwen", "qwen25", "llama3", "llama3_json", "mistral"),
-        help="chats: the format of the model's calls of tools; without, calls come back as text",
+        help="chats: the format of the model's tool calls; without it, calls are returned as text",
     )
-    add("--cors-origin", metavar="O", help="browsers' pages of this origin may call HTTP")
+    add("--cors-origin", metavar="O", help="pages of this origin may call HTTP from a browser")
     add(
         "--allowed-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a name that requests without a key may ask for, besides IP addresses and localhost; "
+        help="a host name that requests without a key may use, besides IP addresses and localhost; "
         ".NAME: all names below it; '*': any; may be given again",
     )
     add(
         "--incremental-streaming-output",
         action="store_true",
-        help="/generate streams what is new, not all so far, where a request does not say",
+        help="/generate streams only new output by default, not all output so far",
     )
     add_http_limits(parser)
     add("--no-http", action="store_true", help="no HTTP: the bus alone")
@@ -295,9 +295,9 @@ def add_tcp_doors(parser):
     """These say where the doors listen for other machines."""
     parser = parser.add_argument_group("doors for other machines")
     add = parser.add_argument
-    add("--tcp-door", type=door, metavar="H:P", help="the data door for other machines, too")
+    add("--tcp-door", type=door, metavar="H:P", help="also open the data door to other machines at this address")
     add("--admin-tcp-door", type=door, metavar="H:P", help="the same for the admin door")
-    add("--door-keys", metavar="DIR", help="their keys and the nodes', a directory that keygen made")
+    add("--door-keys", metavar="DIR", help="the directory of their keys and the nodes', which keygen made")
 
 
 def node_door(text):
@@ -311,13 +311,13 @@ def add_node_flags(parser):
     """These spread a replica over several machines."""
     parser = parser.add_argument_group("a replica over several machines")
     add = parser.add_argument
-    add_count(parser, "--nodes", "machines that a replica's ranks are on, as many on each (default 1)", default=1)
+    add_count(parser, "--nodes", "number of machines that share a replica's ranks equally (default 1)", default=1)
     add(
         "--node-rank",
         type=whole_number(0),
         default=0,
         metavar="N",
-        help="which of them this is (default 0, the head: it has the doors; the others have workers alone)",
+        help="this machine's number (default 0, the head, which has the doors; the others have workers alone)",
     )
-    add("--head", type=node_door, metavar="H:P", help="where the head takes the others in, the same on all")
-    add("--node-key", metavar="FILE", help="of a machine that is not the head: its key, of keygen --node")
+    add("--head", type=node_door, metavar="H:P", help="the address at which the head accepts the other machines, the same on all")
+    add("--node-key", metavar="FILE", help="on machines other than the head: this machine's key, from keygen --node")

@@ -20,14 +20,14 @@ def parse(arguments):
         description="Trees under load, updates and faults; an independent oracle verifies every token. "
         "Exit code 0: nothing was found.",
     )
-    parser.add_argument("--seed", type=int, default=1, help="what is done, in which order (1)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long (10; a night: 480)")
+    parser.add_argument("--seed", type=int, default=1, help="decides what is done, and in which order (1)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration (10; a night: 480)")
     parser.add_argument("--episode", type=int, default=0, help="begin with this tree of the seed (0)")
-    parser.add_argument("--verifiers", type=int, default=1, help="processes that compute what is right (1)")
+    parser.add_argument("--verifiers", type=int, default=1, help="processes that verify tokens (1)")
     parser.add_argument(
-        "--out", help="where logs go; default: a directory under /tmp, kept if something was found"
+        "--out", help="directory of the logs; default: one under /tmp, kept if something was found"
     )
-    parser.add_argument("--keep-going", action="store_true", help="a finding does not end the run")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a finding")
     return parser.parse_args(arguments)
 
 

@@ -54,7 +54,7 @@ def test_a_device_that_is_asked_for_by_its_name_has_no_reason(start_tree):
 
 
 def test_help_names_the_default():
-    assert "else the CPU (default auto)" in " ".join(run("serve", "--help").stdout.split())
+    assert "otherwise the CPU (default auto)" in " ".join(run("serve", "--help").stdout.split())
 
 
 @needs_gpu

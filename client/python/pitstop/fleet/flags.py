@@ -10,7 +10,7 @@ ABOUT = """Many trees on Ray, one update for all of them (docs/fleet.md).
   {program} --replicas 3                     a fleet on this machine, until Ctrl-C
   {program} generate "Once upon a time"      on the fleet that runs
   {program} update DIR --label step-41       on all its replicas, or on none
-  {program} status | digests                 what each replica is doing; what each has resident
+  {program} status | digests                 what each replica is doing; digests of its weights
   {program} pause | resume | abort RID...    on every replica
   {program} add N | remove SLOT              while it runs
 """
@@ -31,28 +31,28 @@ def parser() -> argparse.ArgumentParser:
     )
     own.add_argument("command", nargs="?", choices=COMMANDS, default="serve")
     own.add_argument("what", nargs="*", help="generate: the prompt; update: DIR; abort: ids; add: how many; remove: a slot")
-    own.add_argument("--name", default="fleet", help="of the fleet, where a cluster has several (fleet)")
-    own.add_argument("--address", help="the Ray cluster: HOST:PORT, or auto (serve: one of this machine alone; else the fleet's)")
-    own.add_argument("--model", default="stories", help="serve: as of launch/pitstop (stories)")
-    own.add_argument("--replicas", type=int, default=1, help="serve: trees, each on a machine of its own if it can (1)")
+    own.add_argument("--name", default="fleet", help="the fleet's name, if a cluster has several (fleet)")
+    own.add_argument("--address", help="the Ray cluster: HOST:PORT, or auto (default: for serve, a cluster of this machine alone; otherwise the fleet's)")
+    own.add_argument("--model", default="stories", help="serve: as for launch/pitstop serve (stories)")
+    own.add_argument("--replicas", type=int, default=1, help="serve: number of trees, each on a machine of its own if possible (1)")
     own.add_argument("--tp", type=int, default=1, help="serve: ranks of each, all on one machine (1)")
-    own.add_argument("--quorum", type=int, help="serve: replicas that must be prepared for an update to commit without the others (all)")
-    own.add_argument("--hang-timeout", type=float, default=30.0, help="serve: seconds until what does not answer is ended (30)")
+    own.add_argument("--quorum", type=int, help="serve: number of prepared replicas with which an update commits without the others (all)")
+    own.add_argument("--hang-timeout", type=float, default=30.0, help="serve: seconds after which a replica that does not answer is ended (30)")
     own.add_argument("--status-port", type=int, default=0, help="serve: the page and /metrics; 0: any free port (0)")
-    own.add_argument("--http", action="store_true", help="serve: every tree listens to HTTP, at a port that status says")
-    own.add_argument("--door-port", type=int, help="serve: HTTP, /generate, whose requests outlive replicas; 0: any free port")
+    own.add_argument("--http", action="store_true", help="serve: every tree has HTTP, at a port that status shows")
+    own.add_argument("--door-port", type=int, help="serve: a port for HTTP's /generate, whose requests survive replicas; 0: any free one")
     own.add_argument("--router", help="serve: sglang, smg or vllm in front of the trees, which then listen to HTTP")
-    own.add_argument("--router-port", type=int, default=30000, help="serve: where the router listens (30000)")
+    own.add_argument("--router-port", type=int, default=30000, help="serve: the router's port (30000)")
     own.add_argument("--label", default="", help="update: the version's name")
     own.add_argument("--kv-policy", default="keep", help="update: keep, recompute, drain or abort (keep)")
-    own.add_argument("--hold-s", type=float, default=0.0, help="update: all stand still until all commit, so long at most (0)")
+    own.add_argument("--hold-s", type=float, default=0.0, help="update: seconds, at most, for which replicas stand still so that all commit together (0)")
     own.add_argument("--max-new-tokens", type=int, default=200, help="generate: maximum number of tokens (200)")
     own.add_argument("--temperature", type=float, default=1.0, help="generate: 0 is greedy (1)")
     own.add_argument("--mode", default="in_place", help="pause: in_place, retract, abort or wait (in_place)")
     own.add_argument("--all", action="store_true", help="abort: every open request")
-    own.add_argument("--json", action="store_true", help="the whole answer as JSON: of status, digests, pause, resume, abort")
+    own.add_argument("--json", action="store_true", help="status, digests, pause, resume, abort: the whole answer as JSON")
     own.add_argument("--timeout-s", type=float, help="generate: seconds after which it gives up")
-    own.add_argument("--start-timeout", type=float, default=600.0, help="seconds until what is not ready is given up (600)")
+    own.add_argument("--start-timeout", type=float, default=600.0, help="seconds to wait for replicas to become ready (600)")
     return own
 
 
