@@ -1,4 +1,4 @@
-"""Runs pitstop, or speaks to a tree that runs: blocking (Engine, Client) or with asyncio (AsyncEngine, AsyncClient).
+"""Starts pitstop, or connects to a running tree: blocking (Engine, Client) or with asyncio (AsyncEngine, AsyncClient).
 
     import pitstop
 
@@ -12,11 +12,11 @@
     async with pitstop.AsyncClient(run_dir) as client:
         whole = await client.generate("Once upon a time", max_new_tokens=60).result()
 
-    pitstop.AsyncClient(data="tcp://10.0.0.7:5000", admin="tcp://10.0.0.7:5001", key="me.key")  # elsewhere
+    pitstop.AsyncClient(data="tcp://10.0.0.7:5000", admin="tcp://10.0.0.7:5001", key="me.key")  # on another machine
 
-Needs pyzmq and msgpack; the engines, NumPy too. Everything that goes wrong is a PitstopError with a `code` to switch on
-and a `message` to read; a tree that is lost ends every open request and call with code
-"unavailable", and nothing that was asked of it is done by the tree that takes its place.
+Needs pyzmq and msgpack; the engines also need NumPy. Every error is a PitstopError with a `code` to switch on
+and a `message` to read. If a tree is lost, every open request and call ends with code
+"unavailable", and the tree that replaces it does none of them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .outputs import Output, TensorDigest, Update, WeightDigests
 
-# What needs NumPy is loaded when it is asked for: a client needs none.
+# Modules that need NumPy are loaded on demand: a client needs none.
 _LAZY = {
     "AsyncEngine": "async_engine",
     "Engine": "engine",

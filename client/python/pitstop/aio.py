@@ -1,4 +1,4 @@
-"""The asyncio client. It lives on the event loop that opened it, without a thread."""
+"""The asyncio client. The event loop that opened it runs it, without a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPLY_GRACE_S = 0.5  # the tree's own, more telling answer to a late call may co
 
 
 async def off_loop(work: Callable[..., Any], *arguments: Any) -> Any:
-    """On a thread, as it takes a while; here and now where the program ends, and no thread can be had any more."""
+    """Runs a slow call on a thread; on this one if the program is ending and no thread can start any more."""
     try:
         future = asyncio.get_running_loop().run_in_executor(None, functools.partial(work, *arguments))
     except RuntimeError:
@@ -30,7 +30,7 @@ async def off_loop(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class _Mailbox:
-    """Chunks on their way to whoever takes them; at most a request's whole output."""
+    """Chunks that the caller has not taken yet; at most a request's whole output."""
 
     def __init__(self) -> None:
         self._chunks: collections.deque[Chunk] = collections.deque()
@@ -51,7 +51,7 @@ class _Mailbox:
 
 
 class RequestOutput:
-    """A request's chunks on their way to its caller: what Stream and AsyncStream have in common."""
+    """A request's chunks on their way to its caller: the common part of Stream and AsyncStream."""
 
     def __init__(self, client: Any, rid: str, mailbox: Any, deadline: Optional[float]):
         self._client = client
@@ -62,7 +62,7 @@ class RequestOutput:
         self.finished = False
 
     def cancel(self) -> None:
-        """Ends it with its output so far: the last chunk has finish.reason "abort"."""
+        """Ends the request with its output so far: the last chunk has finish.reason "abort"."""
         self._client._cancel(self.rid, self._mailbox)
 
     def _taken(self, chunk: Chunk) -> Chunk:
@@ -73,7 +73,7 @@ class RequestOutput:
         return chunk
 
     def _is_late(self, why: str) -> PitstopError:
-        """Of a request that was cancelled before why was asked for."""
+        """The error of a request whose time ran out; `why` is the tree's reason."""
         self.finished = True
         return PitstopError("deadline_exceeded", late(self.rid, why))
 
@@ -94,14 +94,14 @@ class RequestOutput:
 class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
     """A request's output. Iterating yields its chunks and raises PitstopError if it failed.
 
-    A stream that is dropped, or whose task is cancelled, before its end is cancelled in the tree.
+    If a stream is dropped, or its task cancelled, before its end, the request is cancelled in the tree.
     """
 
     def __aiter__(self) -> AsyncStream:
         return self
 
     def take_ready(self) -> Optional[Chunk]:
-        """The next chunk, if it is here already; None also after the end. Raises PitstopError."""
+        """The next chunk, if it has arrived; None if not, and after the end. Raises PitstopError."""
         chunk = self._mailbox.take_ready()
         return None if chunk is None else self._taken(chunk)
 
@@ -123,20 +123,20 @@ class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
         return self._taken(chunk)
 
     async def result(self) -> Chunk:
-        """Everything that was not taken yet, joined. Raises PitstopError."""
+        """All chunks not taken yet, joined. Raises PitstopError."""
         async for chunk in self:
             self._join(chunk)
         return self._joined()
 
 
 class AsyncClient(Calls[AsyncStream]):
-    """A connection to a running tree; calls are in calls.py, and are awaited.
+    """A connection to a running tree. Its calls are in calls.py; await them.
 
         async with AsyncClient(run_dir) as client: ...
 
     run_dir   the tree's run directory; or data and admin, its doors' ZeroMQ endpoints
-    key       for endpoints at tcp://: the client's key file, of pitstop keygen
-    timeout   seconds that connect() waits for a tree that answers; also one that is still starting
+    key       for endpoints at tcp://: the client's key file, from pitstop keygen
+    timeout   seconds that connect() waits for an answer, also from a tree that is still starting
     """
 
     def __init__(
@@ -170,13 +170,13 @@ class AsyncClient(Calls[AsyncStream]):
 
     @property
     def info(self) -> ServerInfo:
-        """What the tree serves."""
+        """The model and the tree that serves it."""
         return self._info or ServerInfo()
 
     @property
     def is_connected(self) -> bool:
-        """False from the loss of a tree until one answers again at every door. What is asked
-        meanwhile fails at once with code "unavailable"."""
+        """False from the loss of a tree until one answers again at every door. Requests and calls made
+        meanwhile fail at once with code "unavailable"."""
         return self._wire is not None and self._wire.is_ready
 
     async def connect(self) -> AsyncClient:
@@ -224,7 +224,7 @@ class AsyncClient(Calls[AsyncStream]):
             self._look_timer = self._loop.call_later(self._silence.left(), self._look)
 
     def _look(self) -> None:
-        """Asks why nothing comes, once it is long enough."""
+        """Asks the tree why no output comes, after a long enough silence."""
         self._look_timer = None
         if self._wire is None or not self._wire.has_requests:
             return
@@ -239,7 +239,7 @@ class AsyncClient(Calls[AsyncStream]):
             self._look_timer = self._loop.call_later(self._silence.left(), self._look)
 
     async def _why_it_stands(self) -> str:
-        """Empty: it may generate, or there is no admin door to ask at."""
+        """Why the tree does not generate. Empty: it does, or there is no admin door to ask."""
         try:
             return why_it_stands(await self.status(timeout=ASK_S))
         except PitstopError:
@@ -307,7 +307,7 @@ class AsyncClient(Calls[AsyncStream]):
             self._loop.add_reader(fd, self._pump)
 
     def _pump_soon(self) -> None:
-        """ZeroMQ's descriptor tells of edges, and sending may swallow one: look after each send."""
+        """ZeroMQ's descriptor is edge-triggered, and sending may consume an edge: pump after each send."""
         if not self._is_pump_due:
             self._is_pump_due = True
             self._loop.call_soon(self._pump)

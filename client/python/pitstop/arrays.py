@@ -1,5 +1,5 @@
-"""Weights as NumPy arrays, from whatever holds them: NumPy's, PyTorch's, what has the CUDA array interface. What is in host
-memory is not copied."""
+"""Weights as NumPy arrays, from NumPy, PyTorch, or objects with the CUDA array interface. Tensors in host
+memory are not copied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _is_torch(tensor: Any) -> bool:
 
 
 def array_of(name: str, tensor: Any) -> numpy.ndarray:
-    """bfloat16 comes as uint16. TypeError: it is neither, or of a dtype that no weight has."""
+    """The tensor as an array; bfloat16 as uint16. TypeError: another kind of object, or a dtype that no weight has."""
     if isinstance(tensor, numpy.ndarray):
         array = tensor
     elif _is_torch(tensor):
@@ -56,12 +56,12 @@ def _by_name(tensors: NamedTensors, take: Callable[[str, Any], Any]) -> dict[str
 
 
 def arrays_of(tensors: NamedTensors) -> dict[str, numpy.ndarray]:
-    """By their checkpoint names. TypeError: a name that comes twice, too."""
+    """Arrays by checkpoint name. TypeError: as array_of, or a name appears twice."""
     return _by_name(tensors, array_of)
 
 
 def weights_of(tensors: NamedTensors) -> dict[str, Weight]:
-    """The same, but what is in a GPU's memory stays there."""
+    """The same, but tensors in a GPU's memory stay there."""
 
     def weight_of(name: str, tensor: Any) -> Weight:
         if _is_torch(tensor):
@@ -72,12 +72,12 @@ def weights_of(tensors: NamedTensors) -> dict[str, Weight]:
 
 
 def in_host(weights: Mapping[str, Weight]) -> dict[str, numpy.ndarray]:
-    """All of them in host memory."""
+    """All tensors in host memory."""
     return {name: each.in_host() if isinstance(each, OnGpu) else each for name, each in weights.items()}
 
 
 def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:
-    """Names, of so many bytes each, in order: groups of at most `most` bytes, or of one that has more. One at least."""
+    """Groups of names, in order, of at most `most` bytes each; a larger tensor is a group of its own. At least one group."""
     groups: list[list[str]] = [[]]
     in_group = 0
     for name, size in sizes:

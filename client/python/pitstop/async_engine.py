@@ -22,19 +22,19 @@ from .weight_calls import WeightCalls
 
 
 class AsyncEngine(GenerateCalls, WeightCalls):
-    """A tree of its own, or one that runs.
+    """Starts a tree of its own, or joins a running one.
 
-    model      a checkpoint directory, a bundled model's name, or org/name of a Hugging Face cache
-    run_dir    joins the tree in that run directory; or
-    url        the one of this user on this machine whose HTTP listens there; or
-    data, admin, key    the one with these doors (docs/doors.md)
-    port       HTTP beside it, at this port (0: any free one; see url); None: no HTTP
-    use_tqdm   a progress bar: None is where standard error is a terminal
-    options    flags of `pitstop serve` with underscores: dp=2, max_total_tokens=4096, ...; also under the names that
-               sglang.Engine and vllm.LLM have for them (tp_size, tensor_parallel_size, ...)
+    model      start a tree with this checkpoint directory, bundled model, or org/name of the Hugging Face cache
+    run_dir    join the tree in this run directory; or
+    url        join this user's tree on this machine whose HTTP has this URL; or
+    data, admin, key    join the tree with these doors (docs/doors.md)
+    port       also start HTTP, at this port (0: any free one; see url); None: no HTTP
+    use_tqdm   show a progress bar; None: if standard error is a terminal
+    options    flags of `pitstop serve` with underscores: dp=2, max_total_tokens=4096, ...; also under their names in
+               sglang.Engine and vllm.LLM (tp_size, tensor_parallel_size, ...)
 
-    Everything that goes wrong is a PitstopError; arguments that mean nothing here are a TypeError or, where the
-    other engines know them, code "unsupported". A tree that was started here ends with close(), and with this program.
+    Errors are PitstopErrors. An unknown argument is a TypeError, or has code "unsupported" if another engine
+    knows it. A tree that the engine started ends with close(), and with this program.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AsyncEngine(GenerateCalls, WeightCalls):
     # ---- its life ----
 
     async def start(self) -> AsyncEngine:
-        """PitstopError: the tree does not start, or none is there."""
+        """Starts or joins the tree. PitstopError: the tree does not start, or none is found."""
         if self._client is not None:
             return self
         if self._options is not None:
@@ -85,7 +85,7 @@ class AsyncEngine(GenerateCalls, WeightCalls):
         return self
 
     async def close(self) -> None:
-        """Open requests end. A tree that was started here ends; one that was joined goes on."""
+        """Ends open requests. A tree that the engine started ends; a joined tree keeps running."""
         client, self._client = self._client, None
         blocking, self._blocking = self._blocking, None
         tree, self._tree = self._tree, None
@@ -96,7 +96,7 @@ class AsyncEngine(GenerateCalls, WeightCalls):
                 await off_loop(each)
 
     async def shutdown(self, timeout: float = CALL_TIMEOUT_S) -> None:
-        """Ends the tree, whoever started it."""
+        """Ends the tree, also one that the engine joined."""
         if self._tree is None:
             await self._open().shutdown(timeout=timeout)
         await self.close()
@@ -117,17 +117,17 @@ class AsyncEngine(GenerateCalls, WeightCalls):
 
     @property
     def client(self) -> AsyncClient:
-        """The connection under it: every message of docs/protocol.md."""
+        """The connection to the tree, with every message of docs/protocol.md."""
         return self._open()
 
     @property
     def is_private(self) -> bool:
-        """It was started here, and nobody reaches it but through this object."""
+        """True for a tree that this engine started and that only this engine can reach."""
         return self._tree is not None and self._options is not None and bool(self._options.get("no_http"))
 
     @property
     def url(self) -> Optional[str]:
-        """Where HTTP listens; None: it does not, or the tree was joined by its doors."""
+        """The URL of HTTP; None: there is no HTTP, or the tree was joined by its doors."""
         return self._tree.url if self._tree is not None else self._url
 
     @property
@@ -137,8 +137,8 @@ class AsyncEngine(GenerateCalls, WeightCalls):
     async def abort_request(
         self, rid: Union[str, Sequence[str]] = "", abort_all: bool = False, timeout: float = CALL_TIMEOUT_S
     ) -> dict[str, str]:
-        """By exact id, whoever asked for it: {rid: "aborted", "already_done" or "unknown"}. It ends with its output so
-        far and finish.reason "abort"; that has been sent when this returns."""
+        """Ends requests of any client by exact id. A request ends with its output so far and finish.reason "abort", which
+        was sent when this returns. Returns {rid: "aborted", "already_done" or "unknown"}."""
         rids = [rid] if isinstance(rid, str) else list(rid)
         reply = await self._open().abort(None if abort_all else rids, all=abort_all, timeout=timeout)
         return {each["rid"]: each.get("outcome", "unknown") for each in reply.get("results", [])}
@@ -148,19 +148,19 @@ class AsyncEngine(GenerateCalls, WeightCalls):
     async def pause(
         self, mode: str = "in_place", max_pause_s: float = 0.0, timeout: float = UPDATE_TIMEOUT_S
     ) -> Pause:
-        """abort, in_place, retract or wait (docs/design.md, section 4); vLLM's keep is in_place."""
+        """Stops generating. mode: abort, in_place, retract or wait (docs/design.md, section 4); vLLM's keep is in_place."""
         reply = await self._open().pause({"keep": "in_place"}.get(mode, mode), max_pause_s, timeout)
         return pause_of(reply)
 
     async def pause_generation(
         self, mode: str = "abort", max_pause_s: float = 0.0, timeout: float = UPDATE_TIMEOUT_S
     ) -> Pause:
-        """SGLang's, whose default it has."""
+        """pause() with SGLang's default mode."""
         return await self.pause(mode, max_pause_s, timeout)
 
     async def resume(self, timeout: float = UPDATE_TIMEOUT_S) -> str:
-        """Generates again; harmless when running. What calls without a session brought is in effect before: the
-        answer says so."""
+        """Generates again; harmless when running. Collected calls without a session take effect first, and the returned
+        message says so."""
         return (await self._open().continue_generation(timeout=timeout)).get("message", "")
 
     continue_generation = resume
@@ -170,11 +170,11 @@ class AsyncEngine(GenerateCalls, WeightCalls):
         return any(replica.get("pause_mode", "") != "" for replica in (await self._open().status(timeout))["replicas"])
 
     async def flush_cache(self, wait_idle: bool = False, timeout: float = UPDATE_TIMEOUT_S) -> None:
-        """PitstopError while a request holds pages."""
+        """Drops all cached prefixes. PitstopError while a request has pages."""
         await self._open().flush_cache(wait_idle, timeout=timeout)
 
     async def reset_prefix_cache(self, timeout: float = UPDATE_TIMEOUT_S) -> bool:
-        """vLLM's: whether it was."""
+        """vLLM's call. Returns whether the cache was reset."""
         try:
             await self.flush_cache(timeout=timeout)
         except PitstopError as error:

@@ -1,4 +1,4 @@
-"""A face without await for an object that lives in an event loop: Client's, Engine's and Fleet's."""
+"""Blocking calls of an object in an event loop, for Client, Engine and Fleet."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _end(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, lo
 
 
 def blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking, P], R]:
-    """The same call, waited for. Any thread may make it; what Ctrl-C interrupts is cancelled."""
+    """The same call, blocking. Any thread may make it; Ctrl-C cancels it."""
 
     @functools.wraps(call)
     def wait(self: Blocking, *args: Any, **kwargs: Any) -> R:
@@ -57,9 +57,9 @@ def blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Cal
 
 
 class Blocking:
-    """Starts `inner` (start() and close() are awaited) in an event loop on a thread of its own, which owns what it opens.
+    """Starts `inner` (start() and close() are awaited) in an event loop on a thread of its own, which owns its resources.
 
-    Thread: any may call. A call after close(), or in a forked child, is a RuntimeError, not a wait for a loop that has ended.
+    Thread: any may call. A call after close(), or in a forked child, is a RuntimeError.
     """
 
     def __init__(self, inner: Any):
@@ -79,7 +79,7 @@ class Blocking:
             raise
 
     def _wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """What Ctrl-C interrupts is cancelled."""
+        """Waits for the awaitable's result; Ctrl-C cancels it."""
         if os.getpid() != self._pid:  # before the lock, which another thread may have had when this process was forked
             coroutine.close()
             raise self._forked()
@@ -95,7 +95,7 @@ class Blocking:
             raise
 
     def _soon(self, work: Callable[..., Any], *args: Any) -> bool:
-        """Does it in the loop. False: it was closed."""
+        """Schedules a call in the loop. False: the loop was closed."""
         if os.getpid() != self._pid:
             raise self._forked()
         with self._lock:

@@ -39,7 +39,7 @@ class HostBroadcast:
         self._next = 0
 
     def spec(self) -> dict[str, Any]:
-        """For init_group."""
+        """The arguments of init_group."""
         return {
             "group": self.group,
             "backend": "host",
@@ -50,7 +50,7 @@ class HostBroadcast:
         }
 
     def accept(self, timeout: float = 60.0) -> None:
-        """Waits until all workers have joined. What joins wrongly is told so."""
+        """Waits until all workers have joined. A peer that joins wrongly gets the reason."""
         deadline = time.monotonic() + timeout
         while len(self._peers) < self.num_workers:
             self._listener.settimeout(max(0.001, deadline - time.monotonic()))
@@ -93,7 +93,7 @@ class HostBroadcast:
             self._peers[rank] = peer
 
     def broadcast(self, array: numpy.ndarray, timeout: float = 60.0) -> None:
-        """The same bytes to every worker, all at once. Raises PitstopError naming the rank."""
+        """Sends the same bytes to all workers in parallel. Raises PitstopError naming the rank."""
         flat = memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
         header = struct.pack("<4sQQ", b"BCST", self._next, len(flat))
         self._next += 1
@@ -145,7 +145,7 @@ class HostBroadcast:
 
 
 def _look_up(host: str) -> str:
-    """The host's IPv4 address. On a thread of its own: a resolver knows no deadline."""
+    """The host's IPv4 address. Looked up on a thread of its own, because a resolver has no deadline."""
     found: list[Any] = []
 
     def resolve() -> None:

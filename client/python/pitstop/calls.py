@@ -1,7 +1,8 @@
-"""The calls of both doors, for both clients: each method is one message and, generate's stream apart, its one reply.
+"""The calls of both doors, for both clients. Each method sends one message and gets one reply; generate's
+is a stream.
 
-With Client they return the reply, with AsyncClient an awaitable of it. A reply is a dict with the
-fields of docs/protocol.md (absent fields are at their defaults). A control call that is not ok
+Client's methods return the reply, AsyncClient's an awaitable of it. A reply is a dict with the
+fields of docs/protocol.md (absent fields have their defaults). A failed control call
 raises PitstopError with the whole reply in `reply`.
 """
 
@@ -39,13 +40,13 @@ class Calls(Generic[StreamType]):
         timeout: Optional[float] = None,
         **sampling: Any,
     ) -> StreamType:
-        """Starts a request, at once: a stream of its output, as Client has it or as AsyncClient.
+        """Starts a request at once. Returns its output: a Stream of Client, or an AsyncStream of AsyncClient.
 
         prompt    text, or token ids
         rid       its id, unique among this client's open requests; empty: a random one
-        stream    a chunk per step; False: one at the end
+        stream    one chunk per step; False: one chunk at the end
         logprobs  True, or a dict: {"enabled": True, "top": 5, "prompt_start": 0, "ids": [...]}
-        timeout   seconds after which it is cancelled and raises "deadline_exceeded"
+        timeout   seconds after which the request is cancelled and raises "deadline_exceeded"
         sampling  max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, ...: SamplingParams
                   of docs/protocol.md
         """
@@ -66,27 +67,27 @@ class Calls(Generic[StreamType]):
         raise NotImplementedError
 
     def _control(self, kind: str, timeout: float, **fields: Any) -> Any:
-        """A call whose message has a deadline of its own, which names who is late."""
+        """A call whose message has the deadline too, so that the tree's error can name the silent rank."""
         given = {name: value for name, value in fields.items() if value is not None}
         return self.call("admin", kind, timeout, timeout_ms=max(1, int(timeout * 1000)), **given)
 
     # ---- data door ----
 
     def tokenize(self, text: str, add_special_tokens: bool = True, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """{"ids": [...], "text": what they decode to}."""
+        """Returns {"ids": [...], "text": the text that the ids decode to}."""
         return self.call(
             "data", "tokenize", timeout, text=text, add_special_tokens=add_special_tokens
         )
 
     def detokenize(self, ids: Sequence[int], skip_special_tokens: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """{"ids": [...], "text": "..."}."""
+        """Returns {"ids": [...], "text": "..."}."""
         return self.call(
             "data", "tokenize", timeout, ids=list(ids), skip_special_tokens=skip_special_tokens
         )
 
     def render_chat(self, messages: Sequence[Any], continue_final_message: bool = False, chat_template: str = "",
                     timeout: float = CALL_TIMEOUT_S, **variables: Any) -> Any:
-        """{"text": the prompt, "ids": its tokens}. `variables`: tools, add_generation_prompt, ..."""
+        """Returns {"text": the prompt, "ids": its tokens}. `variables`: tools, add_generation_prompt, ..."""
         return self.call(
             "data", "render_chat", timeout, variables=json.dumps({"messages": messages, **variables}),
             continue_final_message=continue_final_message, chat_template=chat_template,
@@ -108,21 +109,21 @@ class Calls(Generic[StreamType]):
 
     def abort(self, rids: Optional[Sequence[str]] = None, all: bool = False, message: str = "",
               timeout: float = CALL_TIMEOUT_S) -> Any:
-        """Ends requests of any client by exact id: {"results": [{"rid", "outcome"}]}."""
+        """Ends requests of any client by exact id. Returns {"results": [{"rid", "outcome"}]}."""
         given = {"rids": list(rids)} if rids else {}
         return self._control("abort", timeout, all=all, message=message, **given)
 
     def flush_cache(self, wait_idle: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """Forgets all cached prefixes."""
+        """Drops all cached prefixes."""
         return self._control("flush_cache", timeout, wait_idle=wait_idle)
 
     def set_weight_label(self, label: str, abort_all: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """The version that serves gets another label; epoch and digest stay."""
+        """Gives the version that serves another label; epoch and digest stay."""
         return self._control("set_weight_label", timeout, label=label, abort_all=abort_all)
 
     def release_memory(self, tags: Optional[Sequence[str]] = None, keep_weights: bool = False,
                        timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """Gives memory back: "weights", "kv_cache"; None: all that is resident."""
+        """Gives the memory of these tags back: "weights", "kv_cache"; None: all that is resident."""
         return self._control(
             "release_memory", timeout, tags=list(tags) if tags else None, keep_weights=keep_weights
         )
@@ -132,13 +133,13 @@ class Calls(Generic[StreamType]):
         return self._control("resume_memory", timeout, tags=list(tags) if tags else None)
 
     def shutdown(self, drain_s: float = 0.0, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """Ends the tree; open requests may run out for drain_s seconds."""
+        """Ends the tree; open requests may still run for drain_s seconds."""
         return self._control("shutdown", timeout, drain_s=float(drain_s))
 
     def update_weights(self, path: Optional[str] = None, mode: str = "staged", kv_policy: str = "keep", label: str = "",
                        timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:
-        """Stages, verifies, votes and commits in one call: a checkpoint directory, or `source`, a
-        dict with the fields of docs/protocol.md's WeightSource (bytes go as they are)."""
+        """Stages, verifies, votes and commits in one call. The weights come from a checkpoint directory, or from `source`, a
+        dict with the fields of docs/protocol.md's WeightSource (bytes are sent unchanged)."""
         return self._control(
             "update_weights", timeout, update=_update(path, mode, kv_policy, label, update)
         )
@@ -152,9 +153,9 @@ class Calls(Generic[StreamType]):
 
     def begin_update(self, idle_timeout: float = 300.0, timeout: float = UPDATE_TIMEOUT_S, take_over: bool = False,
                      holder: str = "", **update: Any) -> Any:
-        """Opens a session: update_bucket brings tensors, commit_weights verifies and commits all of
-        them as one, drop_stage forgets. {"session": its number, ...}. With take_over the idle session or
-        stage of a trainer that is gone is dropped first; `holder` is how others read whose this one is."""
+        """Opens a session: update_bucket sends tensors, commit_weights verifies and commits all of
+        them as one, drop_stage discards them. Returns {"session": its number, ...}. take_over first drops the
+        idle session or stage of a trainer that is gone. `holder` names this session's owner in others' errors."""
         update.setdefault("source", {"kind": "buckets"})
         return self._control(
             "begin_update", timeout, idle_timeout_ms=max(1, int(idle_timeout * 1000)), take_over=take_over or None,
@@ -162,7 +163,7 @@ class Calls(Generic[StreamType]):
         )
 
     def update_bucket(self, source: dict[str, Any], session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """Some tensors of the open session. One that fails drops the session."""
+        """Sends some tensors of the open session. A failed call drops the session."""
         return self._control("update_bucket", timeout, source=source, session=session)
 
     def commit_weights(self, kv_policy: Optional[str] = None, session: int = 0, label: str = "",
@@ -173,11 +174,11 @@ class Calls(Generic[StreamType]):
         )
 
     def drop_stage(self, session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """Forgets the staged version, or the session."""
+        """Discards the staged version, or the session."""
         return self._control("drop_stage", timeout, session=session)
 
     def init_group(self, group: str, backend: str = "nccl", timeout: float = UPDATE_TIMEOUT_S, **spec: Any) -> Any:
-        """Every worker joins the trainer's group (broadcast.py has a trainer's side)."""
+        """Every worker joins the trainer's group; broadcast.py is a trainer's side."""
         return self._control("init_group", timeout, spec={"group": group, "backend": backend, **spec})
 
     def destroy_group(self, group: str, timeout: float = UPDATE_TIMEOUT_S) -> Any:
@@ -185,15 +186,15 @@ class Calls(Generic[StreamType]):
         return self._control("destroy_group", timeout, group=group)
 
     def rollback_weights(self, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """Back to the version before the last commit, while its copy is retained."""
+        """Returns to the version before the last commit, as long as its copy is retained."""
         return self._control("rollback_weights", timeout, kv_policy=kv_policy)
 
     def get_weights(self, name: str, timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """A tensor by name: {"epoch", "tensor": {"dtype", "shape"}, "data": row-major bytes}."""
+        """Reads a tensor by name: {"epoch", "tensor": {"dtype", "shape"}, "data": row-major bytes}."""
         return self._control("get_weights", timeout, name=name)
 
     def weight_digests(self, timeout: float = UPDATE_TIMEOUT_S) -> Any:
-        """Digests of what is resident, computed now: {"digest", "tensors": [...]}."""
+        """Computes the digests of the resident weights now: {"digest", "tensors": [...]}."""
         return self._control("weight_digests", timeout)
 
 

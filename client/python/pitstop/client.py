@@ -15,7 +15,7 @@ from .messages import Chunk, ServerInfo, error_chunk
 
 
 class _Mailbox:
-    """Chunks on their way to whoever takes them; at most a request's whole output."""
+    """Chunks that the caller has not taken yet; at most a request's whole output."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,7 +35,7 @@ class _Mailbox:
 class Stream(RequestOutput, Iterator[Chunk]):
     """A request's output. Iterating yields its chunks and raises PitstopError if it failed.
 
-    A stream that is dropped before its end is cancelled.
+    If a stream is dropped before its end, the request is cancelled.
     """
 
     def __next__(self) -> Chunk:
@@ -44,7 +44,7 @@ class Stream(RequestOutput, Iterator[Chunk]):
         return self._take(None)
 
     def next(self, timeout: float) -> Optional[Chunk]:
-        """The next chunk; None if none came in `timeout` seconds, or the last was taken."""
+        """The next chunk; None if none arrived within `timeout` seconds, or the last was taken."""
         if self.finished:
             return None
         try:
@@ -53,8 +53,8 @@ class Stream(RequestOutput, Iterator[Chunk]):
             return None
 
     def result(self, timeout: Optional[float] = None) -> Chunk:
-        """Everything that was not taken yet, joined. Raises PitstopError; with code
-        "deadline_exceeded" if `timeout` seconds were not enough: the request then goes on, and
+        """All chunks not taken yet, joined. Raises PitstopError; its code is
+        "deadline_exceeded" after `timeout` seconds. The request then continues, and
         result() may be called again."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.finished:
@@ -69,7 +69,7 @@ class Stream(RequestOutput, Iterator[Chunk]):
         return self._joined()
 
     def _take(self, timeout: Optional[float]) -> Chunk:
-        """Raises TimeoutError if nothing came in time."""
+        """Raises TimeoutError if no chunk arrived in time."""
         own = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         waits_for_own = own is not None and (timeout is None or own <= timeout)
         chunk = self._mailbox.take(own if waits_for_own else timeout)
@@ -85,9 +85,9 @@ class Client(Calls[Stream], Blocking):
     """A connection to a running tree; calls are in calls.py.
 
     run_dir   the tree's run directory; or data and admin, its doors' ZeroMQ endpoints
-    key       for endpoints at tcp://: the client's key file, of pitstop keygen
-    timeout   seconds to wait for a tree that answers; also one that is still starting
-    Raises PitstopError: "unavailable" if none does, "not_found" without a run directory.
+    key       for endpoints at tcp://: the client's key file, from pitstop keygen
+    timeout   seconds to wait for an answer, also from a tree that is still starting
+    Raises PitstopError: "unavailable" if no tree answers, "not_found" without a run directory.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class Client(Calls[Stream], Blocking):
 
     @property
     def info(self) -> ServerInfo:
-        """What the tree serves."""
+        """The model and the tree that serves it."""
         return self._inner.info
 
     @property
     def is_connected(self) -> bool:
-        """False from the loss of a tree until one answers again at every door. What is asked
-        meanwhile fails at once with code "unavailable"."""
+        """False from the loss of a tree until one answers again at every door. Requests and calls made
+        meanwhile fail at once with code "unavailable"."""
         return self._inner.is_connected
 
     def _start_request(self, rid: str, body: dict[str, Any], timeout: Optional[float]) -> Stream:
@@ -121,7 +121,7 @@ class Client(Calls[Stream], Blocking):
         return Stream(self, rid, mailbox, deadline)
 
     def _send_request(self, rid: str, body: dict[str, Any], mailbox: _Mailbox) -> None:
-        """In the loop, which would tell nobody of what cannot be packed."""
+        """Runs in the loop, where nobody would see an exception: a field that cannot be packed becomes an error chunk."""
         try:
             self._inner._send_request(rid, body, mailbox)
         except (TypeError, ValueError, OverflowError) as error:
@@ -131,7 +131,7 @@ class Client(Calls[Stream], Blocking):
         self._soon(self._inner._cancel, rid, mailbox)
 
     def call(self, door: str, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
-        """Any call by its message type; waits for the reply. Raises PitstopError."""
+        """Makes any call by its message type, and waits for the reply. Raises PitstopError."""
         return self._wait(self._inner.call(door, kind, timeout, **fields))
 
     def _why_it_stands(self) -> str:
@@ -141,7 +141,7 @@ class Client(Calls[Stream], Blocking):
         return PitstopError("aborted", "the client was closed")
 
     def close(self) -> None:
-        """Open requests are cancelled, and end with code "aborted"."""
+        """Cancels open requests, which end with code "aborted"."""
         super().close()
 
     def __enter__(self) -> Client:

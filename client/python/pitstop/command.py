@@ -1,4 +1,4 @@
-"""`pitstop` on the path: the launcher's command, with the Python that runs this."""
+"""The command `pitstop` of the wheel: runs the launcher with the same Python."""
 
 from __future__ import annotations
 

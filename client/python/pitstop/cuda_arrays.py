@@ -1,4 +1,4 @@
-"""Weights in a GPU's memory that are nobody's in particular: whatever has the CUDA array interface (CuPy, Numba, JAX).
+"""Weights in a GPU's memory from any library with the CUDA array interface (CuPy, Numba, JAX).
 
 Source: Numba, "CUDA Array Interface (Version 3)".
 """
@@ -20,7 +20,7 @@ KINDS = {"<f4": ("F32", "float32"), "<f2": ("F16", "float16"), "<u2": BF16, "<V2
 
 @dataclasses.dataclass(frozen=True)
 class CudaArray:
-    """A weight in a GPU's memory; its face is that of cuda_tensors.CudaTensor."""
+    """A weight in a GPU's memory, with the interface of cuda_tensors.CudaTensor."""
 
     owner: Any  # which keeps the memory
     pointer: int

@@ -1,4 +1,4 @@
-"""NVIDIA's libraries in this program, by ctypes: they are opened when they are needed, and nothing is linked to them.
+"""NVIDIA's libraries in this program, through ctypes: opened on demand, never linked.
 
 Source: CUDA Runtime API, "Device Management", "Memory Management", "Stream Management", "Unified Addressing"; CUDA Driver
 API, cuDevicePrimaryCtxGetState.
@@ -27,7 +27,7 @@ ATTRIBUTES_BYTES = 256  # cudaPointerAttributes has 24, and may grow
 
 
 def _mapped(stem: str) -> Iterator[str]:
-    """What this program has open already: PyTorch brings its own."""
+    """Libraries that this program has already opened: PyTorch has its own."""
     with open("/proc/self/maps") as maps:
         for path in dict.fromkeys(line.split(maxsplit=5)[-1].strip() for line in maps if stem in line):
             if os.path.basename(path).startswith(stem):
@@ -35,7 +35,7 @@ def _mapped(stem: str) -> Iterator[str]:
 
 
 def _installed(name: str) -> Iterator[str]:
-    """By the toolkit, or by pip where this program finds packages."""
+    """Libraries installed by the toolkit, or by pip on this program's path."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     patterns = [f"{home}/lib*/{name}" for home in homes if home] + [f"{place}/nvidia/*/lib/{name}" for place in sys.path]
     for pattern in patterns:
@@ -43,7 +43,7 @@ def _installed(name: str) -> Iterator[str]:
 
 
 def open_library(names: Sequence[str], package: str) -> ctypes.CDLL:
-    """names: of the file, the likeliest first. PitstopError "not_found"."""
+    """Opens the first of these file names that is found. PitstopError "not_found"."""
     stem = names[0].partition(".so")[0] + ".so"
     for place in (*_mapped(stem), *names, *(path for name in names for path in _installed(name))):
         try:
@@ -57,10 +57,10 @@ def open_library(names: Sequence[str], package: str) -> ctypes.CDLL:
 
 
 class CudaRuntime:
-    """CUDA's runtime, and a GPU of this program's. Thread: any; whoever uses a GPU enters it first."""
+    """CUDA's runtime, and the GPUs of this program. Thread: any; a thread enters a GPU (on) before it uses it."""
 
     def __init__(self) -> None:
-        """PitstopError: there is no such library ("not_found"), or no GPU ("failed_precondition")."""
+        """PitstopError: the library is missing ("not_found"), or there is no GPU ("failed_precondition")."""
         names = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
         self._library = open_library(names, "nvidia-cuda-runtime")
         self._library.cudaGetErrorName.restype = ctypes.c_char_p
@@ -90,7 +90,7 @@ class CudaRuntime:
 
     @contextlib.contextmanager
     def on(self, device: int) -> Iterator[None]:
-        """The calling thread is on that GPU meanwhile."""
+        """A context in which the calling thread uses that GPU."""
         before = self.current()
         if device == before:
             yield
@@ -103,8 +103,8 @@ class CudaRuntime:
                 self.enter(before)
 
     def _is_in_use(self, device: int) -> bool:
-        """Since CUDA 12 whoever enters a GPU takes some of its memory. A thread that never chose one is on the first, which may
-        be another program's: it is not entered for nothing."""
+        """Since CUDA 12, entering a GPU takes some of its memory. A thread that never chose a GPU is on the first, which may
+        belong to another program: do not enter it without need."""
         try:
             driver = ctypes.CDLL("libcuda.so.1")
         except OSError:
@@ -114,18 +114,18 @@ class CudaRuntime:
         return bool(is_active.value)
 
     def finish(self, device: int) -> None:
-        """Waits for what was begun on that GPU."""
+        """Waits for all work that was begun on that GPU."""
         with self.on(device):
             self.call("cudaDeviceSynchronize")
 
     def uuid_of(self, device: int) -> str:
-        """As nvidia-smi prints it, and a worker's status."""
+        """The GPU's UUID, as nvidia-smi and a worker's status print it."""
         properties = (ctypes.c_ubyte * PROPERTIES_BYTES)()
         self.call("cudaGetDeviceProperties", properties, ctypes.c_int(device))
         return f"GPU-{uuid.UUID(bytes=bytes(properties[UUID_AT : UUID_AT + 16]))}"
 
     def device_of(self, pointer: int) -> int:
-        """The GPU in whose memory that is. PitstopError: in none's."""
+        """The GPU that has this address. PitstopError: none has."""
         attributes = (ctypes.c_int * (ATTRIBUTES_BYTES // 4))()
         self.call("cudaPointerGetAttributes", ctypes.byref(attributes), ctypes.c_void_p(pointer))
         if attributes[0] not in DEVICE_MEMORY:
@@ -141,11 +141,11 @@ class CudaRuntime:
         self.call("cudaFree", ctypes.c_void_p(pointer))
 
     def copy(self, to: int, source: int, num_bytes: int) -> None:
-        """From and to any memory; done when this returns."""
+        """Copies from and to any memory; done when this returns."""
         self.call("cudaMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), ANY_DIRECTION)
 
     def copy_on(self, stream: ctypes.c_void_p, to: int, source: int, num_bytes: int) -> None:
-        """The same, in the stream's order. Both memories stay as they are until the stream is done."""
+        """The same, in the stream's order. Change neither memory until the stream is done."""
         arguments = (ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), ANY_DIRECTION, stream)
         self.call("cudaMemcpyAsync", *arguments)
 
@@ -166,5 +166,5 @@ class CudaRuntime:
 
 @functools.lru_cache(maxsize=None)
 def cuda_runtime() -> CudaRuntime:
-    """This program's, which is opened once."""
+    """The runtime of this program, opened once."""
     return CudaRuntime()

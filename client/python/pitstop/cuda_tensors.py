@@ -28,7 +28,7 @@ MIX_STEP, MIX_1, MIX_2 = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0
 
 @dataclasses.dataclass(frozen=True)
 class CudaTensor:
-    """A weight in a GPU's memory; its face is a NumPy array's, as far as a push looks at it."""
+    """A weight in a GPU's memory, with the attributes of a NumPy array that a push reads."""
 
     tensor: Any  # torch's: contiguous
 
@@ -64,7 +64,7 @@ class CudaTensor:
 
 
 def host_array(tensor: Any) -> numpy.ndarray:
-    """PyTorch's, in the host's memory: copied only from a GPU's. bfloat16 comes as uint16."""
+    """PyTorch's tensor as an array in the host's memory, copied only from a GPU's; bfloat16 as uint16."""
     import torch
 
     flat = tensor.detach().cpu().contiguous()
@@ -72,7 +72,7 @@ def host_array(tensor: Any) -> numpy.ndarray:
 
 
 def digest_of(tensor: Any) -> str:
-    """push.tensor_digest of a bfloat16 tensor of PyTorch's, where it lies. Sums wrap as there."""
+    """push.tensor_digest of PyTorch's bfloat16 tensor, computed in place. Sums wrap in the same way."""
     import torch
 
     flat = tensor.detach().contiguous()
@@ -96,7 +96,7 @@ def digest_of(tensor: Any) -> str:
 
 
 def visible_gpus() -> dict[str, int]:
-    """PyTorch's number of each GPU that this program sees, by the name that workers have for it. {}: PyTorch does not
+    """PyTorch's number of each visible GPU, by the workers' name of it. {}: PyTorch does not
     say which is which."""
     import torch
 
@@ -124,7 +124,7 @@ class _LentStorage:
 
 
 class LentTensors:
-    """Tensors of one GPU, as a bucket names them. They stay where they are until they are given back."""
+    """Tensors of one GPU, as a bucket names them. They must not move until they are given back."""
 
     def __init__(self, device_uuid: str, index: int, tensors: Mapping[str, CudaTensor]):
         import torch
@@ -151,7 +151,7 @@ class LentTensors:
             raise
 
     def _lend(self, storage: Any) -> _LentStorage:
-        """Tensors may share one."""
+        """Lends a storage, which several tensors may share."""
         key = storage.data_ptr()
         if key not in self._storages:
             self._storages[key] = _LentStorage(storage)
@@ -165,7 +165,7 @@ class LentTensors:
 
 
 def can_be_lent(tensors: Iterable[CudaTensor], devices: Sequence[str]) -> bool:
-    """Every worker's GPU is one that this program sees, and the memory is of a kind that another process can open."""
+    """Whether this program sees every worker's GPU, and another process can open this kind of memory."""
     gpus = visible_gpus()
     if not devices or any(device not in gpus for device in devices):
         return False
@@ -178,7 +178,7 @@ def can_be_lent(tensors: Iterable[CudaTensor], devices: Sequence[str]) -> bool:
 
 
 def buckets_of(tensors: Mapping[str, CudaTensor]) -> Iterator[dict[str, CudaTensor]]:
-    """Of at most BUCKET_BYTES, or of one larger tensor; none of no tensor."""
+    """Buckets of at most BUCKET_BYTES, or of one larger tensor; none is empty."""
     bucket: dict[str, CudaTensor] = {}
     size = 0
     for name, each in tensors.items():

@@ -1,4 +1,4 @@
-"""The engine in a program of its own thread of control: AsyncEngine's calls, blocking.
+"""The blocking engine: AsyncEngine's calls, without asyncio.
 
     with pitstop.Engine("stories", tp=1) as engine:
         out = engine.generate(["Once upon a time"], {"max_new_tokens": 60, "temperature": 0})
@@ -30,7 +30,7 @@ def _is_only_thread() -> bool:
 
 
 def _stopping(call: Callable[..., Any]) -> Any:
-    """A blocking call after which requests wait, until another call lets them go on."""
+    """A blocking call after which requests wait until another call."""
     wait = blocking(call)
 
     @functools.wraps(call)
@@ -44,12 +44,12 @@ def _stopping(call: Callable[..., Any]) -> Any:
 
 
 class Engine(Blocking):
-    """A tree of its own, or one that runs; arguments and calls are AsyncEngine's (help(pitstop.AsyncEngine)).
+    """Starts a tree of its own, or joins a running one. Arguments and calls are AsyncEngine's (help(pitstop.AsyncEngine)).
 
     Thread: any may call. An event loop on a thread of its own owns the connection.
     """
 
-    _was_stopped = False  # a call of this engine's, and no look since that found it running
+    _was_stopped = False  # by a call of this engine, and not seen running since
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(AsyncEngine(*args, **kwargs))
@@ -58,11 +58,11 @@ class Engine(Blocking):
         return self
 
     def close(self) -> None:
-        """Open requests end. A tree that was started here ends; one that was joined goes on."""
+        """Ends open requests. A tree that the engine started ends; a joined tree keeps running."""
         super().close()
 
     def shutdown(self, timeout: float = CALL_TIMEOUT_S) -> None:
-        """Ends the tree, whoever started it."""
+        """Ends the tree, also one that the engine joined."""
         if self._finalizer.alive:
             self._wait(self._inner.shutdown(timeout))
             self.close()
@@ -72,7 +72,7 @@ class Engine(Blocking):
 
     @property
     def url(self) -> Optional[str]:
-        """Where HTTP listens; None: it does not, or the tree was joined by its doors."""
+        """The URL of HTTP; None: there is no HTTP, or the tree was joined by its doors."""
         return self._inner.url
 
     @property
@@ -80,8 +80,8 @@ class Engine(Blocking):
         return self._inner.run_dir
 
     def _check_awake(self, call: str, timeout: Optional[float]) -> None:
-        """PitstopError "failed_precondition": the tree is stopped, and the only thread that could wake it would wait
-        for ever. A tree that others can reach (HTTP, threads, a deadline of the pause) causes a warning instead."""
+        """Raises PitstopError "failed_precondition" if the tree is stopped and the only thread that could wake it would wait
+        for ever. If HTTP, another thread or a deadline of the pause can wake it, a warning is issued instead."""
         if not self._was_stopped or timeout is not None:
             return
         if not self._inner.is_private or not _is_only_thread():
@@ -97,7 +97,7 @@ class Engine(Blocking):
         return super().generate(*args, **kwargs)
 
     async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
-        """generate, awaited, on the caller's own loop."""
+        """generate() for the caller's own event loop."""
         if kwargs.get("stream"):
             raise TypeError("async_generate gives whole outputs; AsyncEngine.generate streams")
         future = asyncio.run_coroutine_threadsafe(self._inner.generate(*args, **kwargs), self._loop)

@@ -1,4 +1,4 @@
-"""What may go wrong."""
+"""The errors and warnings of the client."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any, Optional
 
 
 class WaitingWarning(UserWarning):
-    """A request gets no output, and the tree says why: it is paused, asleep, or without weights."""
+    """A request gets no output; the tree gives the reason: paused, asleep, or without weights."""
 
 
 class PitstopError(Exception):
-    """An error of the tree, of the connection to it, or a time that ran out.
+    """An error of the tree or of the connection to it, or a timeout.
 
     code     one of docs/protocol.md's: "invalid_argument", "unavailable", "deadline_exceeded", ...
-    message  what, which, what is accepted
-    reply    the whole reply of a control call that was not ok (what every rank said), else None
+    message  what failed, which, and what is accepted
+    reply    the whole reply of a failed control call, with every rank's answer; otherwise None
     """
 
     def __init__(self, code: str, message: str, reply: Optional[dict[str, Any]] = None):
@@ -23,5 +23,5 @@ class PitstopError(Exception):
         self.message = message
         self.reply = reply
 
-    def __reduce__(self) -> Any:  # it crosses processes whole
+    def __reduce__(self) -> Any:  # pickled with all three fields
         return type(self), (self.code, self.message, self.reply)

@@ -1,4 +1,4 @@
-"""An asyncio engine's calls that generate, for everything that has a connection."""
+"""The generating calls of an asyncio engine, for any object with a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sampling import Drawing, read_sampling
 
 
 def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> list[str]:
-    """An id per request: X of a batch names X_0, X_1, ..."""
+    """One id per request: the id X of a batch becomes X_0, X_1, ..."""
     total = sum(num_samples)
     if rid is None:
         return [uuid.uuid4().hex for _ in range(total)]
@@ -35,8 +35,8 @@ def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> 
 def _logprobs(
     drawing: Drawing, is_wanted: bool, start: Optional[int], top: int, ids: Optional[Sequence[int]], mode: str
 ) -> Any:
-    """docs/protocol.md's LogprobOptions, from SGLang's arguments or vLLM's sampling parameters; None: none. A `top` of
-    -1, vLLM's, is the whole vocabulary."""
+    """docs/protocol.md's LogprobOptions, from SGLang's arguments or vLLM's sampling parameters; None: no logprobs. vLLM's
+    `top` of -1 means the whole vocabulary."""
     tops = [top, drawing.logprobs or 0, drawing.prompt_logprobs or 0]
     num_top = -1 if -1 in tops else max(tops)
     if drawing.prompt_logprobs is not None:
@@ -48,7 +48,7 @@ def _logprobs(
 
 
 class GenerateCalls:
-    """Mixed into whatever has the connection."""
+    """A mixin for classes with a connection."""
 
     _use_tqdm: Optional[bool]
 
@@ -80,15 +80,15 @@ class GenerateCalls:
         timeout: Optional[float] = None,
         **of_others: Any,
     ) -> Any:
-        """One Output for one prompt, a list for a list or for samples (n over 1), in the order of the prompts;
-        with `stream` an async iterator of Outputs, each with everything so far.
+        """Returns one Output for one prompt, or a list for a list or for samples (n over 1), in the order of the prompts.
+        With `stream`, returns an async iterator of Outputs, each with all output so far.
 
         prompt, input_ids   text, token ids, or a list of either (also vLLM's {"prompt"} and {"prompt_token_ids"})
         sampling_params     a dict in SGLang's or vLLM's names, or vLLM's SamplingParams; a list: one per prompt
-        logprobs_mode       raw, scaled or truncated: the distribution that logprobs are of
+        logprobs_mode       the distribution of the logprobs: raw, scaled or truncated
         kv_tolerance        never, max_lag or keep: cached prefixes of older weights (docs/provenance.md)
-        timeout             seconds after which each request is cancelled, with "deadline_exceeded" and what it waited
-                            for; None: as long as it takes. A tree that stands for two seconds causes a WaitingWarning
+        timeout             seconds after which each request is cancelled, with "deadline_exceeded" and the reason of
+                            the wait; None: no limit. A tree that stands still for two seconds causes a WaitingWarning
         """
         check_arguments("generate", of_others)
         prompts, is_list = read_prompts(prompt, input_ids)
@@ -182,7 +182,7 @@ class GenerateCalls:
         timeout: Optional[float] = None,
         **options: Any,
     ) -> Any:
-        """As vllm.LLM.chat: a conversation, or a list of them, through the model's chat template."""
+        """Like vllm.LLM.chat: sends a conversation, or a list of them, through the model's chat template."""
         of_render = {name: options.pop(name) for name in ("lora_request", "mm_processor_kwargs") if name in options}
         check_arguments("chat", of_render)
         is_list = bool(messages) and not isinstance(messages[0], Mapping)

@@ -1,8 +1,8 @@
-"""A tree that is held between two passes from the decision of an update to its commit, so that all of a fleet commit at
-once: otherwise each commits when the pass that it is in has ended.
+"""Holds a tree between two passes from the decision of an update to its commit, so that all trees of a fleet commit
+together. Without a hold, each commits when its current pass has ended.
 
-It is a pause with a deadline of the tree's own: whatever becomes of the coordinator or of this process's loop, the tree
-goes on by then. One that somebody has paused stands anyway, and stays as it is.
+A hold is a pause with a deadline that the tree enforces: even if the coordinator or this process's loop hangs, the tree
+continues by then. A tree that is paused already stands still anyway, and is left alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Hold:
         self._deadline: Optional[asyncio.TimerHandle] = None
 
     async def begin(self, hold_s: float) -> None:
-        """The tree stands when this returns; or so long has passed."""
+        """Returns when the tree stands still, or after hold_s."""
         self.is_over.clear()
         self._deadline = asyncio.get_running_loop().call_later(hold_s, self.is_over.set)
         try:

@@ -1,4 +1,4 @@
-"""A client's key for the tcp doors: the file that `pitstop keygen --client NAME` makes."""
+"""A client's key for the tcp doors, from the file that `pitstop keygen --client NAME` makes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WORDS = ("public", "secret", "server")
 class ClientKey:
     public: bytes
     secret: bytes
-    server: bytes  # the tree's public key: nobody else can answer in its place
+    server: bytes  # the tree's public key: no other program can answer in its place
 
     def apply(self, socket: zmq.Socket) -> None:
-        """Before it connects."""
+        """Sets the keys of a socket, before it connects."""
         socket.setsockopt(zmq.IPV6, 1)  # names may be of either kind
         socket.setsockopt(zmq.CURVE_SERVERKEY, self.server)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self.public)

@@ -1,4 +1,4 @@
-"""Trees of this machine: one of the caller's own, started with the launcher, or one that is found by its URL."""
+"""Trees of this machine: started by the caller with the launcher, or found by URL."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .errors import PitstopError
 from .progress import Progress
 from .start_options import tree_options
 
-STOP_S = 15.0  # the launcher's own steps of an end take nine
+STOP_S = 15.0  # the launcher's own steps take nine
 POLL_S = 0.01
-SHORT_DIR = "/tmp"  # whatever TMPDIR says: a unix socket's path has room for a hundred bytes
+SHORT_DIR = "/tmp"  # not TMPDIR: a unix socket's path has room for a hundred bytes
 PREFIX = "pitstop-"
-LEFT_S = 60.0  # a younger place may be a launcher's that has not locked it yet
+LEFT_S = 60.0  # the launcher of a younger directory may not have locked it yet
 LINES_KEPT = 20
 READY = re.compile(r"pitstop: \S+ is ready \((\d+) of (\d+)\)$")
 HERE = pathlib.Path(__file__).resolve().parent
@@ -35,7 +35,7 @@ UNKNOWN = re.compile(r"unrecognized arguments: (.*) \(--help")
 
 
 def launcher() -> pathlib.Path:
-    """Of the wheel, or of the sources that this package lies in. PitstopError: neither."""
+    """The launcher of the wheel, or of the sources around this package. PitstopError: neither exists."""
     for path in (HERE / "_tree" / "launch" / "pitstop", HERE.parents[2] / "launch" / "pitstop"):
         if path.is_file():
             return path
@@ -49,7 +49,7 @@ def launcher() -> pathlib.Path:
 
 
 def bundled_or_path(model: Any) -> str:
-    """The directory of a bundled model, by its name; what is a directory here, or a path, stays."""
+    """The directory of a bundled model, if this is its name; a path, or a directory here, is returned unchanged."""
     name = os.fspath(model)
     if os.path.isdir(name):
         return os.path.abspath(name)
@@ -61,7 +61,7 @@ def bundled_or_path(model: Any) -> str:
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """serve's flags: page_size=16 is --page-size=16, deterministic=True is --deterministic. PitstopError: see
+    """The flags of serve: page_size=16 is --page-size=16, deterministic=True is --deterministic. PitstopError: as in
     start_options.py."""
     flags = []
     for name, value in tree_options(options).items():
@@ -76,8 +76,7 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
 
 
 class _Launcher(threading.Thread):
-    """Owns: the launcher's process. The kernel ends that with the thread which started it: so this one lives as long.
-    """
+    """Owns: the launcher's process. The kernel ends it with the thread that started it, so this thread lives as long."""
 
     def __init__(self, command: list[str], progress: Progress):
         super().__init__(name="pitstop-tree", daemon=True)
@@ -117,7 +116,7 @@ class _Launcher(threading.Thread):
         self.process.wait()
 
     def say_ready(self) -> None:
-        """What a failed start says is the exception's to say, once; what comes after it is the log's."""
+        """The start succeeded: prints its lines, and later lines at once. The exception of a failed start has its lines."""
         self.is_ready = True
         for line in list(self.lines):
             print(line, file=sys.stderr, flush=True)
@@ -141,7 +140,7 @@ def _end(keeper: _Launcher, place: str) -> None:
 
 
 def _sweep() -> None:
-    """Removes what trees left behind whose programs were killed: nobody holds the lock of their launcher any more."""
+    """Removes the directories of trees whose programs were killed: their launcher's lock is free."""
     for lock in pathlib.Path(SHORT_DIR).glob(f"{PREFIX}????????/tree/launcher.lock"):
         try:
             about = lock.stat()
@@ -155,7 +154,7 @@ def _sweep() -> None:
 
 
 class LocalTree:
-    """A tree that ends with stop(), with this object, or with this program, however that ends."""
+    """A tree that ends with stop(), with this object, or with this program, for whatever reason that ends."""
 
     def __init__(self, options: Mapping[str, Any], start_timeout: float, is_shown: Optional[bool] = None):
         _sweep()
@@ -201,16 +200,16 @@ class LocalTree:
 
     @property
     def url(self) -> Optional[str]:
-        """Where HTTP listens; None: it does not."""
+        """The URL of HTTP; None: there is no HTTP."""
         return json.loads(self.tree_file.read_text())["url"]
 
     def stop(self) -> None:
-        """Ends it; nothing is left when it returns."""
+        """Ends the tree; nothing of it remains when this returns."""
         self._finalizer()
 
 
 def _trees_with_http() -> list[tuple[str, str]]:
-    """[(run directory, url)] of this user's trees."""
+    """[(run directory, url)] of this user's trees with HTTP."""
     found = []
     for process in pathlib.Path("/proc").iterdir():
         try:
@@ -229,8 +228,8 @@ def _trees_with_http() -> list[tuple[str, str]]:
 
 
 def find_by_url(url: str) -> str:
-    """The run directory of the tree whose HTTP listens there. PitstopError "not_found": none of this user's on this
-    machine does."""
+    """The run directory of this user's tree on this machine whose HTTP has this URL. PitstopError "not_found": there is
+    none."""
     asked = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
     trees = _trees_with_http()
     for run_dir, own in trees:

@@ -1,4 +1,4 @@
-"""What a tree sends and takes, as Python has it. Names and meanings are docs/protocol.md's."""
+"""A tree's messages as Python objects. Names and meanings are those of docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Span:
     tokens: int = 0
     kv_min_epoch: int = 0
     kv_max_epoch: int = 0
-    replica: str = ""  # of a fleet: who sampled them
+    replica: str = ""  # in a fleet: the replica that sampled them
 
 
 @dataclass
@@ -77,7 +77,7 @@ class PromptLogprobs:
 
 @dataclass
 class Counts:
-    """How much a request is and was."""
+    """Token counts and timings of a request."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -91,13 +91,13 @@ class Counts:
 
 @dataclass
 class Chunk:
-    """What was added to a request's output: n tokens and their text."""
+    """The next part of a request's output: n tokens and their text."""
 
     rid: str = ""
     text: str = ""
     tokens: list[int] = field(default_factory=list)  # [n]
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
-    ranks: list[int] = field(default_factory=list)  # [n], likewise: the token's place, from 1
+    ranks: list[int] = field(default_factory=list)  # [n], if asked for: the token's place, from 1
     top_ids: list[int] = field(default_factory=list)  # [n * top], most probable first
     top_logprobs: list[float] = field(default_factory=list)  # [n * top]
     ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
@@ -107,7 +107,7 @@ class Chunk:
     finish: Optional[Finish] = None  # in the last chunk
 
     def append(self, other: Chunk) -> None:
-        """Joins the chunk that follows this one; its counts and finish win."""
+        """Appends the next chunk; its counts and finish replace these."""
         self.text += other.text
         for name in ("tokens", "logprobs", "ranks", "top_ids", "top_logprobs", "ids_logprobs"):
             getattr(self, name).extend(getattr(other, name))
@@ -124,7 +124,7 @@ class Chunk:
 
 @dataclass
 class ServerInfo:
-    """Who answers at a door, and what it serves. `tree` is another one after every start."""
+    """The tree at a door, and what it serves. `tree` changes with every start."""
 
     protocol: int = 0
     tree: str = ""
@@ -140,14 +140,14 @@ class ServerInfo:
 
 
 def read(kind: type, body: Mapping[str, Any]) -> Any:
-    """A dataclass from a message's map. Fields of a newer tree are ignored."""
+    """Makes a dataclass of a message's map. Fields of a newer tree are ignored."""
     names = _names_of(kind)
     return kind(**{name: value for name, value in body.items() if name in names})
 
 
 @functools.cache
 def _names_of(kind: type) -> frozenset[str]:
-    """Looked up once: chunks are read for each token of each stream."""
+    """The field names of a class, cached: chunks are read for each token of each stream."""
     return frozenset(each.name for each in dataclasses.fields(kind))
 
 

@@ -1,4 +1,4 @@
-"""The trainer's side of an `nccl` group: rank 0, whose broadcasts reach the workers of one tree, or of many, at once.
+"""The trainer's side of an `nccl` group: rank 0, which broadcasts to the workers of one tree or several at once.
 
     with NcclBroadcast("w", num_workers=2) as group:
         joined = executor.submit(client.init_group, **group.spec())          # they join meanwhile
@@ -7,8 +7,8 @@
         group.send(tensors)
         print(update.result()["digest"])
 
-Tensors are those of arrays.weights_of: NumPy's, PyTorch's, what has the CUDA array interface. A bucket of them is laid out
-in this GPU's memory and broadcast once, however many workers there are. The GPU is one on which no worker is.
+Tensors are those of arrays.weights_of: NumPy's, PyTorch's, or with the CUDA array interface. A bucket of them is packed
+in this GPU's memory and broadcast once, however many workers there are. No worker may use this GPU.
 
 Source: NCCL documentation, "Creating a communicator with options", "Fault Tolerance", ncclCommGetAsyncError.
 """
@@ -45,7 +45,7 @@ class _Id(ctypes.Structure):
 
 
 class _Config(ctypes.Structure):
-    """ncclConfig_t of 2.18: a newer library has its own defaults for what came later."""
+    """ncclConfig_t of 2.18: a newer library has defaults for later fields."""
 
     _fields_ = [
         ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
@@ -63,7 +63,7 @@ class _Config(ctypes.Structure):
 
 class NcclLibrary:
     def __init__(self) -> None:
-        """PitstopError: there is none ("not_found"), or it is too old ("unsupported")."""
+        """PitstopError: NCCL is missing ("not_found") or too old ("unsupported")."""
         self.library = open_library(["libnccl.so.2"], "nvidia-nccl")
         for name in ("ncclGetErrorString", "ncclGetLastError"):
             getattr(self.library, name).restype = ctypes.c_char_p
@@ -83,12 +83,12 @@ class NcclLibrary:
 
 @functools.lru_cache(maxsize=None)
 def nccl_library() -> NcclLibrary:
-    """This program's, which is opened once."""
+    """The NCCL of this program, opened once."""
     return NcclLibrary()
 
 
 def packs(sizes: Sequence[int], packed_bytes: int) -> list[range]:
-    """Which tensors, of so many bytes each, come in one broadcast: as the workers count them (docs/protocol.md)."""
+    """The tensors of each broadcast, by their sizes in bytes, as the workers count them (docs/protocol.md)."""
     made, begin, in_pack = [], 0, 0
     for index, size in enumerate(sizes):
         in_pack += size
@@ -101,14 +101,14 @@ def packs(sizes: Sequence[int], packed_bytes: int) -> list[range]:
 class NcclBroadcast:
     """Owns: a communicator, a stream, and memory for a bucket, on one GPU.
 
-    Thread: any, one call at a time; close() calls off what another one waits for. After an error only close() is of use.
-    device        the GPU's number in this program; None: that of the thread that makes it
-    bucket_bytes  a broadcast ends with the tensor that makes it longer: so much memory of each GPU's is taken, and a
-                  tensor's more; None: 64 MiB
+    Thread: any, one call at a time; close() cancels another thread's wait. After an error, only close() works.
+    device        the GPU's number in this program; None: the calling thread's GPU
+    bucket_bytes  a broadcast ends with the tensor that makes it longer, so each GPU needs this much memory and one
+                  tensor more; None: 64 MiB
     """
 
     def __init__(self, group: str, num_workers: int, device: Optional[int] = None, bucket_bytes: Optional[int] = None):
-        """PitstopError: what is missing here: NCCL or CUDA's library ("not_found"), a GPU ("failed_precondition")."""
+        """PitstopError names what is missing: NCCL or CUDA's library ("not_found"), a GPU ("failed_precondition")."""
         bucket_bytes = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
         if num_workers < 1 or bucket_bytes < 1:
             raise PitstopError("invalid_argument", f"num_workers and bucket_bytes are 1 or more: {num_workers}, {bucket_bytes}")
@@ -132,29 +132,29 @@ class NcclBroadcast:
 
     @property
     def version(self) -> str:
-        """NCCL's: the workers' must be the same, to the patch."""
+        """The version of NCCL; the workers must have the same, to the patch."""
         return self._nccl.version
 
     @property
     def is_whole(self) -> bool:
-        """All are there, and nothing has gone wrong: it can send."""
+        """True if all workers have joined and nothing has failed: the group can send."""
         return self._is_whole
 
     def spec(self, rank_offset: int = 1) -> dict[str, Any]:
-        """For init_group, of a tree whose first worker has this rank."""
+        """The arguments of init_group for a tree whose first worker has this rank."""
         return {
             "group": self.group, "backend": "nccl", "rendezvous": "direct", "rank_offset": rank_offset,
             "world_size": self.num_workers + 1, "unique_id": bytes(self._id),
         }
 
     def source(self, tensors: Mapping[str, Weight], stall_ms: int = 60_000) -> dict[str, Any]:
-        """For an update: what send() broadcasts."""
+        """The `source` of an update that receives what send() broadcasts."""
         infos = [{"name": name, "dtype": dtype_name(each), "shape": list(each.shape)} for name, each in tensors.items()]
         packed = {"format": "flattened", "packed_bytes": self._bucket_bytes, "stall_ms": stall_ms}
         return {"kind": "distributed", "group": self.group, "tensors": infos, **packed}
 
     def accept(self, timeout: float = 60.0, is_called_off: Callable[[], bool] = lambda: False) -> None:
-        """Waits until all workers have joined. PitstopError: not in time, or who cannot: two ranks on one GPU, say."""
+        """Waits until all workers have joined. PitstopError: not in time, or a rank cannot (two ranks on one GPU, say)."""
         deadline = time.monotonic() + timeout
         with self._turn, self._cuda.on(self._device):
             config = _Config()
@@ -167,8 +167,8 @@ class NcclBroadcast:
     def send(
         self, tensors: Mapping[str, Weight], timeout: float = 600.0, is_called_off: Callable[[], bool] = lambda: False
     ) -> None:
-        """A broadcast per bucket. PitstopError "deadline_exceeded": some worker does not receive; "unavailable": one is gone;
-        "aborted": it was called off."""
+        """Sends one broadcast per bucket. PitstopError "deadline_exceeded": a worker does not receive; "unavailable": a
+        worker is gone; "aborted": close() cancelled it."""
         deadline = time.monotonic() + timeout
         weights = list(tensors.values())
         with self._turn:
@@ -182,7 +182,7 @@ class NcclBroadcast:
             self._is_whole = True
 
     def make_room(self, tensors: Mapping[str, Weight]) -> None:
-        """Memory for their largest bucket, which send() takes else. PitstopError "resource_exhausted"."""
+        """Allocates memory for the largest bucket now, not in send(). PitstopError "resource_exhausted"."""
         with self._turn, self._cuda.on(self._device):
             self._room_for(list(tensors.values()))
 
@@ -191,7 +191,7 @@ class NcclBroadcast:
             self._send_bucket([weights[index] for index in bucket], deadline, is_called_off)
 
     def _room_for(self, weights: Sequence[Weight]) -> list[range]:
-        """Their buckets, for the largest of which there is room when it returns."""
+        """The buckets; memory for the largest is allocated when this returns."""
         sizes = [each.nbytes for each in weights]
         buckets = packs(sizes, self._bucket_bytes)
         num_bytes = max((sum(sizes[index] for index in bucket) for bucket in buckets), default=0)
@@ -222,7 +222,7 @@ class NcclBroadcast:
         self.num_bytes += at
 
     def close(self) -> None:
-        """Takes leave of the workers, which leave the group meanwhile (destroy_group); from one that has failed, at once."""
+        """Leaves the group while the workers do (destroy_group); after a failure, at once."""
         self._is_closing = True
         with self._turn:
             try:
@@ -261,7 +261,7 @@ class NcclBroadcast:
         self._nccl.check(getattr(self._nccl.library, name)(*arguments), name, self._comm)
 
     def _is_ready(self) -> bool:
-        """The latest call is through: joined, or enqueued."""
+        """Whether NCCL has finished the latest call: joined, or enqueued."""
         state = ctypes.c_int()
         self._call("ncclCommGetAsyncError", self._comm, ctypes.byref(state))
         self._nccl.check(state.value, f"group '{self.group}'", self._comm)

@@ -1,12 +1,12 @@
-"""A trainer's NCCL group with the workers of several trees: one broadcast of a bucket reaches them all, in their GPUs' memory.
+"""A trainer's NCCL group with the workers of several trees: each broadcast of a bucket reaches the GPUs of all.
 
     trees = NcclTrees("w", ask)
     group = await trees.meet({"a": workers of tree a, "b": ...}, tensors)   # all of them are in it
     ... an update with source=group.source(tensors) on each, and meanwhile:
     group.send(tensors)
 
-NCCL's groups never change: one is of one set of trees, and another set makes another. Who dies in a broadcast breaks it for
-all; part() then, and meet() those that are left.
+A group of NCCL never changes: each set of trees needs a group of its own. A death during a broadcast breaks the group for
+all; then part(), and meet() the remaining trees.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def workers_of(status: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Of a tree, by its status, in the order of their ranks: {"device_uuid", "nccl": the version, or none}."""
+    """The workers of a tree, from its status, in the order of ranks: {"device_uuid", "nccl": the version, or none}."""
     workers = [each for replica in status["replicas"] for each in replica["workers"]]
     return [{"device_uuid": each["device_uuid"], "nccl": _nccl_of(each.get("libraries", []))} for each in workers]
 
 
 def _nccl_of(libraries: Sequence[str]) -> str:
-    """Of lines such as "NCCL 2.28.9: /usr/lib/libnccl.so.2"."""
+    """NCCL's version in lines such as "NCCL 2.28.9: /usr/lib/libnccl.so.2"."""
     return next((line.removeprefix("NCCL ").partition(":")[0] for line in libraries if line.startswith("NCCL ")), NO_NCCL)
 
 
 def first_ranks(num_workers: Mapping[str, int]) -> dict[str, int]:
-    """Of each tree's workers, which are numbered in the trees' order, behind the trainer."""
+    """The first rank of each tree. Ranks are numbered in the trees' order, after the trainer."""
     return dict(zip(num_workers, itertools.accumulate(num_workers.values(), initial=1)))
 
 
@@ -53,7 +53,7 @@ def is_on_gpus(workers: Sequence[Worker]) -> bool:
 
 
 def why_not(trees: Mapping[str, Sequence[Worker]], version: str, device_uuid: str) -> str:
-    """What keeps these trees out of a group of the trainer's NCCL and GPU; empty: nothing."""
+    """Why these trees cannot form a group with the trainer's NCCL and GPU; empty: they can."""
     for name, workers in trees.items():
         if not is_on_gpus(workers):
             devices = ", ".join(each["device_uuid"] for each in workers)
@@ -67,7 +67,7 @@ def why_not(trees: Mapping[str, Sequence[Worker]], version: str, device_uuid: st
 
 
 def _device_of(weights: Mapping[str, Weight]) -> int:
-    """The trainer's GPU: where the first is that is on one; else the thread's."""
+    """The trainer's GPU: that of the first tensor on a GPU; otherwise the thread's."""
     pointer = next((each.pointer for each in weights.values() if isinstance(each, OnGpu)), None)
     return cuda_runtime().current() if pointer is None else cuda_runtime().device_of(pointer)
 
@@ -80,9 +80,9 @@ async def _at_once(_: float) -> AsyncIterator[None]:
 class NcclTrees:
     """Owns: the trainer's rank of the group. Thread: the loop's; what waits is on others.
 
-    ask(kind, timeout, {tree: fields}): that call of each tree's admin door: {tree: {"ok", "code", "message"}}.
-    turn(deadline): entered while they join: a worker that waits in a broadcast joins nothing, and one that joins receives
-                    nothing, so other trainers' updates and joins are kept away meanwhile. None: there are no others.
+    ask(kind, timeout, {tree: fields}): makes that call at each tree's admin door: {tree: {"ok", "code", "message"}}.
+    turn(deadline): entered while workers join. A worker that waits in a broadcast cannot join, and one that joins cannot
+                    receive, so other trainers' updates and joins must wait. None: there are no other trainers.
     Deadlines are time.monotonic()'s.
     """
 
@@ -101,8 +101,8 @@ class NcclTrees:
     async def meet(
         self, trees: Mapping[str, Sequence[Worker]], weights: Mapping[str, Weight], deadline: float = float("inf")
     ) -> NcclBroadcast:
-        """Their group, with room for what it is to send: the one that is there, if it is of the same and whole.
-        PitstopError: what is missing here or there, before anybody is asked to join; or who did not come."""
+        """The group of these trees, with memory for these tensors: the existing one, if it has the same trees and is whole.
+        PitstopError names what is missing, before any worker is asked to join, or which worker did not join."""
         group = self._group
         if group is not None and group.is_whole and self._trees == list(trees):
             await off_loop(group.make_room, weights)
@@ -144,7 +144,7 @@ class NcclTrees:
             raise accepted
 
     async def part(self) -> None:
-        """Both sides take leave; for trees that do not answer nobody waits."""
+        """Both sides leave the group; trees that do not answer are not waited for."""
         group, self._group = self._group, None
         trees, self._trees = self._trees, []
         if group is None:
@@ -163,6 +163,6 @@ class NcclTrees:
 
 
 def _failed(answers: Answers) -> list[tuple[str, Mapping[str, Any]]]:
-    """Those whose own fault it was come first."""
+    """The failed trees; those that caused the failure come first."""
     failed = [(name, answer) for name, answer in answers.items() if not answer["ok"]]
     return sorted(failed, key=lambda each: each[1]["code"] in VICTIMS)

@@ -1,7 +1,7 @@
 """A trainer's updates of a fleet over NCCL: one broadcast of a bucket for the workers of all trees (nccl_trees.py).
 
-A group is of one set of replicas: it is made for the first update after one has come or gone, and whose dies in a broadcast
-costs that update's stage.
+A group belongs to one set of replicas: it is made for the first update after one has joined or left. A death during a
+broadcast costs that update's stage.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def _check_time(deadline: float, why: object) -> None:
 
 
 def _has_failed(update: asyncio.Future) -> bool:
-    """One that took effect has received everything: a broadcast that is not seen to be done yet is not called off for it."""
+    """Whether the update failed. One that took effect has received everything, so its broadcast is not cancelled."""
     return update.done() and (update.cancelled() or update.exception() is not None)
 
 
 class TrainersGroup:
-    """Owns: the trainer's rank. `ask` asks the conductor; `run` has it carry out an update."""
+    """Owns: the trainer's rank. `ask` asks the conductor; `run` makes it run an update."""
 
     def __init__(self, name: str, ask: Callable[..., Awaitable[Any]], run: Callable[..., Awaitable[Outcome]]):
         self._ask = ask
@@ -44,8 +44,8 @@ class TrainersGroup:
         self._turn = asyncio.Lock()
 
     async def update(self, weights: Mapping[str, Weight], payload: Mapping[str, Any], timeout: float) -> tuple[Outcome, Any]:
-        """And what was broadcast for it. It begins again if replicas came or went before anything was staged; with a quorum,
-        also after that. All of that, and what it waits for others, is over in `timeout`."""
+        """Runs one update; returns its outcome and what was broadcast. The update begins again if replicas joined or left
+        before anything was staged; with a quorum, also after that. `timeout` includes all of this and all waiting."""
         deadline = time.monotonic() + timeout
         try:
             await asyncio.wait_for(self._turn.acquire(), timeout)

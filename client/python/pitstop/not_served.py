@@ -1,4 +1,4 @@
-"""What sglang.Engine and vllm.LLM have and a tree does not: refused by name, never dropped in silence."""
+"""Features of sglang.Engine and vllm.LLM that a tree does not have: refused by name, never ignored silently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import PitstopError
 
 ADAPTERS = "there are no adapters"
 ONE_TEXT_MODEL = "models read and write text alone"
-# Calls of the other engines -> why there is none here.
+# Calls of the other engines -> why a tree does not have them.
 CALLS = {
     "encode": "models generate; there are no embeddings",
     "embed": "models generate; there are no embeddings",
@@ -40,7 +40,7 @@ CALLS = {
     "init_weights_send_group_for_remote_instance": "weights are read from a directory or sent by a trainer",
     "send_weights_to_remote_instance": "weights are read from a directory or sent by a trainer",
 }
-# Arguments that change what comes out -> why they are refused. Those that are unset are nobody's.
+# Arguments that change the output -> why they are refused. Unset ones are accepted.
 ARGUMENTS = {
     "image_data": ONE_TEXT_MODEL,
     "audio_data": ONE_TEXT_MODEL,
@@ -58,12 +58,12 @@ ARGUMENTS = {
     "bootstrap_room": "prefill and decode are in one tree",
     "tokenization_kwargs": "the tokenizer is the model's",
 }
-# These change nothing that comes out.
+# These do not change the output.
 IGNORED = {"external_trace_header", "background", "log_metrics", "extra_key", "validation_time", "reasoning"}
 
 
 def check_arguments(call: str, given: Mapping[str, Any]) -> None:
-    """PitstopError "unsupported": one that other engines have. TypeError: one that nobody has."""
+    """PitstopError "unsupported": an argument of another engine. TypeError: an unknown one."""
     for name, value in given.items():
         if name in ARGUMENTS:
             if value is not None and value is not False:
@@ -73,7 +73,7 @@ def check_arguments(call: str, given: Mapping[str, Any]) -> None:
 
 
 def refuse_call(engine: str, name: str) -> Any:
-    """For __getattr__. PitstopError "unsupported", when it is called; AttributeError: nobody has it."""
+    """For __getattr__: a call of another engine raises PitstopError "unsupported". AttributeError: an unknown name."""
     if name not in CALLS:
         raise AttributeError(f"'{engine}' object has no attribute '{name}'")
 

@@ -1,4 +1,4 @@
-"""What an engine answers, as Python objects."""
+"""The results of an engine's calls."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TokenLogprob:
 
 @dataclass
 class Output:
-    """A request's output, whole; of a stream: all so far. out["text"], out["output_ids"] and out["meta_info"] are
-    what SGLang's callers read."""
+    """A request's whole output; in a stream, all output so far. SGLang's callers read out["text"], out["output_ids"]
+    and out["meta_info"]."""
 
     rid: str = ""
     index: int = 0  # of its prompt, and of its sample behind that
@@ -28,23 +28,23 @@ class Output:
     output_ids: list[int] = field(default_factory=list)  # [n]
     spans: list[Span] = field(default_factory=list)  # the versions of these tokens: their tokens sum to n
     logprobs: list[float] = field(default_factory=list)  # [n], if asked for
-    ranks: list[int] = field(default_factory=list)  # [n], likewise: each token's place, from 1, in that distribution
+    ranks: list[int] = field(default_factory=list)  # [n], if asked for: each token's place, from 1, in that distribution
     top_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # [n][top], most probable first
     ids_logprobs: list[list[float]] = field(default_factory=list)  # [n][ids], in the request's order
     prompt_start: int = 0  # the prompt's index of the first of these
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_ranks: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
-    finish: Optional[Finish] = None  # None: a stream goes on
+    finish: Optional[Finish] = None  # None: the stream continues
 
     @property
     def epochs(self) -> list[int]:
-        """[n]: the version of each token."""
+        """[n]: the epoch of each token."""
         return [span.epoch for span in self.spans for _ in range(span.tokens)]
 
     @property
     def label(self) -> str:
-        """Of the version of the last token; "default" where nobody gave one a name, as over HTTP."""
+        """The label of the last token's version; "default" if it has none, as over HTTP."""
         return (self.spans[-1].label if self.spans else "") or "default"
 
     @property
@@ -89,7 +89,7 @@ def _rows(values: list, width: int) -> list[list]:
 
 
 def output_of(chunk: Chunk, index: int) -> Output:
-    """From everything that has come."""
+    """Makes an Output of all chunks so far."""
     num_tokens = len(chunk.tokens)
     top = list(map(TokenLogprob, chunk.top_ids, chunk.top_logprobs))
     prompt = chunk.prompt
@@ -118,8 +118,8 @@ def _read(kind: type, reply: Mapping[str, Any], **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Update:
-    """An update that is in effect on every rank, or (state "collecting") received and staged: it takes effect with
-    the calls it belongs to."""
+    """An update in effect on every rank. With state "collecting" it is received and staged, and takes effect together
+    with the other calls of its collection."""
 
     state: str = ""
     epoch: int = 0
@@ -150,7 +150,7 @@ def update_of(reply: Mapping[str, Any]) -> Update:
 
 @dataclass(frozen=True)
 class Pause:
-    """Every replica stands still; so many requests were ended, put back into the queue, frozen, or wait."""
+    """Every replica stands still. The numbers of requests that were aborted, retracted and frozen, and of those that wait."""
 
     message: str = ""
     num_aborted: int = 0
@@ -177,7 +177,7 @@ class TensorDigest:
 
 @dataclass(frozen=True)
 class WeightDigests:
-    """Of what is resident, computed now."""
+    """Digests of the resident weights, computed by this call."""
 
     epoch: int
     label: str

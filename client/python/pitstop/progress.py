@@ -1,4 +1,4 @@
-"""Progress for people who watch: tqdm's bar where tqdm is installed and somebody watches, else nothing."""
+"""Progress bars: tqdm's, if it is installed and standard error is a terminal; otherwise none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 
 class Progress:
-    """A bar of `total` steps. `is_shown`: None is where standard error is a terminal."""
+    """A bar of `total` steps. `is_shown`: None: if standard error is a terminal."""
 
     def __init__(self, what: str, total: int, is_shown: Optional[bool] = None, unit: str = "it"):
         self._bar: Any = None

@@ -1,4 +1,4 @@
-"""What is to be continued, in the forms that callers of the engines have."""
+"""Prompts in the forms that callers of the engines pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Prompts = Union[Prompt, Mapping[str, Any], Sequence[Union[Prompt, Mapping[str, A
 
 
 def _is_ids(value: Any) -> bool:
-    """Token ids of one prompt: also a NumPy array's or a tensor's row."""
+    """Whether this is one prompt's token ids: a list, or a row of a NumPy array or a tensor."""
     if isinstance(value, (str, Mapping)):
         return False
     return getattr(value, "ndim", None) == 1 or (len(value) > 0 and hasattr(value[0], "__index__"))
@@ -32,7 +32,7 @@ def _prompt(value: Any) -> Prompt:
 
 
 def read_prompts(prompt: Optional[Prompts], input_ids: Any) -> tuple[list[Prompt], bool]:
-    """The prompts, and whether a list was given. TypeError: neither, or both."""
+    """Returns the prompts, and whether a list was given. TypeError: give prompt or input_ids, not both."""
     if (prompt is None) == (input_ids is None):
         raise TypeError("give prompt or input_ids")
     given = prompt if prompt is not None else input_ids

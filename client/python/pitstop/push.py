@@ -3,9 +3,9 @@
     with pitstop.Client(run_dir) as client:
         report = WeightPusher(client).push({"model.norm.weight": array, ...}, label="step 12")
 
-Arrays are float32 or float16, or bfloat16 as uint16 holds it (or ml_dtypes has it). Buckets lie in
-memory that all workers of the machine share: each is filled once, while the workers read those
-before. Arrays that lie in shared memory already are read there (`holders`), and so are PyTorch's
+Arrays are float32, float16, or bfloat16 as uint16 (or ml_dtypes' bfloat16). Buckets are in
+memory that all workers of the machine share: each is filled once, while the workers read the
+ones before. Arrays that are already in shared memory are read in place (`holders`), and so are PyTorch's
 tensors in a GPU's memory (arrays.weights_of, cuda_tensors.py). Nothing takes effect before every
 rank has every byte and the digests agree.
 """
@@ -31,7 +31,7 @@ from .errors import PitstopError
 from .shared_memory import SharedFile, find_shared_file
 
 PROTOCOL = 1
-# Between two calls of a push lies a moment's work: a session left there keeps others out for so long.
+# Little time passes between two calls of a push: an abandoned session blocks others for this long.
 IDLE_MAX_S = 10.0
 ALIGN = 64
 BUCKETS_MAX = 4  # under way: filled, not yet read by every worker
@@ -46,7 +46,7 @@ Tensors = Mapping[str, Weight]
 
 
 def dtype_name(array: Weight) -> str:
-    """As the tree calls it. Raises TypeError for what is no weight."""
+    """The tree's name of a dtype. TypeError: not the dtype of a weight."""
     if isinstance(array, OnGpu):
         return array.dtype_name
     name = array.dtype.name
@@ -57,7 +57,7 @@ def dtype_name(array: Weight) -> str:
 
 
 def tensor_digest(array: Weight) -> str:
-    """Of a bfloat16 tensor, 32 hex digits: docs/design.md, section 5."""
+    """The digest of a bfloat16 tensor, 32 hex digits (docs/design.md, section 5)."""
     if isinstance(array, OnGpu):
         return array.digest()
     words = array.view(numpy.uint16)
@@ -77,7 +77,7 @@ def tensor_digest(array: Weight) -> str:
 
 
 def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
-    """The bfloat16 ones, declared with their digests: docs/protocol.md's TensorInfo."""
+    """The manifest of the bfloat16 tensors, with their digests (docs/protocol.md's TensorInfo)."""
     return [
         {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
         for name, array in tensors.items()
@@ -86,8 +86,8 @@ def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
 
 
 def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
-    """Those in GPUs' memory as they are, where workers on these devices can read them there; else copies in the host's
-    memory."""
+    """The tensors that workers on these devices can read in a GPU's memory, unchanged; copies in the host's memory of
+    the others."""
     on_gpus = [each for each in tensors.values() if isinstance(each, OnGpu)]
     if not on_gpus or (all(isinstance(each, CudaTensor) for each in on_gpus) and can_be_lent(on_gpus, devices)):
         return tensors
@@ -95,7 +95,7 @@ def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
 
 
 class _Memory:
-    """A memfd that workers may open: sealed against shrinking, so that reading it cannot fail."""
+    """A memfd that workers open, sealed against shrinking, so that reading it cannot fail."""
 
     def __init__(self, size: int):
         self.fd = os.memfd_create("pitstop_push", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -114,7 +114,7 @@ class _Memory:
 
 
 class _Ring:
-    """Buckets that are filled in turn, each in a place of its own that is free again when every worker has read it."""
+    """Buckets that are filled in turn. A bucket's memory is free again when every worker has read it."""
 
     def __init__(self, tensors: Mapping[str, numpy.ndarray], bucket_bytes: int):
         self._tensors = tensors
@@ -129,7 +129,7 @@ class _Ring:
         return self._memory.describe()
 
     def buckets(self) -> Iterator[list[dict[str, Any]]]:
-        """What workers are told of each. REQUIRES: under_way_max before it have been read."""
+        """Yields the description of each bucket. REQUIRES: the bucket under_way_max before it was read."""
         for number, bucket in enumerate(_buckets(self._tensors, self._bucket_bytes)):
             entries = []
             for name, array, at in bucket:
@@ -144,7 +144,7 @@ class _Ring:
 
 
 class _Lying:
-    """Buckets of arrays that lie in shared memory already: nothing is filled."""
+    """Buckets of arrays that are already in shared memory: nothing is copied."""
 
     under_way_max = 2
 
@@ -172,10 +172,10 @@ def _room(array: numpy.ndarray) -> int:
 
 
 class WeightPusher:
-    """Owns nothing between two pushes. One push at a time per tree.
+    """Pushes weights into a tree. Owns nothing between two pushes. One push at a time per tree.
 
-    holders  processes (by pid): if all tensors lie in one file of shared memory that one of these has open, workers read
-             them where they are, and nothing is copied into buckets. Until the push ends they stay as they are.
+    holders  processes, by pid. If all tensors are in one file of shared memory that one of these has open, workers read
+             them in place, and nothing is copied into buckets. Do not change the tensors until the push ends.
     """
 
     def __init__(self, client: Client, bucket_bytes: int = 8 << 20, stall: float = 60.0, holders: Sequence[int] = ()):
@@ -195,10 +195,10 @@ class WeightPusher:
         timeout: float = 600.0,
         **update: Any,
     ) -> dict[str, Any]:
-        """The commit's reply. `update` are further fields of docs/protocol.md's UpdateSpec (label,
-        kv_policy, ...). `digests`: bfloat16 tensors are declared with theirs. Without a `session` it is
-        one call, which a paused tree joins with those before it (docs/weights.md). Raises PitstopError; the old
-        version serves on then."""
+        """Pushes and commits; returns the commit's reply. `update` are further fields of docs/protocol.md's UpdateSpec
+        (label, kv_policy, ...). `digests`: declare bfloat16 tensors with their digests. Without a `session` this is
+        one call, which a paused tree collects with earlier ones (docs/weights.md). Raises PitstopError; the old
+        version then keeps serving."""
         spec = {"partial": partial, **update}
         devices = self._devices()
         tensors = lendable(tensors, devices)
@@ -232,7 +232,7 @@ class WeightPusher:
         return self._client.commit_weights(session=number, timeout=timeout)
 
     def push_bucket(self, tensors: Tensors, session: int, timeout: float = 600.0) -> dict[str, Any]:
-        """Some tensors of a session that the caller has begun, and commits."""
+        """Pushes some tensors of a session that the caller begins and commits."""
         devices = self._devices()
         return self._push_buckets(
             devices,
@@ -250,8 +250,8 @@ class WeightPusher:
         timeout: float = 600.0,
         **update: Any,
     ) -> dict[str, Any]:
-        """The first half of a push: received, checked and held on every rank, until commit_weights or drop_stage.
-        `update` are fields of docs/protocol.md's UpdateSpec. What `on_progress` raises gives it up."""
+        """The first half of a push: every rank receives, checks and holds it until commit_weights or drop_stage.
+        `update` are fields of docs/protocol.md's UpdateSpec. An exception of `on_progress` aborts the push."""
         devices = self._devices()
         return self._push_buckets(
             devices,
@@ -265,7 +265,7 @@ class WeightPusher:
         return [worker["device_uuid"] for each in self._client.status()["replicas"] for worker in each["workers"]]
 
     def _push_buckets(self, devices, tensors, on_progress, timeout, ask) -> dict[str, Any]:
-        """ask(source): the call that takes them; returns its answer."""
+        """Pushes buckets to the call ask(source); returns its answer."""
         context = zmq.Context()
         try:
             return self._converse(context, devices, tensors, on_progress, timeout, ask)
@@ -340,13 +340,13 @@ class WeightPusher:
 
 
 def _split(tensors: Tensors) -> tuple[dict[str, numpy.ndarray], dict[str, CudaTensor]]:
-    """Those of the host's memory, and those of GPUs."""
+    """Separates the tensors in the host's memory from those of GPUs."""
     lent = {name: each for name, each in tensors.items() if isinstance(each, CudaTensor)}
     return {name: each for name, each in tensors.items() if name not in lent}, lent
 
 
 class _Sent:
-    """How much is: on_progress(bytes so far, of all)."""
+    """Counts the bytes sent: on_progress(bytes so far, of all)."""
 
     def __init__(self, on_progress: Optional[Callable[[int, int], None]], total: int):
         self._on_progress = on_progress
@@ -360,7 +360,7 @@ class _Sent:
 
 
 def _send_lent(conversation, devices, tensors: Mapping[str, CudaTensor], report) -> None:
-    """Each worker is told of them in its own GPU's memory, and reads them there."""
+    """Names the tensors to each worker in its own GPU's memory, where it reads them."""
     gpus = visible_gpus() if tensors else {}
     for number, bucket in enumerate(buckets_of(tensors)):
         lent: dict[str, LentTensors] = {}
@@ -377,7 +377,7 @@ def _send_lent(conversation, devices, tensors: Mapping[str, CudaTensor], report)
 
 
 class _Conversation:
-    """All workers are asked at once; each answers every message once, in order."""
+    """Messages to all workers at once; each worker answers every message once, in order."""
 
     def __init__(self, sockets: Mapping[str, zmq.Socket], stall: float, failures: list):
         self._sockets = sockets
@@ -385,7 +385,7 @@ class _Conversation:
         self._failures = failures
 
     def ask(self, kind: str, by_device: Optional[Mapping[str, Mapping[str, Any]]] = None, **body: Any) -> None:
-        """`by_device`: what each is told besides."""
+        """Sends a message to all workers; `by_device` has further fields for each."""
         deadline = time.monotonic() + self._stall
         for device, socket in self._sockets.items():
             own = by_device[device] if by_device is not None else {}
@@ -408,7 +408,7 @@ class _Conversation:
         return bodies
 
     def give_up(self, error: BaseException) -> None:
-        """Tells every worker why nothing more comes; one that is not there, or does not read, finds out by itself."""
+        """Tells every worker why no more comes; a worker that does not read finds out by itself."""
         code = getattr(error, "code", "aborted")
         body = {"code": code, "message": f"the pusher failed: {type(error).__name__}: {error}"[:MESSAGE_MAX]}
         frames = [b"", b"push_end", msgpack.packb(body)]

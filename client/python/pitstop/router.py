@@ -1,4 +1,4 @@
-"""Other people's routers, unmodified, in front of trees that listen to HTTP: started here, and told of those that are ready.
+"""Starts the routers of other projects, unmodified, in front of trees with HTTP, and tells them which trees are ready.
 
     router = Router("sglang")
     await router.until_up()
@@ -73,7 +73,7 @@ class Router:
             return answer.read()
 
     async def until_up(self) -> None:
-        """PitstopError: it ended, or does not listen in time."""
+        """Waits until the router listens. PitstopError: it ended, or does not listen in time."""
         for _ in range(int(START_S / 0.1)):
             if self._process.poll() is not None:
                 raise PitstopError("failed_precondition", f"the router ended with code {self._process.returncode}")
@@ -85,7 +85,7 @@ class Router:
         raise PitstopError("deadline_exceeded", f"the router does not listen at {self.url} after {START_S:g} s")
 
     def feed(self, urls: Iterable[str]) -> None:
-        """It routes to these trees and no others. OSError: it does not answer; the next time mends that."""
+        """Makes the router use exactly these trees. OSError: it does not answer; the next call repairs that."""
         wanted = set(urls)
         known = {each["url"]: each.get("id") for each in json.loads(self._call("GET", "/workers"))["workers"]}
         for url in sorted(wanted - set(known)):
@@ -97,7 +97,7 @@ class Router:
                 self._call("POST", "/remove_worker?" + urllib.parse.urlencode({"url": url}))
 
     async def follow(self, urls: Callable[[], Iterable[str]]) -> None:
-        """Feeds it these trees, once a second, until it ends."""
+        """Feeds the router these trees, once a second, until it ends."""
         while self._process.poll() is None:
             try:
                 await off_loop(self.feed, urls())

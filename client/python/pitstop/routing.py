@@ -1,4 +1,4 @@
-"""Which replica a request goes to: the same for the same session or prompt's beginning, unless that has too much. Pure.
+"""Chooses a request's replica: the same for the same session or prompt's beginning, unless it is overloaded. Pure.
 
 Source: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2016), on rendezvous hashes: a
 replica that comes or goes moves only the keys that it has or had.
@@ -16,7 +16,7 @@ PREFIX_TOKENS = 64  # so that it had better go where there is least
 
 
 def key_of(prompt: Union[str, Sequence[int]], session: Optional[str]) -> str:
-    """What stays together; empty: nothing to stay for."""
+    """The key of requests that stay together; empty: none."""
     if session is not None:
         return f"session {session}"
     if len(prompt) < (PREFIX_CHARS if isinstance(prompt, str) else PREFIX_TOKENS) // 2:
@@ -32,7 +32,7 @@ def _rank(key: str, member: str) -> bytes:
 
 def choose(members: Mapping[str, Mapping[str, Any]], loads: Mapping[str, int], key: str, min_epoch: int = 0
            ) -> Optional[str]:
-    """members: those that are ready, with their "epoch". loads: requests that each has. None: nobody will do."""
+    """Chooses among `members`, the ready replicas with their "epoch". `loads`: requests of each. None: none is suitable."""
     names = [name for name, each in members.items() if each["epoch"] >= min_epoch]
     if not names:
         return None

@@ -1,4 +1,4 @@
-"""How tokens are drawn, in the words of SGLang's and vLLM's callers, as the tree takes it."""
+"""Converts the sampling parameters of SGLang's and vLLM's callers to the tree's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Mapping, Optional, Union
 from .errors import PitstopError
 from .messages import SAMPLING_FIELDS
 
-MAX_NEW_TOKENS = 128  # SGLang's, where nobody says
+MAX_NEW_TOKENS = 128  # SGLang's default
 RENAMED = {
     "max_tokens": "max_new_tokens",
     "max_completion_tokens": "max_new_tokens",
@@ -17,10 +17,10 @@ RENAMED = {
     "sampling_seed": "seed",
     "include_stop_str_in_output": "no_stop_trim",
 }
-# Fields of vLLM's SamplingParams that say how an answer looks or change nothing here.
+# Fields of vLLM's SamplingParams that format the answer, or change nothing here.
 OF_ANSWERS = {"detokenize", "output_kind", "flat_logprobs", "skip_reading_prefix_cache", "skip_clone"}
 GRAMMARS = "there are no grammars; check the output, and ask again"
-# Parameters of the other engines that change what comes out -> why they are refused.
+# Parameters of the other engines that change the output -> why they are refused.
 REFUSED = {
     **dict.fromkeys(
         ("json_schema", "regex", "ebnf", "structural_tag", "structured_outputs", "guided_decoding", "guided_json",
@@ -53,7 +53,7 @@ class Drawing:
 
 
 def _said(params: Any) -> dict[str, Any]:
-    """What the caller has set, by name."""
+    """The parameters that the caller has set, by name."""
     if params is None:
         return {}
     if isinstance(params, Mapping):
@@ -68,8 +68,8 @@ def _said(params: Any) -> dict[str, Any]:
 
 
 def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
-    """TypeError: a parameter that means nothing here, by name; ValueError: allowed_token_ids that are none. A value that is
-    unset (None) is the default."""
+    """Reads a caller's parameters. TypeError names an unknown parameter; ValueError: allowed_token_ids is empty. An unset
+    value (None) means the default."""
     given = _said(params)
     fields: dict[str, Any] = {}
     for name, value in given.items():

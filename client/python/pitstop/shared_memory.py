@@ -1,4 +1,4 @@
-"""Arrays that lie in shared memory already, as a file that another process can open: Ray's object store, for one.
+"""Finds arrays in shared memory, in a file that another process can open, such as Ray's object store.
 
 Source: proc(5), /proc/PID/maps and /proc/PID/fd.
 """
@@ -13,9 +13,9 @@ import numpy
 
 
 class SharedFile:
-    """A file of shared memory in which all of `arrays` lie, as it is mapped here.
+    """A file of shared memory with all of `arrays`, as mapped in this process.
 
-    pid, fd    a process that has it open, and its descriptor there
+    pid, fd    a process that has the file open, and its descriptor
     offsets    of each array's first byte in the file, by name
     """
 
@@ -30,7 +30,7 @@ class SharedFile:
 
 
 def find_shared_file(arrays: Mapping[str, numpy.ndarray], processes: Iterable[int]) -> Optional[SharedFile]:
-    """None: they do not all lie in one, row-major, or none of these processes has it open."""
+    """The file of all arrays. None: they are not all in one file, row-major, or none of these processes has it open."""
     maps = _shared_maps()
     begins = [begin for begin, *_ in maps]
     files, offsets = set(), {}
@@ -53,7 +53,7 @@ def find_shared_file(arrays: Mapping[str, numpy.ndarray], processes: Iterable[in
 
 
 def _shared_maps() -> list[tuple[int, int, int, tuple[int, int]]]:
-    """Of files that are mapped here and shared: (begin, end, offset in the file, (device, inode)), in order."""
+    """The shared mappings of this process: (begin, end, offset in the file, (device, inode)), in order."""
     found = []
     with open("/proc/self/maps") as lines:
         for line in lines:
@@ -66,7 +66,7 @@ def _shared_maps() -> list[tuple[int, int, int, tuple[int, int]]]:
 
 
 def _descriptor(pid: int, file: tuple[int, int]) -> Optional[tuple[int, int]]:
-    """(descriptor, the file's size) of a process that has it open."""
+    """(descriptor, size) of the file in a process that has it open."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:

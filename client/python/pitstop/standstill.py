@@ -1,4 +1,4 @@
-"""Why a tree that answers generates nothing, and what lets it go on: for whoever waits for output."""
+"""Tells a waiting caller why a tree that answers generates nothing, and how to let it continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _why(replica: Mapping[str, Any]) -> str:
 
 
 def why_it_stands(status: Mapping[str, Any]) -> str:
-    """Of the first replica that stands; empty: none does."""
+    """The reason of the first replica that stands still; empty: none does."""
     replicas = status.get("replicas", [])
     for number, replica in enumerate(replicas):
         if why := _why(replica):
@@ -37,7 +37,7 @@ def why_it_stands(status: Mapping[str, Any]) -> str:
 
 
 class Silence:
-    """Follows whether output comes. Its owner calls begin() and end() as requests go and chunks come."""
+    """Notices when no output comes. Its owner calls end() whenever some does."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -50,11 +50,11 @@ class Silence:
         self._is_told = False
 
     def left(self) -> float:
-        """Seconds until it is long enough to ask; none: now."""
+        """Seconds until the silence is long enough to ask; none: now."""
         return max(0.0, self._since + self._patience - time.monotonic())
 
     def take(self, why: str) -> None:
-        """The tree's answer: warns of the first standstill since there was output."""
+        """Takes the tree's answer, and warns of the first standstill since the last output."""
         self._patience = min(2 * self._patience, AGAIN_S)
         self._since = time.monotonic()
         if not why or self._is_told:

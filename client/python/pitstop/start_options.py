@@ -1,5 +1,5 @@
-"""What callers of sglang.Engine and vllm.LLM pass when they start one: flags of a tree, words that change nothing here, and
-what is refused, each with its reason."""
+"""Arguments with which callers start sglang.Engine and vllm.LLM: flags of a tree, arguments that change nothing here, and
+refused ones, each with its reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RENAMED = {
     "disable_cuda_graph": "no_graphs",
     "enable_deterministic_inference": "deterministic",
 }
-# Whatever they are, what comes out is the same here.
+# These do not change the output here.
 IGNORED = {
     "trust_remote_code": "nothing of a checkpoint is run",
     "max_model_len": "a request may be as long as the model's context and the KV memory allow",
@@ -42,7 +42,7 @@ IGNORED = {
     "random_seed": "a request without a seed of its own is random",
 }
 BF16 = ("auto", "bfloat16", "bf16", "torch.bfloat16")
-# Values that mean what happens here anyway; any other is refused with the reason.
+# Values that are always the case here; any other is refused with the reason.
 ONLY = {
     "dtype": (BF16, "weights are resident in bfloat16; compute='fp32' computes in float32"),
     "kv_cache_dtype": (BF16, "KV has the precision of compute"),
@@ -71,8 +71,8 @@ FLAG_TOO = {"load_format": ("null",)}  # a value that is a flag of the tree
 
 
 def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of serve among them, by their names. PitstopError "unsupported": what other engines do and this one
-    does not."""
+    """The flags of serve among these arguments, by their names. PitstopError "unsupported": a feature of another engine
+    that pitstop does not have."""
     flags: dict[str, Any] = {}
     for name, value in options.items():
         if name in IGNORED:

@@ -24,7 +24,7 @@ TAGS = ("weights", "kv_cache")
 
 
 def _tags(tags: Union[str, Sequence[str], None]) -> Optional[list[str]]:
-    """What the tree has of them; SGLang's cuda_graph means nothing here. None: all."""
+    """The tags that the tree has; SGLang's cuda_graph is ignored. None: all."""
     if tags is None:
         return None
     given = [tags] if isinstance(tags, str) else list(tags)
@@ -46,7 +46,7 @@ def _infos(names: Sequence[str], dtypes: Sequence[Any], shapes: Sequence[Sequenc
 
 
 class WeightCalls:
-    """Mixed into AsyncEngine, which has the connections."""
+    """A mixin for AsyncEngine, which has the connections."""
 
     _doors: dict[str, Any]
     _use_tqdm: Optional[bool]
@@ -69,16 +69,16 @@ class WeightCalls:
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
-        """A whole version, as model.named_parameters() gives it, while generation goes on: in effect on every rank
-        between two passes when this returns, or nowhere.
+        """Sends a whole version, as model.named_parameters() returns it, while generation continues. When this returns,
+        the version is in effect on every rank, since a moment between two passes; or on none, with a PitstopError.
 
-        named_tensors  (name, tensor) pairs or a dict, of NumPy or torch: float32, float16, bfloat16. They go through
-                       memory that all workers share, without a pickle. What is on a GPU is read there by workers of
-                       that GPU, by CUDA IPC, and is copied for those of others; by way of the host where that cannot be
-        partial        only some: the others stay
-        kv_policy      keep, recompute, drain or abort: what becomes of running requests
-        digests        bfloat16 tensors are declared with their digests, which this computes
-        update         more of docs/protocol.md's UpdateSpec: epoch, digest, mode, allow_nonfinite
+        named_tensors  (name, tensor) pairs or a dict, of NumPy or torch: float32, float16, bfloat16. They are sent
+                       through memory that all workers share, without a pickle. Workers of the tensor's GPU read it
+                       in place, by CUDA IPC; it is copied for workers of other GPUs, through the host if necessary
+        partial        send only some tensors; the others stay
+        kv_policy      what happens to running requests: keep, recompute, drain or abort
+        digests        compute the digests of bfloat16 tensors and declare them
+        update         further fields of docs/protocol.md's UpdateSpec: epoch, digest, mode, allow_nonfinite
         """
         more = {"label": label, "partial": partial, "kv_policy": kv_policy, "digests": digests, **update}
         try:
@@ -101,9 +101,9 @@ class WeightCalls:
         use_tqdm: Optional[bool] = None,
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> Update:
-        """SGLang's: one call of any number. What a paused tree, or one without weights, gets in several calls takes
-        effect together (docs/weights.md); tensors that do not come stay. `flush_cache` needs nothing: prefixes of
-        older weights are never shared in silence."""
+        """SGLang's call, for some of the tensors. In a paused tree, or one without weights, several calls take
+        effect together (docs/weights.md); tensors that are not sent stay. `flush_cache` has no effect: prefixes of
+        older weights are never shared silently."""
         if load_format == "flattened_bucket":
             named_tensors = unflattened(named_tensors)
         elif load_format not in (None, "direct"):
@@ -147,7 +147,7 @@ class WeightCalls:
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
-        """A checkpoint directory that the workers see, or a bundled model's name."""
+        """Loads a checkpoint directory that the workers can read, or a bundled model by name."""
         if load_format not in (None, "auto", "safetensors"):
             raise PitstopError("unsupported", f"load_format: auto or safetensors, not '{load_format}'")
         if abort_all_requests:
@@ -166,7 +166,7 @@ class WeightCalls:
         backend: str = "nccl",
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
-        """Every worker joins the trainer's group. backend: nccl, or host (pitstop.broadcast is a trainer's side)."""
+        """Every worker joins the trainer's group. backend: nccl or host; pitstop.broadcast is a trainer's side of host."""
         await self._open().init_group(
             group_name, backend, timeout, address=master_address, port=int(master_port), rank_offset=rank_offset,
             world_size=world_size,
@@ -192,8 +192,8 @@ class WeightCalls:
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
-        """Broadcast by the trainer while this waits: one each, or one for all (load_format="flattened_bucket"). Calls
-        belong together as in update_weights_from_tensor."""
+        """Receives tensors that the trainer broadcasts while this waits: one broadcast per tensor, or one for all
+        (load_format="flattened_bucket"). Several calls are one update as in update_weights_from_tensor."""
         if load_format not in (None, "flattened_bucket"):
             raise PitstopError("unsupported", f"load_format: None or flattened_bucket, not '{load_format}'")
         if abort_all_requests:
@@ -211,36 +211,36 @@ class WeightCalls:
         self, zmq_handles: Mapping[str, str], flush_cache: bool = True, *, label: str = "",
         weight_version: Optional[str] = None, timeout: float = UPDATE_TIMEOUT_S,
     ) -> Update:
-        """From checkpoint-engine's sockets, by device; every tensor must come."""
+        """Receives weights from checkpoint-engine's sockets, by device; every tensor must be sent."""
         return await self._update({"kind": "ipc", "handles": dict(zmq_handles)}, timeout, label=weight_version or label)
 
     async def update_weight_version(
         self, label: str, abort_all_requests: bool = False, timeout: float = CALL_TIMEOUT_S
     ) -> None:
-        """Another label for the version that serves."""
+        """Gives the version that serves another label."""
         await self._open().set_weight_label(label, abort_all_requests, timeout)
 
     async def rollback_weights(self, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S) -> Update:
-        """Back to the version before, while its copy is retained."""
+        """Returns to the previous version, as long as its copy is retained."""
         return update_of(await self._open().rollback_weights(kv_policy, timeout))
 
     # ---- what is resident ----
 
     async def weight_digests(self, timeout: float = UPDATE_TIMEOUT_S) -> WeightDigests:
-        """Computed now, on every rank."""
+        """Computes the digests of the resident weights now, on every rank."""
         return digests_of(await self._open().weight_digests(timeout))
 
     async def get_weights_by_name(
         self, name: str, truncate_size: Optional[int] = None, timeout: float = UPDATE_TIMEOUT_S
     ) -> numpy.ndarray:
-        """The whole tensor as float32, from its shards; `truncate_size`: its first rows."""
+        """Returns the whole tensor as float32, from its shards; `truncate_size`: only its first rows."""
         reply = await self._open().get_weights(name, timeout)
         words = numpy.frombuffer(reply["data"], dtype=numpy.uint16).astype(numpy.uint32) << 16
         array = words.view(numpy.float32).reshape(reply["tensor"]["shape"])
         return array if truncate_size is None else array[:truncate_size]
 
     async def get_server_info(self, timeout: float = CALL_TIMEOUT_S) -> dict[str, Any]:
-        """SGLang's keys that have a meaning here, and the whole `status` (docs/protocol.md)."""
+        """Returns SGLang's keys that exist here, and the whole `status` (docs/protocol.md)."""
         client = self._open()
         status = await client.status(timeout)
         info = client.info
@@ -268,8 +268,8 @@ class WeightCalls:
         self, tags: Union[str, Sequence[str], None] = None, keep_weights: bool = False,
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
-        """Gives memory back to the system. Weights come again with a complete update, or with `keep_weights` from host
-        memory. PitstopError while requests are open without a pause."""
+        """Gives memory back to the system. With `keep_weights` the weights are restored from host memory; otherwise the
+        next complete update brings them. PitstopError while requests are open without a pause."""
         chosen = _tags(tags)
         if chosen != []:
             await self._open().release_memory(chosen, keep_weights, timeout)
@@ -277,7 +277,7 @@ class WeightCalls:
     async def resume_memory_occupation(
         self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S
     ) -> None:
-        """Takes it again, at the same addresses."""
+        """Takes the memory again, at the same addresses."""
         chosen = _tags(tags)
         if chosen != []:
             await self._open().resume_memory(chosen, timeout)
@@ -286,8 +286,8 @@ class WeightCalls:
         self, level: int = 1, mode: str = "abort", tags: Union[str, Sequence[str], None] = None,
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
-        """vLLM's: pauses, and gives memory back. Level 0: pauses; 1: keeps the weights in host memory; 2: forgets
-        them, and the next complete update brings others."""
+        """vLLM's call: pauses, and gives memory back. Level 0: only pauses; 1: keeps the weights in host memory; 2: discards
+        them, until the next complete update."""
         if level not in (0, 1, 2):
             raise PitstopError("invalid_argument", f"level: 0, 1 or 2, not {level!r}")
         await self._open().pause({"keep": "retract"}.get(mode, mode), timeout=timeout)
@@ -297,7 +297,7 @@ class WeightCalls:
     async def wake_up(
         self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S
     ) -> None:
-        """Takes the memory again; once all is resident, generation goes on."""
+        """Takes the memory again; once all is resident, generation continues."""
         states = await self._memory_states(timeout)
         wanted = [tag for tag in (_tags(tags) or (TAGS if tags is None else [])) if states.get(tag) == "released"]
         if wanted:
@@ -306,14 +306,14 @@ class WeightCalls:
             try:
                 await self._open().continue_generation(timeout=timeout)
             except PitstopError as error:
-                if error.code != "failed_precondition":  # without weights it goes on after the update
+                if error.code != "failed_precondition":  # without weights, generation continues after the update
                     raise
 
     async def is_sleeping(self, timeout: float = CALL_TIMEOUT_S) -> bool:
         return "released" in (await self._memory_states(timeout)).values()
 
     async def _memory_states(self, timeout: float) -> dict[str, str]:
-        """{tag: "released" where it is on any replica}."""
+        """{tag: state}; "released" if the tag is released on any replica."""
         states: dict[str, str] = {}
         for replica in (await self._open().status(timeout))["replicas"]:
             for memory in replica.get("memory", []):
@@ -330,7 +330,7 @@ class WeightCalls:
         args: Sequence[Any] = (),
         kwargs: Optional[Mapping[str, Any]] = None,
     ) -> list[Any]:
-        """The methods about weights; each gives None per worker. The workers are no Python, and run nothing."""
+        """Calls vLLM's methods about weights; each returns None per worker. The workers are not Python, and run nothing."""
         rpcs = {
             "reload_weights": self._reload_weights,
             "init_weight_transfer_engine": self._init_weight_transfer,
@@ -358,7 +358,7 @@ class WeightCalls:
         await self.update_weights_from_disk(path, label=weight_version, timeout=timeout)
 
     async def _init_weight_transfer(self, init_info: Mapping[str, Any]) -> None:
-        """vLLM's nccl form; an empty one is for ipc, and needs nothing."""
+        """vLLM's nccl form; an empty one is for ipc, and does nothing."""
         if not init_info:
             return
         spec = {"address": init_info.get("master_address", ""), "port": int(init_info.get("master_port", 0))}

@@ -1,4 +1,4 @@
-"""The bus as a client sees it, without a thread or an event loop: sockets, greeting, routing.
+"""The client's side of the bus, without a thread or an event loop: sockets, greeting, routing.
 
 Its owner calls pump() when a socket is readable or wake_time() has come. Everything here belongs
 to one thread.
@@ -34,7 +34,7 @@ OnReply = Callable[[Optional[dict[str, Any]], Optional[PitstopError]], None]
 
 
 class Sink(Protocol):
-    """Takes a request's chunks; the last has `finish`."""
+    """Receives a request's chunks; the last has `finish`."""
 
     def put(self, chunk: Chunk) -> None: ...
 
@@ -46,7 +46,7 @@ def door_endpoint(run_dir: str, door: str) -> str:
 
 
 def key_for(endpoints: Iterable[Optional[str]], path: Optional[str]) -> Optional[ClientKey]:
-    """The key that these endpoints take. PitstopError: a tcp door without one, or its file."""
+    """Reads the key for these endpoints. PitstopError: a tcp door without a key, or an error of its file."""
     is_remote = any(each is not None and each.startswith("tcp://") for each in endpoints)
     if is_remote and path is None:
         raise PitstopError("invalid_argument", "a tcp door opens with a key: give key=FILE")
@@ -54,7 +54,7 @@ def key_for(endpoints: Iterable[Optional[str]], path: Optional[str]) -> Optional
 
 
 def _without_bytes(value: Any, raw: list[bytes]) -> Any:
-    """Large arrays cross as frames of their own; the body has their numbers."""
+    """Moves large arrays from the body to frames of their own; the body has the frames' numbers."""
     if isinstance(value, (bytes, memoryview)):
         raw.append(bytes(value))
         return len(raw) - 1
@@ -66,11 +66,11 @@ def _without_bytes(value: Any, raw: list[bytes]) -> Any:
 
 
 class Link:
-    """One connection to a door, begun again with a new socket whenever the tree is lost.
+    """One connection to a door, reopened with a new socket whenever the tree is lost.
 
-    Who is there is known from hello_reply alone, and a socket says when its peer is gone: silence is
-    never taken for a death, as a tree may be slow. What was queued for a tree never reaches its
-    successor: the socket goes with the tree, and messages name the tree they are for.
+    Only hello_reply identifies the tree, and only the socket reports that its peer is gone: silence is
+    not a death, because a tree may be slow. Messages queued for a tree never reach its
+    successor: the socket is closed with the tree, and messages name their tree.
     """
 
     def __init__(self, context: zmq.Context, endpoint: str, name: str, key: Optional[ClientKey] = None):
@@ -90,7 +90,7 @@ class Link:
         self._connect()
 
     def reopen(self) -> None:
-        """Begins again. If that fails (no descriptor is left) run_due() tries it again."""
+        """Opens a new socket. If that fails (no descriptor is left), run_due() tries again."""
         if self.info is not None:
             self._why_not_ready = "it was restarted" if self.is_other_tree else "the connection is lost"
         self.info = None  # first: what is queued for a lost tree does not linger
@@ -139,7 +139,7 @@ class Link:
         return [each for each in (self.socket, self.monitor) if each is not None]
 
     def why_not(self, tree: str) -> Optional[PitstopError]:
-        """Why nothing may be sent for `tree` (empty: whichever is there)."""
+        """The error if nothing may be sent to `tree` (empty: any tree); None: send."""
         if self.info is None:
             why = f"no tree is there at {self.endpoint}: {self._why_not_ready}; nothing was sent"
         elif tree and tree != self.info.tree:
@@ -152,7 +152,7 @@ class Link:
         self.send("hello", {"protocol": PROTOCOL_VERSION, "name": self._name})
 
     def send(self, kind: str, body: dict[str, Any]) -> Optional[PitstopError]:
-        """Queues a message, however full the connection is. An error: it is too large to be sent."""
+        """Queues a message, however full the connection is. Returns an error if the message is too large."""
         raw: list[bytes] = []
         body = _without_bytes(body, raw)
         frames = [kind.encode(), msgpack.packb(body), *raw]
@@ -173,7 +173,7 @@ class Link:
             self._unsent.popleft()
 
     def receive(self) -> Optional[tuple[str, dict[str, Any], list[bytes]]]:
-        """The next message that is not about the greeting."""
+        """The next message that is not part of the greeting."""
         while self.socket is not None:
             try:
                 kind_frame, body_frame, *raw = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -220,7 +220,7 @@ class Link:
         return True
 
     def take_loss(self) -> bool:
-        """Whether the tree that greeted back was lost since the last call."""
+        """Whether the greeted tree was lost since the last call."""
         is_lost = False
         while self.monitor is not None:
             try:
@@ -278,7 +278,7 @@ class Wire:
 
     @property
     def is_ready(self) -> bool:
-        """Every door has greeted back, for the same tree."""
+        """Whether every door has answered the hello, for the same tree."""
         infos = [link.info for link in self.links]  # read once: another thread may ask while a tree is lost
         return all(info is not None for info in infos) and len({info.tree for info in infos if info}) == 1
 
@@ -288,15 +288,15 @@ class Wire:
 
     @property
     def refusal(self) -> Optional[PitstopError]:
-        """Why a door will never greet back."""
+        """The error of a door that will never answer the hello."""
         return next((link.refusal for link in self.links if link.refusal is not None), None)
 
     def wake_time(self) -> float:
-        """When pump() is due at the latest, as time.monotonic() counts."""
+        """The latest time at which pump() is due, by time.monotonic()."""
         return min(link.wake_time() for link in self.links)
 
     def pump(self) -> bool:
-        """Takes what is there. True: sockets() are others now."""
+        """Handles all received messages. True: sockets() has changed."""
         before = self.sockets()
         for link in self.links:
             # A loss first asked for, then acted on: what the tree said before is still there.
@@ -332,7 +332,7 @@ class Wire:
                 sink.put(error_chunk(rid, refused.code, refused.message))
 
     def cancel(self, rid: str, sink: Sink) -> None:
-        """Of the request that `sink` is of, if it is open: another may have its rid."""
+        """Cancels the open request of `sink`; another request may have the same rid."""
         if self._requests.get(rid) is sink:
             self.data.send("cancel", {"rids": [rid], "tree": self.data.info.tree})
 
@@ -361,8 +361,8 @@ class Wire:
         return number
 
     def _after_requests(self, send: Callable[[], Any]) -> None:
-        """Neither door keeps its messages behind those of the other: the answer to a question, of
-        whatever kind, says that the data door has read the requests that were sent before it."""
+        """Orders a call behind requests: the doors do not order messages between them. Any answer of the data door
+        shows that it has read the requests sent before."""
         self.start_call("data", "tokenize", {"text": ""}, lambda reply, error: send())
 
     def forget_call(self, number: int) -> None:

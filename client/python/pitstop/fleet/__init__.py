@@ -1,5 +1,5 @@
-"""Many trees on Ray, one update for all of them, and requests that outlive machines. Needs Ray (pip install
-ray). The rules of its updates (coordinator, participant, orders, routing) need nothing.
+"""Many trees on Ray, one update for all of them, and requests that survive machines. Needs Ray (pip install
+ray). The rules of its updates (coordinator, participant, orders, routing) need no package.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The command of a fleet: serve, and what is asked of one that runs (flags.py has what it takes)."""
+"""The command of a fleet: serve, and commands for a running fleet. flags.py has its flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .fleet import AsyncFleet
 
 def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """What is the fleet's, and the flags of every tree: --page-size=16, --page-size 16 and --deterministic."""
+    """Separates the fleet's flags from those of every tree: --page-size=16, --page-size 16 and --deterministic."""
     known = {flag for action in own._actions for flag in action.option_strings}
     mine: list[str] = []
     options: dict[str, Any] = {}
@@ -103,7 +103,7 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
 
 
 async def _fan_out(fleet: AsyncFleet, given: argparse.Namespace) -> int:
-    """A call of every replica, and a line for each."""
+    """Makes a call of every replica, and prints a line for each."""
     if given.command == "pause":
         answers = await fleet.pause(given.mode)
     elif given.command == "resume":
@@ -131,7 +131,7 @@ def _version(epoch: int, label: str, digest: str) -> str:
 
 
 def prose(status: Mapping[str, Any]) -> str:
-    """The status as a person reads it."""
+    """The status in prose."""
     serves = _version(status["epoch"], status["label"], status["digest"]) if status["epoch"] else "no version yet"
     lines = [
         f"fleet {status['fleet']}: {status['ready']} of {status['slots']} replicas are ready, {serves}",
@@ -176,7 +176,7 @@ async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _quiet_ray() -> None:
-    """Ray's own logs go to its files; what a user sees is this command's. Whoever wants them sets the level."""
+    """Sends Ray's own logs to its files only, unless the user has set a level."""
     for name, value in (("RAY_BACKEND_LOG_LEVEL", "fatal"), ("RAY_LOG_TO_DRIVER", "0"), ("RAY_DEDUP_LOGS", "0")):
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(os.environ.get("RAY_LOG_LEVEL", "ERROR"))

@@ -1,8 +1,8 @@
-"""The fleet's one coordinator at work: a Ray actor by name, which Ray starts again when it dies.
+"""The actor that runs the fleet's one Coordinator: a Ray actor by name, which Ray starts again when it dies.
 
-The Coordinator decides (coordinator.py); here are its clock, its replicas and their places. It keeps nothing that
-cannot be found again: slots are placement groups by name, replicas are actors by name, and what was decided is in what
-those say. No request and no weight passes through it.
+The Coordinator decides (coordinator.py); the conductor has its clock, its replicas and their places. All its state
+can be found again: slots are placement groups by name, replicas are actors by name, and the replicas' answers show
+what was decided. No request and no weight passes through the conductor.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def slot_name(fleet: str, slot: int) -> str:
 
 
 def worker_environment() -> dict[str, Any]:
-    """What a worker needs to find this package, also in a checkout."""
+    """The environment in which a worker finds this package, also in a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     given = {name: os.environ[name] for name in ("PITSTOP_BUILD",) if name in os.environ}
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")])), **given}}
 
 
 class Slot:
-    """A place for a replica, and the one that is there."""
+    """A place for a replica, and the replica in it."""
 
     def __init__(self, number: int):
         self.number = number
@@ -100,7 +100,7 @@ class Conductor:
     # ---- its life ----
 
     async def start(self) -> None:
-        """Once per process; those that call while it lasts, and after it, wait for the first."""
+        """Starts the fleet, once per process; later callers wait for the first call."""
         if self._started is None:
             self._started = asyncio.ensure_future(self._start())
         await asyncio.shield(self._started)
@@ -125,7 +125,7 @@ class Conductor:
         self._go_on()
 
     async def _find(self) -> dict[int, str]:
-        """Replicas of a predecessor that live, by slot. Those that were just starting, or hang, begin anew."""
+        """The living replicas of a predecessor, by slot. Replicas that were starting, or hang, begin anew."""
         found: dict[int, str] = {}
 
         async def look(name: str, number: int, incarnation: int) -> None:
@@ -168,7 +168,7 @@ class Conductor:
             log.error("%s", task, exc_info=task.exception())
 
     async def shutdown(self) -> None:
-        """Ends every tree and gives back every place."""
+        """Ends every tree and frees every place."""
         for slot in self._slots.values():
             slot.task.cancel()
         await asyncio.gather(*(self._stop(member) for member in list(self._handles)), return_exceptions=True)
@@ -192,7 +192,7 @@ class Conductor:
     # ---- places ----
 
     async def add(self, count: int = 1) -> list[int]:
-        """So many more replicas: their slots."""
+        """Adds this many replicas; returns their slots."""
         if not isinstance(count, int) or not 1 <= count <= ADD_MAX:
             raise PitstopError("invalid_argument", f"add: 1 to {ADD_MAX} replicas, not {count}")
         first = max(self._slots, default=-1) + 1
@@ -222,7 +222,7 @@ class Conductor:
         slot.task = self._run(self._keep_replica(slot, member))
 
     async def _keep_replica(self, slot: Slot, member: Optional[str]) -> None:
-        """Somebody is there, always: who dies is replaced, on another machine if its own is gone."""
+        """Keeps a replica in the slot: a dead one is replaced, on another machine if its own is gone."""
         while True:
             try:
                 member = member or await self._new_replica(slot)
@@ -248,7 +248,7 @@ class Conductor:
                 await asyncio.sleep(RESTART_PAUSE_S * 2 ** min(slot.num_failed, DOUBLINGS_MAX))
 
     async def _watch(self, member: str) -> str:
-        """Ends a replica that hangs: it, or its tree, answers nothing. Why; that it is gone Ray says, as of every death."""
+        """Ends a replica that does not answer, or whose tree does not. Returns why; Ray reports the death."""
         hang_s = self._config["hang_timeout"]
         handle, num_missed = self._handles[member], 0
         while num_missed < CHECKS - 1:  # more than one, so that a pause of this process is not taken for theirs
@@ -289,7 +289,7 @@ class Conductor:
         return member
 
     def _tree_options(self) -> dict[str, Any]:
-        """One that comes when the fleet has left the model's own weights behind loads none: it gets what serves."""
+        """The options of a new tree. After the fleet's first update a tree loads no weights, and gets the fleet's."""
         options = dict(self._config["options"])
         committed = self._coordinator.committed
         if committed is not None and committed.uid:
@@ -326,8 +326,8 @@ class Conductor:
             asyncio.get_running_loop().call_later(VIEW_S, self._renew_view)
 
     def _arranged(self, orders: list[tuple[str, Order]]) -> Iterator[tuple[str, Order]]:
-        """Each with what it needs to know of the others: when all commit, and whose bytes it is given. The stages of an
-        update are begun together, and so are its commits."""
+        """The orders with what depends on all replicas: the time of the commit, and the source of the bytes. The stages of
+        an update begin together, and so do its commits."""
         lead_s = LEAD_S + LEAD_REPLICA_S * len(orders)
         at = time.time() + lead_s
         for member, order in orders:
@@ -355,7 +355,7 @@ class Conductor:
             self._go_on()
 
     def _yield(self) -> None:
-        """Where the newer coordinator is this process's clock, set back, a still newer one begins; else this ends."""
+        """Ends for a newer coordinator. If that was this process before its clock was set back, begins a newer one."""
         newer = self._coordinator.deposed_by
         if self._coordinator.phase is not Phase.RECOVERING:
             os._exit(1)
@@ -375,7 +375,7 @@ class Conductor:
     # ---- what clients ask ----
 
     async def update(self, uid: str, payload: Mapping[str, Any], timeout_s: float) -> Outcome:
-        """payload: Replica's. The same uid asked again, also of a successor, is the same update."""
+        """Runs an update. `payload` is for Replica. A repeated uid, also at a successor, is the same update."""
         known = await self.outcome(uid)
         if known is not None:
             return known
@@ -392,7 +392,7 @@ class Conductor:
             self._go_on()
 
     async def is_staging(self, uid: str) -> bool:
-        """Its turn has come."""
+        """Whether the update's turn has come."""
         return self._coordinator is not None and self._coordinator.update_uid == uid
 
     async def give_up(self, uid: str, message: str) -> None:
@@ -401,7 +401,7 @@ class Conductor:
         self._go_on()
 
     async def outcome(self, uid: str) -> Optional[Outcome]:
-        """What came of an update, also of one that a predecessor began; None: it is not in effect, and will not be."""
+        """The outcome of an update, also of one that a predecessor began; None: it will never be in effect."""
         await self.start()
         while self._coordinator.phase is Phase.RECOVERING or (
             self._coordinator.update_uid == "" and self._coordinator.phase is not Phase.IDLE
@@ -437,7 +437,7 @@ class Conductor:
             self._view_changed.notify_all()
 
     async def view(self, seen: Optional[tuple[int, int]] = None) -> dict[str, Any]:
-        """Who may be asked to generate, and where; with `seen`, once that is another than then (or after a while)."""
+        """The replicas that may generate, and their places; with `seen`, waits (for a while) until they have changed."""
         await self.start()
         self._renew_view()
         if seen == (os.getpid(), self._view_number):
@@ -451,7 +451,7 @@ class Conductor:
     async def fan_out(
         self, kind: str, timeout: float, fields: Mapping[str, Any], own: Optional[Mapping[str, Mapping[str, Any]]] = None
     ) -> dict[str, dict[str, Any]]:
-        """A call of every replica's admin door, or of those with fields of their `own`: member -> {"ok", "reply"} or {"ok",
+        """Makes a call at every replica's admin door, or at those with fields in `own`: member -> {"ok", "reply"} or {"ok",
         "code", "message"}."""
         await self.start()
 
@@ -484,7 +484,7 @@ class Conductor:
         self._status.refresh(self._coordinator, answers, self._places, self._slots)
 
     async def tell_moves(self, moved: int, lost: int) -> None:
-        """What a client has seen more of: requests that went on elsewhere, and those that could not."""
+        """Adds a client's counts: requests that continued at another replica, and lost ones."""
         self._status.counts["moved_requests_total"] += moved
         self._status.counts["lost_requests_total"] += lost
 

@@ -1,19 +1,20 @@
 """One update for a whole fleet: staged on all, all prepared, decided on all, then committed on all. Pure.
 
-  staging     every participant receives and checks the version while it serves the old one. One that fails, vanishes
-              or is late drops it everywhere; with a quorum it is set aside as long as so many others are left
-  deciding    all are prepared, and each is told so. From the first of these words on the update takes effect: a
-              successor that finds one replica which heard it commits, one that finds none drops
-  committing  all that live have heard it. So nobody serves a version that anybody alive does not know of
-  dropping    the old version serves on, everywhere. Who hangs is not waited for: a newer stage takes the older's place
+  staging     every participant receives and checks the version while it serves the old one. A participant that fails,
+              disappears or is late drops it everywhere; with a quorum it is set aside as long as enough others are left
+  deciding    all are prepared, and each gets the decision. From the first such message on, the update takes effect: a
+              successor commits if it finds one replica that received it, and drops if it finds none
+  committing  all living ones have received it. So every living replica knows of any version that a replica serves
+  dropping    the old version keeps serving, everywhere. A replica that hangs is not waited for: a newer stage replaces
+              the older one
   forming     no update is under way: a trainer's group is formed, whose workers can receive nothing meanwhile
 
-An update whose bytes reach a `group` of replicas, all of them or none (a broadcast), is one of exactly those that are ready
-when its turn comes, and none of them is set aside.
+An update whose bytes reach either all replicas of a `group` or none (a broadcast) is for exactly the replicas that are
+ready when its turn comes, and none of them is set aside.
 
-A replica that comes late, or was set aside, is not ready until it serves what the fleet committed. Another that does
-gives it that, beside whatever update is under way. Deaths are final: who is `gone` never comes back under that
-name. What was sent may be lost: it is said again until it is answered.
+A replica that joins late, or was set aside, is not ready until it serves the committed version. It gets that version from
+a replica that serves it, also during another update. Deaths are final: a replica that is `gone` never returns under that
+name. Messages may be lost: each is repeated until it is answered.
 
 Source: the three phases are Skeen's non-blocking commit (1981), for processes that stop and are seen to have stopped.
 Owns:    the members, the version that is the fleet's, the update under way.
@@ -110,13 +111,13 @@ class Coordinator:
     # ---- facts ----
 
     def add(self, member: str) -> None:
-        """A replica is there: a new one, or one that a predecessor had."""
+        """Adds a replica: a new one, or one of a predecessor."""
         self.members[member] = Member()
         self._num_asked += 1
         self._say(member, Ask(self.generation))
 
     def gone(self, member: str, why: str = "it vanished") -> None:
-        """It is asked for nothing any more, and never will be."""
+        """Removes a dead replica for good."""
         was = self.members.pop(member, None)
         if was is None:
             return
@@ -143,7 +144,7 @@ class Coordinator:
     def update(
         self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "", group: Optional[Iterable[str]] = None
     ) -> None:
-        """Its Outcome comes in any case."""
+        """Requests an update. Its Outcome follows in any case."""
         update = Update(uid, payload, timeout_s, path, None if group is None else frozenset(group))
         if self.deposed_by:
             self._refuse(update, "aborted", "another coordinator has taken over")
@@ -154,8 +155,8 @@ class Coordinator:
             self._go_on()
 
     def take_turn(self, uid: str) -> bool:
-        """In which a trainer's group is formed: no update is under way until give_up(), or the end of its time. To be asked
-        again until it is True. A worker that joins one group receives nothing in another, and the other way round."""
+        """Asks for a turn in which a trainer's group is formed: no update is under way until give_up(), or the end of its
+        time. Repeat until True. A worker that joins one group cannot receive in another, nor the reverse."""
         if self.phase is Phase.FORMING and self.update_uid == uid:
             self._update.deadline = self._now + TURN_S
             return True
@@ -165,7 +166,7 @@ class Coordinator:
         return False
 
     def give_up(self, uid: str, message: str) -> None:
-        """Its trainer sends no more of it, or needs its turn no more."""
+        """The trainer sends no more of this update, or no longer needs its turn."""
         if self.phase is Phase.STAGING and self.update_uid == uid:
             self._begin_drop("aborted", message)
         elif self.phase is Phase.FORMING and self.update_uid == uid:
@@ -176,7 +177,7 @@ class Coordinator:
         self._go_on()
 
     def tick(self, now: float) -> None:
-        """Says again what was not answered, and ends a stage whose time is up."""
+        """Repeats unanswered orders, and ends a stage whose time is up."""
         self._now = now
         if self.deposed_by:
             return
@@ -202,17 +203,17 @@ class Coordinator:
 
     @property
     def update_uid(self) -> Optional[str]:
-        """Of the update under way; empty: a predecessor began it. None: there is none."""
+        """The uid of the update under way; empty: a predecessor began it. None: there is none."""
         return self._update.uid if self._update is not None else None
 
     @property
     def num_waiting(self) -> int:
-        """Updates, and trainers that form a group, whose turn has not come."""
+        """The number of updates, and of groups to form, whose turn has not come."""
         return len(self._waiting)
 
     @property
     def ready(self) -> list[str]:
-        """Who may be asked to generate."""
+        """The replicas that may generate."""
         return [name for name, each in self.members.items() if each.standing is Standing.READY]
 
     # ---- what is said ----
@@ -251,7 +252,7 @@ class Coordinator:
     # ---- answers ----
 
     def _current(self, name: str, key: Key, phase: Phase) -> Optional[Update]:
-        """The update under way, if it is in this phase and still waits for this participant."""
+        """The update under way, if it is in this phase and waits for this participant."""
         update = self._update
         is_current = update is not None and self.phase is phase and update.key == key and name in update.awaited
         return update if is_current else None
@@ -324,7 +325,7 @@ class Coordinator:
     # ---- participants that are lost ----
 
     def _lose(self, name: str, outcome: str, message: str) -> None:
-        """It takes no part any more; whether the update can go on without it depends on the phase."""
+        """Removes a participant from the update; the phase decides whether the update can continue without it."""
         update = self._update
         if update is None or name not in update.left:
             return
@@ -351,7 +352,7 @@ class Coordinator:
     # ---- the phases ----
 
     def _go_on(self) -> None:
-        """Whatever the facts so far allow."""
+        """Takes all steps that the facts allow."""
         if self.deposed_by:
             return
         if self.phase is Phase.RECOVERING and self._num_asked == 0:
@@ -437,7 +438,7 @@ class Coordinator:
             self._outcomes.append(Outcome(update.uid, not code, self.committed, code, message, update.replicas))
 
     def _recover(self) -> None:
-        """What a predecessor decided is in what the members say: one that heard of it, or serves it, commits it."""
+        """Finds a predecessor's decision in the members' answers: if one received it, or serves it, it is committed."""
         self.phase = Phase.IDLE
         states = [each.state for each in self.members.values()]
         versions = [state.version for state in states if state.version is not None]
@@ -460,7 +461,7 @@ class Coordinator:
             self._begin(Phase.DECIDING, Decide(self.generation, update.key))
 
     def _settle(self) -> None:
-        """Brings everyone who is behind to the fleet's version."""
+        """Brings every replica that is behind to the fleet's version."""
         if self.phase is Phase.RECOVERING:
             return
         taking_part = self._update.left if self._update else {}

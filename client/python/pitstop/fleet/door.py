@@ -1,7 +1,8 @@
-"""A program's own way into a fleet: connections to its trees, and requests that outlive them.
+"""A program's connections to the trees of a fleet, and requests that survive a tree.
 
-A request whose tree dies goes on at another, from the tokens that its client already has. Draws depend on the seed and
-the position alone, and scores of a prefix are what they were when it was sampled, so the rest is what it would have been.
+A request whose tree dies continues at another one, from the tokens that its client already has. Draws depend on the seed
+and the position alone, and scoring a prefix gives the same logprobs as sampling it, so the rest is the same as without
+the death.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CONTEXT_TOKENS = 8
 
 
 class Door:
-    """Owns: a connection per replica that was needed. watch: the conductor's view, again and again."""
+    """Owns: a connection per used replica. watch: follows the conductor's view."""
 
     def __init__(self, watch: Callable[[Any], Any]):
         self._watch = watch
@@ -79,7 +80,7 @@ class Door:
             self._loads.pop(name, None)
 
     async def until(self, is_so: Callable[[Mapping[str, Any]], bool], timeout: float, what: str) -> None:
-        """PitstopError "deadline_exceeded": it is not."""
+        """Waits until a condition holds. PitstopError "deadline_exceeded": it does not."""
         async def wait() -> None:
             async with self._changed:
                 await self._changed.wait_for(lambda: is_so(self.view))
@@ -99,7 +100,7 @@ class Door:
             asyncio.ensure_future(future.result().close())
 
     def lose(self, member: str) -> None:
-        """A request has seen it die."""
+        """A request has noticed a replica's death."""
         self._avoid[member] = time.monotonic() + WAIT_S
         self._forget(member)
 
@@ -124,7 +125,7 @@ class Door:
             raise
 
     async def place(self, key: str, min_epoch: int) -> tuple[str, AsyncClient]:
-        """A replica for a request, counted as its load until leave(). PitstopError "unavailable": none in time."""
+        """Chooses a replica for a request, which counts as its load until leave(). PitstopError "unavailable"."""
         deadline = time.monotonic() + WAIT_S
         while True:
             now = time.monotonic()
@@ -153,7 +154,7 @@ class Door:
         self._loads[member] -= 1
 
     async def ask(self, call: str, *args: Any, **options: Any) -> dict[str, Any]:
-        """A call of the data door that any replica can answer."""
+        """Makes a call of the data door at any replica."""
         for attempt in range(MOVES_MAX + 1):
             member, client = await self.place(call, 0)
             try:
@@ -171,7 +172,7 @@ class Door:
 
 
 class Call:
-    """Stands where an engine has its connection: for requests of one session."""
+    """The connection of an engine's calls, for the requests of one session."""
 
     def __init__(self, door: Door, session: Optional[str], min_epoch: int):
         self._door = door
@@ -192,7 +193,7 @@ class Call:
 
 
 class CarriedStream(AsyncIterator[Chunk]):
-    """A request's output, as AsyncStream gives it, whatever trees die."""
+    """A request's output, like AsyncStream, that survives the death of trees."""
 
     def __init__(self, door: Door, prompt: Prompt, key: str, min_epoch: int, options: dict[str, Any]):
         self._door = door
@@ -293,7 +294,7 @@ class CarriedStream(AsyncIterator[Chunk]):
             await self._look_at_seam()  # while its tree computes the prefix
 
     async def _look_at_seam(self) -> None:
-        """Text that its tree held back (half a character, what could become a stop) is owed by the next one."""
+        """Text that the dead tree held back (half a character, a possible stop text) is owed by the next one."""
         owed = _OwedText(self._door, self._options, self._prompt[-CONTEXT_TOKENS:], self._text)
         self._owed = None if await owed.text_of(self._kept) == self._text else owed
 
@@ -321,7 +322,7 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._door.num_moved += 1
 
     def _take(self, chunk: Chunk) -> None:
-        """As it is of the whole request. This is done for each token of each stream."""
+        """Converts a chunk of this part to one of the whole request. Called for each token of each stream."""
         for span in chunk.spans:
             span.replica = self._member
         if chunk.counts is not None and self._at_seam:
@@ -346,7 +347,7 @@ class CarriedStream(AsyncIterator[Chunk]):
 
 
 class _OwedText:
-    """The text of a request whose seam lies inside a character or a stop text: made here of all its tokens."""
+    """The text of a request whose seam is inside a character or a stop text, decoded here from all its tokens."""
 
     def __init__(self, door: Door, options: Mapping[str, Any], context: list[int], told: str):
         self._door = door
@@ -361,7 +362,7 @@ class _OwedText:
         return all_of_it[len(before):]
 
     async def pay(self, chunk: Chunk, tokens: list[int]) -> None:
-        """What was owed, and the chunk's own."""
+        """The owed text, and the chunk's own."""
         ids = tokens
         if chunk.finish is not None and chunk.finish.matched_token is not None and not self._options.get("no_stop_trim"):
             ids = tokens[:-1]
@@ -382,7 +383,7 @@ class _OwedText:
 
 
 def _without_tail(text: str, stops: Sequence[str]) -> str:
-    """Less what may still change: half a character, the beginning of a stop."""
+    """The text without its end that may still change: half a character, the beginning of a stop text."""
     text = text.rstrip("\ufffd")
     lengths = (length for stop in stops for length in range(1, len(stop)) if text.endswith(stop[:length]))
     longest = max(lengths, default=0)

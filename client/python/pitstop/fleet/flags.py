@@ -1,4 +1,4 @@
-"""What a fleet's command takes. Python's standard library alone: --help needs no Ray."""
+"""The flags of a fleet's command. Needs Python's standard library alone: --help needs no Ray."""
 
 from __future__ import annotations
 

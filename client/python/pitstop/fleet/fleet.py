@@ -62,19 +62,19 @@ log = logging.getLogger("pitstop.fleet")
 
 
 def keep_on_loopback() -> None:
-    """For a cluster of this machine alone: Ray takes the machine's address, also where it is given 127.0.0.1, unless it
-    thinks that this system cannot be part of a cluster."""
+    """For a cluster of this machine alone: Ray uses the machine's address, even if it is given 127.0.0.1, unless it
+    believes that this system cannot be part of a cluster."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # what its processes read,
     ray_constants.ENABLE_RAY_CLUSTER = False  # and what it has read here
 
 
 def _found_cluster() -> str:
-    """HOST:PORT of the one that was started last on this machine; empty: none is known."""
+    """HOST:PORT of the cluster that was started last on this machine; empty: none is known."""
     return os.environ.get("RAY_ADDRESS") or services.get_ray_address_from_environment("auto", None) or ""
 
 
 def _has(cluster: str, fleet: str) -> bool:
-    """A fleet of that name was started on it."""
+    """Whether a fleet of that name was started on the cluster."""
     try:
         return ray_tokens.ask(cluster, lambda client: client.internal_kv_exists(conductor_name(fleet).encode(), KV, FIND_S))
     except RayError:  # it ends, or is not for this user
@@ -82,8 +82,8 @@ def _has(cluster: str, fleet: str) -> bool:
 
 
 def _cluster_of(fleet: str) -> str:
-    """The address of the cluster, of those that this machine is in, on which that fleet is; of RAY_ADDRESS, if that is set.
-    PitstopError: there is none, or there are several."""
+    """The address of the cluster with that fleet, among the clusters of this machine; RAY_ADDRESS, if that is set.
+    PitstopError: no cluster has it, or several do."""
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"]
     services.find_gcs_addresses.cache_clear()  # it remembers what was there when it was first asked
@@ -100,9 +100,11 @@ def _cluster_of(fleet: str) -> str:
 
 
 def _on_a_lasting_thread(start: Callable[[], Any]) -> None:
-    """Linux kills a cluster that a process starts when the thread that started it ends, as Ray asks it to (PR_SET_PDEATHSIG). If
-    that were a thread of an event loop, the cluster would end before the program, and Ray's excepthook, which tells the cluster
-    of an exception first, would hide the program's own for a minute. So the thread lives as long as the process."""
+    """Runs a call on a thread that lives as long as the process.
+
+    Ray asks Linux to kill a cluster when the thread that started it ends (PR_SET_PDEATHSIG). If that were a thread of an
+    event loop, the cluster would end before the program. Ray's excepthook, which first reports an exception to the
+    cluster, would then hide the program's own exception for a minute."""
     started: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def run() -> None:
@@ -119,7 +121,7 @@ def _on_a_lasting_thread(start: Callable[[], Any]) -> None:
 
 
 def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_STORE_BYTES, **options: Any) -> None:
-    """Joins a cluster ("auto", or its address), or starts one of this machine alone, on its loopback."""
+    """Joins a cluster ("auto", or its address), or starts one on this machine alone, on its loopback."""
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -136,8 +138,9 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
 
 
 def place_for(config: Mapping[str, Any], is_own: bool, gpus: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """What a replica takes of its machine, all of it on one, and the options of its tree: with no device named it computes
-    on GPUs if it takes some, and takes some if the machines (which have `gpus`) have them for every replica."""
+    """The resources of a replica, all on one machine, and the options of its tree. If no device is named, the tree
+    computes on GPUs if the replica has some; it gets some if the machines (which have `gpus`) have enough for every
+    replica."""
     options = config["options"]
     num_ranks = options["tp"] * int(options.get("dp", options.get("dp_size", 1)))
     device = options.get("device") or "auto"
@@ -164,18 +167,18 @@ class _OneCall(GenerateCalls):
 class AsyncFleet:
     """Replicas on Ray, one update for all of them.
 
-    model      as Engine's; None: joins the fleet of that name
-    replicas   so many trees, each on a machine of its own as long as there are such
-    tp         ranks of each, all on one machine
-    resources  what a replica takes of a machine, in Ray's words; default: a CPU per rank, or GPUs with device="cuda",
-               or where no device is named and the cluster has them for all replicas. On a cluster that is started here
-               any number of replicas share this machine's CPUs
-    quorum     an update takes effect if so many replicas are prepared, and the others are set aside; None: all must be
-    address    of the Ray cluster ("auto": the one that was started last); None: one is started on this machine. Without a
-               model, of the cluster on which the fleet is; None or "auto": it is looked for on this machine's
-    hang_timeout  seconds without an answer of a replica or its tree, after which it is ended and another takes its place
-    status_port  of the status page and /metrics, on the conductor's loopback; 0: any free one; None: none
-    options    flags of `pitstop serve` with underscores, for every tree; door_keys: also a door for other machines
+    model      as for Engine; None: join the fleet of that name
+    replicas   number of trees, each on a machine of its own as long as there are enough machines
+    tp         ranks of each tree, all on one machine
+    resources  the resources of a replica, in Ray's words. The default is one CPU per rank; with device="cuda", or if no
+               device is named and the cluster has enough for all replicas, GPUs. On a cluster that this program starts,
+               any number of replicas share the machine's CPUs
+    quorum     number of prepared replicas with which an update takes effect, the others set aside; None: all
+    address    of the Ray cluster ("auto": the one that was started last); None: start one on this machine. Without a
+               model, of the cluster with the fleet; None or "auto": look for it on this machine's clusters
+    hang_timeout  seconds without an answer of a replica or its tree, after which it is ended and replaced
+    status_port  of the status page and /metrics, on the conductor's loopback; 0: any free one; None: no page
+    options    flags of `pitstop serve` with underscores, for every tree; door_keys: also open doors for other machines
     """
 
     def __init__(
@@ -213,7 +216,7 @@ class AsyncFleet:
     # ---- its life ----
 
     async def start(self, wait: bool = True) -> AsyncFleet:
-        """With `wait`, until every replica is ready. PitstopError."""
+        """Starts or joins the fleet; with `wait`, waits until every replica is ready. PitstopError."""
         is_own = self._address is None and not ray.is_initialized()
         is_found = self._config is None and self._address in (None, "auto") and not ray.is_initialized()
         await off_loop(start_ray, await off_loop(_cluster_of, self.name) if is_found else self._address)
@@ -247,8 +250,8 @@ class AsyncFleet:
         return self
 
     async def until_ready(self, replicas: Optional[int] = None, timeout: Optional[float] = None) -> None:
-        """Until so many (default: all) replicas serve what the fleet committed. PitstopError: not in time, or there is
-        none, and every one that is to be there fails to start again and again."""
+        """Waits until this many replicas (default: all) serve the committed version. PitstopError: not in time, or no
+        replica exists and all fail to start again and again."""
         timeout = self._start_timeout if timeout is None else timeout
 
         def are_ready(view: Mapping[str, Any]) -> bool:
@@ -260,7 +263,7 @@ class AsyncFleet:
         await self._open().until(are_ready, timeout, "the fleet's replicas are not ready")
 
     async def close(self) -> None:
-        """Who started it ends it; who joined it leaves."""
+        """Ends a fleet that this program started; leaves a joined one."""
         for task in (*self._following, *([self._telling] if self._telling else [])):
             task.cancel()
         await self._group.part()
@@ -294,7 +297,7 @@ class AsyncFleet:
         return self._door
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
-        """Of the conductor, also while it is started again."""
+        """Makes a call of the conductor, also while it is started again."""
         deadline = asyncio.get_running_loop().time() + self._start_timeout
         while True:
             self._open()
@@ -308,7 +311,7 @@ class AsyncFleet:
                 raise getattr(error, "cause", error) from None
 
     async def _watch_view(self, seen: Any) -> Any:
-        """A conductor that hangs is ended, and Ray starts it again: whoever waits for it sees a death."""
+        """Follows the conductor's view. A conductor that hangs is ended, and Ray starts it again."""
         timeout = None if seen is None else LONG_POLL_S + CONDUCTOR_HANG_S  # the first also waits for its process
         try:
             return await asyncio.wait_for(self._ask("view", seen), timeout)
@@ -331,8 +334,9 @@ class AsyncFleet:
         return _OneCall(Call(self._open(), session, min_epoch), self._use_tqdm)
 
     async def generate(self, *args: Any, session: Optional[str] = None, min_epoch: int = 0, **options: Any) -> Any:
-        """As AsyncEngine's. What has the same session (or, without one, the same beginning, if that is long) goes to the same
-        replica while that has not too much; `min_epoch`: to one that serves this version or a newer one. Spans name replicas."""
+        """Like AsyncEngine.generate. Requests with the same session (or, without one, the same long beginning) go to the
+        same replica, unless it is overloaded; with `min_epoch`, to one that serves this version or a newer one. Spans
+        name replicas."""
         return await self._one_call(session, min_epoch).generate(*args, **options)
 
     async def chat(self, *args: Any, session: Optional[str] = None, min_epoch: int = 0, **options: Any) -> Any:
@@ -350,12 +354,12 @@ class AsyncFleet:
         self, named_tensors: NamedTensors, label: str = "", *, partial: bool = False, kv_policy: str = "keep",
         digests: bool = True, transfer: str = "auto", timeout: float = UPDATE_TIMEOUT_S, **update: Any,
     ) -> Outcome:
-        """A whole version, sent once: in effect on every replica when this returns, or on none. With `hold_s` (1 at most)
-        they stand still between two passes until all commit, and go on at the latest so many seconds after it was decided.
-        PitstopError: it is in effect on none; its `reply` is the Outcome.
+        """Sends a whole version once. When this returns, it is in effect on every replica; after a PitstopError on none,
+        and the error's `reply` is the Outcome. With `hold_s` (1 at most) the replicas stand still between two passes
+        until all commit, and continue at most this many seconds after the decision.
 
-        transfer  nccl: broadcast to the workers of all trees, which compute on GPUs, from a GPU of this program's on which
-                  none of them is; store: by Ray's object store; auto: nccl for trees on GPUs where this program can
+        transfer  nccl: broadcast to the workers of all trees, which compute on GPUs, from a GPU of this program without
+                  a worker; store: Ray's object store; auto: nccl for trees on GPUs, if this program can
         """
         if transfer not in ("auto", "nccl", "store"):
             raise TypeError(f"transfer: auto, nccl or store, not {transfer!r}")
@@ -387,7 +391,7 @@ class AsyncFleet:
     async def update_weights_from_disk(
         self, path: str, label: str = "", *, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S, **update: Any
     ) -> Outcome:
-        """A checkpoint directory that every machine sees."""
+        """Loads a checkpoint directory that every machine can read."""
         return await self._update({"path": os.path.abspath(path), "label": label, "kv_policy": kv_policy, **update}, timeout)
 
     async def _update(self, payload: Mapping[str, Any], timeout: float, uid: Optional[str] = None) -> Outcome:
@@ -411,7 +415,7 @@ class AsyncFleet:
     # ---- every replica ----
 
     async def fan_out(self, kind: str, timeout: float = CALL_TIMEOUT_S, **fields: Any) -> dict[str, dict[str, Any]]:
-        """A call of every admin door (docs/protocol.md): replica -> {"ok", "reply"} or {"ok", "code", "message"}."""
+        """Makes a call at every admin door (docs/protocol.md): replica -> {"ok", "reply"} or {"ok", "code", "message"}."""
         return await self._ask("fan_out", kind, timeout, fields)
 
     async def pause(self, mode: str = "in_place", max_pause_s: float = 0.0) -> dict[str, dict[str, Any]]:
@@ -425,7 +429,7 @@ class AsyncFleet:
         return await self.fan_out("abort", rids=[] if abort_all else [rid], all=abort_all)
 
     async def release_memory_occupation(self, tags: Any = None, keep_weights: bool = False) -> dict[str, dict[str, Any]]:
-        """weights that are not kept come back with the next complete update."""
+        """Gives memory back. Weights that are not kept return with the next complete update."""
         given = {} if tags is None else {"tags": list(tags)}
         return await self.fan_out("release_memory", UPDATE_TIMEOUT_S, keep_weights=keep_weights, **given)
 
@@ -436,15 +440,15 @@ class AsyncFleet:
         return await self.fan_out("flush_cache", UPDATE_TIMEOUT_S)
 
     async def status(self) -> dict[str, Any]:
-        """What every replica is doing, and the fleet."""
+        """The status of the fleet and of every replica."""
         return await self._ask("status")
 
     async def add_replicas(self, count: int = 1) -> list[int]:
-        """Their slots. They take requests once they serve what the fleet serves (until_ready)."""
+        """Adds replicas; returns their slots. They get requests once they serve the fleet's version (until_ready)."""
         return await self._ask("add", count)
 
     async def start_door(self, port: int = 0) -> str:
-        """HTTP on the loopback, in this program: SGLang's /generate, with `session` and `min_epoch`. Its URL."""
+        """Starts HTTP on the loopback, in this program: SGLang's /generate, with `session` and `min_epoch`. Its URL."""
         self._server = HttpServer(GenerateDoor(self).handle)
         await self._server.start(port)
         return self._server.url
@@ -459,8 +463,9 @@ class AsyncFleet:
         return len(self._open().view.get("members", {}))
 
     async def start_router(self, kind: str, port: int = 0, flags: Sequence[str] = ()) -> str:
-        """sglang, smg or vllm, where its package is installed: its URL, on the loopback. It is fed with the replicas that
-        are ready, for as long as this fleet is open; they need HTTP (port=0). What it routes is not carried on."""
+        """Starts sglang's, smg's or vllm's router, if its package is installed; returns its URL, on the loopback. As long as
+        this fleet is open, the router gets the ready replicas, which need HTTP (port=0). Its requests do not continue
+        at another replica."""
         router = Router(kind, port=port, flags=flags)
         self._routers.append(router)
         await router.until_up()
@@ -471,12 +476,12 @@ class AsyncFleet:
         return [each["url"] for each in self._open().view.get("members", {}).values() if each["url"]]
 
     async def remove_replica(self, slot: int) -> None:
-        """What runs there goes on elsewhere."""
+        """Removes the replica of a slot. Its requests continue elsewhere."""
         await self._ask("remove", slot)
 
 
 class Fleet(Blocking):
-    """AsyncFleet, blocking: the same arguments and calls. Any thread may call."""
+    """The blocking AsyncFleet: the same arguments and calls. Any thread may call."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(AsyncFleet(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""SGLang's /generate for a whole fleet: requests go on at another replica when theirs dies."""
+"""SGLang's /generate for a whole fleet: requests continue at another replica when theirs dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _said(output: Any) -> dict[str, Any]:
 
 
 class GenerateDoor:
-    """fleet: AsyncFleet. /generate, /health (200 once a replica is ready)."""
+    """The routes /generate and /health (200 once a replica is ready) of an AsyncFleet."""
 
     def __init__(self, fleet: Any):
         self._fleet = fleet
@@ -57,7 +57,7 @@ class GenerateDoor:
         return Answer(json.dumps([_said(each) for each in outputs] if isinstance(outputs, list) else _said(outputs)))
 
     async def _events(self, outputs: AsyncIterator[Any]) -> AsyncIterator[str]:
-        """Each with everything so far, as SGLang's; what goes wrong in the middle is an event, too."""
+        """Events like SGLang's, each with all output so far; an error in the middle is an event too."""
         is_begun = False
         try:
             async for output in outputs:

@@ -1,4 +1,4 @@
-"""A small HTTP server for what a fleet says and takes itself: one request per connection, on the loopback.
+"""A small HTTP server for a fleet's own routes: one request per connection, on the loopback.
 
 Bounded: a header, a body, the time that each may take, the connections at once.
 """
@@ -27,7 +27,7 @@ STATUS_OF = {"unavailable": 503, "resource_exhausted": 503, "deadline_exceeded":
 
 @dataclass
 class Answer:
-    """body: all of it, or pieces as they come (of those the first decides whether it is an error)."""
+    """body: the whole, or pieces as they arrive (the first decides whether the answer is an error)."""
 
     body: Union[str, AsyncIterator[str]]
     status: int = 200
@@ -42,7 +42,7 @@ class Request:
     body: bytes = b""
 
     def json(self) -> dict[str, Any]:
-        """PitstopError: it is none, or no object."""
+        """The body as a JSON object. PitstopError: it is not JSON, or not an object."""
         try:
             said = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ def error_of(status: int, message: str) -> Answer:
 
 
 def _is_own_name(host: str) -> bool:
-    """An address or localhost: a page of another origin that has this machine's address resolved asks for its own name."""
+    """Whether the host is an address or localhost. A page that resolves its name to this machine uses that name instead."""
     name = host.rpartition(":")[0] if host.count(":") == 1 else host
     try:
         ipaddress.ip_address(name.strip("[]").partition("]")[0])
@@ -73,7 +73,7 @@ def _is_own_name(host: str) -> bool:
 
 
 class HttpServer:
-    """handle(request) answers; a PitstopError of it is an answer, too. `url` once it listens."""
+    """handle(request) answers; its PitstopError becomes an answer too. `url` is set once the server listens."""
 
     def __init__(self, handle: Callable[[Request], Awaitable[Answer]]):
         self._handle = handle
@@ -82,7 +82,7 @@ class HttpServer:
         self.url = ""
 
     async def start(self, port: int) -> None:
-        """PitstopError: it cannot listen there."""
+        """Listens. PitstopError: the port cannot be used."""
         try:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX)
         except (OSError, OverflowError) as error:
@@ -137,7 +137,7 @@ class HttpServer:
         return Request(words[0], words[1].partition("?")[0], headers, body)
 
     async def _answered(self, request: Request, reader: asyncio.StreamReader) -> Answer:
-        """A client that goes away ends what it asked for."""
+        """Answers a request; a client that disconnects ends it."""
         async def answer() -> Answer:
             try:
                 said = await self._handle(request)
@@ -176,7 +176,7 @@ class HttpServer:
 
 
 async def _begun(answer: Answer) -> Answer:
-    """With its first piece: what is refused is an answer with a status."""
+    """Waits for the answer's first piece, so that a refusal has a status."""
     pieces = answer.body
     try:
         first = await pieces.__anext__()

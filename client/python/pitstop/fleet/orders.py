@@ -1,7 +1,7 @@
-"""What a fleet's coordinator and its replicas say to each other about weights.
+"""The messages about weights between a fleet's coordinator and its replicas.
 
-Every order carries the generation of the coordinator that gives it: a replica that has heard a newer one refuses the
-order. Any order may be lost, late or said twice; each is answered, and a second time as the first.
+Every order has the generation of its coordinator: a replica that has seen a newer one refuses the
+order. Any order may be lost, late or repeated; each is answered, and a repetition is answered like the first.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class _OfUpdate(_Said):
 
 @dataclass(frozen=True)
 class Ask(_Said):
-    """What do you serve, and what is under way? Answered by State. From then on older coordinators are refused."""
+    """Asks what a replica serves and what is under way. Answered by State; older coordinators are then refused."""
 
 
 @dataclass(frozen=True)
 class Stage(_OfUpdate):
-    """Receive and check a version beside the one that serves. Answered by Staged."""
+    """Receive and check a version while another one serves. Answered by Staged."""
 
     epoch: int
     uid: str
@@ -59,7 +59,7 @@ class Stage(_OfUpdate):
 
 @dataclass(frozen=True)
 class Decide(_OfUpdate):
-    """All are prepared: this update will take effect. Answered by Decided, before anybody is told to commit."""
+    """All are prepared: this update will take effect. All answer with Decided before any gets Commit."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Commit(_OfUpdate):
 
 @dataclass(frozen=True)
 class Drop(_OfUpdate):
-    """Forget the stage, and never begin it again. Answered by Dropped."""
+    """Discard the stage, and never begin it again. Answered by Dropped."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Fetch(_Said):
 
 @dataclass(frozen=True)
 class Retire(_Said):
-    """End: what you serve cannot become what the fleet serves."""
+    """End: the replica's version cannot become the fleet's."""
 
     reason: str = ""
 
@@ -149,7 +149,7 @@ class Fetched(_SaidBy):
 
 @dataclass(frozen=True)
 class Refused(_SaidBy):
-    """A newer coordinator is there."""
+    """The replica has seen a newer coordinator."""
 
     generation: int
 

@@ -1,6 +1,6 @@
-"""A replica's half of an update of the fleet: which orders it carries out, and what it answers. Pure.
+"""A replica's half of an update of the fleet: which orders it carries out, and how it answers. Pure.
 
-Owns:    what is staged and whether it was decided, beside the tree that does the work.
+Owns:    the record of what is staged and whether it was decided; the tree does the work.
 Thread:  one.
 Bounded: one stage, one fetch.
 """
@@ -18,7 +18,7 @@ from .orders import (
 
 @dataclass(frozen=True)
 class Cancel:
-    """Give up the stage or the fetch under way, and forget what is staged. `then` is said when that is done."""
+    """Abort the stage or the fetch under way, and discard what is staged. Then send `then`."""
 
     then: Optional[Answer] = None
 
@@ -47,7 +47,7 @@ class Participant:
         self._floor: Key = NO_KEY  # updates up to this one are over
 
     def handle_order(self, order: Order) -> tuple[Optional[Answer], list[Work]]:
-        """What to answer at once, and what to do, in this order."""
+        """Returns the answers to send at once and the work to do, in this order."""
         if order.generation < self.generation:
             return Refused(self.member, self.generation), []
         is_new = order.generation > self.generation
@@ -98,7 +98,7 @@ class Participant:
         return None, [*works, order]
 
     def wants(self, work: Work) -> bool:
-        """Still, after other works were waited for."""
+        """Whether the work is still wanted after a wait for other work."""
         if isinstance(work, Stage):
             return self._staging == work.key
         return not isinstance(work, Fetch) or self._fetching == work.version
@@ -167,7 +167,7 @@ class Participant:
         return None, [*works, order]
 
     def fetch_may_commit(self, wanted: Version) -> bool:
-        """Asked before what was fetched begins to serve; fetch_done follows."""
+        """Whether a fetched version may begin to serve; fetch_done follows."""
         self._is_fetch_committing = self._fetching == wanted
         return self._is_fetch_committing
 

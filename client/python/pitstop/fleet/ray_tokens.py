@@ -1,8 +1,8 @@
-"""Proves who asks to the Ray clusters that want it.
+"""Sends Ray's authentication token to the clusters that require it.
 
-Ray has a process prove it to every cluster or to none, and be proven to likewise: with a token towards a cluster without, what
-the cluster calls in this process is refused, and waits. So the mode follows the cluster that is joined. RAY_AUTH_MODE, if it is
-set, is left as it is.
+In Ray a process authenticates with every cluster or with none, and expects the same of clusters: if it uses a token with
+a cluster that has none, the cluster's calls into this process are refused, and hang. So the mode follows the cluster
+that is joined. RAY_AUTH_MODE, if it is set, is not changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _is_ours = False  # whether RAY_AUTH_MODE was set here
 
 
 def ask(cluster: str, question: Callable[[GcsClient], _T]) -> _T:
-    """What a cluster answers. The process is left in the mode in which it did. RayError: it does not, in any."""
+    """The answer of a cluster. The process stays in the mode in which it answered. RayError: it answers in no mode."""
     global _is_ours
     if _tokens is None or (MODE in os.environ and not _is_ours):
         return question(GcsClient(address=cluster))
@@ -45,6 +45,6 @@ def ask(cluster: str, question: Callable[[GcsClient], _T]) -> _T:
 
 
 def take_mode_of(cluster: str) -> None:
-    """Leaves the process in the mode of that cluster. One that does not answer is left to ray.init() to complain of."""
+    """Sets the process to the mode of that cluster. If the cluster does not answer, ray.init() reports the error."""
     with contextlib.suppress(RayError):
         ask(cluster, lambda client: client)

@@ -1,12 +1,12 @@
-"""How an update's buckets come to the machines: from the trainer to one, and from machine to machine.
+"""Sends an update's buckets from the trainer to one machine, and from machine to machine.
 
-Ray would take each bucket from the trainer for every machine, as all ask at once. So the first replica of each machine
-takes it from that of another, which has put what it received into the object store again: a copy that the trainer
-does not have. Whoever's source dies or answers nothing takes the rest from the trainer, as if there were no relay.
+Ray would fetch each bucket from the trainer for every machine, because all ask at once. So the first replica of each
+machine fetches it from that of another machine, which has put its buckets into the object store again, as copies that
+the trainer does not have. If a replica's source dies or is silent, it takes the rest from the trainer, as without a relay.
 
-Owns:    the buckets of one stage that are here, until it is committed or dropped.
+Owns:    the received buckets of one stage, until it is committed or dropped.
 Thread:  the loop's.
-Bounded: AHEAD buckets are asked for at once, so a machine holds the version once, and AHEAD buckets more.
+Bounded: AHEAD buckets are requested at once, so a machine holds the version once, and AHEAD buckets more.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PATIENCE = 4  # of an update's whole time at most this part is spent on either
 
 
 class GivenUp(Exception):
-    """The stage or the fetch is not wanted any more."""
+    """The stage or the fetch is no longer wanted."""
 
 
 class Relay:
-    """One replica's part: what it receives, and gives to those that come after it."""
+    """One replica's part: the buckets that it receives and passes on."""
 
     def __init__(self, key: Key, way: Way, buckets: Sequence[Any], timeout_s: float):
         self.key = key
@@ -52,7 +52,7 @@ class Relay:
         self._here = [asyncio.get_running_loop().create_future() for _ in buckets]  # their places in this machine's store
 
     async def receive(self, given_up: threading.Event) -> dict[str, Any]:
-        """All tensors: views of this machine's shared memory. PitstopError "unavailable": the trainer has died."""
+        """Receives all tensors, as views of shared memory. PitstopError "unavailable": the trainer has died."""
         if self._way.source:
             try:
                 self._source = await off_loop(ray.get_actor, self._way.source, NAMESPACE)
@@ -85,7 +85,7 @@ class Relay:
         return tensors
 
     async def give(self, index: int) -> Optional[list[Any]]:
-        """Where bucket `index` is in this machine's store; []: it is not here yet; None: nor will it be."""
+        """The place of bucket `index` in this machine's store; []: not received yet; None: it never will be."""
         here = self._here[index]
         await asyncio.wait([here], timeout=self._silence_s / PATIENCE)
         if here.cancelled():
@@ -111,7 +111,7 @@ class Relay:
         return self._buckets[index], bucket
 
     async def _place_at_source(self, index: int) -> Optional[Any]:
-        """None: there is no source, or it gives nothing."""
+        """The bucket's place at the source. None: there is no source, or it is silent."""
         loop = asyncio.get_running_loop()
         heard = loop.time()
         while self._source is not None and loop.time() - heard < self._silence_s:

@@ -1,7 +1,7 @@
 """A replica: a Ray actor that starts a tree on its machine, and ends with it.
 
-What it does about weights a Participant decides (participant.py); here is the tree that does it. There is one way to
-die: the tree ends with this process, and this process when its tree does, so that whoever watches the actor knows all.
+A Participant (participant.py) decides what the replica does about weights; its tree does the work. There is one way to
+die: the tree ends with this process, and this process with its tree, so that watching the actor is enough.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger("pitstop.fleet")
 
 
 def version_of(status: Mapping[str, Any]) -> Optional[Version]:
-    """What a tree serves; None: no weights."""
+    """The version that a tree serves; None: no weights."""
     first = status["replicas"][0]
     if not first.get("has_weights", True):
         return None
@@ -72,7 +72,7 @@ class Replica:
     # ---- its life ----
 
     async def start(self, options: Mapping[str, Any], start_timeout: float) -> dict[str, Any]:
-        """The place of its tree. PitstopError: it does not start."""
+        """Starts the tree; returns its place. PitstopError: it does not start."""
         if "door_keys" in options:  # a data door for programs on other machines
             self._key = os.path.join(options["door_keys"], "clients", f"{CLIENT_KEY}.key")
             options = {**options, "tcp_door": f"{ray.util.get_node_ip_address()}:0"}
@@ -88,7 +88,7 @@ class Replica:
         return self.where()
 
     def where(self) -> dict[str, Any]:
-        """Of its tree. PitstopError: none was started."""
+        """The place of the tree. PitstopError: none was started."""
         if self._participant is None:
             raise PitstopError("failed_precondition", f"{self._member} has not started")
         return {
@@ -106,7 +106,7 @@ class Replica:
         }
 
     def _watch(self) -> None:
-        """A thread, so that nothing that the loop does can keep it from seeing the end."""
+        """Watches the tree on a thread, which the loop cannot delay."""
         while self._tree.is_running:
             time.sleep(WATCH_S)
         if not self._is_stopping:
@@ -114,7 +114,7 @@ class Replica:
             os._exit(1)
 
     async def until_end(self) -> None:
-        """Never answered: the call fails when this actor dies, and so tells of it at once."""
+        """Never returns: the call fails when this actor dies, which reports the death at once."""
         await self._ended.wait()
 
     async def stop(self) -> None:
@@ -127,11 +127,11 @@ class Replica:
     # ---- control ----
 
     async def check(self) -> None:
-        """Answered by one that works, and whose tree does."""
+        """Returns if this actor and its tree both answer."""
         await self._client.status()
 
     async def call(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """One call of the admin door, and its reply."""
+        """Makes one call at the admin door; returns its reply."""
         if kind in ("pause_generation", "continue_generation"):
             await self._hold.is_over.wait()
         return await self._client.call("admin", kind, timeout, timeout_ms=int(timeout * 1000), **fields)
@@ -139,7 +139,7 @@ class Replica:
     # ---- weights ----
 
     async def order(self, order: Order) -> Optional[Answer]:
-        """Of one that is carried out already by another call: None, as that call answers it."""
+        """Carries out an order. None: another call is already carrying it out, and answers."""
         answer, works = self._participant.handle_order(order)
         if isinstance(order, Drop) and self._relay is not None and self._relay.key <= order.key:
             self._relay = None
@@ -170,7 +170,7 @@ class Replica:
             return await do(work)
 
     async def _drop(self) -> None:
-        """Nothing is staged when it returns; else this replica is of no use any more."""
+        """Drops the stage; a replica that cannot is ended."""
         for _ in range(DROP_TRIES):
             try:
                 await self._client.drop_stage()
@@ -211,7 +211,7 @@ class Replica:
         return await off_loop(functools.partial(self._push, tensors, given_up, **update))
 
     async def give_bucket(self, key: Key, index: int) -> Optional[list[Any]]:
-        """Relay.give, to a replica that comes after this one; None: this update is not under way here."""
+        """Relay.give, for a later replica of the relay; None: this update is not under way here."""
         return await self._relay.give(index) if self._relay is not None and self._relay.key == key else None
 
     def _push(self, tensors: Mapping[str, Any], given_up: threading.Event, **update: Any) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class Replica:
         return self._participant.fetch_done(wanted)
 
     async def _fetched(self, order: Fetch, given_up: threading.Event) -> None:
-        """Staged when it returns: what the donor serves, and with the digest that is wanted."""
+        """Stages the donor's version, and checks its digest."""
         wanted = order.version
         spec = {"epoch": wanted.epoch, "digest": wanted.digest, "label": wanted.label}
         if not order.donor:
@@ -266,12 +266,12 @@ class Replica:
         await off_loop(functools.partial(self._push, tensors, given_up, **spec))
 
     async def list_weights(self) -> list[list[str]]:
-        """The names of what is resident, in groups that are given at once."""
+        """The names of the resident tensors, in groups that are sent together."""
         tensors = (await self._client.weight_digests())["tensors"]
         return grouped(((each["name"], 2 * int(numpy.prod(each["shape"]))) for each in tensors), FETCH_BYTES)
 
     async def give_weights(self, names: Sequence[str], epoch: int) -> dict[str, numpy.ndarray]:
-        """As they are resident, beside generation. PitstopError: another version serves now."""
+        """The resident tensors, read during generation. PitstopError: another version serves now."""
         tensors = {}
         for name in names:
             reply = await self._client.get_weights(name)

@@ -38,7 +38,7 @@ SUMS = {"running": "num_running", "waiting": "num_waiting", **{name: name for na
 
 
 class FleetStatus:
-    """What was found out last. Owns nothing that is not found out again."""
+    """The latest status. All of it can be found out again."""
 
     def __init__(self, fleet: str):
         self.fleet = fleet

@@ -1,4 +1,4 @@
-"""Which replica gives an update's bytes to which, so that the trainer sends them to one machine. Pure."""
+"""Chooses each replica's source of an update's bytes, so that the trainer sends them to one machine. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ FAN_OUT = 2  # in a tree, which is less deep, each sends them so many times
 
 @dataclass(frozen=True)
 class Way:
-    """Of a replica in an update's relay."""
+    """A replica's place in an update's relay."""
 
     source: str = ""  # who gives it the buckets; empty: the trainer
     passes_on: bool = False  # replicas on other machines take them from it
 
 
 def ways(nodes: Mapping[str, str], trainer: str) -> dict[str, Way]:
-    """nodes: of each replica. The trainer's own node has the buckets; of the others one takes them from the trainer, and
-    each other one from one that comes before it. On one machine all share what its first replica has."""
+    """The Way of each replica; `nodes` are their machines. The trainer's own node has the buckets. One other machine takes
+    them from the trainer, and each further one from a machine before it. All replicas of a machine share the first's."""
     machines: dict[str, list[str]] = {}
     for name, node in nodes.items():
         if node != trainer:

@@ -1,10 +1,10 @@
-"""NeMo-RL: a GenerationInterface in the driver's process, with a tree of this machine.
+"""NeMo-RL: a GenerationInterface in the driver's process, with a tree on this machine.
 
     generation = PitstopGeneration(model, pad_token_id=tokenizer.pad_token_id, max_new_tokens=512)
 
-Its policies send weights by NCCL from a store and with a warm-up of their own, or as CUDA IPC over ZeroMQ; neither is
-spoken here, and both are refused by name. refit() takes the state dict of a policy, through shared memory, or
-refit_from_disk() a checkpoint.
+NeMo-RL's policies send weights by NCCL with a store and a warm-up of their own, or by CUDA IPC over ZeroMQ. Both are
+refused by name. refit() takes the state dict of a policy, through shared memory; refit_from_disk() takes a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PitstopGeneration(GenerationInterface):
         self._sampling: dict[str, Any] = {"max_new_tokens": max_new_tokens}
 
     def configure(self, **sampling: Any) -> None:
-        """temperature, top_p, top_k, stop_token_ids, ...: of every request from now on."""
+        """Sets temperature, top_p, top_k, stop_token_ids, ... of every later request."""
         self._sampling.update(sampling)
 
     def generate(self, data: Any, greedy: bool = False, guided_decoding_config: Optional[Any] = None) -> Any:
@@ -63,7 +63,7 @@ class PitstopGeneration(GenerationInterface):
         return True
 
     def finish_generation(self, *_: Any, **__: Any) -> bool:
-        """As vLLM's: memory back, and the weights kept on the host."""
+        """Like vLLM's: gives memory back and keeps the weights on the host."""
         self.engine.sleep(level=1)
         return True
 
@@ -77,7 +77,7 @@ class PitstopGeneration(GenerationInterface):
         return self.engine.reset_prefix_cache()
 
     def prepare_refit_info(self, state_dict_info: dict[str, Any]) -> None:
-        """Nothing: names and shapes are the checkpoint's."""
+        """Does nothing: names and shapes are the checkpoint's."""
 
     def init_collective(self, ip: str, port: int, world_size: int, **_: Any) -> list:
         raise PitstopError("unsupported", "init_collective: NeMo-RL's NCCL group is not joined; use refit()")

@@ -3,8 +3,8 @@
     import pitstop.integrations.openrlhf
     pitstop.integrations.openrlhf.install()
 
-Weights come as its trainer sends them: broadcast by NCCL a parameter at a time, or as CUDA IPC handles, which the
-actor copies through host memory. Either way they are one update, which takes effect with the last parameter.
+The trainer sends weights as NCCL broadcasts, one parameter at a time, or as CUDA IPC handles, which the
+actor copies through host memory. Both are one update, which takes effect with the last parameter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Base = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class
 
 
 class PitstopRolloutActor(Base):
-    """OpenRLHF's own actor, but for what vLLM's workers did."""
+    """OpenRLHF's own actor, with pitstop in place of vLLM's workers."""
 
     async def __init__(
         self,
@@ -68,7 +68,7 @@ class PitstopRolloutActor(Base):
 
 
 def install(**pitstop_options: Any) -> None:
-    """create_vllm_engines makes these from now on; `pitstop_options` are AsyncEngine's."""
+    """Makes create_vllm_engines use these actors; `pitstop_options` are AsyncEngine's."""
 
     class Actor(PitstopRolloutActor):
         async def __init__(self, *args: Any, **kwargs: Any):

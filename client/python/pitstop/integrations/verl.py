@@ -25,7 +25,7 @@ def _actor_name(replica_rank: int) -> str:
 
 
 class PitstopServer:
-    """A tree in a Ray actor: what verl's agent loops and replicas call."""
+    """A tree in a Ray actor, with the calls of verl's agent loops and replicas."""
 
     async def start(self, model_path: str, config: Any, **options: Any) -> None:
         self._config = config
@@ -139,6 +139,6 @@ class PitstopRollout(BaseRollout):
 
 
 def register() -> None:
-    """rollout.name=pitstop."""
+    """Makes rollout.name=pitstop available."""
     RolloutReplicaRegistry.register(NAME, lambda: PitstopReplica)
     rollout_base._ROLLOUT_REGISTRY[(NAME, "async")] = f"{__name__}.PitstopRollout"

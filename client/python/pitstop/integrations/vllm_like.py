@@ -1,4 +1,4 @@
-"""An AsyncEngine with the face of vLLM's AsyncLLM, as far as trainers look at it."""
+"""An AsyncEngine with the calls of vLLM's AsyncLLM that trainers use."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def completion_of(out: Output) -> CompletionOutput:
 
 
 class VllmLike:
-    """The calls of AsyncLLM. `logprobs_mode` as vLLM's argument: raw_logprobs or processed_logprobs."""
+    """The calls of AsyncLLM. `logprobs_mode` is vLLM's argument: raw_logprobs or processed_logprobs."""
 
     def __init__(self, engine: AsyncEngine, logprobs_mode: Optional[str] = None):
         modes = {None: "raw", "raw_logprobs": "raw", "processed_logprobs": "truncated"}
@@ -84,7 +84,7 @@ class VllmLike:
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: Optional[str] = None, **options: Any
     ) -> AsyncIterator[RequestOutput]:
-        """One RequestOutput, the last: what came before nobody asked for."""
+        """Yields one RequestOutput, the last one; trainers do not use earlier ones."""
         prompt_ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
         if prompt_ids is None:
             prompt_ids = await self.engine.tokenize(prompt["prompt"] if isinstance(prompt, dict) else prompt)
@@ -108,7 +108,7 @@ class VllmLike:
 
 
 class BroadcastUpdate:
-    """A version whose tensors are broadcast one call at a time: in effect as a whole, with the last."""
+    """A version whose tensors are broadcast one call at a time; it takes effect as a whole, with the last."""
 
     def __init__(self, engine: AsyncEngine):
         self._engine = engine
