@@ -127,7 +127,7 @@ class Replica:
     # ---- control ----
 
     async def check(self) -> None:
-        """Returns if this actor and its tree both answer."""
+        """Returns once this actor and its tree have answered."""
         await self._client.status()
 
     async def call(self, kind: str, timeout: float, fields: Mapping[str, Any]) -> dict[str, Any]:
