@@ -274,7 +274,7 @@ def test_what_is_not_served_is_refused_by_name(engine):
         engine.update_weights(type("Model", (), {"named_parameters": None})())
     with pytest.raises(TypeError, match="pairs or a dict, not str"):
         engine.update_weights(["a name alone"])
-    with pytest.raises(pitstop.PitstopError, match="update_weights_from_tensor, or partial=True, takes a part"):
+    with pytest.raises(pitstop.PitstopError, match="update_weights_from_tensor, or partial=True, updates a part"):
         engine.update_weights({"model.norm.weight": weights("bard")["model.norm.weight"]})
     assert engine.update_weights_from_disk("bard", label="by name").label == "by name"
     with pytest.raises(TypeError, match="unexpected keyword argument 'tempature'"):

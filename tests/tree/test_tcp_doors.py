@@ -200,7 +200,7 @@ def test_a_client_that_trusts_another_tree_gets_no_answer(remote, place):
 
 
 def test_without_a_key_nobody_speaks(remote, place):
-    with pytest.raises(pitstop.PitstopError, match="opens with a key"):
+    with pytest.raises(pitstop.PitstopError, match="needs a key"):
         pitstop.Client(data=remote.data)
     done = run("status", *remote.flags()[:4])
     assert done.returncode == 2 and "--key FILE is missing" in done.stderr

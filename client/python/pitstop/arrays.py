@@ -50,7 +50,7 @@ def _by_name(tensors: NamedTensors, take: Callable[[str, Any], Any]) -> dict[str
             raise TypeError(f"named_tensors: (name, tensor) pairs or a dict, not {type(pair).__name__}")
         name, tensor = pair
         if name in taken:
-            raise TypeError(f"{name} comes twice")
+            raise TypeError(f"{name} appears twice")
         taken[name] = take(name, tensor)
     return taken
 

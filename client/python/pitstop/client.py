@@ -63,7 +63,7 @@ class Stream(RequestOutput, Iterator[Chunk]):
                 chunk = self._take(left)
             except TimeoutError:
                 raise PitstopError(
-                    "deadline_exceeded", f"request '{self.rid}' is not done; it goes on"
+                    "deadline_exceeded", f"request '{self.rid}' is not done; it continues"
                 ) from None
             self._join(chunk)
         return self._joined()

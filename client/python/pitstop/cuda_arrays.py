@@ -37,7 +37,7 @@ class CudaArray:
         itemsize = int(kind[2:])
         dense = tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
         if strides is not None and tuple(strides) != dense:
-            raise TypeError(f"{name}: it is not contiguous")
+            raise TypeError(f"{name}: the array must be contiguous")
         return cls(array, face["data"][0], shape, kind)
 
     @property

@@ -88,7 +88,7 @@ class Engine(Blocking):
             return
         why = why_it_stands(self._wait(self._inner.client.status()))
         if why:
-            raise PitstopError("failed_precondition", f"{call} would wait for ever: {why}; timeout= waits for so long")
+            raise PitstopError("failed_precondition", f"{call} would wait for ever: {why}; timeout= limits the wait")
         self._was_stopped = bool(why)
 
     @functools.wraps(AsyncEngine.generate)
@@ -99,7 +99,7 @@ class Engine(Blocking):
     async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
         """generate() for the caller's own event loop."""
         if kwargs.get("stream"):
-            raise TypeError("async_generate gives whole outputs; AsyncEngine.generate streams")
+            raise TypeError("async_generate returns whole outputs; AsyncEngine.generate streams")
         future = asyncio.run_coroutine_threadsafe(self._inner.generate(*args, **kwargs), self._loop)
         return await asyncio.wrap_future(future)
 

@@ -44,7 +44,7 @@ def launcher() -> pathlib.Path:
         return pathlib.Path(on_path)
     raise PitstopError(
         "not_found",
-        "no launcher is installed beside this client: install the wheel, or join a tree with run_dir=, url= or data=",
+        "no launcher is installed with this client: install the wheel, or join a tree with run_dir=, url= or data=",
     )
 
 

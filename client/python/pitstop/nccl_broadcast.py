@@ -111,7 +111,8 @@ class NcclBroadcast:
         """PitstopError names what is missing: NCCL or CUDA's library ("not_found"), a GPU ("failed_precondition")."""
         bucket_bytes = BUCKET_BYTES if bucket_bytes is None else bucket_bytes
         if num_workers < 1 or bucket_bytes < 1:
-            raise PitstopError("invalid_argument", f"num_workers and bucket_bytes are 1 or more: {num_workers}, {bucket_bytes}")
+            given = f"{num_workers}, {bucket_bytes}"
+            raise PitstopError("invalid_argument", f"num_workers and bucket_bytes must be 1 or more, not {given}")
         self.group = group
         self.num_workers = num_workers
         self.num_broadcasts = 0
@@ -173,7 +174,7 @@ class NcclBroadcast:
         weights = list(tensors.values())
         with self._turn:
             if not self._is_whole:
-                raise PitstopError("failed_precondition", f"group '{self.group}' has ended, or not everybody has joined")
+                raise PitstopError("failed_precondition", f"group '{self.group}' has ended, or not all workers have joined")
             self._is_whole = False
             for device in {self._cuda.device_of(each.pointer) for each in weights if isinstance(each, OnGpu) and each.nbytes}:
                 self._cuda.finish(device)  # whoever fills them

@@ -360,7 +360,7 @@ class _Sent:
 
 
 def _send_lent(conversation, devices, tensors: Mapping[str, CudaTensor], report) -> None:
-    """Names the tensors to each worker in its own GPU's memory, where it reads them."""
+    """Tells each worker the tensors' places in the memory of its own GPU; the worker reads them there."""
     gpus = visible_gpus() if tensors else {}
     for number, bucket in enumerate(buckets_of(tensors)):
         lent: dict[str, LentTensors] = {}

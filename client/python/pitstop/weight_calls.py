@@ -30,14 +30,14 @@ def _tags(tags: Union[str, Sequence[str], None]) -> Optional[list[str]]:
     given = [tags] if isinstance(tags, str) else list(tags)
     for tag in given:
         if tag not in (*TAGS, "cuda_graph"):
-            raise PitstopError("invalid_argument", f"tags: there are weights and kv_cache, not '{tag}'")
+            raise PitstopError("invalid_argument", f"tags: weights and kv_cache are accepted, not '{tag}'")
     return [tag for tag in given if tag in TAGS]
 
 
 def _infos(names: Sequence[str], dtypes: Sequence[Any], shapes: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     if not len(names) == len(dtypes) == len(shapes):
         raise PitstopError(
-            "invalid_argument", f"{len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes; as many of each"
+            "invalid_argument", f"{len(names)} names, {len(dtypes)} dtypes and {len(shapes)} shapes: give as many of each"
         )
     return [
         {"name": name, "dtype": str(dtype).removeprefix("torch."), "shape": [int(extent) for extent in shape]}
@@ -86,7 +86,7 @@ class WeightCalls:
         except PitstopError as error:
             if partial or "' is missing" not in error.message:
                 raise
-            hint = "; update_weights_from_tensor, or partial=True, takes a part of the weights"
+            hint = "; update_weights_from_tensor, or partial=True, updates a part of the weights"
             raise PitstopError(error.code, error.message + hint, error.reply) from None
 
     async def update_weights_from_tensor(

@@ -41,7 +41,7 @@ class Sink(Protocol):
 
 def door_endpoint(run_dir: str, door: str) -> str:
     if not os.path.isdir(run_dir):
-        raise PitstopError("not_found", f"run directory '{run_dir}' is not there")
+        raise PitstopError("not_found", f"run directory '{run_dir}' does not exist")
     return f"ipc://{run_dir}/{door}.sock"
 
 
@@ -49,7 +49,7 @@ def key_for(endpoints: Iterable[Optional[str]], path: Optional[str]) -> Optional
     """Reads the key for these endpoints. PitstopError: a tcp door without a key, or an error of its file."""
     is_remote = any(each is not None and each.startswith("tcp://") for each in endpoints)
     if is_remote and path is None:
-        raise PitstopError("invalid_argument", "a tcp door opens with a key: give key=FILE")
+        raise PitstopError("invalid_argument", "a tcp door needs a key: give key=FILE")
     return read_key(path) if is_remote else None
 
 

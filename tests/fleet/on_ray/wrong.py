@@ -66,7 +66,7 @@ def tensors(fleet, weights):
     some = next(iter(weights))
     for given, names in (
         ({}, "named_tensors"),
-        ([*weights.items(), (some, weights[some])], f"{some} comes twice"),
+        ([*weights.items(), (some, weights[some])], f"{some} appears twice"),
         ({**weights, some: weights[some].astype(numpy.int64)}, f"{some}: dtype int64"),
         ({some: "no tensor"}, f"{some}: a NumPy array"),
     ):

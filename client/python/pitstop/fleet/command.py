@@ -168,7 +168,7 @@ async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
     if needed and not given.what:
         raise PitstopError("invalid_argument", f"{given.command} takes {needed}")
     if given.command == "rollback":
-        raise PitstopError("unsupported", "rollback: a fleet goes back by an update to the version before: update DIR")
+        raise PitstopError("unsupported", "rollback: a fleet has none; update to the previous version: update DIR")
     from .fleet import AsyncFleet
 
     async with AsyncFleet(name=given.name, address=given.address, start_timeout=given.start_timeout) as fleet:

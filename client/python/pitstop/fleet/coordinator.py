@@ -9,8 +9,8 @@
               the older one
   forming     no update is under way: a trainer's group is formed, whose workers can receive nothing meanwhile
 
-An update whose bytes reach either all replicas of a `group` or none (a broadcast) is for exactly the replicas that are
-ready when its turn comes, and none of them is set aside.
+The bytes of a broadcast reach either all replicas of its `group` or none. Such an update is for exactly the replicas that
+are ready when its turn comes, and none of them is set aside.
 
 A replica that joins late, or was set aside, is not ready until it serves the committed version. It gets that version from
 a replica that serves it, also during another update. Deaths are final: a replica that is `gone` never returns under that

@@ -143,7 +143,7 @@ class Door:
                     if now < deadline:
                         continue
             if now >= deadline:
-                raise PitstopError("unavailable", f"no replica that may take it after {WAIT_S:g} s")
+                raise PitstopError("unavailable", f"no replica could take the request within {WAIT_S:g} s")
             try:
                 async with self._changed:
                     await asyncio.wait_for(self._changed.wait(), min(deadline - now, 1.0))
@@ -318,7 +318,8 @@ class CarriedStream(AsyncIterator[Chunk]):
         if self._num_moves > MOVES_MAX or self._is_cancelled:
             self.finished = True
             self._door.num_lost += 1
-            raise PitstopError("unavailable", f"{self._num_moves} replicas died with it; the last: {error.message}")
+            died = f"{self._num_moves} replicas died while they ran the request"
+            raise PitstopError("unavailable", f"{died}; the last: {error.message}")
         self._door.num_moved += 1
 
     def _take(self, chunk: Chunk) -> None:

@@ -188,9 +188,9 @@ class AsyncFleet:
         port: Optional[int] = None, **options: Any,
     ):
         if model is None and options:
-            raise TypeError(f"a fleet that is joined has its own {', '.join(sorted(options))}")
+            raise TypeError(f"a running fleet is joined without {', '.join(sorted(options))}: it has its own")
         if replicas < 1 or tp < 1 or (quorum is not None and not 1 <= quorum <= replicas):
-            raise TypeError(f"replicas and tp are 1 or more, quorum is 1 to replicas: {replicas=}, {tp=}, {quorum=}")
+            raise TypeError(f"replicas and tp must be 1 or more, quorum 1 to replicas, not {replicas=}, {tp=}, {quorum=}")
         if not NAME.fullmatch(name):
             raise TypeError(f"name: 1 to 100 letters, digits, '_', '.' and '-', not {name!r}")
         if not 0.0 < hang_timeout < float("inf"):
@@ -365,7 +365,7 @@ class AsyncFleet:
             raise TypeError(f"transfer: auto, nccl or store, not {transfer!r}")
         weights = weights_of(named_tensors)
         if not weights:
-            raise TypeError("named_tensors has none")
+            raise TypeError("named_tensors is empty")
         payload: dict[str, Any] = {"partial": partial, "kv_policy": kv_policy, "label": label, **update}
         if digests:
             payload["manifest"] = await off_loop(manifest_of, weights)
@@ -405,7 +405,7 @@ class AsyncFleet:
             # It died in the middle: its successor has ended the update, one way or the other.
             outcome = await self._ask("outcome", uid)
             if outcome is None:
-                raise PitstopError("aborted", "the fleet's conductor died in the update, which is not what serves") from None
+                raise PitstopError("aborted", "the fleet's conductor died; the update is not in effect") from None
         except RayError as error:
             raise getattr(error, "cause", error) from None
         if not outcome.ok:

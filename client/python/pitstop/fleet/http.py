@@ -48,7 +48,7 @@ class Request:
         except (ValueError, RecursionError) as error:
             raise PitstopError("invalid_argument", f"the body is no JSON: {error}") from None
         if not isinstance(said, dict):
-            raise PitstopError("invalid_argument", "the body is a JSON object")
+            raise PitstopError("invalid_argument", "the body must be a JSON object")
         return said
 
 
