@@ -36,7 +36,7 @@ missing_packages() {
 # install_packages [tests]: what launch/dependencies.txt lists and this machine does not have.
 install_packages() {
     if ! command -v dpkg-query >/dev/null; then
-        plain "not a Debian machine: going on as if everything in launch/dependencies.txt were there"
+        plain "not a Debian machine: everything in launch/dependencies.txt is assumed to be installed"
         return 0
     fi
     local missing as_root=()
