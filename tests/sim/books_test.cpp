@@ -3,6 +3,7 @@
 #include "tests/sim/not_finite_book.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/random.h"
+#include "tests/sim/trainer_book.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,7 +11,116 @@
 namespace pitstop::sim {
 namespace {
 
+using messages::UpdateId;
+using std::chrono::seconds;
 using Kind = messages::NotFiniteKind;
+
+constexpr TimePoint kNow{seconds(1)};
+const Error kLost{ErrorCode::kAborted, "2 calls without a session take no effect"};
+const Error kMalformed{ErrorCode::kInvalidArgument, "no such tensor"};
+
+class TrainerBookTest : public testing::Test {
+  protected:
+    void collect(const std::string& bytes, std::uint64_t session = 0) {
+        book.sent(bytes, session);
+        book.acknowledged(kNow, bytes, session);
+    }
+    std::string commit(std::uint64_t update, std::set<std::string> bytes, bool is_whole = false) {
+        book.took_effect({UpdateId{update}, std::move(bytes), is_whole}, /*is_mending=*/false);
+        return oracle.problem().value_or("");
+    }
+
+    Oracle oracle;
+    TrainerBook book{oracle};
+    const std::string a0 = "ipc://@a-0", a1 = "ipc://@a-1", a2 = "ipc://@a-2", b0 = "ipc://@b-0";
+};
+
+TEST_F(TrainerBookTest, AWholeSetTakesEffect) {
+    collect(a0);
+    collect(a1);
+    EXPECT_EQ(commit(7, {a0, a1}), "");
+    collect(a2);  // and the next begins anew
+    EXPECT_EQ(commit(8, {a2}), "");
+}
+
+TEST_F(TrainerBookTest, HalfASetIsFound) {
+    collect(a0);
+    collect(a1);
+    EXPECT_NE(
+        commit(7, {a1}).find("without 'ipc://@a-0', which was answered with ok"), std::string::npos
+    );
+}
+
+TEST_F(TrainerBookTest, ACallAfterALossThatStandsAloneIsFound) {
+    collect(a0);
+    book.sent(a1, 0);  // it is not answered yet
+    EXPECT_NE(commit(7, {a1}), "");
+}
+
+TEST_F(TrainerBookTest, WhoWasToldBeginsAnew) {
+    collect(a0);
+    collect(b0);
+    book.refused(kNow, "a", kMalformed);  // nothing was lost with it
+    book.sent(a1, 0);
+    EXPECT_NE(commit(7, {a1}), "");
+    Oracle other;
+    TrainerBook again(other);
+    for (const std::string& bytes : {a0, b0, a1}) again.sent(bytes, 0);
+    again.acknowledged(kNow, a0, 0);
+    again.acknowledged(kNow, b0, 0);
+    again.refused(kNow, "a", kLost);
+    again.took_effect({UpdateId{7}, {a1}, false}, false);
+    EXPECT_EQ(other.problem(), std::nullopt);
+    again.sent("ipc://@b-1", 0);
+    again.took_effect({UpdateId{8}, {"ipc://@b-1"}, false}, false);
+    EXPECT_NE(other.problem(), std::nullopt) << "the other trainer was not told";
+}
+
+TEST_F(TrainerBookTest, AWholeModelNeedsNothingThatWasLost) {
+    collect(a0);
+    book.sent(a1, 0);
+    book.sent(b0, 0);
+    EXPECT_EQ(commit(7, {a1, b0}, /*is_whole=*/true), "");
+}
+
+TEST_F(TrainerBookTest, ACallOfAnotherSessionIsFoundAndOneThatIsMissing) {
+    book.began(kNow, 3, /*takes_unnamed=*/false);
+    collect(a0, 3);
+    collect(b0, 2);
+    EXPECT_NE(commit(3, {a0, b0}).find("was sent to session 2"), std::string::npos);
+    Oracle other;
+    TrainerBook again(other);
+    again.sent(a0, 3);
+    again.acknowledged(kNow, a0, 0);
+    again.took_effect({UpdateId{3}, {}, false}, false);
+    EXPECT_NE(other.problem(), std::nullopt);
+}
+
+// On the bus a bucket that names none is for whichever session is open; in a collection it counts.
+TEST_F(TrainerBookTest, ABucketForWhicheverSessionIsOfNoSet) {
+    collect(a0);
+    book.began(kNow, 3, /*takes_unnamed=*/false);
+    book.sent_to_whichever(a1);
+    book.acknowledged(kNow, a1, 3);
+    EXPECT_EQ(commit(3, {a1}), "");
+    book.sent_to_whichever(a2);
+    EXPECT_NE(commit(4, {a2}).find("without 'ipc://@a-0'"), std::string::npos);
+}
+
+TEST_F(TrainerBookTest, ABeginOfCallsThatNameNoneIsBelievedAndNoOther) {
+    collect(a0);
+    book.began(kNow, 3, /*takes_unnamed=*/false);
+    book.sent(a1, 0);
+    EXPECT_NE(commit(4, {a1}), "");
+    Oracle other;
+    TrainerBook again(other);
+    again.sent(a0, 0);
+    again.acknowledged(kNow, a0, 0);
+    again.began(kNow, 3, /*takes_unnamed=*/true);
+    again.sent(a1, 0);
+    again.took_effect({UpdateId{3}, {a1}, false}, false);
+    EXPECT_EQ(other.problem(), std::nullopt);
+}
 
 class FairnessBookTest : public testing::Test {
   protected:

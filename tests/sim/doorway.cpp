@@ -203,11 +203,15 @@ void World::heard_of_call(const messages::Frames& frames) {
         // an update.
         const bool is_late = error && error->error.code == ErrorCode::kDeadlineExceeded;
         if (error && error->error.code == ErrorCode::kAborted) collections_.told_of_loss();
+        if (error) heard_of_refusal(call, error->error);
         if (is_late && !call.is_held && !(stuck_any_ && call.is_of_workers))
             oracle_.fail(fmt::format("{} {}: {} (P5)", call.name, id, error->error.message));
         return;
     }
     if (call.ids) return check_tokens(call, frames);
+    if (frames.type == messages::PauseReply::kType &&
+        messages::peek_string(frames, "message").find("take no effect") != std::string::npos)
+        trainers_.told_of_loss();
     if (frames.type == messages::ContinueReply::kType) return heard_to_go_on(call, id, frames);
     if (frames.type != messages::UpdateReply::kType) return;
     const Result<messages::UpdateReply> reply =
@@ -219,11 +223,22 @@ void World::heard_of_call(const messages::Frames& frames) {
     if (call.heard) call.heard(*reply);
 }
 
+void World::heard_of_refusal(const Call& call, const Error& why) {
+    const bool goes_on = call.name == messages::ContinueGeneration::kType ||
+                         call.name == messages::ResumeMemory::kType;
+    const bool is_told =
+        why.code == ErrorCode::kAborted || why.message.starts_with("the collected update failed");
+    if (goes_on && is_told) trainers_.told_of_loss();
+    if (call.is_of_trainer) trainers_.refused(now_, call.peer, why);
+}
+
 void World::heard_to_go_on(const Call& call, std::uint64_t id, const messages::Frames& frames) {
     const Result<messages::ContinueReply> reply =
         decode<messages::ContinueReply>(frames, messages::UnknownFields::kRefuse);
     if (!reply) return oracle_.fail("of the doors: " + reply.error().message);
     if (!reply->ok) return;
+    // What is lost is refused until somebody continues.
+    trainers_.told_of_loss();
     // Somebody may have dropped it meanwhile; or it is being committed, and waits for requests that
     // a pause has frozen.
     const bool is_dropped = call.num_dropped != collections_.num_dropped;

@@ -287,9 +287,12 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
     if (shape_.lends && needs_copy && !released_.contains(messages::MemoryTag::kKvCache))
         fail("a second copy of the weights beside KV, where only one of them has room");
     retained_.reset();  // its copy is being overwritten
+    const bool is_part = order.spec.source.kind == messages::SourceKind::kIpc;  // that stands alone
     stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
-    if (is_session) stage_->weights = order.spec.partial ? live_ : WeightsId{};
+    if (is_session || is_part) stage_->weights = order.spec.partial ? live_ : WeightsId{};
     if (is_session && !order.spec.partial) stage_->num_missing = kTensors;
+    stage_->is_whole = !order.spec.partial;
+    if (is_part) add_bytes(name_of_bytes(order.spec.source));
     if (fate == StageFate::kOther) spoil();
     if (order.spec.mode == messages::UpdateMode::kDirect && fate != StageFate::kRefused)
         is_torn_ = true;
@@ -308,12 +311,16 @@ ModelWorker::Task ModelWorker::begin_fill(const messages::WorkerFill& order, Sta
     }
     stage_->task = task;
     stage_->fate = fate;
-    if (stage_->bytes.insert(name_of_bytes(order.source)).second) {
-        stage_->weights = with_bytes(stage_->weights, name_of_bytes(order.source));
-        stage_->num_missing = std::max<std::int64_t>(0, stage_->num_missing - 1);
-    }
+    add_bytes(name_of_bytes(order.source));
     if (fate == StageFate::kOther) spoil();
     return task;
+}
+
+// The same bytes again change nothing. REQUIRES: a stage.
+void ModelWorker::add_bytes(const std::string& bytes) {
+    if (!stage_->bytes.insert(bytes).second) return;
+    stage_->weights = with_bytes(stage_->weights, bytes);
+    stage_->num_missing = std::max<std::int64_t>(0, stage_->num_missing - 1);
 }
 
 ModelWorker::Task ModelWorker::begin_finish(const messages::WorkerFinish& order) {
@@ -372,6 +379,11 @@ messages::WorkerStaged ModelWorker::vote() {
     }
     oracle_.voted(static_cast<std::uint64_t>(stage.update), replica_, raw(rank_), stage.is_ok);
     return vote;
+}
+
+std::optional<ModelWorker::Staged> ModelWorker::staged() const {
+    if (!stage_) return std::nullopt;
+    return Staged{stage_->update, stage_->bytes, stage_->is_whole};
 }
 
 messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& order) {

@@ -42,6 +42,13 @@ class ModelWorker {
         friend bool operator==(const Task&, const Task&) = default;
     };
 
+    // What a commit is about to make live here: what buckets have brought, of a model or of all.
+    struct Staged {
+        messages::UpdateId update{};
+        std::set<std::string> bytes{};
+        bool is_whole = false;
+    };
+
     ModelWorker(int replica, Rank rank, const ModelShape& shape, int num_replicas, Oracle& oracle);
 
     [[nodiscard]] messages::WorkerHello hello() const;
@@ -50,6 +57,8 @@ class ModelWorker {
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] WeightsId weights() const { return live_; }
     [[nodiscard]] bool is_torn() const { return is_torn_; }
+    [[nodiscard]] bool has_weights() const { return !are_weights_gone_; }
+    [[nodiscard]] std::optional<Staged> staged() const;
 
     messages::StepResult run(const messages::StepPlan& plan);
     // Each begins a task, whose answer comes from finish(). A second stage without a drop is a bug,
@@ -90,6 +99,7 @@ class ModelWorker {
         bool is_ok = false;  // prepared
         std::int64_t num_missing = 0;
         std::set<std::string> bytes{};  // that buckets have brought
+        bool is_whole = false;
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {
@@ -130,6 +140,7 @@ class ModelWorker {
     void sample(
         const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
     );
+    void add_bytes(const std::string& bytes);
     void spoil();
     [[nodiscard]] messages::RankOutcome outcome_of_stage() const;
     [[nodiscard]] messages::WorkerStaged vote();

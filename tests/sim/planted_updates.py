@@ -233,6 +233,24 @@ MUTATIONS = (
         "job_->is_unnamed = true;",
     ),
     Mutation(
+        "a bucket that names another session joins the one that is open",
+        SESSIONS,
+        "if (auto error = not_at(call.session, For::kFill))",
+        "if (auto error = not_at(0, For::kFill))",
+    ),
+    Mutation(
+        "what drop_stage drops may be followed by a part of a model",
+        COLLECTED,
+        "    const bool was_asked_for = lost.why.empty();\n",
+        "    const bool was_asked_for = lost.why.empty();\n    if (was_asked_for) return;\n",
+    ),
+    Mutation(
+        "after a loss a call stands alone where generation goes on",
+        COLLECTED,
+        "if (!loss_ || now >= loss_->refused_at + kLossQuiet) return Ok{};",
+        "if (!loss_ || now >= loss_->refused_at) return Ok{};",
+    ),
+    Mutation(
         "a begin takes over what has a call under way",
         SESSIONS,
         "if (job_ && call.take_over && is_idle())",

@@ -38,27 +38,67 @@ void World::go_on(std::size_t i) {
     const std::int64_t timeout_ms = pusher.timeout_ms();
     const messages::WeightSource* source = source_of(*call);
     const std::string bytes = source != nullptr ? name_of_bytes(*source) : "";
-    const bool is_unnamed = std::holds_alternative<messages::UpdateWeights>(*call);
     const std::uint64_t loss = sessions_.untold_loss();
-    const Heard heard = [this, i, call, bytes, is_unnamed, loss](const messages::UpdateReply& reply
-                        ) {
-        // Whoever names no session fills the one that is open: a collected update, too.
-        if (!bytes.empty()) collected(bytes, reply);
-        const bool is_collected =
-            !bytes.empty() &&
-            (reply.state == messages::UpdateState::kCollecting || (reply.ok && reply.session == 0));
-        if (is_collected && is_unnamed && reply.ok) sessions_.stood_alone(loss);
-        // A collected update may have come between the call and what it began.
-        if (!is_collected) sessions_.heard(now_, *call, reply, base());
+    const Heard heard = [this, i, call, bytes, loss](const messages::UpdateReply& reply) {
+        heard_of_bytes(bytes, *call, loss, reply);
+        tell_trainers_of(i, *call, bytes, reply);
         pushers_[i]->heard(reply);
         after(pushers_[i]->pause(), [this, i] { go_on(i); });
     };
-    if (!bytes.empty()) collections_.sent(bytes);
+    if (!bytes.empty()) {
+        collections_.sent(bytes);
+        const auto* bucket = std::get_if<messages::UpdateBucket>(&*call);
+        if (bucket != nullptr && bucket->session == 0) {
+            trainers_.sent_to_whichever(bytes);
+        } else {
+            trainers_.sent(bytes, bucket != nullptr ? bucket->session : 0);
+        }
+    }
     fate_ordered_ = !is_active_ || !random_.once_in(12);
     std::visit(
-        [&](auto message) { this->call(std::move(message), timeout_ms, heard); }, *std::move(call)
+        [&](auto message) {
+            call_as(fmt::format("p{}", i), std::move(message), timeout_ms, heard);
+        },
+        *std::move(call)
     );
     fate_ordered_.reset();
+}
+
+// Whoever names no session fills the one that is open: a collected update, too. `loss`: of a
+// session, untold when the call was sent.
+void World::heard_of_bytes(
+    const std::string& bytes,
+    const Pusher::Call& call,
+    std::uint64_t loss,
+    const messages::UpdateReply& reply
+) {
+    if (!bytes.empty()) collected(bytes, reply);
+    const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
+    const bool is_collected =
+        !bytes.empty() &&
+        (reply.state == messages::UpdateState::kCollecting || (reply.ok && reply.session == 0));
+    if (is_collected && unnamed != nullptr && unnamed->unnamed && reply.ok)
+        sessions_.stood_alone(loss);
+    // A collected update may have come between the call and what it began.
+    const bool is_of_bus = unnamed != nullptr && !unnamed->unnamed;
+    if (!is_collected && !is_of_bus) sessions_.heard(now_, call, reply, base());
+}
+
+// A pusher's begin, bucket, commit or drop is answered.
+void World::tell_trainers_of(
+    std::size_t i,
+    const Pusher::Call& call,
+    const std::string& bytes,
+    const messages::UpdateReply& reply
+) {
+    const bool has_begun = std::holds_alternative<messages::BeginUpdate>(call);
+    if (has_begun && reply.ok) {
+        const bool is_unnamed = std::get<messages::BeginUpdate>(call).unnamed;
+        return trainers_.began(now_, reply.session, is_unnamed && !sessions_.must_be_named());
+    }
+    if (has_begun) return;
+    if (!bytes.empty()) return tell_trainers(bytes, reply);
+    if (!reply.ok) trainers_.refused(now_, fmt::format("p{}", i), reply.verdict.error());
 }
 
 // A call that may be collected is answered. Its commit or drop may have been ordered before.
@@ -75,50 +115,88 @@ void World::collected(const std::string& bytes, const messages::UpdateReply& rep
     );
 }
 
+// A trainer hears of a call with these bytes.
+void World::tell_trainers(const std::string& bytes, const messages::UpdateReply& reply) {
+    const bool is_later = reply.session != 0 || reply.state == messages::UpdateState::kCollecting;
+    if (reply.ok && is_later) {
+        trainers_.acknowledged(now_, bytes, reply.session);
+    } else if (!reply.ok) {
+        trainers_.refused(now_, trainer_of(bytes), reply.verdict.error());
+    }
+}
+
 // Calls without a session, mostly under a pause: they are to become one update. The trainer may be
-// slow, so that the pause ends by itself.
+// slow, so that the pause ends by itself; or another comes, who does the same, or takes over.
 void World::start_collecting() {
+    Collector trainer{
+        .name = fmt::format("t{}", num_collectors_++),
+        .num_left = random_.between(1, 5),
+        .names_version = !random_.once_in(3),
+        .is_unnamed = random_.once_in(3),
+        .is_mortal = random_.once_in(4),
+        .is_stubborn = random_.once_in(3)};
     if (!random_.once_in(4)) {
         const double max_s = random_.once_in(3) ? 0.004 : 0;
-        call(
+        call_as(
+            trainer.name,
             messages::PauseGeneration{.mode = messages::PauseMode::kInPlace, .max_pause_s = max_s},
             200
         );
     }
-    collect(random_.between(1, 5));
+    if (random_.once_in(4)) after(some(1, 8000), [this] { start_collecting(); });
+    if (random_.once_in(4)) after(some(1, 8000), [this] { start_push(/*is_dependable=*/false); });
+    collect(std::move(trainer));
 }
 
-void World::collect(std::int64_t num_left) {
-    const std::string bytes = fmt::format("ipc://@c{}", next_weights_++);
-    send_collected(bytes, [this, bytes, num_left](const messages::UpdateReply& reply) {
-        // An answer that was lost on its way: the call is made again.
-        if (reply.ok && random_.once_in(5))
-            after(some(1, 1000), [this, bytes] { send_collected(bytes, {}); });
-        if (num_left > 1) {
-            after(some(1, 3000), [this, num_left] { collect(num_left - 1); });
-        } else if (!random_.once_in(4)) {
-            after(some(1, 3000), [this] { call(messages::ContinueGeneration{}, 300); });
+void World::collect(Collector trainer) {
+    const auto next_bytes = [&] {
+        return fmt::format("ipc://@{}-{}", trainer.name, trainer.num_sent++);
+    };
+    const std::string bytes = next_bytes();
+    const std::string beside = random_.once_in(4) ? next_bytes() : "";
+    --trainer.num_left;
+    const Heard heard = [this, bytes, trainer](const messages::UpdateReply& reply) {
+        // An answer that was lost on its way, or one that it does not believe: made again.
+        if (reply.ok ? random_.once_in(5) : trainer.is_stubborn)
+            after(some(1, 1000), [this, trainer, bytes] { send_collected(trainer, bytes, {}); });
+        if (trainer.is_mortal && random_.once_in(3)) return;
+        if (trainer.num_left > 0) {
+            after(some(1, 3000), [this, trainer] { collect(trainer); });
+            // Any other call may come between two of its own.
+            if (random_.once_in(12)) after(some(1, 1500), [this] { drop_any(300); });
+            if (random_.once_in(3)) after(some(1, 1500), [this] { act(); });
+        } else if (!trainer.is_mortal) {
+            after(some(1, 3000), [this, trainer] {
+                call_as(trainer.name, messages::ContinueGeneration{}, 300);
+            });
         }
-    });
+    };
+    send_collected(trainer, bytes, heard);
     // Another thread of the same trainer.
-    if (random_.once_in(4)) send_collected(fmt::format("ipc://@c{}", next_weights_++), {});
+    if (!beside.empty()) send_collected(trainer, beside, {});
 }
 
-void World::send_collected(const std::string& bytes, Heard then) {
+void World::send_collected(const Collector& trainer, const std::string& bytes, Heard then) {
     messages::UpdateWeights message;
+    message.unnamed = trainer.is_unnamed;
     message.update.partial = true;
-    message.update.label = bytes.substr(bytes.find('@') + 1);
+    if (trainer.names_version) message.update.label = trainer.name;
     message.update.kv_policy = static_cast<messages::KvPolicy>(random_.between(0, 3));
     if (message.update.kv_policy == messages::KvPolicy::kAbort) oracle_.mass_abort_allowed();
     message.update.source.kind = messages::SourceKind::kIpc;
     message.update.source.handles = {{"CPU-0-0", bytes}};
-    const Heard heard = [this, bytes, then = std::move(then)](const messages::UpdateReply& reply) {
-        collected(bytes, reply);
-        if (then) then(reply);
-    };
+    const std::uint64_t loss = sessions_.untold_loss();
+    const messages::UpdateWeights sent = message;
+    const Heard heard =
+        [this, bytes, loss, sent, then = std::move(then)](const messages::UpdateReply& reply) {
+            tell_trainers(bytes, reply);
+            heard_of_bytes(bytes, sent, loss, reply);
+            if (then) then(reply);
+        };
     collections_.sent(bytes);
+    trainers_.sent(bytes, 0);
     fate_ordered_ = !is_active_ || !random_.once_in(10);
-    call(std::move(message), random_.once_in(10) ? 3 : 300, heard);
+    call_as(trainer.name, std::move(message), random_.once_in(10) ? 3 : 300, heard);
     fate_ordered_.reset();
 }
 

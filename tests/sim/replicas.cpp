@@ -115,7 +115,11 @@ void World::work(std::size_t r, std::size_t k) {
     } else if (const auto* finish = std::get_if<messages::WorkerFinish>(&order)) {
         answer_later(r, k, some(100, 4000), rank.worker->begin_finish(*finish));
     } else if (const auto* commit = std::get_if<messages::WorkerCommit>(&order)) {
+        const std::optional<ModelWorker::Staged> staged = rank.worker->staged();
+        const bool is_mending = rank.worker->is_torn() || !rank.worker->has_weights();
         answer(r, k, rank.worker->commit(*commit));
+        if (staged && !commit->rollback && took_effect_.insert(commit->epoch).second)
+            trainers_.took_effect(*staged, is_mending);
         collections_.committed(oracle_.weights_at(commit->epoch));
         ++report_.num_commits;
     } else if (const auto* drop = std::get_if<messages::WorkerDrop>(&order)) {

@@ -84,9 +84,13 @@ void SessionBook::heard(
     if (const auto* begin = std::get_if<messages::BeginUpdate>(&call))
         return begun(now, *begin, reply, base);
     if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call))
-        return filled(now, {bucket->session, false, name_of_bytes(bucket->source)}, reply);
+        return filled(
+            now, {bucket->session, false, name_of_bytes(bucket->source), bucket->label}, reply
+        );
     if (unnamed != nullptr)
-        return filled(now, {0, true, name_of_bytes(unnamed->update.source)}, reply);
+        return filled(
+            now, {0, true, name_of_bytes(unnamed->update.source), unnamed->update.label}, reply
+        );
     if (commit != nullptr) return committed(*commit, reply);
 }
 
@@ -120,9 +124,12 @@ void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::Up
         );
     if (bucket.is_unnamed && (!session_->is_unnamed || session_->must_be_named))
         return oracle_.fail(fmt::format("a bucket that names none is in session {}", session_->id));
+    if (!bucket.label.empty()) session_->label = bucket.label;
     session_->num_unnamed += bucket.is_unnamed ? 1 : 0;
     num_unnamed += bucket.is_unnamed ? 1 : 0;
-    session_->weights = with_bytes(session_->weights, bucket.bytes);
+    // The same bytes again change nothing.
+    if (session_->bytes.insert(bucket.bytes).second)
+        session_->weights = with_bytes(session_->weights, bucket.bytes);
     // The next one may have been ordered already: it waited for its turn.
     if (--session_->num_filling == 0) session_->at = At::kIdle;
     session_->idle_since = now;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 namespace pitstop::sim {
@@ -53,6 +54,8 @@ class SessionBook {
     // The session that was lost last with calls that named none, until somebody was told of it; 0:
     // there is none. Such a call may be no update of its own.
     [[nodiscard]] std::uint64_t untold_loss() const { return untold_loss_; }
+    // The session begun last took over from one of calls that named none.
+    [[nodiscard]] bool must_be_named() const { return session_ && session_->must_be_named; }
     // A call that names no session, sent while `loss` was untold, was an update of its own.
     void stood_alone(std::uint64_t loss);
 
@@ -70,11 +73,13 @@ class SessionBook {
         bool must_be_named = false;
         bool is_finishing = false;
         std::int64_t num_unnamed = 0;  // buckets that named none
+        std::set<std::string> bytes{};
     };
     struct Bucket {
         std::uint64_t session = 0;
         bool is_unnamed = false;
         std::string bytes{};
+        std::string label{};
     };
 
     void begun(

@@ -40,6 +40,9 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
         all.num_collected += report.num_collected;
         all.num_collections_committed += report.num_collections_committed;
         all.num_collections_lost += report.num_collections_lost;
+        all.num_sets_whole += report.num_sets_whole;
+        all.num_sets_mixed += report.num_sets_mixed;
+        all.num_trainers_told += report.num_trainers_told;
         all.num_texts += report.num_texts;
     }
     // A check that never sees what it checks cannot fail: the schedules reach every corner.
@@ -69,6 +72,9 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_collected, 2000);
     EXPECT_GT(all.num_collections_committed, 500);
     EXPECT_GT(all.num_collections_lost, 100);
+    EXPECT_GT(all.num_sets_whole, 500);
+    EXPECT_GT(all.num_sets_mixed, 50);
+    EXPECT_GT(all.num_trainers_told, 100);
     EXPECT_GT(all.num_texts, 2000);
 }
 

@@ -83,6 +83,9 @@ Report World::run() {
     report_.num_collected = collections_.num_calls;
     report_.num_collections_committed = collections_.num_committed;
     report_.num_collections_lost = collections_.num_lost;
+    report_.num_sets_whole = trainers_.num_whole_sets;
+    report_.num_sets_mixed = trainers_.num_mixed;
+    report_.num_trainers_told = trainers_.num_told;
     for (const Replica& replica : replicas_)
         report_.num_retractions += replica.core->status(now_, CallId{1}).retractions_total;
     return report_;

@@ -12,6 +12,7 @@
 #include "tests/sim/pusher.h"
 #include "tests/sim/random.h"
 #include "tests/sim/session_book.h"
+#include "tests/sim/trainer_book.h"
 #include "tokenizer_proc/doors.h"
 
 #include <algorithm>
@@ -62,7 +63,10 @@ struct Report {
     std::int64_t num_collected = 0;  // calls without a session that were to become one update
     std::int64_t num_collections_committed = 0;
     std::int64_t num_collections_lost = 0;
-    std::int64_t num_texts = 0;  // encoded beside the doors
+    std::int64_t num_sets_whole = 0;     // of two calls or more of a trainer, that took effect
+    std::int64_t num_sets_mixed = 0;     // versions of several trainers' calls, by the stated rules
+    std::int64_t num_trainers_told = 0;  // of what was lost
+    std::int64_t num_texts = 0;          // encoded beside the doors
 };
 
 class World {
@@ -120,6 +124,7 @@ class World {
         int num_answers = 0;
         bool is_of_workers = false;                 // they answer it: a stuck one does not
         Heard heard{};                              // of an update
+        bool is_of_trainer = false;                 // it names no session
         bool is_held = false;                       // it may wait for an update
         std::optional<Epoch> newer_than{};          // if it is ok, a version after this one serves
         std::int64_t num_dropped = 0;               // collections, until then
@@ -179,9 +184,11 @@ class World {
                                       std::is_same_v<Message, messages::GetWeights>;
         calls_[raw(message.call)] = {
             .name = std::string(Message::kType),
+            .peer = caller_,
             .deadline = now_ + std::chrono::milliseconds(timeout_ms) + kAnswerSlack,
             .is_of_workers = kIsOfWorkers,
             .heard = std::move(heard),
+            .is_of_trainer = caller_ != "caller",
             .is_held = kMayWait && updates().is_busy(),
             .newer_than = newer_than,
             .num_dropped = collections_.num_dropped,
@@ -189,7 +196,7 @@ class World {
                              !updates().must_be_complete()};
         // A pause of a tree that runs begins anew, and is told what was lost before.
         if (std::is_same_v<Message, messages::PauseGeneration>) collections_.told_of_loss();
-        say("caller", messages::Door::kAdmin, message);
+        say(caller_, messages::Door::kAdmin, message);
     }
     void watch_order(const messages::Frames& frames);
     void send_to_replica(const tokenizer::ToReplica& message);
@@ -197,6 +204,7 @@ class World {
     void heard_by_client(const tokenizer::ToClient& message);
     void heard_of_request(const std::string& peer, const std::string& rid, bool is_end);
     void heard_of_call(const messages::Frames& frames);
+    void heard_of_refusal(const Call& call, const Error& why);
     void heard_to_go_on(const Call& call, std::uint64_t id, const messages::Frames& frames);
     [[nodiscard]] const tokenizer::UpdateCoordinator& updates() const {
         return doors_->admin().updates();
@@ -224,10 +232,41 @@ class World {
     void end_or_undo_update();
     void start_push(bool is_dependable);
     void collected(const std::string& bytes, const messages::UpdateReply& reply);
+    void heard_of_bytes(
+        const std::string& bytes,
+        const Pusher::Call& call,
+        std::uint64_t loss,
+        const messages::UpdateReply& reply
+    );
+    void tell_trainers_of(
+        std::size_t i,
+        const Pusher::Call& call,
+        const std::string& bytes,
+        const messages::UpdateReply& reply
+    );
     void go_on(std::size_t pusher);
+    // A trainer that names no session and begins none.
+    struct Collector {
+        std::string name{};
+        std::int64_t num_left = 0;  // calls, until it lets generation go on
+        std::int64_t num_sent = 0;
+        bool names_version = false;  // by its own name
+        bool is_unnamed = false;     // as it comes over HTTP
+        bool is_mortal = false;      // it vanishes on the way
+        bool is_stubborn = false;    // it sends again what was refused
+    };
+    template <class Message>
+    void call_as(
+        const std::string& who, Message message, std::int64_t timeout_ms, Heard heard = {}
+    ) {
+        caller_ = who;
+        call(std::move(message), timeout_ms, std::move(heard));
+        caller_ = "caller";
+    }
     void start_collecting();
-    void collect(std::int64_t num_left);
-    void send_collected(const std::string& bytes, Heard heard);
+    void collect(Collector trainer);
+    void send_collected(const Collector& trainer, const std::string& bytes, Heard heard);
+    void tell_trainers(const std::string& bytes, const messages::UpdateReply& reply);
     [[nodiscard]] bool is_publishing() const;
     void commit_any();
     void drop_any(std::int64_t timeout_ms);
@@ -270,6 +309,8 @@ class World {
     std::uint64_t next_request_ = 1;
     std::uint64_t next_call_ = 1;
     std::uint64_t next_weights_ = 1;
+    std::string caller_ = "caller";  // whose calls are made now
+    std::int64_t num_collectors_ = 0;
     struct Placed {
         RequestKey key{};
         std::string peer{};
@@ -290,6 +331,8 @@ class World {
     std::vector<std::unique_ptr<Pusher>> pushers_{};
     SessionBook sessions_{shape_, oracle_};
     CollectionBook collections_{oracle_};
+    TrainerBook trainers_{oracle_};
+    std::set<Epoch> took_effect_{};
     messages::UpdateId dropping_{};  // if the last order was to drop
     bool stuck_any_ = false;
     std::optional<bool> fate_ordered_{};  // of what the call under way has ordered: is it good

@@ -1,0 +1,121 @@
+#include "tests/sim/trainer_book.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop::sim {
+namespace {
+
+// After a loss that somebody was told of, calls that name no session are a new trainer's.
+constexpr auto kLossQuiet = std::chrono::minutes(5);
+
+bool tells_of_loss(const Error& why) {
+    return why.message.find("takes effect") != std::string::npos ||
+           why.message.find("take no effect") != std::string::npos;
+}
+
+// Whether the door looked no further than at the call: nothing was lost with it.
+bool is_of_the_call_alone(const Error& why) {
+    return !tells_of_loss(why) &&
+           (why.code == ErrorCode::kFailedPrecondition || why.code == ErrorCode::kInvalidArgument ||
+            why.code == ErrorCode::kResourceExhausted);
+}
+
+}  // namespace
+
+std::string trainer_of(const std::string& bytes) {
+    const std::size_t begin = bytes.find('@') + 1;
+    return bytes.substr(begin, bytes.rfind('-') - begin);
+}
+
+void TrainerBook::acknowledged(TimePoint now, const std::string& bytes, std::uint64_t session) {
+    wait_is_over(now);
+    ++num_acknowledged;
+    if (for_whichever_.contains(bytes) && begun_.contains(session)) return;
+    const std::uint64_t named = named_.at(bytes);
+    (named != 0 ? sessions_[named] : unnamed_[trainer_of(bytes)]).insert(bytes);
+}
+
+void TrainerBook::refused(TimePoint now, const std::string& trainer, const Error& why) {
+    wait_is_over(now);
+    if (is_of_the_call_alone(why)) return;
+    if (unnamed_.erase(trainer) > 0) ++num_told;
+    if (tells_of_loss(why)) told_at_ = now;
+}
+
+void TrainerBook::wait_is_over(TimePoint now) {
+    if (told_at_ && now >= *told_at_ + kLossQuiet) unnamed_.clear();
+    if (told_at_) told_at_ = std::max(*told_at_, now);
+}
+
+void TrainerBook::began(TimePoint now, std::uint64_t session, bool takes_unnamed) {
+    wait_is_over(now);
+    begun_.insert(session);
+    // Without names a begin is believed: from here on they are this session's calls.
+    if (takes_unnamed || told_at_) unnamed_.clear();
+    told_at_.reset();
+}
+
+void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending) {
+    check_named(staged);
+    check_unnamed(staged);
+    std::set<std::string> trainers;
+    for (const std::string& bytes : staged.bytes) trainers.insert(trainer_of(bytes));
+    if (trainers.size() > 1) ++num_mixed;
+    sessions_.erase(static_cast<std::uint64_t>(staged.update));
+    // A whole model makes up for what was lost; so does what a tree without weights gets.
+    const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
+    if (is_mending || (staged.is_whole && !staged.bytes.empty() && !is_begun)) unnamed_.clear();
+    for (auto& [trainer, set] : unnamed_)
+        std::erase_if(set, [&](const std::string& bytes) { return staged.bytes.contains(bytes); });
+}
+
+void TrainerBook::check_named(const ModelWorker::Staged& staged) {
+    const auto update = static_cast<std::uint64_t>(staged.update);
+    for (const std::string& bytes : staged.bytes) {
+        const std::uint64_t session = named_.at(bytes);
+        if (session != 0 && session != update)
+            return oracle_.fail(fmt::format(
+                "'{}' was sent to session {} and takes effect with update {} (P2)",
+                bytes,
+                session,
+                update
+            ));
+    }
+    const auto place = sessions_.find(update);
+    if (place == sessions_.end()) return;
+    if (!std::ranges::includes(staged.bytes, place->second))
+        oracle_.fail(fmt::format("session {} takes effect without a call of it (P2)", update));
+    if (place->second.size() > 1) ++num_whole_sets;
+}
+
+void TrainerBook::check_unnamed(const ModelWorker::Staged& staged) {
+    const auto update = static_cast<std::uint64_t>(staged.update);
+    const bool is_begun = begun_.contains(update);
+    std::set<std::string> seen;
+    for (const std::string& bytes : staged.bytes) {
+        if (named_.at(bytes) != 0 || (is_begun && for_whichever_.contains(bytes))) continue;
+        const std::string trainer = trainer_of(bytes);
+        if (!seen.insert(trainer).second) continue;
+        const auto set = unnamed_.find(trainer);
+        if (set == unnamed_.end()) continue;
+        if (set->second.size() > 1 && std::ranges::includes(staged.bytes, set->second))
+            ++num_whole_sets;
+        // A collection that brings every tensor needs nothing that came before it.
+        if (std::ranges::includes(staged.bytes, set->second) || (staged.is_whole && !is_begun))
+            continue;
+        std::string lost;
+        for (const std::string& other : set->second) {
+            if (!staged.bytes.contains(other)) lost = other;
+        }
+        return oracle_.fail(fmt::format(
+            "update {} takes effect with '{}' and without '{}', which was answered with ok (P2)",
+            update,
+            bytes,
+            lost
+        ));
+    }
+}
+
+}  // namespace pitstop::sim

@@ -1,0 +1,70 @@
+// What each trainer believes that it has sent: the calls that were answered with ok since its pause
+// or begin. A version that takes effect has all of them or none (P2), and never calls of two
+// trainers, but by a rule that docs/weights.md states. Derived from that page, and from what ranks
+// hold and trainers hear: the doors' own books are not asked.
+#pragma once
+
+#include "base/time.h"
+#include "messages/weights.h"
+#include "tests/sim/model_worker.h"
+#include "tests/sim/oracle.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace pitstop::sim {
+
+// Whose the bytes are: trainers name them "ipc://@TRAINER-NUMBER".
+[[nodiscard]] std::string trainer_of(const std::string& bytes);
+
+class TrainerBook {
+  public:
+    // The oracle outlives the book.
+    explicit TrainerBook(Oracle& oracle) : oracle_(oracle) {}
+
+    // ---- what trainers do and hear ----
+    // These bytes go out for a session; 0: the call names none.
+    void sent(const std::string& bytes, std::uint64_t session) { named_[bytes] = session; }
+    // These go out on the bus for whichever session is open, or for what is collected.
+    void sent_to_whichever(const std::string& bytes) {
+        sent(bytes, 0);
+        for_whichever_.insert(bytes);
+    }
+    // They are received, checked and staged in that session (0: collected), and take effect later.
+    void acknowledged(TimePoint now, const std::string& bytes, std::uint64_t session);
+    // A call of that trainer that names no session is refused.
+    void refused(TimePoint now, const std::string& trainer, const Error& why);
+    // A session is open; calls that name none are its buckets, or it must be named.
+    void began(TimePoint now, std::uint64_t session, bool takes_unnamed);
+    // A pause or a continue has said what was lost: what comes now begins anew.
+    void told_of_loss() { unnamed_.clear(); }
+
+    // ---- what ranks do ----
+    // The first rank commits it; `is_mending`: no version served before.
+    void took_effect(const ModelWorker::Staged& staged, bool is_mending);
+
+    std::int64_t num_acknowledged = 0;
+    std::int64_t num_whole_sets = 0;  // of two calls or more, that took effect
+    std::int64_t num_mixed = 0;       // versions of several trainers' calls
+    std::int64_t num_told = 0;        // trainers, of a loss
+
+  private:
+    using Set = std::set<std::string>;  // bytes
+
+    void check_named(const ModelWorker::Staged& staged);
+    void check_unnamed(const ModelWorker::Staged& staged);
+    void wait_is_over(TimePoint now);
+
+    Oracle& oracle_;
+    std::map<std::string, std::uint64_t> named_{};  // bytes -> the session that their call names
+    Set for_whichever_{};
+    std::map<std::uint64_t, Set> sessions_{};  // by number: calls that name it
+    std::map<std::string, Set> unnamed_{};     // by trainer: calls that name none
+    std::set<std::uint64_t> begun_{};
+    std::optional<TimePoint> told_at_{};  // of a loss, by the refusal of a call that names none
+};
+
+}  // namespace pitstop::sim
