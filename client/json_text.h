@@ -28,6 +28,10 @@ bool is_left_out(const std::optional<T>& value) {
     return !value;
 }
 template <class T>
+bool is_left_out(const messages::RawPart<T>& value) {
+    return value.values.empty();
+}
+template <class T>
 bool is_left_out(const T&) {
     return false;
 }
@@ -36,6 +40,10 @@ template <class T>
 nlohmann::ordered_json to_json(const std::optional<T>& value);
 template <class T>
 nlohmann::ordered_json to_json(const std::vector<T>& values);
+template <class T>
+nlohmann::ordered_json to_json(const messages::RawPart<T>& part) {
+    return to_json(part.values);
+}
 
 template <class T>
 nlohmann::ordered_json to_json(const T& value) {

@@ -17,6 +17,7 @@ const Ops* reference_ops() {
         .sort_rows_by_expert = sort_rows_by_expert_ref,
         .expert_linear = expert_linear_ref,
         .sum_expert_rows = sum_expert_rows_ref,
+        .route_rows = route_rows_ref,
         .rope = rope_ref,
         .attention = attention_ref,
         .silu_mul = silu_mul_ref,

@@ -22,6 +22,7 @@
 #include "kernels/rank_records.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/route_rows.h"
 #include "kernels/router.h"
 #include "kernels/sampling.h"
 #include "kernels/scatter.h"
@@ -52,6 +53,7 @@ struct Ops {
     void (*sort_rows_by_expert)(const SortRowsByExpertArgs&) = nullptr;
     void (*expert_linear)(const ExpertLinearArgs&) = nullptr;
     void (*sum_expert_rows)(const SumExpertRowsArgs&) = nullptr;
+    void (*route_rows)(const RouteRowsArgs&) = nullptr;
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;

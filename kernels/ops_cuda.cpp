@@ -14,6 +14,7 @@ constexpr Ops kFast = {
     .sort_rows_by_expert = sort_rows_by_expert_cuda,
     .expert_linear = expert_linear_cuda,
     .sum_expert_rows = sum_expert_rows_cuda,
+    .route_rows = route_rows_cuda,
     .rope = rope_cuda,
     .attention = attention_cuda,
     .silu_mul = silu_mul_cuda,

@@ -65,6 +65,11 @@ void append_chunk(OutputChunk& whole, OutputChunk next) {
         append(whole.prompt->top_logprobs, std::move(next.prompt->top_logprobs));
         append(whole.prompt->ids_logprobs, std::move(next.prompt->ids_logprobs));
     }
+    if (next.routes && !whole.routes) {
+        whole.routes = std::move(next.routes);
+    } else if (next.routes) {
+        whole.routes->append(*std::move(next.routes));
+    }
     if (next.counts) whole.counts = next.counts;
     if (next.finish) whole.finish = std::move(next.finish);
 }
@@ -78,6 +83,10 @@ void keep_tokens(OutputChunk& chunk, std::size_t num_tokens) {
     keep_share(chunk.top_ids, num_tokens, num_before);
     keep_share(chunk.top_logprobs, num_tokens, num_before);
     keep_share(chunk.ids_logprobs, num_tokens, num_before);
+    if (chunk.routes) {  // the last rows go with the tokens
+        const auto num_cut = static_cast<std::int64_t>(num_before - num_tokens);
+        chunk.routes->keep(std::max<std::int64_t>(chunk.routes->num_rows() - num_cut, 0));
+    }
     auto left = static_cast<std::int64_t>(num_tokens);
     std::size_t num_spans = 0;
     for (Span& span : chunk.spans) {
@@ -100,6 +109,9 @@ std::size_t bytes_bound(const OutputChunk& chunk) {
     }
     std::size_t num_bytes =
         kChunkBytes + chunk.rid.size() + chunk.text.size() + num_numbers * kNumberBytes;
+    if (chunk.routes) {
+        num_bytes += chunk.routes->experts.values.size() + chunk.routes->spans.size() * kSpanBytes;
+    }
     for (const Span& span : chunk.spans) {
         num_bytes += kSpanBytes + span.label.size() + span.digest.size();
     }

@@ -58,6 +58,10 @@ template <class T>
 bool is_left_out(const RawArray<T>& value) {
     return value.values.empty();
 }
+template <class T>
+bool is_left_out(const RawPart<T>& value) {
+    return value.values.empty();
+}
 
 // Returns the names that fields() lists, in its order. They are never freed: a thread may decode
 // while the process ends.
@@ -76,6 +80,7 @@ std::span<const std::string_view> names_of() {
 struct Encoder {
     Packer& packer;
     std::vector<std::string>& raw;
+    std::optional<std::size_t> parts_frame{};  // the number of the frame that all parts share
 
     void put(bool value) { packer.pack(value); }
     void put(std::int32_t value) { packer.pack(value); }
@@ -116,6 +121,20 @@ struct Encoder {
         put(static_cast<std::int64_t>(raw.size()));
         const auto* bytes = reinterpret_cast<const char*>(array.values.data());
         raw.emplace_back(bytes, array.values.size() * sizeof(T));
+    }
+    template <class T>
+    void put(const RawPart<T>& array) {
+        if (!parts_frame) {
+            parts_frame = raw.size();
+            raw.emplace_back();
+        }
+        std::string& frame = raw[*parts_frame];
+        packer.pack_array(3);
+        put(static_cast<std::int64_t>(*parts_frame));
+        put(static_cast<std::int64_t>(frame.size()));
+        put(static_cast<std::int64_t>(array.values.size()));
+        const auto* bytes = reinterpret_cast<const char*>(array.values.data());
+        frame.append(bytes, array.values.size() * sizeof(T));
     }
     template <Fielded T>
     void put(const T& value) {
@@ -272,10 +291,7 @@ class Decoder {
     void get(const msgpack::object& object, RawArray<T>& array) {
         std::int64_t frame = -1;
         get(object, frame);
-        if (error_) return;
-        if (frame < 0 || frame >= static_cast<std::int64_t>(raw_.size())) {
-            return fail("names raw frame {}; the message has {}", frame, raw_.size());
-        }
+        if (error_ || !has_frame(frame)) return;
         const std::string& bytes = raw_[static_cast<std::size_t>(frame)];
         if (bytes.size() % sizeof(T) != 0) {
             return fail(
@@ -284,6 +300,33 @@ class Decoder {
         }
         array.values.resize(bytes.size() / sizeof(T));
         if (!bytes.empty()) std::memcpy(array.values.data(), bytes.data(), bytes.size());
+    }
+    template <class T>
+    void get(const msgpack::object& object, RawPart<T>& array) {
+        std::vector<std::int64_t> place;
+        get(object, place);
+        if (error_) return;
+        if (place.size() != 3)
+            return fail("expected [frame, begin, count], got {} numbers", place.size());
+        const std::int64_t frame = place[0], begin = place[1], count = place[2];
+        if (!has_frame(frame)) return;
+        const std::string& bytes = raw_[static_cast<std::size_t>(frame)];
+        const auto size = static_cast<std::int64_t>(bytes.size());
+        constexpr auto kWidth = std::int64_t{sizeof(T)};
+        if (begin < 0 || begin > size || count < 0 || count > (size - begin) / kWidth) {
+            return fail(
+                "names {} elements from byte {} of raw frame {}, which has {} bytes",
+                count,
+                begin,
+                frame,
+                size
+            );
+        }
+        array.values.resize(static_cast<std::size_t>(count));
+        if (count > 0)
+            std::memcpy(
+                array.values.data(), bytes.data() + begin, static_cast<std::size_t>(count * kWidth)
+            );
     }
     template <Fielded T>
     void get(const msgpack::object& object, T& value) {
@@ -307,6 +350,12 @@ class Decoder {
     }
 
   private:
+    bool has_frame(std::int64_t frame) {
+        if (frame >= 0 && frame < static_cast<std::int64_t>(raw_.size())) return true;
+        fail("names raw frame {}; the message has {}", frame, raw_.size());
+        return false;
+    }
+
     // Names the field or element that is being read by the way to it, should it be wrong.
     class Step {
       public:

@@ -52,4 +52,13 @@ struct RawArray {
     friend bool operator==(const RawArray&, const RawArray&) = default;
 };
 
+// One of many arrays of a message, which share one raw frame: in the body there are the frame's
+// number, the byte of it at which the elements begin, and how many they are.
+template <class T>
+struct RawPart {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<T> values{};
+    friend bool operator==(const RawPart&, const RawPart&) = default;
+};
+
 }  // namespace pitstop::messages

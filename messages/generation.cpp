@@ -56,6 +56,12 @@ Problem invalid(const Generate& message) {
         return "kv_max_lag needs kv_tolerance max_lag";
     if (!message.text_output && !message.sampling.stop.empty())
         return "stop texts need text_output";
+    if (message.routed_experts_start && *message.routed_experts_start < 0) {
+        return fmt::format(
+            "routed_experts_start is {}; accepted is 0 to the length of the prompt",
+            *message.routed_experts_start
+        );
+    }
     if (auto problem = invalid(message.sampling)) return "sampling: " + *problem;
     return invalid(message.logprobs);
 }

@@ -6,6 +6,7 @@
 
 #include "base/ids.h"
 #include "messages/fields.h"
+#include "messages/routes.h"
 #include "messages/sampling.h"
 #include "messages/verdict.h"
 
@@ -40,6 +41,7 @@ struct Generate {
     std::optional<std::vector<TokenId>> input_ids{};
     SamplingParams sampling{};
     LogprobOptions logprobs{};
+    std::optional<std::int64_t> routed_experts_start{};
     bool stream = true;
     bool text_output = true;
     std::int64_t priority = 0;
@@ -61,6 +63,10 @@ struct Generate {
         f("input_ids", input_ids, "the prompt as tokens; exactly one of text and input_ids");
         f("sampling", sampling, "how tokens are drawn");
         f("logprobs", logprobs, "which logprobs are reported");
+        f("routed_experts_start",
+          routed_experts_start,
+          "report the experts that each token from this one on was routed to: at most the length "
+          "of the prompt; absent: none");
         f("stream", stream, "a chunk per step; false: one chunk at the end");
         f("text_output", text_output, "detokenize; false: tokens only (stop strings need true)");
         f("priority", priority, "larger first; equal: as --scheduling says");
@@ -199,6 +205,7 @@ struct OutputChunk {
     std::vector<float> ids_logprobs{};
     std::vector<Span> spans{};
     std::optional<PromptLogprobs> prompt{};
+    std::optional<Routes> routes{};
     std::optional<RequestCounts> counts{};
     std::optional<Finish> finish{};
 
@@ -216,6 +223,10 @@ struct OutputChunk {
         f("spans", spans, "the versions of these tokens, run-length encoded: their tokens sum to n"
         );
         f("prompt", prompt, "prompt logprobs, if asked for: in the first chunk");
+        f("routes",
+          routes,
+          "if asked for: a row for each of these tokens, that of the token before it; the first "
+          "chunk has the prompt's rows, too");
         f("counts", counts, "in the first and the last chunk");
         f("finish", finish, "in the last chunk");
     }
@@ -272,6 +283,7 @@ struct TokenizedRequest {
     RawArray<TokenId> prompt{};
     SamplingParams sampling{};
     LogprobOptions logprobs{};
+    std::optional<std::int64_t> routed_experts_start{};
     TextOptions text{};
     std::int64_t priority = 0;
     KvTolerance kv_tolerance = KvTolerance::kNever;
@@ -284,6 +296,9 @@ struct TokenizedRequest {
         f("prompt", prompt, "token ids");
         f("sampling", sampling, "with a seed; stop strings are in text");
         f("logprobs", logprobs, "which logprobs are reported");
+        f("routed_experts_start",
+          routed_experts_start,
+          "report routes of tokens from this one on; absent: none");
         f("text", text, "passed on to the detokenizer");
         f("priority", priority, "larger first");
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights");

@@ -5,6 +5,7 @@
 #include "base/result.h"
 #include "messages/fields.h"
 #include "messages/frames.h"
+#include "messages/routes.h"
 
 #include <cstdint>
 #include <optional>
@@ -94,6 +95,7 @@ struct SchedulerHello {
     std::string label{};
     std::string digest{};
     bool has_weights = true;
+    std::optional<RouteShape> routes{};
 
     template <class F>
     void fields(F&& f) {
@@ -110,6 +112,7 @@ struct SchedulerHello {
         f("label", label, "its label");
         f("digest", digest, "its digest");
         f("has_weights", has_weights, "false: it waits for a first complete update");
+        f("routes", routes, "what a row of routes is; absent: none can be reported");
     }
 };
 

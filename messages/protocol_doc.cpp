@@ -97,6 +97,10 @@ template <class T>
 struct Type<RawArray<T>> {
     static std::string name() { return "raw frame of " + type_name<T>(); }
 };
+template <class T>
+struct Type<RawPart<T>> {
+    static std::string name() { return "part of a raw frame of " + type_name<T>(); }
+};
 template <class K, class V>
 struct Type<std::map<K, V>> {
     static std::string name() {

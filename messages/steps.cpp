@@ -34,6 +34,9 @@ std::optional<std::string> invalid(const StepPlan& plan) {
         if (row.num_scored < 0 || row.num_scored > row.num_new) {
             return fmt::format("row {}: {} of {} positions scored", i, row.num_scored, row.num_new);
         }
+        if (row.num_routed < 0 || row.num_routed > row.num_new) {
+            return fmt::format("row {}: {} of {} positions routed", i, row.num_routed, row.num_new);
+        }
         if (row.takes_sampled && row.num_new != 1) {
             return fmt::format("row {}: takes_sampled with {} new tokens", i, row.num_new);
         }
@@ -85,7 +88,7 @@ std::optional<std::string> invalid(const WorkerHello& message) {
         message.page_size < 1 || message.num_slots < 1) {
         return "context_len, vocab_size, num_pages, page_size and num_slots must be positive";
     }
-    return std::nullopt;
+    return message.routes ? invalid(*message.routes) : std::nullopt;
 }
 
 }  // namespace pitstop::messages

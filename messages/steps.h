@@ -10,6 +10,7 @@
 #include "messages/frames.h"
 #include "messages/generation.h"
 #include "messages/not_finite.h"
+#include "messages/routes.h"
 #include "messages/version_digest.h"
 
 #include <cstdint>
@@ -47,6 +48,7 @@ struct WorkerHello {
     bool has_weights = true;
     std::string update_mode{};
     std::string update_mode_why{};
+    std::optional<RouteShape> routes{};
 
     template <class F>
     void fields(F&& f) {
@@ -77,6 +79,7 @@ struct WorkerHello {
         f("has_weights", has_weights, "false: it waits for a first complete update");
         f("update_mode", update_mode, "how updates are staged: staged, host, lend or direct");
         f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
+        f("routes", routes, "what a row of routes is; absent: the worker reports none");
     }
 };
 
@@ -113,6 +116,7 @@ struct PlanRow {
     std::int64_t num_pages = 0;
     std::int64_t output_index = -1;
     std::int64_t num_scored = 0;
+    std::int64_t num_routed = 0;
     bool takes_sampled = false;
 
     template <class F>
@@ -127,6 +131,7 @@ struct PlanRow {
         f("num_scored",
           num_scored,
           "prompt logprobs: its last so many positions are scored against `targets`");
+        f("num_routed", num_routed, "the routes of its last so many positions are reported");
         f("takes_sampled",
           takes_sampled,
           "its one new token is the one this slot sampled last; the entry in `tokens` is 0");
@@ -204,6 +209,7 @@ struct StepResult {
     RawArray<float> top_logprobs{};
     RawArray<float> ids_logprobs{};
     StepScores scores{};
+    RawArray<std::uint8_t> routes{};
     std::vector<NotFiniteRow> not_finite{};
     std::int64_t elapsed_us = 0;
 
@@ -222,6 +228,8 @@ struct StepResult {
         f("top_logprobs", top_logprobs, "[the same]");
         f("ids_logprobs", ids_logprobs, "[sum over rows that sample of their ids]");
         f("scores", scores, "prompt scores");
+        f("routes", routes, "[sum of num_routed, layers, per_token], rows back to back (RouteShape)"
+        );
         f("not_finite",
           not_finite,
           "the plan's rows with a token that is not finite, ascending; none of their numbers are");

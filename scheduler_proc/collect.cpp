@@ -50,6 +50,18 @@ void collect_scores(Request& request, const StepRow& row, const RowScores& score
     append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
 }
 
+// Moves the rows out that no chunk has yet.
+void tell_routes(Request& request, messages::OutputChunk& chunk) {
+    if (request.routes.num_rows() == 0) return;
+    messages::Routes rows{.start = request.routed, .shape = request.routes.shape};
+    std::swap(rows, request.routes);
+    if (chunk.routes) {
+        chunk.routes->append(std::move(rows));
+    } else {
+        chunk.routes = std::move(rows);
+    }
+}
+
 // Moves the prompt's scores out, with the row that reached the prompt's end. They are of this
 // step's version, and over its KV alone (P3).
 messages::PromptLogprobs scores_of(Request& request, const InFlightStep& step, const StepRow& row) {
@@ -142,6 +154,7 @@ void Runner::collect_row(
     const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
 ) {
     const RowScores scores = reader.scores(row);
+    const std::span<const std::uint8_t> routes = reader.routes(row);
     const SampledToken sampled = row.samples ? reader.sampled(row) : SampledToken{};
     const messages::NotFiniteRow* const bad = reader.not_finite();
     // Its pages were shared when they were planned, whatever has become of the request since.
@@ -167,11 +180,13 @@ void Runner::collect_row(
         pool_.share(request.lease, tokens, step.step, KvPool::Duplicates::kReplace);
     }
     collect_scores(request, row, scores);
+    request.add_routes(routes, row.end, step.version.epoch);
     if (row.samples) return collect_token(request, step, row, sampled, out);
     if (request.progress.output_len_max() == 0 && row.end == request.progress.prompt_len()) {
         messages::OutputChunk& chunk = chunk_of(request, out);
         append_span(chunk.spans, span_of(step, row, /*tokens=*/0));
         if (request.wants_scores()) chunk.prompt = scores_of(request, step, row);
+        tell_routes(request, chunk);
         finish(request, {.reason = messages::FinishReason::kLength}, out);
     }
 }
@@ -216,6 +231,7 @@ void Runner::collect_token(
         append(chunk.ids_logprobs, sampled.ids_logprobs);
     }
     append_span(chunk.spans, span_of(step, row, /*tokens=*/1));
+    tell_routes(request, chunk);
     // Two steps may have ended since the last turn: counts are of the whole chunk. A retraction is
     // told at once, as a stop text may end the request where only the detokenizer sees it.
     if (row.output_index == 0 || chunk.counts ||

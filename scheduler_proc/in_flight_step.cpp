@@ -31,6 +31,23 @@ std::string InFlightStep::who_is_missing(int nodes) const {
     return names;
 }
 
+// Says what is wrong with the routes, or nothing.
+std::optional<std::string> InFlightStep::mismatch_of_routes(std::span<const std::uint8_t> given
+) const {
+    std::int64_t num_rows = 0;
+    for (const StepRow& row : rows) num_rows += row.num_routed;
+    const std::int64_t num_bytes = num_rows * routes.row_bytes();
+    if (std::ssize(given) != num_bytes)
+        return fmt::format("routes has {} bytes, not {}", given.size(), num_bytes);
+    const auto width = static_cast<std::size_t>(routes.id_bytes());
+    for (std::size_t i = 0; i < given.size(); i += width) {
+        const std::int64_t expert = given[i] + (width == 2 ? given[i + 1] << 8 : 0);
+        if (expert >= routes.num_experts)
+            return fmt::format("routes has expert {}; there are {}", expert, routes.num_experts);
+    }
+    return std::nullopt;
+}
+
 std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& result) const {
     std::size_t num_sampled = 0, num_top = 0, num_ids = 0;
     std::size_t num_scored = 0, num_scored_top = 0, num_scored_ids = 0;
@@ -62,6 +79,7 @@ std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& re
         return p;
     if (auto p = check("scores.ids_logprobs", scores.ids_logprobs.values.size(), num_scored_ids))
         return p;
+    if (auto p = mismatch_of_routes(result.routes.values)) return p;
     std::int64_t next = 0;
     for (const messages::NotFiniteRow& bad : result.not_finite) {
         if (bad.row < next || bad.row >= std::ssize(rows))
@@ -92,6 +110,10 @@ SampledToken ResultReader::sampled(const StepRow& row) {
     part.top_logprobs = take(result_.top_logprobs, top_, row.num_top);
     part.ids_logprobs = take(result_.ids_logprobs, ids_, row.num_ids);
     return part;
+}
+
+std::span<const std::uint8_t> ResultReader::routes(const StepRow& row) {
+    return take(result_.routes, routes_, static_cast<std::size_t>(row.num_routed * route_bytes_));
 }
 
 RowScores ResultReader::scores(const StepRow& row) {

@@ -30,6 +30,7 @@ struct StepRow {
     std::int64_t begin = 0;
     std::int64_t end = 0;  // positions [0, end) have KV once the step is done
     std::int64_t num_scored = 0;
+    std::int64_t num_routed = 0;
     bool samples = false;
     std::int64_t output_index = 0;  // if it samples
     std::size_t num_top = 0;        // per position, of top_ids and top_logprobs
@@ -48,6 +49,7 @@ struct InFlightStep {
     StepId step{};
     Version version{};  // it runs under
     TimePoint sent_at{};
+    messages::RouteShape routes{};   // of rows that report them
     std::vector<StepRow> rows{};     // in the plan's order
     std::vector<bool> is_done{};     // by rank
     messages::StepResult numbers{};  // rank 0's
@@ -58,6 +60,8 @@ struct InFlightStep {
     [[nodiscard]] std::string who_is_missing(int nodes) const;
     // Returns how rank 0's numbers disagree with the plan, or nothing.
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
+    [[nodiscard]] std::optional<std::string> mismatch_of_routes(std::span<const std::uint8_t> given
+    ) const;
 };
 
 // Holds one row's part of a result.
@@ -81,15 +85,19 @@ struct RowScores {
 // REQUIRES: !step.mismatch(step.numbers); the step outlives it.
 class ResultReader {
   public:
-    explicit ResultReader(const InFlightStep& step) : result_(step.numbers) {}
+    explicit ResultReader(const InFlightStep& step)
+        : result_(step.numbers), route_bytes_(step.routes.row_bytes()) {}
     // REQUIRES: row.samples.
     SampledToken sampled(const StepRow& row);
     RowScores scores(const StepRow& row);
+    std::span<const std::uint8_t> routes(const StepRow& row);  // [num_routed, row_bytes]
     // Returns what is not finite of the row that is read next, or null; is called once for each.
     const messages::NotFiniteRow* not_finite();
 
   private:
     const messages::StepResult& result_;
+    std::int64_t route_bytes_;
+    std::size_t routes_ = 0;
     std::size_t sampled_ = 0;
     std::size_t top_ = 0;
     std::size_t ids_ = 0;

@@ -54,6 +54,7 @@ Lease OpenRequests::retract(Request& request) {
         // belongs to a run that is over.
         ++request.run;
         if (request.progress.outputs() == 0) request.scores = {.start = request.scores.start};
+        if (request.progress.outputs() == 0) request.forget_routes();
     }
     Lease lease = leave_run(request);
     request.progress.retract();

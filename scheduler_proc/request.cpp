@@ -1,5 +1,6 @@
 #include "scheduler_proc/request.h"
 
+#include "base/check.h"
 #include "messages/context_limit.h"
 
 #include <algorithm>
@@ -42,6 +43,26 @@ std::optional<Error> problem_of_length(
     return std::nullopt;
 }
 
+std::optional<Error> problem_of_routes(
+    const messages::TokenizedRequest& request, const ModelLimits& limits
+) {
+    const std::optional<std::int64_t>& start = request.routed_experts_start;
+    if (!start) return std::nullopt;
+    const auto prompt_len = static_cast<std::int64_t>(request.prompt.values.size());
+    if (!limits.routes) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "routed_experts_start: the workers report no routes"
+        );
+    }
+    if (*start >= 0 && *start <= prompt_len) return std::nullopt;
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "routed_experts_start is {}; accepted is 0 to the length of the prompt, {}",
+        *start,
+        prompt_len
+    );
+}
+
 std::optional<Error> problem_of_ids(
     std::string_view field, std::span<const TokenId> ids, std::int64_t vocab_size
 ) {
@@ -77,6 +98,7 @@ std::optional<Error> problem_of(
             request.kv_max_lag
         );
     }
+    if (auto error = problem_of_routes(request, limits)) return error;
     for (const auto& [id, bias] : request.sampling.logit_bias) {
         if (id < limits.vocab_size) continue;
         return make_error(
@@ -107,6 +129,7 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
       client(std::move(request.client)),
       sampling(std::move(request.sampling)),
       logprobs(std::move(request.logprobs)),
+      routes_start(request.routed_experts_start),
       text(std::move(request.text)),
       kv_tolerance(request.kv_tolerance),
       kv_max_lag(request.kv_max_lag),
@@ -121,6 +144,9 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
     std::ranges::sort(stop_ids);
     stop_ids.erase(std::ranges::unique(stop_ids).begin(), stop_ids.end());
     if (wants_scores()) scores.start = score_start();
+    if (!wants_routes()) return;
+    routes.shape = *limits.routes;
+    forget_routes();
 }
 
 std::int64_t Request::score_start() const {
@@ -135,8 +161,37 @@ bool Request::is_to_score() const {
 
 std::int64_t Request::cacheable_len() const {
     // Token i is scored by the logits of position i - 1.
-    const std::int64_t len = progress.known() - 1;
+    std::int64_t len = progress.known() - 1;
+    if (wants_routes()) len = std::min(len, routed);
     return is_to_score() ? std::min(len, score_start() - 1) : len;
+}
+
+std::int64_t Request::num_routed(std::int64_t begin, std::int64_t end) const {
+    return wants_routes() ? std::max<std::int64_t>(end - std::max(begin, routed), 0) : 0;
+}
+
+void Request::add_routes(std::span<const std::uint8_t> rows, std::int64_t end, Epoch epoch) {
+    if (rows.empty()) return;
+    const std::int64_t row_bytes = routes.shape.row_bytes();
+    const std::int64_t begin = end - std::ssize(rows) / row_bytes;
+    CHECK(begin <= routed);
+    // No row is the last token's, which nothing follows: that is the prompt's without output.
+    const std::int64_t end_max = progress.prompt_len() + progress.output_len_max() - 1;
+    const std::int64_t num = std::min(end, end_max) - routed;
+    if (num <= 0) return;
+    const std::int64_t first = routed - begin;
+    routes.append(
+        rows.subspan(
+            static_cast<std::size_t>(first * row_bytes), static_cast<std::size_t>(num * row_bytes)
+        ),
+        epoch
+    );
+    routed += num;
+}
+
+void Request::forget_routes() {
+    routed = routes_start.value_or(0);
+    routes = {.start = routed, .shape = routes.shape};
 }
 
 EpochRange Request::accepted_epochs(Epoch current) const {

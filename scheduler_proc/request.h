@@ -24,6 +24,7 @@ struct ModelLimits {
     std::int64_t vocab_size = 0;
     std::int64_t pool_tokens = 0;  // KV tokens of the replica
     std::vector<TokenId> eos_ids{};
+    std::optional<messages::RouteShape> routes{};  // nothing: the workers report none
 };
 
 // Returns why this request cannot be served, or nothing. The tokenizer checks most of it too.
@@ -41,8 +42,9 @@ struct Request {
     std::vector<std::string> client{};    // names its client, outermost first
     messages::SamplingParams sampling{};  // its texts are left out
     messages::LogprobOptions logprobs{};
-    messages::TextOptions text{};     // moved out with the first chunk
-    std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
+    std::optional<std::int64_t> routes_start{};  // the token of its first row; nothing: no routes
+    messages::TextOptions text{};                // moved out with the first chunk
+    std::vector<TokenId> stop_ids{};             // ascending: end of sequence and stop tokens
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
 
@@ -50,6 +52,8 @@ struct Request {
     Progress progress{};                // how far it is in its sequence
     std::vector<TokenId> tokens{};      // [progress.known()]: the prompt, then its output
     messages::PromptLogprobs scores{};  // filled chunk by chunk until the first output chunk
+    messages::Routes routes{};          // those that no chunk has yet
+    std::int64_t routed = 0;            // rows [routes_start, routed) came, in chunks or in routes
     std::int64_t cached_tokens = 0;     // prompt tokens found in the cache when first admitted
     std::int64_t num_retractions = 0;
     std::int64_t told_retractions = 0;  // as in the counts that were sent last
@@ -78,6 +82,16 @@ struct Request {
         return std::span(tokens).first(static_cast<std::size_t>(progress.prompt_len()));
     }
 
+    // Its rows of routes come once each, of the pass that its output follows: what an admission
+    // after its first output computes anew has been told. One without output begins anew with its
+    // prefill.
+    [[nodiscard]] bool wants_routes() const { return routes_start.has_value(); }
+    // Counts the rows that a row of a step reaching from `begin` to `end` is to report.
+    [[nodiscard]] std::int64_t num_routed(std::int64_t begin, std::int64_t end) const;
+    // Takes the last rows that a step which reached to `end` reports.
+    void add_routes(std::span<const std::uint8_t> rows, std::int64_t end, Epoch epoch);
+    // Drops those that no chunk has: its prefill begins anew.
+    void forget_routes();
     [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
     // Tokens of its prompt are to be scored that no step in flight scores. All of its scores are of
     // one version, over that version's KV (P3), and so is its first output token: it goes on to the
@@ -88,7 +102,8 @@ struct Request {
     // Returns the prompt token that is scored first. Token 0 has no logprob.
     [[nodiscard]] std::int64_t score_start() const;
     // Returns how many tokens may come from the cache: the last one is computed to sample after it,
-    // and scored positions are computed to be scored.
+    // scored positions are computed to be scored, and those whose routes are wanted, as the cache
+    // has none.
     [[nodiscard]] std::int64_t cacheable_len() const;
     // Returns the epochs of cached KV that it accepts when `current` serves: of that one alone
     // while it is to score, whatever it tolerates.

@@ -158,6 +158,7 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
         .version = version,
         .now = now_,
         .tokens_max = config_.tokens_per_step_max,
+        .routes = limits_.routes,
     });
     std::optional<StepPlanner::Planned> planned = planner.plan(scope);
     if (!planned) return std::nullopt;

@@ -187,6 +187,7 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
         .label = version().label,
         .digest = version().digest,
         .has_weights = has_weights(),
+        .routes = limits.routes,
     });
 }
 

@@ -30,7 +30,11 @@ StepPlanner::StepPlanner(const Args& args)
       tallies_(args.tallies),
       tokens_max_(args.tokens_max),
       plan_{.step = args.step, .epoch = args.version.epoch},
-      step_{.step = args.step, .version = args.version, .sent_at = args.now} {}
+      step_{
+          .step = args.step,
+          .version = args.version,
+          .sent_at = args.now,
+          .routes = args.routes.value_or(messages::RouteShape{})} {}
 
 std::optional<StepPlanner::Planned> StepPlanner::plan(Scope scope) {
     if (scope == Scope::kNothing) return std::nullopt;
@@ -226,6 +230,7 @@ void StepPlanner::add_row(const Draft& draft) {
         .num_pages = static_cast<std::int64_t>(num_pages),
         .output_index = samples ? output_index : -1,
         .num_scored = num_scored,
+        .num_routed = request.num_routed(begin, end),
         .takes_sampled = takes_sampled,
     });
 
@@ -239,6 +244,7 @@ void StepPlanner::add_row(const Draft& draft) {
         .begin = begin,
         .end = end,
         .num_scored = num_scored,
+        .num_routed = plan_.rows.back().num_routed,
         .samples = samples,
         .output_index = output_index,
         .num_top = static_cast<std::size_t>(request.logprobs.top),

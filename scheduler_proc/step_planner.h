@@ -32,6 +32,7 @@ class StepPlanner {
         const Version& version;  // that it runs under
         TimePoint now{};
         std::int64_t tokens_max = 0;  // of a step
+        std::optional<messages::RouteShape> routes{};
     };
     explicit StepPlanner(const Args& args);
 

@@ -102,6 +102,8 @@ class Doors {
     // Bounds what a reply about a prompt's logprobs may take, and one about the output of a request
     // that wants very many of each token.
     static constexpr std::int64_t kLogprobBytesMax = std::int64_t{32} << 20;
+    // Bounds the routes of a request: 87,000 tokens of 48 layers and 8 of 128 experts.
+    static constexpr std::int64_t kRouteBytesMax = std::int64_t{32} << 20;
 
     // `tokenizer` may be null where no text comes.
     Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer);

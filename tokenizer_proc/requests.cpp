@@ -81,6 +81,45 @@ std::optional<Error> problem_of_logprobs(
     return fits ? std::nullopt : std::optional(fits.error());
 }
 
+// Says why the routes that it asks for cannot be reported, or nothing.
+std::optional<Error> problem_of_routes(
+    const messages::Generate& message,
+    std::int64_t prompt_len,
+    const messages::SchedulerHello& replica
+) {
+    if (!message.routed_experts_start) return std::nullopt;
+    const std::int64_t start = *message.routed_experts_start;
+    if (!replica.routes) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "return_routed_experts: the workers report no routes of this model ({}): it has no "
+            "experts, or runs on GPUs; leave it out",
+            replica.model_type
+        );
+    }
+    if (start > prompt_len) {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "routed_experts_start is {}; accepted is 0 to the length of the prompt, {}",
+            start,
+            prompt_len
+        );
+    }
+    const std::int64_t output_len =
+        message.sampling.max_new_tokens.value_or(replica.context_len - prompt_len);
+    const std::int64_t row_bytes = replica.routes->row_bytes();
+    const std::int64_t num_rows = prompt_len + output_len - start;
+    if (num_rows <= Doors::kRouteBytesMax / row_bytes) return std::nullopt;
+    return make_error(
+        ErrorCode::kTooLarge,
+        "routed experts of {} tokens, {} bytes each; a reply holds {} bytes: ask for fewer tokens, "
+        "or for rows from a later one (routed_experts_start)",
+        num_rows,
+        row_bytes,
+        Doors::kRouteBytesMax
+    );
+}
+
 }  // namespace
 
 // Says what is wrong with it that decode() cannot know, but for its prompt.
@@ -151,6 +190,7 @@ std::optional<Error> Doors::problem_of_prompt(
         .output_len = message.sampling.max_new_tokens.value_or(1),
         .context_len = replica.context_len};
     if (!limit.fits()) return messages::beyond_context(limit);
+    if (auto error = problem_of_routes(message, prompt_len, replica)) return error;
     return problem_of_logprobs(message, prompt_len, replica);
 }
 
@@ -228,6 +268,7 @@ Result<> Doors::dispatch(
         tokenized.sampling.stop_token_ids.push_back(*id);
     if (!tokenized.sampling.seed) tokenized.sampling.seed = random();
     tokenized.logprobs = std::move(message.logprobs);
+    tokenized.routed_experts_start = message.routed_experts_start;
     tokenized.priority = message.priority;
     tokenized.kv_tolerance = message.kv_tolerance;
     tokenized.kv_max_lag = message.kv_max_lag;

@@ -1,5 +1,7 @@
 #include "http_proc/format/base64.h"
 
+#include <algorithm>
+
 namespace pitstop::http {
 namespace {
 
@@ -37,6 +39,19 @@ Result<std::vector<std::uint8_t>> base64_decode(std::string_view text) {
         bytes.push_back(static_cast<std::uint8_t>(bits >> num_bits));
     }
     return bytes;
+}
+
+void append_base64(std::string& to, std::span<const std::uint8_t> bytes) {
+    constexpr std::string_view kDigits =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (std::size_t i = 0; i < bytes.size(); i += 3) {
+        const std::size_t num = std::min<std::size_t>(3, bytes.size() - i);
+        std::uint32_t bits = 0;
+        for (std::size_t k = 0; k < 3; ++k)
+            bits = bits << 8 | (k < num ? std::uint32_t{bytes[i + k]} : 0u);
+        for (std::size_t k = 0; k < 4; ++k)
+            to += k <= num ? kDigits[bits >> (18 - 6 * k) & 63] : '=';
+    }
 }
 
 }  // namespace pitstop::http

@@ -1,9 +1,11 @@
-// Decodes base64 as RFC 4648 section 4 has it: the standard alphabet, padded.
+// Reads and writes base64 as RFC 4648 section 4 has it: the standard alphabet, padded.
 #pragma once
 
 #include "base/result.h"
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,5 +13,6 @@ namespace pitstop::http {
 
 // Errors: kMalformed, at which character.
 [[nodiscard]] Result<std::vector<std::uint8_t>> base64_decode(std::string_view text);
+void append_base64(std::string& to, std::span<const std::uint8_t> bytes);
 
 }  // namespace pitstop::http

@@ -77,7 +77,6 @@ constexpr std::array kUnsupported{
     Unsupported{"moderation", "nothing is moderated"},
     Unsupported{"background", "an answer is told as it comes, and not kept"},
     Unsupported{"return_hidden_states", kNotKept},
-    Unsupported{"return_routed_experts", kNotKept},
     Unsupported{"return_sampling_mask", kNotKept},
     Unsupported{"return_indexer_topk", "there is no indexer"},
     Unsupported{"return_entropy", "entropies are not computed"},
@@ -240,6 +239,12 @@ void refuse_sampling(FieldReader& fields) {
         if (given != nullptr && (given->is_boolean() || !asks_for_nothing(*given)))
             fields.refuse(name, "its place is in sampling_params");
     }
+}
+
+void refuse_routed_experts(FieldReader& fields) {
+    const Json* given = fields.find("return_routed_experts");
+    if (given != nullptr && !asks_for_nothing(*given))
+        fields.refuse("return_routed_experts", "SGLang's /generate answers with them");
 }
 
 void refuse_unsupported(FieldReader& fields) {

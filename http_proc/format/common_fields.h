@@ -40,5 +40,7 @@ void read_placement(FieldReader& fields, messages::Generate& request);
 // Refuses by name what the engine has not, in whichever dialect and wherever in a body it is asked
 // for: it is never dropped in silence. Null, false, "" and what holds nothing else ask for nothing.
 void refuse_unsupported(FieldReader& fields);
+// Refuses routes (`return_routed_experts`) where they are not answered.
+void refuse_routed_experts(FieldReader& fields);
 
 }  // namespace pitstop::http

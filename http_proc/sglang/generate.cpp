@@ -122,6 +122,7 @@ void SglangAnswer::add_sample(std::size_t prompt, const messages::Generate& requ
         .logprobs = request.logprobs,
         .prompt_ids = is_shown ? *request.input_ids : std::vector<TokenId>{},
         .max_new_tokens = request.sampling.max_new_tokens,
+        .routes_start = request.routed_experts_start,
         .shows_prompt_ids = call.wants_prompt_token_ids,
         .is_incremental = call.is_streamed && call.is_incremental,
         .index = is_indexed ? std::optional(outputs.size()) : std::nullopt,

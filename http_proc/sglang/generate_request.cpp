@@ -69,6 +69,7 @@ Result<Sampling> sampling_of(const Json& object) {
     }
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);
+    refuse_routed_experts(fields);  // their place is outside
     Sampling sampling;
     messages::SamplingParams& params = sampling.params;
     // Absent is 128; an explicit null is as many as fit.
@@ -323,6 +324,31 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
     return Ok{};
 }
 
+Result<> read_routed_experts(FieldReader& fields, SglangGenerate& call) {
+    RETURN_IF_ERROR(read_each(
+        fields,
+        "return_routed_experts",
+        call,
+        "true or false, or a list of them",
+        [](messages::Generate& prompt, const Json& value) {
+            const auto flag = bool_of(value);
+            if (flag && *flag) prompt.routed_experts_start = 0;
+            return flag.has_value();
+        }
+    ));
+    return read_each(
+        fields,
+        "routed_experts_start_len",
+        call,
+        "an integer of at least 0, or a list of them",
+        [](messages::Generate& prompt, const Json& value) {
+            const auto number = integer_of(value);
+            if (number && prompt.routed_experts_start) prompt.routed_experts_start = *number;
+            return number && *number >= 0;
+        }
+    );
+}
+
 Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
     const Json* given = fields.find("sampling_params");
     const Json none = Json::object();
@@ -381,6 +407,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     RETURN_IF_ERROR(read_sampling_params(fields, call));
     RETURN_IF_ERROR(check_rids_of_samples(call));
     RETURN_IF_ERROR(read_logprob_options(fields, call));
+    RETURN_IF_ERROR(read_routed_experts(fields, call));
     fields.read("stream", call.is_streamed);
     fields.read("incremental_streaming_output", call.is_incremental);
     fields.read("return_text_in_logprobs", call.wants_text_in_logprobs);

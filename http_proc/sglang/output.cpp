@@ -1,6 +1,7 @@
 #include "http_proc/sglang/output.h"
 
 #include "base/time.h"
+#include "http_proc/format/routed_experts.h"
 #include "http_proc/format/versions.h"
 
 #include <fmt/format.h>
@@ -98,6 +99,7 @@ void SglangOutput::append(messages::OutputChunk chunk) {
     num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
     if (chunk.prompt) append_prompt(*chunk.prompt);
     append_spans(spans_, std::move(chunk.spans));
+    append_routes(routes_, std::move(chunk.routes));
     if (!spans_.empty()) current_ = spans_.back();
     if (chunk.counts) counts_ = *chunk.counts;
     if (chunk.finish) finish_ = std::move(chunk.finish);
@@ -179,6 +181,10 @@ void SglangOutput::write_meta(JsonWriter& json) const {
     json.key("dp_rank").integer(counts_.replica);
     if (is_done()) {
         write_versions(json);
+        if (args_.routes_start) {
+            const std::int64_t num_tokens = counts_.prompt_tokens + num_tokens_;
+            write_routed_experts(json, routes_, *args_.routes_start, num_tokens);
+        }
         json.key("e2e_latency").number(seconds(Clock::now() - args_.start));
         json.key("response_sent_to_client_ts").number(unix_seconds());
     }

@@ -24,6 +24,7 @@ class SglangOutput {
         messages::LogprobOptions logprobs{};
         std::vector<TokenId> prompt_ids{};  // where they are shown, or their logprobs are
         std::optional<std::int64_t> max_new_tokens{};
+        std::optional<std::int64_t> routes_start{};  // nothing: no routes are shown
         bool shows_prompt_ids = false;
         bool is_incremental = false;
         std::optional<std::size_t> index{};  // its place in a batch, for events
@@ -74,6 +75,7 @@ class SglangOutput {
     List input_logprobs_{};
     List input_top_{};
     List input_of_ids_{};
+    std::optional<messages::Routes> routes_{};
     std::vector<messages::Span> spans_{};
     messages::Span current_{};
     messages::RequestCounts counts_{};

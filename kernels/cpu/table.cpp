@@ -16,6 +16,7 @@ constinit const Ops kOps = {
     .sort_rows_by_expert = sort_rows_by_expert_ref,  // exact, and a load and a store a pair
     .expert_linear = expert_linear,
     .sum_expert_rows = sum_expert_rows,
+    .route_rows = route_rows_ref,  // exact, and a load and a store an id
     .rope = rope,
     .attention = attention,
     .silu_mul = silu_mul,

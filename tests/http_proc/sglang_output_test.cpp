@@ -57,6 +57,61 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     EXPECT_EQ(meta["output_token_logprobs"][2], json::parse("[-0.5, 3, null]"));
 }
 
+// Of 2 layers, one expert each: a row is of the token before an output token.
+messages::Routes routes(std::int64_t start, std::vector<int> ids, std::int64_t num_experts) {
+    messages::Routes part{
+        .start = start, .shape = {.layers = 2, .per_token = 1, .num_experts = num_experts}};
+    std::vector<std::uint8_t> bytes;
+    for (const int id : ids) {
+        bytes.push_back(static_cast<std::uint8_t>(id & 0xff));
+        if (num_experts > 256) bytes.push_back(static_cast<std::uint8_t>(id >> 8));
+    }
+    part.append(bytes, Epoch{start});
+    return part;
+}
+
+TEST(SglangOutput, RoutesAreBase64OfInt32InTheLastEvent) {
+    for (const std::int64_t num_experts : {256, 512}) {
+        SglangOutput output({.rid = "r", .routes_start = 2});
+        messages::OutputChunk first = chunk("a", {TokenId{1}}, "");
+        first.routes = routes(2, {1, 2, 255, 4}, num_experts);
+        first.counts = messages::RequestCounts{.prompt_tokens = 4};
+        output.append(std::move(first));
+        EXPECT_FALSE(written(output)["meta_info"].contains("routed_experts"));
+        messages::OutputChunk last = chunk("b", {TokenId{2}}, "");
+        last.routes = routes(4, {5, num_experts == 512 ? 511 : 6}, num_experts);
+        last.finish = messages::Finish{.reason = messages::FinishReason::kLength};
+        output.append(std::move(last));
+        const json meta = written(output)["meta_info"];
+        // base64(struct.pack("<6i", 1, 2, 255, 4, 5, 6 or 511)), by Python.
+        EXPECT_EQ(
+            meta["routed_experts"],
+            num_experts == 512 ? "AQAAAAIAAAD/AAAABAAAAAUAAAD/AQAA"
+                               : "AQAAAAIAAAD/AAAABAAAAAUAAAAGAAAA"
+        );
+        EXPECT_EQ(meta["routed_experts_start_len"], 2);
+        EXPECT_EQ(
+            meta["routed_experts_spans"],
+            json::parse(
+                R"([{"epoch": 2, "start": 2, "end": 4}, {"epoch": 4, "start": 4, "end": 5}])"
+            )
+        );
+    }
+}
+
+// An abort before the prompt was computed: no rows are better than some.
+TEST(SglangOutput, RoutesThatAreNotCompleteAreNull) {
+    for (const std::int64_t start : {0, 4}) {
+        SglangOutput output({.rid = "r", .routes_start = start});
+        messages::OutputChunk last;
+        last.counts = messages::RequestCounts{.prompt_tokens = 4};
+        last.finish = messages::Finish{.reason = messages::FinishReason::kAbort};
+        output.append(std::move(last));
+        const json meta = written(output)["meta_info"];
+        EXPECT_EQ(meta["routed_experts"], start == 0 ? json() : json(""));
+    }
+}
+
 TEST(SglangOutput, DeltasHaveWhatIsNewAndCountsOfAll) {
     SglangOutput output({.rid = "r", .logprobs = {.enabled = true}, .is_incremental = true});
     output.append(chunk("a", {TokenId{1}}, ""));

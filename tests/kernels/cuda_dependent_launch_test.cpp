@@ -10,6 +10,7 @@
 #include "kernels/linear_cuda.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/route_rows.h"
 #include "kernels/router.h"
 #include "kernels/silu_mul.h"
 #include "tests/kernels/cuda_support.h"
@@ -201,6 +202,31 @@ TEST_F(CudaDependentLaunch, TheRouterWaits) {
         );
     };
     expect_waits(random_matrix<float>(kRows, 20, 3), kRows * 4 * 4, op);
+}
+
+TEST_F(CudaDependentLaunch, RouteRowsWait) {
+    const std::vector<std::int32_t> rows{2, 0};
+    const PlacedArray<std::int32_t> rows_there{rows, place()};
+    Matrix<float> chosen(kRows, 2, 0);  // whose bits are those of experts
+    for (std::int64_t t = 0; t < kRows; ++t) {
+        for (std::int32_t j = 0; j < 2; ++j) {
+            const std::int32_t expert = static_cast<std::int32_t>(t) * 2 + j;
+            std::memcpy(&chosen(t, j), &expert, sizeof expert);
+        }
+    }
+    const auto op = [&](const View2<float>& x, void* out) {
+        route_rows_cuda(
+            {.chosen = reinterpret_cast<const std::int32_t*>(x.data),
+             .layer_stride = 2,
+             .num_layers = 1,
+             .per_token = 2,
+             .token_rows = rows_there.data(),
+             .num_rows = std::ssize(rows),
+             .y = static_cast<std::uint8_t*>(out),
+             .stream = stream()}
+        );
+    };
+    expect_waits(chosen, std::ssize(rows) * 2, op);
 }
 
 TEST_F(CudaDependentLaunch, ExpertRowsWait) {

@@ -77,5 +77,36 @@ TEST(Chunks, P3_KeepingTokensKeepsAllThatBelongsToThemAndNoMore) {
     }
 }
 
+// Rows of two bytes each: token i has {i, 2i}.
+Routes routes_of(std::int64_t start, std::int64_t num, std::vector<RouteSpan> spans) {
+    Routes routes{.start = start, .shape = {.layers = 2, .per_token = 1, .num_experts = 256}};
+    for (std::int64_t i = start; i < start + num; ++i) {
+        routes.experts.values.push_back(static_cast<std::uint8_t>(i));
+        routes.experts.values.push_back(static_cast<std::uint8_t>(2 * i));
+    }
+    routes.spans = std::move(spans);
+    return routes;
+}
+
+TEST(Chunks, P3_RoutesAreJoinedAndGoWithTheirTokens) {
+    OutputChunk whole = chunk_of(0, 1, {span(1, 1)});
+    whole.routes = routes_of(4, 3, {{Epoch{1}, 3}});  // the prompt's, and that of the first token
+    OutputChunk next = chunk_of(1, 2, {span(1, 1), span(2, 1)});
+    next.routes = routes_of(7, 2, {{Epoch{1}, 1}, {Epoch{2}, 1}});
+    append_chunk(whole, next);
+    EXPECT_EQ(whole.routes, routes_of(4, 5, {{Epoch{1}, 4}, {Epoch{2}, 1}}));
+    EXPECT_GE(bytes_bound(whole), bytes_bound(chunk_of(0, 3, {span(1, 2), span(2, 1)})) + 10);
+    OutputChunk cut = whole;
+    keep_tokens(cut, 2);
+    EXPECT_EQ(cut.routes, routes_of(4, 4, {{Epoch{1}, 4}}));
+    keep_tokens(whole, 0);
+    EXPECT_EQ(whole.routes, routes_of(4, 2, {{Epoch{1}, 2}}));
+    // Rows from the prompt's end on: the first token has none.
+    OutputChunk late = chunk_of(0, 2, {span(1, 2)});
+    late.routes = routes_of(9, 1, {{Epoch{1}, 1}});
+    keep_tokens(late, 0);
+    EXPECT_EQ(late.routes->num_rows(), 0);
+}
+
 }  // namespace
 }  // namespace pitstop::messages

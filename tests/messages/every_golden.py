@@ -75,8 +75,10 @@ VALUES = {
         "num_pages": 1,
         "output_index": 300,
         "num_scored": 1,
+        "num_routed": 2,
         "takes_sampled": False,
     },
+    "RouteShape": {"layers": 48, "per_token": 8, "num_experts": 300},
     "step_plan": {
         "tokens": struct.pack("<4i", 740, -1, 1 << 30, 258),
         "pages": struct.pack("<2i", 9, 4),
@@ -111,6 +113,7 @@ class Maker:
         self.tables = tables
         self.numbers = itertools.count(1)
         self.raw = []
+        self.parts_frame = None
 
     def fields_of(self, name, values):
         """`values`: of this one in particular."""
@@ -131,6 +134,14 @@ class Maker:
         self.raw.append(data)
         return len(self.raw) - 1
 
+    def part(self, data, num):
+        """One of the arrays that share a frame, which is where the first of them would have its own."""
+        if self.parts_frame is None:
+            self.parts_frame = self.frame(b"")
+        begin = len(self.raw[self.parts_frame])
+        self.raw[self.parts_frame] += data
+        return [self.parts_frame, begin, num]
+
     def value(self, kind, field, default, values):
         number = next(self.numbers)
         if link := re.fullmatch(r"\[(\w+)\]\(#\w+\)", kind):
@@ -143,6 +154,9 @@ class Maker:
         if kind.startswith("raw frame of "):
             code = RAW[kind.removeprefix("raw frame of ")]
             return self.frame(struct.pack(f"<3{code}", number, 0, number + 1))
+        if kind.startswith("part of a raw frame of "):
+            code = RAW[kind.removeprefix("part of a raw frame of ")]
+            return self.part(struct.pack(f"<3{code}", number % 200, 0, number % 200 + 1), 3)
         if kind.startswith("one of "):
             return next(name for name in re.findall(r"`(\w+)`", kind)[::-1] if name != default)
         if kind == "map of str to str":

@@ -72,6 +72,10 @@ class Filler {
         fill(array.values);
     }
     template <class T>
+    void fill(RawPart<T>& array) {
+        fill(array.values);
+    }
+    template <class T>
     requires requires(T& value) {
         value.fields([](auto&&...) {});
     }
@@ -184,6 +188,7 @@ class Filler {
         message.protocol = kProtocolVersion;
         message.tp = 4;
         message.rank = Rank{3};
+        message.routes = RouteShape{.layers = 48, .per_token = 8, .num_experts = 128};
     }
     void make_valid(StepPlan& plan) {
         const auto fill_num = [&](auto& array, std::int64_t num) {
@@ -200,6 +205,7 @@ class Filler {
             row.output_index = draw(-1, 1000);
             row.num_pages = draw(1, 5);
             row.num_scored = draw(0, row.num_new);
+            row.num_routed = draw(0, row.num_new);
             num_tokens += row.num_new;
             num_pages += row.num_pages;
             num_targets += row.num_scored;

@@ -134,6 +134,7 @@ MESSAGES = [
                     "num_pages": 1,
                     "output_index": -1,
                     "num_scored": 2,
+                    "num_routed": 1,
                     "takes_sampled": False,
                 },
                 {
@@ -143,6 +144,7 @@ MESSAGES = [
                     "num_pages": 2,
                     "output_index": 0,
                     "num_scored": 0,
+                    "num_routed": 0,
                     "takes_sampled": True,
                 },
             ],

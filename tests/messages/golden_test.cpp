@@ -197,7 +197,12 @@ TEST(Golden, StepPlanIsPythons) {
     plan.step = StepId{70'000};
     plan.epoch = Epoch{1};
     plan.rows = {
-        {.slot = SlotId{0}, .begin = 0, .num_new = 3, .num_pages = 1, .num_scored = 2},
+        {.slot = SlotId{0},
+         .begin = 0,
+         .num_new = 3,
+         .num_pages = 1,
+         .num_scored = 2,
+         .num_routed = 1},
         {.slot = SlotId{1},
          .begin = 17,
          .num_new = 1,

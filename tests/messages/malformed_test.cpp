@@ -291,6 +291,44 @@ TEST(Malformed, RawFramesThatAreNotThere) {
     );
 }
 
+TEST(Malformed, PartsOfRawFramesThatAreNotThere) {
+    const auto outputs = [](const std::string& place) {
+        const std::string routes = map({str("experts"), place});
+        return map({str("chunks"), array({map({str("routes"), routes})})});
+    };
+    const auto small = [](int value) { return std::string(1, static_cast<char>(value)); };
+    const auto place = [&](int frame, int begin, int count) {
+        return array({small(frame), small(begin), small(count)});
+    };
+    const std::string where = "outputs: chunks[0].routes.experts: ";
+    const Frames good{"outputs", outputs(place(0, 1, 3)), {"abcd"}};
+    const Result<Outputs> read = decode<Outputs>(good, UnknownFields::kRefuse);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(
+        read->chunks.at(0).routes->experts.values, (std::vector<std::uint8_t>{'b', 'c', 'd'})
+    );
+    EXPECT_EQ(
+        refusal<Outputs>(outputs(place(1, 0, 1)), {"abcd"}),
+        where + "names raw frame 1; the message has 1"
+    );
+    for (const auto& [begin, count] : {std::pair{0, 5}, {3, 2}, {5, 0}, {-1, 1}, {1, -1}}) {
+        EXPECT_EQ(
+            refusal<Outputs>(outputs(place(0, begin, count)), {"abcd"}),
+            where +
+                fmt::format(
+                    "names {} elements from byte {} of raw frame 0, which has 4 bytes", count, begin
+                )
+        );
+    }
+    EXPECT_EQ(
+        refusal<Outputs>(outputs(array({kOne})), {"abcd"}),
+        where + "expected [frame, begin, count], got 1 numbers"
+    );
+    EXPECT_EQ(
+        refusal<Outputs>(outputs(kOne), {"abcd"}), where + "expected an array, got an integer"
+    );
+}
+
 TEST(Malformed, ValuesOutOfRangeSayWhatIsAccepted) {
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     constexpr double kInf = std::numeric_limits<double>::infinity();

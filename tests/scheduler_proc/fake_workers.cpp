@@ -62,6 +62,18 @@ TokenId fake_top_token(const FakeModel& model, std::span<const TokenId> context,
     return static_cast<TokenId>(hash % static_cast<std::uint64_t>(model.vocab_size));
 }
 
+std::vector<std::uint8_t> fake_routes(const FakeModel& model, std::span<const TokenId> context) {
+    std::vector<std::uint8_t> row;
+    for (std::int64_t i = 0; i < model.routes->ids_per_row(); ++i) {
+        const std::uint64_t hash =
+            mix64(hash_of(model, context) * 5 + static_cast<std::uint64_t>(i));
+        const std::uint64_t expert = hash % static_cast<std::uint64_t>(model.routes->num_experts);
+        row.push_back(static_cast<std::uint8_t>(expert & 0xff));
+        if (model.routes->id_bytes() == 2) row.push_back(static_cast<std::uint8_t>(expert >> 8));
+    }
+    return row;
+}
+
 FakeWorkers::FakeWorkers(FakeModel model) : model_(std::move(model)) {
     epoch_ = model_.epoch;
     kv_.resize(static_cast<std::size_t>(model_.num_pages * model_.page_size));
@@ -104,6 +116,7 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
         hello.kv_bytes = 1000;
         hello.graph_bytes_max = 500 + rank;
         hello.has_weights = model_.has_weights;
+        hello.routes = model_.routes;
         hello.update_mode = model_.lends ? "lend" : "staged";
         all.emplace_back(std::move(hello));
     }
@@ -223,6 +236,10 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             .prefix = context.prefix,
             .epoch = epoch_,
         };
+        if (position >= row.begin + row.num_new - row.num_routed) {
+            const std::vector<std::uint8_t> routes = fake_routes(model_, context.tokens);
+            result.routes.values.insert(result.routes.values.end(), routes.begin(), routes.end());
+        }
         const bool has_logits =
             position >= first_scored || (row.output_index >= 0 && i + 1 == row.num_new);
         if (!bad && is_bad()) {

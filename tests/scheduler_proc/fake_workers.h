@@ -32,7 +32,8 @@ struct FakeModel {
     bool lends = false;           // --update-mode lend
     std::int64_t eos_one_in = 0;  // every so many contexts end; 0: none
     std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite
-    TokenId overflowing{-1};      // from this token on, nothing of a context is finite
+    std::optional<messages::RouteShape> routes{};  // nothing: it has no experts
+    TokenId overflowing{-1};  // from this token on, nothing of a context is finite
 };
 
 // What the model says after this context, as a list of token ids. An independent statement of what
@@ -52,6 +53,11 @@ struct FakeModel {
 // The i-th most probable token after this context, for top logprobs.
 [[nodiscard]] TokenId fake_top_token(
     const FakeModel& model, std::span<const TokenId> context, std::int64_t i
+);
+
+// The row of routes of this context's last token.
+[[nodiscard]] std::vector<std::uint8_t> fake_routes(
+    const FakeModel& model, std::span<const TokenId> context
 );
 
 class FakeWorkers {

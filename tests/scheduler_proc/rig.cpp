@@ -50,6 +50,7 @@ messages::TokenizedRequest Rig::make(const Ask& ask) {
     request.sampling = ask.sampling;
     request.sampling.max_new_tokens = ask.max_new_tokens;
     request.logprobs = ask.logprobs;
+    request.routed_experts_start = ask.routes_start;
     request.priority = ask.priority;
     request.kv_tolerance = ask.kv_tolerance;
     request.kv_max_lag = ask.kv_max_lag;
@@ -109,6 +110,12 @@ void Rig::take_batch(const messages::TokenBatch& batch) {
         append(all.ids_logprobs, chunk.ids_logprobs);
         append(all.spans, chunk.spans);
         if (chunk.prompt) all.prompt = chunk.prompt;
+        if (chunk.routes && all.routes) {
+            EXPECT_EQ(chunk.routes->start, all.routes->start + all.routes->num_rows());
+            all.routes->append(*chunk.routes);
+        } else if (chunk.routes) {
+            all.routes = chunk.routes;
+        }
         if (chunk.counts) all.counts = chunk.counts;
         if (chunk.finish) {
             all.finish = chunk.finish;
@@ -135,6 +142,20 @@ void Rig::run(int steps_max) {
         step();
     }
     ADD_FAILURE() << "still running after " << steps_max << " steps";
+}
+
+// The rows of these tokens from `start` on but for the last, or nothing where there are none.
+std::optional<messages::Routes> Rig::expected_routes(
+    const FakeModel& model, std::span<const TokenId> tokens, std::optional<std::int64_t> start
+) {
+    if (!start || *start + 1 >= std::ssize(tokens)) return std::nullopt;
+    messages::Routes routes{.start = *start, .shape = *model.routes};
+    for (std::int64_t i = *start; i + 1 < std::ssize(tokens); ++i) {
+        const auto context = tokens.first(static_cast<std::size_t>(i + 1));
+        const std::vector<std::uint8_t> row = fake_routes(model, context);
+        routes.experts.values.insert(routes.experts.values.end(), row.begin(), row.end());
+    }
+    return routes;
 }
 
 Received Rig::expected(const Ask& ask) const {
@@ -192,6 +213,7 @@ Received Rig::expected(const Ask& ask) const {
             break;
         }
     }
+    want.routes = expected_routes(model, context, ask.routes_start);
     return want;
 }
 

@@ -22,6 +22,7 @@ struct Received {
     std::vector<float> ids_logprobs{};
     std::vector<messages::Span> spans{};
     std::optional<messages::PromptLogprobs> prompt{};
+    std::optional<messages::Routes> routes{};
     std::optional<messages::RequestCounts> first_counts{};
     std::optional<messages::RequestCounts> counts{};
     std::optional<messages::Finish> finish{};
@@ -35,6 +36,7 @@ struct Ask {
     std::optional<std::int64_t> max_new_tokens = 8;
     messages::SamplingParams sampling{};  // max_new_tokens comes from above
     messages::LogprobOptions logprobs{};
+    std::optional<std::int64_t> routes_start{};
     std::int64_t priority = 0;
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
@@ -62,6 +64,9 @@ class Rig {
     [[nodiscard]] const std::map<RequestKey, Received>& all() const { return received_; }
     // What the model says to this ask, computed without a scheduler.
     [[nodiscard]] Received expected(const Ask& ask) const;
+    [[nodiscard]] static std::optional<messages::Routes> expected_routes(
+        const FakeModel& model, std::span<const TokenId> tokens, std::optional<std::int64_t> start
+    );
 
     // The messages to the tokenizer of one type, taken out.
     template <class Message>

@@ -29,6 +29,10 @@ class Soak {
             EXPECT_EQ(got.tokens, want.tokens);
             EXPECT_EQ(got.logprobs, want.logprobs);
             EXPECT_EQ(got.prompt, want.prompt);
+            EXPECT_EQ(got.routes.has_value(), want.routes.has_value());
+            if (!got.routes || !want.routes) continue;
+            EXPECT_EQ(got.routes->start, want.routes->start);
+            EXPECT_EQ(got.routes->experts, want.routes->experts);
         }
     }
 
@@ -45,6 +49,7 @@ class Soak {
             .num_slots = pick(1, 8),
             .context_len = pick(20, 60),
             .eos_one_in = pick(0, 1) * 15,
+            .routes = messages::RouteShape{.layers = 2, .per_token = 3, .num_experts = 40},
         };
     }
     SchedulerConfig config() {
@@ -146,6 +151,7 @@ class Soak {
                     .priority = pick(0, 1)};
                 ask.logprobs.enabled = true;
                 if (pick(0, 3) == 0) ask.logprobs.prompt_start = pick(0, 10);
+                if (pick(0, 2) == 0) ask.routes_start = pick(0, std::ssize(ask.prompt));
                 ask.sampling.seed = static_cast<std::uint64_t>(pick(0, 3));
                 const RequestKey key = rig_.send(ask);
                 const auto need =

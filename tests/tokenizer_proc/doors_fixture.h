@@ -66,6 +66,7 @@ class DoorsTest : public testing::Test {
         hello.epoch = Epoch{1};
         hello.digest = "d1";
         hello.has_weights = has_weights_;
+        hello.routes = routes_;
         from_tree(hello);
     }
     void start(int num_replicas = 1) {
@@ -203,6 +204,7 @@ class DoorsTest : public testing::Test {
     std::uint64_t random_ = 0;
     std::int64_t context_len_ = kContextLen;
     bool has_weights_ = true;
+    std::optional<messages::RouteShape> routes_{};
     std::vector<TokenId> eos_ids_{};      // of the model
     std::optional<TokenId> end_token_{};  // of the tokenizer
     std::string weights_path_ = "/models/stories";

@@ -39,6 +39,7 @@ std::vector<TestRequest> make_requests(const BatchMix& mix) {
         request.sampling.seed = 1000 + i;
         request.logprobs.enabled = true;
         request.logprobs.top = static_cast<std::int64_t>(i % 3);
+        request.wants_routes = mix.wants_routes;
     }
     const std::int64_t shared = shared_len(mix);
     std::copy_n(requests[0].tokens.begin(), shared, requests[1].tokens.begin());
@@ -194,6 +195,10 @@ void expect_same(const std::vector<TestRequest>& a, const std::vector<TestReques
         EXPECT_EQ(a[i].outputs, b[i].outputs);  // floats compared for equality: the same bits
         EXPECT_EQ(a[i].scores.size(), b[i].scores.size());
         EXPECT_EQ(a[i].scores, b[i].scores);
+        // Who begins on another's prefix has no routes of it.
+        EXPECT_EQ(a[i].routes.empty(), b[i].routes.empty());
+        for (const auto& [position, row] : b[i].routes)
+            EXPECT_EQ(a[i].routes.at(position), row) << "position " << position;
     }
 }
 

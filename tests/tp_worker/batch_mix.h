@@ -12,6 +12,7 @@ struct BatchMix {
     std::size_t num_requests = 7;  // at most 7
     std::int64_t num_output = 24;  // tokens of each
     std::int64_t prompt_len_max = 130;
+    bool wants_routes = false;  // the model has experts
 };
 
 // A bit of everything: greedy and seeded draws, truncation, penalties, bans, every logprobs mode.

@@ -142,6 +142,7 @@ void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* pla
             request->pending_scores.push_back(has_target ? i : -1);
         }
     }
+    if (request->wants_routes) row.num_routed = num_new;
     plan->rows.push_back(row);
     request->num_done = end;
 }
@@ -215,8 +216,14 @@ void run_step(
         result.scores.ids_logprobs.values
     );
     std::size_t entry = 0;
+    auto route = result.routes.values.begin();
     for (std::size_t i = 0; i < rows.size(); ++i) {
         TestRequest& request = *requests[i];
+        for (std::int64_t at = rows[i].num_new - rows[i].num_routed; at < rows[i].num_new; ++at) {
+            const auto begin = route;
+            route += replica->root().routes()->row_bytes();
+            request.routes[rows[i].begin + at].assign(begin, route);
+        }
         for (const std::int64_t position : std::exchange(request.pending_scores, {})) {
             TestRequest::Numbers numbers = scored.next(request.logprobs);
             if (position >= 0) request.scores[position] = std::move(numbers);
@@ -226,6 +233,7 @@ void run_step(
         request.outputs.push_back(sampled.next(request.logprobs));
     }
     EXPECT_TRUE(sampled.is_used_up() && scored.is_used_up());
+    EXPECT_TRUE(route == result.routes.values.end());
 }
 
 void retract(TestRequest* request) {

@@ -56,6 +56,7 @@ struct TestRequest {
     messages::SamplingParams sampling{};
     messages::LogprobOptions logprobs{};
     std::vector<TokenId> stop_ids{};
+    bool wants_routes = false;
     bool is_set_up = false;
 
     // What came back: of each output token, and of each scored prompt position (-> the next token).
@@ -69,6 +70,7 @@ struct TestRequest {
     };
     std::vector<Numbers> outputs{};
     std::map<std::int64_t, Numbers> scores{};
+    std::map<std::int64_t, std::vector<std::uint8_t>> routes{};  // by position
     std::vector<std::int64_t>
         pending_scores{};  // positions of the row in flight; -1: to be dropped
 };

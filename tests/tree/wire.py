@@ -92,6 +92,13 @@ class Output:
         return self._joined("spans")
 
     @property
+    def routes(self):
+        """(bytes of all rows, [(epoch, rows)], the first chunk's routes)"""
+        parts = [chunk["routes"] for chunk in self.chunks if "routes" in chunk]
+        spans = [(span["epoch"], span["rows"]) for part in parts for span in part["spans"]]
+        return b"".join(part["experts"] for part in parts), spans, parts[0] if parts else None
+
+    @property
     def finish(self):
         return self.chunks[-1].get("finish") if self.chunks else None
 
@@ -143,7 +150,7 @@ class Door:
         """(type, body) of the next message."""
         if not self.socket.poll(timeout_s * 1000):
             raise TimeoutError(f"nothing came in {timeout_s} s: {why_silent(self.run_dir)}")
-        kind, body, *_ = self.socket.recv_multipart()
+        kind, body, *self.raw = self.socket.recv_multipart()
         return kind.decode(), msgpack.unpackb(body, strict_map_key=False)
 
     def is_quiet(self, timeout_s):
@@ -174,6 +181,9 @@ class Door:
     def _take(self, body):
         for chunk in body.get("chunks", ()):  # none: the door looks whether its client is there
             assert chunk["rid"] in self.outputs, f"a chunk of {chunk['rid']}, which is not ours"
+            if routes := chunk.get("routes"):
+                frame, begin, num = routes["experts"]
+                routes["experts"] = self.raw[frame][begin : begin + num]
             self.outputs[chunk["rid"]].add(chunk)
 
     def step(self, timeout_s=DEADLINE_S):

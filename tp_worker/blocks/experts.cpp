@@ -116,18 +116,34 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
     shared_gate_.parts = {{.w = add(prefix + "shared_expert_gate.weight", {1, H})}};
 }
 
-void Experts::ask(Scratch& scratch, const Trunk& trunk) {
+Choices Choices::ask(Scratch& scratch, const ModelConfig& config) {
+    Choices choices{
+        .num_layers = config.num_layers,
+        .tokens_max = scratch.sizes().tokens_max,
+        .per_token = config.experts.per_token,
+        .num_experts = config.experts.num};
+    const std::int64_t num = choices.num_layers * choices.tokens_max * choices.per_token;
+    void* const place =
+        scratch.zeros("experts.choices", num * static_cast<std::int64_t>(sizeof(std::int32_t)));
+    choices.experts = {static_cast<std::int32_t*>(place), static_cast<std::size_t>(num)};
+    return choices;
+}
+
+View2<std::int32_t> Choices::of_layer(std::int64_t layer) const {
+    std::int32_t* place = experts.data();
+    if (place != nullptr) place += layer * tokens_max * per_token;  // null until it is placed
+    return view2(place, tokens_max, per_token);
+}
+
+void Experts::ask(Scratch& scratch, const Trunk& trunk, const Choices& choices) {
     const std::int64_t T = scratch.sizes().tokens_max;
     const std::int64_t k = config_.per_token;
     const std::int64_t I = share_.num();
     logits_ = scratch.floats("experts.logits", T, config_.num);
     router_.x = trunk.normed;
     router_.parts[0].y = logits_;
-    const auto ints = [&](std::string_view name) {
-        return view2(scratch.array<std::int32_t>(name, T * k).data(), T, k);
-    };
-    chosen_ = ints("experts.chosen");
-    row_of_ = ints("experts.row_of");
+    chosen_ = choices.of_layer(layer_);
+    row_of_ = view2(scratch.array<std::int32_t>("experts.row_of", T * k).data(), T, k);
     weights_ = scratch.floats("experts.weights", T, k);
     begins_ = scratch.array<std::int32_t>("experts.begins", config_.num + 1);
     token_of_ = scratch.array<std::int32_t>("experts.token_of", T * k);

@@ -21,6 +21,19 @@
 
 namespace pitstop::tp_worker {
 
+// What the routers of a pass chose, in all layers: those of layers without experts are zeros.
+struct Choices {
+    std::span<std::int32_t> experts{};  // [num_layers, tokens_max, per_token]
+    std::int64_t num_layers = 0;
+    std::int64_t tokens_max = 0;
+    std::int64_t per_token = 0;
+    std::int64_t num_experts = 0;
+
+    // REQUIRES: the model has experts.
+    static Choices ask(Scratch& scratch, const ModelConfig& config);
+    [[nodiscard]] View2<std::int32_t> of_layer(std::int64_t layer) const;
+};
+
 class Experts {
   public:
     Experts(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
@@ -31,7 +44,8 @@ class Experts {
 
     // `config` is the one that it was made of.
     void declare(const ModelConfig& config, WeightSlots& slots);
-    void ask(Scratch& scratch, const Trunk& trunk);
+    // Its choices go to their place in `choices`.
+    void ask(Scratch& scratch, const Trunk& trunk, const Choices& choices);
     void run(const Trunk& trunk, const Pass& pass) const;
     // Those of every token; the experts' are no products of one weight.
     [[nodiscard]] std::vector<const Product*> products() const;

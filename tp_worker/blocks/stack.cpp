@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 namespace pitstop::tp_worker {
 
@@ -76,9 +77,23 @@ Block Stack::make_block(BlockKind kind, std::int64_t layer, const RankOf& rank) 
     return attention;
 }
 
+bool Stack::has_experts() const {
+    return std::ranges::any_of(blocks_, [](const Block& block) {
+        return std::holds_alternative<Experts>(block);
+    });
+}
+
 void Stack::ask(Scratch& scratch) {
     trunk_.ask(scratch, config_.hidden);
-    for (Block& block : blocks_) std::visit([&](auto& each) { each.ask(scratch, trunk_); }, block);
+    if (has_experts()) choices_ = Choices::ask(scratch, config_);
+    const auto ask = [&](auto& block) {
+        if constexpr (std::is_same_v<decltype(block), Experts&>) {
+            block.ask(scratch, trunk_, *choices_);
+        } else {
+            block.ask(scratch, trunk_);
+        }
+    };
+    for (Block& block : blocks_) std::visit(ask, block);
     head_.ask(scratch, config_);
 }
 

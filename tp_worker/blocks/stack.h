@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -39,6 +40,9 @@ class Stack {
     [[nodiscard]] const Embedding& embedding() const { return embedding_; }
     [[nodiscard]] const Head& head() const { return head_; }
     [[nodiscard]] std::span<const Block> blocks() const { return blocks_; }
+    [[nodiscard]] bool has_experts() const;
+    // What the last pass chose; empty where no layer has experts.
+    [[nodiscard]] const std::optional<Choices>& choices() const { return choices_; }
 
     // Every part asks for its buffers; twice (scratch.h).
     void ask(Scratch& scratch);
@@ -67,6 +71,7 @@ class Stack {
     Trunk trunk_{};
     Embedding embedding_;
     std::vector<Block> blocks_{};
+    std::optional<Choices> choices_{};
     Head head_;
 };
 

@@ -99,6 +99,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .padded_rows_max = engine->padded_rows_max(),
         .padded_tokens_max = engine->padded_tokens_max(),
         .has_drawn_on_device = engine->runs_ahead(),
+        .has_routes = engine->routes().has_value(),
     };
     return engine;
 }
@@ -245,12 +246,16 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t rows = options_.num_slots + kPaddingStep;
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
-    constexpr std::int64_t kTokenBytes = 4 + 4 + 8 + 1;  // id, position, place in the KV, mark
+    std::int64_t token_bytes = 4 + 4 + 8 + 1;  // id, position, place in the KV, mark
+    if (stack_.has_experts()) {                // and the routes, with the index of their token
+        constexpr std::int64_t kIdBytesMax = 2;
+        token_bytes += 4 + config_.num_layers * config_.experts.per_token * kIdBytesMax;
+    }
     // Counts starts and lengths, whose logits follow, and what has changed of a row's pages
     // (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
     constexpr std::int64_t kArraysMax = 16;
-    return sizes_.tokens_max * kTokenBytes + (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
+    return sizes_.tokens_max * token_bytes + (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
 }
@@ -338,6 +343,17 @@ Result<> Engine::load_checkpoint() {
     return Ok{};
 }
 
+std::optional<messages::RouteShape> Engine::routes() const {
+    // TODO(tp_worker): ranks on GPUs report none, so their trees refuse requests for them: what
+    // brings them back (place_routes, route_rows_cuda) was not run there yet.
+    if (!model_ || !model_->choices() || device_.is_cuda()) return std::nullopt;
+    const Choices& choices = *model_->choices();
+    return messages::RouteShape{
+        .layers = choices.num_layers,
+        .per_token = choices.per_token,
+        .num_experts = choices.num_experts};
+}
+
 messages::WorkerHello Engine::describe() const {
     messages::WorkerHello hello;
     hello.rank = communicator_.rank();
@@ -364,6 +380,7 @@ messages::WorkerHello Engine::describe() const {
         hello.update_mode_why = room_.why;
     }
     hello.has_weights = !weights_ || !weights_->is_lost();
+    hello.routes = routes();
     return hello;
 }
 

@@ -144,6 +144,9 @@ class Engine {
 
     [[nodiscard]] messages::WorkerHello describe() const;
     [[nodiscard]] const ModelConfig& config() const { return config_; }
+    // What a row of routes is; nothing where none are reported: by a model without experts, the
+    // null model, and on a GPU.
+    [[nodiscard]] std::optional<messages::RouteShape> routes() const;
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] Rank rank() const { return communicator_.rank(); }
@@ -195,6 +198,9 @@ class Engine {
         TimePoint begun{};
         std::vector<std::int32_t> token_rows{};  // rows of the logits that are wanted
         const std::int32_t* token_rows_there = nullptr;
+        // Null where no routes are wanted, and on all ranks but the first.
+        const std::int32_t* routed_rows_there = nullptr;
+        std::uint8_t* routes_there = nullptr;
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what it drew
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)
@@ -228,6 +234,8 @@ class Engine {
     Result<> compute(const messages::StepPlan& plan, RunningStep* step);
     Result<StepBatch> place(const messages::StepPlan& plan, RunningStep* step);
     Result<> enqueue_layers(const StepBatch& placed, RunningStep* step);
+    void place_routes(RunningStep* step);
+    void enqueue_routes(const RunningStep& step);
     [[nodiscard]] bool begins_sums(const RunningStep& step);
     void prepare_sampler(RunningStep* step);
     Result<> compute_in_chunks(RunningStep* step);

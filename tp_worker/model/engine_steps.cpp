@@ -101,7 +101,9 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
     const bool samples = !wanted.empty() && !is_long;
     ASSIGN_OR_RETURN(const StepBatch placed, place(plan, step));
     if (samples && !waits) prepare_sampler(step);
+    place_routes(step);
     RETURN_IF_ERROR(enqueue_layers(placed, step));
+    enqueue_routes(*step);
     if (samples && waits) {
         RETURN_IF_ERROR(complete_older());
         prepare_sampler(step);
@@ -168,6 +170,35 @@ Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
         step->token_rows_there, static_cast<std::int64_t>(step->token_rows.size()), weights_->live()
     );
     return Ok{};
+}
+
+// What is brought back comes last, so that what goes up leaves it out.
+void Engine::place_routes(RunningStep* step) {
+    const std::span<const std::int32_t> rows = step->planned.routed_rows();
+    step->routed_rows_there = nullptr;
+    step->routes_there = nullptr;
+    if (rows.empty() || !is_root()) return;
+    const auto row_bytes = static_cast<std::size_t>(routes()->row_bytes());
+    std::vector<std::uint8_t>& values = step->result.routes.values;
+    values.assign(rows.size() * row_bytes, 0);
+    step->routed_rows_there = transfers_->in(rows);
+    step->routes_there = transfers_->out(std::span(values));
+}
+
+void Engine::enqueue_routes(const RunningStep& step) {
+    if (step.routes_there == nullptr) return;
+    const Choices& choices = *model_->choices();
+    device_.ops().route_rows({
+        .chosen = choices.experts.data(),
+        .layer_stride = choices.tokens_max * choices.per_token,
+        .num_layers = choices.num_layers,
+        .per_token = choices.per_token,
+        .token_rows = step.routed_rows_there,
+        .num_rows = std::ssize(step.planned.routed_rows()),
+        .id_bytes = routes()->id_bytes(),
+        .y = step.routes_there,
+        .stream = device_.stream(),
+    });
 }
 
 // Thus scoring a long prompt needs no more memory than a step of decodes.

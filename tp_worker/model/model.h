@@ -84,6 +84,8 @@ class Model {
     [[nodiscard]] RowLogits logits_of(std::int64_t num_rows) const {
         return stack_.head().logits_of(num_rows);
     }
+    // What the last step's routers chose, in the device's memory; empty where none did.
+    [[nodiscard]] const std::optional<Choices>& choices() const { return stack_.choices(); }
     [[nodiscard]] const StepGraphs& graphs() const { return graphs_; }
 
     // Has the device choose how it multiplies, for every number of rows that a step may have

@@ -112,6 +112,7 @@ Result<> PlannedStep::prepare(
     page_starts_.clear();
     slots_.clear();
     token_rows_.clear();
+    routed_rows_.clear();
     logit_rows_.clear();
     samples_.assign(slots.size(), false);
     kv_len_max_ = 0;
@@ -220,7 +221,11 @@ Result<> PlannedStep::add_row(
         const TokenId target = plan.targets.values[target_at_ + static_cast<std::size_t>(i)];
         if (!is_token(target, limits.vocab_len)) return bad("no such target:", raw(target));
     }
+    if (row.num_routed > 0 && !limits.has_routes)
+        return bad("routes of a model without experts; positions:", row.num_routed);
     token_at_ += static_cast<std::size_t>(row.num_new);
+    for (std::int64_t i = row.num_routed; i > 0; --i)
+        routed_rows_.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(token_at_) - i));
     page_starts_.push_back(static_cast<std::int32_t>(page_at_));
     slots_.push_back(row.slot);
     page_at_ += static_cast<std::size_t>(row.num_pages);

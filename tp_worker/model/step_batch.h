@@ -55,6 +55,7 @@ struct StepLimits {
     // What a request drew last is on the device (Sampler::sampled()): rows that take it name its
     // slot (kernels/embedding.h).
     bool has_drawn_on_device = false;
+    bool has_routes = false;  // the model has experts
 };
 
 // Applies the plan's setups. kInvalidArgument names the slot.
@@ -77,6 +78,8 @@ class PlannedStep {
     // but for the padding's: row i of them is logit_rows()[i].
     [[nodiscard]] bool is_padded() const { return num_padded_ > 0 || !token_rows_.empty(); }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
+    // The tokens whose routes are reported, by their index in the step, in the plan's order.
+    [[nodiscard]] std::span<const std::int32_t> routed_rows() const { return routed_rows_; }
     // Finds the rows of the plan with a token that is not finite, and the first such of each: by
     // its logits where they are wanted, `ids` as note_draws has them (kernels/draws.h), one for
     // each of logit_rows(); else by `marks` (StepBatch). So it does not matter to a row what else
@@ -119,6 +122,7 @@ class PlannedStep {
     std::vector<SlotId> slots_{};             // by row
     std::int64_t num_padded_ = 0;             // rows of decodes with padding; 0: it is another step
     std::vector<std::int32_t> token_rows_{};  // for a small step with prompts (StepBatch)
+    std::vector<std::int32_t> routed_rows_{};
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};

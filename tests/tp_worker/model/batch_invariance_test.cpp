@@ -95,6 +95,8 @@ class BatchInvarianceOfExperts : public testing::TestWithParam<std::tuple<Comput
 
 TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
     const auto& [compute, tp] = GetParam();
+    BatchMix mix = kMix;
+    mix.wants_routes = true;
     for (const std::int64_t shared_ffn : {0, 40}) {
         const test::TempDir directory;
         write_random_checkpoint(
@@ -107,13 +109,13 @@ TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
             directory
         );
         const std::vector<TestRequest> alone =
-            run_alone(open(compute, tp, 1, 16, directory.path()).get(), kMix);
+            run_alone(open(compute, tp, 1, 16, directory.path()).get(), mix);
         unsigned seed = 1;
         for (const int num_threads : {1, 3}) {
             SCOPED_TRACE(testing::Message() << num_threads << " threads, shared " << shared_ffn);
             const auto replica = open(compute, tp, num_threads, 7, directory.path());
-            expect_same(alone, run_mixed(replica.get(), kMix, seed++));
-            expect_same(alone, run_mixed(replica.get(), kMix, seed++));
+            expect_same(alone, run_mixed(replica.get(), mix, seed++));
+            expect_same(alone, run_mixed(replica.get(), mix, seed++));
         }
     }
 }

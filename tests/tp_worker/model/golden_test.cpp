@@ -76,6 +76,95 @@ TEST_P(Golden, Fp32GivesTheLogitsAndGreedyIdsOfTransformers) {
     std::printf("largest logit error %.6f\n", worst);
 }
 
+// The models of experts: those that make_routes.py found.
+std::vector<std::string> routed_names() {
+    std::vector<std::string> names = golden_names();
+    std::erase_if(names, [](const std::string& name) {
+        return !std::filesystem::exists(golden_dir(name) + "/routes.json");
+    });
+    return names;
+}
+
+// Runs the prompt in chunks, and returns the routes of all its tokens.
+std::vector<std::uint8_t> routes_of(
+    TestReplica* replica, const std::vector<TokenId>& prompt, std::int64_t chunk
+) {
+    TestRequest request{
+        .tokens = prompt,
+        .prompt_len = std::ssize(prompt),
+        .sampling = greedy(),
+    };
+    for (std::int32_t i = 0; i < 20; ++i) request.pages.push_back(PageId{i});
+    std::vector<std::uint8_t> routes;
+    while (request.num_done < std::ssize(prompt)) {
+        messages::StepPlan plan;
+        const std::int64_t num = std::min(chunk, std::ssize(prompt) - request.num_done);
+        add_row(&request, num, &plan);
+        plan.rows.back().num_routed = num;
+        const messages::StepResult result = replica->run(std::move(plan));
+        routes.insert(routes.end(), result.routes.values.begin(), result.routes.values.end());
+    }
+    return routes;
+}
+
+class GoldenRoutes : public testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(GoldenRoutes, AreThoseThatTransformersChooses) {
+    const auto& [name, tp] = GetParam();
+    ReplicaOptions options;
+    options.engine.model_dir = golden_dir(name);
+    options.engine.compute = Compute::kFp32;
+    options.engine.isa = best_isa();
+    options.engine.page_size = 5;
+    options.engine.max_total_tokens = 200;
+    options.tp = tp;
+    auto replica = TestReplica::make(options);
+    if (!replica && replica.error().code == ErrorCode::kUnsupported) {
+        GTEST_SKIP() << replica.error().message;
+    }
+    ASSERT_TRUE(replica.has_value()) << replica.error().message;
+    const messages::RouteShape shape = (*replica)->root().routes().value();
+    ASSERT_EQ(shape.id_bytes(), 1);
+    const Json golden = load_json(golden_dir(name) + "/routes.json");
+    std::int64_t num_compared = 0;
+    std::int64_t num_close = 0;
+    for (const Json& prompt : golden["prompts"]) {
+        const std::vector<TokenId> ids = ids_of(prompt["ids"]);
+        for (const std::int64_t chunk : {std::ssize(ids), std::int64_t{3}}) {
+            const std::vector<std::uint8_t> routes = routes_of(replica->get(), ids, chunk);
+            ASSERT_EQ(std::ssize(routes), std::ssize(ids) * shape.row_bytes());
+            for (std::size_t t = 0; t < ids.size(); ++t) {
+                for (std::size_t l = 0; l < static_cast<std::size_t>(shape.layers); ++l) {
+                    const Json& expected = prompt["routes"][t][l];
+                    const auto k = static_cast<std::size_t>(shape.per_token);
+                    ASSERT_EQ(expected.size(), k);
+                    ++num_compared;
+                    // Both choices are right where logits differ by less than they err.
+                    if (prompt["gaps"][t][l].get<double>() <= 2 * kLogitError) {
+                        ++num_close;
+                        continue;
+                    }
+                    const auto first = (t * static_cast<std::size_t>(shape.layers) + l) * k;
+                    for (std::size_t j = 0; j < k; ++j) {
+                        EXPECT_EQ(routes[first + j], expected[j].get<int>())
+                            << "token " << t << " layer " << l << " choice " << j;
+                    }
+                }
+            }
+        }
+    }
+    EXPECT_LE(num_close * 50, num_compared) << "too little is compared";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Transformers,
+    GoldenRoutes,
+    testing::Combine(testing::ValuesIn(routed_names()), testing::Values(1, 2)),
+    [](const auto& suite) {
+        return std::get<0>(suite.param) + "_tp" + std::to_string(std::get<1>(suite.param));
+    }
+);
+
 INSTANTIATE_TEST_SUITE_P(
     Transformers,
     Golden,

@@ -1,0 +1,27 @@
+// Writes routes into answers (messages/routes.h), in the forms that trainers read.
+#pragma once
+
+#include "http_proc/format/json_writer.h"
+#include "messages/generation.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace pitstop::http {
+
+// Adds the rows of the chunk that follows.
+void append_routes(std::optional<messages::Routes>& routes, std::optional<messages::Routes> next);
+
+// Writes the members "routed_experts", SGLang's base64 of int32 [rows, layers, per_token], with
+// "routed_experts_start_len", the token of the first row, and "routed_experts_spans",
+// [{"epoch", "start", "end"}], half-open over tokens. `num_tokens`, of prompt and output, have a
+// row each from `start` on but for the last; where not all were computed, as the request ended in
+// its prefill, "routed_experts" is null.
+void write_routed_experts(
+    JsonWriter& json,
+    const std::optional<messages::Routes>& routes,
+    std::int64_t start,
+    std::int64_t num_tokens
+);
+
+}  // namespace pitstop::http

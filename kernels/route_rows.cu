@@ -1,0 +1,56 @@
+#include "kernels/route_rows.h"
+
+#include "kernels/device/dependent_launch.cuh"
+#include "kernels/device/launch.cuh"
+
+namespace pitstop::kernels {
+namespace {
+
+constexpr int kThreads = 128;
+
+// grid [N], block [kThreads]; a block owns a row, a thread every kThreads-th of its ids.
+// Memory-bound: 4 + id_bytes bytes an id; 64 rows of 48 layers and 8 experts are 123 KB, so it is
+// latency. NOT MEASURED on a device.
+__global__ void __launch_bounds__(kThreads) route_rows_kernel(
+    const std::int32_t* chosen,      // [L, >= T, k]
+    std::int64_t layer_stride,       // elements
+    std::int32_t num_layers,         // L
+    std::int32_t per_token,          // k
+    const std::int32_t* token_rows,  // [N]
+    std::int32_t id_bytes,           // 1 or 2
+    std::uint8_t* y                  // [N, L, k, id_bytes]
+) {
+    let_next_kernel_start();
+    wait_for_kernel_before();
+    const std::int64_t row = token_rows[blockIdx.x];
+    const std::int32_t num_ids = num_layers * per_token;
+    std::uint8_t* const to = y + std::int64_t{blockIdx.x} * num_ids * id_bytes;
+    for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < num_ids; i += kThreads) {
+        const std::int32_t id =
+            chosen[i / per_token * layer_stride + row * per_token + i % per_token];
+        to[i * id_bytes] = static_cast<std::uint8_t>(id & 0xff);
+        if (id_bytes == 2) to[i * id_bytes + 1] = static_cast<std::uint8_t>(id >> 8 & 0xff);
+    }
+}
+
+}  // namespace
+
+void route_rows_cuda(const RouteRowsArgs& args) {
+    check(args);
+    if (args.num_rows == 0) return;
+    launch<route_rows_kernel>(
+        {.grid = dim3(narrow<unsigned>(args.num_rows)),
+         .block = dim3(kThreads),
+         .stream = args.stream,
+         .starts_early = true},
+        args.chosen,
+        args.layer_stride,
+        narrow<std::int32_t>(args.num_layers),
+        narrow<std::int32_t>(args.per_token),
+        args.token_rows,
+        narrow<std::int32_t>(args.id_bytes),
+        args.y
+    );
+}
+
+}  // namespace pitstop::kernels

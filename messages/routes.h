@@ -1,0 +1,83 @@
+// Defines routes: the experts that the router of each layer chose for a token (kernels/router.h).
+//
+// The row of token r is of the pass that took token r in, whose logits predict token r + 1. So a
+// sequence of n tokens has n - 1 rows: its last token was never taken in.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/fields.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop::messages {
+
+// Says what a row is: [layers, per_token] ids below num_experts, of one byte each, or of two where
+// there are more than 256 experts. A layer without experts has zeros.
+struct RouteShape {
+    std::int64_t layers = 0;
+    std::int64_t per_token = 0;
+    std::int64_t num_experts = 0;
+
+    [[nodiscard]] std::int64_t ids_per_row() const { return layers * per_token; }
+    [[nodiscard]] std::int64_t id_bytes() const { return num_experts <= 256 ? 1 : 2; }
+    [[nodiscard]] std::int64_t row_bytes() const { return ids_per_row() * id_bytes(); }
+
+    template <class F>
+    void fields(F&& f) {
+        f("layers", layers, "all of the model's, those without experts too");
+        f("per_token", per_token, "experts that each token has in a layer");
+        f("num_experts", num_experts, "ids are below it: a byte each, two where it is over 256");
+    }
+    friend bool operator==(const RouteShape&, const RouteShape&) = default;
+};
+
+// A run of rows that were computed under one weight version.
+struct RouteSpan {
+    Epoch epoch{};
+    std::int64_t rows = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("epoch", epoch, "the weight version that chose them");
+        f("rows", rows, "so many rows");
+    }
+    friend bool operator==(const RouteSpan&, const RouteSpan&) = default;
+};
+
+// Holds the rows of tokens [start, start + n).
+struct Routes {
+    std::int64_t start = 0;
+    RouteShape shape{};
+    RawPart<std::uint8_t> experts{};
+    std::vector<RouteSpan> spans{};
+
+    [[nodiscard]] std::int64_t num_rows() const;
+    // Appends the rows that follow these, of the same shape.
+    void append(Routes next);
+    // Appends rows that were computed under `epoch`. REQUIRES: whole rows.
+    void append(std::span<const std::uint8_t> rows, Epoch epoch);
+    // Keeps the first rows. REQUIRES: 0 <= num <= num_rows().
+    void keep(std::int64_t num);
+
+    template <class F>
+    void fields(F&& f) {
+        f("start", start, "the token whose row is the first");
+        f("shape", shape, "what a row is");
+        f("experts",
+          experts,
+          "[n, layers, per_token], the most probable first, little-endian where ids have two bytes"
+        );
+        f("spans", spans, "the versions that chose them, run-length encoded: their rows sum to n");
+    }
+    friend bool operator==(const Routes&, const Routes&) = default;
+};
+
+// Returns what is wrong with it, or nothing.
+std::optional<std::string> invalid(const RouteShape& shape);
+
+}  // namespace pitstop::messages
