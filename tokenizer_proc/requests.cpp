@@ -92,8 +92,8 @@ std::optional<Error> problem_of_routes(
     if (!replica.routes) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "return_routed_experts: the workers report no routes of this model ({}): it has no "
-            "experts, or runs on GPUs; leave it out",
+            "return_routed_experts: the workers report no routes of this model ({}), which has no "
+            "experts; leave it out",
             replica.model_type
         );
     }

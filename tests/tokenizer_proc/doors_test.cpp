@@ -243,8 +243,8 @@ TEST_F(DoorsTest, RoutesThatCannotBeReportedAreRefused) {
     send("p", message);
     EXPECT_EQ(
         refusal("p").error.message,
-        "return_routed_experts: the workers report no routes of this model (llama): it has no "
-        "experts, or runs on GPUs; leave it out"
+        "return_routed_experts: the workers report no routes of this model (llama), which has no "
+        "experts; leave it out"
     );
     routes_ = messages::RouteShape{.layers = 48, .per_token = 8, .num_experts = 128};
     context_len_ = 1 << 20;

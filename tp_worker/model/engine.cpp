@@ -344,9 +344,7 @@ Result<> Engine::load_checkpoint() {
 }
 
 std::optional<messages::RouteShape> Engine::routes() const {
-    // TODO(tp_worker): ranks on GPUs report none, so their trees refuse requests for them: what
-    // brings them back (place_routes, route_rows_cuda) was not run there yet.
-    if (!model_ || !model_->choices() || device_.is_cuda()) return std::nullopt;
+    if (!model_ || !model_->choices()) return std::nullopt;
     const Choices& choices = *model_->choices();
     return messages::RouteShape{
         .layers = choices.num_layers,

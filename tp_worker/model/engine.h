@@ -144,8 +144,8 @@ class Engine {
 
     [[nodiscard]] messages::WorkerHello describe() const;
     [[nodiscard]] const ModelConfig& config() const { return config_; }
-    // What a row of routes is; nothing where none are reported: by a model without experts, the
-    // null model, and on a GPU.
+    // What a row of routes is; nothing where none are reported: by a model without experts, and the
+    // null model.
     [[nodiscard]] std::optional<messages::RouteShape> routes() const;
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }

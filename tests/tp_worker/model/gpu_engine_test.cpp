@@ -208,6 +208,43 @@ TEST_F(GpuEngine, GivesTheLogitsOfTransformersForEveryFamily) {
     }
 }
 
+// With graphs: steps of decodes, small ones with prompts, and whole prompts.
+TEST_F(GpuEngine, GivesTheRoutesOfTransformers) {
+    const std::string goldens = source_dir() + "/tests/data/golden/";
+    for (const std::string name : {"mixtral", "qwen2_moe_shared", "qwen3_moe_every_other"}) {
+        SCOPED_TRACE(name);
+        ReplicaOptions options;
+        options.engine.model_dir = goldens + name;
+        options.engine.device = DeviceKind::kCuda;
+        options.engine.compute = Compute::kFp32;
+        options.engine.isa = best_isa();
+        options.engine.page_size = 5;
+        options.engine.max_total_tokens = 200;
+        options.engine.num_slots = 4;
+        auto replica = TestReplica::make(options);
+        ASSERT_TRUE(replica.has_value()) << replica.error().message;
+        const Json golden = load_json(goldens + name + "/routes.json")["prompts"].back();
+        const std::vector<TokenId> ids = ids_of(golden["ids"]);
+        for (const std::int64_t chunk : {1, 3, 20}) {
+            TestRequest request{.tokens = ids, .prompt_len = std::ssize(ids)};
+            request.sampling = greedy();
+            request.wants_routes = true;
+            for (std::int32_t i = 0; i < 30; ++i) request.pages.push_back(PageId{i});
+            while (request.num_done < std::ssize(ids)) {
+                messages::StepPlan plan;
+                add_row(&request, std::min(chunk, std::ssize(ids) - request.num_done), &plan);
+                run_step(replica->get(), std::move(plan), {&request});
+            }
+            for (std::size_t t = 0; t < ids.size(); ++t) {
+                std::vector<std::uint8_t> expected;
+                for (const Json& layer : golden["routes"][t])
+                    for (const Json& id : layer) expected.push_back(id.get<std::uint8_t>());
+                EXPECT_EQ(request.routes.at(static_cast<std::int64_t>(t)), expected) << t;
+            }
+        }
+    }
+}
+
 // An update may overwrite a copy of the weights once the last step on it has its result, also one
 // whose rows have no logits.
 TEST_F(GpuEngine, P2_AStepWithoutLogitsIsOverWhenItsResultIsThere) {
