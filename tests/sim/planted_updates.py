@@ -6,6 +6,7 @@ from planting import Bug
 
 ROUND = "messages/update_round.cpp"
 COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
+ADMIN = "tokenizer_proc/admin.cpp"
 COLLECTED = "tokenizer_proc/admin_collected.cpp"
 SESSIONS = "tokenizer_proc/update_sessions.cpp"
 REPLICA = "scheduler_proc/replica_update.cpp"
@@ -249,6 +250,12 @@ MUTATIONS = (
         COLLECTED,
         "if (!loss_ || now >= loss_->refused_at + kLossQuiet) return Ok{};",
         "if (!loss_ || now >= loss_->refused_at) return Ok{};",
+    ),
+    Mutation(
+        "a continue that a replica would refuse passes by what is collected",
+        ADMIN,
+        "        if (kIsContinue && !goes_on && !closing_) RETURN_IF_ERROR(check_none_is_collected(now));\n",
+        "",
     ),
     Mutation(
         "a begin takes over what has a call under way",

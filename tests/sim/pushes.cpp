@@ -13,6 +13,8 @@ using std::chrono::seconds;
 constexpr auto kDropTimeMax = milliseconds(500);
 constexpr auto kPushTimeMax = seconds(30);
 
+const std::vector<messages::MemoryTag> kKv{messages::MemoryTag::kKvCache};
+
 // Returns where a bucket's bytes come from; null: the call is none.
 const messages::WeightSource* source_of(const Pusher::Call& call) {
     if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call)) return &bucket->source;
@@ -132,16 +134,16 @@ void World::start_collecting() {
         .name = fmt::format("t{}", num_collectors_++),
         .num_left = random_.between(1, 5),
         .names_version = !random_.once_in(3),
+        .shares_gpu = random_.once_in(4),
         .is_unnamed = random_.once_in(3),
         .is_mortal = random_.once_in(4),
         .is_stubborn = random_.once_in(3)};
     if (!random_.once_in(4)) {
         const double max_s = random_.once_in(3) ? 0.004 : 0;
-        call_as(
-            trainer.name,
-            messages::PauseGeneration{.mode = messages::PauseMode::kInPlace, .max_pause_s = max_s},
-            200
-        );
+        const auto mode =
+            trainer.shares_gpu ? messages::PauseMode::kRetract : messages::PauseMode::kInPlace;
+        call_as(trainer.name, messages::PauseGeneration{.mode = mode, .max_pause_s = max_s}, 200);
+        if (trainer.shares_gpu) call_as(trainer.name, messages::ReleaseMemory{.tags = kKv}, 100);
     }
     if (random_.once_in(4)) after(some(1, 8000), [this] { start_collecting(); });
     if (random_.once_in(4)) after(some(1, 8000), [this] { start_push(/*is_dependable=*/false); });
@@ -166,14 +168,20 @@ void World::collect(Collector trainer) {
             if (random_.once_in(12)) after(some(1, 1500), [this] { drop_any(300); });
             if (random_.once_in(3)) after(some(1, 1500), [this] { act(); });
         } else if (!trainer.is_mortal) {
-            after(some(1, 3000), [this, trainer] {
-                call_as(trainer.name, messages::ContinueGeneration{}, 300);
-            });
+            after(some(1, 3000), [this, trainer] { go_on(trainer); });
         }
     };
     send_collected(trainer, bytes, heard);
     // Another thread of the same trainer.
     if (!beside.empty()) send_collected(trainer, beside, {});
+}
+
+// The trainer has sent all. The answer to its resume may come after its continue.
+void World::go_on(const Collector& trainer) {
+    if (trainer.shares_gpu) call_as(trainer.name, messages::ResumeMemory{.tags = kKv}, 100);
+    after(some(1, trainer.shares_gpu ? 800 : 1), [this, name = trainer.name] {
+        call_as(name, messages::ContinueGeneration{}, 300);
+    });
 }
 
 void World::send_collected(const Collector& trainer, const std::string& bytes, Heard then) {

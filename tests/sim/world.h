@@ -251,6 +251,7 @@ class World {
         std::int64_t num_left = 0;  // calls, until it lets generation go on
         std::int64_t num_sent = 0;
         bool names_version = false;  // by its own name
+        bool shares_gpu = false;     // so KV goes while it trains
         bool is_unnamed = false;     // as it comes over HTTP
         bool is_mortal = false;      // it vanishes on the way
         bool is_stubborn = false;    // it sends again what was refused
@@ -265,6 +266,7 @@ class World {
     }
     void start_collecting();
     void collect(Collector trainer);
+    void go_on(const Collector& trainer);
     void send_collected(const Collector& trainer, const std::string& bytes, Heard heard);
     void tell_trainers(const std::string& bytes, const messages::UpdateReply& reply);
     [[nodiscard]] bool is_publishing() const;
