@@ -20,8 +20,10 @@ void UpdateCoordinator::collect(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
 ) {
     if (is_collecting()) {
+        if (is_of_another_version(call.update.label))
+            return refuse_mixture(now, std::move(caller), call.update.label, out);
         begin_waiting(now, std::move(caller), call.timeout_ms);
-        if (!call.update.label.empty()) job_->spec.label = call.update.label;
+        name_by_call(call.update.label);
         job_->spec.kv_policy = call.update.kv_policy;
         return order_fill(now, call.update.source, out);
     }
@@ -36,8 +38,53 @@ void UpdateCoordinator::collect(
     );
     job_->is_collection = true;
     job_->collecting_since = now;
+    job_->called_label = job_->spec.label;
     job_->idle_timeout = kStagedHoldMax;
     job_->first_source = call.update.source;
+}
+
+// REQUIRES: is_collecting().
+bool UpdateCoordinator::is_of_another_version(const std::string& label) const {
+    return !label.empty() && !job_->called_label.empty() && label != job_->called_label;
+}
+
+// The first call that names the version names it; set_weight_label may have done so after it.
+void UpdateCoordinator::name_by_call(const std::string& label) {
+    if (label.empty() || label == job_->called_label) return;
+    job_->spec.label = job_->called_label = label;
+}
+
+// Two trainers send at once, or one died and another began: part of the one's model with the rest
+// of the other's would be a version. REQUIRES: is_of_another_version(label).
+void UpdateCoordinator::refuse_mixture(
+    TimePoint now, Caller caller, const std::string& label, Out& out
+) {
+    Error error = make_error(
+        ErrorCode::kAborted,
+        "a call for a version with label '{}' came amid {} collected calls for one with label "
+        "'{}'; neither takes effect",
+        label,
+        job_->num_buckets,
+        job_->called_label
+    );
+    begin_drop(now, error, out);
+    refuse(std::move(caller), std::move(error), out);
+}
+
+std::optional<Error> UpdateCoordinator::problem_of_late_part(const messages::UpdateWeights& call
+) const {
+    if (!collected_ || collected_->epoch != version_.epoch || !may_collect(call) ||
+        call.update.label != collected_->label) {
+        return std::nullopt;
+    }
+    return make_error(
+        ErrorCode::kAborted,
+        "the version with label '{}' was published as epoch {} with the calls collected before "
+        "generation went on; this call names the same label, and is no part of it. Pause and send "
+        "every tensor again, or name another label",
+        collected_->label,
+        raw(collected_->epoch)
+    );
 }
 
 void UpdateCoordinator::drop_collection(TimePoint now, Error why, Telling telling, Out& out) {

@@ -56,6 +56,7 @@ void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
     if (auto error = refusal(now, &call.update)) return refuse(std::move(caller), *error, out);
+    if (auto error = problem_of_late_part(call)) return refuse(std::move(caller), *error, out);
     begin(now, {std::move(caller), call.timeout_ms, call.update}, out);
 }
 
@@ -333,6 +334,9 @@ void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     has_weights_.assign(has_weights_.size(), true);
     retained_path_ = std::move(version_.path);
     version_ = decided_;
+    collected_.reset();
+    if (job.is_collection && job.spec.partial && !job.called_label.empty())
+        collected_ = {.epoch = version_.epoch, .label = job.called_label};
     reply(now, std::nullopt, out);
     out.has_made_whole = job.is_collection && !job.spec.partial;
     end_session(fmt::format("was committed as epoch {}", raw(version_.epoch)), Loss::kNone);

@@ -110,6 +110,10 @@ class UpdateCoordinator {
     void collect(
         TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
     );
+    // Returns why a partial update, sent while the tree generates, is no update of its own: a
+    // collection made the version that serves, and this call names the same one. Nothing: it is.
+    [[nodiscard]] std::optional<Error> problem_of_late_part(const messages::UpdateWeights& call
+    ) const;
     // Names the version that the collected calls make. REQUIRES: is_collecting().
     void name_collection(std::string label) { job_->spec.label = std::move(label); }
     // Whether the callers of what is dropped were told, or must hear of it yet.
@@ -241,6 +245,7 @@ class UpdateCoordinator {
         std::string note{};                                // what the answer says besides
         bool is_loss_told = false;  // the collection is dropped, and its callers know
         TimePoint collecting_since{};
+        std::string called_label{};  // what the collected calls name their version; empty: nothing
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
@@ -297,7 +302,11 @@ class UpdateCoordinator {
     void order(messages::UpdateOrder what, Order order, Out& out);
     void order_finish(TimePoint now, const std::string& label, const std::string& digest, Out& out);
     void order_fill(TimePoint now, messages::WeightSource source, Out& out);
+    // ---- collections (update_collection.cpp) ----
     [[nodiscard]] std::int64_t num_missing() const;
+    [[nodiscard]] bool is_of_another_version(const std::string& label) const;
+    void name_by_call(const std::string& label);
+    void refuse_mixture(TimePoint now, Caller caller, const std::string& label, Out& out);
     void order_stage(TimePoint now, Out& out);
     void order_ready(TimePoint now, Out& out);
     void all_answered(TimePoint now, Out& out);
@@ -327,6 +336,12 @@ class UpdateCoordinator {
     std::string retained_path_{};
     bool has_retained_ = false;
     bool is_torn_ = false;
+    // The version that serves, if collected calls made it by parts; `label`: as they named it.
+    struct Collected {
+        Epoch epoch{};
+        std::string label{};
+    };
+    std::optional<Collected> collected_{};
     std::int64_t num_late_parts_ = 0;
     EndedSessions ended_{};
 };

@@ -254,10 +254,13 @@ void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
             out
         );
     }
+    if (job_->is_collection && is_of_another_version(bucket.label))
+        return refuse_mixture(now, std::move(bucket.caller), bucket.label, out);
     begin_waiting(now, std::move(bucket.caller), bucket.timeout_ms);
-    if (!bucket.label.empty()) {
-        std::string& label = job_->is_collection ? job_->spec.label : job_->bucket_label;
-        label = std::move(bucket.label);
+    if (job_->is_collection) {
+        name_by_call(bucket.label);
+    } else if (!bucket.label.empty()) {
+        job_->bucket_label = std::move(bucket.label);
     }
     order_fill(now, std::move(bucket.source), out);
 }

@@ -26,17 +26,20 @@ class CollectedBesideTest : public CollectedTest {
 
 // ---- its label ----
 
-TEST_F(CollectedBesideTest, TheLatestCallThatNamesTheVersionNamesIt) {
+TEST_F(CollectedBesideTest, ABucketNamesTheVersion) {
     start();
     pause();
-    collect_one();  // "step-2"
+    collect_one(/*is_partial=*/true, /*label=*/"");
     send_bucket(11, "by a bucket");
     call(messages::ContinueGeneration{}, 12);
     finish("by a bucket");
     EXPECT_EQ(go_on().update->label, "by a bucket");
+}
+
+TEST_F(CollectedBesideTest, ALaterCallNamesTheVersion) {
+    start();
     pause();
-    collect_one();
-    send_bucket(21, "by a bucket");
+    collect_one(/*is_partial=*/true, /*label=*/"");
     send_tensors(22, "by the last call");
     order<messages::UpdateFill>();
     answer(messages::UpdateOrder::kFill);
@@ -48,7 +51,7 @@ TEST_F(CollectedBesideTest, TheLatestCallThatNamesTheVersionNamesIt) {
 TEST_F(CollectedBesideTest, ABucketNamesAWholeModelToo) {
     has_weights_ = false;
     start();
-    collect_one(/*is_partial=*/false);
+    collect_one(/*is_partial=*/false, /*label=*/"");
     messages::UpdateBucket bucket;
     bucket.label = "by the last bucket";
     bucket.source.kind = messages::SourceKind::kDistributed;
@@ -59,6 +62,74 @@ TEST_F(CollectedBesideTest, ABucketNamesAWholeModelToo) {
     answer(messages::UpdateOrder::kFill, 0);
     finish("by the last bucket");
     EXPECT_EQ(reply<messages::UpdateReply>().label, "by the last bucket");
+}
+
+// The calls of two trainers: part of one model with the rest of another's would be a version.
+TEST_F(CollectedBesideTest, ACallForAVersionOfAnotherLabelEndsTheCollection) {
+    start();
+    pause();
+    collect_one();
+    send_tensors(11, "step-3");
+    order<messages::UpdateDrop>();
+    const auto refused = reply<messages::UpdateReply>();
+    EXPECT_EQ(refused.call, CallId{11});
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kAborted);
+    expect_said(refused.verdict.message, "a version with label 'step-3' came amid 1 collected");
+    expect_said(refused.verdict.message, "one with label 'step-2'");
+    answer(messages::UpdateOrder::kDrop);
+    call(messages::ContinueGeneration{}, 12);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 12);
+    call(messages::ContinueGeneration{}, 13);
+    const auto went_on = go_on();
+    EXPECT_TRUE(went_on.ok);
+    EXPECT_FALSE(went_on.update) << "nothing was published";
+}
+
+TEST_F(CollectedBesideTest, ABucketForAVersionOfAnotherLabelEndsTheCollection) {
+    start();
+    pause();
+    collect_one();
+    messages::UpdateBucket bucket;
+    bucket.label = "step-3";
+    bucket.source.kind = messages::SourceKind::kDistributed;
+    bucket.source.group = "g";
+    bucket.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
+    call(bucket, 11);
+    order<messages::UpdateDrop>();
+    EXPECT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kAborted);
+    answer(messages::UpdateOrder::kDrop);
+    call(messages::ContinueGeneration{}, 12);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 12);
+}
+
+TEST_F(CollectedBesideTest, SetWeightLabelNamesWhatCallsOfAnotherLabelMake) {
+    start();
+    pause();
+    collect_one();
+    call(messages::SetWeightLabel{.label = "of its own"}, 31);
+    EXPECT_TRUE(reply<messages::LabelReply>().ok);
+    send_bucket(11, "step-2");
+    call(messages::ContinueGeneration{}, 12);
+    finish("of its own");
+    EXPECT_EQ(go_on().update->label, "of its own");
+}
+
+// Somebody else's continue published what had come so far.
+TEST_F(CollectedBesideTest, ACallThatNamesAVersionPublishedBeforeIsNoVersionOfItsOwn) {
+    start();
+    pause();
+    collect_one();
+    call(messages::ContinueGeneration{}, 12);
+    finish("step-2");
+    ASSERT_TRUE(go_on().ok);
+    send_tensors(13, "step-2");
+    EXPECT_FALSE(is_anything_ordered());
+    const auto late = reply<messages::UpdateReply>();
+    EXPECT_EQ(late.verdict.code, ErrorCode::kAborted);
+    expect_said(late.verdict.message, "label 'step-2' was published as epoch 2");
+    // One of another label is.
+    send_tensors(14, "step-3");
+    EXPECT_EQ(order<messages::UpdateStage>().spec.label, "step-3");
 }
 
 // ---- beside a call of it ----

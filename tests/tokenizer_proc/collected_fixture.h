@@ -93,8 +93,8 @@ class CollectedTest : public DoorsTest {
         from_tree(standing_);
     }
     // One call is collected.
-    void collect_one(bool is_partial = true) {
-        begin_collecting(is_partial);
+    void collect_one(bool is_partial = true, const std::string& label = "step-2") {
+        begin_collecting(is_partial, label);
         answer(messages::UpdateOrder::kFill, is_partial ? 0 : 2);
         ASSERT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kCollecting);
     }
@@ -115,8 +115,8 @@ class CollectedTest : public DoorsTest {
             << refused.error.message;
     }
     [[nodiscard]] bool is_anything_ordered() { return has_message_to_replica(0); }
-    void begin_collecting(bool is_partial) {
-        send_tensors(10, "step-2");
+    void begin_collecting(bool is_partial, const std::string& label = "step-2") {
+        send_tensors(10, label);
         const messages::UpdateStage stage = order<messages::UpdateStage>();
         update_ = stage.update;
         EXPECT_EQ(stage.spec.partial, is_partial);

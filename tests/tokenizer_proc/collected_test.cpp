@@ -14,20 +14,20 @@ TEST_F(CollectedTest, CallsUnderAPauseTakeEffectTogetherBeforeTheContinue) {
     EXPECT_EQ(staged.state, messages::UpdateState::kCollecting);
     EXPECT_EQ(staged.epoch, Epoch{1}) << "what serves is as it was";
     EXPECT_EQ(staged.session, 0u);
-    send_tensors(11, "step-3");
+    send_tensors(11);
     EXPECT_EQ(order<messages::UpdateFill>().bucket, 2);
     answer(messages::UpdateOrder::kFill);
     EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{11});
 
     call(messages::ContinueGeneration{}, 12);
-    finish("step-3");
+    finish("step-2");
     const messages::ContinueReply went_on = go_on();
     EXPECT_EQ(went_on.call, CallId{12});
     EXPECT_TRUE(went_on.ok);
     const messages::CollectedVersion version{
-        .epoch = Epoch{2}, .label = "step-3", .digest = "d2", .calls = 2, .bytes = 100};
+        .epoch = Epoch{2}, .label = "step-2", .digest = "d2", .calls = 2, .bytes = 100};
     EXPECT_EQ(went_on.update, version);
-    EXPECT_NE(went_on.verdict.message.find("epoch 2, label 'step-3', digest d2"), std::string::npos)
+    EXPECT_NE(went_on.verdict.message.find("epoch 2, label 'step-2', digest d2"), std::string::npos)
         << went_on.verdict.message;
 }
 
@@ -275,8 +275,8 @@ TEST_F(CollectedTest, CallsInParallelWaitForTheirTurn) {
     start();
     pause();
     begin_collecting(/*is_partial=*/true);
-    send_tensors(11, "step-3");
-    send_tensors(12, "step-4");
+    send_tensors(11, "step-2");
+    send_tensors(12, "step-2");
     call(messages::ContinueGeneration{}, 13);
     EXPECT_FALSE(is_anything_ordered());
     answer(messages::UpdateOrder::kFill);
@@ -287,7 +287,7 @@ TEST_F(CollectedTest, CallsInParallelWaitForTheirTurn) {
     EXPECT_EQ(order<messages::UpdateFill>().bucket, 3);
     answer(messages::UpdateOrder::kFill);
     EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{12});
-    finish("step-4");
+    finish("step-2");
     EXPECT_EQ(go_on().update->calls, 3);
 }
 
