@@ -2,7 +2,7 @@
 // nothing. Source: Clang, "Thread Safety Analysis", clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 // A member that is touched without its mutex, and a function that is called without the one it
-// needs, are errors of tests/tidy/test_thread_safety.py.
+// needs, are errors of tests/tidy/test_clang.py.
 #pragma once
 
 #ifdef __clang__
