@@ -1,6 +1,7 @@
 """The Python clients against a fake door: what a tree might do, and rarely does."""
 
 import asyncio
+import pickle
 import queue
 import socket
 import threading
@@ -61,6 +62,31 @@ def test_a_refused_request_raises_the_doors_error(door, client):
     with pytest.raises(pitstop.PitstopError, match="of everything") as error:
         next(stream)
     assert error.value.code == "too_large"
+
+
+def test_tokens_that_come_with_an_error_are_taken_first(door, client):
+    stream = client.generate([1])
+    peer, _ = door.take("generate")
+    door.chunk(peer, stream.rid, "a", tokens=[5])
+    error = {"reason": "error", "code": "not_finite", "message": "for output token 2"}
+    door.chunk(peer, stream.rid, "b", tokens=[6], finish=error)
+    assert [next(stream).tokens, next(stream).tokens] == [[5], [6]] and not stream.finished
+    with pytest.raises(pitstop.PitstopError, match="for output token 2"):
+        next(stream)
+    assert stream.finished and list(stream) == []
+
+
+def test_the_error_of_a_result_has_what_came_before(door, client):
+    stream = client.generate([1])
+    peer, _ = door.take("generate")
+    door.chunk(peer, stream.rid, "a", tokens=[5])
+    error = {"reason": "error", "code": "not_finite", "message": "for output token 2"}
+    door.chunk(peer, stream.rid, "b", tokens=[6], finish=error)
+    with pytest.raises(pitstop.PitstopError) as failed:
+        stream.result()
+    assert failed.value.output.tokens == [5, 6] and failed.value.output.text == "ab"
+    again = pickle.loads(pickle.dumps(failed.value))
+    assert again.output == failed.value.output and again.code == "not_finite"
 
 
 def test_P5_what_is_too_large_for_a_door_is_refused_before_it_is_sent(door, client):
@@ -350,6 +376,25 @@ def test_async_chunks_come_as_they_are_sent(door, run_dir):
             if chunk.text == "a":
                 door.chunk(peer, stream.rid, "b", finish={"reason": "stop"})
         assert texts == ["a", "b"]
+
+    run(run_dir, scenario)
+
+
+def test_async_tokens_that_come_with_an_error_are_taken_first(door, run_dir):
+    error = {"reason": "error", "code": "not_finite", "message": "for output token 2"}
+
+    async def scenario(client):
+        first, second = client.generate([1]), client.generate([2])
+        for _ in range(2):
+            peer, body = await asyncio.to_thread(door.take, "generate")
+            door.chunk(peer, body["rid"], "b", tokens=[6], finish=error)
+        assert (await anext(first)).tokens == [6] and not first.finished
+        with pytest.raises(pitstop.PitstopError, match="for output token 2"):
+            await anext(first)
+        assert first.finished
+        with pytest.raises(pitstop.PitstopError) as failed:
+            await second.result()
+        assert failed.value.output.tokens == [6]
 
     run(run_dir, scenario)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import functools
 import os
 import time
-from typing import Any, AsyncIterator, Callable, Optional
+from typing import Any, AsyncIterator, Callable, NoReturn, Optional
 
 import zmq
 
@@ -58,6 +59,7 @@ class RequestOutput:
         self._mailbox = mailbox
         self._deadline = deadline  # as the clock of whoever waits counts
         self._whole: Optional[Chunk] = None
+        self._failure: Optional[PitstopError] = None  # raised after the tokens that came with it
         self.rid = rid
         self.finished = False
 
@@ -67,10 +69,25 @@ class RequestOutput:
 
     def _taken(self, chunk: Chunk) -> Chunk:
         if chunk.finish is not None:
-            self.finished = True
-            if chunk.finish.reason == "error":
-                raise PitstopError(chunk.finish.code, chunk.finish.message)
+            if chunk.finish.reason != "error":
+                self.finished = True
+                return chunk
+            error = PitstopError(chunk.finish.code, chunk.finish.message)
+            if not chunk.tokens and not chunk.text:
+                self._fail(error)
+            self._failure = error
+            return dataclasses.replace(chunk, finish=None)
         return chunk
+
+    def _fail(self, error: PitstopError) -> NoReturn:
+        self.finished = True
+        self._failure = None
+        raise error
+
+    def _check(self) -> None:
+        """Raises the error that came with the last tokens taken."""
+        if self._failure is not None:
+            self._fail(self._failure)
 
     def _is_late(self, why: str) -> PitstopError:
         """The error of a request whose time ran out; `why` is the tree's reason."""
@@ -86,8 +103,12 @@ class RequestOutput:
         whole, self._whole = self._whole, None
         return whole or Chunk(rid=self.rid)
 
+    def _with_output(self, error: PitstopError) -> PitstopError:
+        error.output = self._joined()
+        return error
+
     def __del__(self) -> None:
-        if not self.finished:
+        if not self.finished and self._failure is None:
             self.cancel()
 
 
@@ -102,12 +123,14 @@ class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
 
     def take_ready(self) -> Optional[Chunk]:
         """The next chunk, if it has arrived; None if not, and after the end. Raises PitstopError."""
+        self._check()
         chunk = self._mailbox.take_ready()
         return None if chunk is None else self._taken(chunk)
 
     async def __anext__(self) -> Chunk:
         if self.finished:
             raise StopAsyncIteration
+        self._check()
         chunk = self._mailbox.take_ready()
         if chunk is not None:
             pass
@@ -123,9 +146,12 @@ class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
         return self._taken(chunk)
 
     async def result(self) -> Chunk:
-        """All chunks not taken yet, joined. Raises PitstopError."""
-        async for chunk in self:
-            self._join(chunk)
+        """All chunks not taken yet, joined. Raises PitstopError, whose `output` has the chunks before it."""
+        try:
+            async for chunk in self:
+                self._join(chunk)
+        except PitstopError as error:
+            raise self._with_output(error)
         return self._joined()
 
 

@@ -53,7 +53,7 @@ class Stream(RequestOutput, Iterator[Chunk]):
             return None
 
     def result(self, timeout: Optional[float] = None) -> Chunk:
-        """All chunks not taken yet, joined. Raises PitstopError; its code is
+        """All chunks not taken yet, joined. Raises PitstopError, whose `output` has the chunks before it; its code is
         "deadline_exceeded" after `timeout` seconds. The request then continues, and
         result() may be called again."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -61,6 +61,8 @@ class Stream(RequestOutput, Iterator[Chunk]):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 chunk = self._take(left)
+            except PitstopError as error:
+                raise self._with_output(error)
             except TimeoutError:
                 raise PitstopError(
                     "deadline_exceeded", f"request '{self.rid}' is not done; it continues"
@@ -70,6 +72,7 @@ class Stream(RequestOutput, Iterator[Chunk]):
 
     def _take(self, timeout: Optional[float]) -> Chunk:
         """Raises TimeoutError if no chunk arrived in time."""
+        self._check()
         own = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         waits_for_own = own is not None and (timeout is None or own <= timeout)
         chunk = self._mailbox.take(own if waits_for_own else timeout)

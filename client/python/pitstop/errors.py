@@ -15,7 +15,10 @@ class PitstopError(Exception):
     code     one of docs/protocol.md's: "invalid_argument", "unavailable", "deadline_exceeded", ...
     message  what failed, which, and what is accepted
     reply    the whole reply of a failed control call, with every rank's answer; otherwise None
+    output   the Chunk that a request had generated when it failed; otherwise None
     """
+
+    output: Any = None
 
     def __init__(self, code: str, message: str, reply: Optional[dict[str, Any]] = None):
         super().__init__(f"{code}: {message}")
@@ -23,5 +26,5 @@ class PitstopError(Exception):
         self.message = message
         self.reply = reply
 
-    def __reduce__(self) -> Any:  # pickled with all three fields
-        return type(self), (self.code, self.message, self.reply)
+    def __reduce__(self) -> Any:  # pickled with all fields
+        return type(self), (self.code, self.message, self.reply), {"output": self.output}
