@@ -18,7 +18,6 @@ import time
 
 PUBLISHES_MAX = 24  # the latest, of which a version may still be seen
 AGE_MAX_S = 100.0  # of a call before the continue that ends its pause: a pause that is left is ended soon
-OPTIONS_MAX = 600  # unions of several trainers' calls that are tried for one of them
 REFUSED = ("aborted", "failed_precondition", "invalid_argument", "already_exists", "http_400", "http_409")
 
 
@@ -130,23 +129,19 @@ class CallBook:
         return list({json.dumps(keys, sort_keys=True): keys for keys in found if keys}.values())
 
     def _candidates_of(self, publish):
-        options = []
+        """One trainer's alone: each names its own label, so two trainers' calls are never one version."""
         since = max(
             (each.begin for each in self._publishes if each.is_continue and each.end < publish.begin),
             default=-math.inf,
         )
+        found = []
         for calls in self._calls.values():
-            sets = self._sets_of(calls, publish, since)
-            if sets:
-                options.append([[], *sets])
-        unions = []
-        for chosen in itertools.islice(itertools.product(*options), OPTIONS_MAX):
-            keys = {}
-            for calls in chosen:
-                for call in calls:
+            for chosen in self._sets_of(calls, publish, since):
+                keys = {}
+                for call in chosen:
                     keys.update(call.keys)
-            unions.append(keys)
-        return unions
+                found.append(keys)
+        return found
 
     def _sets_of(self, calls, publish, since):
         """Which of a trainer's calls this publishes, if any; all that came before `since` is over."""
@@ -170,6 +165,24 @@ class CallBook:
                         sets.append([*after, *more])
         return list({tuple(map(id, each)): each for each in sets}.values())
 
+    def may_name_several(self, who):
+        """Whether the calls that name this label may be several versions, of which they were told: a call met a
+        tree that generated, or others published what came so far."""
+        with self._lock:
+            self._read()
+            calls = [call for call in self._calls.get(who, []) if call.sent_at < math.inf]
+            if any(call.collected_at == math.inf and not call.is_refused for call in calls):
+                return True
+            return bool(calls and self._others_amid(who, calls))
+
+    def _others_amid(self, who, calls):
+        """What others did that may have published or dropped some of these calls before their trainer did."""
+        begin = min(call.sent_at for call in calls)
+        own_end = max((each.end for each in self._publishes if each.who == who), default=math.inf)
+        others = [at for at, other in self._news if other != who and begin <= at <= own_end]
+        others += [each for each in self._publishes if each.who != who and each.end >= begin]
+        return others + [each for each in self._lives if each >= begin]
+
     def problem_of(self, who, keys):
         """What is wrong with the version that this trainer's own continue was answered with, or None."""
         with self._lock:
@@ -177,11 +190,7 @@ class CallBook:
             calls = [call for call in self._calls[who] if call.collected_at < math.inf]
             if not calls:
                 return None
-            begin = min(call.sent_at for call in calls)
-            own_end = max((each.end for each in self._publishes if each.who == who), default=math.inf)
-            others = [at for at, other in self._news if other != who and begin <= at <= own_end]
-            others += [each for each in self._publishes if each.who != who and each.end >= begin]
-            others += [at for at in self._lives if at >= begin]
+            others = self._others_amid(who, calls)
         if others:
             return None
         missing = [call for call in calls if any(keys.get(name) != key for name, key in call.keys.items())]

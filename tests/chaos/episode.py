@@ -23,6 +23,7 @@ QUIET_S = 200.0  # for all that is open to end, once nothing new begins
 MORE_S = 240.0  # an episode goes on for so long at most until it has seen what it is for
 VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
+RELEASED_S = 60.0  # no tree is longer without weights that a trainer released: the warden mends it
 QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 
 
@@ -90,8 +91,10 @@ class World:
         self.directory = place.root / f"tree-{number}"
         self.directory.mkdir()
         self.build = os.environ.get("PITSTOP_BUILD", str(weights.ROOT / "build/cpu"))
-        self.book, self.epochs = VersionBook(self.directory / "versions"), EpochBook()
+        self.book = VersionBook(self.directory / "versions")
+        self.epochs = EpochBook(self.book.calls.may_name_several)
         self.scores = ScoreBook()
+        self.released_at = -RELEASED_S  # when a trainer last released weights that are not kept
         self.checkpoints = []  # (directory, digest, tensors)
         self._lock = threading.Lock()
         self._confirmed = 0
@@ -130,7 +133,10 @@ class World:
         return directory
 
     def has_lost_weights(self):
-        """A restart came back without: the version was of no directory, and not kept."""
+        """A restart came back without, as the version was of no directory, and not kept; or a trainer has just
+        released the weights."""
+        if time.monotonic() < self.released_at + RELEASED_S:
+            return True
         return self.warden is not None and self.warden.has_lost_weights
 
     def is_serving(self):

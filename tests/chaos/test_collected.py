@@ -75,12 +75,29 @@ def test_a_call_that_was_refused_is_in_none(log):
     assert log.has(A) and not log.has(A, B)
 
 
-def test_calls_of_two_trainers_in_one_collection_are_whole_each(log):
+def test_calls_of_two_trainers_are_never_one_version(log):
     log.collected(1, "t", 0)
     log.collected(1.5, "t", 1)
     log.collected(2, "u", 0)
     log.publish(3, "warden", 4)
-    assert log.has(A, B, X) and not log.has(A, X) and not log.has(B, X)
+    assert log.has(A, B) and log.has(X) and not log.has(A, B, X)
+
+
+def test_a_label_is_one_version_unless_its_trainer_was_told_of_several(log):
+    log.collected(1, "t", 0)
+    log.collected(2, "t", 1)
+    log.publish(3, "t", 4)
+    assert not log.book.may_name_several("t")
+    log.publish(1.5, "u", 1.7)  # what had come so far
+    assert log.book.may_name_several("t") and not log.book.may_name_several("nobody")
+
+
+def test_calls_that_met_a_tree_that_generated_are_several_versions_of_one_label(log):
+    log.add(1, "t", "sent", call=0)
+    log.add(2, "t", "alone", call=0)
+    log.add(3, "t", "sent", call=1)
+    log.add(4, "t", "alone", call=1)
+    assert log.book.may_name_several("t")
 
 
 def test_what_a_restart_has_lost_is_in_none(log):
@@ -126,7 +143,7 @@ def test_a_continue_that_lacks_a_call_of_its_own_trainer_is_found(log, missing):
     assert log.book.problem_of("t", half) is None
 
 
-def test_many_trainers_that_died_leave_few_unions(tmp_path):
+def test_many_trainers_that_died_leave_few_candidates(tmp_path):
     names = [f"t{number}" for number in range(40)]
     log = Log(tmp_path / "log", **{name: [{name: "1"}, {name + "b": "1"}] for name in names})
     for number, name in enumerate(names):

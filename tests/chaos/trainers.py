@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 from . import trainer, weights
 
@@ -169,6 +170,8 @@ class TrainerThread(threading.Thread):
         world.report.act(
             f"{self.name}: {name} {spec.get('kv_policy', '')} die_at={spec.get('die_at')} kill_after={kill_after_s}"
         )
+        if spec["kind"] == "memory" and "weights" in spec["tags"] and not spec["keep_weights"]:
+            world.released_at = time.monotonic()
         result = world.trainers.run(spec, kill_after_s)
         if result.get("code") == "killed":
             world.report.count("faults", f"trainer killed in {name}")

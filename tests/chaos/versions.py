@@ -133,9 +133,10 @@ def load_version(directory, digest):
 
 class EpochBook:
     """Which version each epoch of a tree is, and each label, whoever said so first. An epoch is one
-    version for ever; so is a label here, as no trainer gives one twice."""
+    version for ever; so is a label here, unless its trainer was told of several: no other gives it."""
 
-    def __init__(self):
+    def __init__(self, may_name_several=lambda label: False):
+        self._may_name_several = may_name_several
         self._lock = threading.Lock()
         self._digests = {}
         self._labels = {}
@@ -154,7 +155,9 @@ class EpochBook:
             return None
         with self._lock:
             known = self._labels.setdefault(label, digest)
-        return None if known == digest else f"label '{label}' was {known} and is now {digest}"
+        if known == digest or self._may_name_several(label):
+            return None
+        return f"label '{label}' was {known} and is now {digest}"
 
     def all(self):
         with self._lock:
