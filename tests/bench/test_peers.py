@@ -192,4 +192,4 @@ def test_the_readme_says_what_the_kept_run_measured():
     assert len(ratios["vllm"]) == len(ROWS)
     said = " ".join(readme.split())
     assert "{:.2f} to {:.2f} times the tokens per second of vLLM".format(min(ratios["vllm"]), max(ratios["vllm"])) in said
-    assert "{:.2f} to {:.2f} times llama.cpp's".format(min(ratios["llama.cpp"]), max(ratios["llama.cpp"])) in said
+    assert "{:.2f} to {:.2f} times those of llama.cpp".format(min(ratios["llama.cpp"]), max(ratios["llama.cpp"])) in said

@@ -64,7 +64,7 @@ def test_without_ray_help_is_there_and_the_rest_says_what_to_install():
 
 def test_a_rollback_is_refused_with_the_way_back():
     done = call("rollback")
-    assert done.returncode == 1 and "an update to the version before: update DIR" in done.stderr
+    assert done.returncode == 1 and "update to the previous version: update DIR" in done.stderr
 
 
 def test_a_model_that_is_not_there_is_said_before_anything_starts():

@@ -1,4 +1,4 @@
-"""What a comment names exists: a file of the project, a `Class::member`, a `call()`."""
+"""What a comment names exists: a file of the project, a member of a class or namespace, a function that is called."""
 
 import io
 import re
