@@ -79,7 +79,10 @@ void Admin::start_held(TimePoint now) {
             held_.push_front(std::move(call));
             break;
         }
-        if (is_late(now, call)) {
+        // A commit that began now would have no time, fail, and lose what is collected.
+        const bool is_too_late_to_publish =
+            publishes(call) && now >= call.deadline && updates_.has_collection();
+        if (is_late(now, call) || is_too_late_to_publish) {
             tell_late(call);
         } else if (const Result<> done = call.start(now); !done) {
             answer_error(call.caller, done.error());

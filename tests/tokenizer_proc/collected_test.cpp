@@ -412,6 +412,25 @@ TEST_F(CollectedTest, P5_WhoWaitsBehindAnotherCallHasNoMoreTimeThanItWasGiven) {
     ) << late.error.message;
 }
 
+// The continue has waited for the call; its commit would have no time, fail, and lose what is
+// there.
+TEST_F(CollectedTest, P2_P5_AContinueWhoseTimeIsUpLeavesTheCollectionAsItIs) {
+    start();
+    pause();
+    begin_collecting(/*is_partial=*/true);
+    call(messages::ContinueGeneration{.timeout_ms = 2000}, 12);
+    wait(std::chrono::milliseconds(2100));
+    answer(messages::UpdateOrder::kFill);
+    ASSERT_EQ(reply<messages::UpdateReply>().state, messages::UpdateState::kCollecting);
+    const messages::ErrorReply late = refusal("admin", messages::Door::kAdmin);
+    EXPECT_EQ(late.call, CallId{12});
+    EXPECT_EQ(late.error.code, ErrorCode::kDeadlineExceeded);
+    EXPECT_FALSE(is_anything_ordered());
+    call(messages::ContinueGeneration{}, 13);
+    finish("step-2");
+    EXPECT_TRUE(go_on().ok);
+}
+
 TEST_F(CollectedTest, AnUpdateBesideTheCommitOfWhatWasCollectedIsRefusedAndNotHeld) {
     start();
     pause();
