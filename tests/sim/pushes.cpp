@@ -76,11 +76,11 @@ void World::heard_of_bytes(
 ) {
     if (!bytes.empty()) collected(bytes, reply);
     const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
+    // A refusal names the tree's state: of another's calls, which are collected.
     const bool is_collected =
-        !bytes.empty() &&
-        (reply.state == messages::UpdateState::kCollecting || (reply.ok && reply.session == 0));
-    if (is_collected && unnamed != nullptr && unnamed->unnamed && reply.ok)
-        sessions_.stood_alone(loss);
+        !bytes.empty() && reply.ok &&
+        (reply.state == messages::UpdateState::kCollecting || reply.session == 0);
+    if (is_collected && unnamed != nullptr && unnamed->unnamed) sessions_.stood_alone(loss);
     // A collected update may have come between the call and what it began.
     const bool is_of_bus = unnamed != nullptr && !unnamed->unnamed;
     if (!is_collected && !is_of_bus) sessions_.heard(now_, call, reply, base());
