@@ -11,11 +11,10 @@ import math
 import queue
 import subprocess
 import sys
-import threading
 import types
 
 import programs
-from timed_call import start, stop
+from timed_call import lines_of, next_line, start, stop
 
 ANSWER_S = 120.0
 OF_MALLOC = b"\x02c"  # before a handle: version 2 of PyTorch's, of plain memory
@@ -33,13 +32,13 @@ class Sender:
         self._environment = environment
         self._gpu = gpu
         self._process = None
-        self._lines = queue.SimpleQueue()
+        self._lines = None
         self.device_uuid = None
 
     def __enter__(self):
         command = [programs.program("gpu_sender"), f"--gpu={self._gpu}"]
         self._process = start(command, self._environment, stderr=subprocess.STDOUT, stdin=subprocess.PIPE)
-        threading.Thread(target=self._read, daemon=True).start()
+        self._lines = lines_of(self._process)
         try:
             self.device_uuid = self._answer()["device_uuid"]
         except BaseException:
@@ -61,14 +60,9 @@ class Sender:
             pass  # its last line says why
         return self._answer()
 
-    def _read(self):
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
     def _answer(self):
         try:
-            line = self._lines.get(timeout=ANSWER_S)
+            line = next_line(self._lines, ANSWER_S)
         except queue.Empty:
             raise NoSender(f"no answer within {ANSWER_S:.0f} s") from None
         try:

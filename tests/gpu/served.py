@@ -1,11 +1,11 @@
 """A tree that serves a model on the GPU, for a part that talks to it."""
 
 import pathlib
+import queue
 import shutil
 import tempfile
-import threading
 
-from timed_call import start, stop
+from timed_call import lines_of, next_line, start, stop
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -50,11 +50,10 @@ class Served:
 
     def _is_ready(self):
         """It prints one line when every process is."""
-        said = []
-        reader = threading.Thread(target=lambda: said.append(self._process.stdout.readline()), daemon=True)
-        reader.start()
-        reader.join(self._timeout_s)
-        return bool(said and said[0])
+        try:
+            return next_line(lines_of(self._process), self._timeout_s) is not None
+        except queue.Empty:
+            return False
 
     def _last_lines(self):
         self._log.seek(0)

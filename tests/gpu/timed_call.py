@@ -6,12 +6,17 @@ import pathlib
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 import uuid
 
 STOP_S = 10.0  # between asking and killing; a tree needs some of it to end its processes
 MARK = "PITSTOP_GPU_RUN"  # in the environment of what is started, and of what that starts
+# A signal that comes just before a wait for a lock begins does not end it: Python sees it when the wait ends by itself.
+SLICE_S = 0.5
+
+_started = {}  # {mark: process} that stop() has not ended, nor call() seen the end of
 
 
 class Budget:
@@ -45,6 +50,40 @@ def deadline(seconds):
         signal.signal(signal.SIGALRM, before)
         if others_left > 0:  # somebody else's, who goes on waiting for it
             signal.setitimer(signal.ITIMER_REAL, max(0.001, others_left - (time.monotonic() - begin)))
+
+
+@contextlib.contextmanager
+def ended_by_signals():
+    """SIGTERM and SIGHUP end the body with SystemExit, 128 + the signal; what was started and still runs ends with it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for process in list(_started.values()):
+            stop(process)
+
+
+@contextlib.contextmanager
+def _signals_held():
+    """What comes meanwhile is handled behind it: no process is started that nobody knows, no lock is left half taken."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the other
+        return
+    came = []
+    numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    handled = [number for number in numbers if callable(before[number])]
+    for number in handled:
+        signal.signal(number, lambda *signal_and_frame: came.append(signal_and_frame))
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+        for number, frame in came:
+            before[number](number, frame)
 
 
 class Ended:
@@ -82,14 +121,13 @@ def call(command, environment, timeout_s, silence_s=None, log=None):
 
 
 def _wait_for(process, timeout_s, silence_s, log):
-    lines = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    lines = lines_of(process)
     output = []
     end = time.monotonic() + timeout_s
     while True:
         limit = end - time.monotonic()
         try:
-            line = lines.get(timeout=max(0.0, limit if silence_s is None else min(limit, silence_s)))
+            line = next_line(lines, limit if silence_s is None else min(limit, silence_s))
         except queue.Empty:
             what = f"{timeout_s:.0f} s" if end <= time.monotonic() else f"{silence_s:.0f} s of silence"
             stop(process)
@@ -101,7 +139,9 @@ def _wait_for(process, timeout_s, silence_s, log):
             log.write(line)
             log.flush()
     try:
-        return Ended(process.wait(timeout=STOP_S), "".join(output))
+        code = process.wait(timeout=STOP_S)
+        _started.pop(process.mark, None)
+        return Ended(code, "".join(output))
     except subprocess.TimeoutExpired:  # it closed its output and stays
         stop(process)
         return Ended(None, "".join(output), "did not end")
@@ -109,19 +149,41 @@ def _wait_for(process, timeout_s, silence_s, log):
 
 def start(command, environment, stderr, stdin=None):
     """A process that stop() ends with all that it started, its standard output a pipe."""
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        errors="replace",
-        env={**environment, MARK: mark},
-        start_new_session=True,  # so that what it starts in its session can be stopped with it
-    )
-    process.mark = mark
+    with _signals_held():
+        mark = uuid.uuid4().hex
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            env={**environment, MARK: mark},
+            start_new_session=True,  # so that what it starts in its session can be stopped with it
+        )
+        process.mark = mark
+        _started[mark] = process
     return process
+
+
+def lines_of(process):
+    """A queue of what it prints, line by line, and None at the end; next_line() reads it."""
+    lines = queue.SimpleQueue()
+    with _signals_held():
+        threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    return lines
+
+
+def next_line(lines, seconds):
+    """The next of the queue. queue.Empty: none came within `seconds`."""
+    end = time.monotonic() + seconds
+    while True:
+        left = max(0.0, end - time.monotonic())
+        try:
+            return lines.get(timeout=min(left, SLICE_S))
+        except queue.Empty:
+            if left <= SLICE_S:
+                raise
 
 
 def _read(pipe, lines):
@@ -138,12 +200,13 @@ def stop(process):
         except ProcessLookupError:
             pass
         if _wait_until(lambda: process.poll() is not None and not _marked(process.mark)):
-            return  # or it is held up in the driver, perhaps, and left alone
+            break  # or it is held up in the driver, perhaps, and left alone
         for pid in _marked(process.mark):
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
                 pass
+    _started.pop(process.mark, None)
 
 
 def _wait_until(condition):

@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import signal
 import stat
+import subprocess
 import sys
 import textwrap
 import time
@@ -93,6 +95,44 @@ def test_what_left_its_session_is_stopped_too(tmp_path):
     ended = timed_call.call([sys.executable, "-c", script], dict(os.environ), 1.0)
     assert ended.code is None and "up" in ended.output
     assert not any(command.startswith(b"sleep") and b"600.75" in command for command in commands())
+
+
+# Moments at which a signal would be lost, or its process: as a child is started, before it is known; and between the
+# last look at signals and a wait for a lock, which is the same as one that another thread takes.
+AS_IT_STARTS = """
+class Popen(subprocess.Popen):
+    def __init__(self, *arguments, **flags):
+        super().__init__(*arguments, **flags)
+        os.kill(os.getpid(), signal.SIGTERM)
+subprocess.Popen = Popen
+"""
+BEFORE_IT_WAITS = """
+def end():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=end, daemon=True).start()
+start = timed_call.start
+def start_and_block(*arguments, **flags):
+    process = start(*arguments, **flags)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    return process
+timed_call.start = start_and_block
+"""
+
+
+@pytest.mark.parametrize("moment", [AS_IT_STARTS, BEFORE_IT_WAITS], ids=["as it starts", "before it waits"])
+def test_a_signal_ends_a_run_whenever_it_comes_and_what_was_started(moment):
+    script = f"""
+import os, signal, subprocess, sys, threading, time
+sys.path.insert(0, {str(ROOT / "tests" / "gpu")!r})
+import timed_call
+{moment}
+with timed_call.ended_by_signals():
+    timed_call.call(["sleep", "300.5"], dict(os.environ), 30)
+"""
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert not any(command.startswith(b"sleep") and b"300.5" in command for command in commands())
 
 
 def test_a_deadline_ends_whatever_is_waited_for_and_what_was_started():
