@@ -103,10 +103,6 @@ class RequestOutput:
         whole, self._whole = self._whole, None
         return whole or Chunk(rid=self.rid)
 
-    def _with_output(self, error: PitstopError) -> PitstopError:
-        error.output = self._joined()
-        return error
-
     def __del__(self) -> None:
         if not self.finished and self._failure is None:
             self.cancel()
@@ -151,7 +147,8 @@ class AsyncStream(RequestOutput, AsyncIterator[Chunk]):
             async for chunk in self:
                 self._join(chunk)
         except PitstopError as error:
-            raise self._with_output(error)
+            error.output = self._joined()
+            raise
         return self._joined()
 
 

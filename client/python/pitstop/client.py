@@ -53,16 +53,17 @@ class Stream(RequestOutput, Iterator[Chunk]):
             return None
 
     def result(self, timeout: Optional[float] = None) -> Chunk:
-        """All chunks not taken yet, joined. Raises PitstopError, whose `output` has the chunks before it; its code is
-        "deadline_exceeded" after `timeout` seconds. The request then continues, and
-        result() may be called again."""
+        """Returns all chunks not taken yet, joined. Raises PitstopError, whose `output` has the chunks before the error.
+        After `timeout` seconds its code is "deadline_exceeded"; the request then continues, and result() may be called
+        again."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.finished:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 chunk = self._take(left)
             except PitstopError as error:
-                raise self._with_output(error)
+                error.output = self._joined()
+                raise
             except TimeoutError:
                 raise PitstopError(
                     "deadline_exceeded", f"request '{self.rid}' is not done; it continues"

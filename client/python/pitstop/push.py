@@ -86,8 +86,8 @@ def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
 
 
 def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
-    """The tensors that workers on these devices can read in a GPU's memory, unchanged; copies in the host's memory of
-    the others."""
+    """Returns the tensors unchanged if workers on these devices can read those in GPUs' memory; otherwise all of them
+    in the host's memory."""
     on_gpus = [each for each in tensors.values() if isinstance(each, OnGpu)]
     if not on_gpus or (all(isinstance(each, CudaTensor) for each in on_gpus) and can_be_lent(on_gpus, devices)):
         return tensors
