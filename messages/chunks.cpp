@@ -65,11 +65,7 @@ void append_chunk(OutputChunk& whole, OutputChunk next) {
         append(whole.prompt->top_logprobs, std::move(next.prompt->top_logprobs));
         append(whole.prompt->ids_logprobs, std::move(next.prompt->ids_logprobs));
     }
-    if (next.routes && !whole.routes) {
-        whole.routes = std::move(next.routes);
-    } else if (next.routes) {
-        whole.routes->append(*std::move(next.routes));
-    }
+    append_routes(whole.routes, std::move(next.routes));
     if (next.counts) whole.counts = next.counts;
     if (next.finish) whole.finish = std::move(next.finish);
 }

@@ -168,7 +168,9 @@ std::string_view kind_of(const msgpack::object& object);
 class Decoder {
   public:
     Decoder(const std::vector<std::string>& raw, UnknownFields unknown_fields)
-        : raw_(raw), unknown_fields_(unknown_fields) {}
+        : raw_(raw), unknown_fields_(unknown_fields) {
+        for (const std::string& frame : raw) part_bytes_left_ += std::ssize(frame);
+    }
 
     [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
@@ -322,6 +324,9 @@ class Decoder {
                 size
             );
         }
+        part_bytes_left_ -= count * kWidth;
+        if (part_bytes_left_ < 0)
+            return fail("the parts up to this one have more bytes than the raw frames");
         array.values.resize(static_cast<std::size_t>(count));
         if (count > 0)
             std::memcpy(
@@ -418,7 +423,8 @@ class Decoder {
 
     const std::vector<std::string>& raw_;
     UnknownFields unknown_fields_;
-    const Step* step_ = nullptr;  // the innermost
+    std::int64_t part_bytes_left_ = 0;  // of all raw frames, less the parts read
+    const Step* step_ = nullptr;        // the innermost
     std::optional<Error> error_{};
 };
 

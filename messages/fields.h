@@ -53,7 +53,8 @@ struct RawArray {
 };
 
 // One of many arrays of a message, which share one raw frame: in the body there are the frame's
-// number, the byte of it at which the elements begin, and how many they are.
+// number, the byte of it at which the elements begin, and how many they are. Parts do not overlap:
+// a message whose parts have more bytes than its raw frames is refused.
 template <class T>
 struct RawPart {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -15,4 +15,12 @@ std::optional<std::string> invalid(const Hello& message) {
     return std::nullopt;
 }
 
+std::optional<std::string> invalid(const SchedulerHello& message) {
+    if (message.vocab_size < 1 || message.context_len < 1 || message.page_size < 1 ||
+        message.tp < 1) {
+        return "vocab_size, context_len, page_size and tp must be positive";
+    }
+    return message.routes ? invalid(*message.routes) : std::nullopt;
+}
+
 }  // namespace pitstop::messages

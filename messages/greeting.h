@@ -117,5 +117,6 @@ struct SchedulerHello {
 };
 
 std::optional<std::string> invalid(const Hello& message);
+std::optional<std::string> invalid(const SchedulerHello& message);
 
 }  // namespace pitstop::messages

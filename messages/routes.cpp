@@ -54,6 +54,15 @@ void Routes::keep(std::int64_t num) {
     });
 }
 
+void append_routes(std::optional<Routes>& whole, std::optional<Routes> next) {
+    if (!next) return;
+    if (whole) {
+        whole->append(*std::move(next));
+    } else {
+        whole = std::move(next);
+    }
+}
+
 std::optional<std::string> invalid(const RouteShape& shape) {
     const auto is_within = [](std::int64_t value, std::int64_t max) {
         return value >= 1 && value <= max;

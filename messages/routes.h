@@ -44,7 +44,7 @@ struct RouteSpan {
     template <class F>
     void fields(F&& f) {
         f("epoch", epoch, "the weight version that chose them");
-        f("rows", rows, "so many rows");
+        f("rows", rows, "number of rows");
     }
     friend bool operator==(const RouteSpan&, const RouteSpan&) = default;
 };
@@ -76,6 +76,9 @@ struct Routes {
     }
     friend bool operator==(const Routes&, const Routes&) = default;
 };
+
+// Appends the rows that follow those of `whole`, of the same shape. Either may have none.
+void append_routes(std::optional<Routes>& whole, std::optional<Routes> next);
 
 // Returns what is wrong with it, or nothing.
 std::optional<std::string> invalid(const RouteShape& shape);

@@ -131,7 +131,7 @@ struct PlanRow {
         f("num_scored",
           num_scored,
           "prompt logprobs: its last so many positions are scored against `targets`");
-        f("num_routed", num_routed, "the routes of its last so many positions are reported");
+        f("num_routed", num_routed, "number of its last positions whose routes are reported");
         f("takes_sampled",
           takes_sampled,
           "its one new token is the one this slot sampled last; the entry in `tokens` is 0");

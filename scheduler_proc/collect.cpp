@@ -55,11 +55,7 @@ void tell_routes(Request& request, messages::OutputChunk& chunk) {
     if (request.routes.num_rows() == 0) return;
     messages::Routes rows{.start = request.routed, .shape = request.routes.shape};
     std::swap(rows, request.routes);
-    if (chunk.routes) {
-        chunk.routes->append(std::move(rows));
-    } else {
-        chunk.routes = std::move(rows);
-    }
+    messages::append_routes(chunk.routes, std::move(rows));
 }
 
 // Moves the prompt's scores out, with the row that reached the prompt's end. They are of this

@@ -53,8 +53,10 @@ Lease OpenRequests::retract(Request& request) {
         // Its prefill was under way: it starts over, and what steps in flight still bring of it
         // belongs to a run that is over.
         ++request.run;
-        if (request.progress.outputs() == 0) request.scores = {.start = request.scores.start};
-        if (request.progress.outputs() == 0) request.forget_routes();
+        if (request.progress.outputs() == 0) {
+            request.scores = {.start = request.scores.start};
+            request.forget_routes();
+        }
     }
     Lease lease = leave_run(request);
     request.progress.retract();

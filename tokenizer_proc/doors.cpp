@@ -316,11 +316,6 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
             hellos_.size()
         );
     }
-    if (hello.vocab_size <= 0 || hello.context_len <= 0 || hello.page_size <= 0 || hello.tp <= 0) {
-        return make_error(
-            ErrorCode::kInvalidArgument, "a hello of replica {} without sizes", raw(hello.replica)
-        );
-    }
     hellos_[index] = hello;
     ++num_hellos_;
     if (!is_ready()) return Ok{};

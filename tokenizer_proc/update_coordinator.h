@@ -110,10 +110,6 @@ class UpdateCoordinator {
     void collect(
         TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
     );
-    // Returns why a partial update, sent while the tree generates, is no update of its own: a
-    // collection made the version that serves, and this call names the same one. Nothing: it is.
-    [[nodiscard]] std::optional<Error> problem_of_late_part(const messages::UpdateWeights& call
-    ) const;
     // Names the version that the collected calls make. REQUIRES: is_collecting().
     void name_collection(std::string label) { job_->spec.label = std::move(label); }
     // Whether the callers of what is dropped were told, or must hear of it yet.
@@ -275,6 +271,10 @@ class UpdateCoordinator {
     [[nodiscard]] std::optional<Error> not_committable(
         TimePoint now, const messages::CommitWeights& call
     );
+    // Returns the refusal of a partial update that arrives while the tree generates and names the
+    // version that a collection made: the part is late. Nothing for an update of its own.
+    [[nodiscard]] std::optional<Error> problem_of_late_part(const messages::UpdateWeights& call
+    ) const;
     [[nodiscard]] Error call_under_way() const;
     struct Bucket {
         Caller caller{};

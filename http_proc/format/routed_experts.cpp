@@ -41,15 +41,6 @@ void write_spans(JsonWriter& json, const messages::Routes& routes) {
 
 }  // namespace
 
-void append_routes(std::optional<messages::Routes>& routes, std::optional<messages::Routes> next) {
-    if (!next) return;
-    if (routes) {
-        routes->append(*std::move(next));
-    } else {
-        routes = std::move(next);
-    }
-}
-
 void write_routed_experts(
     JsonWriter& json,
     const std::optional<messages::Routes>& routes,

@@ -9,9 +9,6 @@
 
 namespace pitstop::http {
 
-// Adds the rows of the chunk that follows.
-void append_routes(std::optional<messages::Routes>& routes, std::optional<messages::Routes> next);
-
 // Writes the members "routed_experts", SGLang's base64 of int32 [rows, layers, per_token], with
 // "routed_experts_start_len", the token of the first row, and "routed_experts_spans",
 // [{"epoch", "start", "end"}], half-open over tokens. `num_tokens`, of prompt and output, have a

@@ -99,7 +99,7 @@ void SglangOutput::append(messages::OutputChunk chunk) {
     num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
     if (chunk.prompt) append_prompt(*chunk.prompt);
     append_spans(spans_, std::move(chunk.spans));
-    append_routes(routes_, std::move(chunk.routes));
+    messages::append_routes(routes_, std::move(chunk.routes));
     if (!spans_.empty()) current_ = spans_.back();
     if (chunk.counts) counts_ = *chunk.counts;
     if (chunk.finish) finish_ = std::move(chunk.finish);

@@ -97,6 +97,10 @@ class Filler {
     }
     void make_valid(LogprobOptions& options) { options.top = draw(1, 20); }
     void make_valid(Hello& message) { message.protocol = kDoorProtocolVersion; }
+    void make_valid(SchedulerHello& message) {
+        message.routes = {
+            .layers = draw(1, 99), .per_token = draw(1, 9), .num_experts = draw(9, 999)};
+    }
     void make_valid(Generate& message) {
         message.input_ids.reset();
         message.kv_tolerance = KvTolerance::kMaxLag;

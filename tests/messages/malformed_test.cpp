@@ -327,6 +327,15 @@ TEST(Malformed, PartsOfRawFramesThatAreNotThere) {
     EXPECT_EQ(
         refusal<Outputs>(outputs(kOne), {"abcd"}), where + "expected an array, got an integer"
     );
+    const auto chunk = [&](const std::string& one) {
+        return map({str("routes"), map({str("experts"), one})});
+    };
+    const std::string twice = array({chunk(place(0, 0, 3)), chunk(place(0, 1, 3))});
+    EXPECT_EQ(
+        refusal<Outputs>(map({str("chunks"), twice}), {"abcd"}),
+        "outputs: chunks[1].routes.experts: the parts up to this one have more bytes than the raw "
+        "frames"
+    );
 }
 
 TEST(Malformed, ValuesOutOfRangeSayWhatIsAccepted) {

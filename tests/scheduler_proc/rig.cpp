@@ -112,10 +112,8 @@ void Rig::take_batch(const messages::TokenBatch& batch) {
         if (chunk.prompt) all.prompt = chunk.prompt;
         if (chunk.routes && all.routes) {
             EXPECT_EQ(chunk.routes->start, all.routes->start + all.routes->num_rows());
-            all.routes->append(*chunk.routes);
-        } else if (chunk.routes) {
-            all.routes = chunk.routes;
         }
+        messages::append_routes(all.routes, chunk.routes);
         if (chunk.counts) all.counts = chunk.counts;
         if (chunk.finish) {
             all.finish = chunk.finish;

@@ -119,7 +119,7 @@ MUTATIONS = (
     Mutation(
         "what was scored under the old version stays",
         OPEN,
-        "        if (request.progress.outputs() == 0) request.scores = {.start = request.scores.start};\n",
+        "            request.scores = {.start = request.scores.start};\n",
         "",
     ),
     Mutation(

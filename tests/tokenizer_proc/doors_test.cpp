@@ -336,6 +336,21 @@ TEST_F(DoorsTest, BeforeAllReplicasAreThereNoCallIsTaken) {
     EXPECT_TRUE((to_replica_[{0, ReplicaSocket::kControl}].empty()));
 }
 
+TEST_F(DoorsTest, AHelloWithoutSizesIsRefused) {
+    make(1);
+    messages::SchedulerHello hello;
+    hello.replica = ReplicaId{0};
+    hello.context_len = hello.page_size = 1;
+    hello.routes = {.layers = 0, .per_token = 2, .num_experts = 4};
+    from_tree(hello);
+    hello.vocab_size = 5;
+    from_tree(hello);
+    EXPECT_FALSE(doors_->is_ready()) << "a row of routes without layers has no bytes";
+    hello.routes->layers = 1;
+    from_tree(hello);
+    EXPECT_TRUE(doors_->is_ready());
+}
+
 TEST_F(DoorsTest, BeforeAllReplicasAreThereRequestsAreUnavailableAndSaySoWhy) {
     make(2);
     say_hello(0);

@@ -199,8 +199,8 @@ class Engine {
         std::vector<std::int32_t> token_rows{};  // rows of the logits that are wanted
         const std::int32_t* token_rows_there = nullptr;
         // Null where no routes are wanted, and on all ranks but the first.
-        const std::int32_t* routed_rows_there = nullptr;
-        std::uint8_t* routes_there = nullptr;
+        const std::int32_t* device_routed_rows = nullptr;
+        std::uint8_t* device_routes = nullptr;
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what it drew
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)

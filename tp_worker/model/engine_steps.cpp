@@ -175,28 +175,28 @@ Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
 // What is brought back comes last, so that what goes up leaves it out.
 void Engine::place_routes(RunningStep* step) {
     const std::span<const std::int32_t> rows = step->planned.routed_rows();
-    step->routed_rows_there = nullptr;
-    step->routes_there = nullptr;
+    step->device_routed_rows = nullptr;
+    step->device_routes = nullptr;
     if (rows.empty() || !is_root()) return;
     const auto row_bytes = static_cast<std::size_t>(routes()->row_bytes());
     std::vector<std::uint8_t>& values = step->result.routes.values;
     values.assign(rows.size() * row_bytes, 0);
-    step->routed_rows_there = transfers_->in(rows);
-    step->routes_there = transfers_->out(std::span(values));
+    step->device_routed_rows = transfers_->in(rows);
+    step->device_routes = transfers_->out(std::span(values));
 }
 
 void Engine::enqueue_routes(const RunningStep& step) {
-    if (step.routes_there == nullptr) return;
+    if (step.device_routes == nullptr) return;
     const Choices& choices = *model_->choices();
     device_.ops().route_rows({
         .chosen = choices.experts.data(),
         .layer_stride = choices.tokens_max * choices.per_token,
         .num_layers = choices.num_layers,
         .per_token = choices.per_token,
-        .token_rows = step.routed_rows_there,
+        .token_rows = step.device_routed_rows,
         .num_rows = std::ssize(step.planned.routed_rows()),
         .id_bytes = routes()->id_bytes(),
-        .y = step.routes_there,
+        .y = step.device_routes,
         .stream = device_.stream(),
     });
 }
