@@ -96,6 +96,21 @@ TEST_F(TrainerBookTest, ACallOfAnotherSessionIsFoundAndOneThatIsMissing) {
     EXPECT_NE(other.problem(), std::nullopt);
 }
 
+TEST_F(TrainerBookTest, AnEndThatFailsIsKnownAndADropIsNot) {
+    for (const bool has_ended : {false, true}) {
+        Oracle other;
+        TrainerBook again(other);
+        again.began(kNow, 3, /*takes_unnamed=*/true);
+        again.sent(a0, 0);
+        again.acknowledged(kNow, a0, 3);
+        if (has_ended) again.ordered(messages::UpdateFinish{.update = UpdateId{3}});
+        again.ordered(messages::UpdateDrop{.update = UpdateId{3}});
+        again.sent(a1, 0);
+        again.took_effect({UpdateId{4}, {a1}, false}, false);
+        EXPECT_EQ(other.problem().has_value(), !has_ended);
+    }
+}
+
 // On the bus a bucket that names none is for whichever session is open; in a collection it counts.
 TEST_F(TrainerBookTest, ABucketForWhicheverSessionIsOfNoSet) {
     collect(a0);

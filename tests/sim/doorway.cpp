@@ -79,6 +79,7 @@ void World::watch_order(const messages::Frames& frames) {
     if (!is_order) return oracle_.fail("of the doors: " + is_order.error().message);
     for (const tokenizer::UpdateCoordinator::Order& order : orders) {
         sessions_.ordered(now_, order);
+        trainers_.ordered(order);
         collections_.ordered(order, is_publishing(), updates().version().epoch);
         const auto* stage = std::get_if<messages::UpdateStage>(&order);
         may_tear_ =
@@ -211,7 +212,7 @@ void World::heard_of_call(const messages::Frames& frames) {
     if (call.ids) return check_tokens(call, frames);
     if (frames.type == messages::PauseReply::kType &&
         messages::peek_string(frames, "message").find("take no effect") != std::string::npos)
-        trainers_.told_of_loss();
+        trainers_.told_of_loss(now_);
     if (frames.type == messages::ContinueReply::kType) return heard_to_go_on(call, id, frames);
     if (frames.type != messages::UpdateReply::kType) return;
     const Result<messages::UpdateReply> reply =
@@ -228,7 +229,7 @@ void World::heard_of_refusal(const Call& call, const Error& why) {
                          call.name == messages::ResumeMemory::kType;
     const bool is_told =
         why.code == ErrorCode::kAborted || why.message.starts_with("the collected update failed");
-    if (goes_on && is_told) trainers_.told_of_loss();
+    if (goes_on && is_told) trainers_.told_of_loss(now_);
     if (call.is_of_trainer) trainers_.refused(now_, call.peer, why);
 }
 
@@ -238,7 +239,7 @@ void World::heard_to_go_on(const Call& call, std::uint64_t id, const messages::F
     if (!reply) return oracle_.fail("of the doors: " + reply.error().message);
     if (!reply->ok) return;
     // What is lost is refused until somebody continues.
-    trainers_.told_of_loss();
+    trainers_.told_of_loss(now_);
     // Somebody may have dropped it meanwhile; or it is being committed, and waits for requests that
     // a pause has frozen.
     const bool is_dropped = call.num_dropped != collections_.num_dropped;

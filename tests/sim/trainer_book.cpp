@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <variant>
 
 namespace pitstop::sim {
 namespace {
@@ -34,6 +35,8 @@ void TrainerBook::acknowledged(TimePoint now, const std::string& bytes, std::uin
     ++num_acknowledged;
     if (for_whichever_.contains(bytes) && begun_.contains(session)) return;
     const std::uint64_t named = named_.at(bytes);
+    if (named == 0 && all_told_at_ == now) return;
+    staged_in_[bytes] = session;
     (named != 0 ? sessions_[named] : unnamed_[trainer_of(bytes)]).insert(bytes);
 }
 
@@ -55,6 +58,20 @@ void TrainerBook::began(TimePoint now, std::uint64_t session, bool takes_unnamed
     // Without names a begin is believed: from here on they are this session's calls.
     if (takes_unnamed || told_at_) unnamed_.clear();
     told_at_.reset();
+}
+
+void TrainerBook::ordered(const tokenizer::UpdateCoordinator::Order& order) {
+    if (const auto* finish = std::get_if<messages::UpdateFinish>(&order))
+        ending_ = static_cast<std::uint64_t>(finish->update);
+    const auto* drop = std::get_if<messages::UpdateDrop>(&order);
+    if (drop == nullptr || ending_ != static_cast<std::uint64_t>(drop->update) ||
+        !begun_.contains(*ending_))
+        return;
+    for (auto& [trainer, set] : unnamed_) {
+        std::erase_if(set, [&](const std::string& bytes) {
+            return staged_in_.at(bytes) == *ending_;
+        });
+    }
 }
 
 void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending) {

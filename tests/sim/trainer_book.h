@@ -8,6 +8,7 @@
 #include "messages/weights.h"
 #include "tests/sim/model_worker.h"
 #include "tests/sim/oracle.h"
+#include "tokenizer_proc/update_coordinator.h"
 
 #include <cstdint>
 #include <map>
@@ -39,10 +40,16 @@ class TrainerBook {
     void refused(TimePoint now, const std::string& trainer, const Error& why);
     // A session is open; calls that name none are its buckets, or it must be named.
     void began(TimePoint now, std::uint64_t session, bool takes_unnamed);
-    // A pause or a continue has said what was lost: what comes now begins anew.
-    void told_of_loss() { unnamed_.clear(); }
+    // A pause or a continue has said what was lost: what comes now begins anew. Of what one turn of
+    // the doors says to several, no order is known.
+    void told_of_loss(TimePoint now) {
+        unnamed_.clear();
+        all_told_at_ = now;
+    }
 
-    // ---- what ranks do ----
+    // ---- what the door orders, and ranks do ----
+    // An end that fails is known to its caller, and nothing of that session follows it.
+    void ordered(const tokenizer::UpdateCoordinator::Order& order);
     // The first rank commits it; `is_mending`: no version served before.
     void took_effect(const ModelWorker::Staged& staged, bool is_mending);
 
@@ -61,9 +68,12 @@ class TrainerBook {
     Oracle& oracle_;
     std::map<std::string, std::uint64_t> named_{};  // bytes -> the session that their call names
     Set for_whichever_{};
-    std::map<std::uint64_t, Set> sessions_{};  // by number: calls that name it
-    std::map<std::string, Set> unnamed_{};     // by trainer: calls that name none
+    std::map<std::string, std::uint64_t> staged_in_{};  // bytes -> the session, as acknowledged
+    std::optional<std::uint64_t> ending_{};             // the session whose end was ordered last
+    std::map<std::uint64_t, Set> sessions_{};           // by number: calls that name it
+    std::map<std::string, Set> unnamed_{};              // by trainer: calls that name none
     std::set<std::uint64_t> begun_{};
+    std::optional<TimePoint> all_told_at_{};
     std::optional<TimePoint> told_at_{};  // of a loss, by the refusal of a call that names none
 };
 
