@@ -111,6 +111,29 @@ TEST_F(TrainerBookTest, AnEndThatFailsIsKnownAndADropIsNot) {
     }
 }
 
+TEST_F(TrainerBookTest, TwoLabelsInOneVersionAreFound) {
+    book.sent(a0, 0, "a");
+    book.sent(b0, 0, "b");
+    book.sent(a1, 0);
+    book.took_effect({UpdateId{7}, {a0, a1}, false}, false);
+    EXPECT_EQ(oracle.problem(), std::nullopt) << "one names none";
+    EXPECT_NE(commit(8, {a0, b0}).find("with calls for 'a' and for 'b'"), std::string::npos);
+}
+
+TEST_F(TrainerBookTest, APartOfAPublishedVersionThatStandsAloneIsFound) {
+    for (const std::string& bytes : {a0, a1, a2}) book.sent(bytes, 0, "a");
+    const auto alone = [&](std::uint64_t update, const std::string& bytes) {
+        book.took_effect({UpdateId{update}, {bytes}, false, /*stands_alone=*/true}, false);
+        return oracle.problem().has_value();
+    };
+    EXPECT_FALSE(alone(6, a0)) << "nothing was published";
+    book.took_effect({UpdateId{7}, {a0}, false}, false);
+    book.rolled_back();
+    EXPECT_FALSE(alone(8, a1)) << "another version serves";
+    book.took_effect({UpdateId{9}, {a1}, false}, false);
+    EXPECT_TRUE(alone(10, a2));
+}
+
 // On the bus a bucket that names none is for whichever session is open; in a collection it counts.
 TEST_F(TrainerBookTest, ABucketForWhicheverSessionIsOfNoSet) {
     collect(a0);

@@ -292,6 +292,7 @@ ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, S
     if (is_session || is_part) stage_->weights = order.spec.partial ? live_ : WeightsId{};
     if (is_session && !order.spec.partial) stage_->num_missing = kTensors;
     stage_->is_whole = !order.spec.partial;
+    stage_->stands_alone = is_part;
     if (is_part) add_bytes(name_of_bytes(order.spec.source));
     if (fate == StageFate::kOther) spoil();
     if (order.spec.mode == messages::UpdateMode::kDirect && fate != StageFate::kRefused)
@@ -383,7 +384,7 @@ messages::WorkerStaged ModelWorker::vote() {
 
 std::optional<ModelWorker::Staged> ModelWorker::staged() const {
     if (!stage_) return std::nullopt;
-    return Staged{stage_->update, stage_->bytes, stage_->is_whole};
+    return Staged{stage_->update, stage_->bytes, stage_->is_whole, stage_->stands_alone};
 }
 
 messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& order) {

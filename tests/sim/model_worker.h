@@ -47,6 +47,7 @@ class ModelWorker {
         messages::UpdateId update{};
         std::set<std::string> bytes{};
         bool is_whole = false;
+        bool stands_alone = false;  // one call of a part, which opened it itself
     };
 
     ModelWorker(int replica, Rank rank, const ModelShape& shape, int num_replicas, Oracle& oracle);
@@ -100,6 +101,7 @@ class ModelWorker {
         std::int64_t num_missing = 0;
         std::set<std::string> bytes{};  // that buckets have brought
         bool is_whole = false;
+        bool stands_alone = false;
     };
     // A row, and where its part of each of the plan's arrays begins.
     struct PlacedRow {

@@ -7,6 +7,7 @@ from planting import Bug
 ROUND = "messages/update_round.cpp"
 COORDINATOR = "tokenizer_proc/update_coordinator.cpp"
 ADMIN = "tokenizer_proc/admin.cpp"
+COLLECTION = "tokenizer_proc/update_collection.cpp"
 COLLECTED = "tokenizer_proc/admin_collected.cpp"
 SESSIONS = "tokenizer_proc/update_sessions.cpp"
 REPLICA = "scheduler_proc/replica_update.cpp"
@@ -256,6 +257,18 @@ MUTATIONS = (
         ADMIN,
         "        if (kIsContinue && !goes_on && !closing_) RETURN_IF_ERROR(check_none_is_collected(now));\n",
         "",
+    ),
+    Mutation(
+        "calls for two labels are collected into one version",
+        COLLECTION,
+        "label != job_->called_label;",
+        "label == \"a\";",
+    ),
+    Mutation(
+        "a part of a version that was published stands alone under its label",
+        COLLECTION,
+        "call.update.label != collected_->label) {",
+        "call.update.label != \"a\") {",
     ),
     Mutation(
         "a begin takes over what has a call under way",

@@ -202,7 +202,7 @@ void World::send_collected(const Collector& trainer, const std::string& bytes, H
             if (then) then(reply);
         };
     collections_.sent(bytes);
-    trainers_.sent(bytes, 0);
+    trainers_.sent(bytes, 0, message.update.label);
     fate_ordered_ = !is_active_ || !random_.once_in(10);
     call_as(trainer.name, std::move(message), random_.once_in(10) ? 3 : 300, heard);
     fate_ordered_.reset();

@@ -118,6 +118,7 @@ void World::work(std::size_t r, std::size_t k) {
         const std::optional<ModelWorker::Staged> staged = rank.worker->staged();
         const bool is_mending = rank.worker->is_torn() || !rank.worker->has_weights();
         answer(r, k, rank.worker->commit(*commit));
+        if (commit->rollback) trainers_.rolled_back();
         if (staged && !commit->rollback && took_effect_.insert(commit->epoch).second)
             trainers_.took_effect(*staged, is_mending);
         collections_.committed(oracle_.weights_at(commit->epoch));

@@ -77,6 +77,7 @@ void TrainerBook::ordered(const tokenizer::UpdateCoordinator::Order& order) {
 void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending) {
     check_named(staged);
     check_unnamed(staged);
+    check_labels(staged);
     std::set<std::string> trainers;
     for (const std::string& bytes : staged.bytes) trainers.insert(trainer_of(bytes));
     if (trainers.size() > 1) ++num_mixed;
@@ -86,6 +87,31 @@ void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending
     if (is_mending || (staged.is_whole && !staged.bytes.empty() && !is_begun)) unnamed_.clear();
     for (auto& [trainer, set] : unnamed_)
         std::erase_if(set, [&](const std::string& bytes) { return staged.bytes.contains(bytes); });
+}
+
+// A label tells trainers apart: the calls of one version name the same one, or none; and once it is
+// published, a call that names it is no version of its own.
+void TrainerBook::check_labels(const ModelWorker::Staged& staged) {
+    const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
+    std::string label;
+    for (const std::string& bytes : staged.bytes) {
+        const std::string& own = labels_.at(bytes);
+        if (is_begun || own.empty()) continue;
+        if (!label.empty() && label != own)
+            oracle_.fail(fmt::format(
+                "update {} takes effect with calls for '{}' and for '{}' (P2)",
+                static_cast<std::uint64_t>(staged.update),
+                label,
+                own
+            ));
+        label = own;
+    }
+    if (staged.stands_alone && !label.empty() && label == published_)
+        oracle_.fail(
+            fmt::format("a part of '{}' stands alone after its version was published (P2)", label)
+        );
+    const bool is_of_parts = !is_begun && !staged.is_whole && !staged.stands_alone;
+    published_ = is_of_parts ? label : "";
 }
 
 void TrainerBook::check_named(const ModelWorker::Staged& staged) {

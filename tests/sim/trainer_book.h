@@ -27,8 +27,12 @@ class TrainerBook {
     explicit TrainerBook(Oracle& oracle) : oracle_(oracle) {}
 
     // ---- what trainers do and hear ----
-    // These bytes go out for a session; 0: the call names none.
-    void sent(const std::string& bytes, std::uint64_t session) { named_[bytes] = session; }
+    // These bytes go out for a session; 0: the call names none. `label`: of the version, if it
+    // names that.
+    void sent(const std::string& bytes, std::uint64_t session, const std::string& label = "") {
+        named_[bytes] = session;
+        labels_[bytes] = label;
+    }
     // These go out on the bus for whichever session is open, or for what is collected.
     void sent_to_whichever(const std::string& bytes) {
         sent(bytes, 0);
@@ -52,6 +56,8 @@ class TrainerBook {
     void ordered(const tokenizer::UpdateCoordinator::Order& order);
     // The first rank commits it; `is_mending`: no version served before.
     void took_effect(const ModelWorker::Staged& staged, bool is_mending);
+    // A version before serves again.
+    void rolled_back() { published_.clear(); }
 
     std::int64_t num_acknowledged = 0;
     std::int64_t num_whole_sets = 0;  // of two calls or more, that took effect
@@ -63,10 +69,13 @@ class TrainerBook {
 
     void check_named(const ModelWorker::Staged& staged);
     void check_unnamed(const ModelWorker::Staged& staged);
+    void check_labels(const ModelWorker::Staged& staged);
     void wait_is_over(TimePoint now);
 
     Oracle& oracle_;
     std::map<std::string, std::uint64_t> named_{};  // bytes -> the session that their call names
+    std::map<std::string, std::string> labels_{};   // bytes -> how their call names the version
+    std::string published_{};  // the label of the collected parts that made the version that serves
     Set for_whichever_{};
     std::map<std::string, std::uint64_t> staged_in_{};  // bytes -> the session, as acknowledged
     std::optional<std::uint64_t> ending_{};             // the session whose end was ordered last
