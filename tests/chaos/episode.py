@@ -134,8 +134,8 @@ class World:
 
     def has_lost_weights(self):
         """A restart came back without, as the version was of no directory, and not kept; or a trainer has just
-        released the weights."""
-        if time.monotonic() < self.released_at + RELEASED_S:
+        released the weights. A trainer's answer can come before the warden's next look."""
+        if time.monotonic() < self.released_at + RELEASED_S or self.tree.has_lost_version():
             return True
         return self.warden is not None and self.warden.has_lost_weights
 

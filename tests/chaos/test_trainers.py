@@ -10,7 +10,9 @@ from .weights import ROOT
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
-from .trainers import TrainerThread  # noqa: E402  (after the path)
+from .episode import World  # noqa: E402  (after the path)
+from .trainers import TrainerThread  # noqa: E402
+from .tree import ChaosTree  # noqa: E402
 
 
 class Report:
@@ -31,6 +33,7 @@ def judged(spec, result, has_lost_weights=True):
     return report.problems
 
 
+LOST = "the committed version 'a' (epoch 8, digest 9b3f) cannot be brought back: it lies whole in no directory"
 MISSING = {"code": "invalid_argument", "message": "replica 0 rank 0: 'model.norm.weight' is missing"}
 PUSH = {"kind": "push", "partial": True}
 
@@ -52,6 +55,16 @@ def test_a_part_that_a_tree_without_weights_refuses_is_by_design():
 )
 def test_whatever_else_is_refused_so_is_a_finding(spec, result, has_lost_weights):
     assert len(judged(spec, result, has_lost_weights)) == 1
+
+
+@pytest.mark.parametrize("line, is_lost", [("restart 1 of at most 5 in 0.5 s", False), (LOST, True)])
+def test_an_answer_before_the_wardens_next_look_finds_the_weights_lost(tmp_path, line, is_lost):
+    log = tmp_path / "tree.log"
+    log.write_text(f"pitstop: {line}\n")
+    world = types.SimpleNamespace(
+        released_at=-float("inf"), warden=types.SimpleNamespace(has_lost_weights=False), tree=ChaosTree(tmp_path, [], log, {})
+    )
+    assert World.has_lost_weights(world) == is_lost
 
 
 TWICE = {"code": "invalid_argument", "message": "rank 0: 'a' arrived before in this update, with other bytes"}

@@ -119,6 +119,10 @@ class ChaosTree:
     def num_deaths(self):
         return len(re.findall(r" died: ", self.log()))
 
+    def has_lost_version(self):
+        """A restart says so, before the tree of its life answers anybody."""
+        return "cannot be brought back" in self.log()
+
     def log(self):
         return self.log_path.read_text(errors="replace")
 
