@@ -337,3 +337,21 @@ def test_what_calls_without_a_session_made_is_found_by_its_digest_and_a_half_is_
     assert not book.knows(digest_of(0)) and not book.knows(digest_of(1))
     assert not book.knows(digest_of(0, 2))
     assert book.knows(digest_of(0, 1, 2)) and book.knows(digest_of(0, 1, 2, 3))
+
+
+def test_two_partial_updates_of_which_nobody_saw_the_first_are_known(versions, tmp_path):
+    book = VersionBook(tmp_path / "versions")
+    base = book.add(versions[1])
+    assert book.knows(base)
+    names = sorted(versions[1])[:4]
+
+    def digest_of(*changed):
+        whole = {**versions[1], **{name: versions[2][name] for name in changed}}
+        digests = {name: weights.tensor_digest(bits) for name, bits in whole.items()}
+        return weights.version_digest({name: bits.shape for name, bits in whole.items()}, digests)
+
+    for part in (names[:2], names[2:]):
+        book.add_partial({name: versions[2][name] for name in part})
+    assert not book.knows(digest_of(names[0])), "half an update"
+    assert not book.knows(digest_of(*names[1:]))
+    assert book.knows(digest_of(*names)) and book.knows(digest_of(*names[:2]))

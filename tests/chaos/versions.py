@@ -107,7 +107,8 @@ class VersionBook:
         if digest not in self._versions:
             self._find(digest, candidates)
         if digest not in self._versions:
-            few = candidates[:PAIRS_MAX]
+            latest = [*reversed(self._partials)][:PAIRS_MAX // 2]
+            few = [*latest, *candidates[: PAIRS_MAX - len(latest)]]
             pairs = [{**first, **second} for first in few for second in few if first is not second]
             self._find(digest, pairs, PAIR_BASES_MAX)
 
