@@ -56,7 +56,7 @@ bool JsonReader::refuse(std::string_view why) {
 }
 
 bool JsonReader::scalar(const Scalar& value) {
-    if (depth_ == 0) return refuse("no JSON object");
+    if (depth_ == 0) return refuse("not a JSON object");
     return go_on(on_scalar(value));
 }
 
@@ -72,14 +72,14 @@ bool JsonReader::end() {
 
 bool JsonReader::start_object(std::size_t) {
     if (depth_ >= limits_.depth_max)
-        return refuse(fmt::format("nested deeper than {}", limits_.depth_max));
+        return refuse(fmt::format("nested deeper than {} levels", limits_.depth_max));
     return start(depth_ == 0 ? std::nullopt : on_object());
 }
 
 bool JsonReader::start_array(std::size_t) {
-    if (depth_ == 0) return refuse("no JSON object");
+    if (depth_ == 0) return refuse("not a JSON object");
     if (depth_ >= limits_.depth_max)
-        return refuse(fmt::format("nested deeper than {}", limits_.depth_max));
+        return refuse(fmt::format("nested deeper than {} levels", limits_.depth_max));
     return start(on_array());
 }
 

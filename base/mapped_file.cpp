@@ -49,7 +49,7 @@ Result<std::string> MappedFile::read(const std::string& path, std::size_t size_m
     if (file.size_ > size_max) {
         return make_error(
             ErrorCode::kTooLarge,
-            "'{}' has {} bytes; at most {} are read",
+            "'{}' has {} bytes; at most {} are accepted",
             path,
             file.size_,
             size_max
@@ -58,7 +58,7 @@ Result<std::string> MappedFile::read(const std::string& path, std::size_t size_m
     const CutGuard guard(file.bytes());
     std::string text(reinterpret_cast<const char*>(file.data_), file.size_);
     if (guard.is_cut())
-        return make_error(ErrorCode::kDataLoss, "'{}' was cut short while it was read", path);
+        return make_error(ErrorCode::kDataLoss, "'{}' was truncated while it was read", path);
     return text;
 }
 

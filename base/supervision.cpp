@@ -19,11 +19,13 @@ constexpr std::size_t kLineBytesMax = 8192;
 }  // namespace
 
 void Supervision::add_flags(FlagSet& flags) {
-    flags.add("ready-fd", &ready_fd_, "descriptor to say READY on; set by the launcher");
+    flags.add("ready-fd", &ready_fd_, "descriptor to write READY to; set by the launcher");
     flags.add(
-        "supervisor-fd", &supervisor_fd_, "descriptor the launcher speaks on; set by the launcher"
+        "supervisor-fd",
+        &supervisor_fd_,
+        "descriptor to read the launcher's lines from; set by the launcher"
     );
-    flags.add("parent-pid", &parent_pid_, "the launcher; set by the launcher");
+    flags.add("parent-pid", &parent_pid_, "the launcher's process id; set by the launcher");
 }
 
 Result<> Supervision::attach() {

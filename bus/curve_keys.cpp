@@ -61,7 +61,7 @@ Result<ReadFile> read_file(const std::string& path, Secret secret) {
         ::close(fd);
         return make_error(
             ErrorCode::kPermissionDenied,
-            "'{}' holds a secret key and is open to others: chmod 600 it",
+            "'{}' contains a secret key and other users can open it: chmod 600 it",
             path
         );
     }
@@ -139,7 +139,7 @@ Result<std::array<std::string, N>> read_secret(
 Result<> write_file(const std::string& path, const std::string& text, int flags) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
     if (fd < 0 && errno == EEXIST)
-        return make_error(ErrorCode::kAlreadyExists, "'{}' is there already", path);
+        return make_error(ErrorCode::kAlreadyExists, "'{}' exists already", path);
     if (fd < 0) return cannot("write", path);
     const bool is_written =
         ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
@@ -185,7 +185,7 @@ bool is_let_in(std::string_view list, AllowedAt at) {
 
 std::string comment_of(std::string_view list) {
     return fmt::format(
-        "# {} that may come in at the {} door: a name and a public key per line.\n",
+        "# {} that may connect to the {} door: a name and a public key per line.\n",
         list == kNodeList ? "Machines" : "Clients",
         list.substr(0, list.find('.'))
     );
@@ -257,8 +257,8 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
     if (!is_name(name) || name.starts_with('-')) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "'{}' is no client's name; accepted are letters, digits and ._-, at most {}, neither "
-            ". nor - first",
+            "'{}' cannot be a client's name; accepted are letters, digits and ._-, at most {}, "
+            "neither . nor - first",
             name,
             kKeyNameBytesMax
         );
@@ -269,8 +269,8 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
     RETURN_IF_ERROR(write_file(
         path,
         fmt::format(
-            "# The key of the client '{}', and whom it may trust. Keep it secret.\n"
-            "public {}\nsecret {}\nserver {}\n",
+            "# The key of the client '{}', and the server key that it trusts. Keep it "
+            "secret.\npublic {}\nsecret {}\nserver {}\n",
             name,
             pair.public_key,
             pair.secret_key,
@@ -289,7 +289,12 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
 }
 
 Result<> remove_client_key(const std::string& dir, const std::string& name) {
-    if (!is_name(name)) return make_error(ErrorCode::kInvalidArgument, "'{}' is no name", name);
+    if (!is_name(name))
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "'{}' is not a client's name; accepted are letters, digits and ._-",
+            name
+        );
     bool is_found = false;
     for (const std::string_view list : kLists) {
         const std::string path = in(dir, list);
@@ -307,7 +312,7 @@ Result<> remove_client_key(const std::string& dir, const std::string& name) {
         if (kept.size() != file.text.size()) RETURN_IF_ERROR(replace_file(path, kept));
     }
     if (is_found) return Ok{};
-    return make_error(ErrorCode::kNotFound, "no client '{}' is on a list in '{}'", name, dir);
+    return make_error(ErrorCode::kNotFound, "no list in '{1}' has a client '{0}'", name, dir);
 }
 
 // ---- the list of a door ----
@@ -324,7 +329,7 @@ Result<> AllowedKeys::read() {
     read_at_ = file.info;  // a line that is wrong is said once, not at each look
     if ((file.info.st_mode & 022) != 0) {
         return make_error(
-            ErrorCode::kPermissionDenied, "others can write to '{}': chmod 600 it", path_
+            ErrorCode::kPermissionDenied, "other users can write to '{}': chmod 600 it", path_
         );
     }
     ASSIGN_OR_RETURN(const Lines lines, parse_lines(path_, file.text));
@@ -349,9 +354,9 @@ void AllowedKeys::look() {
     }
     const Result<> result = read();
     if (result) {
-        spdlog::info("'{}' was read again: {} clients", path_, names_.size());
+        spdlog::info("read '{}' again: {} clients", path_, names_.size());
     } else {
-        spdlog::error("nobody is let in: {}", result.error().message);
+        spdlog::error("no client is admitted: {}", result.error().message);
     }
 }
 

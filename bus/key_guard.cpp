@@ -29,7 +29,11 @@ Result<KeyGuard> KeyGuard::open(zmq::context_t& context) {
         socket.bind("inproc://zeromq.zap.01");
         return KeyGuard(std::move(socket));
     } catch (const zmq::error_t& error) {
-        return make_error(ErrorCode::kInternal, "cannot answer for keys: {}", error.what());
+        return make_error(
+            ErrorCode::kInternal,
+            "cannot bind the socket that decides about keys (ZAP): {}",
+            error.what()
+        );
     }
 }
 
@@ -66,7 +70,7 @@ void KeyGuard::answer(const std::vector<std::string>& question) {
         const std::optional<std::string> name = door->second.keys.find(key);
         is_allowed = name.has_value();
         if (is_allowed) {
-            spdlog::info("'{}' from {} comes in at the {} door", *name, frame(3), door->first);
+            spdlog::info("'{}' from {} is admitted at the {} door", *name, frame(3), door->first);
         } else {
             ++door->second.num_refused;
             spdlog::info("a key from {} is refused at the {} door: {}", frame(3), door->first, key);

@@ -91,7 +91,9 @@ Result<Socket> Socket::bind(
 ) {
     if (is_remote(endpoint)) {
         return make_error(
-            ErrorCode::kInvalidArgument, "'{}': only doors listen at tcp, with keys", endpoint
+            ErrorCode::kInvalidArgument,
+            "'{}': only a door may listen at tcp, and it needs keys",
+            endpoint
         );
     }
     ASSIGN_OR_RETURN(Socket socket, open(context, kind, limits));
@@ -145,7 +147,9 @@ Result<Socket> Socket::connect(
 ) {
     if (is_remote(endpoint) && !key) {
         return make_error(
-            ErrorCode::kInvalidArgument, "'{}' takes a key: a tcp door opens with one", endpoint
+            ErrorCode::kInvalidArgument,
+            "'{}' needs a key: a tcp door admits only clients with a key",
+            endpoint
         );
     }
     if (key) RETURN_IF_ERROR(check_curve());
@@ -180,7 +184,7 @@ std::optional<Received> Socket::receive() {
                 refuse(
                     received,
                     make_error(
-                        ErrorCode::kMalformed, "the message broke off after {} frames", index
+                        ErrorCode::kMalformed, "the message ended early, after {} frames", index
                     )
                 );
                 return received;
@@ -213,7 +217,7 @@ std::optional<Received> Socket::receive() {
                 received,
                 make_error(
                     ErrorCode::kTooLarge,
-                    "a message of more than {} bytes; that is the most accepted",
+                    "a message of more than {} bytes, the most accepted",
                     limits_.message_bytes_max
                 )
             );
@@ -227,7 +231,7 @@ std::optional<Received> Socket::receive() {
             received,
             make_error(
                 ErrorCode::kMalformed,
-                "a message of {} frames; it has a type and a body",
+                "a message of {} frames; at least two are needed, a type and a body",
                 num_frames
             )
         );

@@ -17,17 +17,17 @@ struct Format {
     std::string_view advice{};
 };
 constexpr std::array<Format, 5> kFormats{{
-    {"", ".gguf", "GGUF is not read; take the safetensors that it was made of"},
+    {"", ".gguf", "GGUF is not supported; use the safetensors that it was made from"},
     {"adapter_",
      ".safetensors",
      "this is an adapter; merge it into its model first (PEFT's merge_and_unload)"},
     {"pytorch_model",
      ".bin",
-     "pickles of weights are not read; save it again with save_pretrained"},
+     "pickled weights are not supported; save the model again with save_pretrained"},
     {"",
      ".safetensors",
-     "a single file must be called model.safetensors, several need their index"},
-    {"", ".pt", "pickles of weights are not read; save it again with save_pretrained"},
+     "a single file must be named model.safetensors; several need model.safetensors.index.json"},
+    {"", ".pt", "pickled weights are not supported; save the model again with save_pretrained"},
 }};
 
 }  // namespace
@@ -35,17 +35,17 @@ constexpr std::array<Format, 5> kFormats{{
 std::string what_it_is_instead(const std::string& directory) {
     std::error_code failure;
     const fs::file_status status = fs::status(directory, failure);
-    if (!fs::exists(status)) return "there is no such directory";
-    if (!fs::is_directory(status)) return "it is a file; name the directory that holds it";
+    if (!fs::exists(status)) return "the directory does not exist";
+    if (!fs::is_directory(status)) return "it is a file; name the directory that contains it";
     for (const Format& format : kFormats) {
         for (fs::directory_iterator entry(directory, failure), end; !failure && entry != end;
              entry.increment(failure)) {
             const std::string name = entry->path().filename().string();
             if (name.starts_with(format.begin) && name.ends_with(format.end))
-                return fmt::format("it holds {}: {}", name, format.advice);
+                return fmt::format("it contains {}: {}", name, format.advice);
         }
     }
-    return "it holds neither model.safetensors nor model.safetensors.index.json";
+    return "it contains neither model.safetensors nor model.safetensors.index.json";
 }
 
 bool is_lfs_pointer(std::string_view begin) {

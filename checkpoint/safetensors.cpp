@@ -25,7 +25,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;  // per read, between looks at a drop
-constexpr std::string_view kCutShort = "the file has become shorter";
+constexpr std::string_view kCutShort = "the file became shorter";
 
 // Reads exactly out.size() bytes; false with errno set, or with errno 0 at the end of the file.
 bool read_exactly(int fd, std::int64_t offset, std::span<std::byte> out) {
@@ -78,7 +78,7 @@ Result<std::string> read_header(
     if (length > length_max) {
         return make_error(
             ErrorCode::kTooLarge,
-            "'{}' says its header has {} bytes; at most {} are read",
+            "'{}' declares a header of {} bytes; at most {} are accepted",
             path,
             length,
             length_max
@@ -87,7 +87,7 @@ Result<std::string> read_header(
     if (static_cast<std::int64_t>(length) > file_bytes - 8) {
         return make_error(
             ErrorCode::kDataLoss,
-            "'{}' ends inside its header: {} bytes of {} are there (truncated?)",
+            "'{}' ends inside its header: it has {} bytes of {} (truncated?)",
             path,
             file_bytes - 8,
             length
@@ -121,7 +121,7 @@ Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits)
         return make_error(ErrorCode::kInvalidArgument, "'{}' is not a regular file", path);
     }
     files_[file].identity = FileIdentity::of(info);
-    if (!seen) return file_changed(path, "it was not there before");
+    if (!seen) return file_changed(path, "it did not exist before");
     if (const auto how = seen->difference(files_[file].identity)) return file_changed(path, *how);
     const std::int64_t file_bytes = info.st_size;
     ASSIGN_OR_RETURN(const std::string header, read_header(fd, file_bytes, path, limits));

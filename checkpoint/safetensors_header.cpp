@@ -73,13 +73,13 @@ class HeaderReader final : public JsonReader {
     }
     // Says what is wrong where a field wanted something else than what stands there.
     [[nodiscard]] Error misplaced() const {
-        if (depth() == 1) return malformed("its entry is no object");
-        if (field_ == Field::kDtype) return malformed("its dtype is no string");
+        if (depth() == 1) return malformed("its entry is not an object");
+        if (field_ == Field::kDtype) return malformed("its dtype is not a string");
         if (field_ == Field::kOffsets) return malformed("data_offsets must be a pair");
         if (depth() == 2)
             return malformed(fmt::format("its shape must be an array of at most {}", kTensorDimsMax)
             );
-        return malformed("its shape has an entry that is no extent");
+        return malformed("its shape has an entry that is not a size");
     }
 
     std::optional<Error> on_key(std::string& name) override {
@@ -88,7 +88,7 @@ class HeaderReader final : public JsonReader {
         for (std::size_t i = 0; i < kFields.size(); ++i) {
             if (name != kFields[i]) continue;
             if (std::exchange(is_there_[i], true))
-                return malformed(fmt::format("its '{}' is there twice", name));
+                return malformed(fmt::format("its '{}' appears twice", name));
             field_ = static_cast<Field>(i);
             return std::nullopt;
         }
@@ -101,7 +101,7 @@ class HeaderReader final : public JsonReader {
         if (tensors_.size() == tensors_max_) {
             return make_error(
                 ErrorCode::kTooLarge,
-                "'{}' has more tensors than are read for this model, {}",
+                "'{}' has more than {} tensors, the most accepted for this model",
                 path_,
                 tensors_max_
             );
@@ -187,7 +187,7 @@ class HeaderReader final : public JsonReader {
         tensor_.file_offset = begin;
         if (end - begin != tensor_.bytes) {
             return malformed(fmt::format(
-                "{} {} takes {} bytes; its data_offsets hold {}",
+                "{} {} needs {} bytes; its data_offsets span {}",
                 name_of(tensor_.spec.dtype),
                 text_of(tensor_.spec.shape),
                 tensor_.bytes,
@@ -229,9 +229,7 @@ Result<> check_names(const std::vector<StoredTensor>& tensors, const std::string
         return a->spec.name == b->spec.name;
     });
     if (twice == by_name.end()) return Ok{};
-    return make_error(
-        ErrorCode::kMalformed, "'{}': '{}' is there twice", path, (*twice)->spec.name
-    );
+    return make_error(ErrorCode::kMalformed, "'{}': '{}' appears twice", path, (*twice)->spec.name);
 }
 
 // The format wants the bytes covered without a hole, so sorted tensors must follow each other.

@@ -22,7 +22,7 @@ FileIdentity FileIdentity::of(const struct stat& info) {
 
 std::optional<std::string> FileIdentity::difference(const FileIdentity& now) const {
     if (device != now.device || inode != now.inode) return "another file took its place";
-    if (bytes != now.bytes) return fmt::format("it had {} bytes and has {}", bytes, now.bytes);
+    if (bytes != now.bytes) return fmt::format("it had {} bytes and now has {}", bytes, now.bytes);
     if (written.tv_sec != now.written.tv_sec || written.tv_nsec != now.written.tv_nsec)
         return "it was written to";
     return std::nullopt;
@@ -31,8 +31,8 @@ std::optional<std::string> FileIdentity::difference(const FileIdentity& now) con
 Error file_changed(const std::string& path, std::string_view how) {
     return make_error(
         ErrorCode::kDataLoss,
-        "'{}' changed while the checkpoint was read ({}): write a checkpoint whole before it is "
-        "named, and leave it alone until the answer",
+        "'{}' changed while the checkpoint was read ({}): finish writing a checkpoint before you "
+        "name it, and leave it unchanged until the answer",
         path,
         how
     );
@@ -47,8 +47,8 @@ Result<> SeenFiles::are_unchanged() const {
     for (const Seen& seen : files_) {
         const std::optional<FileIdentity> now = identity_of(seen.path);
         if (!seen.identity && !now) continue;
-        if (!seen.identity) return file_changed(seen.path, "it was not there before");
-        if (!now) return file_changed(seen.path, "it is gone");
+        if (!seen.identity) return file_changed(seen.path, "it did not exist before");
+        if (!now) return file_changed(seen.path, "it was removed");
         if (const auto how = seen.identity->difference(*now)) return file_changed(seen.path, *how);
     }
     return Ok{};

@@ -44,11 +44,11 @@ class IndexReader final : public JsonReader {
         );
     }
     [[nodiscard]] Error twice(std::string_view name) const {
-        return make_error(ErrorCode::kMalformed, "'{}': '{}' is there twice", path_, name);
+        return make_error(ErrorCode::kMalformed, "'{}': '{}' appears twice", path_, name);
     }
     [[nodiscard]] Error too_large(std::string_view what, std::size_t max) const {
         return make_error(
-            ErrorCode::kTooLarge, "'{}' lists {}; at most {} are read", path_, what, max
+            ErrorCode::kTooLarge, "'{}' lists {}; at most {} are accepted", path_, what, max
         );
     }
 

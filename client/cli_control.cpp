@@ -20,7 +20,7 @@ struct Common {
 
     void add_to(FlagSet& flags) {
         place.add_to(flags);
-        flags.add("json", &json, "the whole answer as one JSON object");
+        flags.add("json", &json, "print the whole answer as one JSON object");
         flags.add("timeout-s", &timeout_s, "the call's deadline");
     }
 };
@@ -34,11 +34,11 @@ std::optional<int> read_arguments(
     if (auto checked = common.place.check(CliPlace::Needs::kAdminDoor); !checked)
         return flags.fail(checked.error());
     if (!(common.timeout_s > 0 && common.timeout_s < 1e6)) {
-        return flags.fail({ErrorCode::kInvalidArgument, "--timeout-s takes seconds, more than 0"});
+        return flags.fail({ErrorCode::kInvalidArgument, "--timeout-s takes more than 0 seconds"});
     }
     if (flags.positional().size() > num_positional_max) {
         return flags.fail(make_error(
-            ErrorCode::kInvalidArgument, "'{}' is one argument too many", flags.positional().back()
+            ErrorCode::kInvalidArgument, "unexpected argument '{}'", flags.positional().back()
         ));
     }
     return std::nullopt;
@@ -85,9 +85,12 @@ int cli_pause(int argc, char** argv) {
     flags.add(
         "mode",
         &mode,
-        "running requests: abort, in_place (frozen), retract (back to the queue) or wait (run out)"
+        "running requests: abort, in_place (they freeze), retract (they are queued again) or wait "
+        "(they finish first)"
     );
-    flags.add("max-pause-s", &call.max_pause_s, "go on by itself after so many seconds; 0: never");
+    flags.add(
+        "max-pause-s", &call.max_pause_s, "continue by itself after this many seconds; 0: never"
+    );
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     const auto parsed = parse_enum<messages::PauseMode>("mode", mode);
     if (!parsed) return flags.fail(parsed.error());
@@ -111,7 +114,7 @@ int cli_pause(int argc, char** argv) {
 }
 
 int cli_continue(int argc, char** argv) {
-    FlagSet flags("pitstop continue", "Generates again.");
+    FlagSet flags("pitstop continue", "Lets generation continue after a pause.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call(
@@ -173,10 +176,16 @@ struct UpdateFlags {
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
         flags.add("label", &spec.label, "the new version's name");
         flags.add(
-            "epoch", &epoch, "the new version's number, newer than the one that serves; 0: one more"
+            "epoch", &epoch, "the new version's epoch, above the one that serves; 0: the next"
         );
-        flags.add("digest", &spec.digest, "the digest that must result, 32 hex digits");
-        flags.add("partial", &spec.partial, "only some tensors are there; the others stay");
+        flags.add(
+            "digest", &spec.digest, "the digest that the new version must have, 32 hex digits"
+        );
+        flags.add(
+            "partial",
+            &spec.partial,
+            "the checkpoint has only some tensors; the others stay as they are"
+        );
         flags.add("allow-nonfinite", &spec.allow_nonfinite, "accept infinities and NaNs");
     }
     Result<messages::UpdateSpec> read(const FlagSet& flags) {
@@ -214,7 +223,8 @@ int cli_update(int argc, char** argv) {
 
 int cli_stage(int argc, char** argv) {
     FlagSet flags(
-        "pitstop stage DIR", "The first half of an update: it then waits for commit or drop."
+        "pitstop stage DIR",
+        "Stages a checkpoint, the first half of an update: commit or drop ends it."
     );
     UpdateFlags update;
     update.add_to(flags);
@@ -222,10 +232,10 @@ int cli_stage(int argc, char** argv) {
 }
 
 int cli_commit(int argc, char** argv) {
-    FlagSet flags("pitstop commit", "The second half: all ranks swap at one step boundary.");
+    FlagSet flags("pitstop commit", "Commits what is staged: all ranks swap at one step boundary.");
     Common common;
     std::string kv_policy;
-    flags.add("kv-policy", &kv_policy, "in place of the one staged with");
+    flags.add("kv-policy", &kv_policy, "replaces the policy that was staged");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     messages::CommitWeights call;
     if (!kv_policy.empty()) {
@@ -237,14 +247,14 @@ int cli_commit(int argc, char** argv) {
 }
 
 int cli_drop(int argc, char** argv) {
-    FlagSet flags("pitstop drop", "Forgets the stage.");
+    FlagSet flags("pitstop drop", "Drops the staged weights.");
     Common common;
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call(common, messages::DropStage{}, print_update);
 }
 
 int cli_rollback(int argc, char** argv) {
-    FlagSet flags("pitstop rollback", "Back to the version before the last commit.");
+    FlagSet flags("pitstop rollback", "Returns to the version before the last commit.");
     Common common;
     std::string kv_policy = "keep";
     flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
@@ -275,13 +285,14 @@ int cli_digests(int argc, char** argv) {
 }
 
 int cli_label(int argc, char** argv) {
-    FlagSet flags("pitstop label LABEL", "Gives the version that serves another label.");
+    FlagSet flags("pitstop label LABEL", "Gives the version that serves a new label.");
     Common common;
     messages::SetWeightLabel call;
     flags.add("abort-all", &call.abort_all, "also end every open request");
     if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
     if (flags.positional().empty())
-        return flags.fail({ErrorCode::kInvalidArgument, "name the label"});
+        return flags.fail({ErrorCode::kInvalidArgument, "the label is missing: pitstop label LABEL"}
+        );
     call.label = flags.positional().front();
     return make_call(common, call, [&](const messages::LabelReply& reply) {
         for (const messages::LabelPart& part : reply.parts) {
@@ -313,7 +324,7 @@ int cli_release(int argc, char** argv) {
         "pitstop release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
     );
     messages::ReleaseMemory call;
-    flags.add("keep-weights", &call.keep_weights, "keep them in host memory, for resume");
+    flags.add("keep-weights", &call.keep_weights, "keep the weights in host memory, for resume");
     return call_with_tags(flags, call, argc, argv);
 }
 
@@ -327,7 +338,7 @@ int cli_shutdown(int argc, char** argv) {
     FlagSet flags("pitstop shutdown", "Ends the tree.");
     Common common;
     messages::Shutdown call;
-    flags.add("drain-s", &call.drain_s, "open requests may run out for so many seconds");
+    flags.add("drain-s", &call.drain_s, "let open requests finish for this many seconds");
     if (auto code = read_arguments(flags, common, argc, argv, 0)) return *code;
     return make_call(common, call, [](const messages::ShutdownReply& reply) {
         fmt::print("the tree ends; {} requests are open\n", reply.open_requests);

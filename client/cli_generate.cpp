@@ -53,24 +53,30 @@ struct GenerateFlags {
         flags.add("min-new-tokens", &min_new_tokens, "minimum number of tokens");
         flags.add("temperature", &temperature, "0 is greedy");
         flags.add("top-k", &top_k, "draw among the k most probable; -1: all");
-        flags.add("top-p", &top_p, "draw among the fewest that hold this probability");
-        flags.add("min-p", &min_p, "drop what is less probable than this times the best");
+        flags.add(
+            "top-p", &top_p, "draw among the fewest tokens whose probabilities add up to this"
+        );
+        flags.add("min-p", &min_p, "drop tokens less probable than this times the best one");
         flags.add("repetition-penalty", &repetition_penalty, "1: none");
         flags.add("frequency-penalty", &frequency_penalty, "0: none");
         flags.add("presence-penalty", &presence_penalty, "0: none");
         flags.add("seed", &seed, "the same seed gives the same draws; -1: random");
         flags.add("stop", &stop, "end before this text; may be repeated");
-        flags.add("ignore-eos", &ignore_eos, "go on past the end of the text");
+        flags.add("ignore-eos", &ignore_eos, "continue past the end token");
         flags.add("no-stop-trim", &no_stop_trim, "print the stop text too");
-        flags.add("logprobs", &logprobs, "a line per token: id, logprob (with --json: in it)");
-        flags.add("top-logprobs", &top_logprobs, "with --json: so many of the best tokens");
-        flags.add("json", &json, "a JSON object per chunk in place of text");
-        flags.add("no-stream", &no_stream, "one chunk at the end");
+        flags.add(
+            "logprobs", &logprobs, "print a line per token: id, logprob (with --json: as fields)"
+        );
+        flags.add(
+            "top-logprobs", &top_logprobs, "with --json: this many of the most probable tokens"
+        );
+        flags.add("json", &json, "print a JSON object per chunk instead of text");
+        flags.add("no-stream", &no_stream, "print one chunk at the end");
         flags.add("replica", &replica, "run on this replica; -1: the least loaded");
-        flags.add("timeout-s", &timeout_s, "give up after so many seconds; 0: never");
-        flags.add("connect-timeout-s", &connect_timeout_s, "wait so long for a tree");
-        flags.add("update-to", &update_to, "swap this checkpoint in while the text streams");
-        flags.add("update-after", &update_after, "so many output tokens into it");
+        flags.add("timeout-s", &timeout_s, "give up after this many seconds; 0: never");
+        flags.add("connect-timeout-s", &connect_timeout_s, "how long to wait for a tree");
+        flags.add("update-to", &update_to, "update to this checkpoint while the text streams");
+        flags.add("update-after", &update_after, "with --update-to: after this many output tokens");
         flags.add("update-label", &update_label, "the new version's name");
     }
 

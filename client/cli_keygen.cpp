@@ -12,18 +12,18 @@ int cli_keygen(int argc, char** argv) {
     FlagSet flags(
         "pitstop keygen DIR",
         "Makes the keys of the tcp doors. Without a flag: a directory with the tree's own key, for "
-        "serve --door-keys DIR. With --client: a key of a client, DIR/clients/NAME.key, which is "
-        "let in from then on; a running tree notices. With --node: the same for a machine of serve "
-        "--nodes, whose ranks are let in."
+        "serve --door-keys DIR. With --client: a client's key, DIR/clients/NAME.key; the doors "
+        "admit it from then on, a running tree's too. With --node: the key of a machine of serve "
+        "--nodes, whose ranks are admitted."
     );
     std::optional<std::string> client;
     std::optional<std::string> node;
     std::optional<std::string> removed;
     bool is_admin = false;
-    flags.add("client", &client, "NAME of a new client, let in at the data door");
-    flags.add("admin", &is_admin, "with --client: at the admin door, too");
-    flags.add("node", &node, "NAME of a new machine, whose ranks are let in at the nodes' door");
-    flags.add("remove", &removed, "NAME of a client or machine that is let in no more");
+    flags.add("client", &client, "NAME of a new client, admitted at the data door");
+    flags.add("admin", &is_admin, "with --client: admit it at the admin door, too");
+    flags.add("node", &node, "NAME of a new machine, whose ranks are admitted at the nodes' door");
+    flags.add("remove", &removed, "NAME of a client or machine that is no longer admitted");
     if (const auto code = flags.read(argc, argv)) return *code;
     if (flags.positional().size() != 1)
         return flags.fail({ErrorCode::kInvalidArgument, "name one directory"});
@@ -32,7 +32,7 @@ int cli_keygen(int argc, char** argv) {
             {ErrorCode::kInvalidArgument, "one of --client, --node and --remove, not several"}
         );
     if (is_admin && !client)
-        return flags.fail({ErrorCode::kInvalidArgument, "--admin goes with --client"});
+        return flags.fail({ErrorCode::kInvalidArgument, "--admin needs --client"});
     const std::string& dir = flags.positional().front();
     if (client || node) {
         bus::AllowedAt at = is_admin ? bus::AllowedAt::kBothDoors : bus::AllowedAt::kDataDoor;

@@ -11,13 +11,14 @@ std::string endpoint(const std::string& place) { return place.empty() ? "" : "tc
 
 Result<> CliPlace::check(Needs needs) const {
     const bool is_remote = !tcp_door.empty() || !admin_tcp_door.empty() || !key.empty();
-    if (!run_dir.empty() && is_remote) return usage("--run-dir, or --tcp-door and --key: not both");
+    if (!run_dir.empty() && is_remote)
+        return usage("give either --run-dir, or --tcp-door and --key");
     if (!run_dir.empty()) return Ok{};
     if (!is_remote) return usage("--run-dir is missing");
     if (tcp_door.empty()) return usage("--tcp-door HOST:PORT is missing");
-    if (key.empty()) return usage("a tcp door opens with a key: --key FILE is missing");
+    if (key.empty()) return usage("a tcp door needs a key: --key FILE is missing");
     if (needs == Needs::kAdminDoor && admin_tcp_door.empty())
-        return usage("this goes to the admin door: --admin-tcp-door HOST:PORT is missing");
+        return usage("this command needs the admin door: --admin-tcp-door HOST:PORT is missing");
     return Ok{};
 }
 

@@ -19,8 +19,10 @@ struct CliPlace {
     void add_to(FlagSet& flags) {
         flags.add("run-dir", &run_dir, "the tree's run directory; or");
         flags.add("tcp-door", &tcp_door, "HOST:PORT of its data door, with --key,");
-        flags.add("admin-tcp-door", &admin_tcp_door, "and of its admin door, for what that does");
-        flags.add("key", &key, "a client's key file, of pitstop keygen");
+        flags.add(
+            "admin-tcp-door", &admin_tcp_door, "and of its admin door, for commands that need it"
+        );
+        flags.add("key", &key, "a client's key file, made by pitstop keygen");
     }
 
     enum class Needs { kDataDoor, kAdminDoor };

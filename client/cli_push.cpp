@@ -35,14 +35,20 @@ struct PushFlags {
         place.add_to(flags);
         flags.add("label", &label, "the new version's name");
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
-        flags.add("bucket-size", &bucket_mib, "MiB of a bucket; four are shared with the workers");
         flags.add(
-            "workers", &workers, "threads that fill buckets; 0: a quarter of the machine's, 1 to 4"
+            "bucket-size", &bucket_mib, "MiB per bucket; four buckets are shared with the workers"
         );
-        flags.add("adopt", &adopt, "the workers compute from the pushed memory, nothing is copied");
-        flags.add("no-digest", &no_digest, "declare no digest with the commit");
-        flags.add("partial", &partial, "only some tensors are there; the others stay");
-        flags.add("json", &json, "the whole answer as one JSON object");
+        flags.add(
+            "workers",
+            &workers,
+            "threads that fill buckets; 0: a quarter of the machine's cores, 1 to 4"
+        );
+        flags.add("adopt", &adopt, "the workers compute from the pushed memory; nothing is copied");
+        flags.add("no-digest", &no_digest, "commit without declaring a digest");
+        flags.add(
+            "partial", &partial, "the checkpoint has only some tensors; the others stay as they are"
+        );
+        flags.add("json", &json, "print the whole answer as one JSON object");
         flags.add("timeout-s", &timeout_s, "the push's deadline");
     }
 
@@ -54,7 +60,7 @@ struct PushFlags {
         RETURN_IF_ERROR(place.check(CliPlace::Needs::kAdminDoor));
         if (bucket_mib < 1 || bucket_mib > (1 << 20)) return bad("bucket-size", "1 to 1048576 MiB");
         if (workers < 0 || workers > 1024) return bad("workers", "0 to 1024");
-        if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "seconds, more than 0");
+        if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "more than 0 seconds");
         const auto policy = messages::enum_named<messages::KvPolicy>(kv_policy);
         if (!policy) return bad("kv-policy", "keep, recompute, drain or abort");
         options.kv_policy = *policy;
@@ -161,9 +167,7 @@ Result<int> push(const PushFlags& flags, const PushOptions& options, const std::
 }  // namespace
 
 int cli_push(int argc, char** argv) {
-    FlagSet flags(
-        "pitstop push DIR", "Pushes a checkpoint into a tree that generates, from the outside."
-    );
+    FlagSet flags("pitstop push DIR", "Pushes a checkpoint into a tree while it generates.");
     PushFlags options;
     options.add_to(flags);
     if (const auto code = flags.read(argc, argv)) return *code;

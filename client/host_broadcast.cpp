@@ -104,7 +104,7 @@ Result<> HostBroadcast::accept(std::chrono::milliseconds timeout) {
         if (!wait_for(listener_, POLLIN, deadline)) {
             return make_error(
                 ErrorCode::kDeadlineExceeded,
-                "{} of {} workers have joined group '{}' in time",
+                "only {} of {} workers joined group '{}' in time",
                 peers_.size(),
                 options_.num_workers,
                 options_.group
@@ -137,7 +137,7 @@ void HostBroadcast::greet(int fd, std::chrono::milliseconds timeout) {
     const std::int64_t rank = numbers[1];
     std::string why;
     if (!is_read || std::string_view(magic.data(), magic.size()) != kMagic) {
-        why = "this is no hello of a worker";
+        why = "the message is not a worker's hello";
     } else if (numbers[0] != kVersion) {
         why = fmt::format("version {}; this trainer speaks {}", numbers[0], kVersion);
     } else if (name != options_.group || numbers[2] != options_.num_workers + 1) {

@@ -44,7 +44,7 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
     if (!has_descriptors(kDescriptors)) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "a client needs {} file descriptors, and there are less (ulimit -n)",
+            "a client needs {} file descriptors; fewer are available (ulimit -n)",
             kDescriptors
         );
     }
@@ -452,7 +452,7 @@ void IoLoop::io_lose(messages::Door door, TimePoint now) {
         link(door).is_other_tree() ? "was restarted" : "is lost: its connection broke";
     const Error error = make_error(
         ErrorCode::kUnavailable,
-        "the tree at {} {}; what was asked of it and not answered may have been done",
+        "the tree at {} {}; calls that it has not answered may have taken effect",
         link(door).endpoint(),
         why
     );
@@ -474,7 +474,8 @@ void IoLoop::io_expire(TimePoint now) {
         CancelRequests cancel{.rids = {rid}};
         io_carry_out(cancel);
         io_end_request(
-            rid, make_error(ErrorCode::kDeadlineExceeded, "request '{}' was not done in time", rid)
+            rid,
+            make_error(ErrorCode::kDeadlineExceeded, "request '{}' did not finish in time", rid)
         );
     }
 }

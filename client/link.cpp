@@ -78,7 +78,7 @@ void Link::reopen(TimePoint now) {
 Error Link::why_not() const {
     return make_error(
         ErrorCode::kUnavailable,
-        "no tree is there at {}: {}; nothing was sent",
+        "no tree is ready at {}: {}; nothing was sent",
         endpoint_,
         why_not_ready_
     );
@@ -150,7 +150,7 @@ bool Link::take_loss() {
         if (event.kind == bus::SocketEvent::Kind::kDisconnected) is_lost = true;
         if (event.kind == bus::SocketEvent::Kind::kKeyRefused) {
             refusal_ = make_error(
-                ErrorCode::kPermissionDenied, "{} does not let this client's key in", endpoint_
+                ErrorCode::kPermissionDenied, "{} does not accept this client's key", endpoint_
             );
         }
     }

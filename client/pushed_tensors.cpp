@@ -54,7 +54,7 @@ Result<> PushedTensors::check() const {
     std::set<std::string_view> names;
     for (const TensorToPush& tensor : tensors_) {
         if (!names.insert(tensor.name).second)
-            return make_error(ErrorCode::kInvalidArgument, "'{}' is there twice", tensor.name);
+            return make_error(ErrorCode::kInvalidArgument, "'{}' appears twice", tensor.name);
         if (!messages::element_bytes_of(tensor.dtype)) {
             return make_error(
                 ErrorCode::kInvalidArgument,
@@ -67,11 +67,10 @@ Result<> PushedTensors::check() const {
     if (options_.adopt && options_.partial) {
         return make_error(
             ErrorCode::kUnsupported,
-            "a partial push of a shard to adopt; such a shard is the whole model"
+            "a partial push cannot be adopted: an adopted shard is a rank's part of the whole model"
         );
     }
-    if (tensors_.empty())
-        return make_error(ErrorCode::kInvalidArgument, "there is no tensor to push");
+    if (tensors_.empty()) return make_error(ErrorCode::kInvalidArgument, "the push has no tensors");
     return Ok{};
 }
 
@@ -100,7 +99,7 @@ Result<> PushedTensors::visit(const Piece& piece, F use) const {
     Result<> used = use(rows);
     RETURN_IF_ERROR(tensor.is_whole());
     if (!guard.is_cut()) return used;
-    return make_error(ErrorCode::kDataLoss, "'{}' was cut short while it was read", tensor.name);
+    return make_error(ErrorCode::kDataLoss, "'{}' was truncated while it was read", tensor.name);
 }
 
 void PushedTensors::add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to) {

@@ -73,7 +73,7 @@ Result<messages::OutputChunk> Stream::wait(std::chrono::milliseconds timeout) {
         if (!chunk) {
             return make_error(
                 ErrorCode::kDeadlineExceeded,
-                "request '{}' is not done after {} ms; it goes on",
+                "request '{}' has not finished after {} ms; it continues",
                 rid_,
                 timeout.count()
             );

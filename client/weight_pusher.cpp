@@ -275,7 +275,9 @@ class Push {
         std::vector<const messages::PushLayout*> kinds;
         for (std::size_t i = 0; i < layouts.size(); ++i) {
             if (layouts[i].shard_bytes == 0)
-                return make_error(ErrorCode::kUnsupported, "worker {} adopts no memory", i);
+                return make_error(
+                    ErrorCode::kUnsupported, "worker {} cannot adopt a pusher's memory", i
+                );
             const auto same = std::ranges::find_if(kinds, [&](const messages::PushLayout* kind) {
                 return kind->rank == layouts[i].rank;
             });
@@ -324,7 +326,7 @@ class Push {
             if (tensor.dtype == dtype) continue;
             return make_error(
                 ErrorCode::kUnsupported,
-                "'{}' is {}; workers adopt a shard with {} there",
+                "'{}' is {}; a shard to be adopted must have it as {}",
                 tensor.name,
                 tensor.dtype,
                 dtype

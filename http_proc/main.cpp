@@ -53,16 +53,18 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     values.header_timeout_s = seconds(options.limits.header_timeout);
     values.body_timeout_s = seconds(options.limits.body_timeout);
     values.write_timeout_s = seconds(options.limits.write_timeout);
-    flags.add("run-dir", &values.run_dir, "where the tree's sockets live");
+    flags.add("run-dir", &values.run_dir, "the tree's run directory, where its sockets are");
     flags.add("host", &options.host, "the address to listen at");
     flags.add("port", &options.port, "the port to listen at; 0: any free one");
-    flags.add("insecure", &values.is_insecure, "allow an address of others without an API key");
+    flags.add(
+        "insecure", &values.is_insecure, "allow a --host that others can reach without an API key"
+    );
     flags.add("incremental-streaming-output", &options.is_incremental, "/generate streams deltas");
-    flags.add("cors-origin", &options.site.cors_origin, "browsers' pages of this origin may call");
+    flags.add("cors-origin", &options.site.cors_origin, "browser pages of this origin may call");
     flags.add(
         "allowed-host",
         &options.site.allowed_hosts,
-        "a name that requests without a key may ask for (.x: all below x; *: any), besides IP "
+        "a host name that requests without a key may use (.x: all below x; *: any), besides IP "
         "addresses and localhost; may be given again"
     );
     flags.add(
@@ -71,23 +73,34 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
     flags.add(
         "served-model-name",
         &options.model_names,
-        "what the model is called, besides the tree's name for it; may be given again"
+        "another name of the model, besides the tree's name for it; may be given again"
     );
     flags.add(
         "tool-call-parser",
         &values.tool_call_parser,
-        "the format of the model's calls of tools: " + tool_format_names() + "; empty: text"
+        "the format of the model's tool calls: " + tool_format_names() +
+            "; empty: calls remain text"
     );
-    flags.add("header-bytes-max", &values.header_bytes_max, "of a request's header");
-    flags.add("body-bytes-max", &values.body_bytes_max, "of a request");
-    flags.add("held-bytes-max", &values.held_bytes_max, "of bodies and prompts, together");
-    flags.add("connections-max", &values.connections_max, "at once");
-    flags.add("idle-timeout-s", &values.idle_timeout_s, "between two requests of a connection");
-    flags.add("header-timeout-s", &values.header_timeout_s, "for a request's header to come");
+    flags.add("header-bytes-max", &values.header_bytes_max, "largest request header, in bytes");
+    flags.add("body-bytes-max", &values.body_bytes_max, "largest request body, in bytes");
+    flags.add("held-bytes-max", &values.held_bytes_max, "bytes of all bodies and prompts together");
+    flags.add("connections-max", &values.connections_max, "connections at once");
     flags.add(
-        "body-timeout-s", &values.body_timeout_s, "for a body to come, and more for a large one"
+        "idle-timeout-s", &values.idle_timeout_s, "seconds between two requests of a connection"
     );
-    flags.add("write-timeout-s", &values.write_timeout_s, "for a client that takes nothing");
+    flags.add(
+        "header-timeout-s", &values.header_timeout_s, "seconds for a request's header to arrive"
+    );
+    flags.add(
+        "body-timeout-s",
+        &values.body_timeout_s,
+        "seconds for a body to arrive, and more for a large one"
+    );
+    flags.add(
+        "write-timeout-s",
+        &values.write_timeout_s,
+        "seconds before a client that reads nothing is disconnected"
+    );
     flags.add("routes", &values.shows_routes, "print the routes and end");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
@@ -114,17 +127,19 @@ Result<> take_limits(const Flags& values, ServerOptions& options) {
           values.body_timeout_s,
           values.write_timeout_s}) {
         if (!(seconds > 0 && seconds < 1e6))
-            return make_error(ErrorCode::kInvalidArgument, "timeouts are more than 0 seconds");
+            return make_error(ErrorCode::kInvalidArgument, "timeouts must be more than 0 seconds");
     }
     for (const std::int64_t limit :
          {values.header_bytes_max,
           values.body_bytes_max,
           values.held_bytes_max,
           values.connections_max}) {
-        if (limit < 1) return make_error(ErrorCode::kInvalidArgument, "limits are 1 or more");
+        if (limit < 1) return make_error(ErrorCode::kInvalidArgument, "limits must be 1 or more");
     }
     if (values.header_bytes_max > std::numeric_limits<std::int32_t>::max())
-        return make_error(ErrorCode::kInvalidArgument, "--header-bytes-max is 2^31 - 1 at most");
+        return make_error(
+            ErrorCode::kInvalidArgument, "--header-bytes-max must be at most 2^31 - 1"
+        );
     ServerLimits& limits = options.limits;
     limits.header_bytes_max = static_cast<std::size_t>(values.header_bytes_max);
     limits.held_bytes_max = static_cast<std::size_t>(values.held_bytes_max);
@@ -152,12 +167,15 @@ Result<> check_address(const Flags& values, const ServerOptions& options) {
         );
     }
     if (!is_header_value(options.site.cors_origin))
-        return make_error(ErrorCode::kInvalidArgument, "--cors-origin is no header value");
+        return make_error(
+            ErrorCode::kInvalidArgument, "--cors-origin cannot be the value of a header"
+        );
     RETURN_IF_ERROR(check_site_rules(options.site));
     if (is_loopback(options.host) || values.is_insecure || !options.keys.api.empty()) return Ok{};
     return make_error(
         ErrorCode::kPermissionDenied,
-        "--host {} can be reached by others and there is no --api-key; give one, or say --insecure",
+        "--host {} can be reached by others and there is no API key; set PITSTOP_API_KEY, or give "
+        "--insecure",
         options.host
     );
 }
@@ -252,8 +270,8 @@ int main_with(int argc, char** argv) {
     Supervision supervision;
     FlagSet flags(
         "http_proc",
-        "HTTP for a tree: SGLang's, OpenAI's and vLLM's routes. Keys come in the environment: "
-        "PITSTOP_API_KEY, PITSTOP_ADMIN_API_KEY."
+        "HTTP for a tree: SGLang's, OpenAI's, vLLM's and Anthropic's routes. The environment has "
+        "the keys: PITSTOP_API_KEY, PITSTOP_ADMIN_API_KEY."
     );
     add_flags(flags, values, options);
     supervision.add_flags(flags);

@@ -11,7 +11,7 @@ namespace pitstop::jinja {
 namespace {
 
 Error no_operator(std::string_view op, const Value& left, const Value& right) {
-    return type_error("'{}' is not for {} and {}", op, left.type_name(), right.type_name());
+    return type_error("'{}' does not accept {} and {}", op, left.type_name(), right.type_name());
 }
 
 Error overflow() { return type_error("an integer beyond 64 bits"); }
@@ -57,7 +57,7 @@ Result<Value> repeat(const Value& of, std::int64_t times, Budget& budget) {
     const Sequence* sequence = of.as_sequence();
     if (sequence == nullptr ||
         (sequence->kind != SequenceKind::kList && sequence->kind != SequenceKind::kTuple)) {
-        return type_error("'*' is not for {} and int", of.type_name());
+        return type_error("'*' does not accept {} and int", of.type_name());
     }
     std::vector<Value> items;
     if (!sequence->items.empty()) {

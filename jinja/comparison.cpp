@@ -121,7 +121,7 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
         const Sequence* list = item.as_sequence();
         const bool is_list = list != nullptr && list->kind != SequenceKind::kTuple;
         if (is_list || item.as_mapping() != nullptr) {
-            return type_error("a {} is no key", item.type_name());
+            return type_error("a {} cannot be a key", item.type_name());
         }
     }
     if (const Mapping* mapping = container.as_mapping()) {

@@ -102,7 +102,7 @@ Result<Value> Renderer::eval_dict(const DictExpr& node, const Scope& scope) {
         const Sequence* sequence = key.as_sequence();
         if (key.as_mapping() != nullptr ||
             (sequence != nullptr && sequence->kind == SequenceKind::kList)) {
-            return type_error("a {} is no key", key.type_name());
+            return type_error("a {} cannot be a key", key.type_name());
         }
         ASSIGN_OR_RETURN(Value value, eval(*value_expr, scope));
         RETURN_IF_ERROR(set_item(mapping, std::move(key), std::move(value), budget_));
@@ -196,10 +196,10 @@ Result<Args> Renderer::eval_args(const CallArgs& args, const Scope& scope) {
     if (args.more_named != nullptr) {
         ASSIGN_OR_RETURN(const Value value, eval(*args.more_named, scope));
         const Mapping* mapping = value.as_mapping();
-        if (mapping == nullptr) return type_error("what follows '**' is no mapping");
+        if (mapping == nullptr) return type_error("the value after '**' is not a mapping");
         RETURN_IF_ERROR(budget_.items(mapping->size(), kEntryBytes));
         for (const auto& [key, item] : mapping->entries()) {
-            if (key.as_text() == nullptr) return type_error("a keyword is no string");
+            if (key.as_text() == nullptr) return type_error("a keyword is not a string");
             out.named.emplace_back(key.as_text()->bytes, item);
         }
     }

@@ -88,7 +88,7 @@ Result<Value> strftime_now(Env& env, const Value&, const Given& given) {
     RETURN_IF_ERROR(env.budget.bytes(room));
     std::string out(room, '\0');
     const std::size_t len = std::strftime(out.data(), out.size(), padded.c_str(), &env.now);
-    if (len == 0) return type_error("the format '{}' gives too long a text", format);
+    if (len == 0) return type_error("the format '{}' makes too long a text", format);
     out.resize(len - 1);
     return Value::text(std::move(out));
 }

@@ -266,7 +266,7 @@ class Writer {
         for (const std::size_t i : order) {
             if (text_of_key(i) != nullptr) continue;
             return make_error(
-                ErrorCode::kInvalidArgument, "tojson: sort_keys is for keys that are strings"
+                ErrorCode::kInvalidArgument, "tojson: sort_keys needs keys that are strings"
             );
         }
         Result<> charged = Ok{};

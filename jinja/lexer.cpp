@@ -413,7 +413,7 @@ class Lexer {
         const auto read = std::from_chars(digits.data(), end, code, base);
         if (read.ec != std::errc{} || read.ptr != end || code > text::kCodePointMax ||
             (code >= 0xd800 && code < 0xe000)) {
-            return error("'{}' is no code point", digits);
+            return error("'{}' is not a code point", digits);
         }
         text::append_utf8(code, out);
         return Ok{};

@@ -177,7 +177,7 @@ Result<> Renderer::assign(const Target& target, Value value, Scope& scope) {
     ASSIGN_OR_RETURN(const Value of, lookup(target.name, scope));
     Namespace* const* space = of.get_if<Namespace*>();
     if (space == nullptr) {
-        return type_error("'{}' is no namespace: its attributes cannot be set", target.name);
+        return type_error("'{}' is not a namespace: its attributes cannot be set", target.name);
     }
     RETURN_IF_ERROR(budget_.bytes(kEntryBytes + target.attribute->size()));
     (*space)->attributes.insert(*target.attribute, std::move(value));

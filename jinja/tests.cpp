@@ -95,7 +95,7 @@ Result<> check_hashable(const Value& value) {
                              sequence->kind == SequenceKind::kRange ||
                              sequence->kind == SequenceKind::kValues;
     if (is_hashable && value.as_mapping() == nullptr) return Ok{};
-    return type_error("a value of type {} is no name", value.type_name());
+    return type_error("a value of type {} cannot be a name", value.type_name());
 }
 
 Result<Value> is_filter(Env&, const Value& self, const Given&) {

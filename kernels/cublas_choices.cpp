@@ -113,7 +113,7 @@ Result<CublasChoices> read_choices(const std::string& path, const CudaDeviceInfo
     const auto damaged = [&](std::string_view what) {
         return make_error(ErrorCode::kInvalidArgument, "'{}': {}", path, what);
     };
-    if (size > kFileBytesMax) return damaged("larger than a file of choices can be");
+    if (size > kFileBytesMax) return damaged("too large for a file of choices");
     std::ostringstream content;
     content << std::ifstream(path, std::ios::binary).rdbuf();
     const std::string whole = content.str();
@@ -121,7 +121,7 @@ Result<CublasChoices> read_choices(const std::string& path, const CudaDeviceInfo
     if (!whole.starts_with(head)) return damaged("of another device, driver or library");
     const std::size_t last = whole.rfind(kLastWord);
     if (last == std::string::npos || whole.substr(last) != check_of(whole.substr(0, last)))
-        return damaged("its last line does not fit the others");
+        return damaged("its last line, a checksum, does not match the others");
     CublasChoices choices;
     std::string_view left = std::string_view(whole).substr(head.size(), last - head.size());
     while (!left.empty()) {

@@ -45,8 +45,8 @@ Result<> usable(cudaError_t error, int index, const char* call) {
     if (error == cudaErrorMemoryAllocation || error == cudaErrorDevicesUnavailable) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "GPU {} is taken by other processes: {}: {} ({}); free memory of it, let it "
-            "be shared, or choose --device cpu",
+            "GPU {} is in use by other processes: {}: {} ({}); free its memory, let it be shared, "
+            "or choose --device cpu",
             index,
             call,
             cudaGetErrorString(error),
@@ -106,7 +106,7 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
         if (opened().info->index == index) return *opened().info;
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "GPU {} is this process's already; {} was asked for",
+            "this process uses GPU {} already; GPU {} cannot be opened too",
             opened().info->index,
             index
         );

@@ -59,7 +59,7 @@ Result<DeviceImport> DeviceImport::open(std::string_view handle) {
     if (ranged != CUDA_SUCCESS) {
         return make_error(
             ErrorCode::kUnavailable,
-            "the size of the sender's GPU memory is not known: {}",
+            "cannot find out the size of the sender's GPU memory: {}",
             name_of(ranged)
         );
     }

@@ -130,7 +130,7 @@ Result<> DeviceRange::map() {
 void DeviceRange::unmap() {
     CHECK(is_mapped());
     enter_cuda_device();
-    wait_for_streams("work that may use memory which is given back");
+    wait_for_streams("work that may use memory to be released");
     check(driver().unmap(address_of(data_), static_cast<std::size_t>(bytes_)), "cuMemUnmap");
     release_handles();
 }

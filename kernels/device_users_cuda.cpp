@@ -38,14 +38,15 @@ Result<Nvml> open_nvml() {
         library = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
         if (library != nullptr) break;
     }
-    if (library == nullptr) return Error{ErrorCode::kUnavailable, "no libnvidia-ml.so.1 is found"};
+    if (library == nullptr)
+        return Error{ErrorCode::kUnavailable, "libnvidia-ml.so.1 was not found"};
     Nvml nvml;
     if (find_function(library, "nvmlInit_v2", nvml.init) &&
         find_function(library, "nvmlShutdown", nvml.shut_down) &&
         find_function(library, "nvmlDeviceGetHandleByUUID", nvml.get_device) &&
         find_function(library, "nvmlDeviceGetComputeRunningProcesses_v3", nvml.get_processes))
         return nvml;
-    return Error{ErrorCode::kUnavailable, "libnvidia-ml.so.1 is too old to say"};
+    return Error{ErrorCode::kUnavailable, "libnvidia-ml.so.1 is too old to list processes"};
 }
 
 Error failed(const char* call, int error) {
@@ -90,12 +91,12 @@ Result<std::vector<DeviceUser>> device_users() {
 
 std::string describe_device_users() {
     const Result<std::vector<DeviceUser>> users = device_users();
-    if (!users) return fmt::format("which processes have it is unknown: {}", users.error().message);
-    if (users->empty()) return "which processes have it is unknown: the driver names none";
+    if (!users) return fmt::format("which processes use it is unknown: {}", users.error().message);
+    if (users->empty()) return "which processes use it is unknown: the driver names none";
     std::string text;
     for (const DeviceUser& user : *users) {
         text += fmt::format(
-            "{}process {}{} has {}",
+            "{}process {}{} uses {}",
             text.empty() ? "" : ", ",
             user.pid,
             name_of_process(user.pid),

@@ -27,7 +27,7 @@ Error error_of(const ExchangeFailure& failure, std::uint64_t limit_ns) {
     }
     return make_error(
         ErrorCode::kDeadlineExceeded,
-        "{}: rank {} has not come within {} ms",
+        "{}: rank {} has not arrived within {} ms",
         describe(failure.tag),
         failure.rank,
         limit_ns / 1'000'000

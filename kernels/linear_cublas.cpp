@@ -295,7 +295,7 @@ bool try_multiply(const LinearArgs& args, const LinearPart& part, CublasKey key)
         }
         if (bucket != args.x.rows) continue;
         spdlog::warn(
-            "cuBLASLt refuses {} x {} x {} (status {}): it is multiplied without it",
+            "cuBLASLt refuses the product {} x {} x {} (status {}): our own kernel computes it",
             args.x.rows,
             key.N,
             key.K,

@@ -53,7 +53,7 @@ Result<Loaded> open_library() {
     int& version = loaded.library.version;
     if (loaded.functions.get_version == nullptr ||
         loaded.functions.get_version(&version) != NcclResult::kSuccess) {
-        return make_error(ErrorCode::kUnsupported, "{} does not say which NCCL it is", path);
+        return make_error(ErrorCode::kUnsupported, "{} does not report its NCCL version", path);
     }
     if (version < kNcclVersionMin || !has_all) {
         return make_error(

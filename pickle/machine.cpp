@@ -169,7 +169,7 @@ Result<> Machine::step_container(std::uint8_t opcode) {
 
 Result<std::string_view> Machine::read_bytes(std::uint64_t num) {
     if (num > message_.size() - position_)
-        return malformed("{} bytes are named, {} are left", num, message_.size() - position_);
+        return malformed("{} bytes are declared, {} are left", num, message_.size() - position_);
     const auto* data = reinterpret_cast<const char*>(message_.data()) + position_;
     position_ += static_cast<std::size_t>(num);
     return std::string_view(data, static_cast<std::size_t>(num));
@@ -220,7 +220,7 @@ Result<> Machine::push(Node node) {
 // Takes a value from above the last mark.
 Result<NodeId> Machine::pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
-        return malformed("a value is taken from an empty stack");
+        return malformed("a value is popped from an empty stack");
     const NodeId id = stack_.back();
     stack_.pop_back();
     return id;
@@ -257,7 +257,9 @@ Result<> Machine::append_child(NodeId parent, NodeId child) {
 Result<> Machine::push_container(Kind kind, std::size_t num_children) {
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() < floor + num_children)
-        return malformed("{} values are taken, {} are there", num_children, stack_.size() - floor);
+        return malformed(
+            "{} values are popped, the stack has {}", num_children, stack_.size() - floor
+        );
     const std::vector<NodeId> children(
         stack_.end() - static_cast<std::ptrdiff_t>(num_children), stack_.end()
     );

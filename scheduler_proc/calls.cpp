@@ -45,7 +45,7 @@ void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
     } else if (const auto update = update_.under_way()) {
         problem = make_error(
             ErrorCode::kFailedPrecondition,
-            "update {} is under way; its own label comes with it",
+            "update {} is under way and sets its own label; wait for it",
             static_cast<std::uint64_t>(*update)
         );
     } else if (!has_weights()) {
@@ -118,7 +118,7 @@ void Scheduler::handle(const messages::ResumeMemory& call, TurnOutput& out) {
     } else if (memory_.is_lent()) {
         problem = Error{
             ErrorCode::kFailedPrecondition,
-            "kv_cache is lent to an update (--update-mode lend); it comes back with its end"};
+            "kv_cache is lent to an update (--update-mode lend) until the update ends"};
     }
     answer_memory(memory_.resume(call, now_, std::move(problem)), out);
 }
@@ -152,18 +152,18 @@ void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
 std::optional<std::string> Scheduler::why_no_drain() const {
     if (!runner_.requests().has_started()) return std::nullopt;
     if (memory_.is_lent()) {
-        return "running requests cannot run out (drain): their KV was lent to the update, which "
-               "was to say so with its stage";
+        return "running requests cannot finish (drain): their KV was lent to the update; the stage "
+               "must declare drain";
     }
     if (is_paused() && pause_.mode() != messages::PauseMode::kWait) {
         return fmt::format(
-            "paused with {} running and {} waiting requests, which cannot run out (drain)",
+            "paused with {} running and {} waiting requests, which cannot finish (drain)",
             runner_.requests().num_running(),
             runner_.requests().num_waiting()
         );
     }
     if (const auto reason = why_idle())
-        return fmt::format("running requests cannot run out (drain): {}", reason->message);
+        return fmt::format("running requests cannot finish (drain): {}", reason->message);
     return std::nullopt;
 }
 
@@ -241,7 +241,7 @@ std::optional<Error> Scheduler::why_unreadable() const {
     if (update_.awaits_weights()) {
         return Error{
             ErrorCode::kFailedPrecondition,
-            "there are no weights: none came yet, or they were released and not kept"};
+            "there are no weights: none have arrived yet, or they were released and not kept"};
     }
     return std::nullopt;
 }
@@ -268,8 +268,8 @@ std::optional<Error> Scheduler::why_idle() const {
     if (!has_weights()) {
         return Error{
             ErrorCode::kFailedPrecondition,
-            "there are no weights: none came yet, or they were released and not kept; nothing is "
-            "generated until the next complete update"};
+            "there are no weights: none have arrived yet, or they were released and not kept; "
+            "nothing is generated until the next complete update"};
     }
     return std::nullopt;
 }
@@ -277,7 +277,7 @@ std::optional<Error> Scheduler::why_idle() const {
 Error Scheduler::not_ready() const {
     return make_error(
         ErrorCode::kUnavailable,
-        "replica {} is loading; no word yet from {}",
+        "replica {} is loading; waiting for {}",
         raw(config_.replica),
         workers_.who_is_missing()
     );

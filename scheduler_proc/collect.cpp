@@ -72,11 +72,11 @@ messages::Finish end_of_not_finite(
     const InFlightStep& step, const Request& request, const messages::NotFiniteRow& bad, Where where
 ) {
     using Kind = messages::NotFiniteKind;
-    const std::string_view what = bad.kind == Kind::kState ? "the hidden state was not finite"
-                                  : bad.kind == Kind::kLogits
-                                      ? "the logits were not finite"
-                                      : "the request's penalties, bias and temperature made scores "
-                                        "of its logits that are not finite";
+    const std::string_view what =
+        bad.kind == Kind::kState ? "the hidden state was not finite"
+        : bad.kind == Kind::kLogits
+            ? "the logits were not finite"
+            : "the request's penalties, bias and temperature made its scores not finite";
     // Logits are of the token after theirs.
     const std::int64_t token = bad.position + (bad.kind == Kind::kState ? 0 : 1);
     const std::int64_t prompt_len = request.progress.prompt_len();
@@ -106,8 +106,8 @@ std::optional<messages::Finish> problem_of_token(
             .reason = messages::FinishReason::kError,
             .verdict = make_error(
                 ErrorCode::kInvalidArgument,
-                "no token is left for output {}: allowed_token_ids, bad_words, bad_tokens and "
-                "min_new_tokens leave none",
+                "output {} has no allowed token: allowed_token_ids, bad_words, bad_tokens and "
+                "min_new_tokens exclude all",
                 row.output_index
             ),
         };

@@ -155,13 +155,19 @@ struct Flags {
 };
 
 void add_flags(FlagSet& flags, Flags& values) {
-    flags.add("run-dir", &values.run_dir_path, "where the tree's sockets live");
+    flags.add("run-dir", &values.run_dir_path, "the tree's run directory, where its sockets are");
     flags.add("replica", &values.replica, "this data-parallel replica, from 0");
     flags.add("tp", &values.config.tp, "tensor-parallel ranks of this replica");
-    flags.add("nodes", &values.config.nodes, "machines that the ranks are on, as many on each");
-    flags.add("node-door", &values.node_door, "HOST:PORT where ranks of other machines come in");
-    flags.add("door-keys", &values.door_keys, "its keys, a directory as keygen makes it");
-    flags.add("page-size", &values.config.page_size, "tokens per KV page; the workers' too");
+    flags.add(
+        "nodes", &values.config.nodes, "machines that the ranks are on, equally many on each"
+    );
+    flags.add("node-door", &values.node_door, "HOST:PORT where ranks of other machines connect");
+    flags.add(
+        "door-keys", &values.door_keys, "the node door's keys, a directory made by pitstop keygen"
+    );
+    flags.add(
+        "page-size", &values.config.page_size, "tokens per KV page; the workers use the same"
+    );
     flags.add(
         "chunked-prefill-size",
         &values.config.tokens_per_step_max,
@@ -173,10 +179,12 @@ void add_flags(FlagSet& flags, Flags& values) {
     flags.add(
         "step-timeout-s", &values.step_timeout_s, "seconds a pass may take before this process ends"
     );
-    flags.add("epoch", &values.epoch, "of the weights that are loaded; larger after a restart");
-    flags.add("label", &values.config.label, "of the weights that are loaded");
+    flags.add("epoch", &values.epoch, "epoch of the loaded weights; above 0 after a restart");
+    flags.add("label", &values.config.label, "label of the loaded weights");
     flags.add(
-        "digest", &values.config.digest, "which they must have, or this process ends; empty: any"
+        "digest",
+        &values.config.digest,
+        "digest that the loaded weights must have, or this process ends; empty: any"
     );
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
@@ -196,7 +204,7 @@ int main_with(int argc, char** argv) {
     config.epoch = Epoch{values.epoch};
     if (!(values.step_timeout_s > 0 && values.step_timeout_s < 1e6)) {
         return flags.fail(
-            {ErrorCode::kInvalidArgument, "--step-timeout-s takes seconds, more than 0"}
+            {ErrorCode::kInvalidArgument, "--step-timeout-s takes more than 0 seconds"}
         );
     }
     config.step_timeout = duration_of(values.step_timeout_s);
@@ -205,7 +213,8 @@ int main_with(int argc, char** argv) {
         values.node_door.empty() != values.door_keys.empty()) {
         return flags.fail(
             {ErrorCode::kInvalidArgument,
-             "--nodes of more than 1, --node-door and --door-keys go together"}
+             "--nodes of more than 1 needs --node-door and --door-keys, and neither is accepted "
+             "without it"}
         );
     }
     if (auto logging =

@@ -111,7 +111,7 @@ std::optional<std::string> OpenRequests::audit(const std::map<RequestKey, std::i
         if (waits && !request.lease.pages.empty()) return problem("waits and holds pages");
         const Progress& progress = request.progress;
         if (const auto what = progress.problem()) return problem(*what);
-        if (progress.known() != std::ssize(request.tokens)) return problem("knows other tokens");
+        if (progress.known() != std::ssize(request.tokens)) return problem("has other tokens");
         const auto sampled = num_sampled.find(key);
         if (progress.pending() != (sampled == num_sampled.end() ? 0 : sampled->second))
             return problem("pending tokens do not add up");

@@ -64,7 +64,7 @@ void Pause::go_on(
     } else {
         part.paused_s = seconds(now - state_->since);
         if (later) part.verdict.message = later->message;
-        end(now, "a continue ended the pause before everything stood still", out);
+        end(now, "a continue ended the pause before all requests had stopped", out);
     }
     out.tokenizer.emplace_back(std::move(part));
 }
@@ -108,9 +108,9 @@ void Pause::end_if_overdue(TimePoint now, const std::optional<Error>& why_not, T
         expiry_ = fmt::format("stays paused: {}", why_not->message);
         return;
     }
-    expiry_ = fmt::format("went on by itself after {:.3f} s", seconds(now - state_->since));
+    expiry_ = fmt::format("continued by itself after {:.3f} s", seconds(now - state_->since));
     ++num_expired_;
-    end(now, "max_pause_s was over before everything stood still", out);
+    end(now, "max_pause_s passed before all requests had stopped", out);
 }
 
 // Lets requests run again; calls that still wait are told why they never will see them stand.

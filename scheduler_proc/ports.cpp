@@ -138,7 +138,9 @@ void Ports::count_refused_keys() {
     for (const std::int64_t num = guard_->num_refused(kNodesDoor); num_keys_refused_ < num;) {
         if (is_worth_a_line(++num_keys_refused_)) {
             spdlog::warn(
-                "a key is not on the list of the nodes' door; refused so far: {}", num_keys_refused_
+                "refused a connection whose key is not on the list of the nodes' door; refused so "
+                "far: {}",
+                num_keys_refused_
             );
         }
     }
@@ -167,7 +169,7 @@ void Ports::lose(Rank rank, std::string_view why) {
     const bool was_there = meeting_.is_there(rank);
     meeting_.lose(rank, why);
     if (was_there && !meeting_.is_there(rank))
-        spdlog::warn("{} has left before all were there: {}; it may come again", name, why);
+        spdlog::warn("{} left before all ranks had joined: {}; it may join again", name, why);
 }
 
 // Somebody may have come and gone between two looks at the connections, which shows when they are
@@ -192,7 +194,7 @@ Result<> Ports::take_join(const bus::Received& received, messages::RankJoin join
         std::move(join)
     ));
     note_spoken(received);
-    if (num_nodes_ > 1) spdlog::info("{} is there", meeting_.name_of(rank));
+    if (num_nodes_ > 1) spdlog::info("{} has joined", meeting_.name_of(rank));
     return Ok{};
 }
 
@@ -251,7 +253,7 @@ void Ports::take_error(const bus::Received& received, Rank rank, TurnInput& in) 
         decode<messages::WorkerError>(received.frames, messages::UnknownFields::kIgnore);
     if (!error) return refuse(name, error.error(), in);
     const auto& [code, message] = error->error;
-    spdlog::error("{} cannot go on: {}: {}", name, pitstop::name_of(code), message);
+    spdlog::error("{} cannot continue: {}: {}", name, pitstop::name_of(code), message);
     if (num_nodes_ > 1) lose(rank, message);
 }
 
@@ -260,7 +262,9 @@ void Ports::refuse(std::string_view from, const Error& error, TurnInput& in) {
     if (!is_worth_a_line(++num_refused_)) return;
     spdlog::warn("refused a message from {}: {}: {}", from, name_of(error.code), error.message);
     if (num_refused_ == kRefusalsLoggedMax)
-        spdlog::warn("{} messages were refused; of the next ones few are logged", num_refused_);
+        spdlog::warn(
+            "{} messages were refused; from now on only some refusals are logged", num_refused_
+        );
 }
 
 void Ports::receive_from(bus::Socket& socket, TurnInput& in) {
@@ -326,7 +330,7 @@ void Ports::take_from_peer(const bus::Received& received, TurnInput& in) {
         std::visit([](const auto& message) { return rank_of(message); }, in.workers.back());
     if (said == rank) return;
     in.workers.pop_back();
-    refuse(name, make_error(ErrorCode::kInvalidArgument, "it says rank {}", raw(said)), in);
+    refuse(name, make_error(ErrorCode::kInvalidArgument, "it claims rank {}", raw(said)), in);
 }
 
 void Ports::greet(const bus::Received& received, TurnInput& in) {
@@ -337,7 +341,7 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
     if (rank >= peers_.size() || !peers_[rank].empty()) {
         const Error error = make_error(
             ErrorCode::kAlreadyExists,
-            "a hello of rank {}; ranks are [0, {}), each once",
+            "a hello of rank {}: not one of [0, {}), or its second hello",
             rank,
             peers_.size()
         );

@@ -104,7 +104,7 @@ Result<> RankMeeting::check(const Sender& sender, const messages::RankJoin& join
     if (sender.key.empty() != (join.node == 0)) {
         return refuse(
             ErrorCode::kInvalidArgument,
-            sender.key.empty() ? "other machines come in at the nodes' door"
+            sender.key.empty() ? "ranks of other machines connect to the nodes' door"
                                : "node 0 is the head's own machine; another one is 1 or more"
         );
     }
@@ -127,7 +127,7 @@ Result<> RankMeeting::check_place(const Sender& sender, const messages::RankJoin
     };
     for (const auto& member : members_) {
         if (!member) continue;
-        if (member->said.rank == join.rank) return refuse(*member, "it is there already");
+        if (member->said.rank == join.rank) return refuse(*member, "it has joined already");
         if (member->sender.peer == sender.peer)
             return refuse(*member, fmt::format("it has joined as rank {}", raw(member->said.rank)));
         if (member->said.node == join.node &&
@@ -198,7 +198,7 @@ Result<> RankMeeting::bring(const std::string& peer, messages::RankPart part, Ti
     if (failure_) {
         answer(member, {.meeting = member.part->meeting, .verdict = *failure_});
     } else if (is_twice) {
-        fail(make_error(ErrorCode::kInternal, "{} brought two parts at once", name_of(*rank)));
+        fail(make_error(ErrorCode::kInternal, "{} sent two parts for one meeting", name_of(*rank)));
     } else if (auto error = find_out_of_step()) {
         fail(*std::move(error));
     } else {
@@ -284,7 +284,7 @@ void RankMeeting::end_late(TimePoint now) {
         const messages::RankPart& part = *member->part;
         return fail(make_error(
             ErrorCode::kDeadlineExceeded,
-            "{}: {} has not come within {} ms",
+            "{}: {} has not arrived within {} ms",
             part.what,
             missing(),
             part.limit_ms

@@ -60,7 +60,7 @@ std::optional<messages::MemoryPart> ReplicaMemory::resume(
 std::string ReplicaMemory::what_is_missing() const {
     const bool is_lost = !loss_.empty() && !is_resident(messages::MemoryTag::kKvCache);
     return book_.what_is_missing() +
-           (is_lost ? fmt::format(" (it was lent to an update, and is not back: {})", loss_) : "");
+           (is_lost ? fmt::format(" (it was lent to an update and not returned: {})", loss_) : "");
 }
 
 void ReplicaMemory::begin_loan(messages::MemoryAction action) {
@@ -139,7 +139,7 @@ std::optional<messages::MemoryPart> ReplicaMemory::end_late_call(
         job->call,
         make_error(
             ErrorCode::kDeadlineExceeded,
-            "phase {}: no answer from {}; it is done when they answer",
+            "phase {}: no answer from {}; the call completes when they answer",
             phase,
             book_.who_is_missing()
         ),

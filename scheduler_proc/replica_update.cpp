@@ -58,8 +58,8 @@ std::optional<Error> ReplicaUpdate::problem_of_reach(const messages::WeightSourc
     if (config_.nodes == 1 || memory.empty()) return std::nullopt;
     return make_error(
         ErrorCode::kUnsupported,
-        "a source of {} hands tensors over in memory of one machine, and replica {} spans {} "
-        "(--nodes); accepted are {}",
+        "a source of {} uses memory of one machine, but replica {} spans {} (--nodes); accepted "
+        "are {}",
         memory,
         raw(config_.replica),
         config_.nodes,
@@ -77,13 +77,13 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
     if (auto error = problem_of_epoch(order.new_epoch)) return error;
     if (!has_weights() && order.spec.partial) {
         return wrong_order(
-            "stage", order.update, "torn or without weights; only a complete update mends it"
+            "stage", order.update, "torn or without weights; only a complete update repairs it"
         );
     }
     if (order.spec.mode == messages::UpdateMode::kDirect) {
         // It overwrites what serves: only after this replica has been told to stand still.
         if (!may(order.update, order_of(order)) || job_->phase() != messages::UpdatePhase::kStopped)
-            return wrong_order("direct stage", order.update, "not standing still for it");
+            return wrong_order("direct stage", order.update, "the replica has not stopped for it");
     } else if (job_) {
         return wrong_order(
             "stage", order.update, fmt::format("update {} is under way", number(job_->id))

@@ -163,7 +163,7 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
     if (!config_.digest.empty() && *digest != config_.digest) {
         out.fatal = make_error(
             ErrorCode::kDataLoss,
-            "the weights that were loaded have the digest {}; those that are to serve have {}",
+            "the loaded weights have digest {}; expected is {} (--digest)",
             digest->empty() ? "(none)" : *digest,
             config_.digest
         );

@@ -35,7 +35,7 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
     if (config.tp % config.nodes != 0) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "--tp {} with --nodes {}; each machine has as many ranks",
+            "--tp {} with --nodes {}; --tp must be a multiple of --nodes",
             config.tp,
             config.nodes
         );

@@ -78,7 +78,7 @@ Result<std::string> UpdateJob::verified_digest() const {
         is_computed = is_computed || !digests[rank].empty();
     }
     if (!is_computed) {
-        return Error{ErrorCode::kDataLoss, "no rank computed a digest of what it holds"};  // P10
+        return Error{ErrorCode::kDataLoss, "no rank computed a digest of its weights"};  // P10
     }
     ASSIGN_OR_RETURN(const messages::VersionDigest version, messages::version_digest(parts));
     std::map<std::string_view, std::string_view> resident;
@@ -90,9 +90,9 @@ Result<std::string> UpdateJob::verified_digest() const {
         const auto found = resident.find(declared.name);
         if (found != resident.end() && found->second == declared.digest) continue;
         problems.push_back(
-            found == resident.end() ? fmt::format("{} is declared and not resident", declared.name)
+            found == resident.end() ? fmt::format("{} is declared but not resident", declared.name)
                                     : fmt::format(
-                                          "{}: the resident tensor's digest is {}, declared was {}",
+                                          "{}: the resident tensor's digest is {}; declared is {}",
                                           declared.name,
                                           found->second,
                                           declared.digest
@@ -114,7 +114,7 @@ Result<std::string> UpdateJob::verified_digest() const {
     if (!spec.digest.empty() && spec.digest != digest_hex) {
         return make_error(
             ErrorCode::kDataLoss,
-            "the resident weights' digest is {}, declared was {}",
+            "the resident weights' digest is {}; declared is {}",
             digest_hex,
             spec.digest
         );

@@ -24,8 +24,7 @@ std::optional<std::string> difference(
     if (a.has_weights != b.has_weights) return differ("has_weights", a.has_weights, b.has_weights);
     if (a.routes != b.routes)
         return fmt::format("ranks {} and {} differ in their routes", raw(a.rank), raw(b.rank));
-    if (a.eos_ids != b.eos_ids)
-        return differ("so many eos_ids", a.eos_ids.size(), b.eos_ids.size());
+    if (a.eos_ids != b.eos_ids) return differ("num_eos_ids", a.eos_ids.size(), b.eos_ids.size());
     return std::nullopt;
 }
 

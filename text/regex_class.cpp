@@ -53,7 +53,7 @@ Result<char32_t> ClassParser::parse_number(
 
 Result<char32_t> ClassParser::parse_character_escape() {
     pos_ += 1;  // backslash
-    if (at_end()) return malformed("a '\\' with nothing behind it");
+    if (at_end()) return malformed("a '\\' with nothing after it");
     const char c = peek();
     if (static_cast<unsigned char>(c) >= 0x80) return take_code_point();
     pos_ += 1;
@@ -79,7 +79,8 @@ Result<char32_t> ClassParser::parse_character_escape() {
         case 'x': {
             if (!take("{")) {
                 ASSIGN_OR_RETURN(const char32_t byte, parse_number(16, 1, 2));
-                if (byte >= 0x80) return unsupported("\\x with a byte that is no ASCII character");
+                if (byte >= 0x80)
+                    return unsupported("\\x with a byte that is not an ASCII character");
                 return byte;
             }
             ASSIGN_OR_RETURN(const char32_t value, parse_number(16, 1, 6));

@@ -94,7 +94,7 @@ class Component {
     Result<TokenId> token_id() const {
         if (!value_.is_number_unsigned() || value_.get<std::uint64_t>() >= Vocab::kTokensMax) {
             return make_error(
-                ErrorCode::kMalformed, "{} is no token id, 0 to {}", path_, Vocab::kTokensMax - 1
+                ErrorCode::kMalformed, "{} is not a token id, 0 to {}", path_, Vocab::kTokensMax - 1
             );
         }
         return TokenId{value_.get<std::int32_t>()};

@@ -74,7 +74,7 @@ class ListsReader final : public JsonReader {
     [[nodiscard]] bool is_in_model() const { return depth() == 2 && is_model_; }
     static std::optional<Error> begin_list(std::string_view name, bool& has) {
         if (!std::exchange(has, true)) return std::nullopt;
-        return make_error(kMalformed, "model.{} is there twice", name);
+        return make_error(kMalformed, "model.{} appears twice", name);
     }
     std::optional<Error> open(json&& value) {
         if (depth() == 1) is_model_ = key_ == "model" && value.is_object();

@@ -25,8 +25,8 @@ Result<> check_comes_by_network(std::string_view type, const messages::WeightSou
     if (memory.empty()) return Ok{};
     return make_error(
         ErrorCode::kUnsupported,
-        "{}: a source of {} hands tensors over in shared memory, and a tcp door is for other "
-        "machines; accepted there are {}",
+        "{}: a source of {} uses shared memory, which callers at a tcp door do not have; accepted "
+        "there are {}",
         type,
         memory,
         messages::kSourcesThatTravel
@@ -203,7 +203,7 @@ Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& me
             messages::ReplyTo<Message> reply;
             reply.verdict = make_error(
                 ErrorCode::kFailedPrecondition,
-                "the weights cannot be named now: {}",
+                "the label cannot change now: {}",
                 updates_.busy(now).message
             );
             answer({peer, message.call}, std::move(reply));

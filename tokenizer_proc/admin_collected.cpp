@@ -102,7 +102,7 @@ void Admin::tell_late(const HeldCall& call) {
         call.caller,
         make_error(
             ErrorCode::kDeadlineExceeded,
-            "{} waited for an update that is not over yet (its state: {})",
+            "{} waited for an update that has not ended (its state: {})",
             call.what,
             name_of(updates_.state())
         )
@@ -153,7 +153,7 @@ void Admin::name_collection(const std::string& peer, const messages::SetWeightLa
     }
     updates_.name_collection(message.label);
     reply.ok = true;
-    reply.verdict.message = "the collected update gets the label, when it takes effect";
+    reply.verdict.message = "the collected update gets the label when it takes effect";
     for (int i = 0; i < num_replicas_; ++i) {
         reply.parts.push_back(
             {.replica = ReplicaId{i},

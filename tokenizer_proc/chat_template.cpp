@@ -90,7 +90,7 @@ Result<Value> prepared_message(
     const Mapping* message = value.as_mapping();
     if (message == nullptr || text_of(*message, "role") == nullptr) {
         return make_error(
-            ErrorCode::kInvalidArgument, "messages[{}] is no object with a role", index
+            ErrorCode::kInvalidArgument, "messages[{}] is not an object with a role", index
         );
     }
     Mapping out = *message;
@@ -120,7 +120,9 @@ Result<Mapping> prepared(
     const Value* messages = variables.find(std::string_view("messages"));
     if (messages == nullptr || messages->as_sequence() == nullptr ||
         messages->as_sequence()->items.empty()) {
-        return make_error(ErrorCode::kInvalidArgument, "messages is no list of at least one");
+        return make_error(
+            ErrorCode::kInvalidArgument, "messages must be a list of at least one message"
+        );
     }
     std::vector<Value> out;
     for (const Value& message : messages->as_sequence()->items) {
@@ -241,7 +243,7 @@ Result<> ChatTemplate::read_template(const std::string& name, std::string_view t
 Result<> ChatTemplate::read_config(const std::string& text) {
     ASSIGN_OR_RETURN(const Value config, jinja::parse_json(text));
     if (config.as_mapping() == nullptr) {
-        return make_error(ErrorCode::kInvalidArgument, "tokenizer_config.json is no object");
+        return make_error(ErrorCode::kInvalidArgument, "tokenizer_config.json is not an object");
     }
     for (const auto& [key, value] : config.as_mapping()->entries()) {
         const std::string& name = key.as_text()->bytes;
@@ -333,7 +335,7 @@ Result<std::string> ChatTemplate::render(
 ) const {
     ASSIGN_OR_RETURN(const Value variables, jinja::parse_json(chat.variables));
     if (variables.as_mapping() == nullptr) {
-        return make_error(ErrorCode::kInvalidArgument, "the variables of a chat are an object");
+        return make_error(ErrorCode::kInvalidArgument, "the variables of a chat must be an object");
     }
     const Mapping& mapping = *variables.as_mapping();
     const Value* prompted = mapping.find(std::string_view("add_generation_prompt"));

@@ -74,7 +74,9 @@ void Doors::take_back(DoorsInput& in) {
         refuse_request(
             *request,
             make_error(
-                ErrorCode::kResourceExhausted, "replica {} has its queue full", raw(unsent->replica)
+                ErrorCode::kResourceExhausted,
+                "the queue of replica {} is full",
+                raw(unsent->replica)
             )
         );
     }
@@ -311,7 +313,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
     if (index >= hellos_.size() || hellos_[index]) {
         return make_error(
             ErrorCode::kAlreadyExists,
-            "a hello of replica {}; there are {}, each once",
+            "a hello of replica {}: not one of the {} replicas, or its second hello",
             raw(hello.replica),
             hellos_.size()
         );
@@ -405,7 +407,7 @@ std::string Doors::who_is_missing() const {
 
 Error Doors::starting() const {
     return make_error(
-        ErrorCode::kUnavailable, "the tree is starting; no word yet from {}", who_is_missing()
+        ErrorCode::kUnavailable, "the tree is starting; waiting for {}", who_is_missing()
     );
 }
 

@@ -21,7 +21,7 @@ Result<std::optional<TokenId>> read_end_token(
             ErrorCode::kMalformed,
             "'{}': {}",
             path,
-            config ? "it is no object" : config.error().message
+            config ? "it is not an object" : config.error().message
         );
     }
     const jinja::Value* token = config->as_mapping()->find(std::string_view("eos_token"));
@@ -29,14 +29,14 @@ Result<std::optional<TokenId>> read_end_token(
         token = token->as_mapping()->find(std::string_view("content"));
     if (token == nullptr || token->is_none()) return std::optional<TokenId>{};
     if (token->as_text() == nullptr)
-        return make_error(ErrorCode::kMalformed, "'{}': eos_token is no text", path);
+        return make_error(ErrorCode::kMalformed, "'{}': eos_token is not a string", path);
     constexpr std::size_t kShownMax = 64;
     const std::string& name = token->as_text()->bytes;
     const std::optional<TokenId> id = tokenizer.token_to_id(name);
     if (!id) {
         return make_error(
             ErrorCode::kMalformed,
-            "'{}': eos_token '{}' is no token of tokenizer.json",
+            "'{}': eos_token '{}' is not a token of tokenizer.json",
             path,
             utf8_prefix(name, kShownMax)
         );

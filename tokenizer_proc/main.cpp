@@ -204,22 +204,34 @@ std::string name_of_model(const Flags& flags) {
 }
 
 void add_flags(Flags& values, FlagSet& flags) {
-    flags.add("run-dir", &values.run_dir, "where the tree's sockets live");
+    flags.add("run-dir", &values.run_dir, "the tree's run directory, where its sockets are");
     flags.add("model", &values.model, "the model's directory, for its tokenizer.json");
-    flags.add("weights", &values.weights, "what the workers load; default: the model's directory");
-    flags.add("lost-why", &values.lost.why, "not empty: the version before a restart is lost");
-    flags.add("lost-label", &values.lost.label, "its label");
-    flags.add("lost-digest", &values.lost.digest, "its digest");
-    flags.add("lost-path", &values.lost.path, "the directory it came from, if it was one");
+    flags.add(
+        "weights", &values.weights, "the directory that the workers load; default: the model's"
+    );
+    flags.add("lost-why", &values.lost.why, "not empty: why the version before a restart is lost");
+    flags.add("lost-label", &values.lost.label, "the lost version's label");
+    flags.add("lost-digest", &values.lost.digest, "the lost version's digest");
+    flags.add(
+        "lost-path", &values.lost.path, "the directory that the lost version came from, if any"
+    );
     flags.add("restart-why", &values.restart_why, "not empty: the tree restarted, and why");
-    flags.add("unfinished", &values.unfinished, "what the tree before had said that it was amid");
-    flags.add("keep-committed", &values.keep_committed, "where workers write what is committed");
+    flags.add(
+        "unfinished", &values.unfinished, "the unfinished work that the tree before had reported"
+    );
+    flags.add(
+        "keep-committed",
+        &values.keep_committed,
+        "the directory where workers write committed weights"
+    );
     flags.add("served-model-name", &values.served_model_name, "default: the directory's name");
     flags.add("dp", &values.dp, "data-parallel replicas");
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);
-    flags.add("tcp-door", &values.tcp.data, "HOST:PORT: the data door for other machines, too");
+    flags.add(
+        "tcp-door", &values.tcp.data, "HOST:PORT: opens the data door to other machines, too"
+    );
     flags.add("admin-tcp-door", &values.tcp.admin, "the same for the admin door");
-    flags.add("door-keys", &values.tcp.keys, "their keys, a directory as keygen makes it");
+    flags.add("door-keys", &values.tcp.keys, "the doors' keys, a directory made by pitstop keygen");
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
 
@@ -249,7 +261,7 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
     const auto chat_template = ChatTemplate::load(values.model);
     if (const auto& problem = chat_template->problem()) spdlog::info("{}", problem->message);
     const Result<std::optional<TokenId>> end_token = read_end_token(values.model, *tokenizer);
-    if (!end_token) spdlog::warn("no end token of the tokenizer: {}", end_token.error().message);
+    if (!end_token) spdlog::warn("the tokenizer has no end token: {}", end_token.error().message);
 
     Result<std::string> tokenizer_config = read_tokenizer_config(values.model);
     if (!tokenizer_config) spdlog::warn("of the tokenizer: {}", tokenizer_config.error().message);

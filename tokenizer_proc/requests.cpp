@@ -127,7 +127,7 @@ std::optional<Error> Doors::problem_of(const messages::Generate& message) const 
     if (message.replica && (*message.replica < 0 || *message.replica >= config_.num_replicas)) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "replica is {}; there are [0, {})",
+            "replica is {}; accepted is [0, {})",
             *message.replica,
             config_.num_replicas
         );
@@ -148,7 +148,7 @@ std::optional<Error> Doors::problem_of(const messages::Generate& message) const 
         further_stop(message.sampling)) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "sampling.stop_token_ids has {} entries; at most {} are accepted beside the "
+            "sampling.stop_token_ids has {} entries; at most {} are accepted besides the "
             "tokenizer's end token",
             message.sampling.stop_token_ids.size(),
             messages::kStopTokensMax - 1

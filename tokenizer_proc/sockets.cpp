@@ -54,7 +54,7 @@ Result<> check(const TcpDoors& doors) {
     if (doors.keys.empty()) {
         return Error{
             ErrorCode::kInvalidArgument,
-            "--tcp-door and --admin-tcp-door need --door-keys DIR: pitstop keygen makes one"};
+            "--tcp-door and --admin-tcp-door need --door-keys DIR (make DIR with pitstop keygen)"};
     }
     return bus::check_curve();
 }

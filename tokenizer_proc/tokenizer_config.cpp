@@ -71,7 +71,7 @@ Result<std::string> read_tokenizer_config(const std::string& model_dir) {
             ErrorCode::kMalformed,
             "'{}': {}",
             path,
-            config ? "it is no object" : config.error().message
+            config ? "it is not an object" : config.error().message
         );
     }
     const std::string template_path = model_dir + "/chat_template.jinja";

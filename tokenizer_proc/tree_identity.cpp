@@ -30,8 +30,8 @@ Result<> TreeIdentity::check(std::string_view type, std::string_view meant) cons
     }
     return make_error(
         ErrorCode::kUnavailable,
-        "{}: it is for tree '{}', which is gone from here: it was restarted, or another took its "
-        "place",
+        "{}: it is for tree '{}', which no longer serves here: it was restarted, or another tree "
+        "took its place",
         type,
         utf8_prefix(meant, kShownBytesMax)
     );

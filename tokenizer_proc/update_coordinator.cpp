@@ -37,7 +37,7 @@ std::optional<Error> UpdateCoordinator::problem_of(const messages::UpdateSpec& s
     if (!spec.base_digest.empty() && spec.base_digest != version_.digest) {
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "the update is made for the version with digest {}; {} serves",
+            "the update needs the version with digest {}; the one that serves has {}",
             spec.base_digest,
             version_.digest
         );
@@ -380,7 +380,10 @@ void UpdateCoordinator::tick(TimePoint now, Out& out) {
             );
         case messages::UpdatePhase::kPrepared:
             return begin_drop(
-                now, {ErrorCode::kDeadlineExceeded, "the stage was held too long"}, out
+                now,
+                {ErrorCode::kDeadlineExceeded,
+                 "the staged update was neither committed nor dropped in time"},
+                out
             );
         case messages::UpdatePhase::kCommitting:
         case messages::UpdatePhase::kDropping: {

@@ -80,9 +80,8 @@ Error UpdateCoordinator::busy(TimePoint now) const {
     }
     return make_error(
         ErrorCode::kFailedPrecondition,
-        "{} is {}, idle for {:.1f} s, and is dropped by itself in {:.1f} s; {}commit or drop it, "
-        "or "
-        "wait, or begin with take_over where its trainer is gone",
+        "{} is {}, idle for {:.1f} s, and is dropped automatically in {:.1f} s; {}commit or drop "
+        "it, wait, or begin with take_over if its trainer has ended",
         describe(),
         is_open() ? "open" : "staged",
         seconds(now - job_->idle_since.value_or(now)),
@@ -116,9 +115,9 @@ std::optional<messages::SessionStatus> UpdateCoordinator::session(TimePoint now)
 std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, For what) const {
     const std::uint64_t under_way = job_ ? static_cast<std::uint64_t>(job_->id) : 0;
     if (session != 0 && session != under_way) {
-        std::string message =
-            ended_.end_of(session).value_or(fmt::format("session {} is over, or never was", session)
-            );
+        std::string message = ended_.end_of(session).value_or(
+            fmt::format("session {} has ended or never existed", session)
+        );
         if (job_) message += fmt::format("; {} is under way", describe());
         return refused(std::move(message));
     }

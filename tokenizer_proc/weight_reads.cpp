@@ -25,7 +25,11 @@ Result<> TensorRead::begin(const messages::WorkerTensor& piece) {
         rows_ *= extent;
     }
     if (element_bytes_ == 0 || rows_ <= 0 || cols_ <= 0) {
-        return make_error(ErrorCode::kInternal, "'{}': no such dtype or shape", piece.tensor.name);
+        return make_error(
+            ErrorCode::kInternal,
+            "'{}': unknown dtype, or a shape that is too large",
+            piece.tensor.name
+        );
     }
     if (cols_ > kTensorBytesMax / element_bytes_ / rows_) {
         return make_error(
@@ -103,7 +107,7 @@ std::string TensorRead::who_is_missing() const {
     for (int rank = 0; rank < tp_; ++rank) {
         if (!heard_.contains(Rank{rank})) silent.push_back(static_cast<std::size_t>(rank));
     }
-    if (silent.empty()) return "replica 0, of which every rank sent a part";
+    if (silent.empty()) return "replica 0, although every rank sent a part";
     return silent_ranks(/*replica=*/0, silent, static_cast<std::size_t>(tp_));
 }
 

@@ -47,7 +47,7 @@ void settle_auto(Options& options) {
     const int num_needed = std::max(options.num_gpus, engine.gpu + 1);
     if (num && *num >= num_needed) return;
     engine.device = DeviceKind::kCpu;
-    engine.device_why = "no GPU: the driver shows none";
+    engine.device_why = "the driver shows no GPU";
     if (!num) {
         engine.device_why = num.error().message;
     } else if (*num > 0) {

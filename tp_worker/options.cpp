@@ -18,7 +18,7 @@ namespace {
 
 // These say which rank of which tree it is, and what it loads.
 void add_place_flags(Options& options, FlagSet& flags) {
-    flags.add("run-dir", &options.run_dir, "the tree's private directory");
+    flags.add("run-dir", &options.run_dir, "the tree's run directory, where its sockets are");
     flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
     flags.add("rank", &options.rank, "this rank, from 0");
     flags.add("tp", &options.tp, "ranks of the replica");
@@ -37,10 +37,14 @@ void add_place_flags(Options& options, FlagSet& flags) {
 
 // These say on which of the replica's machines it is, where they are several.
 void add_node_flags(Options& options, FlagSet& flags) {
-    flags.add("nodes", &options.nodes, "machines that the ranks are on, as many on each");
-    flags.add("node-rank", &options.node, "which of them this is; 0: the head, with the scheduler");
+    flags.add("nodes", &options.nodes, "machines that the ranks are on, equally many on each");
+    flags.add("node-rank", &options.node, "this machine, from 0; 0: the head, with the scheduler");
     flags.add("head", &options.head, "HOST:PORT of the head's door for nodes; not on the head");
-    flags.add("node-key", &options.node_key, "this machine's key for it, a file of keygen --node");
+    flags.add(
+        "node-key",
+        &options.node_key,
+        "this machine's key for that door, a file made by keygen --node"
+    );
 }
 
 // These say where it computes, and what it may take of a GPU.
@@ -50,31 +54,31 @@ void add_device_flags(Options& options, FlagSet& flags) {
         &options.device,
         "cuda: a GPU for each rank; cpu; or auto: GPUs where there are enough, else the CPU"
     );
-    flags.add("num-gpus", &options.num_gpus, "with auto: how many the tree's ranks need");
-    flags.add("gpu", &options.engine.gpu, "with cuda: which, as the driver counts");
+    flags.add("num-gpus", &options.num_gpus, "with auto: how many GPUs the tree's ranks need");
+    flags.add("gpu", &options.engine.gpu, "with cuda: this rank's GPU, as the driver counts");
     flags.add(
         "mem-fraction",
         &options.engine.mem_fraction,
-        "with cuda: of the GPU's free memory, what weights, activations and KV may take, in (0, 1]"
+        "with cuda: the part of the GPU's free memory for weights, activations and KV, in (0, 1]"
     );
     flags.add(
         "update-mode",
         &options.update_mode,
         "with cuda: staged leaves room for a second copy of the weights; host stages in the host's "
-        "memory, lend where KV lies, direct nowhere, and KV takes the room; auto takes the first "
+        "memory, lend in the memory of KV, direct nowhere, and KV uses the room; auto is the first "
         "of them that fits"
     );
     flags.add(
         "all-reduce",
         &options.all_reduce,
-        "with cuda and --tp: how activations are summed over the ranks: own, by kernels over one "
-        "another's memory; nccl, by it wherever a step is not a graph; auto, nccl from where it is "
-        "faster; with --deterministic own"
+        "with cuda and --tp: how activations are summed over the ranks: own, kernels that read "
+        "each other's memory; nccl, NCCL in each step that is not a graph; auto, NCCL for sizes "
+        "where it is faster, but own with --deterministic"
     );
     flags.add(
         "deterministic",
         &options.is_deterministic,
-        "with cuda: no result depends on what else is in the batch, as it never does on a CPU"
+        "with cuda: no result depends on what else is in the batch, as always on a CPU"
     );
     flags.add(
         "no-graphs",
@@ -84,8 +88,8 @@ void add_device_flags(Options& options, FlagSet& flags) {
     flags.add(
         "tuning-dir",
         &options.engine.tuning_dir,
-        "with cuda: products are timed at the start, and this directory keeps which algorithm is "
-        "fastest; empty: the library's first guess"
+        "with cuda: products are timed at the start, and this directory keeps the fastest "
+        "algorithms; empty: the library's first choice"
     );
 }
 
@@ -98,7 +102,9 @@ void add_engine_flags(Options& options, FlagSet& flags) {
         "leave out tensors of a checkpoint or an update that the model does not have"
     );
     flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
-    flags.add("isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best there is");
+    flags.add(
+        "isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best of this machine"
+    );
     flags.add("threads", &options.threads, "threads of this rank; 0: an even share of the cores");
     flags.add("page-size", &options.engine.page_size, "tokens per KV page");
     flags.add(
@@ -109,23 +115,26 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     flags.add(
         "kv-share",
         &options.engine.kv_share,
-        "of the machine's memory, for the KV of all ranks where --max-total-tokens is 0; more than "
-        "0, at "
-        "most 1"
+        "the part of the machine's memory for the KV of all ranks if --max-total-tokens is 0; in "
+        "(0, 1]"
     );
     flags.add("context-len", &options.engine.context_len, "positions of a request; 0: the model's");
     flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
     flags.add(
         "chunked-prefill-size",
         &options.chunked_prefill_size,
-        "prompt tokens in a step, at most; a token of every running request comes on top"
+        "the most prompt tokens in a step; one token per running request is added"
     );
 }
 
 // These say how long it waits for others, and how much of their time it takes.
 void add_wait_flags(Options& options, FlagSet& flags) {
-    flags.add("attach-timeout-ms", &options.attach_timeout_ms, "for all ranks to start");
-    flags.add("peer-timeout-ms", &options.peer_timeout_ms, "for a rank to wait for another");
+    flags.add(
+        "attach-timeout-ms", &options.attach_timeout_ms, "milliseconds for all ranks to start"
+    );
+    flags.add(
+        "peer-timeout-ms", &options.peer_timeout_ms, "milliseconds for a rank to wait for another"
+    );
     flags.add(
         "step-timeout-s",
         &options.step_timeout_s,
@@ -134,17 +143,17 @@ void add_wait_flags(Options& options, FlagSet& flags) {
     flags.add(
         "stage-share",
         &options.stage_share,
-        "of a core's time that staging weights may take while passes run, in (0, 1]"
+        "the part of a core's time for staging weights while passes run, in (0, 1]"
     );
 }
 
 // These say which version it begins with, and where the next ones are kept.
 void add_version_flags(Options& options, FlagSet& flags) {
-    flags.add("epoch", &options.epoch, "of the weights that are loaded; larger after a restart");
+    flags.add("epoch", &options.epoch, "epoch of the loaded weights; above 0 after a restart");
     flags.add(
         "keep-committed",
         &options.keep_committed,
-        "write what is committed to this directory, with the other ranks of this replica"
+        "write committed weights to this directory, together with the other ranks of this replica"
     );
     flags.add("log-level", &options.log_level, "trace, debug, info, warning, error, off");
 }
@@ -180,12 +189,12 @@ Result<> check_across_nodes(const Options& options) {
     const DeviceKind device = options.engine.device;
     if (device == DeviceKind::kAuto) {
         return refuse_with_nodes(
-            "--device auto", "each machine would choose by itself; accepted are cuda and cpu"
+            "--device auto", "each machine would choose separately; accepted are cuda and cpu"
         );
     }
     if (!options.keep_committed.empty()) {
         return refuse_with_nodes(
-            "--keep-committed", "the ranks of one machine cannot write to the other's directory"
+            "--keep-committed", "the ranks of one machine cannot write to another's directory"
         );
     }
     if (device == DeviceKind::kCpu) return Ok{};
@@ -198,8 +207,7 @@ Result<> check_across_nodes(const Options& options) {
     if (options.all_reduce == "own") {
         return refuse_with_nodes(
             "--all-reduce own",
-            "no kernel of ours reads another machine's memory; accepted are "
-            "auto and nccl"
+            "our kernels cannot read another machine's memory; accepted are auto and nccl"
         );
     }
     return Ok{};
@@ -275,7 +283,7 @@ Result<> check_options(Options& options) {
         return bad("stage-share", "a number in (0, 1]");
     }
     if (!(options.step_timeout_s > 0 && options.step_timeout_s < 1e6))
-        return bad("step-timeout-s", "seconds, more than 0");
+        return bad("step-timeout-s", "more than 0 seconds");
     // A step has room for both; each is bounded before they are added up.
     constexpr auto kTokensMax = static_cast<std::int64_t>(messages::StepPlan::kTokensMax);
     if (options.chunked_prefill_size < 1 || options.chunked_prefill_size > kTokensMax)

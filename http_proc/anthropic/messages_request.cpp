@@ -23,12 +23,12 @@ struct Refused {
 };
 constexpr std::array kRefused{
     Refused{"container", "code is not run"},
-    Refused{"context_management", "a prompt is taken as a whole or refused"},
-    Refused{"compaction", "a prompt is taken as a whole or refused"},
-    Refused{"thread", "nothing is kept of earlier requests"},
-    Refused{"mcp_servers", "tools are the client's"},
-    Refused{"diagnostics", "nothing is kept of earlier requests"},
-    Refused{"inference_geo", "the model runs where the engine is"},
+    Refused{"context_management", "a prompt is used whole or refused"},
+    Refused{"compaction", "a prompt is used whole or refused"},
+    Refused{"thread", "the server keeps nothing of earlier requests"},
+    Refused{"mcp_servers", "tools run at the client"},
+    Refused{"diagnostics", "the server keeps nothing of earlier requests"},
+    Refused{"inference_geo", "the model runs where the engine runs"},
     Refused{"output_format", kNoGrammars},
     Refused{"top_logprobs", "/v1/chat/completions has them"},
     Refused{"logprobs_mode", "/v1/chat/completions has it"},
@@ -83,7 +83,9 @@ void read_thinking(FieldReader& fields, OrderedJson& variables) {
     if (given == nullptr) return;
     const std::string type = type_of(*given);
     if (type == "enabled" || type == "between_tools")
-        return fields.refuse("thinking", "thinking is not told from other output; disabled is");
+        return fields.refuse(
+            "thinking", "thinking is not separated from other output; accepted is disabled"
+        );
     if (type == "disabled") {
         variables["enable_thinking"] = false;
     } else if (type != "adaptive") {  // the model's to decide
@@ -171,15 +173,15 @@ Result<> read_conversation(const OrderedJson& body, ChatCall& call, OrderedJson&
     if (turns.back()["role"] == "assistant" && !goes_on) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "messages[{}]: after calls of tools come their results; a turn that the model goes on "
-            "with ends with text",
+            "messages[{}]: tool results must follow tool calls; a turn that the model continues "
+            "must end with text",
             turns.size() - 1
         );
     }
     if (goes_on && call.forced_call) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "tool_choice forces a call, and messages[{}] is the model's own, to be gone on with",
+            "tool_choice forces a call, but messages[{}] is the model's own turn, to be continued",
             turns.size() - 1
         );
     }

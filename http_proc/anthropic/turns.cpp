@@ -29,7 +29,7 @@ Error not_text(std::string_view where, const OrderedJson& block) {
     if (*type == "text") return wrong(where, block, "an object with a text");
     return make_error(
         ErrorCode::kInvalidArgument,
-        "{}: {} is not supported: the model is of text alone",
+        "{}: {} is not supported: the model accepts text only",
         where,
         shown(OrderedJson(*type))
     );
@@ -97,7 +97,7 @@ Result<> add_block(
     }
     if (type == "tool_result" || type == "tool_use" || type == "thinking") {
         return make_error(
-            ErrorCode::kInvalidArgument, "{}: {} is no block of the {}", where, type, role
+            ErrorCode::kInvalidArgument, "{}: {} is not a block of the {}", where, type, role
         );
     }
     ASSIGN_OR_RETURN(std::string text, text_of_block(where, block));

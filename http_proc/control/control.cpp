@@ -119,8 +119,8 @@ std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
         if (replica.pause_mode.empty() || replica.num_running == 0) continue;
         return make_error(
             ErrorCode::kFailedPrecondition,
-            "flush_cache is asked for, and {} requests hold pages (replica {} is paused, {}); "
-            "nothing was updated. Give flush_cache=false, or pause with retract",
+            "flush_cache is set, but {} requests hold pages (replica {} is paused, {}); nothing "
+            "was updated. Set flush_cache=false, or pause with retract",
             replica.num_running,
             raw(replica.replica),
             replica.pause_mode

@@ -36,11 +36,13 @@ Result<std::vector<messages::TensorInfo>> read_tensors(
         tensor.name = names[i];
         tensor.dtype = dtypes[i];
         if (!(*shapes)[i].is_array())
-            return make_error(ErrorCode::kInvalidArgument, "shapes[{}] is no list", i);
+            return make_error(ErrorCode::kInvalidArgument, "shapes[{}] is not a list", i);
         for (const nlohmann::json& extent : (*shapes)[i]) {
             const std::optional<std::int64_t> number = integer_of(extent);
             if (!number)
-                return make_error(ErrorCode::kInvalidArgument, "shapes[{}] is no list of sizes", i);
+                return make_error(
+                    ErrorCode::kInvalidArgument, "shapes[{}] is not a list of sizes", i
+                );
             tensor.shape.push_back(*number);
         }
     }
@@ -55,7 +57,7 @@ Result<std::map<std::string, std::string>> read_handles(const nlohmann::json* ob
     std::map<std::string, std::string> handles;
     for (const auto& [device, endpoint] : object->items()) {
         if (!endpoint.is_string())
-            return Error{ErrorCode::kInvalidArgument, "zmq_handles: an address is no string"};
+            return Error{ErrorCode::kInvalidArgument, "zmq_handles: an address is not a string"};
         handles[device] = endpoint.get<std::string>();
     }
     return handles;
@@ -78,7 +80,7 @@ Beginning read_beginning(FieldReader& fields) {
     fields.read("take_over", beginning.takes_over);
     fields.read("idle_timeout_s", idle_s);
     if (!(idle_s >= 0.001 && idle_s <= kIdleMaxS))
-        fields.fail("idle_timeout_s", "seconds, more than 0, at most a day");
+        fields.fail("idle_timeout_s", "more than 0 seconds, at most a day");
     beginning.idle_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(idle_s * 1000));
     return beginning;
 }
@@ -87,7 +89,7 @@ std::optional<std::uint64_t> read_session(FieldReader& fields) {
     std::optional<std::uint64_t> session;
     fields.read("session", session);
     if (session && *session == 0)
-        fields.fail("session", "the number that the begin was answered with");
+        fields.fail("session", "the session number that the begin returned");
     return session;
 }
 

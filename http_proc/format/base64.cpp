@@ -31,7 +31,9 @@ Result<std::vector<std::uint8_t>> base64_decode(std::string_view text) {
     for (std::size_t i = 0; i < size; ++i) {
         const int value = value_of(text[i]);
         if (value < 0)
-            return make_error(ErrorCode::kMalformed, "base64: character {} is none of it", i);
+            return make_error(
+                ErrorCode::kMalformed, "base64: character {} is not in its alphabet", i
+            );
         bits = bits << 6 | static_cast<std::uint32_t>(value);
         num_bits += 6;
         if (num_bits < 8) continue;

@@ -31,10 +31,10 @@ constexpr std::array kNotHere{
     NotHere{"continue_final_message", kElsewhere},
     NotHere{"return_tokens_as_token_ids", kElsewhere},
     NotHere{"return_prompt_text", kElsewhere},
-    NotHere{"return_prompt_token_ids", "return_token_ids has them, too"},
+    NotHere{"return_prompt_token_ids", "return_token_ids returns them, too"},
     NotHere{"return_meta_info", "SGLang's /generate answers with it"},
     NotHere{"response_format", kNoGrammars},
-    NotHere{"echo", "the answer is the assistant's turn alone"},
+    NotHere{"echo", "the answer is only the assistant's turn"},
     NotHere{"add_special_tokens", "the chat template has them"},
 };
 
@@ -72,7 +72,7 @@ void read_chat_call(FieldReader& fields, ChatCall& call) {
 void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call) {
     const Json* tools = fields.find("tools");
     if (tools == nullptr || !tools->is_array() || tools->empty())
-        return fields.refuse("tool_choice", "it forces a call, and there are no tools");
+        return fields.refuse("tool_choice", "it forces a call, but there are no tools");
     const auto is_meant = [&](const Json& tool) {
         return tool.is_object() && tool.value("name", Json()) == forced.function;
     };

@@ -18,16 +18,16 @@ struct Unsupported {
     std::string_view name{};
     std::string_view why{};
 };
-constexpr std::string_view kTextAlone = "the model is of text alone";
+constexpr std::string_view kTextAlone = "the model accepts text only";
 constexpr std::string_view kNoAdapters = "no adapters are loaded";
-constexpr std::string_view kNotKept = "the engine does not keep them";
+constexpr std::string_view kNotKept = "the engine does not keep hidden states";
 constexpr std::string_view kNoCode = "code is not run";
-constexpr std::string_view kNoThinking = "thinking is not told from other output";
-constexpr std::string_view kOneEngine = "one engine prefills and decodes";
-constexpr std::string_view kLists = "top logprobs come as lists";
+constexpr std::string_view kNoThinking = "thinking is not separated from other output";
+constexpr std::string_view kOneEngine = "one engine does both prefill and decode";
+constexpr std::string_view kLists = "top logprobs are returned as lists";
 constexpr std::string_view kNoBeams = "samples are drawn once each";
 constexpr std::string_view kNoWatermarks = "outputs have no watermarks";
-constexpr std::string_view kNoScores = "models generate; there are no scores of pairs";
+constexpr std::string_view kNoScores = "the engine only generates; it does not score pairs";
 constexpr std::array kUnsupported{
     Unsupported{"regex", kNoGrammars},
     Unsupported{"ebnf", kNoGrammars},
@@ -38,7 +38,7 @@ constexpr std::array kUnsupported{
     Unsupported{"guided_regex", kNoGrammars},
     Unsupported{"guided_choice", kNoGrammars},
     Unsupported{"guided_grammar", kNoGrammars},
-    Unsupported{"stop_regex", "stop texts are plain"},
+    Unsupported{"stop_regex", "stop texts are plain text, not patterns"},
     Unsupported{"custom_logit_processor", kNoCode},
     Unsupported{"logits_processors", kNoCode},
     Unsupported{"use_beam_search", kNoBeams},
@@ -58,7 +58,7 @@ constexpr std::array kUnsupported{
     Unsupported{"positional_embed_overrides", "prompts are text or tokens"},
     Unsupported{"multi_item_delimiter_indices", kNoScores},
     Unsupported{"token_indices_to_pool", kNoScores},
-    Unsupported{"truncate_prompt_tokens", "a prompt is taken as a whole or refused"},
+    Unsupported{"truncate_prompt_tokens", "a prompt is used whole or refused"},
     Unsupported{"kv_transfer_params", kOneEngine},
     Unsupported{"ec_transfer_params", kOneEngine},
     Unsupported{"bootstrap_host", kOneEngine},
@@ -75,7 +75,7 @@ constexpr std::array kUnsupported{
     Unsupported{"audio", kTextAlone},
     Unsupported{"web_search_options", "nothing is searched"},
     Unsupported{"moderation", "nothing is moderated"},
-    Unsupported{"background", "an answer is told as it comes, and not kept"},
+    Unsupported{"background", "an answer is sent as it is generated, and not kept"},
     Unsupported{"return_hidden_states", kNotKept},
     Unsupported{"return_sampling_mask", kNotKept},
     Unsupported{"return_indexer_topk", "there is no indexer"},
@@ -150,9 +150,11 @@ void refuse_other_values(FieldReader& fields) {
     refuse_unless("response_format", kNoGrammars, [](const Json& value) {
         return value.is_object() && value.value("type", Json()) == "text";
     });
-    refuse_unless("verbosity", "it is not the model's to know; medium is", [](const Json& value) {
-        return value == "medium";
-    });
+    refuse_unless(
+        "verbosity",
+        "the model is not told of it; accepted is medium",
+        [](const Json& value) { return value == "medium"; }
+    );
     refuse_unless("include_reasoning", kNoThinking, [](const Json& value) {
         return value == true;
     });
@@ -229,7 +231,7 @@ void read_sampling(FieldReader& fields, messages::SamplingParams& params) {
     read_logit_bias(fields, params.logit_bias);
     fields.read("allowed_token_ids", params.allowed_token_ids);
     if (fields.has("allowed_token_ids") && params.allowed_token_ids.empty())
-        fields.fail("allowed_token_ids", "a list of token ids, one at least");
+        fields.fail("allowed_token_ids", "a list of at least one token id");
     fields.read("bad_words", params.bad_words);
 }
 
@@ -237,7 +239,7 @@ void refuse_sampling(FieldReader& fields) {
     for (const std::string_view name : kSampling) {
         const Json* given = fields.find(name);
         if (given != nullptr && (given->is_boolean() || !asks_for_nothing(*given)))
-            fields.refuse(name, "its place is in sampling_params");
+            fields.refuse(name, "it belongs in sampling_params");
     }
 }
 

@@ -28,8 +28,8 @@ Result<> check_forced_call(
     if (!forced || format) return Ok{};
     return make_error(
         ErrorCode::kInvalidArgument,
-        "tool_choice forces a call, and the server knows no format of calls: --tool-call-parser "
-        "names it; auto and none are accepted without"
+        "tool_choice forces a call, but the server knows no format of calls: start it with "
+        "--tool-call-parser, or use auto or none"
     );
 }
 

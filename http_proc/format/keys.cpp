@@ -62,8 +62,8 @@ Result<> check_key(std::string_view key, std::string_view flag, std::string_view
     }
     return make_error(
         ErrorCode::kInvalidArgument,
-        "{} ({} of the environment) {}; no request could carry it. Give a key of one line without "
-        "spaces around it, or none at all",
+        "{} (environment variable {}) {}; no request could send such a key. Set a key of one line "
+        "without spaces around it, or none",
         flag,
         variable,
         problem

@@ -104,8 +104,8 @@ Result<> check_site_rules(const SiteRules& rules) {
             continue;
         return make_error(
             ErrorCode::kInvalidArgument,
-            "--allowed-host is {}; accepted are a name without a port (node7), all names below one "
-            "(.cluster.local), and * for any",
+            "--allowed-host is {}; accepted are a name without a port (node7), all names below a "
+            "domain (.cluster.local), and * for any",
             in_quotes(allowed)
         );
     }
@@ -124,7 +124,7 @@ std::optional<std::string> problem_of_site(
         if (!authority || !may_be_asked_for(authority->host, rules)) {
             return fmt::format(
                 "the host {} is not served without a key; accepted are IP addresses, localhost, "
-                "and names given to --allowed-host",
+                "and names given with --allowed-host",
                 in_quotes(*host)
             );
         }
@@ -140,7 +140,8 @@ std::optional<std::string> problem_of_site(
         is_of_own_page = true;
         if (is_allowed || is_own_origin(header.value, host.value_or(""))) continue;
         return fmt::format(
-            "pages of {} may not call this without a key; --cors-origin names an origin that may",
+            "pages of {} may not call this server without a key; --cors-origin names an origin "
+            "that may",
             in_quotes(header.value)
         );
     }
@@ -151,7 +152,7 @@ std::optional<std::string> problem_of_site(
         if (is_same(header.value, "same-origin") || is_same(header.value, "none")) continue;
         if (is_of_allowed_page) continue;
         return fmt::format(
-            "a page of another site may not call this without a key (Sec-Fetch-Site is {})",
+            "a page of another site may not call this server without a key (Sec-Fetch-Site is {})",
             in_quotes(header.value)
         );
     }
@@ -161,7 +162,7 @@ std::optional<std::string> problem_of_site(
     const bool is_browser = request.header("user-agent").value_or("").starts_with("Mozilla/");
     if (access == Access::kAdmin && is_read && is_browser && !is_of_own_page) {
         return fmt::format(
-            "a browser does not say which site's page asks, so {} takes POST from it, or a key",
+            "the browser does not say which site's page calls, so {} needs POST or a key",
             request.path
         );
     }

@@ -28,7 +28,7 @@ Generation::~Generation() {
     try {
         cancel();
     } catch (const std::bad_alloc&) {
-        spdlog::error("there is no memory to end requests that nobody waits for");
+        spdlog::error("no memory to end requests whose client has left");
     }
     for (std::size_t i = 0; i < state_->rids.size(); ++i) state_->drop_names(i, *tree_);
     tree_->num_generating -= static_cast<int>(state_->rids.size());
@@ -127,7 +127,7 @@ void Generation::State::drop_names(std::size_t i, Tree& tree) {
 void Generation::State::fail(std::size_t i, Tree& tree) {
     if (is_open[i]) close(i, tree);  // its last chunk may be what there was no room for
     messages::Finish finish{.reason = messages::FinishReason::kError};
-    finish.verdict = Error{ErrorCode::kResourceExhausted, "there is no memory for the output"};
+    finish.verdict = Error{ErrorCode::kResourceExhausted, "no memory for the output"};
     waiting[i].emplace().finish = std::move(finish);
     tree.client().cancel({rids[i]});
     make_ready(i);

@@ -29,7 +29,8 @@ Result<> check_tokens(Exchange& exchange, std::string_view field, std::span<cons
 
 Result<> check_is_json(const Request& request) {
     if (is_json(request)) return Ok{};
-    return Error{ErrorCode::kInvalidArgument, "the content type of a request is application/json"};
+    return Error{
+        ErrorCode::kInvalidArgument, "the content type of a request must be application/json"};
 }
 
 }  // namespace pitstop::http

@@ -74,9 +74,9 @@ std::optional<ForcedCall> read_tools(FieldReader& fields) {
         forced.function = name.get<std::string>();
     }
     if (tools == nullptr || !tools->is_array() || tools->empty()) {
-        fields.refuse("tool_choice", "it forces a call, and there are no tools");
+        fields.refuse("tool_choice", "it forces a call, but there are no tools");
     } else if (!forced.function.empty() && !has_function(*tools, forced.function)) {
-        fields.refuse("tool_choice", "the function that it names is in no tool");
+        fields.refuse("tool_choice", "no tool is the function that it names");
     }
     return forced;
 }
@@ -92,7 +92,7 @@ Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
     const bool forces_call = read_tools(fields).has_value();
     fields.read("continue_final_message", chat.continue_final_message);
     if (forces_call && chat.continue_final_message)
-        fields.refuse("tool_choice", "it forces a call, and the final message is gone on with");
+        fields.refuse("tool_choice", "it forces a call, but the final message is to be continued");
     fields.read("chat_template", chat.chat_template);
     bool begins_turn = !chat.continue_final_message;
     fields.read("add_generation_prompt", begins_turn);
@@ -134,19 +134,19 @@ Result<OpenAiChat> parse_openai_chat(std::string_view body) {
     fields.read("add_special_tokens", adds_special);
     fields.read("echo", is_echoed);
     if (adds_special) fields.refuse("add_special_tokens", "the chat template has them");
-    if (is_echoed) fields.refuse("echo", "the answer is the assistant's turn alone");
+    if (is_echoed) fields.refuse("echo", "the answer is only the assistant's turn");
     check_top_logprobs(fields, "top_logprobs", call.top_logprobs);
     if (call.top_logprobs != 0 && !call.has_logprobs)
         fields.refuse("top_logprobs", "logprobs is not true");
     if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
-        fields.refuse("prompt_logprobs", "a stream carries none but 0");
+        fields.refuse("prompt_logprobs", "a stream accepts only 0");
     if (fields.has("input_ids")) fields.read("input_ids", call.input_ids.emplace());
     bool takes_many = true;
     fields.read("parallel_tool_calls", takes_many);
     call.takes_one_call = !takes_many;
     fields.read("return_prompt_text", call.wants_prompt_text);
     if (call.wants_prompt_text && call.input_ids)
-        fields.refuse("return_prompt_text", "input_ids are a prompt without a text");
+        fields.refuse("return_prompt_text", "input_ids are a prompt without text");
     call.has_tools = has_tools(json);
     call.forced_call = read_tools(fields);
     if (call.forced_call && !call.forced_call->function.empty()) call.takes_one_call = true;

@@ -41,7 +41,7 @@ void read_prompts(FieldReader& fields, std::vector<OpenAiPrompt>& prompts) {
         auto prompt = prompt_of(value);
         if (!prompt) return fields.fail("prompt", kAccepted);
         const bool is_empty = prompt->text ? prompt->text->empty() : prompt->ids->empty();
-        if (is_empty) return fields.fail("prompt", "at least one token, of each prompt");
+        if (is_empty) return fields.fail("prompt", "at least one token in each prompt");
         prompts.push_back(*std::move(prompt));
     };
     if (!is_list) return add(*given);
@@ -66,16 +66,18 @@ Result<OpenAiCompletions> parse_openai_completions(std::string_view body) {
         return prompt.text.has_value();
     });
     if (!adds_special && has_text)
-        fields.refuse("add_special_tokens", "false is for /tokenize, whose tokens may be sent");
+        fields.refuse(
+            "add_special_tokens", "false is for /tokenize, whose tokens can be the prompt"
+        );
     if (const Json* given = fields.find("suffix"); given != nullptr && *given != "")
-        fields.refuse("suffix", "the model continues text, it does not fill it in");
+        fields.refuse("suffix", "the model continues text; it does not fill in");
     std::int64_t best_of = options.n;
     fields.read("best_of", best_of);
     if (best_of != options.n) fields.refuse("best_of", "every sample is returned");
     check_lengths(fields, "max_tokens", options.sampling);
     check_top_logprobs(fields, "logprobs", call.logprobs);
     if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
-        fields.refuse("prompt_logprobs", "a stream carries none but 0");
+        fields.refuse("prompt_logprobs", "a stream accepts only 0");
     if (!fields.error() &&
         call.prompts.size() * static_cast<std::size_t>(options.n) > 2 * kPromptsMax)
         fields.fail("n", fmt::format("at most {} samples in all", 2 * kPromptsMax));

@@ -35,7 +35,7 @@ Result<std::string> text_of_part(std::string_view where, const OrderedJson& part
     if (!is_text && *type != kRefusal) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{}: {} is not supported: the model is of text alone",
+            "{}: {} is not supported: the model accepts text only",
             where,
             shown(OrderedJson(*type))
         );
@@ -108,7 +108,7 @@ Result<> add_reasoning(const std::string& where, const OrderedJson& item, ChatMe
     if (text_member(item, "encrypted_content") != nullptr) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{}.encrypted_content is not supported: who encrypted it alone can read it",
+            "{}.encrypted_content is not supported: only the server that encrypted it can read it",
             where
         );
     }

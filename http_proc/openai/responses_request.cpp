@@ -28,12 +28,12 @@ constexpr std::array kRefused{
     Refused{"conversation", kNotKept},
     Refused{"store", kNotKept},
     Refused{"background", kNotKept},
-    Refused{"prompt", "prompts are not kept here; send instructions and input"},
-    Refused{"context_management", "a prompt is taken as a whole or refused"},
+    Refused{"prompt", "prompts are not stored; send instructions and input"},
+    Refused{"context_management", "a prompt is used whole or refused"},
     Refused{"moderation", "nothing is moderated"},
     Refused{"access_programs", "there are none"},
-    Refused{"max_tokens", "max_output_tokens is its name here"},
-    Refused{"max_completion_tokens", "max_output_tokens is its name here"},
+    Refused{"max_tokens", "use max_output_tokens"},
+    Refused{"max_completion_tokens", "use max_output_tokens"},
 };
 constexpr std::size_t kMetadataMax = 16;  // OpenAI's bound
 
@@ -55,7 +55,7 @@ void refuse_by_name(FieldReader& fields) {
     std::string truncation = "disabled";
     fields.read("truncation", truncation);
     if (truncation != "disabled")
-        fields.refuse("truncation", "a prompt is taken as a whole or refused; disabled is");
+        fields.refuse("truncation", "a prompt is used whole or refused; accepted is disabled");
 }
 
 // Reads what the answer is to show of logprobs. With tools not every token is of the text.
@@ -71,7 +71,7 @@ void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
         fields.refuse("top_logprobs", "include has no message.output_text.logprobs");
     if (!is_included) return;
     if (responses.call.has_tools)
-        fields.refuse("include", "logprobs beside tools are of /v1/chat/completions");
+        fields.refuse("include", "logprobs with tools are served by /v1/chat/completions");
     responses.top_logprobs = num_top;
 }
 
@@ -87,7 +87,7 @@ void read_text_config(FieldReader& fields) {
     if (!is_text) return fields.refuse("text", kNoGrammars);
     const Json* verbosity = inside.find("verbosity");
     if (verbosity != nullptr && *verbosity != "medium")
-        fields.refuse("text", "its verbosity is not the model's to know; medium is");
+        fields.refuse("text", "the model is not told its verbosity; accepted is medium");
 }
 
 void read_tool_choice(FieldReader& fields, ChatCall& call) {
@@ -151,7 +151,8 @@ Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
     if (type == nullptr) return refused("a tool is an object with a type");
     if (*type != "function") {
         return refused(fmt::format(
-            "{} is not supported: a tool is a function, the client's own", shown(OrderedJson(*type))
+            "{} is not supported: a tool must be a function, which the client runs",
+            shown(OrderedJson(*type))
         ));
     }
     const std::string* name = text_member(given, "name");

@@ -127,7 +127,7 @@ Task<> Connection::run() {
         while (next == Next::kKeepAlive) next = co_await serve_or_fail();
         if (next == Next::kLinger) co_await linger();
     } catch (const std::exception& error) {  // there was no memory to wait with
-        spdlog::error("a connection is closed: {}", error.what());
+        spdlog::error("closing a connection: {}", error.what());
     }
     close();
     shared_->on_closed(*this);
@@ -138,7 +138,7 @@ Task<Connection::Next> Connection::serve_or_fail() {
     try {
         co_return co_await serve_one();
     } catch (const std::exception& error) {
-        spdlog::error("a connection is closed: {}", error.what());
+        spdlog::error("closing a connection: {}", error.what());
     }
     co_return fail();
 }
@@ -184,7 +184,7 @@ void Connection::keep(std::string_view bytes) {
     try {
         reader_.input.append(bytes);
     } catch (const std::bad_alloc&) {
-        spdlog::error("a connection is closed: there is no memory for what it sends");
+        spdlog::error("closing a connection: no memory for what it sends");
         reader_.state = Reader::State::kAtEnd;
     }
 }
@@ -225,11 +225,11 @@ Task<std::optional<Response>> Connection::read_head(
         co_return refusal(request, 400, "the request target is not a path");
     const auto num_hosts = std::ranges::count(request.headers, "host", &Header::name);
     if (num_hosts > 1 || (num_hosts == 0 && !writer_.is_http_1_0))
-        co_return refusal(request, 400, "a request names its host, once");
+        co_return refusal(request, 400, "a request must have exactly one Host header");
     // Beast takes apart "chunked" alone; anything before it would be handed on as it came.
     const auto coding = request.header("transfer-encoding");
     if (coding && lower(*coding) != "chunked")
-        co_return refusal(request, 501, "the only transfer coding is chunked");
+        co_return refusal(request, 501, "the only accepted transfer coding is chunked");
     if (const auto encoded = request.header("content-encoding");
         encoded && lower(*encoded) != "identity") {
         co_return refusal(request, 415, "a body with a content encoding is not accepted");
@@ -241,7 +241,7 @@ Task<std::optional<Response>> Connection::read_head(
     if (request.method == "OPTIONS") co_return options_answer(request, found.allow);
     if (found.route == nullptr) {
         if (found.allow.empty())
-            co_return refusal(request, 404, fmt::format("there is no {}", request.path));
+            co_return refusal(request, 404, fmt::format("there is no route {}", request.path));
         Response response = refusal(
             request,
             405,
@@ -282,7 +282,7 @@ Task<std::optional<Response>> Connection::read_body(
     const ServerLimits& limits = shared_->context.options().limits;
     const auto expected = request.header("expect");
     if (expected && lower(*expected) != "100-continue")
-        co_return refusal(request, 417, "the only expectation is 100-continue");
+        co_return refusal(request, 417, "the only accepted expectation is 100-continue");
     if (expected && !writer_.is_http_1_0 && !parser.beast.is_done() && reader_.input.empty()) {
         if (!co_await Sending{*this, send_now("HTTP/1.1 100 Continue\r\n\r\n", {}, {})})
             co_return Response::empty(400);
@@ -299,7 +299,7 @@ Task<std::optional<Response>> Connection::read_body(
         if (problem) {
             refused = refusal_of_parse(request, problem, limits.body_bytes_max);
         } else if (!share.resize(num_bytes)) {
-            refused = refusal(request, 503, "requests hold too much memory; try again");
+            refused = refusal(request, 503, "open requests use too much memory; try again");
         } else if (!parser.beast.is_done() && reader_.input.size() > limits.header_bytes_max) {
             // The parser waits for the end of a line.
             refused = refusal(request, 431, "a chunk's extensions or the trailer are too large");
@@ -323,7 +323,7 @@ Task<std::optional<Response>> Connection::read_body(
 
 Response Connection::options_answer(const Request& request, const std::string& allow) const {
     if (allow.empty() && request.path != "*")
-        return refusal(request, 404, fmt::format("there is no {}", request.path));
+        return refusal(request, 404, fmt::format("there is no route {}", request.path));
     Response response = Response::empty(204);
     response.headers.push_back({"allow", allow.empty() ? "GET, HEAD, POST, PUT, OPTIONS" : allow});
     if (!shared_->context.options().site.cors_origin.empty()) {
@@ -433,7 +433,7 @@ void Connection::check_deadline(TimePoint now) {
     if (!deadline_ || now < *deadline_) return;
     deadline_.reset();
     if (!writer_.output.empty()) {  // the client does not read
-        spdlog::info("a client took nothing for too long; its request is ended");
+        spdlog::info("a client read nothing for too long; its request ends");
         // It closes by a reset: otherwise the kernel would keep what it holds of the stream, for a
         // client that has no room to be told of the end.
         error_code ignored;

@@ -38,14 +38,14 @@ Result<> Exchange::hold(const messages::Generate& prompt, Copies copies) {
     if (bytes > bytes_max) {
         return make_error(
             ErrorCode::kTooLarge,
-            "the prompts, once per sample, are {} bytes; at most {} are accepted",
+            "the prompts, once per sample, have {} bytes; at most {} are accepted",
             bytes,
             bytes_max
         );
     }
     return make_error(
         ErrorCode::kResourceExhausted,
-        "requests hold too much memory for {} bytes of prompts more; try again",
+        "open requests use too much memory for {} more bytes of prompts; try again",
         more
     );
 }

@@ -128,7 +128,7 @@ void Server::State::accept() {
         is_accepting = false;
         if (!acceptor.is_open()) return;
         // Mostly no descriptor is left: the backlog waits for the next tick.
-        if (problem) return spdlog::warn("cannot take a connection: {}", problem.message());
+        if (problem) return spdlog::warn("cannot accept a connection: {}", problem.message());
         serve(std::move(socket));
         accept();
     });
@@ -150,7 +150,7 @@ void Server::State::serve(tcp::socket socket) {
         connections.emplace(connection.get(), connection);
         connection->start();
     } catch (const std::bad_alloc&) {
-        spdlog::error("a connection is closed: there is no memory for it");
+        spdlog::error("closing a connection: no memory for it");
         if (connection) connections.erase(connection.get());
     }
 }
@@ -195,7 +195,7 @@ void Server::State::wait_for(Watched& each) {
         try {
             if (!each.is_over) each.is_over = !each.on_readable();
         } catch (const std::exception& error) {
-            spdlog::error("some of what came was not looked at: {}", error.what());
+            spdlog::error("some arrived bytes were not handled: {}", error.what());
         }
         if (!each.is_over) wait_for(each);
     };
@@ -219,7 +219,7 @@ void Server::run() {
             state_->io.run();
             return;
         } catch (const std::exception& error) {  // no memory, mostly
-            spdlog::error("a step of the loop was left out: {}", error.what());
+            spdlog::error("one turn of the loop failed: {}", error.what());
         }
     }
 }

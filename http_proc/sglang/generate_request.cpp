@@ -117,7 +117,8 @@ Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
         }
         if (!text->is_array()) return wrong("text is neither a string nor a list of strings");
         for (const Json& entry : *text) {
-            if (!entry.is_string()) return wrong("text is a list with something that is no string");
+            if (!entry.is_string())
+                return wrong("text is a list with an entry that is not a string");
             call.prompts.emplace_back().text = entry.get<std::string>();
         }
     } else if (const Json* ids = fields.find("input_ids")) {
@@ -131,11 +132,12 @@ Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
             return true;
         };
         if (!call.is_batch && !add(*ids))
-            return wrong("input_ids has something that is no token id");
+            return wrong("input_ids has an entry that is not a token id");
         if (call.is_batch) {
             for (const Json& list : *ids) {
                 if (!add(list))
-                    return wrong("input_ids is a list with something that is no list of token ids");
+                    return wrong("input_ids is a list with an entry that is not a list of token ids"
+                    );
             }
         }
     } else {
@@ -191,13 +193,13 @@ Result<> read_rids(FieldReader& fields, SglangGenerate& call) {
     }
     if (!rid->is_array() || !call.is_batch) {
         return make_error(
-            ErrorCode::kInvalidArgument, "rid is a string, or for a batch a list of strings"
+            ErrorCode::kInvalidArgument, "rid must be a string, or for a batch a list of strings"
         );
     }
     if (rid->size() != call.prompts.size()) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "rid has {} entries and the batch {} prompts",
+            "rid has {} entries but the batch has {} prompts",
             rid->size(),
             call.prompts.size()
         );
@@ -208,7 +210,7 @@ Result<> read_rids(FieldReader& fields, SglangGenerate& call) {
         const Json& entry = (*rid)[i];
         if (entry.is_null()) continue;
         if (!entry.is_string())
-            return make_error(ErrorCode::kInvalidArgument, "rid has something that is no string");
+            return make_error(ErrorCode::kInvalidArgument, "rid has an entry that is not a string");
         call.prompts[i].rid = entry.get<std::string>();
         if (!call.prompts[i].rid.empty() && !seen.insert(call.prompts[i].rid).second)
             repeated.push_back(call.prompts[i].rid);
@@ -236,7 +238,7 @@ Result<> read_each(
     if (is_list && given->size() != call.prompts.size()) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} has {} entries and the batch {} prompts",
+            "{} has {} entries but the batch has {} prompts",
             name,
             given->size(),
             call.prompts.size()
@@ -356,9 +358,9 @@ Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
     if (is_list && (!call.is_batch || given->size() != call.prompts.size())) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "sampling_params has {} entries; there {} {}",
+            "sampling_params has {} entries; {} {}",
             given->size(),
-            call.is_batch ? "are so many prompts:" : "is one prompt, which takes an object, not",
+            call.is_batch ? "the number of prompts is" : "one prompt needs an object, not",
             call.is_batch ? std::to_string(call.prompts.size()) : "a list"
         );
     }
@@ -383,7 +385,7 @@ Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
     if (call.prompts.size() * static_cast<std::size_t>(call.samples) > kRequestsMax) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} prompts with n {} are more than {} requests",
+            "{} prompts with n {} make more than {} requests",
             call.prompts.size(),
             call.samples,
             kRequestsMax

@@ -71,7 +71,7 @@ Task<Response> areal_update_from_group(Exchange& exchange) {
     if (announced.empty()) {
         co_return sglang_failure(
             {ErrorCode::kFailedPrecondition,
-             "no tensors were announced; /areal_set_update_weight_meta comes first"}
+             "no tensors were announced; call /areal_set_update_weight_meta first"}
         );
     }
     const Result<nlohmann::json> body = parse_json_object(announced);
@@ -82,7 +82,7 @@ Task<Response> areal_update_from_group(Exchange& exchange) {
 // Its server undoes and redoes a quantization around an update. Here weights are served as they
 // come.
 Task<Response> post_process_weights(Exchange&) {
-    co_return success("there is nothing to process: weights are served as they came");
+    co_return success("there is nothing to process: weights are served as they arrived");
 }
 
 Task<Response> pull_weights(Exchange&) {

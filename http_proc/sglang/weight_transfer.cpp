@@ -99,7 +99,7 @@ Task<Response> update_weights_from_tensor(Exchange& exchange) {
     // "direct" means by the engine's own names, which are the checkpoint's here.
     constexpr std::array<std::string_view, 4> kFormats{"", "auto", "direct", "flattened_bucket"};
     if (std::ranges::count(kFormats, load_format) == 0)
-        fields.refuse("load_format", "there are null, direct and flattened_bucket");
+        fields.refuse("load_format", "accepted are null, direct and flattened_bucket");
     if (fields.error()) co_return sglang_failure(*fields.error());
     update.partial = true;
     update.source.emplace();
@@ -198,7 +198,7 @@ Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body)
     fields.read("group_name", source.group);
     fields.read("load_format", load_format);
     if (!load_format.empty() && load_format != "flattened_bucket")
-        fields.refuse("load_format", "there are null and flattened_bucket");
+        fields.refuse("load_format", "accepted are null and flattened_bucket");
     source.format = load_format == "flattened_bucket" ? messages::TensorFormat::kFlattened
                                                       : messages::TensorFormat::kEach;
     const bool is_singular = !fields.has("names");

@@ -77,7 +77,7 @@ std::vector<std::string> mismatches(
             "name={} digest={} was={}",
             tensor.name,
             tensor.digest,
-            place == known.end() ? "not there" : place->second
+            place == known.end() ? "absent" : place->second
         ));
     }
     return found;
@@ -139,13 +139,13 @@ Task<Response> weights_checker(Exchange& exchange) {
     if (action == "reset_tensors") {
         // A GET is what links, images and prefetches do; no trainer resets by it.
         if (exchange.request().method == "POST") co_return co_await reset_tensors(exchange);
-        Response refused = error_response(Dialect::kSglang, 405, "reset_tensors takes POST alone");
+        Response refused = error_response(Dialect::kSglang, 405, "reset_tensors accepts only POST");
         refused.headers.push_back({"allow", "POST"});
         co_return refused;
     }
     co_return sglang_failure(make_error(
         ErrorCode::kInvalidArgument,
-        "Unsupported action '{}'; there are checksum, snapshot, compare and reset_tensors",
+        "Unsupported action '{}'; accepted are checksum, snapshot, compare and reset_tensors",
         utf8_prefix(action, 64)
     ));
 }
@@ -198,7 +198,8 @@ Task<Response> weight_checker(Exchange& exchange) {
     if (!status) co_return checker_failure(status.error());
     if (control::is_paused(*status) || control::is_released(*status)) {
         co_return checker_failure(
-            {ErrorCode::kFailedPrecondition, "weights are checked while awake and not paused"}
+            {ErrorCode::kFailedPrecondition,
+             "weights can be checked only while resident and not paused"}
         );
     }
     FieldReader fields(control_fields(exchange.request()));

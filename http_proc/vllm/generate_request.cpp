@@ -27,7 +27,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     if (given == nullptr || !given->is_object()) fields.fail("sampling_params", "an object");
     for (const std::string_view name : {"features", "content_parts"}) {
         if (const nlohmann::json* part = fields.find(name); part != nullptr && !part->empty())
-            fields.refuse(name, "the model is of text alone");
+            fields.refuse(name, "the model accepts text only");
     }
     if (fields.error()) return *fields.error();
 
@@ -50,7 +50,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     read_output_mode(fields, call);
     if (call.shows_text && !detokenizes) fields.refuse("output_mode", "detokenize is false");
     if (options.is_streamed && options.prompt_logprobs.value_or(0) != 0)
-        fields.refuse("prompt_logprobs", "a stream carries none but 0");
+        fields.refuse("prompt_logprobs", "a stream accepts only 0");
     if (fields.error()) return *fields.error();
     if (auto problem = messages::invalid(options.sampling))
         return make_error(ErrorCode::kInvalidArgument, "sampling_params: {}", *problem);

@@ -27,7 +27,8 @@ Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) 
     fields.read("weight_version", update.label);
     if (!is_checkpoint_format)
         fields.refuse(
-            "is_checkpoint_format", "false is not supported: the names are a checkpoint's"
+            "is_checkpoint_format",
+            "false is not supported: tensors must have the checkpoint's names"
         );
     if (fields.error()) co_return vllm_failure(*fields.error());
     const Result<messages::UpdateReply> reply =
@@ -63,7 +64,7 @@ Task<Response> collective_rpc(Exchange& exchange) {
         co_return co_await update_from_ipc_by_rpc(exchange, fields.find("args"));
     co_return vllm_failure(make_error(
         ErrorCode::kUnsupported,
-        "Call to {} method failed: there is no such method; there are {}",
+        "Call to {} method failed: there is no such method; accepted are {}",
         utf8_prefix(method, 64),
         kMethods
     ));

@@ -32,7 +32,7 @@ void read_checkpoint_format(FieldReader& fields) {
     bool is_checkpoint_format = true;
     fields.read("is_checkpoint_format", is_checkpoint_format);
     if (!is_checkpoint_format)
-        fields.refuse("is_checkpoint_format", "false: the names are a checkpoint's");
+        fields.refuse("is_checkpoint_format", "false: tensors must have the checkpoint's names");
 }
 
 Task<Response> init_engine(Exchange& exchange) {
@@ -64,7 +64,7 @@ Task<Response> init_engine(Exchange& exchange) {
     // A call for ipc says nothing of a group; one that names a group and joins none would fail
     // later, elsewhere.
     if (!has_meeting && (fields.has("world_size") || fields.has("master_port")))
-        fields.fail("master_address", "where the group meets, or nccl_unique_id_b64");
+        fields.fail("master_address", "the address where the group meets, or nccl_unique_id_b64");
     if (fields.error()) co_return vllm_failure(*fields.error());
     if (backend == "host") call.spec.backend = messages::GroupBackend::kHost;
     if (!unique_id.empty()) {
@@ -124,7 +124,7 @@ Result<messages::WeightSource> read_update_info(const nlohmann::json& info, Vllm
     for (std::size_t i = 0; i < (is_list ? info.size() : 1); ++i) {
         const nlohmann::json& own = is_list ? info[i] : info;
         if (!own.is_object())
-            return Error{ErrorCode::kInvalidArgument, "update_info: an entry is no object"};
+            return Error{ErrorCode::kInvalidArgument, "update_info: an entry is not an object"};
         FieldReader own_fields(own, "update_info");
         RETURN_IF_ERROR(read_payload(own_fields, source));
     }

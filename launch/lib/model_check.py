@@ -8,7 +8,7 @@ import pathlib
 from problem import EXIT_START, Problem
 
 LFS = b"version https://git-lfs"
-PICKLES = "pickles of weights are not read; save it again with save_pretrained(..., safe_serialization=True)"
+PICKLES = "pickled weights are not supported; save the model again with save_pretrained(..., safe_serialization=True)"
 
 
 def _names(directory, pattern):
@@ -18,16 +18,16 @@ def _names(directory, pattern):
 def _instead_of_weights(directory):
     """Says what the directory holds in place of safetensors; empty: nothing that is known."""
     if found := _names(directory, "*.gguf"):
-        return f"it holds {found[0]}: GGUF is not read; take the safetensors that it was made of"
+        return f"it contains {found[0]}: GGUF is not supported; use the safetensors that it was made from"
     if (directory / "adapter_config.json").exists():
         try:
             base = json.loads((directory / "adapter_config.json").read_text()).get("base_model_name_or_path", "")
         except (OSError, ValueError, AttributeError):
             base = ""
         of = f" of {base}" if base else ""
-        return f"it holds an adapter{of}; merge it into its model first (PEFT's merge_and_unload)"
+        return f"it contains an adapter{of}; merge it into its model first (PEFT's merge_and_unload)"
     if found := _names(directory, "pytorch_model*.bin") or _names(directory, "*.pth") or _names(directory, "*.pt"):
-        return f"it holds {found[0]}: {PICKLES}"
+        return f"it contains {found[0]}: {PICKLES}"
     return ""
 
 

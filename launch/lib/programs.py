@@ -58,9 +58,9 @@ def model_dir(name, say=lambda line: None):
 
 def _why_no_model(name):
     if name.endswith(".gguf"):
-        return "GGUF is not read; take the safetensors that it was made of"
+        return "GGUF is not supported; use the safetensors that it was made from"
     if pathlib.Path(name).is_file():
-        return "this is a file; name the directory that holds it"
+        return "this is a file; name the directory that contains it"
     bundled = ", ".join(sorted(path.name for path in MODELS.iterdir() if path.is_dir()))
     hint = "" if "/" in name else "; a model of the Hugging Face hub is called ORG/NAME, like Qwen/Qwen3-0.6B"
     return f"no such directory (bundled models: {bundled}){hint}"

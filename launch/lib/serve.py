@@ -58,7 +58,7 @@ def check_doors(options):
 
 # Lists what one machine alone can do, and why.
 REFUSED_WITH_NODES = (
-    (lambda options: options.device == "auto", "--device auto", "each machine would choose by itself"),
+    (lambda options: options.device == "auto", "--device auto", "each machine would choose separately"),
     (lambda options: options.dp > 1, "--dp", "one replica spans the machines; start another head for another replica"),
     (lambda options: options.restart, "--restart", "each machine would come back by itself; start them all again"),
     (lambda options: options.keep_committed, "--keep-committed", "ranks of one machine cannot write to the other's disk"),

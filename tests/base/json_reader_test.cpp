@@ -28,7 +28,7 @@ TEST(JsonReader, RefusesWhatIsNoObject) {
         const Result<Json> json = read(text);
         ASSERT_FALSE(json.has_value()) << text;
         EXPECT_EQ(json.error().code, ErrorCode::kMalformed);
-        EXPECT_EQ(json.error().message, "file: no JSON object");
+        EXPECT_EQ(json.error().message, "file: not a JSON object");
     }
 }
 

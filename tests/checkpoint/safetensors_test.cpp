@@ -412,7 +412,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
         {"longer",
          [&](const test::TempDir& dir) { dir.write("one.safetensors", one + "x"); },
          "one.safetensors",
-         "bytes and has"},
+         "bytes and now has"},
         {"replaced",
          [&](const test::TempDir& dir) { move_in(dir, one, "one.safetensors"); },
          "one.safetensors",
@@ -424,7 +424,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
         {"another config",
          [&](const test::TempDir& dir) { dir.write("config.json", "{}"); },
          "config.json",
-         "not there before"},
+         "did not exist before"},
         {"another list",
          [&](const test::TempDir& dir) { move_in(dir, "{}", "model.safetensors.index.json"); },
          "index.json",
@@ -432,7 +432,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
         {"one file in place of many",
          [&](const test::TempDir& dir) { dir.write("model.safetensors", one); },
          "model.safetensors'",
-         "not there before"},
+         "did not exist before"},
     };
     for (const Change& change : changes) {
         SCOPED_TRACE(change.name);

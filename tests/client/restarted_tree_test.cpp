@@ -103,9 +103,9 @@ TEST_F(RestartedTree, CallsThatAreOpenEndWhenTheTreeIsLost) {
     door_->take<messages::PauseGeneration>();
     door_->take<messages::Tokenize>();
     door_.reset();
-    expect_unavailable(std::move(update), "may have been done");
-    expect_unavailable(std::move(pause), "may have been done");
-    expect_unavailable(std::move(tokens), "may have been done");
+    expect_unavailable(std::move(update), "may have taken effect");
+    expect_unavailable(std::move(pause), "may have taken effect");
+    expect_unavailable(std::move(tokens), "may have taken effect");
 }
 
 TEST_F(RestartedTree, WhatIsAskedWhileNoTreeIsThereFailsAtOnceAndReachesNoTree) {

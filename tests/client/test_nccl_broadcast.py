@@ -120,7 +120,7 @@ def test_an_update_that_ends_before_its_last_broadcast_is_seen_to_be_done_leaves
 
 def test_what_is_called_off_breaks_the_group(group, driver):
     driver.looks = 10**9
-    with pytest.raises(PitstopError, match="called off") as error:
+    with pytest.raises(PitstopError, match="cancelled") as error:
         group.send(WEIGHTS, is_called_off=lambda: True)
     assert error.value.code == "aborted" and not group.is_whole
     driver.looks = 0

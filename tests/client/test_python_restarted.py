@@ -63,7 +63,7 @@ def test_calls_that_are_open_end_when_the_tree_is_lost(door, client):
     door.take("tokenize")
     door.die()
     for error in calls.wait().values():
-        assert error.code == "unavailable" and "may have been done" in error.message
+        assert error.code == "unavailable" and "may have taken effect" in error.message
 
 
 def test_what_is_asked_while_no_tree_is_there_fails_at_once_and_reaches_no_tree(door, client, run_dir):
@@ -149,7 +149,7 @@ def test_async_calls_end_with_the_tree_and_reach_no_other(door, run_dir):
             update = asyncio.ensure_future(client.update_weights("/model"))
             await loop.run_in_executor(None, door.take, "update_weights")
             await loop.run_in_executor(None, door.die)
-            with pytest.raises(pitstop.PitstopError, match="may have been done") as error:
+            with pytest.raises(pitstop.PitstopError, match="may have taken effect") as error:
                 await update
             assert error.value.code == "unavailable"
             with pytest.raises(pitstop.PitstopError, match="nothing was sent"):

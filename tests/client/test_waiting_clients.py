@@ -75,7 +75,7 @@ def test_a_timeout_says_what_it_waited_for(engine):
     with pytest.raises(pitstop.PitstopError) as told:
         engine.generate("Once upon a time", SHORT, timeout=0.3)
     assert told.value.code == "deadline_exceeded"
-    assert "was not done in time: paused (in_place) for 0." in told.value.message
+    assert "did not finish in time: paused (in_place) for 0." in told.value.message
     assert "resume ends the pause" in told.value.message
     with pitstop.Client(engine.run_dir) as client:
         with pytest.raises(pitstop.PitstopError, match="paused .in_place.") as told:

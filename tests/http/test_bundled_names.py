@@ -8,4 +8,4 @@ def test_model_path_may_be_a_bundled_models_name(http, admin):
         (replica,) = admin.call("status")["replicas"]
         assert replica["label"] == name
     answer = http.post("/update_weights_from_disk", {"model_path": "nobody"})
-    assert answer.status == 400 and "there is no such directory" in answer.body.decode()
+    assert answer.status == 400 and "the directory does not exist" in answer.body.decode()

@@ -95,7 +95,7 @@ def test_a_call_may_name_its_session(http, other):
             assert http.post(UPDATE, body_of(first, session=wrong)).status == 400
         assert broadcast(http, group, first, session=number).status == 200
         assert broadcast(other, group, second, session=number).status == 200
-        refused(http.post(END, {"session": number + 1}), f"session {number + 1} is over, or never was")
+        refused(http.post(END, {"session": number + 1}), f"session {number + 1} has ended or never existed")
         assert other.post("/finish_weight_update", {"session": number, "weight_version": "named"}).status == 200
         assert digest(http) == DIGESTS["bard"]
         refused(http.post(END, {"session": number}), f"session {number}", "committed as epoch")
@@ -181,7 +181,7 @@ def test_a_dead_trainers_session_ends_within_seconds(http, admin):
 def test_a_begin_beside_a_session_says_whose_it_is(http, other):
     number = http.ok("POST", "/begin_weight_update").json()["session"]
     for path in ("/begin_weight_update", "/start_weight_update"):
-        message = refused(other.post(path), f"session {number}", "HTTP client at 127.0.0.1", "idle for", "by itself in", "take_over")
+        message = refused(other.post(path), f"session {number}", "HTTP client at 127.0.0.1", "idle for", "automatically in", "take_over")
     refused(http.post("/update_weights_from_disk", {"model_path": str(BARD)}), f"session {number}")
     assert other.post(END).status == 200, message
 

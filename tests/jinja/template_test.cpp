@@ -69,7 +69,7 @@ TEST(Template, WhatTheTemplateRaisesIsTheErrorWordForWord) {
 
 TEST(Template, AnErrorOfRenderingNamesItsLine) {
     EXPECT_EQ(text("a\n{{ x.y }}"), "error: line 2: 'x' is undefined");
-    EXPECT_EQ(text("{{ 1 + 'a' }}"), "error: line 1: '+' is not for int and str");
+    EXPECT_EQ(text("{{ 1 + 'a' }}"), "error: line 1: '+' does not accept int and str");
     EXPECT_EQ(
         text("{{ x.y.z }}", R"({"x": {}})"), "error: line 1: 'dict object' has no attribute 'y'"
     );
@@ -201,7 +201,7 @@ TEST(Template, IntegersOfJsonBeyond64BitsStayAsTheyAre) {
     );
     EXPECT_EQ(
         text("{{ x + 1 }}", R"({"x": 18446744073709551615})"),
-        "error: line 1: '+' is not for int and int"
+        "error: line 1: '+' does not accept int and int"
     );
     EXPECT_EQ(text("{{ 9223372036854775807 + 1 }}"), "error: line 1: an integer beyond 64 bits");
 }

@@ -252,7 +252,7 @@ TEST_F(CudaExchange, P5_ARankThatDoesNotComeIsNamedAndLaterLaunchesEndAtOnce) {
         side.stream.wait();
         const Error error = error_of(side.said(), kLimitNs);
         EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
-        EXPECT_EQ(error.message, "all_reduce of 64 floats: rank 1 has not come within 200 ms");
+        EXPECT_EQ(error.message, "all_reduce of 64 floats: rank 1 has not arrived within 200 ms");
         EXPECT_EQ(side.said().launch, 1u);
     }
 }

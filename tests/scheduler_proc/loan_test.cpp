@@ -193,7 +193,7 @@ TEST_F(LoanTest, P5_ADrainThatCannotBeIsRefusedAndOneThatTakesTooLongIsLate) {
     rig.turn();
     rig.run();
     order_stage(spec_of(UpdateMode::kStaged, KvPolicy::kDrain));
-    EXPECT_NE(answer().verdict.message.find("cannot run out"), std::string::npos);
+    EXPECT_NE(answer().verdict.message.find("cannot finish"), std::string::npos);
     order(messages::UpdateDrop{.update = kUpdate});
     EXPECT_TRUE(answer().ok);
     rig.control(messages::ContinueGeneration{.call = CallId{2}});

@@ -134,7 +134,7 @@ TEST_F(MemoryTest, P4_APauseThatIsOverDueStaysWhileMemoryIsReleasedAndEndsByItse
     EXPECT_EQ(resume(kWeights).verdict.code, std::nullopt);
     rig.run();
     EXPECT_FALSE(rig.scheduler.is_paused());
-    EXPECT_EQ(rig.status().pause_expiry.rfind("went on by itself after 3.", 0), 0u)
+    EXPECT_EQ(rig.status().pause_expiry.rfind("continued by itself after 3.", 0), 0u)
         << rig.status().pause_expiry;
     EXPECT_EQ(rig.of(key).tokens, rig.expected(asks.front()).tokens);
     ASSERT_TRUE(rig.of(late).finish);

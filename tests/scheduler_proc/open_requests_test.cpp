@@ -146,7 +146,7 @@ TEST_F(OpenRequestsTest, TheAuditFindsWhoNeitherRunsNorWaitsAndWhoKeepsPages) {
     EXPECT_EQ(audit(), "request 1: waits and holds pages");
     request.lease.pages.clear();
     request.tokens.push_back(TokenId{1});
-    EXPECT_EQ(audit(), "request 1: knows other tokens");
+    EXPECT_EQ(audit(), "request 1: has other tokens");
 }
 
 }  // namespace

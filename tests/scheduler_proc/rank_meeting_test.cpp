@@ -277,7 +277,7 @@ TEST_F(RankMeetingTest, P5_WhoDoesNotComeIsNamedToAllWhoWait) {
         EXPECT_EQ(told.verdict.code, ErrorCode::kDeadlineExceeded);
         EXPECT_EQ(
             told.verdict.message,
-            "barrier: rank 1 on node 0 (host-0), rank 2 on node 1 (host-1) has not come within "
+            "barrier: rank 1 on node 0 (host-0), rank 2 on node 1 (host-1) has not arrived within "
             "1000 ms"
         );
     }

@@ -51,7 +51,7 @@ std::optional<Said> parse(const std::string& message) {
 std::optional<Kind> kind_of(const std::string& what) {
     if (what == "the hidden state was not finite") return Kind::kState;
     if (what == "the logits were not finite") return Kind::kLogits;
-    if (what.starts_with("the request's penalties, bias and temperature made scores"))
+    if (what.starts_with("the request's penalties, bias and temperature made its scores"))
         return Kind::kScores;
     return std::nullopt;
 }

@@ -174,10 +174,12 @@ TEST_F(ChatTemplateTest, APrefillThatTheTemplateWritesItselfIsContinuedInItsPlac
 
 TEST_F(ChatTemplateTest, WhatIsNoChatIsRefused) {
     write("chat_template.jinja", "x");
-    EXPECT_EQ(render("[]"), "error: the variables of a chat are an object");
-    EXPECT_EQ(render("{}"), "error: messages is no list of at least one");
-    EXPECT_EQ(render(R"({"messages": []})"), "error: messages is no list of at least one");
-    EXPECT_EQ(render(R"({"messages": [1]})"), "error: messages[0] is no object with a role");
+    EXPECT_EQ(render("[]"), "error: the variables of a chat must be an object");
+    EXPECT_EQ(render("{}"), "error: messages must be a list of at least one message");
+    EXPECT_EQ(
+        render(R"({"messages": []})"), "error: messages must be a list of at least one message"
+    );
+    EXPECT_EQ(render(R"({"messages": [1]})"), "error: messages[0] is not an object with a role");
     EXPECT_EQ(render("{"), "error: not valid JSON at byte 2");
 }
 

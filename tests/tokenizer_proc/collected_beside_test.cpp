@@ -152,7 +152,7 @@ TEST_F(CollectedBesideTest, WhatIsRefusedBesideACallOfItSaysSo) {
     call(messages::SetWeightLabel{.label = "zz"}, 14);
     const auto label = reply<messages::LabelReply>();
     EXPECT_EQ(label.verdict.code, ErrorCode::kFailedPrecondition);
-    expect_said(label.verdict.message, "the weights cannot be named now: collected update");
+    expect_said(label.verdict.message, "the label cannot change now: collected update");
     expect_said(label.verdict.message, "wait for it");
     answer(messages::UpdateOrder::kFill);
     EXPECT_EQ(reply<messages::UpdateReply>().call, CallId{11}) << "no harm was done";

@@ -49,9 +49,9 @@ TEST_F(EndTokenTest, IsTextOrAnAddedToken) {
 
 TEST_F(EndTokenTest, OfABrokenFileIsNamed) {
     expect_refused("{", "tokenizer_config.json");
-    expect_refused("[]", "no object");
-    expect_refused(R"({"eos_token": 7})", "eos_token is no text");
-    expect_refused(R"({"eos_token": "<nothing>"})", "'<nothing>' is no token");
+    expect_refused("[]", "not an object");
+    expect_refused(R"({"eos_token": 7})", "eos_token is not a string");
+    expect_refused(R"({"eos_token": "<nothing>"})", "'<nothing>' is not a token");
 }
 
 }  // namespace

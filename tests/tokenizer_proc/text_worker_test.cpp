@@ -172,7 +172,7 @@ TEST_F(TextWorkerTest, AnInterruptEndsAnEncodingBetweenPieces) {
     int num_asked = 0;
     const Interrupt interrupt = [&]() -> std::optional<Error> {
         if (++num_asked < 5) return std::nullopt;
-        return Error{ErrorCode::kAborted, "nobody waits for it"};
+        return Error{ErrorCode::kAborted, "no client waits for it"};
     };
     const TextDone done = run_job(*tokenizer_, encode_job(1, words), interrupt);
     ASSERT_TRUE(done.error);

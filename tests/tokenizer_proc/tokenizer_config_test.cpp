@@ -71,7 +71,8 @@ TEST_F(TokenizerConfigTest, AModelWithoutTheFileHasNothingToTell) {
 
 TEST_F(TokenizerConfigTest, AFileThatIsBrokenIsNamed) {
     write("tokenizer_config.json", "[]");
-    EXPECT_NE(read().find("tokenizer_config.json': it is no object"), std::string::npos) << read();
+    EXPECT_NE(read().find("tokenizer_config.json': it is not an object"), std::string::npos)
+        << read();
 }
 
 }  // namespace

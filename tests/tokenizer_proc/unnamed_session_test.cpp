@@ -249,7 +249,7 @@ TEST_F(UnnamedSessionTest, ASessionWhoseCallsNamedItLosesNoOthers) {
     named_bucket(1);
     expect_refused({"session 1", "timed out"});
     named_bucket(7);
-    expect_refused({"session 7 is over, or never was"});
+    expect_refused({"session 7 has ended or never existed"});
 }
 
 TEST_F(UnnamedSessionTest, ABeginBesideASessionSaysWhoseItIsAndHowLong) {

@@ -71,7 +71,7 @@ def test_a_gpu_that_can_be_used_is(gpu, start_tree):
 @pytest.mark.parametrize(
     "settings, flags, reason",
     [
-        ({"gpus": 0}, (), "no GPU: the driver shows none"),
+        ({"gpus": 0}, (), "the driver shows no GPU"),
         ({"gpus": 1}, ("--tp", 2), "too few GPUs: the driver shows 1, the ranks need 2"),
         ({"gpus": 1}, ("--dp", 2), "too few GPUs: the driver shows 1, the ranks need 2"),
         ({"gpus": 1, "faults": "cudaGetDeviceCount:1=cudaErrorInsufficientDriver"}, (), "no CUDA device"),
@@ -91,4 +91,4 @@ def test_beside_a_gpu_that_others_have_the_start_ends(gpu, place, error):
     gpu(gpus=1, faults=f"cudaSetDevice:1={error}")
     done = run("serve", "--no-http", "--run-dir", place / "tree", "--tuning-dir", "none", *SMALL)
     assert done.returncode == 3, done
-    assert "GPU 0 is taken by other processes" in done.stderr and error in done.stderr, done.stderr
+    assert "GPU 0 is in use by other processes" in done.stderr and error in done.stderr, done.stderr

@@ -19,7 +19,7 @@ pytestmark = needs_gpu
 BY_NCCL = (*CUDA, "--all-reduce", "nccl")
 BYTES = sum(array.nbytes for array in BARD_TENSORS.values())
 BUCKET = 500_000
-OWN, OF_ALL = "sums over the ranks: own kernels", "; of 0 bytes and more NCCL 2.28.9"
+OWN, OF_ALL = "sums over the ranks: own kernels", "; from 0 bytes on by NCCL 2.28.9"
 
 
 def how_it_sums(admin):
@@ -82,7 +82,7 @@ def test_P5_a_sum_that_nccl_fails_ends_the_tree_and_is_named(gpu, start_tree):
     assert output.finish["reason"] == "error", output.finish
     assert tree.wait_exit() != 0
     assert "NCCL 2.28.9: ncclAllReduce: unhandled system error" in tree.log()
-    assert "has not come" not in output.finish["message"], "a healthy rank is blamed"
+    assert "has not arrived" not in output.finish["message"], "a healthy rank is blamed"
     tree.check_gone()
 
 

@@ -31,22 +31,22 @@ def test_a_git_lfs_pointer(model, place, name):
 
 def test_gguf(model, place):
     (without_weights(model) / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
-    assert "it holds model-Q4_K_M.gguf: GGUF is not read" in refusal(model, place)
+    assert "it contains model-Q4_K_M.gguf: GGUF is not supported" in refusal(model, place)
     ended = run("serve", "--model", model / "model-Q4_K_M.gguf", "--run-dir", place / "tree")
-    assert ended.returncode == 2 and "GGUF is not read" in ended.stderr
+    assert ended.returncode == 2 and "GGUF is not supported" in ended.stderr
 
 
 def test_an_adapter(place):
     (place / "lora").mkdir()
     (place / "lora" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-0.6B"}))
     line = refusal(place / "lora", place)
-    assert "holds an adapter of Qwen/Qwen3-0.6B; merge it into its model first" in line
+    assert "contains an adapter of Qwen/Qwen3-0.6B; merge it into its model first" in line
 
 
 def test_a_pickle(model, place):
     (without_weights(model) / "pytorch_model.bin").write_bytes(b"PK")
     line = refusal(model, place)
-    assert "it holds pytorch_model.bin: pickles of weights are not read" in line and "save_pretrained" in line
+    assert "it contains pytorch_model.bin: pickled weights are not supported" in line and "save_pretrained" in line
 
 
 def test_a_slow_tokenizer(model, place):
@@ -70,7 +70,7 @@ def test_a_name_without_its_organization(place):
 
 def test_a_file_for_a_directory(model):
     ended = run("serve", "--model", model / "config.json")
-    assert ended.returncode == 2 and "this is a file; name the directory that holds it" in ended.stderr
+    assert ended.returncode == 2 and "this is a file; name the directory that contains it" in ended.stderr
 
 
 def test_updates_say_what_a_place_is_instead(shared_tree, model, place):
@@ -79,14 +79,14 @@ def test_updates_say_what_a_place_is_instead(shared_tree, model, place):
         assert ended.returncode == 1
         return ended.stderr
 
-    assert "there is no such directory" in why(place / "nothing")
+    assert "the directory does not exist" in why(place / "nothing")
     assert "it is a file; name the directory" in why(model / "config.json")
     (model / "model.safetensors").write_text(POINTER)
     assert "is a git-lfs pointer" in why(model)
     without_weights(model)
     assert "neither model.safetensors nor" in why(model)
     (model / "x.gguf").write_bytes(b"GGUF")
-    assert "it holds x.gguf: GGUF is not read" in why(model)
+    assert "it contains x.gguf: GGUF is not supported" in why(model)
 
 
 PUSH = """

@@ -142,15 +142,15 @@ def test_who_may_not_come_in_is_told_and_the_replica_serves_on(start_spanning, p
         finally:
             node.abandon()
 
-    refused("it is there already, pid")
+    refused("it has joined already, pid")
     made = run("keygen", spanning.keys, "--client", "stranger", "--admin")
-    refused("does not let this node's key in", key=made.stdout.strip())
+    refused("does not accept this node's key", key=made.stdout.strip())
     (place / "elsewhere").mkdir()
     _, (foreign,) = make_keys(place / "elsewhere", "foreign")
-    refused("has another key than the one", key=foreign)
+    refused("its key is not the one", key=foreign)
     greedy(spanning.tree.door(), reference, "stories")
     log = spanning.tree.log()
-    assert "rank 1 of node 1: it is there already" in log and "refused so far: 1" in log, log
+    assert "rank 1 of node 1: it has joined already" in log and "refused so far: 1" in log, log
 
 
 def test_a_machine_that_was_started_otherwise_is_refused_by_name(place):
@@ -186,7 +186,7 @@ def test_a_machine_that_leaves_before_all_are_there_may_come_again(place):
         wait_until(lambda: "rank 1 on node 1 (" in head.log(), "the first machine to come")
         first.launcher.terminate()
         assert first.wait_exit() == 0, first.log()
-        wait_until(lambda: "has left before all were there" in head.log(), "the head to notice")
+        wait_until(lambda: "left before all ranks had joined" in head.log(), "the head to notice")
         nodes = [other(f"node-{rank}", rank) for rank in (3, 1, 2)]
         assert "4 workers" in head.ready_line()
         assert all("1 of 4 workers" in node.ready_line() for node in nodes)

@@ -112,7 +112,7 @@ REFUSED = {
     "a hello that is none": (said("worker_hello", rank=0), "rank_end", "invalid_argument", "worker_hello"),
     "an error of nobody": (said("worker_error", rank=1), "rank_end", "failed_precondition", "before its hello"),
     "a type that is none": (said("nonsense"), "rank_end", "failed_precondition", "'nonsense' before its hello"),
-    "a single frame": ([b"rank_join"], "rank_end", "malformed", "it has a type and a body"),
+    "a single frame": ([b"rank_join"], "rank_end", "malformed", "at least two are needed, a type and a body"),
     "a type of 5,000 bytes": ([b"x" * 5000, b"\x80"], "rank_end", "malformed", "at most 64"),
     "too many frames": ([b"rank_part", b"\x80", *[b"x"] * 5000], "rank_end", "too_large", "more than 64 raw frames"),
 }
@@ -206,7 +206,7 @@ def test_garbage_and_wrong_keys_are_ended_and_counted_and_the_replica_serves_on(
     with peer(port, made.stdout.strip()) as stranger:
         stranger.send_multipart(said("rank_join", **JOIN))
         wait_until(lambda: nodes_door(admin)["keys_refused_total"] > 0, "a key to be refused")
-    assert "a key is not on the list of the nodes' door" in spanning.tree.log()
+    assert "refused a connection whose key is not on the list of the nodes' door" in spanning.tree.log()
     greedy(spanning.tree.door(), reference, "stories")
 
 

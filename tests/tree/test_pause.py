@@ -144,7 +144,7 @@ def test_P4_a_pause_that_is_overdue_waits_for_released_memory(door, admin):
     assert admin.call("resume_memory")["ok"]
     assert len(door.finish([rid])[0].tokens) == LONG, "nobody had to continue it"
     now = status(admin)
-    assert "pause_mode" not in now and now["pause_expiry"].startswith("went on by itself after ")
+    assert "pause_mode" not in now and now["pause_expiry"].startswith("continued by itself after ")
 
 
 def test_P4_aborts_while_paused_come_back_at_once(door, admin):

@@ -142,7 +142,7 @@ def refusal(remote, name, door="data"):
     endpoint = remote.data if door == "data" else remote.admin
     with pytest.raises(pitstop.PitstopError) as refused:
         pitstop.Client(data=endpoint, key=remote.key(name), timeout=DEADLINE_S)
-    assert "does not let this client's key in" in refused.value.message
+    assert "does not accept this client's key" in refused.value.message
     return refused.value.code
 
 
@@ -152,7 +152,7 @@ def test_a_key_that_is_not_listed_is_refused_until_it_is_and_once_more_when_it_i
     before = remote.listener()["keys_refused_total"]
     assert refusal(remote, "late") == "permission_denied"
     done = run("status", *remote.flags("late"))
-    assert done.returncode == 1 and "does not let this client's key in" in done.stderr, done
+    assert done.returncode == 1 and "does not accept this client's key" in done.stderr, done
     assert remote.listener()["keys_refused_total"] >= before + 2
 
     (public,) = [
@@ -287,9 +287,9 @@ def test_weights_in_shared_memory_are_refused_by_name_from_elsewhere(remote):
             with pytest.raises(pitstop.PitstopError) as refused:
                 client.call("admin", "update_weights", update={"source": source})
             assert refused.value.code == "unsupported", refused.value
-            assert f"a source of {named} hands tensors over in shared memory" in refused.value.message
+            assert f"a source of {named} uses shared memory" in refused.value.message
     done = run("push", *remote.flags(), "bard")
-    assert done.returncode == 1 and "hands tensors over in shared memory" in done.stderr, done
+    assert done.returncode == 1 and "uses shared memory" in done.stderr, done
     remote.check_served()
 
 

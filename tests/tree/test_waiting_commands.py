@@ -41,7 +41,7 @@ def test_a_timeout_says_what_was_waited_for(shared_tree):
     assert run("pause", "--run-dir", shared_tree.run_dir).returncode == 0
     done = run(*GENERATE, "--timeout-s", "0.3", "--run-dir", shared_tree.run_dir, "Once")
     assert done.returncode == 1
-    assert "was not done in time: paused (in_place) for " in done.stderr
+    assert "did not finish in time: paused (in_place) for " in done.stderr
     assert run("continue", "--run-dir", shared_tree.run_dir).returncode == 0
 
 

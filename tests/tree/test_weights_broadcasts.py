@@ -184,6 +184,6 @@ def test_the_rendezvous_with_a_real_tcp_store(client, style):
         error = refused(joined)
     trainer.communicate("", timeout=20)
     # A CPU has no NCCL: it says so after the id has come, and nothing is left joined.
-    assert error.code == "unsupported" and "unique id came" in error.message, error
+    assert error.code == "unsupported" and "NCCL unique id" in error.message, error
     assert digest_of(client) == DIGESTS["stories"]["digest"]
     assert refused(client.destroy_group, "g").code == "not_found"

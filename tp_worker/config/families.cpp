@@ -96,7 +96,7 @@ void read_qwen2_experts(ConfigReader& reader, ModelConfig* config) {
 void read_mixtral_experts(ConfigReader& reader, ModelConfig* config) {
     ExpertsConfig& experts = config->experts;
     experts.num = read_num_experts(reader, 8);
-    if (experts.num == 0) reader.unsupported("num_local_experts 0: '{}' is of experts", "mixtral");
+    if (experts.num == 0) reader.unsupported("num_local_experts 0: '{}' needs experts", "mixtral");
     experts.per_token = read_per_token(reader, experts.num, 2);
     experts.ffn = config->ffn;
     experts.norm_chosen = true;

@@ -236,7 +236,7 @@ std::int64_t read_head_dim(ConfigReader& reader, const Family& family, const Mod
     if (value == nullptr && family.absent_head_dim) return *family.absent_head_dim;
     if (family.needs_whole_head_dim && config.hidden % config.num_q_heads != 0) {
         reader.malformed(
-            "hidden_size {} is no multiple of num_attention_heads {}, and there is no head_dim",
+            "hidden_size {} is not a multiple of num_attention_heads {}, and there is no head_dim",
             config.hidden,
             config.num_q_heads
         );
@@ -256,7 +256,7 @@ void read_shape(ConfigReader& reader, const Family& family, ModelConfig* config)
 
     if (config->num_q_heads % config->num_kv_heads != 0) {
         reader.malformed(
-            "num_attention_heads {} is no multiple of num_key_value_heads {}",
+            "num_attention_heads {} is not a multiple of num_key_value_heads {}",
             config->num_q_heads,
             config->num_kv_heads
         );
@@ -265,7 +265,7 @@ void read_shape(ConfigReader& reader, const Family& family, ModelConfig* config)
         reader.unsupported("head_dim {}; at most {} is supported", config->head_dim, kHeadDimMax);
     }
     if (config->head_dim % 2 != 0)
-        reader.unsupported("head_dim {}: rotary embedding needs it even", config->head_dim);
+        reader.unsupported("head_dim {}: rotary embedding needs an even one", config->head_dim);
     if (config->num_q_heads * config->head_dim > kSizeMax)
         reader.malformed("num_attention_heads * head_dim is over {}", kSizeMax);
 }
@@ -393,7 +393,7 @@ class Comparison {
     template <class T>
     void of(std::string_view key, const T& serving, const T& other) {
         if (!first_ && serving != other)
-            first_ = fmt::format("{} is {}, serving is {}", key, other, serving);
+            first_ = fmt::format("{} is {}; the model that serves has {}", key, other, serving);
     }
     void of_windows(const std::vector<Window>& serving, const std::vector<Window>& other) {
         const auto shown = [](const Window& window) {

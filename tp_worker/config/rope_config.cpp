@@ -111,14 +111,14 @@ void note_replaced(ConfigReader& config, const RopeConfig& rope, std::vector<std
     const Json* replaced = config.find_value("rope_parameters");
     if (replaced == nullptr || !replaced->is_object()) return;
     std::string note = fmt::format(
-        "rope_scaling stands beside rope_parameters and replaces it, as in transformers: "
+        "rope_scaling is given with rope_parameters and replaces it, as in transformers: "
         "rope_theta is {}",
         rope.theta
     );
     const auto theta = replaced->find("rope_theta");
     if (theta != replaced->end() && *theta != rope.theta) {
         note += fmt::format(
-            ", not the {} of rope_parameters; name it in rope_scaling, too, if that is meant",
+            ", not the {} of rope_parameters; set it in rope_scaling, too, if that is intended",
             ConfigReader::shown(*theta)
         );
     }
@@ -147,7 +147,7 @@ RopeConfig read_rope(
     if (std::any_of(found.object->begin(), found.object->end(), [](const Json& value) {
             return value.is_object();
         })) {
-        config.unsupported("{} that differ from layer to layer are not supported", found.key);
+        config.unsupported("{} that differ between layers are not supported", found.key);
         return rope;
     }
     ConfigReader settings(*found.object, fmt::format("{}: ", found.key), problems);

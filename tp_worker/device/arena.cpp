@@ -52,7 +52,7 @@ Result<Arena> Arena::reserve_on_gpu(std::string tag, std::int64_t bytes) {
     Result<kernels::DeviceRange> range = kernels::DeviceRange::reserve(bytes);
     if (!range) {
         return make_error(
-            range.error().code, "no addresses for {}: {}", tag, range.error().message
+            range.error().code, "cannot reserve addresses for {}: {}", tag, range.error().message
         );
     }
     return Arena(std::move(tag), *std::move(range));
@@ -84,13 +84,13 @@ Arena::~Arena() {
 
 Result<> Arena::commit() {
     if (is_committed_) {
-        return make_error(ErrorCode::kFailedPrecondition, "{} is in memory already", tag_);
+        return make_error(ErrorCode::kFailedPrecondition, "{} is resident already", tag_);
     }
     ++mapping_;
     if (is_on_gpu()) {
         if (Result<> mapped = gpu_.map(); !mapped) {
             return make_error(
-                mapped.error().code, "no room for {}: {}", tag_, mapped.error().message
+                mapped.error().code, "no memory for {}: {}", tag_, mapped.error().message
             );
         }
         is_committed_ = true;

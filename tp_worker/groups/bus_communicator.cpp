@@ -56,7 +56,7 @@ void BusCommunicator::note_events() {
         if (event.kind == bus::SocketEvent::Kind::kKeyRefused) {
             note_end(make_error(
                 ErrorCode::kPermissionDenied,
-                "the head at {} does not let this node's key in",
+                "the head at {} does not accept this node's key",
                 args_.endpoint
             ));
         } else if (is_placed_) {
@@ -82,7 +82,7 @@ std::optional<messages::Frames> BusCommunicator::take_answer() {
             decode<messages::RankEnd>(received->frames, messages::UnknownFields::kIgnore);
         is_asked_to_end_ = end && end->verdict.is_done();
         if (is_asked_to_end_) {
-            note_end({ErrorCode::kAborted, "the head was asked to end"});
+            note_end({ErrorCode::kAborted, "the head is shutting down"});
         } else {
             note_end(end ? end->verdict.error() : end.error());
         }
@@ -121,8 +121,8 @@ Result<> BusCommunicator::wait_for_place() {
             if (!args_.key) return silence;
             return make_error(
                 silence.code,
-                "{}: it is not there, it cannot be reached, or it has another key than the one "
-                "that this node's key file trusts",
+                "{}: it is not running, it cannot be reached, or its key is not the one that this "
+                "node's key file trusts",
                 silence.message
             );
         }
@@ -188,7 +188,7 @@ Result<> BusCommunicator::all_gather(std::span<const std::byte> mine, std::span<
             const Bytes parts, meet("all_gather", num, mine.subspan(begin, num), args_.peer_limit)
         );
         if (parts.size() != num * num_ranks)
-            return Error{ErrorCode::kMalformed, "all_gather: parts of another size"};
+            return Error{ErrorCode::kMalformed, "all_gather: a rank's part has another size"};
         for (std::size_t rank = 0; rank < num_ranks; ++rank)
             std::memcpy(all.data() + rank * mine.size() + begin, parts.data() + rank * num, num);
         begin += num;
@@ -205,7 +205,7 @@ Result<> BusCommunicator::broadcast(std::span<std::byte> data) {
             const Bytes parts, meet("broadcast", piece.size(), mine, args_.peer_limit)
         );
         if (parts.size() != piece.size())
-            return Error{ErrorCode::kMalformed, "broadcast: a part of another size"};
+            return Error{ErrorCode::kMalformed, "broadcast: the part has another size"};
         std::memcpy(piece.data(), parts.data(), parts.size());
         data = data.subspan(piece.size());
     }

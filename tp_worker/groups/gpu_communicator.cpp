@@ -319,7 +319,7 @@ std::string GpuCommunicator::describe() const {
     const std::string how = fmt::format("NCCL {}", nccl_->version());
     if (nccl_bytes_min_ == kNeverBytes) return fmt::format("{}, ahead of {}", kOwn, how);
     return fmt::format(
-        "{}; of {} bytes and more {}{}",
+        "{}; from {} bytes on by {}{}",
         kOwn,
         nccl_bytes_min_,
         how,

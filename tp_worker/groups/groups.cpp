@@ -18,13 +18,15 @@ Result<> Groups::init(
         if (groups_.size() >= kGroupsMax) {
             return make_error(
                 ErrorCode::kResourceExhausted,
-                "{} groups are joined, the most there may be; destroy one",
+                "{} groups are joined, the most allowed; destroy one",
                 kGroupsMax
             );
         }
         if (!groups_.try_emplace(spec.group).second) {
             return make_error(
-                ErrorCode::kAlreadyExists, "group '{}' is joined; destroy it first", spec.group
+                ErrorCode::kAlreadyExists,
+                "group '{}' is joined already; destroy it first",
+                spec.group
             );
         }
     }

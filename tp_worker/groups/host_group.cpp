@@ -48,7 +48,9 @@ class HostGroup : public BroadcastGroup {
         std::memcpy(&header.bytes, raw + 12, 8);
         if (std::memcmp(header.magic, kBroadcast, 4) != 0 || header.number != next_) {
             return make_error(
-                ErrorCode::kMalformed, "what came is not broadcast {} of this group", next_
+                ErrorCode::kMalformed,
+                "the received message is not broadcast {} of this group",
+                next_
             );
         }
         const auto num_bytes = static_cast<std::size_t>(broadcast.bytes());
@@ -101,7 +103,7 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
         if (!is_given_up) return connected.error();
         return make_error(
             ErrorCode::kUnavailable,
-            "nobody has listened at {}:{} for {} s; a trainer listens before it calls",
+            "nothing has listened at {}:{} for {} s; a trainer must listen before it calls",
             printable(spec.address),
             spec.port,
             kListenMax.count()
@@ -118,7 +120,9 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
     std::uint32_t length = 0;
     RETURN_IF_ERROR(stream.read(std::as_writable_bytes(std::span(&length, 1)), patience));
     if (length > kTextMax)
-        return make_error(ErrorCode::kMalformed, "the trainer's answer is none of this protocol");
+        return make_error(
+            ErrorCode::kMalformed, "the trainer's answer does not follow this protocol"
+        );
     if (length != 0) {
         std::string why(length, '\0');
         RETURN_IF_ERROR(stream.read(std::as_writable_bytes(std::span(why)), patience));

@@ -29,7 +29,9 @@ Found resolve(const std::string& host, std::int64_t port, Kind kind) {
     addrinfo* found = nullptr;
     const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
     if (code != 0) {
-        return make_error(ErrorCode::kNotFound, "'{}' is no host: {}", host, ::gai_strerror(code));
+        return make_error(
+            ErrorCode::kNotFound, "'{}' is not a known host: {}", host, ::gai_strerror(code)
+        );
     }
     const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
     std::vector<HostAddress> addresses;
@@ -72,7 +74,10 @@ Result<> start_lookup(
     } catch (const std::system_error& error) {
         num_lookups.fetch_sub(1);
         started = make_error(
-            ErrorCode::kResourceExhausted, "no thread to look up '{}': {}", host, error.what()
+            ErrorCode::kResourceExhausted,
+            "cannot start a thread to look up '{}': {}",
+            host,
+            error.what()
         );
     }
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
@@ -99,7 +104,7 @@ Result<std::vector<HostAddress>> look_up_host(
     MutexLock lock(lookup->mutex);
     while (!lookup->found) {
         if (patience.is_called_off.load(std::memory_order_relaxed)) {
-            return make_error(ErrorCode::kAborted, "called off while '{}' was looked up", host);
+            return make_error(ErrorCode::kAborted, "cancelled while '{}' was looked up", host);
         }
         const TimePoint now = Clock::now();
         if (now >= patience.deadline) {

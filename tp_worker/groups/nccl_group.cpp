@@ -38,9 +38,8 @@ std::string sglang_key(const std::string& group) {
 Error needs_gpu(std::string_view id_from) {
     return make_error(
         ErrorCode::kUnsupported,
-        "the NCCL group's unique id came ({}), but this worker computes on the CPU and has no "
-        "NCCL; "
-        "use backend host",
+        "the caller sent an NCCL unique id ({}), but this worker computes on the CPU and has no "
+        "NCCL; use backend host",
         id_from
     );
 }
@@ -52,7 +51,7 @@ Result<std::string> id_of_pickle(const std::string& value) {
     );
     const pickle::Node& root = document.root();
     if (root.kind != pickle::Kind::kRecord || root.global != pickle::Global::kNcclUniqueId)
-        return make_error(ErrorCode::kMalformed, "the store's value is no pickled ncclUniqueId");
+        return make_error(ErrorCode::kMalformed, "the store's value is not a pickled ncclUniqueId");
     return document.child(root, 0).text;
 }
 
@@ -78,8 +77,8 @@ class NcclGroup : public BroadcastGroup {
         if (bytes_max > kLandingBytesMax) {
             return make_error(
                 ErrorCode::kTooLarge,
-                "a broadcast of {} bytes lands whole in the GPU's memory; at most {} are accepted: "
-                "send smaller buckets",
+                "a broadcast of {} bytes needs as much GPU memory; at most {} are accepted: send "
+                "smaller buckets",
                 bytes_max,
                 kLandingBytesMax
             );
@@ -92,7 +91,7 @@ class NcclGroup : public BroadcastGroup {
         if (!made) {
             return make_error(
                 made.error().code,
-                "the largest broadcast lands whole in the GPU's memory: {}",
+                "the GPU needs memory for the whole of the largest broadcast: {}",
                 made.error().message
             );
         }
@@ -268,7 +267,7 @@ class NcclGroup : public BroadcastGroup {
             if (patience.is_called_off.load(std::memory_order_relaxed)) {
                 return make_error(
                     ErrorCode::kAborted,
-                    "group '{}': called off while waiting for {}",
+                    "group '{}': cancelled while waiting for {}",
                     printable(spec_.group),
                     what
                 );
@@ -291,7 +290,7 @@ class NcclGroup : public BroadcastGroup {
             spec_.world_size,
             what,
             is_store_gone ? "the trainer's store has gone"
-                          : "a rank did not come, or came with another size or another world_size"
+                          : "a rank did not join, or joined with another size or another world_size"
         );
     }
 

@@ -22,11 +22,11 @@ Result<> NcclTurn::wait_until_free(
 ) {
     while (is_taken_) {
         if (patience.is_called_off.load(std::memory_order_relaxed))
-            return make_error(ErrorCode::kAborted, "called off while group '{}' had NCCL", group_);
+            return make_error(ErrorCode::kAborted, "cancelled while group '{}' used NCCL", group_);
         if (Clock::now() >= patience.deadline) {
             return make_error(
                 ErrorCode::kDeadlineExceeded,
-                "group '{}' waited in vain: NCCL was in use for group '{}'",
+                "group '{}' waited too long: NCCL was in use for group '{}'",
                 printable(group),
                 printable(group_)
             );

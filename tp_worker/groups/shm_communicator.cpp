@@ -243,7 +243,7 @@ Result<bool> ShmCommunicator::try_open_segment() {
     if (!fits || segment_->magic.load(std::memory_order_acquire) != kSegmentMagic ||
         segment_->size != args_.size) {
         return make_error(
-            ErrorCode::kFailedPrecondition, "'{}' is not of {} ranks", args_.path, args_.size
+            ErrorCode::kFailedPrecondition, "'{}' was not made for {} ranks", args_.path, args_.size
         );
     }
     return true;
@@ -324,7 +324,7 @@ Result<> ShmCommunicator::wait_for_generation(Op op, Duration limit) {
         if (!error && Clock::now() > deadline) {
             error = make_error(
                 ErrorCode::kDeadlineExceeded,
-                "{}: rank {} has not come within {} ms",
+                "{}: rank {} has not arrived within {} ms",
                 name_of(op),
                 missing_ranks(),
                 std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()

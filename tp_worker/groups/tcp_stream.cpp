@@ -22,7 +22,7 @@ constexpr auto kRetryMax = std::chrono::milliseconds(1000);
 
 Result<> check_patience(const Patience& patience, const std::string& peer) {
     if (patience.is_called_off.load(std::memory_order_relaxed))
-        return make_error(ErrorCode::kAborted, "called off while waiting for {}", peer);
+        return make_error(ErrorCode::kAborted, "cancelled while waiting for {}", peer);
     if (Clock::now() >= patience.deadline)
         return make_error(ErrorCode::kDeadlineExceeded, "{} did not answer in time", peer);
     return Ok{};

@@ -48,7 +48,7 @@ Result<Device> Engine::open_device(
     };
     ASSIGN_OR_RETURN(Device device, Device::open(device_options, threads));
     if (device_options.kind == DeviceKind::kAuto && !device.is_cuda())
-        spdlog::warn("a GPU that cannot be used: {}", device.why());
+        spdlog::warn("this rank's GPU cannot be used: {}", device.why());
     if (device_options.kind != DeviceKind::kAuto || communicator.size() == 1) return device;
     // Either all ranks are on GPUs or none is.
     ASSIGN_OR_RETURN(const bool is_cuda, holds_on_all(device.is_cuda(), communicator));

@@ -172,7 +172,7 @@ Result<> CheckpointEngine::stage_bucket(const Document& document) {
             offset->kind != Kind::kInt || entry.children.size() != 8) {
             return make_error(
                 ErrorCode::kInvalidArgument,
-                "entry {} of the bucket is no dict of name, dtype, shape and offset",
+                "entry {} of the bucket is not a dict of name, dtype, shape and offset",
                 i
             );
         }

@@ -19,8 +19,9 @@ Error with_sender(Error error, const std::string& handle, pid_t pid) {
     } else if (sender->has_ended()) {
         error.message += fmt::format("; the sender, process {}, has ended", pid);
     } else {
-        error.message +=
-            fmt::format("; the sender, process {}, runs: it has freed it, or never had it", pid);
+        error.message += fmt::format(
+            "; the sender, process {}, runs: it freed the memory, or never had it", pid
+        );
     }
     return error;
 }

@@ -51,7 +51,7 @@ Result<> wait_for(const kernels::EventImport& event, const CudaWait& wait) {
             return make_error(ErrorCode::kAborted, "the stage was dropped");
         if (Clock::now() >= wait.until) {
             return make_error(
-                ErrorCode::kDeadlineExceeded, "the sender's GPU does not get to what it sent"
+                ErrorCode::kDeadlineExceeded, "the sender's GPU does not finish what it sent"
             );
         }
         std::this_thread::sleep_for(kLook);
@@ -87,7 +87,7 @@ Result<std::span<const std::byte>> CudaStorages::open(
     if (!sender) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "'{}' is no name of torch's reference counters (/torch_<pid>_<random>_<n>)",
+            "'{}' is not a name of torch's reference counters (/torch_<pid>_<random>_<n>)",
             handle.counter.substr(0, 128)
         );
     }

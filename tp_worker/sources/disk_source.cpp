@@ -23,7 +23,7 @@ Result<> deliver_disk(const SourceArgs& args) {
         ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::read(path));
         if (const auto difference = difference_in_shape(stage.config, config)) {
             return make_error(
-                ErrorCode::kInvalidArgument, "'{}' is another model: {}", path, *difference
+                ErrorCode::kInvalidArgument, "'{}' is a different model: {}", path, *difference
             );
         }
     }

@@ -36,8 +36,7 @@ Error refusal(std::string_view call, pid_t pid, int error) {
 }  // namespace
 
 Result<PeerDescriptors> PeerDescriptors::open(pid_t pid) {
-    if (pid <= 0)
-        return make_error(ErrorCode::kInvalidArgument, "{} is no number of a process", pid);
+    if (pid <= 0) return make_error(ErrorCode::kInvalidArgument, "{} is not a process id", pid);
     const auto fd = static_cast<int>(::syscall(kPidfdOpen, pid, 0));
     if (fd < 0) return refusal("pidfd_open", pid, errno);
     return PeerDescriptors(pid, fd);
@@ -60,7 +59,7 @@ Result<int> PeerDescriptors::duplicate(int fd) const {
     if (error == EBADF) {
         return make_error(
             ErrorCode::kUnavailable,
-            "the sender, process {}, has no descriptor {}: it has freed what it shared",
+            "the sender, process {}, has no descriptor {}: it freed the shared memory",
             pid_,
             fd
         );
@@ -68,8 +67,8 @@ Result<int> PeerDescriptors::duplicate(int fd) const {
     if (error == EPERM) {
         return make_error(
             ErrorCode::kPermissionDenied,
-            "the sender, process {}, does not let this one take its descriptors (pidfd_getfd): "
-            "both have to be one user's, with kernel.yama.ptrace_scope=0, or this one has to have "
+            "the sender, process {}, does not let this process copy its descriptors (pidfd_getfd): "
+            "both must run as one user, with kernel.yama.ptrace_scope=0, or this process needs "
             "CAP_SYS_PTRACE",
             pid_
         );

@@ -139,7 +139,7 @@ Result<PushSession::Next> PushSession::handle_open(const messages::Frames& frame
     if (!is_known) {
         return make_error(
             ErrorCode::kUnknownMessage,
-            "'{}' is no message of a pusher",
+            "'{}' is not a message of a pusher",
             frames.type.substr(0, messages::kTypeBytesMax)
         );
     }
@@ -217,7 +217,7 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
         return tensor.allocation.has_value();
     });
     if (!memory_ && !is_all_on_gpu)
-        return make_error(ErrorCode::kFailedPrecondition, "a bucket, and no memory was named");
+        return make_error(ErrorCode::kFailedPrecondition, "a bucket before any memory was named");
     ASSIGN_OR_RETURN(const auto allocations, open_allocations(message));
     // These are those of the GPU, then the host's.
     std::vector<std::span<const std::byte>> memories;
@@ -263,7 +263,9 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
 Result<> PushSession::stage_shard(const messages::PushShard& message) {
     const StageArgs& stage = args_.stage.args();
     if (!stage.takes_shards)
-        return make_error(ErrorCode::kUnsupported, "this worker adopts no memory in this mode");
+        return make_error(
+            ErrorCode::kUnsupported, "this worker cannot adopt a pusher's memory in this mode"
+        );
     ASSIGN_OR_RETURN(const SharedFd fd, SharedFd::open(message.memory, Seal::kFinal));
     if (fd.bytes() != stage.target_bytes) {
         return make_error(

@@ -76,7 +76,7 @@ Result<ReplySocket> ReplySocket::connect(const std::string& endpoint) {
     try {
         state = std::make_unique<State>();
     } catch (const zmq::error_t& error) {
-        return make_error(ErrorCode::kResourceExhausted, "no socket: {}", error.what());
+        return make_error(ErrorCode::kResourceExhausted, "cannot make a socket: {}", error.what());
     }
     state->endpoint = endpoint;
     try {
@@ -115,7 +115,9 @@ Result<std::vector<std::string>> ReplySocket::receive(
             return make_error(ErrorCode::kUnavailable, "no sender listens at {}", state.endpoint);
         if (now >= deadline) {
             return make_error(
-                ErrorCode::kDeadlineExceeded, "the sender at {} was silent", state.endpoint
+                ErrorCode::kDeadlineExceeded,
+                "the sender at {} did not answer in time",
+                state.endpoint
             );
         }
         std::array<zmq::pollitem_t, 2> items{{

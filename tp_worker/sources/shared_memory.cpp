@@ -38,9 +38,9 @@ Result<SharedFd> SharedFd::open(const messages::SharedMemory& memory, Seal seal)
         (seals & wanted) != wanted) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} is no {}",
+            "{} is not {}",
             path,
-            seal == Seal::kFinal ? "memfd sealed against shrinking, growing and writing"
+            seal == Seal::kFinal ? "a memfd sealed against shrinking, growing and writing"
                                  : "shared memory"
         );
     }
@@ -48,7 +48,7 @@ Result<SharedFd> SharedFd::open(const messages::SharedMemory& memory, Seal seal)
     if (info.st_size != memory.bytes) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "{} has {} bytes; {} were promised",
+            "{} has {} bytes; the sender declared {}",
             path,
             info.st_size,
             memory.bytes
@@ -74,7 +74,7 @@ SharedFd::~SharedFd() {
 Result<> SharedFd::is_whole() const {
     struct stat info {};
     if (::fstat(fd_, &info) == 0 && info.st_size >= bytes_) return Ok{};
-    return make_error(ErrorCode::kDataLoss, "the pusher's memory has become shorter");
+    return make_error(ErrorCode::kDataLoss, "the pusher's memory became shorter");
 }
 
 Result<SharedMapping> SharedMapping::map(const SharedFd& fd) {

@@ -119,7 +119,10 @@ Result<> deliver(const SourceArgs& args) {
         case messages::SourceKind::kBuckets:
             break;
     }
-    return make_error(ErrorCode::kInvalidArgument, "a session's buckets bring the bytes");
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "a session has no source of its own; its buckets bring the bytes"
+    );
 }
 
 Result<> decline(const SourceArgs& args, const Error& why) {

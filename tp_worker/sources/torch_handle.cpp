@@ -47,7 +47,7 @@ Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) 
     const auto at = [&](std::size_t i) -> const Node& { return document.child(arguments, i); };
     if (!is_ints(document, at(1)) || !is_ints(document, at(2)) || at(3).kind != Kind::kInt ||
         at(5).kind != Kind::kDType) {
-        return bad_handle("size, stride, offset or dtype are not what rebuild_cuda_tensor takes");
+        return bad_handle("size, stride, offset or dtype are not arguments of rebuild_cuda_tensor");
     }
     TensorHandle handle{
         .dtype = at(5).text,
@@ -64,7 +64,7 @@ Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) 
     }
     if (at(8).kind != Kind::kInt || at(9).kind != Kind::kInt || at(8).integer < 0 ||
         at(9).integer < 0) {
-        return bad_handle("storage size or offset is no size");
+        return bad_handle("storage size or offset is not a size");
     }
     cuda.storage_bytes = at(8).integer;
     cuda.storage_offset = at(9).integer;
@@ -74,7 +74,7 @@ Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) 
     cuda.memory = at(7).text;
     if (!is_text(at(11)) || at(12).kind != Kind::kInt || at(12).integer < 0 ||
         at(12).integer >= kCountersMax) {
-        return bad_handle("the reference counter's place is none");
+        return bad_handle("the reference counter's place is not valid");
     }
     cuda.counter = at(11).text;
     cuda.counter_index = at(12).integer;
@@ -177,7 +177,7 @@ Result<TensorHandle> read_handle(const Document& document, const Node& node) {
     if (!handle) return handle;
     if (handle->shape.size() != handle->stride.size() ||
         handle->shape.size() > checkpoint::kTensorDimsMax || handle->offset < 0) {
-        return bad_handle("shape and stride are not of one tensor");
+        return bad_handle("shape and stride do not fit together");
     }
     ASSIGN_OR_RETURN([[maybe_unused]] const Extent extent, extent_of(*handle));
     return handle;
@@ -249,7 +249,7 @@ Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::
     const std::byte* gathered = gather(handle, extent.elements, size, first);
     RETURN_IF_ERROR(storage.is_whole());
     if (guard.is_cut())
-        return make_error(ErrorCode::kDataLoss, "a tensor was cut short while it was read");
+        return make_error(ErrorCode::kDataLoss, "a tensor was truncated while it was read");
     return TensorBytes{.dtype = dtype, .data = gathered};
 }
 

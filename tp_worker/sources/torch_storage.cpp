@@ -80,7 +80,7 @@ Result<std::unique_ptr<TorchStorage>> TorchStorage::open(const std::string& name
     if (!sender) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "'{}' is no name of a shared storage of torch (/torch_<pid>_<random>_<n>)",
+            "'{}' is not a name of a shared storage of torch (/torch_<pid>_<random>_<n>)",
             name.substr(0, 128)
         );
     }
@@ -108,7 +108,7 @@ Result<> TorchStorage::map(std::int64_t bytes) {
     if (::fstat(fd_, &info) != 0 || bytes < 0 || info.st_size - kHeaderBytes < bytes) {
         return make_error(
             ErrorCode::kInvalidArgument,
-            "shared memory {} has {} bytes after its header; {} were promised",
+            "shared memory {} has {} bytes after its header; the sender declared {}",
             name_,
             info.st_size - kHeaderBytes,
             bytes
@@ -138,7 +138,7 @@ std::span<const std::byte> TorchStorage::bytes() const {
 Result<> TorchStorage::is_whole() const {
     struct stat info {};
     if (::fstat(fd_, &info) == 0 && info.st_size >= kHeaderBytes + bytes_) return Ok{};
-    return make_error(ErrorCode::kDataLoss, "shared memory {} has become shorter", name_);
+    return make_error(ErrorCode::kDataLoss, "shared memory {} became shorter", name_);
 }
 
 TorchStorage::Returned TorchStorage::give_back() {

@@ -105,9 +105,9 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
         if (values[0] == values[1]) continue;
         return make_error(
             ErrorCode::kInvalidArgument,
-            "'{}': tie_word_embeddings is true, and '{}' differs from '{}': transformers 5 does "
-            "not tie them, older ones drop the first. Set tie_word_embeddings to false, or take "
-            "one of them out",
+            "'{}': tie_word_embeddings is true, but '{}' differs from '{}': transformers 5 does "
+            "not tie them, older versions drop the first. Set tie_word_embeddings to false, or "
+            "remove one of them",
             source,
             layout_.head_name(),
             embedding.name
@@ -120,7 +120,7 @@ std::vector<std::string> CheckpointTensors::notes() const {
     std::vector<std::string> notes;
     if (!left_out_.empty()) {
         notes.push_back(fmt::format(
-            "{} tensor(s) that this model has no use for are left out: {}",
+            "{} tensor(s) that this model does not use are ignored: {}",
             left_out_.size(),
             shown(left_out_)
         ));
@@ -133,8 +133,8 @@ std::vector<std::string> CheckpointTensors::notes() const {
         }
         if (rounded.empty()) continue;
         notes.push_back(fmt::format(
-            "{} tensor(s) of {} are rounded to BF16, as all resident weights are, with --compute "
-            "fp32, too: {}",
+            "{} tensor(s) of {} are rounded to BF16, like all resident weights, even with "
+            "--compute fp32: {}",
             rounded.size(),
             name_of(dtype),
             shown(rounded)

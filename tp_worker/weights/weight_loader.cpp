@@ -72,7 +72,7 @@ Result<std::uint64_t> place_mapped(const LoadTensorArgs& args, const RowRange& r
     RETURN_IF_ERROR(bytes.is_whole());
     if (guard.is_cut()) {
         return make_error(
-            ErrorCode::kDataLoss, "'{}' was cut short while it was read", args.tensor.name
+            ErrorCode::kDataLoss, "'{}' was truncated while it was read", args.tensor.name
         );
     }
     return num_nonfinite;

@@ -67,7 +67,7 @@ class HostBroadcast:
 
     def _greet(self, peer: socket.socket) -> None:
         peer.settimeout(GREETING_S)
-        why = "this is no hello of a worker"
+        why = "the message is not a worker's hello"
         try:
             head = _read(peer, 24)
             magic, version, rank, world_size, length = struct.unpack("<8sIIII", head)

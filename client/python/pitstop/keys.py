@@ -39,7 +39,7 @@ def read_key(path: str) -> ClientKey:
         with open(path, "rb") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
                 raise PitstopError(
-                    "permission_denied", f"'{path}' holds a secret key and is open to others: chmod 600 it"
+                    "permission_denied", f"'{path}' contains a secret key and other users can open it: chmod 600 it"
                 )
             text = file.read(FILE_BYTES_MAX)
     except OSError as error:

@@ -273,7 +273,7 @@ class NcclBroadcast:
             if self._is_closing or is_called_off():
                 if is_done():
                     return  # it was the end of this that ended what it was for, while this thread had no core
-                raise PitstopError("aborted", f"group '{self.group}': called off while waiting for {what}")
+                raise PitstopError("aborted", f"group '{self.group}': cancelled while waiting for {what}")
             if time.monotonic() >= deadline:
                 raise PitstopError("deadline_exceeded", f"group '{self.group}': waited for {what} in vain")
             time.sleep(LOOK_S)

@@ -67,4 +67,4 @@ class Silence:
 
 
 def late(rid: str, why: Optional[str]) -> str:
-    return f"request '{rid}' was not done in time" + (f": {why}" if why else "")
+    return f"request '{rid}' did not finish in time" + (f": {why}" if why else "")

@@ -141,7 +141,7 @@ class Link:
     def why_not(self, tree: str) -> Optional[PitstopError]:
         """The error if nothing may be sent to `tree` (empty: any tree); None: send."""
         if self.info is None:
-            why = f"no tree is there at {self.endpoint}: {self._why_not_ready}; nothing was sent"
+            why = f"no tree is ready at {self.endpoint}: {self._why_not_ready}; nothing was sent"
         elif tree and tree != self.info.tree:
             why = f"the tree at {self.endpoint} was restarted, and this was for the one before; nothing was sent"
         else:
@@ -231,7 +231,7 @@ class Link:
                 is_lost = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self.refusal = PitstopError(
-                    "permission_denied", f"{self.endpoint} does not let this client's key in"
+                    "permission_denied", f"{self.endpoint} does not accept this client's key"
                 )
         if is_lost and self.info is None:
             # The socket tries again by itself. A greeting may have gone with the connection, hence a
@@ -311,7 +311,7 @@ class Wire:
                     PitstopError(
                         "unavailable",
                         f"the tree at {link.endpoint} {why}; "
-                        "what was asked of it and not answered may have been done",
+                        "calls that it has not answered may have taken effect",
                     ),
                 )
             link.run_due()

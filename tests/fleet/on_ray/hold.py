@@ -75,7 +75,7 @@ def goes_on_when_its_coordinator_dies(fleet, where):
     assert staged.version is not None, staged
     assert ray.get(replica.order.remote(orders.Decide(generation, key))) == orders.Decided(member, key)
     until(lambda: pause_of(place)[0] == "", "its tree goes on")
-    assert pause_of(place)[2].startswith("went on by itself"), pause_of(place)
+    assert pause_of(place)[2].startswith("continued by itself"), pause_of(place)
     output = fleet.generate("Once upon a time", SAMPLING, session="another")
     assert len(output.output_ids) == SAMPLING["max_new_tokens"]
     ray.kill(ray.get_actor(conductor.conductor_name("fleet"), NAMESPACE), no_restart=False)

@@ -127,7 +127,7 @@ TEST(ModelConfig, HeadsThatAreNotNamedAreThoseOfTransformers) {
     uneven["head_dim"] = nullptr;
     EXPECT_EQ(parse(uneven)->head_dim, 12);
     uneven["architectures"] = {"LlamaForCausalLM"};
-    expect_refused(uneven, ErrorCode::kMalformed, "no multiple");
+    expect_refused(uneven, ErrorCode::kMalformed, "not a multiple");
     Json null_dim = qwen3();
     null_dim["head_dim"] = nullptr;
     EXPECT_EQ(parse(null_dim)->head_dim, 16);
@@ -216,7 +216,7 @@ TEST(ModelConfig, NamesWhatDiffersBetweenTwoModels) {
     expect_named(yarn, "truncate", false);
     const auto types = difference_in_shape(llama(llama3), llama(yarn));
     ASSERT_TRUE(types.has_value());
-    EXPECT_EQ(*types, "rope_type is yarn, serving is llama3");
+    EXPECT_EQ(*types, "rope_type is yarn; the model that serves has llama3");
 
     Json qwen = qwen3();
     const ModelConfig serving = *parse(qwen);
@@ -225,7 +225,7 @@ TEST(ModelConfig, NamesWhatDiffersBetweenTwoModels) {
     qwen["max_window_layers"] = 3;
     EXPECT_EQ(
         difference_in_shape(serving, *parse(qwen)),
-        "the sliding window of layer 3 is 100, serving is none"
+        "the sliding window of layer 3 is 100; the model that serves has none"
     );
     qwen = qwen3();
     qwen["eos_token_id"] = 1;
@@ -258,7 +258,7 @@ TEST(ModelConfig, RefusesWhatItDoesNotCompute) {
     expect_refused(
         with("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}),
         kUnsupported,
-        "layer to layer"
+        "differ between layers"
     );
     expect_refused(with("partial_rotary_factor", 0.5), kUnsupported, "partial_rotary_factor");
     expect_refused(with("final_logit_softcapping", 30.0), kUnsupported, "softcapping");
@@ -295,7 +295,7 @@ TEST(ModelConfig, RefusesNumbersThatCannotBe) {
     expect_refused(json, ErrorCode::kMalformed, "rms_norm_eps");
     json = qwen3();
     json["num_key_value_heads"] = 3;
-    expect_refused(json, ErrorCode::kMalformed, "no multiple");
+    expect_refused(json, ErrorCode::kMalformed, "not a multiple");
     json = qwen3();
     json["eos_token_id"] = 100;
     expect_refused(json, ErrorCode::kMalformed, "eos_token_id");

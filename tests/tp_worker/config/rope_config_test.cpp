@@ -116,7 +116,7 @@ TEST(RopeConfig, RefusesWhatItDoesNotComputeByName) {
         "original_max_position_embeddings"
     );
     expect({{"type", "default"}, {"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
-    expect({{"full_attention", {{"rope_type", "default"}}}}, "layer to layer");
+    expect({{"full_attention", {{"rope_type", "default"}}}}, "differ between layers");
     expect("yarn", "rope_scaling must be an object");
     expect({{"rope_theta", 1e300}}, "rope_theta must be a number > 0");
 }

@@ -320,7 +320,7 @@ TEST(BusCommunicator, WhoTrustsAnotherHeadGetsNoAnswerAndSaysSo) {
     const auto joined = BusCommunicator::join(meeting.ranks_context(), std::move(args));
     ASSERT_FALSE(joined);
     EXPECT_EQ(joined.error().code, ErrorCode::kDeadlineExceeded);
-    EXPECT_NE(joined.error().message.find("it has another key"), std::string::npos)
+    EXPECT_NE(joined.error().message.find("its key is not the one"), std::string::npos)
         << joined.error().message;
 }
 

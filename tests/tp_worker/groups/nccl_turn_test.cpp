@@ -43,7 +43,7 @@ TEST_F(NcclTurnTest, P5_WhoWaitsInVainIsToldForWhom) {
     ASSERT_FALSE(late);
     EXPECT_EQ(late.error().code, ErrorCode::kDeadlineExceeded);
     EXPECT_EQ(
-        late.error().message, "group 'mine' waited in vain: NCCL was in use for group 'the other'"
+        late.error().message, "group 'mine' waited too long: NCCL was in use for group 'the other'"
     );
     EXPECT_FALSE(turn_.try_take("mine"));  // the failure changed nothing
 }
@@ -58,7 +58,7 @@ TEST_F(NcclTurnTest, P5_AWaitIsCalledOff) {
     const Result<NcclTurn::Held> taken = waiting.get();
     ASSERT_FALSE(taken);
     EXPECT_EQ(taken.error().code, ErrorCode::kAborted);
-    EXPECT_EQ(taken.error().message, "called off while group 'the other' had NCCL");
+    EXPECT_EQ(taken.error().message, "cancelled while group 'the other' used NCCL");
 }
 
 // Steps, which do without where they cannot have it at once, leave it to who waits: whether that is

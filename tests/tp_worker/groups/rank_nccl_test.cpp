@@ -234,7 +234,7 @@ int be_failing() {
     if (side->rank() == 0) return 0;
     const std::string& message = summed.error().message;
     const bool is_own = message.find("ncclAllReduce: unhandled system error") != std::string::npos;
-    return is_own && message.find("has not come") == std::string::npos ? 0 : wrong(message);
+    return is_own && message.find("has not arrived") == std::string::npos ? 0 : wrong(message);
 }
 
 // There is none, and every rank has the same way and knows why.
@@ -291,7 +291,7 @@ int be_choosing() {
         std::string how = (*ranks)->describe();
         const bool has_nccl = how.find("NCCL 2.28.9") != std::string::npos;
         if (has_nccl != (path != SumPath::kOwn)) return wrong(how);
-        if (path == SumPath::kNccl && how.find("of 0 bytes and more") == std::string::npos)
+        if (path == SumPath::kNccl && how.find("from 0 bytes on") == std::string::npos)
             return wrong(how);
         how.resize(200);
         if (!side->is_everybodys(std::as_bytes(std::span(how)))) return wrong("chosen otherwise");

@@ -118,7 +118,7 @@ TEST_F(LoadedTest, NotesSayWhatIsLeftOutAndWhatIsRounded) {
     const checkpoint::Checkpoint checkpoint = *checkpoint::Checkpoint::open(dir_.path());
     const std::vector<std::string> notes = CheckpointTensors(layout, checkpoint).notes();
     ASSERT_EQ(notes.size(), 2u) << shown(notes);
-    EXPECT_NE(notes[0].find("left out: value_head.weight"), std::string::npos) << notes[0];
+    EXPECT_NE(notes[0].find("are ignored: value_head.weight"), std::string::npos) << notes[0];
     EXPECT_NE(notes[1].find("1 tensor(s) of F32 are rounded to BF16"), std::string::npos);
     EXPECT_NE(notes[1].find("--compute fp32"), std::string::npos) << notes[1];
 }
