@@ -79,7 +79,7 @@ Result<ReadFile> read_file(const std::string& path, Secret secret) {
     return file;
 }
 
-// The lines are "word KEY", as (word, key); empty ones and comments are left out.
+// The file's lines "word KEY" as pairs (word, key), without empty lines and comments.
 using Lines = std::vector<std::pair<std::string, std::string>>;
 Result<Lines> parse_lines(const std::string& path, std::string_view text) {
     Lines lines;
@@ -96,7 +96,7 @@ Result<Lines> parse_lines(const std::string& path, std::string_view text) {
         std::string_view key = line.substr(word_end);
         key.remove_prefix(std::min(key.find_first_not_of(kBlank), key.size()));
         if (!is_name(word) || !is_key(key)) {
-            // The line itself is not quoted: it may be a secret in the wrong place.
+            // The error does not quote the line, which may be a secret in the wrong place.
             return make_error(
                 ErrorCode::kMalformed,
                 "'{}', line {}: expected a name and a key of {} characters (Z85)",
@@ -110,7 +110,8 @@ Result<Lines> parse_lines(const std::string& path, std::string_view text) {
     return lines;
 }
 
-// Returns the keys that go by these words, each exactly once and nothing else.
+// Returns the keys of these words. Each word must appear exactly once, and no other word may
+// appear.
 template <std::size_t N>
 Result<std::array<std::string, N>> read_secret(
     const std::string& path, const std::array<std::string_view, N>& words
@@ -134,8 +135,8 @@ Result<std::array<std::string, N>> read_secret(
     return keys;
 }
 
-// Writes a new file (O_EXCL), or replaces the old one's text (O_TRUNC); the file is on disk before
-// this returns.
+// Creates a file (O_EXCL) or replaces the text of an existing one (O_TRUNC). The data is on disk
+// before this returns.
 Result<> write_file(const std::string& path, const std::string& text, int flags) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
     if (fd < 0 && errno == EEXIST)
@@ -153,7 +154,7 @@ Result<> write_file(const std::string& path, const std::string& text, int flags)
     return error;
 }
 
-// Writes the whole list anew, so that nobody reads half of a line.
+// Replaces the whole list at once, so that no reader sees half of a line.
 Result<> replace_file(const std::string& path, const std::string& text) {
     const std::string next = path + ".new";
     RETURN_IF_ERROR(write_file(next, text, O_TRUNC));
@@ -166,8 +167,7 @@ Result<> make_dir(const std::string& path) {
     return cannot("make", path);
 }
 
-// A directory from before there were nodes does not have their list; it is made with the first of
-// them.
+// A directory made before nodes existed has no list of them; adding the first node creates it.
 constexpr std::string_view kNodeList = "nodes.keys";
 constexpr std::array<std::string_view, 3> kLists{"data.keys", "admin.keys", kNodeList};
 
@@ -253,7 +253,7 @@ Result<> make_key_dir(const std::string& dir) {
 }
 
 Result<std::string> add_client_key(const std::string& dir, const std::string& name, AllowedAt at) {
-    // One that looks like a flag is one whose value was forgotten: --client --admin.
+    // A name that looks like a flag is a missing value: --client --admin.
     if (!is_name(name) || name.starts_with('-')) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -326,7 +326,7 @@ Result<AllowedKeys> AllowedKeys::open(std::string path) {
 Result<> AllowedKeys::read() {
     names_.clear();
     ASSIGN_OR_RETURN(const ReadFile file, read_file(path_, Secret::kNo));
-    read_at_ = file.info;  // a line that is wrong is said once, not at each look
+    read_at_ = file.info;  // a wrong line is logged once, not at each look
     if ((file.info.st_mode & 022) != 0) {
         return make_error(
             ErrorCode::kPermissionDenied, "other users can write to '{}': chmod 600 it", path_

@@ -1,15 +1,15 @@
-// Handles the keys of the tcp doors (CURVE, rfc.zeromq.org/spec/26): files, and the list of the
-// clients that a door lets in. Keys are Z85 text of 40 characters, as ZeroMQ's own tools have them.
+// The keys of the tcp doors (CURVE, rfc.zeromq.org/spec/26): files, and the list of clients that a
+// door admits. Keys are Z85 text of 40 characters, the format of ZeroMQ's own tools.
 //
 // `pitstop keygen` makes a directory of keys:
 //
 //   server.key          the tree's key pair; "public KEY" and "secret KEY" on lines of their own
-//   data.keys           who may come in at the data door: "NAME KEY" per line, # begins a comment
-//   admin.keys          the same at the admin door
-//   nodes.keys          which machines' ranks may come in at the nodes' door (serve --nodes)
+//   data.keys           clients admitted at the data door: "NAME KEY" per line, # begins a comment
+//   admin.keys          the same for the admin door
+//   nodes.keys          machines whose ranks are admitted at the nodes' door (serve --nodes)
 //   clients/NAME.key    a client's key pair and the tree's public key ("server KEY"): all it needs
 //
-// Files with a secret are closed to others (mode 0600), and refused if they are not.
+// Files with a secret have mode 0600, and are refused with any other.
 // Bounded: kKeyFileBytesMax per file, kAllowedMax keys per list.
 #pragma once
 
@@ -36,10 +36,10 @@ struct CurveKeyPair {
     std::string secret_key{};
 };
 
-// Holds all that a client needs to open a door.
+// All that a client needs to open a door.
 struct ClientKey {
     CurveKeyPair pair{};
-    std::string server_key{};  // the tree's public key; no other server can answer in its place
+    std::string server_key{};  // the tree's public key: no other server can impersonate the tree
 };
 
 // Checks that ZeroMQ was built with CURVE. Errors: kUnsupported.
@@ -47,34 +47,36 @@ Result<> check_curve();
 
 Result<CurveKeyPair> make_key_pair();
 
-// Errors: kNotFound; kPermissionDenied, others can read it; kMalformed, naming the line.
+// Errors: kNotFound; kPermissionDenied if other users can read the file; kMalformed, naming the
+// line.
 Result<CurveKeyPair> read_server_key(const std::string& path);
 Result<ClientKey> read_client_key(const std::string& path);
 
-// Makes the directory with a server's key and empty lists. Errors: it has a key already.
+// Makes the directory with a server's key and empty lists. Errors: the directory has a key already.
 Result<> make_key_dir(const std::string& dir);
 enum class AllowedAt { kDataDoor, kBothDoors, kNodeDoor };
 // Makes clients/NAME.key and adds it to the lists. Returns the file's path.
-// Errors: the name is taken, or is no name: letters, digits and ._- up to kKeyNameBytesMax, with
-// neither . nor - first.
+// Errors: the name exists already, or is invalid. A name has letters, digits and ._-, up to
+// kKeyNameBytesMax, with neither . nor - first.
 Result<std::string> add_client_key(const std::string& dir, const std::string& name, AllowedAt at);
-// Takes the client off all lists; its file stays, and opens nothing. Errors: it is on none.
+// Takes the client off all lists. The client's file stays but opens nothing. Errors: no list has
+// the client.
 Result<> remove_client_key(const std::string& dir, const std::string& name);
 
-// Knows the clients that a door lets in, as the file says now: it is looked at again whenever
-// somebody asks, and read again where it has changed. One that cannot be read lets nobody in.
+// The clients that a door admits. A question notices that the file changed, and reads it again. A
+// file that cannot be read admits nobody.
 class AllowedKeys {
   public:
-    // A key that was taken off the list may still be believed by has() for this long.
+    // For this long, has() may still accept a key that was taken off the list.
     static constexpr auto kLookEvery = std::chrono::milliseconds(500);
 
-    // Errors: it cannot be read, or a line is no key.
+    // Errors: the file cannot be read, or a line has no valid key.
     static Result<AllowedKeys> open(std::string path);
 
-    // Returns the name of that key's client, as the file says at this moment; nothing if it may not
-    // come in.
+    // Returns the name of the client with this key, by the file as it is now; nothing if the key is
+    // not on the list.
     std::optional<std::string> find(std::string_view public_key);
-    // Tells whether a client that is in may stay in; asked for each of its messages.
+    // Returns whether a connected client may stay. Called for each of the client's messages.
     bool has(TimePoint now, std::string_view public_key);
 
   private:
@@ -84,7 +86,7 @@ class AllowedKeys {
 
     std::string path_;
     std::map<std::string, std::string, std::less<>> names_{};  // by public key
-    struct stat read_at_ {};                                   // the file's, when it was read
+    struct stat read_at_ {};                                   // the file's state when it was read
     TimePoint next_look_{};
 };
 

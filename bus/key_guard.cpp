@@ -57,7 +57,7 @@ void KeyGuard::answer_all() {
     }
 }
 
-// The frames are: version, request id, domain, address, identity, mechanism, credentials.
+// Frames of the question: version, request id, domain, address, identity, mechanism, credentials.
 void KeyGuard::answer(const std::vector<std::string>& question) {
     const auto frame = [&](std::size_t i) { return i < question.size() ? question[i] : ""; };
     const bool is_curve = question.size() == 7 && frame(0) == "1.0" && frame(5) == "CURVE" &&
@@ -81,7 +81,7 @@ void KeyGuard::answer(const std::vector<std::string>& question) {
         frame(1),
         is_allowed ? "200" : "400",
         is_allowed ? "OK" : "this key is not allowed",
-        is_allowed ? key : "",  // Received::key of each message is this
+        is_allowed ? key : "",  // becomes Received::key of each message
         ""};
     for (std::size_t i = 0; i < reply.size(); ++i) {
         const auto more = i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;

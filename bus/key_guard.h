@@ -1,9 +1,9 @@
-// Says which client keys may open which tcp door: the answers to what ZeroMQ asks during a CURVE
-// handshake (ZAP, rfc.zeromq.org/spec/27). A domain is a door.
+// Decides which client keys may open which tcp door: answers ZeroMQ's questions during a CURVE
+// handshake (ZAP, rfc.zeromq.org/spec/27). A ZAP domain is a door.
 //
 // Owns:    the socket at inproc://zeromq.zap.01, one per context. Make it before the doors.
 // Thread:  one, the loop's.
-// Bounded: kQuestionsPerTurnMax per turn; a handshake that is not answered in time ends by itself.
+// Bounded: kQuestionsPerTurnMax per turn; a handshake without an answer in time ends by itself.
 #pragma once
 
 #include "base/result.h"
@@ -30,12 +30,12 @@ class KeyGuard {
     void allow(std::string domain, AllowedKeys keys);
     void add_to(Poller& poller) { poller.add(socket_); }
 
-    // Answers what is there. Whoever asks something else than ZAP is refused.
+    // Answers all waiting questions. Questions other than ZAP's are refused.
     void answer_all();
 
-    // Tells whether a client that came in may still be in.
+    // Returns whether a client that was admitted may stay.
     [[nodiscard]] bool is_allowed(TimePoint now, std::string_view domain, std::string_view key);
-    // Counts the keys that were not let in at this door.
+    // The number of keys refused at this door.
     [[nodiscard]] std::int64_t num_refused(std::string_view domain) const;
 
   private:

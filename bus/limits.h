@@ -1,24 +1,24 @@
-// Bounds every socket of the tree.
+// The limits of every socket of the tree.
 #pragma once
 
 #include <cstddef>
 
 namespace pitstop::bus {
 
-// Bounds what a socket takes and holds. A frame over frame_bytes_max ends the connection it came
-// from (ZeroMQ's own guard against a peer that never stops); a message over message_bytes_max is
-// refused with an answer.
+// What one socket accepts and queues. ZeroMQ itself closes a connection that sends a frame over
+// frame_bytes_max, which guards against a peer that never stops. A message over message_bytes_max
+// is refused with an answer.
 struct SocketLimits {
     std::size_t frame_bytes_max = 0;
     std::size_t message_bytes_max = 0;
     int queue_len_max = 0;  // messages per peer and direction
-    // These two are for a socket that listens: a connection over the first is closed at once
-    // (bus/listener.h), and so is a peer that has not said who it is within the second.
+    // For listening sockets only. A connection beyond connections_max is closed at once
+    // (bus/listener.h). A peer that has not greeted within handshake_ms is disconnected.
     int connections_max = 64;
     int handshake_ms = 30'000;
 };
 
-// A door takes prompts, not tensors: 16 MiB is a prompt of some four million tokens.
+// A door accepts prompts, not tensors: 16 MiB is a prompt of about four million tokens.
 inline constexpr SocketLimits kDoorLimits{
     .frame_bytes_max = std::size_t{64} << 20,
     .message_bytes_max = std::size_t{16} << 20,
@@ -27,8 +27,9 @@ inline constexpr SocketLimits kDoorLimits{
     .handshake_ms = 10'000,
 };
 
-// These are for a door at tcp. What has not shaken hands yet may send a frame, too: hence fewer of
-// them, and a frame that is little more than the largest message. Encryption adds 33 bytes to each.
+// For a tcp door. A peer may send a frame before its handshake ends, so there are fewer
+// connections, and a frame is little more than the largest message. Encryption adds 33 bytes to
+// each frame.
 inline constexpr SocketLimits kTcpDoorLimits{
     .frame_bytes_max = kDoorLimits.message_bytes_max + 4096,
     .message_bytes_max = kDoorLimits.message_bytes_max,
@@ -37,16 +38,16 @@ inline constexpr SocketLimits kTcpDoorLimits{
     .handshake_ms = 10'000,
 };
 
-// These are for sockets between processes of the tree. Senders check their results: a full queue is
-// an overloaded peer.
+// For sockets between processes of the tree. Senders check the result of each send: a full queue
+// means an overloaded peer.
 inline constexpr SocketLimits kInnerLimits{
     .frame_bytes_max = std::size_t{1} << 30,
     .message_bytes_max = std::size_t{1} << 30,
     .queue_len_max = 65536,
 };
 
-// These are for the door of ranks on other machines: plans and results, parts of meetings, and
-// tensors that are read back.
+// For the door of ranks on other machines: plans and results, parts of meetings, and tensors that
+// are read back.
 inline constexpr SocketLimits kNodeDoorLimits{
     .frame_bytes_max = kInnerLimits.frame_bytes_max,
     .message_bytes_max = kInnerLimits.message_bytes_max,
@@ -56,14 +57,14 @@ inline constexpr SocketLimits kNodeDoorLimits{
 
 inline constexpr int kReplicasMax = 1024;
 
-// An inner socket takes as many connections as it has peers, and this many more: from a client that
-// took it for a door, or from a peer that connects again before its old connection has gone.
+// An inner socket accepts one connection per peer and this many more: from a client that mistook it
+// for a door, or from a peer that reconnects before its old connection has ended.
 inline constexpr int kStrayConnectionsMax = 4;
 
-// A loop drains at most so many messages per socket and turn, so that no peer can hold it.
+// The most messages that a loop takes per socket and turn, so that no peer can delay the loop.
 inline constexpr int kMessagesPerTurnMax = 1024;
 
-// A unix socket path, with its end, fits sockaddr_un.
+// The longest path, with its terminating zero, that fits sockaddr_un.
 inline constexpr std::size_t kSocketPathBytesMax = 107;
 
 }  // namespace pitstop::bus

@@ -30,7 +30,7 @@ class Listener::Gate {
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] int connections_max() const { return static_cast<int>(connections_max_); }
 
-    // Takes the connection and returns true if it may stay; else counts it as refused.
+    // Registers the connection and returns true if it may stay; otherwise counts it as refused.
     bool admit(int fd) {
         const MutexLock lock(mutex_);
         if (connections_.size() >= connections_max_) sweep_at_times();
@@ -45,7 +45,7 @@ class Listener::Gate {
     }
     void mark_spoken(int fd) {
         const MutexLock lock(mutex_);
-        // The latest of that number is meant; those before it have ended.
+        // The latest listener with that descriptor; earlier ones have ended.
         const auto place =
             std::ranges::find(connections_.rbegin(), connections_.rend(), fd, &Connection::fd);
         if (place != connections_.rend()) place->has_spoken = true;
@@ -64,7 +64,7 @@ class Listener::Gate {
   private:
     struct Connection {
         int fd = -1;
-        ::ino_t inode = 0;  // tells it from a later socket of that number
+        ::ino_t inode = 0;  // tells this socket from a later one with the same descriptor
         bool has_spoken = false;
     };
     void sweep_at_times() REQUIRES(mutex_) {
@@ -95,11 +95,11 @@ class Listener::Gate {
 
 namespace {
 
-// Holds every Listener of the program. It is global, as accept4() has no other way to them.
+// All Listeners of the program. Global, because accept4() has no other way to find them.
 class Gates {
   public:
     static Gates& all() {
-        // It is never destroyed: ZeroMQ's threads may outlive what main() returns from.
+        // Never destroyed: ZeroMQ's threads may outlive main().
         static Gates& gates = *new Gates;
         return gates;
     }
@@ -118,8 +118,9 @@ class Gates {
         const auto place = by_fd_.find(fd);
         return place == by_fd_.end() ? nullptr : place->second;
     }
-    // No descriptor is left: the connection is taken on the spare one, and closed. It would stay
-    // in the backlog else, and its listener's thread would try again without a pause.
+    // Without a free descriptor: accepts the connection on the spare descriptor and closes it.
+    // Otherwise the connection would stay in the backlog, and the listener's thread would retry
+    // without a pause.
     void shed(int listening_fd) {
         const MutexLock lock(mutex_);
         if (spare_fd_ >= 0) ::close(std::exchange(spare_fd_, -1));
@@ -166,7 +167,7 @@ Result<Address> parse_ipc(const std::string& endpoint) {
     std::memcpy(un.sun_path, address.path.c_str(), address.path.size() + 1);
     address.size =
         static_cast<::socklen_t>(offsetof(::sockaddr_un, sun_path) + address.path.size());
-    if (un.sun_path[0] == '@') {  // a name of the kernel's, without a file
+    if (un.sun_path[0] == '@') {  // an abstract name of the kernel, without a file
         un.sun_path[0] = '\0';
         address.path.clear();
     } else {
@@ -204,7 +205,7 @@ Result<Address> parse_tcp(const std::string& endpoint) {
     return address;
 }
 
-// Fills in the port that was found, where any would do.
+// Fills in the port that the kernel chose for port 0.
 std::string with_port(int fd, const std::string& endpoint) {
     ::sockaddr_storage bound{};
     ::socklen_t size = sizeof bound;
@@ -240,7 +241,7 @@ Result<std::unique_ptr<Listener>> Listener::open(const std::string& endpoint, in
     };
     if (fd < 0) return fail("socket");
     if (!address.path.empty()) {
-        ::unlink(address.path.c_str());  // a process that was killed may have left it behind
+        ::unlink(address.path.c_str());  // a killed process may have left the file behind
     } else if (!is_ipc) {
         const int yes = 1;
         ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -267,8 +268,8 @@ void Listener::mark_spoken(int connection) { gate_->mark_spoken(connection); }
 
 }  // namespace pitstop::bus
 
-// Replaces the C library's accept4 in this program and in the libraries it is linked with (libzmq).
-// A refused connection looks to the caller like one that its peer gave up before it was taken.
+// Replaces the C library's accept4 in this program and in its libraries (libzmq). To the caller, a
+// refused connection looks like one whose peer gave up before accept.
 extern "C" __attribute__((visibility("default"))) int accept4(
     int listening_fd, ::sockaddr* address, ::socklen_t* size, int flags
 ) {

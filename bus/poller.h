@@ -1,5 +1,5 @@
-// Waits until a socket or a file descriptor has something to read, or a deadline has come. It is
-// the one place where a process of the tree waits.
+// Waits until a socket or a file descriptor is readable, or until a deadline. A process of the tree
+// waits nowhere else.
 #pragma once
 
 #include "base/time.h"
@@ -13,13 +13,13 @@ class Poller {
   public:
     // Borrows the socket, which outlives the poller. Returns its index.
     std::size_t add(Socket& socket);
-    std::size_t add(zmq::socket_t& socket);  // this one carries no Frames: a monitor
+    std::size_t add(zmq::socket_t& socket);  // a socket that carries no Frames: a monitor
     std::size_t add_fd(int fd);
 
-    // Waits up to `deadline`; returns at once if something is there.
+    // Waits up to `deadline`; returns at once if anything is readable.
     void wait(TimePoint deadline);
 
-    // Tells whether entry `index` had something to read when wait() returned.
+    // Returns whether entry `index` was readable when wait() returned.
     [[nodiscard]] bool is_ready(std::size_t index) const {
         return (items_[index].revents & ZMQ_POLLIN) != 0;
     }

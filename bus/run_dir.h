@@ -1,4 +1,4 @@
-// Says where a tree's sockets live: one private directory (mode 0700) per tree.
+// The places of a tree's sockets: one private directory (mode 0700) per tree.
 //
 //   data.sock admin.sock     the doors            (tokenizer_proc binds)
 //   tokenizer.sock           inbox                (tokenizer_proc binds; schedulers, detokenizer)
@@ -18,10 +18,10 @@ namespace pitstop::bus {
 
 class RunDir {
   public:
-    // Errors: not a directory, not ours, open to others, a path too long for a unix socket.
+    // Errors: not a directory, not ours, open to other users, or a path too long for a unix socket.
     static Result<RunDir> open(const std::string& path);
 
-    // These are ZeroMQ endpoints: "ipc:///run/.../data.sock".
+    // ZeroMQ endpoints: "ipc:///run/.../data.sock".
     [[nodiscard]] std::string data_door() const { return endpoint("data"); }
     [[nodiscard]] std::string admin_door() const { return endpoint("admin"); }
     [[nodiscard]] std::string tokenizer() const { return endpoint("tokenizer"); }

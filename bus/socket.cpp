@@ -21,9 +21,9 @@ zmq::socket_type type_of(SocketKind kind) {
     return zmq::socket_type::pair;
 }
 
-// Over a network a peer may vanish without a word; heartbeats notice it. On a local socket the
-// kernel does, and a heartbeat could only do harm: a process that the machine keeps waiting for
-// half a minute would lose its connection, and what is on it.
+// Over a network a peer may vanish silently, and heartbeats notice that. On a local socket the
+// kernel notices it. There a heartbeat only does harm: a process that the machine stalls for half a
+// minute would lose its connection and the messages on it.
 constexpr int kHeartbeatIntervalMs = 5000;
 constexpr int kHeartbeatTimeoutMs = 30000;
 
@@ -34,7 +34,7 @@ void set_heartbeat(zmq::socket_t& socket) {
     socket.set(zmq::sockopt::heartbeat_timeout, kHeartbeatTimeoutMs);
 }
 
-// The first reason counts, and nothing of the message is kept.
+// Keeps the first reason, and nothing of the message.
 void refuse(Received& received, Error error) {
     if (!received.refused) received.refused = std::move(error);
     received.frames = {};
@@ -107,7 +107,7 @@ Result<> Socket::bind_too(
     RETURN_IF_ERROR(check_curve());
     CHECK(is_remote(endpoint));
     try {
-        // Options concern the places that are bound after them.
+        // Options apply to endpoints that are bound after them.
         set_heartbeat(socket_);
         socket_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits.frame_bytes_max));
         socket_.set(zmq::sockopt::ipv6, endpoint.starts_with("tcp://["));
@@ -157,7 +157,7 @@ Result<Socket> Socket::connect(
     try {
         if (is_remote(endpoint)) {
             set_heartbeat(socket.socket_);
-            socket.socket_.set(zmq::sockopt::ipv6, true);  // names may be of either kind
+            socket.socket_.set(zmq::sockopt::ipv6, true);  // names may resolve to either kind
             socket.socket_.set(zmq::sockopt::curve_serverkey, key->server_key);
             socket.socket_.set(zmq::sockopt::curve_publickey, key->pair.public_key);
             socket.socket_.set(zmq::sockopt::curve_secretkey, key->pair.secret_key);
@@ -178,7 +178,8 @@ std::optional<Received> Socket::receive() {
     for (bool more = true; more; ++index) {
         zmq::message_t part;
         try {
-            // All parts of a message are there once the first is: only the first can be missing.
+            // Once the first part of a message has arrived, all have: only the first can be
+            // missing.
             if (!socket_.recv(part, zmq::recv_flags::dontwait)) {
                 if (index == 0) return std::nullopt;
                 refuse(
@@ -211,7 +212,7 @@ std::optional<Received> Socket::receive() {
             }
         }
         num_bytes += part.size();
-        if (received.refused) continue;  // read to the message's end
+        if (received.refused) continue;  // read and drop the rest of the message
         if (num_bytes > limits_.message_bytes_max) {
             refuse(
                 received,

@@ -1,4 +1,4 @@
-// This is one end of the bus: a ZeroMQ socket with explicit limits that sends and receives Frames.
+// One end of the bus: a ZeroMQ socket with explicit limits that sends and receives Frames.
 //
 // Owns:   the socket; the context outlives it.
 // Thread: one. Nothing here blocks; a loop waits in Poller::wait only.
@@ -20,41 +20,42 @@
 namespace pitstop::bus {
 
 enum class SocketKind {
-    kRouter,  // many peers, each addressed by its identity; sending to one that is gone says so
+    kRouter,  // many peers, each addressed by its identity; sending to a peer that has left reports
+              // it
     kDealer,  // one peer, both ways
     kPull,    // many senders, one way
     kPush,    // one receiver, one way
 };
 
-// Holds what arrived: a message, or something that was refused and whom to tell.
+// What arrived: a message, or what was refused and whom to tell.
 struct Received {
-    std::string peer{};         // kRouter: the sender's identity; else empty
-    std::string key{};          // kRouter: the client's public key; empty: it is local
-    std::string address{};      // where a client with a key comes from, numeric
-    int connection = -1;        // kRouter: the descriptor it came on, for Listener::mark_spoken
-    messages::Frames frames{};  // empty if refused
-    std::optional<Error> refused{};  // the envelope is not a message, or is over a limit
+    std::string peer{};     // kRouter: the sender's identity; else empty
+    std::string key{};      // kRouter: the client's public key; empty: a local client
+    std::string address{};  // the numeric address of a client with a key
+    int connection = -1;    // kRouter: the descriptor of its connection, for Listener::mark_spoken
+    messages::Frames frames{};       // empty if refused
+    std::optional<Error> refused{};  // why: the envelope is not a message, or exceeds a limit
 };
 
 enum class Sent {
     kSent,
-    kFull,  // the peer's queue is full: it does not keep up
+    kFull,  // the peer's queue is full: the peer is too slow
     kGone,  // no such peer
 };
 
 class Socket {
   public:
-    // Errors: the endpoint is in use, cannot be made, or is not understood.
+    // Errors: the endpoint is in use, cannot be created, or is not understood.
     static Result<Socket> bind(
         zmq::context_t& context,
         SocketKind kind,
         const std::string& endpoint,
         const SocketLimits& limits
     );
-    // A tcp endpoint takes only those who know the public key of `secret_key` and whom the
+    // A tcp endpoint accepts only peers that know the public key of `secret_key` and that the
     // KeyGuard allows in `domain`.
-    // REQUIRES: the context has a KeyGuard for as long as somebody receives: without one ZeroMQ
-    // lets every key in.
+    // REQUIRES: the context has a KeyGuard as long as any socket receives. Without one, ZeroMQ
+    // accepts every key.
     struct CurveServer {
         std::string secret_key{};
         std::string domain{};
@@ -62,8 +63,8 @@ class Socket {
     Result<> bind_too(
         const std::string& endpoint, const SocketLimits& limits, const CurveServer& curve
     );
-    // Connecting succeeds before the peer is there; messages wait in the queue. A tcp endpoint
-    // takes a key.
+    // Connecting succeeds before the peer exists; messages wait in the queue. A tcp endpoint needs
+    // a key.
     static Result<Socket> connect(
         zmq::context_t& context,
         SocketKind kind,
@@ -72,14 +73,14 @@ class Socket {
         const std::optional<ClientKey>& key = std::nullopt
     );
 
-    // Returns the next message that is there, or nothing.
+    // Returns the next waiting message, or nothing.
     [[nodiscard]] std::optional<Received> receive();
 
-    // Queues the message whole or not at all. `peer` is for kRouter.
+    // Queues the whole message or nothing. `peer` is for kRouter.
     [[nodiscard]] Sent send(const messages::Frames& frames, const std::string& peer = {});
 
-    // Sets how long a closed socket may still try to deliver what is queued. By default it is 0:
-    // what is queued is lost.
+    // Sets how long a closed socket may still try to deliver queued messages. The default is 0,
+    // which loses them.
     void set_linger_ms(int linger_ms);
 
     // Returns the listeners that the socket is bound to.

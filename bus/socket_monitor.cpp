@@ -8,10 +8,10 @@
 namespace pitstop::bus {
 namespace {
 
-// Monitors are named in the context, which several sockets share.
+// Numbers the monitors: several sockets share one context, where monitors have names.
 std::atomic<std::uint64_t> next_monitor{1};
 
-// An event is two parts: its number with a value, and where. Source: zmq_socket_monitor(3).
+// An event has two parts: its number with a value, and the endpoint. Source: zmq_socket_monitor(3).
 std::optional<SocketEvent> event_of(const zmq::message_t& part) {
     std::uint16_t number = 0;
     std::int32_t value = 0;
@@ -55,7 +55,7 @@ std::vector<SocketEvent> SocketMonitor::take_events() {
         for (int n = 0; n < kEventsPerTurnMax; ++n) {
             if (!monitor_.recv(part, zmq::recv_flags::dontwait)) break;
             const bool is_first = part.more();
-            if (!is_first) continue;  // the second part says where
+            if (!is_first) continue;  // the second part is the endpoint
             if (const auto event = event_of(part)) events.push_back(*event);
         }
     } catch (const zmq::error_t& error) {

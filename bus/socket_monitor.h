@@ -1,7 +1,7 @@
-// Tells what became of a socket's connections: what the socket itself keeps from its owner.
+// Reports what happens to a socket's connections, which the socket itself does not tell its owner.
 //
 // Owns:    the socket's monitor; both are of one context. Thread: one, that of the socket.
-// Bounded: kEventsPerTurnMax per take_events(); what is left comes with the next.
+// Bounded: kEventsPerTurnMax per take_events(); the rest follow with the next call.
 #pragma once
 
 #include "base/result.h"
@@ -18,24 +18,24 @@ namespace pitstop::bus {
 
 struct SocketEvent {
     enum class Kind : std::uint8_t {
-        kDisconnected,  // a connection that was there has ended
-        kKeyRefused,    // the other end does not let this key in
+        kDisconnected,  // an established connection ended
+        kKeyRefused,    // the other end does not accept this key
     };
     Kind kind = Kind::kDisconnected;
-    int connection = -1;  // the descriptor it had: Received::connection
+    int connection = -1;  // the connection's descriptor: Received::connection
 };
 
 class SocketMonitor {
   public:
     static constexpr int kEventsPerTurnMax = 1024;
 
-    // What happened to the socket before is not told. Errors: kInternal.
+    // Events before this call are not reported. Errors: kInternal.
     static Result<SocketMonitor> open(zmq::context_t& context, Socket& socket);
 
-    // REQUIRES: this monitor stays where it is.
+    // REQUIRES: this monitor does not move.
     void add_to(Poller& poller) { poller.add(monitor_); }
 
-    // Returns what has happened since, in order.
+    // Returns the events since the last call, in order.
     [[nodiscard]] std::vector<SocketEvent> take_events();
 
   private:
