@@ -1,7 +1,7 @@
-// This file is compiled once per level, into the namespace PITSTOP_ISA. Nothing in here may be
-// emitted under a name shared with another level: the linker keeps one copy, and it could be the
-// one an older machine cannot run. So: no std templates, no inline functions from outside that
-// might not be inlined; a test looks at the objects' symbols.
+// This file is compiled once per level, into the namespace PITSTOP_ISA. Nothing here may be emitted
+// under a name that levels share: the linker keeps one copy, and an older machine might not be able
+// to run it. So: no std templates, and no inline functions from outside that might not be inlined.
+// A test looks at the objects' symbols.
 #include "digest/levels.h"
 
 #include <cstring>
@@ -18,12 +18,12 @@ namespace {
 
 #define PITSTOP_INLINE [[gnu::always_inline]] inline
 
-constexpr std::uint64_t kFactor0 = 0xbf58476d1ce4e5b9u;  // mix64's
+constexpr std::uint64_t kFactor0 = 0xbf58476d1ce4e5b9u;  // of mix64
 constexpr std::uint64_t kFactor1 = 0x94d049bb133111ebu;
 
-// Does what base/digest.h's mix64 and digest_run.h's nonfinite_bits do, at this level.
+// Equals mix64 of base/digest.h and nonfinite_bits of digest_run.h, at this level.
 PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t index) {
-    // A product adds up four marks of 0 or 1: x86-64 at its least has no instruction that counts.
+    // A product adds up four marks of 0 or 1: baseline x86-64 has no instruction that counts bits.
     const std::uint64_t carried = (word & 0x7f807f807f807f80u) + 0x0080008000800080u;
     sum.num_nonfinite += ((carried >> 15 & 0x0001000100010001u) * 0x0001000100010001u) >> 48;
     std::uint64_t z = word + (index + 1) * kDigestStep;
@@ -34,10 +34,10 @@ PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t i
     sum.digest.lane1 += (z >> 32) * (z & 0xffffffffu);
 }
 
-// Says whether words are stored as well: in the cache, or past it, which takes whole lines.
+// Whether words are stored as well: through the cache, or past it in whole lines.
 enum class Copy { kNone, kPlain, kStream };
 
-// Each level's add_words adds words [0, n - n % kWords) of the run and returns how many that is.
+// Each level's add_words adds words [0, n - n % kWords) of the run and returns that number.
 
 #if defined(__AVX512DQ__)
 
@@ -51,10 +51,10 @@ PITSTOP_INLINE __m512i mix64x8(__m512i z) {
     return _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
 }
 
-constexpr std::uintptr_t kStreamBytes = 64;  // alignment of what is stored past the cache
+constexpr std::uintptr_t kStreamBytes = 64;  // alignment of stores past the cache
 
-// The words are unsigned, as the sums are to wrap: _mm512_reduce_add_epi64 adds signed words in its
-// header.
+// The words are unsigned, since the sums must wrap: the header's _mm512_reduce_add_epi64 adds
+// signed words.
 PITSTOP_INLINE std::uint64_t sum_of(__m512i lanes) {
     alignas(64) std::uint64_t words[8];
     _mm512_store_si512(words, lanes);
@@ -109,7 +109,7 @@ PITSTOP_INLINE __m256i set1(std::uint64_t word) {
     return _mm256_set1_epi64x(static_cast<long long>(word));
 }
 
-// Computes z * factor mod 2^64 from 32-bit products: the low halves', and 2^32 times both mixed
+// Computes z * factor mod 2^64 from 32-bit products: of the low halves, plus 2^32 times both mixed
 // ones.
 PITSTOP_INLINE __m256i mul(__m256i z, std::uint64_t factor) {
     const __m256i low = _mm256_mul_epu32(z, set1(factor));
@@ -132,9 +132,9 @@ PITSTOP_INLINE std::uint64_t sum_of(__m256i lanes) {
     return words[0] + words[1] + words[2] + words[3];
 }
 
-constexpr std::uintptr_t kStreamBytes = 32;  // alignment of what is stored past the cache
+constexpr std::uintptr_t kStreamBytes = 32;  // alignment of stores past the cache
 
-// Runs two independent chains of four words: more would not fit sixteen registers.
+// Runs two independent chains of four words: more would not fit into sixteen registers.
 template <Copy kCopy>
 std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     __m256i lane0 = _mm256_setzero_si256();
@@ -151,7 +151,7 @@ std::int64_t add_words(DigestSum& sum, const DigestRun& run, std::int64_t n) {
     }
     const __m256i advance = set1(8 * kDigestStep);
     const __m256i exponent = _mm256_set1_epi16(0x7f80);
-    std::uint64_t num_nonfinite_x2 = 0;  // a comparison's mask has two bits for each
+    std::uint64_t num_nonfinite_x2 = 0;  // a comparison's mask has two bits per number
     std::int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         for (int c = 0; c < 2; ++c) {
@@ -202,7 +202,7 @@ std::int64_t add_most(DigestSum& sum, const DigestRun& run) {
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(run.copy_to) % kStreamBytes == 0;
     if (run.copy_path == CopyPath::kPastCache && is_aligned) {
         const std::int64_t num = add_words<Copy::kStream>(sum, run, n);
-        _mm_sfence();  // such stores may be seen later than those that say that they are done
+        _mm_sfence();  // other threads might see such stores after the store that announces them
         return num;
     }
 #endif
@@ -212,7 +212,7 @@ std::int64_t add_most(DigestSum& sum, const DigestRun& run) {
 }  // namespace
 
 void add_run(const DigestRun& run, DigestSum& to) {
-    DigestSum sum;  // kept in registers: `to` could be where the bytes are
+    DigestSum sum;  // in registers: `to` might overlap the bytes
     for (std::int64_t i = add_most(sum, run); i * 8 < run.num_bytes; ++i) {
         std::uint64_t word = 0;
         const std::int64_t left = run.num_bytes - i * 8;

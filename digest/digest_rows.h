@@ -1,8 +1,8 @@
-// Digests a rectangle of a tensor: what a shard or a transfer has of it. The digests of rectangles
-// that cover a tensor add up to its digest.
+// Digests a rectangle of a tensor: the part that a shard or a transfer has. The digests of
+// rectangles that cover a tensor add up to the tensor's digest.
 //
-// The cut of a row must fall on a word: first_word counts words. A row that ends the tensor's row
-// may have any number of bytes.
+// A row must be cut at a word: first_word counts words. A row that ends the tensor's row may have
+// any number of bytes.
 #pragma once
 
 #include "digest/digest_run.h"
@@ -16,18 +16,18 @@ namespace pitstop::digest {
 struct DigestRows {
     const std::byte* data = nullptr;
     std::int64_t num_rows = 0;
-    std::int64_t row_bytes = 0;         // the rectangle's
-    std::int64_t row_stride_bytes = 0;  // from row to row in memory
+    std::int64_t row_bytes = 0;         // of the rectangle
+    std::int64_t row_stride_bytes = 0;  // distance between rows in memory
     std::uint64_t first_word = 0;       // number of the rectangle's first word in the tensor
-    std::uint64_t words_per_row = 0;    // the tensor's, >= digest_words(row_bytes)
-    // The rectangle is copied here on the way, unless this is null. It overlaps nothing.
+    std::uint64_t words_per_row = 0;    // of the tensor, >= digest_words(row_bytes)
+    // If not null, the rectangle is copied here on the way. Must not overlap anything else.
     std::byte* copy_to = nullptr;
-    std::int64_t copy_stride_bytes = 0;  // from row to row there
+    std::int64_t copy_stride_bytes = 0;  // distance between rows of the copy
     CopyPath copy_path = CopyPath::kPastCache;
 
-    // Returns the same as one row, where its rows follow each other in memory and in words.
+    // Returns the same rectangle as one row, if its rows follow each other in memory and in words.
     [[nodiscard]] DigestRows joined() const;
-    // Returns bytes [begin, begin + num_bytes) of row `row`. REQUIRES: begin is a word's.
+    // Returns bytes [begin, begin + num_bytes) of row `row`. REQUIRES: a word begins at `begin`.
     [[nodiscard]] DigestRun run(std::int64_t row, std::int64_t begin, std::int64_t num_bytes)
         const {
         return {
@@ -41,13 +41,13 @@ struct DigestRows {
     }
 };
 
-// Describes whole rows of a tensor, `row_bytes` each, back to back; the first is row `row_begin`.
+// Returns whole rows of a tensor, `row_bytes` each, back to back, from row `row_begin` on.
 // REQUIRES: row_bytes > 0 divides rows.size().
 [[nodiscard]] DigestRows whole_rows(
     std::span<const std::byte> rows, std::int64_t row_bytes, std::int64_t row_begin
 );
 
-// Digests on this thread.
+// Digests on the calling thread.
 [[nodiscard]] DigestSum digest_of(const DigestRows& rows, AddRun add_run);
 
 }  // namespace pitstop::digest
