@@ -1,4 +1,4 @@
-// Recognizes what is often taken for a checkpoint and is none, and says what to do.
+// Recognizes directories that are often mistaken for a checkpoint, and says what to do.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace pitstop::checkpoint {
 
-// Says what a place without safetensors is or holds: "no such directory", "holds x.gguf: GGUF is
-// not read".
+// Returns what is at this place without safetensors: "the directory does not exist", "it contains
+// x.gguf: GGUF is not supported".
 [[nodiscard]] std::string what_it_is_instead(const std::string& directory);
 
-// Tells whether a file's first bytes are those of a pointer that git-lfs left in place of the file.
+// Returns whether a file's first bytes are a pointer that git-lfs left in place of the file.
 [[nodiscard]] bool is_lfs_pointer(std::string_view begin);
 
 }  // namespace pitstop::checkpoint

@@ -19,12 +19,13 @@
 namespace pitstop::checkpoint {
 namespace {
 
-// The format is little-endian and so is every machine this builds for.
+// The format is little-endian, and so is every machine that this builds for.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;  // per read, between looks at a drop
+constexpr std::size_t kReadBytes =
+    std::size_t{1} << 20;  // per read; between reads, a drop of the stage is noticed
 constexpr std::string_view kCutShort = "the file became shorter";
 
 // Reads exactly out.size() bytes; false with errno set, or with errno 0 at the end of the file.
@@ -51,13 +52,13 @@ bool is_file(const std::string& path) {
     return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// A header of few tensors is small, an index likewise.
+// A header of few tensors is small, and so is an index.
 std::size_t bytes_max(const ReadLimits& limits, std::size_t max) {
     if (limits.tensors_max >= max / kEntryBytesMax) return max;
     return std::min(max, kMetadataBytesMax + limits.tensors_max * kEntryBytesMax);
 }
 
-// Reads the JSON of an open file of `file_bytes`.
+// Reads the JSON header of an open file of `file_bytes`.
 Result<std::string> read_header(
     int fd, std::int64_t file_bytes, const std::string& path, const ReadLimits& limits
 ) {
@@ -114,7 +115,7 @@ Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits)
         return make_error(code, "cannot open '{}': {}", path, std::strerror(errno));
     }
     const std::size_t file = files_.size();
-    files_.push_back({.path = path, .fd = fd});  // closed by the destructor from here on
+    files_.push_back({.path = path, .fd = fd});  // from here on the destructor closes it
 
     struct stat info {};
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -127,7 +128,7 @@ Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits)
     ASSIGN_OR_RETURN(const std::string header, read_header(fd, file_bytes, path, limits));
     const std::int64_t data_begin = 8 + std::ssize(header);
     ReadLimits left = limits;
-    left.tensors_max -= tensors_.size();  // no file brought more than were left
+    left.tensors_max -= tensors_.size();  // the file's tensors were within the limit
     ASSIGN_OR_RETURN(
         std::vector<StoredTensor> tensors,
         parse_safetensors_header(
@@ -164,7 +165,7 @@ Result<> Checkpoint::add_tensors(std::vector<StoredTensor> tensors, const std::s
 Result<Checkpoint> Checkpoint::open(const std::string& directory, const ReadLimits& limits) {
     Checkpoint checkpoint;
     const std::string single = path_in(directory, kSingleFile);
-    // Any of these decides what is read, by being there or not.
+    // These files decide what is read, by existing or not.
     checkpoint.seen_.look(path_in(directory, "config.json"));
     checkpoint.seen_.look(path_in(directory, kIndexFile));
     if (is_file(single)) {

@@ -1,10 +1,10 @@
 // Reads safetensors checkpoints: one file, or the shards that model.safetensors.index.json lists.
-// Tensor bytes are looked at in a mapping of their file, or read into the caller's memory where a
-// file system maps none. Files that change meanwhile are noticed.
+// Tensor bytes are read in a mapping of their file, or copied into the caller's memory if the file
+// system cannot map. Files that change meanwhile are noticed.
 //
-// Mapped is faster: what is copied out of the page cache and digested on the way goes at 16 GB/s on
-// a thread, while pread alone, which copies too, has 14 and leaves the digest to come (AMD EPYC
-// 9004; 2 threads: 21 and 17).
+// Mapping is faster: a thread copies from the page cache and digests on the way at 16 GB/s, while
+// pread alone, which copies too, reaches 14 and leaves the digest to do (AMD EPYC 9004; 2 threads:
+// 21 and 17).
 //
 // Owns:    the open files and their mappings.
 // Thread:  any; reading changes nothing here.
@@ -28,16 +28,17 @@
 
 namespace pitstop::checkpoint {
 
-// These bound what is read of a file before any of it is believed: the format's own limit, and less
-// where few tensors are accepted.
+// Bounds on what is read of a file before any of it is trusted: the format's own limit, and less if
+// few tensors are accepted.
 inline constexpr std::size_t kHeaderBytesMax = 100'000'000;
 inline constexpr std::size_t kIndexBytesMax = std::size_t{256} << 20;
-inline constexpr std::size_t kEntryBytesMax = 2 * kTensorNameBytesMax;  // a tensor's, of either
+inline constexpr std::size_t kEntryBytesMax =
+    2 * kTensorNameBytesMax;  // of one tensor, in a header or an index
 inline constexpr std::size_t kMetadataBytesMax = std::size_t{16} << 20;
 
 class Checkpoint {
   public:
-    // `directory` holds model.safetensors, or model.safetensors.index.json and its shards.
+    // `directory` contains model.safetensors, or model.safetensors.index.json and its shards.
     // kNotFound names every missing shard; other errors name the file and the tensor.
     static Result<Checkpoint> open(const std::string& directory, const ReadLimits& limits = {});
 
@@ -46,21 +47,20 @@ class Checkpoint {
     ~Checkpoint();
 
     [[nodiscard]] std::span<const StoredTensor> tensors() const { return tensors_; }
-    [[nodiscard]] const StoredTensor* find(std::string_view name) const;  // null: none
+    [[nodiscard]] const StoredTensor* find(std::string_view name) const;  // null if absent
 
-    // Returns the tensor's bytes where they are mapped; empty where they are not (read() them,
-    // then). Read them inside a CutGuard, and ask is_whole() afterwards: the file may be cut short
-    // meanwhile.
+    // Returns the tensor's bytes if they are mapped, or nothing (then use read()). Read them inside
+    // a CutGuard, and call is_whole() afterwards: the file may be truncated meanwhile.
     [[nodiscard]] std::span<const std::byte> mapped(const StoredTensor& tensor) const;
     // Errors: kDataLoss if the file now ends before the tensor does, or was written to since it was
     // opened.
     Result<> is_whole(const StoredTensor& tensor) const;
-    // Errors: kDataLoss if one of the files, config.json among them, was written to, replaced, or
-    // has come or gone since open() began. It is asked when everything was read: what was read is
-    // one state then.
+    // Errors: kDataLoss if one of the files, config.json among them, was written to, replaced,
+    // created or removed since open() began. Call it after reading everything: success means that
+    // all bytes belong to one state.
     Result<> is_unchanged() const;
 
-    // Fills `out` with the tensor's bytes from `begin` on. kDataLoss if the file has become
+    // Fills `out` with the tensor's bytes from `begin` on. Errors: kDataLoss if the file became
     // shorter. REQUIRES: 0 <= begin, begin + out.size() <= tensor.bytes.
     Result<> read(const StoredTensor& tensor, std::int64_t begin, std::span<std::byte> out) const;
 

@@ -14,7 +14,7 @@ namespace pitstop::checkpoint {
 namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr std::size_t kQuotedBytesMax = 64;  // of an unknown dtype's name
+constexpr std::size_t kQuotedBytesMax = 64;  // of an unknown dtype's name, in an error
 constexpr std::uint64_t kExtentMax = std::uint64_t{1} << 62;
 
 struct DtypeRow {
@@ -22,7 +22,7 @@ struct DtypeRow {
     std::int64_t bytes;
 };
 constexpr std::array<DtypeRow, 17> kDtypes{{
-    // The order is that of StoredDtype.
+    // In the order of StoredDtype.
     {"BF16", 2},
     {"F16", 2},
     {"F32", 4},
@@ -49,7 +49,7 @@ std::optional<StoredDtype> dtype_named(std::string_view name) {
     return std::nullopt;
 }
 
-// Collects the entries, each checked by itself.
+// Collects the entries and checks each by itself.
 class HeaderReader final : public JsonReader {
   public:
     explicit HeaderReader(const HeaderArgs& args)
@@ -71,7 +71,7 @@ class HeaderReader final : public JsonReader {
             ErrorCode::kMalformed, "'{}': tensor '{}': {}", path_, tensor_.spec.name, what
         );
     }
-    // Says what is wrong where a field wanted something else than what stands there.
+    // Returns what is wrong if a field has a value of another type.
     [[nodiscard]] Error misplaced() const {
         if (depth() == 1) return malformed("its entry is not an object");
         if (field_ == Field::kDtype) return malformed("its dtype is not a string");
@@ -202,7 +202,7 @@ class HeaderReader final : public JsonReader {
     std::size_t tensors_max_;
     std::vector<StoredTensor> tensors_{};
 
-    // These describe the entry that is read.
+    // The entry that is being read:
     bool is_metadata_ = false;
     StoredTensor tensor_{};
     std::array<bool, kFields.size()> is_there_{};
@@ -232,7 +232,8 @@ Result<> check_names(const std::vector<StoredTensor>& tensors, const std::string
     return make_error(ErrorCode::kMalformed, "'{}': '{}' appears twice", path, (*twice)->spec.name);
 }
 
-// The format wants the bytes covered without a hole, so sorted tensors must follow each other.
+// The format requires that tensors cover all bytes without a hole, so sorted tensors must follow
+// each other.
 Result<> check_places(const std::vector<StoredTensor>& tensors, const HeaderArgs& args) {
     const auto by_place = sorted(tensors, [](const StoredTensor& a, const StoredTensor& b) {
         return std::pair(a.file_offset, a.bytes) < std::pair(b.file_offset, b.bytes);

@@ -1,8 +1,9 @@
-// Reads the header of a safetensors file: what the file holds and where. It is read as events, in
-// time that grows with its bytes alone, and checked in full before anything in it is believed.
+// Reads the header of a safetensors file: which tensors the file has, and where. The header is
+// parsed as events, in time proportional to its bytes, and checked in full before anything in it is
+// trusted.
 //
 // A DOM of the same JSON took 7 s for 20,000 tensors and more than 7 minutes for 300,000: the
-// parser that watches it built looks through all that it has after each entry.
+// parser that watches it being built searches all of it after each entry.
 //
 // Thread:  any.
 // Bounded: ReadLimits, kTensorDimsMax, kTensorNameBytesMax, kHeaderDepthMax.
@@ -27,7 +28,7 @@ inline constexpr std::size_t kTensorDimsMax = 8;
 inline constexpr std::size_t kTensorNameBytesMax = 1024;
 inline constexpr std::size_t kHeaderDepthMax = 3;  // an object of objects of arrays
 
-// These are the element types of the format. A model takes the first three.
+// The element types of the format. Models accept the first three.
 enum class StoredDtype : std::uint8_t {
     kBf16,
     kF16,
@@ -48,9 +49,9 @@ enum class StoredDtype : std::uint8_t {
     kC64,
 };
 [[nodiscard]] std::string_view name_of(StoredDtype dtype);  // as the format writes it: "BF16"
-[[nodiscard]] std::int64_t bytes_of(StoredDtype dtype);     // one element's
+[[nodiscard]] std::int64_t bytes_of(StoredDtype dtype);     // of one element
 
-// A source offers a tensor under this name, dtype and shape.
+// A tensor's name, dtype and shape, as a source offers it.
 struct TensorSpec {
     std::string name{};
     StoredDtype dtype = StoredDtype::kBf16;
@@ -62,26 +63,27 @@ struct StoredTensor {
     TensorSpec spec{};
     std::int64_t bytes = 0;
     std::size_t file = 0;          // index of its file
-    std::int64_t file_offset = 0;  // where its first byte is in that file
+    std::int64_t file_offset = 0;  // of its first byte in that file
 };
 
-// These end the reading of a checkpoint before its end.
+// Limits that end the reading of a checkpoint early.
 struct ReadLimits {
-    std::size_t tensors_max = kTensorsMax;          // in all files; the next one is kTooLarge
-    const std::atomic<bool>* is_dropped = nullptr;  // set, from any thread: kAborted
+    std::size_t tensors_max = kTensorsMax;  // in all files; the next one is kTooLarge
+    const std::atomic<bool>* is_dropped =
+        nullptr;  // setting it, from any thread, ends the reading with kAborted
 
     [[nodiscard]] bool is_over() const {
         return is_dropped != nullptr && is_dropped->load(std::memory_order_relaxed);
     }
 };
 [[nodiscard]] Error reading_was_dropped(const std::string& path);
-// Makes the function that asks `limits` while `path` is read.
+// Returns the function that checks `limits` while `path` is read.
 [[nodiscard]] Interrupt interrupt_of(const std::string& path, const ReadLimits& limits);
 
 struct HeaderArgs {
     std::string_view json{};
-    std::int64_t data_bytes = 0;  // what follows the header in the file
-    const std::string& path;      // for the messages
+    std::int64_t data_bytes = 0;  // bytes after the header in the file
+    const std::string& path;      // for error messages
     ReadLimits limits{};
 };
 

@@ -1,9 +1,9 @@
-// Remembers files as they were when first looked at, so that whoever has read them can say whether
-// they are still the same: by device, inode, size and time of the last write, or that there is
-// none.
+// Remembers the state of files when they were first looked at, so that a reader can check
+// afterwards that none has changed. The state is device, inode, size and time of the last write, or
+// that the file does not exist.
 //
-// A writer that sets the time back, or writes again within the tick of the file system's clock in
-// which it was looked at (4 ms here), is not seen: a digest sees that.
+// A writer that resets the time, or writes again within the same tick of the file system's clock (4
+// ms here), goes unnoticed; a digest finds such a change.
 //
 // Thread: one at a time.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace pitstop::checkpoint {
 
-// These stay the same as long as nobody writes to a file, or puts another in its place.
+// Constant as long as nobody writes to the file or replaces it.
 struct FileIdentity {
     dev_t device = 0;
     ino_t inode = 0;
@@ -26,18 +26,18 @@ struct FileIdentity {
     timespec written{};
 
     static FileIdentity of(const struct stat& info);
-    // Says in words how `now` differs; nothing if it does not.
+    // Returns in words how `now` differs; nothing if it does not.
     [[nodiscard]] std::optional<std::string> difference(const FileIdentity& now) const;
 };
 
-// Makes a kDataLoss: `path` changed, and `how`.
+// Returns the kDataLoss error: `path` changed, and `how`.
 [[nodiscard]] Error file_changed(const std::string& path, std::string_view how);
 
 class SeenFiles {
   public:
-    // Remembers, and returns, what lies at `path` now; nothing, if nothing does.
+    // Remembers and returns the state of the file at `path`; nothing if none exists.
     std::optional<FileIdentity> look(const std::string& path);
-    // Errors: kDataLoss, naming the first file that is not as it was.
+    // Errors: kDataLoss, naming the first file that has changed.
     Result<> are_unchanged() const;
 
   private:

@@ -24,7 +24,7 @@ class IndexReader final : public JsonReader {
     [[nodiscard]] ShardIndex take_index() { return std::move(index_); }
 
   private:
-    // Tells whether the event is in weight_map's own object, or where that should begin.
+    // Returns whether the event is in weight_map's own object, or where that should begin.
     [[nodiscard]] bool is_in_map() const { return is_weight_map_ && depth() <= 2; }
     [[nodiscard]] Error misplaced() const {
         if (depth() == 1) {
@@ -93,7 +93,7 @@ class IndexReader final : public JsonReader {
 
     const std::string& path_;
     std::size_t tensors_max_;
-    bool is_weight_map_ = false;  // the member of the root that is read
+    bool is_weight_map_ = false;  // reading this member of the root
     bool has_weight_map_ = false;
     std::string tensor_{};
     ShardIndex index_{};

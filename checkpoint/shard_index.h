@@ -1,4 +1,4 @@
-// Reads model.safetensors.index.json: which file of a directory holds which tensor.
+// Reads model.safetensors.index.json, which maps each tensor to its file in the directory.
 //
 // Bounded: ReadLimits, kShardsMax, kTensorNameBytesMax, kFileNameBytesMax, kIndexDepthMax.
 #pragma once
@@ -15,7 +15,7 @@
 namespace pitstop::checkpoint {
 
 inline constexpr std::size_t kShardsMax = 10'000;
-inline constexpr std::size_t kFileNameBytesMax = 255;  // as file systems have it
+inline constexpr std::size_t kFileNameBytesMax = 255;  // the limit of file systems
 inline constexpr std::size_t kIndexDepthMax = 16;      // metadata may be deeper than a weight_map
 
 struct ShardIndex {
@@ -23,7 +23,7 @@ struct ShardIndex {
     std::map<std::string, std::string, std::less<>> shard_of{};  // tensor -> file
 };
 
-// `path` is for the messages. Errors: kMalformed, kTooLarge, kAborted.
+// `path` is for error messages. Errors: kMalformed, kTooLarge, kAborted.
 [[nodiscard]] Result<ShardIndex> parse_shard_index(
     std::string_view json, const std::string& path, const ReadLimits& limits
 );

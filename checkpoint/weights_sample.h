@@ -1,7 +1,7 @@
-// Tells two checkpoints apart without reading them: a digest of what their tensors are and of some
-// bytes of each, the same however the tensors are spread over files. Weights that were trained
-// further differ everywhere; a file that is damaged in one place is found by its digest only
-// (base/digest.h).
+// Tells two checkpoints apart without reading them whole: a digest of their tensors' specs and of
+// some bytes of each tensor, independent of how the tensors are spread over files. Further training
+// changes all weights, so the sample sees it. A file damaged in one place is found only by its
+// digest (base/digest.h).
 //
 // Thread:  any.
 // Bounded: kTensorsSampledMax tensors, kSampleBytes twice of each.
@@ -14,8 +14,10 @@
 
 namespace pitstop::checkpoint {
 
-inline constexpr std::size_t kTensorsSampledMax = 1024;  // more: as many, evenly spread
-inline constexpr std::size_t kSampleBytes = 64;          // at the beginning, and in the middle
+inline constexpr std::size_t kTensorsSampledMax =
+    1024;  // of a larger checkpoint this many, evenly spaced
+inline constexpr std::size_t kSampleBytes =
+    64;  // at the beginning and again in the middle of a tensor
 
 // Returns 32 hex digits. Errors: those of Checkpoint::open and read.
 [[nodiscard]] Result<std::string> sample_weights(const std::string& directory);
