@@ -1,7 +1,7 @@
-// Turns the schedulers' token batches into text batches. It knows requests by their keys, which are
-// unique over all replicas, and nothing about scheduling.
+// Turns the schedulers' token batches into text batches. Requests are known by their keys, which
+// are unique over all replicas; scheduling is not known here.
 //
-// It is pure, without clock or socket.
+// Pure: no clock, no socket.
 // Thread:  the loop thread only.
 // Bounded: an entry per request that a scheduler has open.
 #pragma once
@@ -20,8 +20,8 @@ class Detokenizer {
     explicit Detokenizer(std::shared_ptr<const text::Tokenizer> tokenizer)
         : tokenizer_(std::move(tokenizer)) {}
 
-    // Chunks come out in the order they went in. A chunk of a request that never started (its
-    // start was lost: a bug of a peer) comes out with an error, so that its client is not left.
+    // Returns the chunks in the order of the batch. A chunk of a request that never started (a
+    // peer's bug lost its start) becomes an error, so that its client gets an answer.
     [[nodiscard]] messages::TextBatch turn(messages::TokenBatch batch);
 
     [[nodiscard]] std::size_t num_open() const { return requests_.size(); }

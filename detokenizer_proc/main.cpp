@@ -1,4 +1,4 @@
-// detokenizer_proc's thin loop takes a token batch in and gives a text batch out.
+// The thin loop of detokenizer_proc: a token batch in, a text batch out.
 #include "base/descriptors.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -22,13 +22,13 @@ namespace {
 constexpr std::chrono::seconds kIdleWait{10};
 constexpr std::chrono::milliseconds kHeldWait{1};  // while the tokenizer's queue is full
 
-constexpr int kOwnDescriptors = 32;  // all but the connections of its inbox
+constexpr int kOwnDescriptors = 32;  // all except the connections of its inbox
 
 struct Ports {
     bus::Socket inbox;
     bus::Socket tokenizer;
-    std::optional<messages::Frames>
-        held{};  // what the tokenizer has no room for: nothing is taken meanwhile
+    std::optional<messages::Frames> held{};  // text batches that the tokenizer has no room for;
+                                             // while any wait, no token batch is taken
 };
 
 void send_held(Ports& ports) {
@@ -68,7 +68,7 @@ void run(Detokenizer& detokenizer, Ports& ports, Supervision& supervision) {
             if (line == "stop") return;
         }
         if (supervision.is_over()) return;
-        // A tokenizer that does not keep up slows this process, and that the schedulers.
+        // A slow tokenizer slows this process down, which slows down the schedulers.
         send_held(ports);
         for (int n = 0; n < bus::kMessagesPerTurnMax && !ports.held; ++n) {
             const std::optional<bus::Received> received = ports.inbox.receive();
@@ -105,7 +105,7 @@ int main_with(int argc, char** argv) {
     const Result<int> descriptors = raise_descriptor_limit();
     if (!descriptors) return supervision.fail(descriptors.error());
     zmq::context_t context;
-    // This process does not know how many replicas there are, so it allows for the most.
+    // The number of replicas is unknown here, so the limit allows for the most.
     bus::SocketLimits limits = bus::kInnerLimits;
     limits.connections_max =
         std::min(bus::kReplicasMax + bus::kStrayConnectionsMax, *descriptors - kOwnDescriptors);

@@ -40,7 +40,8 @@ RequestText::Step RequestText::append(messages::OutputChunk chunk) {
     Step taken;
     if (has_ended_) return taken;
     const bool scheduler_ended = chunk.finish.has_value();
-    // Between the first chunk and the last they are told to this process alone, for a stop text.
+    // Chunks between the first and the last have counts for this process only, in case a stop text
+    // ends the request.
     const bool is_told = counts_.has_value() && !scheduler_ended;
     if (chunk.counts) counts_ = is_told ? std::exchange(chunk.counts, std::nullopt) : chunk.counts;
     if (options_.text_output) {
@@ -97,8 +98,8 @@ Result<> RequestText::push_token(
     return Ok{};
 }
 
-// Pushes what was held back, as a code point or a stop text might have followed: the output is
-// complete.
+// The output is complete: releases text that was held back because a code point or a stop text
+// might have followed.
 Result<> RequestText::push_rest(std::string& text) {
     piece_.clear();
     RETURN_IF_ERROR(decoder_.finish(piece_));
@@ -108,7 +109,7 @@ Result<> RequestText::push_rest(std::string& text) {
 }
 
 void RequestText::push_piece(std::string& text) {
-    // What comes before min_new_tokens is no part of a stop text either.
+    // Text before min_new_tokens cannot be part of a stop text either.
     if (!matcher_ || num_tokens_ < options_.min_new_tokens) {
         text += piece_;
     } else {
@@ -116,7 +117,8 @@ void RequestText::push_piece(std::string& text) {
     }
 }
 
-// The text of the stop token, which ends the output, belongs to it only if asked for.
+// Whether to cut the text of the stop token, which ends the output and belongs to it only on
+// request.
 bool RequestText::is_trimmed(const messages::OutputChunk& chunk, std::size_t index) const {
     return !options_.no_stop_trim && index + 1 == chunk.tokens.size() && chunk.finish &&
            chunk.finish->reason == messages::FinishReason::kStop &&

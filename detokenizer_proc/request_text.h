@@ -1,8 +1,8 @@
-// Takes one request's output from tokens to text: decoding, stop texts, and holding back what a
-// request that does not stream gets at its end.
+// Turns one request's tokens into text: decodes, finds stop texts, and holds back the output of a
+// request that does not stream until its end.
 //
 // Bounded: holds an unfinished code point, less than the longest stop text, and, for a request that
-//          does not stream, kHeldBytesMax: beyond it a chunk goes out early, for clients join them.
+//          does not stream, kHeldBytesMax: beyond it a chunk is sent early, as clients join chunks.
 #pragma once
 
 #include "base/result.h"
@@ -21,16 +21,16 @@ class RequestText {
   public:
     static constexpr std::size_t kHeldBytesMax = std::size_t{4} << 20;
 
-    // Errors: stop texts that cannot be matched.
+    // Errors: a stop text that cannot be matched.
     static Result<RequestText> create(
         std::shared_ptr<const text::Tokenizer> tokenizer, messages::TextOptions options
     );
 
     struct Step {
-        std::optional<messages::OutputChunk> chunk{};  // to be sent on; none while it is held back
-        bool stopped = false;  // it ended here, and the scheduler does not know
+        std::optional<messages::OutputChunk> chunk{};  // to be sent; none while it is held back
+        bool stopped = false;  // the request ended here, which the scheduler does not know yet
     };
-    // Appends the next chunk. After one with `finish` went out, later ones are dropped.
+    // Appends the next chunk. After a chunk with `finish`, later chunks are dropped.
     [[nodiscard]] Step append(messages::OutputChunk chunk);
 
   private:
@@ -49,11 +49,12 @@ class RequestText {
 
     messages::TextOptions options_;
     text::IncrementalDecoder decoder_;
-    std::optional<text::StopMatcher> matcher_;  // none without stop texts
-    std::string piece_{};                       // what the last token added
+    std::optional<text::StopMatcher> matcher_;  // absent without stop texts
+    std::string piece_{};                       // the text that the last token added
     std::int64_t num_tokens_ = 0;
-    std::optional<messages::RequestCounts> counts_{};  // the latest; a stop text needs them
-    std::optional<messages::OutputChunk> held_{};      // its output, if it does not stream
+    std::optional<messages::RequestCounts> counts_{};  // the latest counts; a stop text needs them
+    std::optional<messages::OutputChunk>
+        held_{};  // the output so far of a request that does not stream
     bool has_ended_ = false;
 };
 
