@@ -1,4 +1,4 @@
-// Keeps the allow-list of globals.
+// The allow-list of globals.
 #pragma once
 
 #include "pickle/reader.h"
@@ -15,7 +15,7 @@ struct KnownGlobal {
     std::string text{};  // the dtype's or the exception's name
 };
 
-// Looks up what this exact pair means on this channel; nothing if it is not allowed.
+// Returns what this exact pair means on this channel; nothing if it is not allowed.
 [[nodiscard]] std::optional<KnownGlobal> find_global(
     std::string_view module, std::string_view name, Channel channel
 );

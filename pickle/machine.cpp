@@ -217,7 +217,7 @@ Result<> Machine::push(Node node) {
     return Ok{};
 }
 
-// Takes a value from above the last mark.
+// Pops a value, which must be above the last mark.
 Result<NodeId> Machine::pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
         return malformed("a value is popped from an empty stack");
@@ -253,7 +253,7 @@ Result<> Machine::append_child(NodeId parent, NodeId child) {
     return Ok{};
 }
 
-// Replaces the topmost values by one that holds them.
+// Replaces the topmost values by a container of them.
 Result<> Machine::push_container(Kind kind, std::size_t num_children) {
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() < floor + num_children)
@@ -293,7 +293,7 @@ Result<> Machine::set_items(std::size_t begin) {
     for (std::size_t i = begin; i < stack_.size(); i += 2) {
         const Node& key = node(stack_[i]);
         if (key.kind != Kind::kString) return malformed("a dict key that is not a string");
-        // Dicts here are small (a tensor's fields); a large one is refused rather than indexed.
+        // Dicts here are small (a tensor's fields); a large one is refused instead of indexed.
         constexpr std::size_t kEntriesMax = 4096;
         const std::vector<NodeId>& entries = node(dict).children;
         if (entries.size() / 2 >= kEntriesMax)
@@ -409,7 +409,7 @@ Result<> Machine::check_arguments(Global global, const Node& arguments) {
     }
 }
 
-// Makes the shape of torch.Size((2, 3)).
+// Makes the shape from torch.Size((2, 3)).
 Result<> Machine::make_shape(const Node& arguments) {
     if (arguments.children.size() != 1)
         return malformed("torch.Size with {} arguments", arguments.children.size());
@@ -464,7 +464,7 @@ Result<> Machine::make_object() {
     return push({.kind = Kind::kRecord, .global = global});
 }
 
-// Gives a new record its state, once.
+// Gives a new record its state, at most once.
 Result<> Machine::build() {
     ASSIGN_OR_RETURN(const NodeId state, pop());
     const std::size_t floor = marks_.empty() ? 0 : marks_.back();

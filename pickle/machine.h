@@ -1,7 +1,7 @@
-// This is the stack machine behind read(), which takes one opcode at a time over one message.
+// The stack machine behind read(): runs one opcode at a time over one message.
 //
-// A container takes children only while nothing holds it; once it is a child it is finished. So
-// there can be no cycle, and a child's depth and size are known when it is taken.
+// A container accepts children only until it becomes a child itself. So no cycle is possible, and a
+// child's depth and size are final when it is added.
 #pragma once
 
 #include "base/result.h"
@@ -23,15 +23,15 @@ class Machine {
     Result<Document> run();
 
   private:
-    // This is kept beside each node while reading.
+    // Kept for each node while reading.
     struct Extent {
-        std::uint32_t depth = 1;    // the value's as a tree
+        std::uint32_t depth = 1;    // of the value as a tree
         std::uint64_t logical = 1;  // nodes of that tree, shared ones counted every time
-        bool is_finished = false;   // somebody holds it
-        bool has_state = false;     // BUILD was done
+        bool is_finished = false;   // a child of another container
+        bool has_state = false;     // BUILD was run
     };
 
-    Result<> step(std::uint8_t opcode);            // a value, or one of these:
+    Result<> step(std::uint8_t opcode);            // a plain value, or one of these groups:
     Result<> step_container(std::uint8_t opcode);  // containers, the memo, globals and objects
     Result<> read_int(std::size_t num_bytes, bool is_signed);
     Result<> read_text(std::size_t length_bytes, Kind kind);
@@ -63,7 +63,7 @@ class Machine {
 
     std::span<const std::byte> message_;
     Channel channel_;
-    std::size_t position_ = 0;  // the next byte's
+    std::size_t position_ = 0;  // of the next byte
     Document document_{};
     std::vector<Extent> extents_{};
     std::vector<NodeId> stack_{};

@@ -1,4 +1,4 @@
-// Names the opcodes of a pickle, as pickletools does.
+// The opcodes of a pickle, with pickletools' names.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace pitstop::pickle {
 
-// These are the opcodes that the reader knows.
+// The opcodes that the reader accepts.
 enum Opcode : std::uint8_t {
     kMark = '(',
     kStop = '.',
@@ -43,7 +43,7 @@ enum Opcode : std::uint8_t {
     kFrame = 0x95,
 };
 
-// Returns pickletools' name of an opcode that is refused, for the error.
+// Returns pickletools' name of a refused opcode, for the error.
 std::string_view name_of(std::uint8_t opcode);
 
 }  // namespace pitstop::pickle

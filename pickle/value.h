@@ -1,8 +1,8 @@
-// A pickle from a PyTorch peer becomes plain values, and records of a few known constructors.
-// Nothing of it was ever called.
+// Plain values, and records of a few known constructors, from a PyTorch peer's pickle. Nothing in
+// the pickle was ever called.
 //
-// Values live in one vector and name each other by index: sharing costs nothing, there is no cycle,
-// and neither walking nor destroying them recurses.
+// Values are in one vector and refer to each other by index: sharing costs nothing, there is no
+// cycle, and neither walking nor destroying them recurses.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,11 @@ enum class Kind : std::uint8_t {
     kShape,   // children: ints (torch.Size)
     kDType,   // text: "bfloat16"
     kGlobal,  // global: a class or a function, as a label
-    kRecord,  // global: what it was made by; children: its arguments, in order, or for an object
-              // with a state one dict
+    kRecord,  // global: its constructor; children: its arguments, in order, or for an object with a
+              // state one dict
 };
 
-// Names the globals that are known, each an exact (module, name) pair or a few that mean the same.
+// The known globals: each an exact (module, name) pair, or a few pairs with one meaning.
 enum class Global : std::uint8_t {
     kNone,
     kSize,
@@ -64,9 +64,9 @@ class Document {
         return nodes_[static_cast<std::size_t>(id)];
     }
 
-    // Returns the value of a dict's key, or null. Of a record with a state it looks in that state.
+    // Returns the value of a dict's key, or null. For a record with a state, looks in that state.
     [[nodiscard]] const Node* find(const Node& dict, std::string_view key) const;
-    // Returns child `index`. REQUIRES: there is one.
+    // Returns child `index`. REQUIRES: the node has that many children.
     [[nodiscard]] const Node& child(const Node& node, std::size_t index) const {
         return (*this)[node.children[index]];
     }
