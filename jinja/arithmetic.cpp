@@ -84,7 +84,7 @@ Result<Value> whole_power(std::int64_t base, std::int64_t exponent) {
     return Value::integer(result);
 }
 
-// Divides towards minus infinity, as Python does.
+// Divides and rounds towards minus infinity, like Python.
 Result<Value> whole_division(BinaryOp op, std::int64_t a, std::int64_t b) {
     if (b == 0) return type_error("division by zero");
     if (a == INT64_MIN && b == -1) {

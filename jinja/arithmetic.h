@@ -1,4 +1,4 @@
-// Computes Python's operators that make a value of two, or of one.
+// Python's unary and binary operators.
 #pragma once
 
 #include "base/result.h"

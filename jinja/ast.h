@@ -1,4 +1,4 @@
-// Represents a parsed template. Source: Jinja 3.1, nodes.py, without what templates of chats do not
+// The tree of a parsed template. Source: Jinja 3.1, nodes.py, without what chat templates do not
 // use.
 #pragma once
 
@@ -140,9 +140,10 @@ struct Expr {
 
 // ---- statements ----
 //
-// Bodies and lists of targets have no initializer, as clang asks for the whole type there.
+// Bodies and lists of targets have no initializer, because clang would need the complete type
+// there.
 
-// An assignment's target is a name, a namespace's attribute, or several targets.
+// The target of an assignment: a name, a namespace's attribute, or several targets.
 struct Target {
     int line = 1;
     std::string name{};
@@ -180,9 +181,9 @@ struct SetBlock {
 struct MacroDefinition {
     std::string name{};
     std::vector<std::string> params{};
-    std::vector<ExprPtr> defaults{};     // for the last so many params
-    bool takes_more_positional = false;  // the body says `varargs`
-    bool takes_more_named = false;       // the body says `kwargs`
+    std::vector<ExprPtr> defaults{};     // of the last parameters, this many
+    bool takes_more_positional = false;  // the body uses `varargs`
+    bool takes_more_named = false;       // the body uses `kwargs`
     Body body;
 };
 struct FilterBlock {
@@ -193,7 +194,7 @@ struct With {
     std::vector<std::pair<Target, ExprPtr>> values{};
     Body body;
 };
-struct Scoped {  // generation: the text of an assistant, which training masks by
+struct Scoped {  // generation: an assistant's text, which training masks by
     Body body;
 };
 struct Break {};

@@ -1,8 +1,9 @@
-// Bounds what a rendering may cost, and counts what it has cost so far.
+// Bounds the cost of a rendering, and counts it.
 //
-// A template comes with a model or with a request, a chat from anybody: neither may take a
-// process's memory or hold its thread. Whatever is built, read or compared is charged before that
-// is done; what was built counts also after it is dropped, so what is alive is never more.
+// A template comes with a model or a request, and a chat from any client: neither may exhaust the
+// process's memory or occupy its thread. Everything built, read or compared is charged before the
+// work is done. What was built stays charged after it is dropped, so live memory never exceeds the
+// charge.
 #pragma once
 
 #include "base/interrupt.h"
@@ -19,12 +20,12 @@
 namespace pitstop::jinja {
 
 struct Limits {
-    // Steps are a rendering's time, and do not depend on the machine: an expression, a comparison
-    // or a turn of a loop is one, and so are Budget::kBytesPerStep bytes. A chat of 4,000 messages
-    // fits (LongChatsRenderWithinTheDefaults).
+    // Steps measure a rendering's time independently of the machine. An expression, a comparison
+    // and a turn of a loop are one step each, and so are Budget::kBytesPerStep bytes. A chat of
+    // 4,000 messages fits (LongChatsRenderWithinTheDefaults).
     std::int64_t steps_max = 2'000'000;
-    // Counts all texts and lists ever built. The longest chat that a door takes, 16 MiB, is copied
-    // about six times on its way through a template.
+    // Counts all texts and lists ever built. A template copies the longest chat that a door
+    // accepts, 16 MiB, about six times.
     std::size_t built_bytes_max = std::size_t{128} << 20;
     std::size_t output_bytes_max = std::size_t{32} << 20;
     int depth_max = 400;  // levels of expressions, statements and calls, and of nested values
@@ -33,8 +34,9 @@ struct Limits {
 
 class Budget {
   public:
-    static constexpr std::uint64_t kBytesPerStep = 256;  // copied; one takes about as long
-    // Bytes whose code points are looked up one by one, in tables of Unicode, count this often.
+    static constexpr std::uint64_t kBytesPerStep =
+        256;  // copying them takes about as long as one step
+    // Bytes whose code points are looked up one by one in Unicode tables count this many times.
     static constexpr std::size_t kBytesPerLookUp = 8;
 
     explicit Budget(const Limits& limits)
@@ -46,11 +48,11 @@ class Budget {
     [[nodiscard]] const Limits& limits() const { return limits_; }
 
     Result<> steps(std::size_t count = 1) { return work(times(count, kBytesPerStep)); }
-    // Charges for bytes that are going to be read.
+    // Charges for bytes before they are read.
     Result<> scan(std::size_t count) { return work(count); }
-    // Charges for code points' bytes that are going to be looked up.
+    // Charges for the bytes of code points before they are looked up.
     Result<> look_up(std::size_t count) { return work(times(count, kBytesPerLookUp)); }
-    // Charges for bytes that are going to be built.
+    // Charges for bytes before they are built.
     Result<> bytes(std::size_t count) {
         if (count > limits_.built_bytes_max - built_bytes_) {
             return make_error(
@@ -62,14 +64,14 @@ class Budget {
         built_bytes_ += count;
         return work(count + kPieceWork);
     }
-    // Charges for `count` things of `each` bytes.
+    // Charges for `count` items of `each` bytes.
     Result<> items(std::size_t count, std::size_t each) { return bytes(times(count, each)); }
 
   private:
-    static constexpr std::uint64_t kPieceWork = 32;  // what any piece costs, however short
+    static constexpr std::uint64_t kPieceWork = 32;  // cost of any piece, however short
     static constexpr std::uint64_t kWorkPerLook = 512 * kBytesPerStep;
 
-    // Returns the product, or the largest number there is.
+    // Returns the product, or the largest value of the type.
     static std::uint64_t times(std::uint64_t a, std::uint64_t b) {
         std::uint64_t product = 0;
         if (__builtin_mul_overflow(a, b, &product))
@@ -94,7 +96,7 @@ class Budget {
     }
 
     Limits limits_;
-    std::uint64_t work_max_;  // in bytes, as steps are counted
+    std::uint64_t work_max_;  // in bytes: steps * kBytesPerStep
     std::uint64_t work_ = 0;
     std::uint64_t next_look_ = kWorkPerLook;
     std::size_t built_bytes_ = 0;
@@ -105,19 +107,19 @@ class TextBuilder {
   public:
     explicit TextBuilder(Budget& budget) : budget_(budget) {}
 
-    // Returns false once the budget is spent; nothing is added from then on.
+    // Returns false once the budget is spent; nothing is added after that.
     bool add(std::string_view piece) {
         if (!failure_) return false;
         failure_ = budget_.bytes(piece.size() + 1);
         if (failure_) text_.append(piece);
         return failure_.has_value();
     }
-    // Charges for code points' bytes that are going to be looked up for the text.
+    // Charges for the bytes of code points before they are looked up for the text.
     bool look_up(std::size_t count) {
         if (failure_) failure_ = budget_.look_up(count);
         return failure_.has_value();
     }
-    // Adds the same piece so many times.
+    // Adds the piece `times` times.
     bool add(std::string_view piece, std::size_t times) {
         if (!failure_) return false;
         failure_ = budget_.items(times, piece.size());

@@ -1,5 +1,4 @@
-// Lists the filters, tests, methods and functions a template can use, by name, and says how they
-// are called.
+// The filters, tests, methods and functions of templates, by name, and how to call them.
 #pragma once
 
 #include "base/result.h"
@@ -20,13 +19,13 @@ struct Env {
     const std::tm& now;  // for strftime_now
 };
 
-// Holds what a call gives.
+// The arguments of a call.
 struct Args {
     std::vector<Value> positional{};
     std::vector<std::pair<std::string, Value>> named{};
 };
 
-// Holds the same, by parameter. Null where nothing was given.
+// The arguments by parameter. Null if an argument was not given.
 class Given {
   public:
     explicit Given(Args raw) : raw_(std::move(raw)) {}
@@ -34,13 +33,16 @@ class Given {
     [[nodiscard]] const Value* operator[](std::size_t param) const {
         return param < by_param_.size() && by_param_[param] ? &*by_param_[param] : nullptr;
     }
-    [[nodiscard]] const Args& raw() const { return raw_; }  // for builtins that take anything
+    [[nodiscard]] const Args& raw() const {
+        return raw_;
+    }  // for builtins that accept any arguments
 
-    // REQUIRES: called once. Error: too many, too few, unknown, twice.
+    // REQUIRES: called once. Errors: too many or too few arguments, an unknown one, or one given
+    // twice.
     Result<> bind(std::string_view params, std::size_t num_required);
 
-    // Returns the argument as what it must be. Absent: the default. Error: names the parameter and
-    // type.
+    // Returns the argument converted to this type, or the default if absent. The error names the
+    // parameter and the type.
     [[nodiscard]] Result<std::int64_t> integer(
         std::size_t param, std::string_view name, std::int64_t otherwise
     ) const;
@@ -58,32 +60,32 @@ inline constexpr std::string_view kAnyParams = "*";
 
 struct Builtin {
     std::string_view name;
-    std::string_view params;  // names, a space between two; or kAnyParams
+    std::string_view params;  // names separated by one space; or kAnyParams
     std::size_t num_required;
-    // `self` is what is filtered or tested, or whose method it is.
+    // `self` is the value that is filtered or tested, or the method's object.
     Result<Value> (*run)(Env& env, const Value& self, const Given& given);
 };
 
 [[nodiscard]] Result<Value> call(Env& env, const Builtin& builtin, const Value& self, Args args);
 
-// These return null where there is none.
+// Return null if no such builtin exists.
 [[nodiscard]] const Builtin* find_filter(std::string_view name);
 [[nodiscard]] const Builtin* find_test(std::string_view name);
 [[nodiscard]] const Builtin* find_method(const Value& self, std::string_view name);
 [[nodiscard]] const Builtin* find_function(std::string_view name);
 
-// Names that Jinja or Python has and this library has not: a template that uses one is refused when
-// it is loaded.
+// Names that exist in Jinja or Python but not here: a template that uses one is refused when it is
+// loaded.
 [[nodiscard]] bool is_unsupported_function(std::string_view name);
 [[nodiscard]] bool is_unsupported_method(std::string_view name);
 
-// Makes an error about the template or what it was given.
+// Makes an error about the template or its arguments.
 template <class... Text>
 [[nodiscard]] Error type_error(fmt::format_string<Text...> format, Text&&... text) {
     return make_error(ErrorCode::kInvalidArgument, format, std::forward<Text>(text)...);
 }
 
-// Makes the error of using what is undefined.
+// Makes the error for using an undefined value.
 [[nodiscard]] Error undefined_error(const Value& value);
 
 }  // namespace pitstop::jinja

@@ -9,7 +9,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// This is exact for every 64-bit integer and every double.
+// Exact for every 64-bit integer and every double.
 long double exact(const Value& value) {
     if (value.is_whole()) return static_cast<long double>(value.whole());
     return static_cast<long double>(value.number());
@@ -88,7 +88,8 @@ Result<std::partial_ordering> order(const Value& a, const Value& b, Budget& budg
         const Text* other = b.as_text();
         if (other == nullptr) return no_order(a, b);
         RETURN_IF_ERROR(budget.scan(std::min(text->bytes.size(), other->bytes.size())));
-        const int sign = text->bytes.compare(other->bytes);  // bytes: the order of code points
+        const int sign =
+            text->bytes.compare(other->bytes);  // comparing bytes gives the order of code points
         return std::partial_ordering(sign <=> 0);
     }
     const Sequence* x = a.as_sequence();

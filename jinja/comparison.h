@@ -1,4 +1,4 @@
-// Compares as Python does: equality, order and membership.
+// Python's comparisons: equality, order and membership.
 #pragma once
 
 #include "base/result.h"
@@ -11,7 +11,7 @@
 namespace pitstop::jinja {
 
 [[nodiscard]] Result<bool> equals(const Value& a, const Value& b, Budget& budget);
-// Fails if the two have no order.
+// Fails if the two values have no order.
 [[nodiscard]] Result<std::partial_ordering> order(const Value& a, const Value& b, Budget& budget);
 [[nodiscard]] Result<bool> contains(const Value& container, const Value& item, Budget& budget);
 [[nodiscard]] Result<bool> compare(

@@ -268,7 +268,7 @@ Result<ExprPtr> ExpressionParser::primary() {
     return unexpected(token, "an expression");
 }
 
-// These are .name, [key] and (args), one behind the other.
+// Parses any number of .name, [key] and (args) in a row.
 Result<ExprPtr> ExpressionParser::postfix(ExprPtr node) {
     for (int chain_len = 1; may_chain(chain_len); ++chain_len) {
         if (tokens_.peek().is_operator(".") || tokens_.peek().is_operator("[")) {

@@ -16,10 +16,10 @@ class ExpressionParser {
   public:
     enum class AllowIf { kNo, kYes };
 
-    // `tokens` outlive it.
+    // `tokens` must outlive the parser.
     explicit ExpressionParser(TokenCursor& tokens) : tokens_(tokens) {}
 
-    // Is called before an expression that is no part of another.
+    // Called before an expression that is not part of another.
     void begin() { num_chained_ = 0; }
 
     // Parses one expression, or a tuple without parentheses.
@@ -52,8 +52,8 @@ class ExpressionParser {
         std::initializer_list<std::pair<std::string_view, BinaryOp>> ops, Operand operand
     );
 
-    // Bounds the operators one behind the other, and all of them in one expression: they nest to
-    // the left, and whoever renders or destroys the tree recurses.
+    // The most operators in a row, and in one expression. They nest to the left, and rendering or
+    // destroying the tree recurses.
     static constexpr int kChainMax = 150;
     static constexpr int kChainedMax = 5000;
     [[nodiscard]] bool may_chain(int chain_len);

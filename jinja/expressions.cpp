@@ -1,4 +1,4 @@
-// Renders expressions.
+// The rendering of expressions.
 #include "jinja/arithmetic.h"
 #include "jinja/comparison.h"
 #include "jinja/items.h"
@@ -111,7 +111,7 @@ Result<Value> Renderer::eval_dict(const DictExpr& node, const Scope& scope) {
 }
 
 Result<Value> Renderer::eval_attribute(const GetAttribute& node, const Scope& scope) {
-    // `loop.index` does not take the loop itself as a value, which would have to be kept.
+    // `loop.index` does not evaluate the loop itself to a value, which would have to be kept alive.
     if (const auto* name = std::get_if<Name>(&node.of->node)) {
         ASSIGN_OR_RETURN(const Value of, lookup(name->name, scope));
         if (Loop* const* loop = of.get_if<Loop*>()) return loop_attribute(**loop, node.name);

@@ -1,4 +1,4 @@
-// Filters numbers and anything, and says where the others are. Source: Jinja 3.1, filters.py.
+// Filters of numbers and of any value, and the list of all filters. Source: Jinja 3.1, filters.py.
 #include "jinja/filters.h"
 
 #include "base/utf8.h"
@@ -79,7 +79,7 @@ Result<Value> filter_round(Env&, const Value& self, const Given& given) {
     if (precision < 0) {
         return Value::real(std::nearbyint(self.number() * scale) / scale);
     }
-    // printf rounds the exact value to the nearest digit, ties to even, as Python does.
+    // Like Python, printf rounds the exact value to the nearest digit, ties to even.
     const std::string digits = formatted(self.number(), fmt::format("%.{}f", precision));
     double rounded = 0;
     std::from_chars(digits.data(), digits.data() + digits.size(), rounded);

@@ -1,4 +1,4 @@
-// Lists the filters, a table per file; find_filter (builtins.h) looks through them.
+// The filters, one table per file; find_filter (builtins.h) searches all tables.
 #pragma once
 
 #include "jinja/builtins.h"
@@ -12,7 +12,7 @@ namespace pitstop::jinja {
 [[nodiscard]] std::span<const Builtin> text_filters();
 [[nodiscard]] std::span<const Builtin> sequence_filters();
 
-// Makes a text that is markup where the one it was made of is.
+// Makes a text that is markup if the original was.
 [[nodiscard]] inline Value text_like(const Value& original, std::string text) {
     const Text* given = original.as_text();
     const bool is_markup = given != nullptr && given->is_markup;

@@ -1,5 +1,4 @@
-// Does Python's str.format as chat templates use it: "{}, {0} and {name}".format(value,
-// name=value).
+// Python's str.format as chat templates use it: "{}, {0} and {name}".format(value, name=value).
 #pragma once
 
 #include "base/result.h"
@@ -9,8 +8,8 @@
 
 namespace pitstop::jinja {
 
-// Each field is written as str() writes it. "{{" and "}}" are braces.
-// Error: a field that has no argument; one with an attribute, a conversion or a specification
+// Each field is written like str(). "{{" and "}}" are braces.
+// Errors: a field without an argument; a field with an attribute, a conversion or a specification
 // ("{x.y}", "{!r}", "{:>5}"), which no published chat template is known to use.
 [[nodiscard]] Result<Value> brace_format(const Text& format, const Args& args, Budget& budget);
 

@@ -1,5 +1,5 @@
-// Defines the functions of the environment. Source: Jinja 3.1, sandbox.py (range), and
-// transformers, chat_template_utils.py (raise_exception, strftime_now).
+// The functions of the environment. Source: Jinja 3.1, sandbox.py (range), and transformers,
+// chat_template_utils.py (raise_exception, strftime_now).
 #include "jinja/builtins.h"
 #include "jinja/items.h"
 #include "jinja/python_repr.h"
@@ -82,7 +82,7 @@ Result<Value> strftime_now(Env& env, const Value&, const Given& given) {
     if (format.size() > kTimeFormatMax) {
         return type_error("a format of {} bytes; accepted are {}", format.size(), kTimeFormatMax);
     }
-    // The format has one character more: strftime says 0 also where the result is empty.
+    // The extra character tells an empty result from a failure: strftime returns 0 for both.
     const std::string padded = std::string(format) + "x";
     const std::size_t room = padded.size() * 16 + 64;
     RETURN_IF_ERROR(env.budget.bytes(room));
@@ -96,7 +96,8 @@ Result<Value> strftime_now(Env& env, const Value&, const Given& given) {
 constexpr std::array kFunctions{
     Builtin{"range", kAnyParams, 0, make_range},
     Builtin{"dict", kAnyParams, 0, make_dict},
-    Builtin{"namespace", kAnyParams, 0, nullptr},  // the renderer's: it owns namespaces
+    Builtin{
+        "namespace", kAnyParams, 0, nullptr},  // evaluated by the renderer, which owns namespaces
     Builtin{"raise_exception", "message", 1, raise_exception},
     Builtin{"strftime_now", "format", 1, strftime_now},
 };

@@ -12,7 +12,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Describes a value as Jinja's object_type_repr does.
+// Describes a value like Jinja's object_type_repr.
 std::string described(const Value& value) {
     return value.is_none() ? "None" : fmt::format("{} object", value.type_name());
 }
@@ -28,7 +28,7 @@ bool is_mutator(const Value& of, std::string_view name) {
            std::ranges::count(kOfList, name) != 0;
 }
 
-// Finds a method. Of one that changes values, it is an undefined that says why there is none.
+// Finds a method. A method that would change the value is an undefined that explains why.
 std::optional<Value> method_of(const Value& of, std::string_view name) {
     if (const Builtin* method = find_method(of, name)) return Value::method(of, *method);
     if (is_mutator(of, name)) {
@@ -50,7 +50,7 @@ Result<std::optional<Value>> item_of(const Value& of, const Value& key, Budget& 
     if (!key.is_whole()) return kNone;
     std::int64_t index = key.whole();
     if (const Text* text = of.as_text()) {
-        RETURN_IF_ERROR(budget.scan(2 * text->bytes.size()));  // positions are counted
+        RETURN_IF_ERROR(budget.scan(2 * text->bytes.size()));  // for counting the positions
         const auto len = static_cast<std::int64_t>(num_code_points(text->bytes));
         if (index < 0) index += len;
         if (index < 0 || index >= len) return kNone;
@@ -69,7 +69,7 @@ Result<std::optional<Value>> item_of(const Value& of, const Value& key, Budget& 
     return std::optional(sequence->items[static_cast<std::size_t>(index)]);
 }
 
-// Finds the entry of a key that is no text.
+// Finds the entry of a key that is not a text.
 Result<std::optional<std::size_t>> place_of(
     const Mapping& mapping, const Value& key, Budget& budget
 ) {
@@ -83,7 +83,7 @@ Result<std::optional<std::size_t>> place_of(
     return std::optional<std::size_t>{};
 }
 
-// Makes a name fit for a message.
+// Shortens a name for an error.
 std::string_view shown(std::string_view name) {
     constexpr std::size_t kNameShown = 256;
     return utf8_prefix(name, kNameShown);
@@ -166,8 +166,8 @@ Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget) 
     const std::int64_t begin = adjusted(bounds.begin, is_down ? len - 1 : 0);
     const std::int64_t end = adjusted(bounds.end, is_down ? -1 : len);
 
-    // Counts what the slice takes; in 64 bits, as the whole of a step may not be added to a
-    // position.
+    // The number of items in the slice. Unsigned 64 bits, as adding a whole step to a position
+    // might overflow.
     std::uint64_t count = 0;
     if (is_down ? begin > end : begin < end) {
         const std::uint64_t stride =

@@ -1,4 +1,4 @@
-// Reads what is inside a value: its attributes, items and slices, and what a loop goes through.
+// Access to the inside of a value: attributes, items, slices, and the items of a loop.
 #pragma once
 
 #include "base/result.h"
@@ -11,17 +11,17 @@
 
 namespace pitstop::jinja {
 
-// Finds mapping[key]; null where there is none.
+// Finds mapping[key]; null if absent.
 [[nodiscard]] Result<const Value*> find_item(
     const Mapping& mapping, const Value& key, Budget& budget
 );
-// A key that is there already keeps its place and gets the new value.
+// An existing key keeps its place and gets the new value.
 [[nodiscard]] Result<> set_item(Mapping& mapping, Value key, Value value, Budget& budget);
 
-// Gets value.name: a method, else an item; undefined where there is neither. For a loop and a macro
-// see render.h.
+// Returns value.name: a method, else an item, else undefined. For a loop and a macro see
+// renderer.h.
 [[nodiscard]] Result<Value> get_attribute(const Value& of, const std::string& name);
-// Gets value[key]: an item, else a method.
+// Returns value[key]: an item, else a method.
 [[nodiscard]] Result<Value> get_item(const Value& of, const Value& key, Budget& budget);
 
 struct SliceBounds {
@@ -31,10 +31,10 @@ struct SliceBounds {
 };
 [[nodiscard]] Result<Value> slice(const Value& of, const SliceBounds& bounds, Budget& budget);
 
-// Returns what a loop goes through. An iterator is used up.
+// Returns the items that a loop visits. An iterator is exhausted by the call.
 [[nodiscard]] Result<std::vector<Value>> items_of(const Value& value, Budget& budget);
 [[nodiscard]] bool is_iterable(const Value& value);
-// Returns len(); nothing where Python has none. A text's is counted.
+// Returns len(); nothing if Python has none. Counting a text's length costs steps.
 [[nodiscard]] Result<std::optional<std::size_t>> length_of(const Value& value, Budget& budget);
 
 }  // namespace pitstop::jinja

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Builds values as the parser goes; what it says of an error is kept.
+// Builds values from the parser's events, and keeps the first error.
 class Builder {
   public:
     bool null() { return add(Value::none()); }
@@ -28,7 +28,7 @@ class Builder {
         }
         return add(Value::big_integer(fmt::to_string(value)));
     }
-    // The parser gives integers that fit no type as reals, with their text.
+    // The parser reports integers that fit no type as reals, with their text.
     bool number_float(double value, const std::string& text) {
         const bool is_whole = text.find_first_of(".eE") == std::string::npos;
         return add(is_whole ? Value::big_integer(text) : Value::real(value));
@@ -52,7 +52,8 @@ class Builder {
         return add(std::move(value));
     }
     bool parse_error(std::size_t position, const std::string&, const Json::exception& error) {
-        if (error.id == 406) {  // a number beyond double: Python's is infinity, JSON's has no such
+        if (error.id ==
+            406) {  // a number beyond double: infinity in Python, which JSON does not have
             error_ = make_error(
                 ErrorCode::kInvalidArgument, "JSON: a number is out of range at byte {}", position
             );
@@ -110,7 +111,7 @@ class Writer {
   public:
     Writer(const JsonFormat& format, TextBuilder& out) : format_(format), out_(out) {}
 
-    // Writes the value. Errors: what was wrong with it.
+    // Writes the value, or returns what is wrong with it.
     Result<> write(const Value& value) {
         RETURN_IF_ERROR(out_.budget().steps());
         if (out_.is_full()) return out_.take().error();
@@ -143,7 +144,7 @@ class Writer {
     }
 
   private:
-    // Pieces of text are handed on when they are so long.
+    // Text is flushed in pieces of this size.
     static constexpr std::size_t kPieceBytes = 4096;
 
     static std::string text_of(double value) {
@@ -255,7 +256,7 @@ class Writer {
         return Ok{};
     }
 
-    // Returns the order of the entries in the output.
+    // Returns the output order of the entries.
     [[nodiscard]] Result<std::vector<std::size_t>> order_of(const Mapping& mapping) const {
         const auto& entries = mapping.entries();
         RETURN_IF_ERROR(out_.budget().items(entries.size(), sizeof(std::size_t)));

@@ -1,4 +1,4 @@
-// Turns JSON into values and back, as Python's json module does.
+// Converts JSON to values and back, like Python's json module.
 #pragma once
 
 #include "base/result.h"
@@ -12,22 +12,22 @@
 namespace pitstop::jinja {
 
 inline constexpr int kJsonDepthMax = 100;
-// A value takes about 100 bytes however few it is written with: "[],[],[]".
+// A value needs about 100 bytes even if its text is short: "[],[],[]".
 inline constexpr std::size_t kJsonValuesMax = 500'000;
 
-// Integers beyond 64 bits are kept as they are written. Errors: kInvalidArgument (not JSON, and at
-// which byte), kTooLarge (over kJsonDepthMax or kJsonValuesMax).
+// Keeps the text of integers beyond 64 bits. Errors: kInvalidArgument (not JSON, and at which
+// byte), kTooLarge (over kJsonDepthMax or kJsonValuesMax).
 [[nodiscard]] Result<Value> parse_json(std::string_view json);
 
 struct JsonFormat {
     bool ascii_only = false;  // ensure_ascii
     bool sort_keys = false;
-    std::optional<std::string> indent{};  // per level; absent: on one line
+    std::optional<std::string> indent{};  // of one level; absent: all on one line
     std::string item_separator = ", ";
     std::string key_separator = ": ";
 };
-// Writes what json.dumps() does. Errors: kInvalidArgument: a value or key that has no JSON
-// (undefined, an iterator).
+// Writes like json.dumps(). Errors: kInvalidArgument if a value or key has no JSON (undefined, an
+// iterator).
 [[nodiscard]] Result<std::string> to_json(
     const Value& value, const JsonFormat& format, Budget& budget
 );

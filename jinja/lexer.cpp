@@ -30,7 +30,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-// The longest come first.
+// Longest first.
 constexpr std::array<std::string_view, 26> kOperators{
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
     "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";",
@@ -50,7 +50,7 @@ class Lexer {
     [[nodiscard]] std::string_view rest() const { return std::string_view(source_).substr(pos_); }
     [[nodiscard]] bool at(std::string_view text) const { return rest().starts_with(text); }
 
-    // Moves on and counts the lines.
+    // Advances and counts lines.
     void skip(std::size_t len) {
         const auto begin = source_.begin() + static_cast<std::ptrdiff_t>(pos_);
         line_ +=
@@ -76,8 +76,8 @@ class Lexer {
         );
     }
 
-    // Returns `text`, which a tag follows, trimmed on its right as the tag asks. `begins_line` says
-    // that it begins where a line begins.
+    // Returns `text`, which a tag follows, with its right end trimmed as the tag asks.
+    // `begins_line`: the text begins at the start of a line.
     static std::string_view trimmed(
         std::string_view text, char sign, bool strips_indent, bool begins_line
     ) {
@@ -119,7 +119,7 @@ class Lexer {
         if (is_end && tail.starts_with("+%}")) return i + 3 - pos_;
         if (!tail.starts_with("%}")) return 0;
         i += 2;
-        // trim_blocks is for the end alone, as in Jinja.
+        // trim_blocks concerns only the end of a block, as in Jinja.
         if (is_end && i < source_.size() && source_[i] == '\n') ++i;
         return i - pos_;
     }
@@ -201,10 +201,10 @@ class Lexer {
         }
     }
 
-    // Reads what is between {{ and }}, or {% and %}, and that end.
+    // Reads the content between {{ and }}, or {% and %}, and the closing delimiter.
     Result<> read_tag(std::string_view end) {
         const int begin_line = line_;
-        std::vector<char> open;  // the brackets that must be closed
+        std::vector<char> open;  // brackets that are open
         for (;;) {
             if (open.empty() && try_end(end)) return Ok{};
             if (pos_ >= source_.size()) {
@@ -273,7 +273,8 @@ class Lexer {
         return Ok{};
     }
 
-    // Reads digits of a base, '_' between two of them, from `i` on; moves `i` behind them.
+    // Reads digits of a base, with '_' allowed between two of them, from `i` on; moves `i` past
+    // them.
     template <class IsDigit>
     std::string digits_at(std::size_t& i, IsDigit is_a_digit) const {
         std::string digits;
@@ -367,20 +368,21 @@ class Lexer {
         return Ok{};
     }
 
-    // Resolves escapes as Python's unicode-escape does.
+    // Resolves escapes like Python's unicode-escape.
     Result<> unescape(std::string_view text, std::string& out) const {
         for (std::size_t i = 0; i < text.size(); ++i) {
             if (text[i] != '\\') {
                 out += text[i];
                 continue;
             }
-            const char c = text[++i];  // a backslash is never last: it would have taken the quote
+            const char c =
+                text[++i];  // a backslash cannot be last: it would have escaped the quote
             static constexpr std::string_view kFrom = "nrtabfv\\'\"";
             static constexpr std::string_view kTo = "\n\r\t\a\b\f\v\\'\"";
             if (const std::size_t known = kFrom.find(c); known != std::string_view::npos) {
                 out += kTo[known];
             } else if (c == '\n') {
-                // the line goes on
+                // a line continuation
             } else if (c >= '0' && c <= '7') {
                 std::size_t len = 1;
                 while (len < 3 && i + len < text.size() && text[i + len] >= '0' &&
@@ -397,7 +399,7 @@ class Lexer {
             } else if (c == 'N') {
                 return error("characters by name (\\N) are not supported");
             } else {
-                out += '\\';  // not an escape: it stays, with its backslash
+                out += '\\';  // not an escape: kept, with its backslash
                 --i;
                 const std::size_t len = text::utf8_len(text[i + 1]);
                 out += text.substr(i + 1, len);
@@ -422,7 +424,7 @@ class Lexer {
     std::string source_;
     std::size_t pos_ = 0;
     int line_ = 1;
-    bool is_line_start_ = true;  // what was read last ended a line
+    bool is_line_start_ = true;  // the previous token ended a line
     std::vector<Token> tokens_{};
 };
 

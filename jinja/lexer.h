@@ -1,6 +1,7 @@
-// Turns a template's source into tokens, with what surrounds tags trimmed as Hugging Face's
-// settings say: trim_blocks (a line end behind a block tag goes), lstrip_blocks (white space before
-// a block tag that begins a line goes), `-` and `+` at a tag, one line end at the very end.
+// Splits a template's source into tokens. The text around tags is trimmed by Hugging Face's
+// settings: trim_blocks removes a line end after a block tag, lstrip_blocks removes white space
+// before a block tag that begins a line. `-` and `+` at a tag override that, and one line end at
+// the very end is dropped.
 //
 // Source: Jinja 3.1, lexer.py, and transformers' chat_template_utils.py (its environment).
 #pragma once
@@ -31,7 +32,7 @@ enum class TokenKind : std::uint8_t {
 struct Token {
     TokenKind kind = TokenKind::kEnd;
     int line = 1;
-    std::string text{};  // data, a name or an operator; a string's value
+    std::string text{};  // data, a name or an operator; of a string, its value
     Value number{};
 
     [[nodiscard]] bool is(TokenKind a_kind, std::string_view a_text) const {
@@ -45,7 +46,7 @@ struct Token {
     }
 };
 
-// Says how a token reads in an error.
+// Returns the token's text for an error.
 [[nodiscard]] std::string describe(const Token& token);
 
 // The last token is kEnd. Errors: kInvalidArgument, naming the line. REQUIRES: valid UTF-8.

@@ -1,5 +1,5 @@
-// Implements methods of texts, sequences and mappings. Source: Python 3.11, library reference,
-// "Built-in Types".
+// Methods of texts, sequences and mappings. Source: Python 3.11, library reference, "Built-in
+// Types".
 #include "jinja/builtins.h"
 #include "jinja/comparison.h"
 #include "jinja/format.h"
@@ -15,7 +15,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// REQUIRES: `self` is a text, as it is of every method of a text.
+// REQUIRES: `self` is a text, which holds for every method of a text.
 std::string_view text_of(const Value& self) { return self.as_text()->bytes; }
 
 Value like(const Value& self, std::string text) {
@@ -23,7 +23,7 @@ Value like(const Value& self, std::string text) {
                                      : Value::text(std::move(text));
 }
 
-// An argument beside markup is escaped, as markup's methods do.
+// Arguments that are combined with markup are escaped, as markup's methods do.
 Result<std::string> beside(const Value& self, const Value& arg, Budget& budget) {
     const Text* text = arg.as_text();
     if (self.as_text()->is_markup && !text->is_markup) return escaped(text->bytes, budget);
@@ -58,8 +58,8 @@ Result<Value> stripped(Env& env, const Value& self, const Given& given) {
     return like(self, std::string(kept));
 }
 
-// Holds the part that start and end leave, and where it begins in code points. It is nothing if
-// start is behind the end, so that not even an empty text is found.
+// The part between start and end, and its position in code points. Absent if start is after the
+// end: then not even an empty text is found.
 struct Part {
     std::string_view text{};
     std::int64_t begin = 0;
@@ -68,7 +68,7 @@ Result<std::optional<Part>> part_of(
     Env& env, const Value& self, const Given& given, std::size_t first
 ) {
     const std::string_view text = text_of(self);
-    RETURN_IF_ERROR(env.budget.scan(2 * text.size()));  // positions are counted
+    RETURN_IF_ERROR(env.budget.scan(2 * text.size()));  // for counting the positions
     const bool has_start = given[first] != nullptr && !given[first]->is_none();
     const bool has_end = given[first + 1] != nullptr && !given[first + 1]->is_none();
     if (!has_start && !has_end) return std::optional(Part{text, 0});
@@ -178,8 +178,8 @@ Result<Value> replaced(Env& env, const Value& self, const Given& given) {
     return like(self, std::move(out));
 }
 
-// Pieces of a text are cut off one by one, from the left or from the right, up to `count` of them;
-// what is left is the last.
+// Up to `count` pieces are cut off a text one by one, from the left or from the right; the rest is
+// the last piece.
 using Pieces = std::vector<std::string_view>;
 Result<> add_piece(Pieces& pieces, std::string_view piece, Budget& budget) {
     RETURN_IF_ERROR(budget.bytes(piece.size() + sizeof(std::string_view) + kTextBytes));
@@ -194,7 +194,7 @@ Result<Pieces> split_at_space(std::string_view text, std::int64_t count, Budget&
     text = strip(text, StripSide::kLeft);
     while (!text.empty()) {
         if (count-- == 0) {
-            RETURN_IF_ERROR(add_piece(pieces, text, budget));  // with the white space behind it
+            RETURN_IF_ERROR(add_piece(pieces, text, budget));  // including the white space after it
             return pieces;
         }
         std::size_t end = 0;
@@ -218,7 +218,7 @@ Result<Pieces> split_at_last_space(std::string_view text, std::int64_t count, Bu
             RETURN_IF_ERROR(add_piece(pieces, text, budget));
             break;
         }
-        // This is the last word: what is left when everything up to it is stripped.
+        // The last word: what remains after stripping everything before it.
         std::size_t begin = text.size();
         while (begin > 0) {
             std::size_t last = begin - 1;
@@ -247,7 +247,7 @@ Result<Pieces> split_at(
     return pieces;
 }
 
-// The text is turned round, as a search from its end is linear only so.
+// Reverses the text first: only then is a search from the end linear.
 Result<Pieces> split_at_last(
     std::string_view text, std::string_view separator, std::int64_t count, Budget& budget
 ) {
@@ -440,7 +440,7 @@ Result<Value> copied(Env&, const Value& self, const Given&) { return self; }
 constexpr std::array kSequenceMethods{
     Builtin{"index", "value", 1, index_in},
     Builtin{"count", "value", 1, count_in},
-    Builtin{"copy", "", 0, copied},  // for lists; the others have the first two
+    Builtin{"copy", "", 0, copied},  // for lists; the other types have the first two
 };
 
 // ---- mappings ----

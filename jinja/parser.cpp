@@ -25,8 +25,8 @@ class Parser {
   private:
     // ---- statements ----
 
-    // Parses up to, and without, a block tag of one of these names; with `ends` empty, up to the
-    // end.
+    // Parses up to a block tag with one of these names, which is not consumed; if `ends` is empty,
+    // to the end.
     Result<Body> body_until(Words ends) {
         const TokenCursor::Level level(tokens_);
         if (level.is_too_deep()) return tokens_.too_deep();
@@ -69,7 +69,7 @@ class Parser {
         }
     }
 
-    // Parses the body of a statement whose tag ends here, and the name that ended it.
+    // Parses the body of a statement whose tag ends here, and stores the name that ended the body.
     Result<Body> block(Words ends, std::string& end_name) {
         tokens_.skip_operator(":");
         RETURN_IF_ERROR(tokens_.expect_block_end());
@@ -212,7 +212,7 @@ class Parser {
                 return type_error("line {}: a parameter without a default behind one with", line);
             }
         }
-        // These names in the body stand for further arguments.
+        // In the body, these names mean the additional arguments.
         const std::size_t first = tokens_.position();
         const int num_loops = std::exchange(num_loops_, 0);
         ASSIGN_OR_RETURN(node.body, block("endmacro"));
@@ -237,7 +237,7 @@ class Parser {
         return node;
     }
 
-    // Parses `| upper | trim`, or the same without the first bar.
+    // Parses `| upper | trim`, with or without the first bar.
     Result<std::vector<FilterExpr>> filters_of_block(bool with_bar) {
         std::vector<FilterExpr> filters;
         for (bool more = !with_bar || tokens_.skip_operator("|"); more;

@@ -33,7 +33,7 @@ bool is_printable(char32_t c) {
     }
 }
 
-// Pieces of text are handed on when they are so long, so that what is not charged yet is short.
+// Text is flushed in pieces of this size, so that little of it is not charged yet.
 constexpr std::size_t kPieceBytes = 4096;
 
 bool write_repr_of_text(std::string_view text, TextBuilder& out) {
@@ -133,7 +133,7 @@ std::string repr_of(double value) {
     std::from_chars(exponent_text.data(), exponent_text.data() + exponent_text.size(), exponent);
     std::string digits(1, text.front());
     if (e > 1) digits += text.substr(2, e - 2);
-    // Python writes plain digits for 1e-4 <= |value| < 1e16.
+    // For 1e-4 <= |value| < 1e16 Python writes plain digits.
     const int num_digits = static_cast<int>(digits.size());
     if (exponent < -4 || exponent >= 16) {
         out += digits.front();
@@ -183,7 +183,7 @@ bool write_repr(const Value& value, TextBuilder& out) {
     if (const Mapping* mapping = value.as_mapping()) return write_mapping(*mapping, out);
     if (Namespace* const* space = value.get_if<Namespace*>()) {
         out.add("<Namespace ");
-        // A namespace may hold itself; the budget ends what would not end.
+        // A namespace may contain itself; the budget ends an endless repr.
         static constexpr int kInsideMax = 64;
         thread_local int depth = 0;
         ++depth;

@@ -1,4 +1,4 @@
-// Writes values as Python does: str(), repr(), printf's numbers, and HTML's escapes.
+// Writes values like Python: str(), repr(), printf's numbers, and HTML's escapes.
 #pragma once
 
 #include "base/result.h"
@@ -10,17 +10,18 @@
 
 namespace pitstop::jinja {
 
-// Writes the shortest digits that read back the same, as repr(float): 1.0, 1e+16, 0.0001, nan.
+// Writes the shortest digits that read back as the same value, like repr(float): 1.0, 1e+16,
+// 0.0001, nan.
 [[nodiscard]] std::string repr_of(double value);
-// Formats as printf does, which Python's formatting agrees with: "%.2f".
+// Formats like printf, with which Python's formatting agrees: "%.2f".
 [[nodiscard]] std::string formatted(double value, const std::string& format);
 
-// Writes as str() does, which is what `{{ value }}` writes.
+// Writes like str(), and so like `{{ value }}`.
 bool write_str(const Value& value, TextBuilder& out);
 bool write_repr(const Value& value, TextBuilder& out);
 [[nodiscard]] Result<std::string> str_of(const Value& value, Budget& budget);
 
-// Writes with HTML's characters escaped.
+// Writes the text with HTML's special characters escaped.
 void write_escaped(std::string_view text, TextBuilder& out);
 [[nodiscard]] Result<std::string> escaped(std::string_view text, Budget& budget);
 

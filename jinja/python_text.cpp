@@ -26,8 +26,8 @@ bool is_upper_case(char32_t c) {
 bool is_title_case(char32_t c) { return c >= 0x80 && category_of(c) == UTF8PROC_CATEGORY_LT; }
 bool is_cased(char32_t c) { return is_lower_case(c) || is_upper_case(c) || is_title_case(c); }
 
-// Lists the letters whose upper case is more than one, of those that occur in running text; the
-// rest of SpecialCasing.txt are polytonic Greek and Armenian ligatures, which stay as they are.
+// Letters whose upper case is several letters, as far as they occur in running text. The rest of
+// SpecialCasing.txt is polytonic Greek and Armenian ligatures, which stay unchanged here.
 struct Expansion {
     char32_t letter;
     std::string_view upper;
@@ -63,8 +63,8 @@ void append_cased(char32_t c, Case to, std::string& out) {
 constexpr char32_t kSigma = 0x03a3;
 constexpr char32_t kFinalSigma = 0x03c2;
 
-// Appends the lower case of the letter at [begin, end). A sigma that ends a word has a form of its
-// own.
+// Appends the lower case of the letter at [begin, end). A sigma at the end of a word has its own
+// form.
 void append_lower(std::string_view text, std::size_t begin, std::size_t end, std::string& out) {
     std::size_t pos = begin;
     const char32_t c = text::next_code_point(text, pos);
@@ -87,7 +87,7 @@ void append_lower(std::string_view text, std::size_t begin, std::size_t end, std
     text::append_utf8(is_after_letter && !is_before_letter ? kFinalSigma : char32_t{0x03c3}, out);
 }
 
-// Calls with each code point and its bytes [begin, end).
+// Calls f with each code point and its bytes [begin, end).
 template <class F>
 void for_each_code_point(std::string_view text, F&& f) {
     for (std::size_t pos = 0; pos < text.size();) {
@@ -122,7 +122,7 @@ std::vector<std::string_view> code_points_of(std::string_view text) {
 }
 
 bool is_python_space(char32_t c) {
-    // The four separators are white space to Python, though not to Unicode.
+    // The four separators are white space in Python, but not in Unicode.
     return (c >= 0x1c && c <= 0x1f) || text::is_white_space(c);
 }
 
@@ -188,7 +188,7 @@ bool is_all(std::string_view text, TextClass text_class) {
     for_each_code_point(text, [&](char32_t c, std::size_t, std::size_t) {
         const utf8proc_category_t category = category_of(c);
         const bool is_alpha = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-        // Superscripts are digits to Python; of the category No it takes no others.
+        // Superscripts are digits in Python; no other characters of category No are.
         const bool is_digit = category == UTF8PROC_CATEGORY_ND || c == 0xb2 || c == 0xb3 ||
                               c == 0xb9 || (c >= 0x2070 && c <= 0x2089 && c != 0x2071);
         switch (text_class) {

@@ -12,7 +12,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Bounds an error's message: a template may raise whatever it was given.
+// The longest error message: a template may raise any text it was given.
 constexpr std::size_t kMessageBytesMax = 4096;
 
 }  // namespace
@@ -148,7 +148,7 @@ Result<Value> Renderer::filtered(
 Result<Renderer::Flow> Renderer::run_with(const With& node, Scope& scope, TextBuilder& out) {
     auto inner = std::make_unique<Scope>(Scope{.parent = &scope});
     for (const auto& [target, expr] : node.values) {
-        ASSIGN_OR_RETURN(Value value, eval(*expr, scope));  // they do not see one another
+        ASSIGN_OR_RETURN(Value value, eval(*expr, scope));  // values do not see each other
         RETURN_IF_ERROR(assign(target, std::move(value), *inner));
     }
     Result<Flow> flow = run(node.body, *inner, out);
@@ -195,9 +195,9 @@ Result<Renderer::Flow> Renderer::run_for(const For& node, Scope& scope, TextBuil
     if (flow && loop->index0 < 0) {
         flow = run_inner(node.otherwise, scope, out);
     } else if (flow) {
-        flow = Flow::kNext;  // break and continue were this loop's
+        flow = Flow::kNext;  // break and continue belonged to this loop
     }
-    // What still names the loop finds it over, with nothing left to go through.
+    // Values that still refer to the loop find it ended, with no items left.
     loop->condition = nullptr;
     loop->items.clear();
     loop->next = 0;
@@ -261,7 +261,7 @@ Result<std::int64_t> Renderer::length_of_loop(Loop& loop) {
         if (!item) break;
         rest.push_back(*std::move(item));
     }
-    // Those behind are known to pass; they must not be asked again.
+    // The later items are known to pass the condition, which must not be evaluated again.
     const auto count = static_cast<std::int64_t>(rest.size());
     loop.condition = nullptr;
     loop.items = std::move(rest);

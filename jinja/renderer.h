@@ -1,6 +1,6 @@
-// Runs a parsed template once. Source: what Jinja 3.1's compiler.py generates.
+// Runs a parsed template once. Source: the code that Jinja 3.1's compiler.py generates.
 //
-// Owns:    namespaces, macros, and the scopes and loops that values still name.
+// Owns:    namespaces, macros, and the scopes and loops that values still refer to.
 // Bounded: by its budget; by the depth of nested expressions, statements and calls.
 #pragma once
 
@@ -69,14 +69,14 @@ class Renderer {
     Result<Value> call_macro(const Macro& macro, Args args);
     Result<Value> make_namespace(Args args);
 
-    [[nodiscard]] Result<> deeper();  // one level of recursion; given back by --depth_
+    [[nodiscard]] Result<> deeper();  // enters one level of recursion; --depth_ leaves it
 
     const Mapping& variables_;
     Budget& budget_;
     Env env_;
     int depth_ = 0;
     std::optional<int> error_line_{};  // where the first error was
-    bool is_raised_ = false;           // the template's own: its words alone
+    bool is_raised_ = false;           // raised by the template: its words are the whole message
 
     std::vector<std::unique_ptr<Namespace>> namespaces_{};
     std::vector<std::unique_ptr<Macro>> macros_{};

@@ -1,4 +1,4 @@
-// Keeps the variables that statements see, and what a rendering owns besides.
+// The variables that statements see, and what else a rendering owns.
 #pragma once
 
 #include "jinja/ast.h"
@@ -16,14 +16,14 @@
 
 namespace pitstop::jinja {
 
-// A scope is a macro's body, a turn of a loop, ... A name is looked for outwards; an assignment
-// stays here.
+// The scope of a macro's body, a turn of a loop, ... Names are looked up outwards; an assignment
+// stays in its scope.
 struct Scope {
     const Scope* parent = nullptr;
     std::vector<std::pair<std::string_view, Value>>
-        variables{};  // names of the tree, which outlives
-    // A macro was defined here or further inside: it lives as long as the rendering. `mutable`:
-    // said of scopes that are otherwise only read.
+        variables{};  // the names belong to the tree, which outlives the scope
+    // A macro was defined in this scope or further inside, so the scope lives as long as the
+    // rendering. `mutable`, because other access to such scopes is const.
     mutable bool is_captured = false;
 
     void capture() const {
@@ -41,7 +41,7 @@ struct Scope {
             variables.emplace_back(name, std::move(value));
         }
     }
-    // Counts in `num_seen` how many variables were looked at, or scopes without any.
+    // Adds to `num_seen` the number of variables looked at, and of scopes without any.
     [[nodiscard]] const Value* find(std::string_view name, std::size_t& num_seen) const {
         num_seen = 0;
         for (const Scope* scope = this; scope != nullptr; scope = scope->parent) {
@@ -56,24 +56,23 @@ struct Scope {
 
 struct Macro {
     const MacroDefinition* definition = nullptr;
-    const Scope* scope = nullptr;  // it was defined in
+    const Scope* scope = nullptr;  // the scope of its definition
 };
 
-// Represents a loop under way, which is what `loop` is. Source: Jinja 3.1, runtime.py, LoopContext,
-// which looks one item ahead where the template asks for it, and through all of them where it asks
-// for their number.
+// A running loop: the value of `loop`. Source: Jinja 3.1, runtime.py, LoopContext. Looks one item
+// ahead if the template asks for the next item, and through all items if it asks for their number.
 struct Loop {
     const Target* target = nullptr;
-    const Expr* condition = nullptr;  // which items have turns; null: all, or all that are left
-    const Scope* scope = nullptr;     // around it
+    const Expr* condition = nullptr;  // selects the items that have turns; null: all
+    const Scope* scope = nullptr;     // the enclosing scope
     std::vector<Value> items{};
     std::size_t next = 0;          // index in `items`
-    std::optional<Value> after{};  // the next turn's, if somebody looked
+    std::optional<Value> after{};  // the next turn's item, if the template looked ahead
     Value current{};
     Value before{};
     std::int64_t index0 = -1;
     std::optional<std::vector<Value>> last_changed{};
-    bool is_captured = false;  // `loop` itself was taken as a value
+    bool is_captured = false;  // the template used `loop` itself as a value
 };
 
 }  // namespace pitstop::jinja

@@ -1,4 +1,4 @@
-// Filters sequences and mappings. Source: Jinja 3.1, filters.py.
+// Filters of sequences and mappings. Source: Jinja 3.1, filters.py.
 #include "jinja/arithmetic.h"
 #include "jinja/comparison.h"
 #include "jinja/filters.h"
@@ -27,7 +27,7 @@ Result<Value> lowered(const Value& value, Budget& budget) {
     return Value::text(to_lower(text->bytes));
 }
 
-// Follows "a.b.0" one after the other, as map(attribute=...) and its like take it.
+// Follows a path such as "a.b.0", as in map(attribute=...).
 class Path {
   public:
     static Result<Path> of(const Value& attribute, Budget& budget) {
@@ -70,7 +70,7 @@ class Path {
     std::vector<Value> parts_{};
 };
 
-// Charges before arguments are copied: a template may give a great many.
+// Charges before arguments are copied: a template may pass a great many.
 Result<> charge_copy(const Args& args, Budget& budget) {
     RETURN_IF_ERROR(budget.items(args.positional.size(), sizeof(Value)));
     return budget.items(args.named.size(), kEntryBytes);
@@ -154,14 +154,14 @@ Result<Value> filter_reverse(Env& env, const Value& self, const Given&) {
     }
     ASSIGN_OR_RETURN(Items items, items_of(self, env.budget));
     std::ranges::reverse(items);
-    // It is reversed() where Python has it for the type, else a list.
+    // Equals reversed() if Python has it for the type, else a list.
     const bool is_reversible = self.as_sequence() != nullptr || self.as_mapping() != nullptr;
     return is_reversible ? Value::iterator(std::move(items)) : Value::list(std::move(items));
 }
 
 enum class KeyCase { kIgnore, kKeep };
 
-// An item is sorted by these: one key, or one per comma in the attribute.
+// The sort keys of an item: one, or one per comma in the attribute.
 struct Sortable {
     Value item{};
     std::vector<Value> keys{};
@@ -266,7 +266,7 @@ Result<Value> filter_unique(Env& env, const Value& self, const Given& given) {
         }
         if (const Text* text = key.as_text()) {
             RETURN_IF_ERROR(env.budget.bytes(kTextBytes + text->bytes.size()));
-            RETURN_IF_ERROR(env.budget.look_up(text->bytes.size()));  // compared on its way down
+            RETURN_IF_ERROR(env.budget.look_up(text->bytes.size()));  // compared in lower case
             if (seen_texts.insert(text->bytes).second) kept.push_back(item);
             continue;
         }

@@ -1,4 +1,4 @@
-// Implements the tests of `is`. Source: Jinja 3.1, tests.py.
+// The tests of `is`. Source: Jinja 3.1, tests.py.
 #include "jinja/arithmetic.h"
 #include "jinja/builtins.h"
 #include "jinja/comparison.h"
@@ -43,7 +43,7 @@ bool is_escaped(const Value& value) {
     const Text* text = value.as_text();
     return text != nullptr && text->is_markup;
 }
-// What is undefined can be called, to Python: the call is what fails.
+// In Python an undefined is callable: only the call fails.
 bool is_callable(const Value& value) { return value.is_callable() || value.is_undefined(); }
 
 template <CompareOp kOp>
@@ -74,7 +74,7 @@ Result<Value> is_cased(Env& env, const Value& self, const Given&) {
     return Value::boolean(is_all(text, kClass));
 }
 
-// Tests Python's `is`: of values that are one object there.
+// Python's `is`, for values that are one object in Python.
 Result<Value> is_same(Env& env, const Value& self, const Given& given) {
     const Value& other = *given[0];
     if (self.state().index() != other.state().index()) return Value::boolean(false);
@@ -88,7 +88,7 @@ Result<Value> is_same(Env& env, const Value& self, const Given& given) {
     return Value::boolean(is_equal);
 }
 
-// Looking for it among names hashes it, which Python does not do with lists and mappings.
+// Looking the value up among names hashes it, which fails for lists and mappings in Python.
 Result<> check_hashable(const Value& value) {
     const Sequence* sequence = value.as_sequence();
     const bool is_hashable = sequence == nullptr || sequence->kind == SequenceKind::kTuple ||

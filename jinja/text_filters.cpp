@@ -1,4 +1,4 @@
-// Filters texts. Source: Jinja 3.1, filters.py; tojson: transformers, chat_template_utils.py.
+// Filters of texts. Source: Jinja 3.1, filters.py; tojson: transformers, chat_template_utils.py.
 #include "jinja/filters.h"
 #include "jinja/items.h"
 #include "jinja/json.h"
@@ -13,7 +13,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Applies kChange to the text of anything: str() of it, unless it is a text.
+// Applies kChange to a text, or to str() of any other value.
 template <auto kChange>
 Result<Value> filter_text(Env& env, const Value& self, const Given&) {
     ASSIGN_OR_RETURN(const std::string text, str_of(self, env.budget));
@@ -145,7 +145,7 @@ Result<Value> filter_truncate(Env& env, const Value& self, const Given& given) {
     const auto end_len = static_cast<std::int64_t>(num_code_points(end));
     if (length < end_len || leeway < 0) return type_error("its length or leeway is too small");
     ASSIGN_OR_RETURN(const std::optional<std::size_t> self_len, length_of(self, env.budget));
-    // The sum `length + leeway` is avoided: either may be as large as a number can be.
+    // Avoids the sum `length + leeway`, which may overflow.
     if (self_len && static_cast<std::int64_t>(*self_len) - leeway <= length) return self;
     const Text* text = self.as_text();
     if (text == nullptr) return type_error("not for {}", self.type_name());

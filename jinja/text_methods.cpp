@@ -11,8 +11,7 @@
 namespace pitstop::jinja {
 namespace {
 
-// Takes out each '_' that stands between two digits, as Python takes numbers; nothing if there is
-// anything else.
+// Removes each '_' between two digits, as Python does in numbers; nothing if '_' occurs elsewhere.
 std::optional<std::string> without_joints(std::string_view text) {
     std::string out;
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -48,7 +47,7 @@ Result<std::string> replace_all(
     out.look_up(text.size());
     std::size_t pos = 0;
     for (; count != 0 && !out.is_full(); --count) {
-        if (from.empty()) {  // between any two characters, and at both ends
+        if (from.empty()) {  // before, between and after all characters
             out.add(to);
             if (pos == text.size()) return out.take();
             const std::size_t len = text::utf8_len(text[pos]);
@@ -75,7 +74,7 @@ Result<std::string> justify(
     const std::int64_t missing = std::max<std::int64_t>(width - len, 0);
     std::int64_t left = 0;
     if (how == Justify::kRight) left = missing;
-    if (how == Justify::kCenter) left = missing / 2 + (missing & width & 1);  // as CPython rounds
+    if (how == Justify::kCenter) left = missing / 2 + (missing & width & 1);  // rounds like CPython
     TextBuilder out(budget);
     out.add(fill, static_cast<std::size_t>(left));
     out.add(text);
@@ -143,13 +142,13 @@ std::optional<double> parse_real(std::string_view text) {
     if (rest.empty() || (has_plus && (rest.front() == '-' || rest.front() == '+'))) {
         return std::nullopt;
     }
-    // from_chars would also take "nan(...)" with a payload.
+    // from_chars would also accept "nan(...)" with a payload.
     if (rest.find('(') != std::string_view::npos) return std::nullopt;
     double value = 0;
     const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value);
     if (read.ptr != rest.data() + rest.size()) return std::nullopt;
     if (read.ec == std::errc::result_out_of_range) {
-        // The number is too large, or too small: Python reads inf and 0.
+        // The number is too large or too small: Python returns inf or 0.
         const bool is_negative = rest.front() == '-';
         const std::size_t e = rest.find_first_of("eE");
         const bool is_small = e != std::string_view::npos && rest.substr(e + 1).starts_with('-');

@@ -1,4 +1,4 @@
-// Holds what methods and filters of texts share.
+// Shared by the methods and the filters of texts.
 #pragma once
 
 #include "base/result.h"
@@ -13,7 +13,7 @@
 
 namespace pitstop::jinja {
 
-// Does str.replace: `count` of them, all if negative.
+// Like str.replace: `count` replacements, all if negative.
 [[nodiscard]] Result<std::string> replace_all(
     std::string_view text,
     std::string_view from,
@@ -27,12 +27,12 @@ enum class Justify { kLeft, kRight, kCenter };
     std::string_view text, std::int64_t width, std::string_view fill, Justify how, Budget& budget
 );
 
-// Does str.splitlines.
+// Like str.splitlines.
 [[nodiscard]] Result<std::vector<std::string_view>> split_lines(
     std::string_view text, bool keeps_ends, Budget& budget
 );
 
-// These do what int(text, base) and float(text) do; nothing where Python raises.
+// Like int(text, base) and float(text); nothing where Python raises.
 [[nodiscard]] std::optional<Value> parse_whole(std::string_view text, std::int64_t base);
 [[nodiscard]] std::optional<double> parse_real(std::string_view text);
 

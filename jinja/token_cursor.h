@@ -1,4 +1,4 @@
-// Goes through a template's tokens one after the other, and knows how deep the parser is in them.
+// Walks through a template's tokens, and counts the parser's depth of recursion.
 #pragma once
 
 #include "jinja/builtins.h"
@@ -18,7 +18,7 @@ namespace pitstop::jinja {
     return type_error("line {}: {} where {} is needed", token.line, describe(token), wanted);
 }
 
-// Reports what Jinja has and this library has not.
+// Returns the error for Jinja syntax that is missing here.
 [[nodiscard]] inline Error unsupported(int line, std::string_view what, std::string_view name) {
     return make_error(
         ErrorCode::kUnsupported, "line {}: {} '{}' is not supported", line, what, name
@@ -27,7 +27,7 @@ namespace pitstop::jinja {
 
 class TokenCursor {
   public:
-    // REQUIRES: the last one is the end.
+    // REQUIRES: the last token is kEnd.
     explicit TokenCursor(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
     [[nodiscard]] const Token& peek(std::size_t ahead = 0) const {
@@ -62,11 +62,11 @@ class TokenCursor {
         return Ok{};
     }
 
-    // Tells where the cursor is, and gives a token it has passed.
+    // The cursor's position, and a token that it has passed.
     [[nodiscard]] std::size_t position() const { return pos_; }
     [[nodiscard]] const Token& at(std::size_t position) const { return tokens_[position]; }
 
-    // Takes one level of recursion, and gives it back at its end.
+    // Enters one level of recursion, and leaves it on destruction.
     class Level {
       public:
         explicit Level(TokenCursor& tokens) : depth_(tokens.depth_) { ++depth_; }

@@ -109,7 +109,7 @@ bool Value::is_true() const {
     if (const Text* text = as_text()) return !text->bytes.empty();
     if (const Sequence* sequence = as_sequence()) return !sequence->items.empty();
     if (const Mapping* mapping = as_mapping()) return mapping->size() != 0;
-    return true;  // an iterator too, also when there is nothing in it
+    return true;  // also an iterator, even an empty one
 }
 
 std::string_view Value::type_name() const {

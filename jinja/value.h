@@ -1,12 +1,12 @@
-// Represents what a template computes with: Python's values, as far as a template can meet them.
+// The values of templates: Python's, as far as a template can meet them.
 //
-// A value is small and cheap to copy: texts, lists and mappings are shared and never change, as the
-// sandbox that templates are written for forbids changing them. Two things do change: a namespace,
-// and an iterator, which is used up by whoever goes through it.
+// A value is small and cheap to copy. Texts, lists and mappings are shared and never change,
+// because the sandbox of templates forbids changing them. Two kinds do change: a namespace, and an
+// iterator, which a loop exhausts.
 //
-// It takes a `shared_ptr`, as one message of a chat is in many places at once (the list, a slice of
-// it, a loop's variable). There are no cycles: a namespace, the one thing that could close one, is
-// not owned by its values but by the rendering (render.h).
+// Uses `shared_ptr`, because one message of a chat is in many places at once (the list, a slice of
+// it, a loop's variable). There are no cycles: only a namespace could close one, and the rendering
+// owns namespaces, not values (renderer.h).
 #pragma once
 
 #include <cstddef>
@@ -25,50 +25,52 @@ namespace pitstop::jinja {
 
 class Value;
 struct Builtin;    // builtins.h
-struct Namespace;  // render.h owns these three
+struct Namespace;  // these three are owned by the rendering (renderer.h)
 struct Loop;
 struct Macro;
 
-// Stands for what was not found: it prints as nothing, is false and empty; any other use is an
-// error that says why.
+// The value of a failed look-up. It prints as nothing, is false and empty; any other use is an
+// error that explains why.
 struct Undefined {
     std::shared_ptr<const std::string> why{};  // null: "undefined value"
 };
 struct None {};
-// Holds an integer beyond 64 bits, from JSON: it is printed and compared, not computed with.
+// An integer beyond 64 bits, from JSON: can be printed and compared, but takes no part in
+// arithmetic.
 struct BigInteger {
     std::shared_ptr<const std::string> digits{};
 };
 
 struct Text {
     std::string bytes{};     // UTF-8
-    bool is_markup = false;  // from `safe` or `escape`: escapes what is added to it
+    bool is_markup = false;  // from `safe` or `escape`: text added to it is escaped
 };
 
 enum class SequenceKind : std::uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems };
 struct Sequence {
     SequenceKind kind = SequenceKind::kList;
-    std::vector<Value> items;  // no initializer, like below: clang asks for the whole Value there
-    std::string range{};       // kRange: how it prints
-    int depth = 1;             // how deep sequences and mappings nest in it, itself included
+    std::vector<Value>
+        items;            // no initializer, as below: clang would need the complete Value there
+    std::string range{};  // kRange: its printed form
+    int depth = 1;        // nesting depth of its sequences and mappings, itself included
 };
 
-// Holds the result of `map`, `select`, ...: it can be gone through once.
+// The result of `map`, `select`, ...: can be iterated once.
 struct Iterator {
     std::vector<Value> items;
     std::size_t next = 0;
     int depth = 1;
 };
 
-// Maps keys to values, in the order of insertion. Keys that are no texts are looked for one by one,
-// within a budget: find_item() and set_item() (operators.h).
+// Maps keys to values, in order of insertion. Keys that are not texts are found by a linear search,
+// within a budget: find_item() and set_item() (items.h).
 class Mapping {
   public:
-    // A key that is there already keeps its place and gets the new value.
+    // An existing key keeps its place and gets the new value.
     void insert(std::string key, Value value);
     [[nodiscard]] const Value* find(std::string_view key) const;
     // Puts the value where find_item() found the key, or at the end if `place` is empty. REQUIRES:
-    // the key is no text.
+    // the key is not a text.
     void put(std::optional<std::size_t> place, Value key, Value value);
     [[nodiscard]] const std::vector<std::pair<Value, Value>>& entries() const { return entries_; }
     [[nodiscard]] std::size_t size() const;
@@ -86,8 +88,7 @@ class Mapping {
     int depth_ = 1;
 };
 
-// Represents something that can be called: a method of a value, a function of the environment,
-// loop.cycle and loop.changed.
+// A callable: a method of a value, a function of the environment, loop.cycle or loop.changed.
 struct Method {
     std::shared_ptr<const Value> self{};
     const Builtin* builtin = nullptr;
@@ -156,12 +157,12 @@ class Value {
         return std::holds_alternative<T>(state_);
     }
 
-    // These return null where it is something else.
+    // Return null for a value of another type.
     [[nodiscard]] const Text* as_text() const;
     [[nodiscard]] const Sequence* as_sequence() const;
     [[nodiscard]] const Mapping* as_mapping() const;
     [[nodiscard]] Iterator* as_iterator() const;
-    // Tells whether it is a boolean or an integer of 64 bits.
+    // Returns whether the value is a boolean or a 64-bit integer.
     [[nodiscard]] bool is_whole() const { return is<bool>() || is<std::int64_t>(); }
     [[nodiscard]] std::int64_t whole() const;  // REQUIRES: is_whole()
     [[nodiscard]] bool is_number() const { return is_whole() || is<double>(); }
@@ -170,11 +171,11 @@ class Value {
     [[nodiscard]] bool is_undefined() const { return is<Undefined>(); }
     [[nodiscard]] bool is_none() const { return is<None>(); }
     [[nodiscard]] bool is_callable() const;
-    // Tells what Python's bool() would.
+    // Returns Python's bool() of the value.
     [[nodiscard]] bool is_true() const;
-    // Returns Python's name of its type: "str", "int", "NoneType".
+    // Returns Python's name of the type: "str", "int", "NoneType".
     [[nodiscard]] std::string_view type_name() const;
-    // Returns how deep values are nested in it.
+    // Returns the nesting depth of the value.
     [[nodiscard]] int depth() const;
 
   private:
@@ -182,14 +183,13 @@ class Value {
     State state_{};
 };
 
-// A value is charged this much besides its bytes or its items, allocations included.
+// The charge for a value besides its bytes or items, allocations included.
 inline constexpr std::size_t kTextBytes = sizeof(Value) + sizeof(Text) + 32;
 inline constexpr std::size_t kSequenceBytes = sizeof(Value) + sizeof(Sequence) + 48;
 inline constexpr std::size_t kEntryBytes = 2 * sizeof(Value) + sizeof(std::string) + 48;
 inline constexpr std::size_t kPairBytes = kSequenceBytes + 2 * sizeof(Value);
 
-// Holds what `namespace(...)` makes: the one thing a template can change. It is owned by the
-// rendering.
+// The result of `namespace(...)`: the only value a template can change. Owned by the rendering.
 struct Namespace {
     Mapping attributes{};
 };
