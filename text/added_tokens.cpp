@@ -155,9 +155,9 @@ std::vector<TokenId> AddedTokens::special_ids(const Vocab& vocab) const {
     return ids;
 }
 
-// Goes step for step as AddedVocabulary::find_matches of the reference, whose corners decide ids: a
-// match that is not a single word is passed over whole; white space already taken is not taken
-// again.
+// Follows AddedVocabulary::find_matches of the reference step by step, since its corner cases
+// decide ids: a match that is not a single word is skipped whole; white space that a token took is
+// not taken again.
 void AddedTokens::split(std::string_view text, Kind kind, std::vector<Split>& out) const {
     const StringMatcher& matcher = kind == Kind::kAsIs ? as_is_ : normalized_;
     std::size_t done = 0;

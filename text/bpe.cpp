@@ -11,7 +11,7 @@
 namespace pitstop::text {
 namespace {
 
-// Up to here the pair to join is found by looking at all of them, which beats a heap.
+// Up to this length, looking at all pairs for the one to join is faster than a heap.
 constexpr std::size_t kShortMax = 32;
 
 }  // namespace
@@ -39,7 +39,7 @@ void Bpe::CharacterIds::insert(char32_t character, std::int32_t id) {
     pages_[page][character & (kPageSize - 1)] = id;
 }
 
-// Finds the tokens that are one character, and those that are one byte.
+// Finds the tokens of one character and those of one byte.
 void Bpe::find_characters() {
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
         const std::optional<std::string_view> token = vocab_.token(TokenId{id});
@@ -60,7 +60,7 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(merges.size() * 2, 16));
     merges_.resize(num_slots);
     merges_shift_ = 64 - std::countr_zero(num_slots);
-    // Blocks let look-ups wait for memory together.
+    // Look-ups in blocks wait for memory together.
     constexpr std::size_t kBlock = 256;
     for (std::size_t begin = 0; begin < merges.size(); begin += kBlock) {
         const std::size_t num = std::min(kBlock, merges.size() - begin);
@@ -71,10 +71,10 @@ Result<> Bpe::build_merges(std::span<const Merge> merges) {
     return Ok{};
 }
 
-// `first_rank` is that of the block's first merge.
+// `first_rank` is the rank of the block's first merge.
 Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t first_rank) {
     const std::size_t prefix_len = options_.continuing_subword_prefix.size();
-    std::string joined;  // the texts of what the pairs become
+    std::string joined;  // the joined texts of the pairs
     for (const auto& [left, right] : merges) {
         if (right.size() < prefix_len) {
             return make_error(
@@ -119,18 +119,19 @@ Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t fir
         while (merges_[at].pair != pair && merges_[at].pair != ~std::uint64_t{0}) {
             at = (at + 1) & (merges_.size() - 1);
         }
-        // A pair that comes twice counts where it came last, as in the reference.
+        // A pair that appears twice has the rank of its last appearance, as in the reference.
         merges_[at] = {pair, {rank, ids[3 * i + 2]}};
     }
     return Ok{};
 }
 
-// Finds where a piece may be cut without changing its encoding: a merge joins two characters only
-// into a token that holds them side by side, so between two that no token holds so, nothing is ever
-// joined. Tokenizers without a pre-tokenizer (Llama 2, Gemma) are fast by it: their texts become
-// words that can be remembered.
+// Finds where a piece can be cut without changing its encoding. A merge joins two characters only
+// into a token in which they are adjacent. So nothing is ever joined between two characters that
+// are adjacent in no token. This makes tokenizers without a pre-tokenizer (Llama 2, Gemma) fast:
+// their texts are cut into words that the cache remembers.
 void Bpe::find_cuts(std::span<const Merge> merges) {
-    // A cut would show: to a whole piece that is a token, and to what is put around characters.
+    // A cut would change two things: a whole piece that is a token, and prefixes or suffixes of
+    // characters.
     has_cuts_ = unit_ == Unit::kCodePoint && !is_decorated_ && !options_.ignore_merges;
     if (!has_cuts_) return;
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
@@ -159,7 +160,8 @@ void Bpe::find_cuts(std::span<const Merge> merges) {
 
 bool Bpe::may_cut(char32_t left, char32_t right) const {
     if (neighbours_.contains(left, right)) return false;
-    // An unknown character may be fused with its neighbour, or dropped and leave them side by side.
+    // An unknown character may be fused with its neighbour, or dropped so that its neighbours
+    // become adjacent.
     return unknown_is_bytes_ || (character_ids_.find(left) >= 0 && character_ids_.find(right) >= 0);
 }
 
@@ -212,7 +214,7 @@ bool Bpe::encode_uncached(std::string_view part, Scratch& scratch, std::vector<T
     return true;
 }
 
-// Finds the token of a character with what goes around it.
+// Finds the token of a character with its prefix or suffix.
 std::int32_t Bpe::find_decorated(std::string_view character, bool is_first, bool is_last) const {
     std::string decorated = is_first ? "" : options_.continuing_subword_prefix;
     decorated += character;
@@ -221,8 +223,8 @@ std::int32_t Bpe::find_decorated(std::string_view character, bool is_first, bool
     return id ? raw(*id) : -1;
 }
 
-// The order in which tokens come where characters are unknown is the reference's: an unknown one
-// waits to be fused until the next known one, and bytes of a byte fallback do not wait for it.
+// Around unknown characters, the order of tokens is the reference's. An unknown character is held
+// to be fused until the next known one, but bytes of a byte fallback do not wait for it.
 bool Bpe::append_symbols(std::string_view part, std::vector<std::int32_t>& symbols) const {
     bool unk_waits = false;
     const std::int32_t unk = unk_id_ ? raw(*unk_id_) : -1;
@@ -281,8 +283,8 @@ void Bpe::merge_short(std::vector<std::int32_t>& symbols) const {
     std::size_t num = symbols.size();
     if (num < 2) return;
     CHECK(num <= kShortMax);
-    std::array<std::uint32_t, kShortMax> ranks;  // [i]: of the pair of i and the symbol behind it
-    std::array<std::int32_t, kShortMax> joined;  // [i]: what that pair becomes
+    std::array<std::uint32_t, kShortMax> ranks;  // [i]: rank of the pair of symbol i and the next
+    std::array<std::int32_t, kShortMax> joined;  // [i]: token that this pair becomes
     const auto look_up = [&](std::size_t i) {
         const Joined* merge = find_merge(symbols[i], symbols[i + 1]);
         ranks[i] = merge != nullptr ? merge->rank : kNone;
@@ -350,7 +352,7 @@ void Bpe::merge_long(Scratch& scratch) const {
         const std::int32_t right_position = left.next;
         Scratch::Symbol& right = link(right_position);
         const Joined* merge = find_merge(left.id, right.id);
-        if (merge == nullptr || merge->id != top.id) continue;  // the pair is not what it was
+        if (merge == nullptr || merge->id != top.id) continue;  // the pair has changed since
         left.id = top.id;
         left.next = right.next;
         right.is_joined = true;

@@ -40,8 +40,8 @@ void clean_up(std::string& text) {
     for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
 
-// Returns the byte of a token <0xNN>. The reference reads the digits as Rust does, which takes "+F"
-// for 15.
+// Returns the byte of a token <0xNN>. The reference parses the digits like Rust, which accepts "+F"
+// as 15.
 std::optional<char> fallback_byte(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with(">"))
         return std::nullopt;
@@ -57,8 +57,8 @@ std::optional<char> fallback_byte(std::string_view token) {
     return static_cast<char>(high * 16 + low);
 }
 
-// Returns the bytes of a token of the byte alphabet; the token itself where a character is not of
-// it.
+// Returns the bytes of a token in the byte alphabet, or the token itself if one of its characters
+// is outside it.
 std::string byte_level_bytes(std::string_view token) {
     std::string bytes;
     bytes.reserve(token.size());
@@ -83,7 +83,7 @@ std::string strip(const StripDecoder& step, std::string_view token) {
 
 Result<std::string> replace(const ReplaceDecoder& step, std::string_view token) {
     std::string out;
-    // The reference finds nothing in an empty token, not even what is empty.
+    // The reference finds nothing in an empty token, not even an empty pattern.
     if (token.empty()) return out;
     std::size_t done = 0;
     RETURN_IF_ERROR(step.pattern.for_each_match(token, [&](TextSpan match) {
@@ -131,7 +131,8 @@ Result<> Decoder::Stream::push(std::string_view token, std::string& out) {
 
 Result<> Decoder::Stream::push_as_is(std::string_view text, std::string& out) {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
-        // BPEDecoder and what collects all wait for the end, and have nothing to say before it.
+        // BPEDecoder and stages that collect all their input wait for the end, and output nothing
+        // before it.
         const bool is_run = std::holds_alternative<ByteLevelDecoder>(decoder_->steps_[i]) ||
                             std::holds_alternative<ByteFallbackDecoder>(decoder_->steps_[i]);
         if (is_run && !must_collect(i)) RETURN_IF_ERROR(close(i, out));
@@ -147,7 +148,7 @@ void Decoder::Stream::drop_incomplete() {
         if (!std::holds_alternative<ByteFallbackDecoder>(decoder_->steps_[i]) || must_collect(i))
             continue;
         const std::size_t whole = find_invalid_utf8(state.held).value_or(state.held.size());
-        // This drops held bytes that are the beginning of a code point and nothing else.
+        // Drops held bytes that are only the beginning of a code point.
         LossyUtf8 rest;
         std::string text;
         rest.push(std::string_view(state.held).substr(whole), text);
@@ -161,7 +162,7 @@ Result<> Decoder::Stream::finish(std::string& out) {
     return Ok{};
 }
 
-// Tells whether a stage behind a Fuse cannot work on fragments.
+// Returns whether a stage after a Fuse cannot work on fragments.
 bool Decoder::Stream::must_collect(std::size_t stage) const {
     if (!stages_[stage].is_fused) return false;
     const DecoderStep& step = decoder_->steps_[stage];
@@ -173,7 +174,7 @@ bool Decoder::Stream::must_collect(std::size_t stage) const {
            !std::holds_alternative<JoinDecoder>(step);
 }
 
-// Hands `piece` to a stage: a token, or a fragment of the one token that a Fuse left.
+// Passes `piece` to a stage: a token, or a fragment of the one token that a Fuse left.
 Result<> Decoder::Stream::feed(std::size_t stage, std::string_view piece, std::string& out) {
     if (stage == stages_.size()) {
         out += piece;
@@ -249,7 +250,8 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
         return hand_on(metaspace(*spacing, token, was_first));
     }
     if (const auto* bpe = std::get_if<BpeDecoder>(&step)) {
-        // The last token's suffix becomes nothing, so each token waits for the next.
+        // The last token's suffix becomes nothing, so each token is held until the next one
+        // arrives.
         std::string previous = std::exchange(state.held, std::string(token));
         if (was_first) return Ok{};
         replace_all(previous, bpe->suffix, " ");
@@ -279,12 +281,12 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
     return hand_on(token);
 }
 
-// Closes a stage when those before it have nothing more: hands on what it held.
+// Ends a stage after the earlier stages have ended: passes on what it held.
 Result<> Decoder::Stream::close(std::size_t stage, std::string& out) {
     Stage& state = stages_[stage];
     const DecoderStep& step = decoder_->steps_[stage];
     if (must_collect(stage)) {
-        // All of it is one token, and the last.
+        // All the text is one token, and the last.
         const std::string all = std::exchange(state.held, {});
         state.is_fused = false;
         RETURN_IF_ERROR(feed_token(stage, all, out));

@@ -1,9 +1,9 @@
-// Decodes as a tokenizer.json says: makes text of token strings.
+// Turns token strings into text, by the decoder of a tokenizer.json.
 //
-// It is a chain of stages, each of which hands on what can no longer change, so that decoding a
-// stream token by token and decoding it at once are the same code. A stage that has to see all of
-// its input (a Replace of a longer text behind a Fuse, say, which no known tokenizer has) holds it
-// back until the end.
+// A chain of stages. Each passes on what can no longer change, so that decoding a stream token by
+// token and decoding it at once are the same code. A stage that must see all its input holds it
+// back until the end (for example a Replace of a longer text after a Fuse, which no known tokenizer
+// has).
 //
 // Thread: any; a Decoder is immutable, a Stream belongs to one thread.
 #pragma once
@@ -21,28 +21,29 @@
 
 namespace pitstop::text {
 
-// These are the components by their names in tokenizer.json.
+// The components, by their names in tokenizer.json.
 struct ByteLevelDecoder {
-};  // characters of byte_alphabet.h back to bytes; a bad one keeps its token as it is
+};  // turns characters of byte_alphabet.h back into bytes; a bad one keeps its token unchanged
 struct ByteFallbackDecoder {
-};                      // <0xNN> to bytes; a run of them that is no UTF-8 becomes one U+FFFD each
-struct FuseDecoder {};  // all tokens become one
-struct StripDecoder {   // characters off both ends of every token
+};                      // turns <0xNN> into bytes; in a run that is not UTF-8 each becomes a U+FFFD
+struct FuseDecoder {};  // joins all tokens into one
+struct StripDecoder {   // strips characters from both ends of every token
     std::string content{};  // one character
-    std::size_t start = 0;  // at most so many
+    std::size_t start = 0;  // at most this many
     std::size_t stop = 0;
 };
 struct ReplaceDecoder {
     Regex pattern;
     std::string content{};
     bool is_one_code_point =
-        false;  // the pattern is a literal of one: no match spans two fragments
+        false;  // the pattern is a literal of one character: no match spans two fragments
 };
-struct MetaspaceDecoder {  // `replacement` back to a space, and to nothing in the first token
+struct MetaspaceDecoder {  // turns `replacement` back into a space, and into nothing in the first
+                           // token
     std::string replacement{};
     bool strips_first = true;  // the scheme is not "never"
 };
-struct BpeDecoder {  // the end-of-word suffix back to a space, but at the end
+struct BpeDecoder {  // turns the end-of-word suffix back into a space, except at the end
     std::string suffix{};
 };
 struct WordPieceDecoder {
@@ -54,7 +55,7 @@ struct CtcDecoder {
     std::string word_delimiter_token{};
     bool cleanup = false;
 };
-struct JoinDecoder {};  // no decoder at all: a space between tokens
+struct JoinDecoder {};  // no decoder at all: joins tokens with spaces
 using DecoderStep = std::variant<
     ByteLevelDecoder,
     ByteFallbackDecoder,
@@ -74,11 +75,11 @@ class Decoder {
 
     class Stream;
 
-    // Returns the bytes that a token stands for, where it stands for bytes.
+    // Returns a token's bytes, if the token represents bytes.
     [[nodiscard]] std::optional<std::string> bytes_of(std::string_view token) const;
 
   private:
-    std::vector<DecoderStep> steps_{};  // a Sequence, written flat
+    std::vector<DecoderStep> steps_{};  // a Sequence, flattened
 };
 
 class Decoder::Stream {
@@ -86,24 +87,24 @@ class Decoder::Stream {
     // REQUIRES: the decoder outlives the stream.
     explicit Stream(const Decoder& decoder);
 
-    // Appends to `out` the text that is final once `token` is known.
+    // Appends to `out` the text that becomes final with `token`.
     Result<> push(std::string_view token, std::string& out);
-    // Appends `text` behind what is held back, as it is: it goes through no stage.
+    // Appends `text` after what is held back; it passes through no stage.
     Result<> push_as_is(std::string_view text, std::string& out);
-    // Forgets a code point that is not complete, so that finish() gives what is whole.
+    // Drops an incomplete code point, so that finish() returns only complete text.
     void drop_incomplete();
-    // No more tokens come: appends the rest. Leaves the stream as new.
+    // No more tokens follow: appends the rest. Resets the stream.
     Result<> finish(std::string& out);
 
   private:
-    // Holds what one stage remembers. Before the first Fuse or ByteLevel a stage is given tokens,
-    // behind it fragments of the one token that is left.
+    // The state of one stage. Stages up to the first Fuse or ByteLevel receive tokens; later ones
+    // receive fragments of the one token that is left.
     struct Stage {
-        bool is_fused = false;         // it is given fragments
-        bool is_first = true;          // nothing came yet
-        std::string held{};            // bytes of a run, the last token, or everything
-        std::size_t num_stripped = 0;  // Strip: characters taken off the front
-        std::size_t num_held = 0;      // Strip: characters of its kind at the end so far
+        bool is_fused = false;         // receives fragments
+        bool is_first = true;          // no input yet
+        std::string held{};            // a run's bytes, the last token, or all input
+        std::size_t num_stripped = 0;  // Strip: characters stripped from the front
+        std::size_t num_held = 0;      // Strip: characters to strip at the end so far
         LossyUtf8 utf8{};
     };
     Result<> feed(std::size_t stage, std::string_view piece, std::string& out);

@@ -8,7 +8,7 @@
 namespace pitstop::text {
 namespace {
 
-// Tells whether a token is a byte, <0x80> to <0xBF>, that does not begin a code point.
+// Returns whether a token is a byte <0x80> to <0xBF>, which does not begin a code point.
 bool is_continuation_token(std::optional<std::string_view> token) {
     constexpr std::string_view kFirstDigits = "89AB";
     return token && token->size() == 6 && token->starts_with("<0x") && token->ends_with(">") &&
@@ -22,16 +22,16 @@ IncrementalDecoder::IncrementalDecoder(
 )
     : tokenizer_(std::move(tokenizer)), options_(options), stream_(tokenizer_->decoder()) {
     std::span<const TokenId> tail = prompt.last(std::min(prompt.size(), kPromptTailLen));
-    // Where the prompt was cut, it may have been inside a code point. A run of bytes that begins
-    // there would be no UTF-8, and nor would be what the output adds to it.
+    // The cut may be inside a code point of the prompt. A run of bytes that begins there would not
+    // be UTF-8, and neither would the output that continues it.
     while (prompt.size() >= kPromptTailLen && !tail.empty() &&
            is_continuation_token(tokenizer_->id_to_token(tail[0]))) {
         tail = tail.subspan(1);
     }
     std::string dropped;
     for (const TokenId id : tail) {
-        // A prompt that cannot be decoded leaves the decoder at the beginning: its output is not to
-        // blame.
+        // A prompt that cannot be decoded leaves the decoder in its initial state: the output is
+        // not to blame.
         if (!push_to_stream(id, dropped)) stream_ = Decoder::Stream(tokenizer_->decoder());
     }
     Decoder::Stream ended = stream_;
@@ -39,15 +39,15 @@ IncrementalDecoder::IncrementalDecoder(
     if (!ended.finish(prompt_rest_)) prompt_rest_.clear();
 }
 
-// Takes the prompt's part off what is new in `text`, from `begin` on.
+// Removes the prompt's part from the new text in `text`, from `begin` on.
 void IncrementalDecoder::take_off_prompt(std::string& text, std::size_t begin) {
     if (prompt_rest_.empty()) return;
     const std::size_t len_max = std::min(prompt_rest_.size(), text.size() - begin);
     std::size_t common = 0;
     while (common < len_max && text[begin + common] == prompt_rest_[common]) ++common;
     if (common < len_max) {
-        // This is another text than the prompt alone would have had, so it goes back to the
-        // beginning of a code point.
+        // This text differs from that of the prompt alone, so the output goes back to the beginning
+        // of a code point.
         while (is_continuation_byte(text[begin + common])) --common;
         prompt_rest_.clear();
     } else {

@@ -1,22 +1,21 @@
-// Gives the text of a request's output, token by token: each push gives the text that is final by
-// then.
+// Decodes a request's output token by token: each push returns the text that has become final.
 //
 // The output is decoded as the continuation of its prompt. A decoder may treat the beginning of a
-// whole sequence apart (SentencePiece's drops the first space), and the prompt may end in the
-// middle of a code point, so the end of the prompt is run through the same stages first. What the
-// pushes and finish() give, one behind another, is
+// sequence differently (SentencePiece's drops the first space), and the prompt may end inside a
+// code point, so the end of the prompt runs through the same stages first. The results of all
+// pushes and finish(), concatenated, are
 //
-//     decode(prompt + output)  behind the text of the prompt's complete code points,
+//     decode(prompt + output)  after the text of the prompt's complete code points.
 //
-// which is what other engines get by decoding a window of tokens twice (prefix and read offset),
-// but by stages that remember (decoder.h): a push costs what its own token costs, nothing is
-// decoded again, and it cannot come out differently in a window than in the whole. Text is held
-// back while a later token may still change it: part of a code point, a run of byte-fallback tokens
-// (one bad byte spoils the run), what a decoder strips at the end. If the output spoils a run that
-// began in the prompt, the text of that run is the output's.
+// Other engines get the same by decoding a window of tokens twice (prefix and read offset). Here
+// the stages have memory (decoder.h): a push costs only its own token, nothing is decoded again,
+// and a window cannot differ from the whole. Text is held back while a later token may still change
+// it: part of a code point, a run of byte-fallback tokens (one bad byte spoils the run), text that
+// a decoder may strip at the end. If the output spoils a run that began in the prompt, the run's
+// text belongs to the output.
 //
 // Thread:  one at a time.
-// Bounded: holds what the last token or byte run left unfinished.
+// Bounded: holds only the unfinished text of the last token or byte run.
 #pragma once
 
 #include "base/ids.h"
@@ -34,35 +33,34 @@ class IncrementalDecoder {
   public:
     struct Options {
         SkipSpecial skip_special = SkipSpecial::kYes;
-        // As in vLLM, where special tokens are kept and this is off, an added token directly behind
-        // another is its own text alone, without the space some decoders put before it.
+        // Off: as in vLLM where special tokens are kept, an added token directly after another is
+        // its own text alone, without the space that some decoders put before it.
         bool spaces_between_special_tokens = true;
     };
-    // This many ids from the end of a prompt are as good as all of it: the longest code point is
-    // four byte tokens, and some text among so many ids says that the beginning is past. A shorter
-    // prompt is given whole.
+    // This many ids from the end of a prompt are as good as all of it. The longest code point is
+    // four byte tokens, and some text among this many ids shows that the beginning is past. A
+    // shorter prompt is passed whole.
     static constexpr std::size_t kPromptTailLen = 16;
 
-    // Takes the last kPromptTailLen ids of `prompt` into account.
+    // Uses the last kPromptTailLen ids of `prompt`.
     IncrementalDecoder(
         std::shared_ptr<const Tokenizer> tokenizer, Options options, std::span<const TokenId> prompt
     );
 
-    // Appends to `text` what became final. Whole code points only.
+    // Appends to `text` what became final: whole code points only.
     Result<> push(TokenId id, std::string& text);
-    // The output is complete: appends the rest. Nothing may be pushed after it.
+    // The output is complete: appends the rest. No push may follow.
     Result<> finish(std::string& text);
 
   private:
-    // It is shared because a request may outlive the process's interest in the tokenizer it came
-    // with.
+    // Shared, because a request may outlive the process's own reference to its tokenizer.
     std::shared_ptr<const Tokenizer> tokenizer_;
     Options options_;
     Result<> push_to_stream(TokenId id, std::string& text);
     void take_off_prompt(std::string& text, std::size_t begin);
 
     Decoder::Stream stream_;
-    std::string prompt_rest_{};  // text of the prompt that the stream still holds
+    std::string prompt_rest_{};  // text of the prompt that is still in the stream
     bool last_was_added_ = false;
 };
 

@@ -11,7 +11,7 @@
 namespace pitstop::text {
 namespace {
 
-// Keeps a bit per code point, for a set that is asked about every one of a text.
+// A set with one bit per code point, for a test of every code point of a text.
 class CodePointBits {
   public:
     explicit CodePointBits(std::span<const CodePointRange> ranges) : bits_(kCodePointMax + 1) {
@@ -35,7 +35,7 @@ const CodePointBits& newer_bits() {
     return bits;
 }
 
-// Marks in the order of their classes, those of one class as they came.
+// Sorts marks by class; marks of one class keep their order.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
     const auto class_of = [](utf8proc_int32_t c) {
         return utf8proc_get_property(c)->combining_class;
@@ -54,7 +54,7 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
     }
 }
 
-// Appends the normal form of a stretch that has no newer code points.
+// Appends the normal form of a stretch without newer code points.
 void append_normalized(NormalizationForm form, std::string_view text, std::string& out) {
     const bool compat = form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd;
     const bool compose = form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc;
@@ -83,8 +83,8 @@ void append_normalized(NormalizationForm form, std::string_view text, std::strin
     }
 }
 
-// For NFC, only code points that NFC may touch, with the one before them, which they may join, are
-// looked at; a code point that it may not touch begins anew.
+// For NFC, looks only at code points that NFC may change, and at the one before each, which they
+// may join. A code point that NFC may not change starts a new stretch.
 void normalize_nfc(std::string& text) {
     const CodePointBits& sensitive = nfc_sensitive_bits();
     std::string out;
@@ -107,7 +107,7 @@ void normalize_nfc(std::string& text) {
             if (!sensitive.contains(next_code_point(text, after))) break;
             pos = after;
         }
-        // A newer code point does not join anything.
+        // Nothing joins a newer code point.
         std::size_t at = previous;
         if (newer_bits().contains(next_code_point(text, at))) previous = begin;
         previous = std::max(previous, done);

@@ -1,8 +1,8 @@
-// Does the Unicode normalization forms as the reference implementation of tokenizer.json has them:
-// of Unicode 9, so that code points newer than that are left alone and keep their neighbours apart.
+// The Unicode normalization forms of the reference implementation of tokenizer.json, which are
+// those of Unicode 9: newer code points stay unchanged and separate their neighbours.
 //
-// Source: UAX #15; utf8proc decomposes and composes, the order of marks is made here, because
-// utf8proc sorts them in quadratic time and a prompt may be nothing but marks.
+// Source: UAX #15. utf8proc decomposes and composes. Marks are sorted here, because utf8proc sorts
+// them in quadratic time and a prompt may consist of marks only.
 #pragma once
 
 #include <string>
@@ -12,8 +12,7 @@ namespace pitstop::text {
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Replaces `text` by its normal form. Costs a scan where there is nothing to do. REQUIRES: valid
-// UTF-8.
+// Replaces `text` by its normal form. Costs one scan if nothing changes. REQUIRES: valid UTF-8.
 void normalize(NormalizationForm form, std::string& text);
 
 }  // namespace pitstop::text

@@ -104,14 +104,14 @@ Result<> apply_step(const PrependNormalizer& prepend, Section& section, std::siz
 Result<> apply_step(const ReplaceNormalizer& replace, Section& section, std::size_t bytes_max) {
     std::string out;
     std::size_t done = 0;
-    std::size_t appended = 0;  // bytes of the text that are in `out`
+    std::size_t appended = 0;  // bytes of the text that `out` has
     bool is_too_large = false;
     RETURN_IF_ERROR(replace.pattern.for_each_match(section.text, [&](TextSpan match) {
-        // What stands for more than one character counts as coming from the last of them.
+        // A match of several characters counts as coming from its last one.
         const bool is_one = match.end == utf8_len(section.text[0]);
         if (match.begin == 0 && (!is_one || replace.content.empty())) section.at_origin = false;
         done = match.end;
-        // The rest of the matches is only passed over.
+        // The remaining matches are only skipped.
         const std::size_t size = out.size() + (match.begin - appended) + replace.content.size();
         is_too_large = is_too_large || size > bytes_max;
         if (is_too_large) return;
@@ -141,7 +141,7 @@ std::size_t Normalizer::work_max(std::size_t text_bytes) const {
     std::size_t size = text_bytes;
     std::size_t work = 0;
     for (const NormalizerStep& step : steps_) {
-        // The forms and changes of case grow nothing as a rule: most text has its form.
+        // The forms and changes of case usually grow nothing: most text is in its form already.
         std::size_t growth = 1;
         std::size_t more = 0;
         if (const auto* replace = std::get_if<ReplaceNormalizer>(&step)) {

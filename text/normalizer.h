@@ -1,4 +1,4 @@
-// Normalizes as a tokenizer.json says: this is done to text before it is split.
+// Normalizes text before it is split, by the normalizer of a tokenizer.json.
 //
 // Thread: any; immutable.
 #pragma once
@@ -15,22 +15,22 @@
 
 namespace pitstop::text {
 
-// Holds a stretch of the input under way through the pipeline.
+// A stretch of the input on its way through the pipeline.
 struct Section {
     std::string text{};
-    // Tells whether its first character comes from the very beginning of the input: Metaspace's
-    // scheme "first" prepends only there.
+    // Whether its first character comes from the very beginning of the input: only there does
+    // Metaspace's scheme "first" prepend.
     bool at_origin = false;
 };
 
-// These are the components by their names in tokenizer.json.
+// The components, by their names in tokenizer.json.
 struct LowercaseNormalizer {};
 struct StripNormalizer {  // white space
     bool left = true;
     bool right = true;
 };
 struct StripAccentsNormalizer {};
-struct NmtNormalizer {};  // drops control characters, makes odd white space a space
+struct NmtNormalizer {};  // drops control characters, turns odd white space into spaces
 struct PrependNormalizer {
     std::string text{};
 };
@@ -50,32 +50,33 @@ using NormalizerStep = std::variant<
     ByteLevelNormalizer>;
 
 //
-// Bounded: a text may grow to bytes_max(), and no step starts on more; the file's reader takes at
+// Bounded: a text may grow to bytes_max(), and no step starts with more; the file's reader accepts
+// at
 //          most kStepsMax steps.
 class Normalizer {
   public:
-    // A sequence of replacements that double the text is short to write and has no end.
+    // A file can easily contain an endless sequence of replacements that double the text.
     static constexpr std::size_t kStepsMax = 64;
-    // NFKD makes 33 bytes of 3, and ByteLevel two of one.
+    // NFKD turns 3 bytes into 33, and ByteLevel one into two.
     static constexpr std::size_t kGrowthMax = 32;
-    static constexpr std::size_t kSmallBytes = 4096;  // a short text may grow to this
+    static constexpr std::size_t kSmallBytes = 4096;  // a short text may grow to this size
     static constexpr std::size_t kBytesMax = std::size_t{64} << 20;
     [[nodiscard]] static std::size_t bytes_max(std::size_t text_bytes) {
-        if (text_bytes >= kBytesMax) return text_bytes;  // whoever gave it bounds it
+        if (text_bytes >= kBytesMax) return text_bytes;  // the caller bounds such a text
         return std::min(std::max(text_bytes * kGrowthMax, kSmallBytes), kBytesMax);
     }
 
     Normalizer() = default;  // changes nothing
     explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
-    // Returns the bytes that its steps may read and write for a text of so many.
+    // Returns the most bytes that the steps may read and write for a text of this size.
     [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
-    // REQUIRES: valid UTF-8. On an Error the section is unspecified. kTooLarge: it grows beyond
-    // bytes_max().
+    // REQUIRES: valid UTF-8. On an error the section is unspecified. kTooLarge: the text grows
+    // beyond bytes_max().
     Result<> apply(Section& section) const;
 
   private:
-    std::vector<NormalizerStep> steps_{};  // a Sequence, written flat
+    std::vector<NormalizerStep> steps_{};  // a Sequence, flattened
 };
 
 }  // namespace pitstop::text

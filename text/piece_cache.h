@@ -1,11 +1,11 @@
-// Remembers how recent pieces of text were encoded. Most of a text is words that came before.
+// Remembers the encodings of recent pieces of text. Most of a text is words that appeared before.
 //
-// A piece of up to kKeyBytesMax bytes with up to kIdsMax ids has a place in a table, which it
-// shares with others: the one used longest ago goes. Short pieces, nearly all, have a table of
-// their own, two to a cache line.
+// A piece of up to kKeyBytesMax bytes with up to kIdsMax ids has a place in a table. Pieces share a
+// place, and the least recently used one is replaced. Short pieces, nearly all, have a table of
+// their own, with two per cache line.
 //
 // Thread:  one at a time.
-// Bounded: kBytes, from the first day.
+// Bounded: kBytes, allocated at construction.
 #pragma once
 
 #include "base/ids.h"
@@ -29,14 +29,14 @@ class PieceCache {
     PieceCache() : short_(kShortEntries), long_(kLongEntries) {}
 
     // Appends the ids of `piece` and returns true, or does nothing and returns false.
-    // REQUIRES: 0 < piece.size() <= kKeyBytesMax; kKeyBytesMax bytes can be read from its
+    // REQUIRES: 0 < piece.size() <= kKeyBytesMax; kKeyBytesMax bytes are readable from its
     // beginning.
     bool find(std::string_view piece, std::vector<TokenId>& out) {
         if (piece.size() <= ShortEntry::kKeyBytesMax && find_in(short_, piece, out)) return true;
         return find_in(long_, piece, out);
     }
 
-    // Remembers a piece that find() did not know. REQUIRES: as find(). More than kIdsMax ids are
+    // Remembers a piece that find() did not have. REQUIRES: as find(). More than kIdsMax ids are
     // not remembered.
     void insert(std::string_view piece, std::span<const TokenId> ids) {
         if (piece.size() <= ShortEntry::kKeyBytesMax && ids.size() <= ShortEntry::kIdsMax) {
@@ -63,15 +63,15 @@ class PieceCache {
     static constexpr std::size_t kShortEntries = std::size_t{1} << 15;
     static constexpr std::size_t kLongEntries = std::size_t{1} << 12;
     static constexpr std::size_t kWays =
-        2;  // neighbours that share a place, the one used last in front
+        2;  // entries that share a place, the most recently used first
 
   public:
     static constexpr std::size_t kBytes =
         kShortEntries * sizeof(ShortEntry) + kLongEntries * sizeof(LongEntry);
 
   private:
-    // Reads the piece as words, filled up with zeros; it does so by loads and masks, for a branch
-    // on the length would often be guessed wrong.
+    // Reads the piece as words, padded with zeros, with loads and masks: a branch on the length
+    // would often be mispredicted.
     template <std::size_t kWords>
     static std::array<std::uint64_t, kWords> key_of(std::string_view piece) {
         std::array<std::uint64_t, kWords> key;
@@ -80,7 +80,7 @@ class PieceCache {
             key[i] &= kMasks[8 * (kKeyBytesMax / 8 - 1 - i) + piece.size()];
         return key;
     }
-    // Holds at [8 * k + n], for n bytes of text, what counts of the word that k whole words follow.
+    // [8 * k + n]: the mask of the word after k whole words, for n bytes of text.
     static constexpr auto kMasks = [] {
         std::array<std::uint64_t, 2 * kKeyBytesMax> masks{};
         for (std::size_t i = 0; i < masks.size(); ++i) {
@@ -119,7 +119,7 @@ class PieceCache {
             std::swap(set[0], set[1]);
         }
         out.push_back(set[0].ids[0]
-        );  // nearly always the only one; none means a character was dropped
+        );  // nearly always one id; no id means that a character was dropped
         if (set[0].num_ids == 1) [[likely]]
             return true;
         out.pop_back();

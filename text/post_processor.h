@@ -1,4 +1,4 @@
-// Says, as a tokenizer.json does in its post-processor, which special tokens go around an encoding.
+// The post-processor of a tokenizer.json: which special tokens surround an encoding.
 //
 // Thread: any; immutable.
 #pragma once
@@ -13,13 +13,13 @@ namespace pitstop::text {
 
 class PostProcessor {
   public:
-    // Each entry is a special token, or (nothing) the encoding itself.
+    // Each entry is a special token, or nothing for the encoding itself.
     using Template = std::vector<std::optional<TokenId>>;
 
-    PostProcessor() : template_{std::nullopt} {}  // the encoding alone
+    PostProcessor() : template_{std::nullopt} {}  // only the encoding
     explicit PostProcessor(Template pieces) : template_(std::move(pieces)) {}
 
-    // Puts the template around `ids`, without its special tokens if they are not wanted.
+    // Puts the template around `ids`, or returns `ids` alone if special tokens are not wanted.
     [[nodiscard]] std::vector<TokenId> apply(std::vector<TokenId> ids, bool with_special) const;
 
   private:

@@ -1,5 +1,5 @@
-// Pre-tokenizes as a tokenizer.json says: cuts normalized text into the pieces that the model
-// encodes one by one, and may change their text on the way.
+// Cuts normalized text into the pieces that the model encodes one by one, and may change their
+// text, by the pre-tokenizer of a tokenizer.json.
 //
 // Thread: any; immutable.
 #pragma once
@@ -16,13 +16,13 @@
 
 namespace pitstop::text {
 
-// Says what becomes of the matches ("delimiters") of a split, by tokenizer.json's names.
+// What a split does with its matches ("delimiters"), by tokenizer.json's names.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct SplitStep {
-    std::variant<Regex, CodePointSet> pattern;  // a set matches each of its code points by itself
+    std::variant<Regex, CodePointSet> pattern;  // a set matches each of its code points separately
     SplitBehavior behavior = SplitBehavior::kIsolated;
-    bool invert = false;  // what lies between the matches is the delimiter
+    bool invert = false;  // the text between the matches is the delimiter
 };
 struct PrefixSpaceStep {};  // ByteLevel's add_prefix_space: every piece begins with a space
 struct ByteLevelStep {};    // every byte becomes its visible character (byte_alphabet.h)
@@ -46,7 +46,7 @@ struct Pieces {
     };
     std::string text{};
     std::vector<Piece> pieces{};
-    std::size_t bytes_max = 0;  // what the steps may let the text grow to
+    std::size_t bytes_max = 0;  // limit for the text that the steps may grow
 
     [[nodiscard]] std::string_view text_of(const Piece& piece) const {
         return std::string_view(text).substr(piece.begin, piece.end - piece.begin);
@@ -55,21 +55,22 @@ struct Pieces {
 
 class PreTokenizer {
   public:
-    static constexpr std::size_t kTextBytesMax = std::size_t{1} << 31;  // a Piece counts in 32 bits
+    static constexpr std::size_t kTextBytesMax = std::size_t{1}
+                                                 << 31;  // a Piece has 32-bit offsets
 
-    PreTokenizer() = default;  // one piece
+    PreTokenizer() = default;  // makes one piece
     explicit PreTokenizer(std::vector<PreTokenizerStep> steps);
 
-    // Where the last step maps bytes to characters, it is not run: the pieces hold bytes, and the
-    // model takes each for the character it stands for. It saves half of the work.
+    // True if the last step maps bytes to characters. That step is skipped: pieces have bytes, and
+    // the model treats each as its character. This saves half of the work.
     [[nodiscard]] bool yields_bytes() const { return yields_bytes_; }
 
     // REQUIRES: valid UTF-8, at most kTextBytesMax bytes even after the steps grew it. `scratch` is
-    // another Pieces, for its memory.
+    // another Pieces whose memory is reused.
     Result<> apply(Section&& section, Pieces& pieces, Pieces& scratch) const;
 
   private:
-    std::vector<PreTokenizerStep> steps_{};  // a Sequence, written flat
+    std::vector<PreTokenizerStep> steps_{};  // a Sequence, flattened
     bool yields_bytes_ = false;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 using namespace regex;
 
-// A backtracking match tries at most this many steps before it is an error.
+// A backtracking match with more steps is an error.
 constexpr std::uint32_t kMatchStepsMax = 10'000'000;
 
 // Writes a tree as a PCRE2 pattern. Every group is (?:...), every class a list of code points.
@@ -83,7 +83,7 @@ class Pcre2Writer {
             case Position::kTextEndOrLastNewline:
                 out_ += "(?=\\n?\\z)";
                 break;
-            // A line does not begin behind the text's last newline.
+            // No line begins after the text's last newline.
             case Position::kLineBegin:
                 out_ += "(?:\\A|(?<=\\n)(?!\\z))";
                 break;
@@ -110,7 +110,7 @@ bool may_be_empty(const Node& node) {
         return repeat->min == 0 || may_be_empty(repeat->body[0]);
     }
     if (const auto* atomic = std::get_if<Atomic>(&node.kind)) return may_be_empty(atomic->body[0]);
-    return true;  // a condition
+    return true;  // only a condition
 }
 
 }  // namespace
@@ -169,7 +169,7 @@ Result<Regex> Regex::compile(std::string_view pattern, Engine engine) {
             reinterpret_cast<const char*>(text)
         );
     }
-    // Where there is no JIT for this machine the interpreter does the same, slower.
+    // Without JIT on this machine, the interpreter does the same, only slower.
     pcre2_jit_compile(regex.pcre2_->code, PCRE2_JIT_COMPLETE);
     regex.pcre2_->context = pcre2_match_context_create(nullptr);
     CHECK(regex.pcre2_->context != nullptr);

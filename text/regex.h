@@ -1,9 +1,8 @@
 // Compiles a pattern of tokenizer.json, and searches for it.
 //
-// Two engines stand behind one meaning: patterns that are regular, which those of the known
-// tokenizers are, run on an automaton (regex_dfa.h); the others run on PCRE2 (UTF, JIT), with every
-// class written out as code points so that it means what the parser says, not what that version of
-// PCRE2 knows.
+// Two engines with one meaning. Regular patterns, as those of the known tokenizers are, run on an
+// automaton (regex_dfa.h). The others run on PCRE2 (UTF, JIT), with every class expanded to code
+// points, so that it means what the parser says and not what that version of PCRE2 knows.
 //
 // Thread: any; immutable. A Search belongs to one thread.
 #pragma once
@@ -31,21 +30,21 @@ class Regex {
 
     // `engine` is for tests, which compare the two.
     static Result<Regex> compile(std::string_view pattern, Engine engine = Engine::kBest);
-    // Matches `text` itself. REQUIRES: not empty, UTF-8.
+    // Matches `text` literally. REQUIRES: not empty, UTF-8.
     static Regex literal(std::string text);
 
     Regex(Regex&&) noexcept;
     Regex& operator=(Regex&&) noexcept;
     ~Regex();
 
-    // Matches one after another, leftmost first, none overlapping. An empty match does not follow
-    // directly on another match, as in the reference.
+    // Iterates over the matches, leftmost first, without overlaps. An empty match does not directly
+    // follow another match, as in the reference.
     class Search {
       public:
         // REQUIRES: valid UTF-8 that outlives the search.
         Search(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {}
 
-        // Fails with kResourceExhausted if PCRE2 gave up on this pattern and text.
+        // Errors: kResourceExhausted if PCRE2 gave up on this pattern and text.
         Result<std::optional<TextSpan>> next();
 
       private:
@@ -57,7 +56,8 @@ class Regex {
         std::optional<std::size_t> last_end_{};
     };
 
-    // Calls on_match(TextSpan) for every match that a Search finds, without what a Search costs.
+    // Calls on_match(TextSpan) for every match that a Search would find, without the cost of a
+    // Search.
     template <class OnMatch>
     Result<> for_each_match(std::string_view text, OnMatch&& on_match) const;
 

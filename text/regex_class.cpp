@@ -12,8 +12,8 @@ Result<> ClassParser::begin_nested() {
     return Ok{};
 }
 
-// Adds the other case. Only ASCII has one here: patterns in use fold nothing else, and the full
-// table would be one more that must agree with the reference's.
+// Adds the other case of ASCII letters only. Patterns in use fold nothing else, and a full table
+// would be one more that must agree with the reference's.
 Result<CodePointSet> ClassParser::fold(const CodePointSet& set) const {
     const CodePointSet ascii({{0, 0x7f}});
     if (set.intersect(ascii) != set) return unsupported("(?i) over characters beyond ASCII");
@@ -195,15 +195,14 @@ Result<CodePointRange> ClassParser::parse_range() {
     return CodePointRange{first, last};
 }
 
-// Is called at the '['. Ranges, nested classes and escapes are united; && intersects what is on its
-// two sides.
+// Called at the '['. Unites ranges, nested classes and escapes; && intersects its two sides.
 Result<CodePointSet> ClassParser::parse_class(Options options) {
     RETURN_IF_ERROR(begin_nested());
     pos_ += 1;
     const bool negated = take("^");
     std::optional<CodePointSet> left_of_and;
     CodePointSet set;
-    CodePointSet folding;  // single characters and ranges, which have another case
+    CodePointSet folding;  // single characters and ranges, to which case folding applies
     const auto settle = [&]() -> Result<CodePointSet> {
         if (!options.ignore_case) return set.unite(folding);
         ASSIGN_OR_RETURN(const CodePointSet folded, fold(folding));

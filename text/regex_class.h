@@ -1,4 +1,5 @@
-// Parses what stands for one code point in a pattern: a class in brackets, a property, an escape.
+// Parses the parts of a pattern that match one code point: a class in brackets, a property, an
+// escape.
 //
 // Source: as regex_syntax.h.
 #pragma once
@@ -17,7 +18,7 @@ struct Options {
     bool dot_matches_newline = false;
 };
 
-// Reads a pattern from left to right. The grammar around the classes derives from it.
+// Reads a pattern from left to right. The parser of the full grammar derives from it.
 class ClassParser {
   protected:
     explicit ClassParser(std::string_view pattern) : pattern_(pattern) {}
@@ -40,7 +41,7 @@ class ClassParser {
         return pattern_.substr(begin, pos_ - begin);
     }
 
-    // These count how deep groups and classes stand in one another. Error: too deep.
+    // Count the nesting depth of groups and classes. Error: too deep.
     Result<> begin_nested();
     void end_nested() { --nesting_; }
 
@@ -60,7 +61,7 @@ class ClassParser {
     }
 
     Result<CodePointSet> parse_class(Options options);
-    // Parses \d, \p{L}...; nothing where it is one character.
+    // Parses \d, \p{L}...; returns nothing if a single character follows.
     Result<std::optional<CodePointSet>> parse_class_escape();
     Result<char32_t> parse_character_escape();
     [[nodiscard]] Result<CodePointSet> fold(const CodePointSet& set) const;

@@ -11,13 +11,14 @@ namespace {
 
 constexpr std::size_t kSetsMax = 64;  // distinct sets in a pattern: one bit each
 
-// Describes a position in the pattern written out.
+// A position in the expanded pattern.
 struct Place {
     enum class Kind {
         kMatch,
-        kTake,    // a code point of `set`, then `next`
-        kIf,      // the next code point is in `set`, or the end if `end_allowed`; then `next`
-        kEither,  // `next`, or else `other`
+        kTake,  // a code point in `set`, then `next`
+        kIf,    // a condition: the next code point is in `set`, or the text ends if `end_allowed`;
+                // then `next`
+        kEither,  // `next`, preferred over `other`
     };
     Kind kind = Kind::kMatch;
     std::size_t set = 0;
@@ -26,7 +27,7 @@ struct Place {
     int other = 0;
 };
 
-using PlaceList = std::vector<int>;  // in order of preference, none twice
+using PlaceList = std::vector<int>;  // in order of preference, without duplicates
 
 }  // namespace
 
@@ -43,8 +44,8 @@ class DfaBuilder {
     }
 
   private:
-    // Each returns the place where `node` begins, with `next` behind it, or nothing if it cannot be
-    // done.
+    // Each returns the place where `node` begins, with `next` after it, or nothing if an automaton
+    // cannot do it.
     std::optional<int> append(const Node& node, int next);
     std::optional<int> append_kind(const OneOf& node, int next);
     std::optional<int> append_kind(const Concat& node, int next);
@@ -74,7 +75,7 @@ class DfaBuilder {
     std::vector<Place> places_{};
     std::vector<CodePointSet> sets_{};
     std::vector<std::uint64_t>
-        sets_of_class_{};       // [class]: bit s is on where the class is in sets_[s]
+        sets_of_class_{};       // [class]: bit s is set if the class is in sets_[s]
     std::vector<bool> seen_{};  // [places]
     std::array<std::uint8_t, Dfa::kAsciiLen> ascii_{};  // [byte]: its class
     Dfa dfa_{};
@@ -111,7 +112,7 @@ std::optional<int> DfaBuilder::append_kind(const Alternate& node, int next) {
 std::optional<int> DfaBuilder::append_kind(const Repeat& node, int next) {
     const Node& body = node.body[0];
     if (node.greed == Greed::kPossessive) {
-        // x*+ is x* where no x follows; so are x++ and x?+, but for an x?+ that took its x.
+        // x*+ equals x* where no x follows; so do x++ and x?+, unless x?+ has matched its x.
         const OneOf* one = std::get_if<OneOf>(&body.kind);
         if (one == nullptr) return std::nullopt;
         const int no_more = add({
@@ -153,7 +154,7 @@ std::optional<int> DfaBuilder::append_kind(const Repeat& node, int next) {
     for (int i = 0; i < node.min && begin; ++i) {
         const int behind = *begin;
         begin = append(body, behind);
-        if (begin == behind) break;  // it is empty: once is as good as a thousand thousand times
+        if (begin == behind) break;  // an empty body: once is as good as any number of times
     }
     return begin;
 }
@@ -187,11 +188,12 @@ std::optional<int> DfaBuilder::append_kind(const At& node, int next) {
     );
 }
 
-// Cuts the code points where any set begins or ends, and gives stretches in the same sets one
+// Cuts the code points where any set begins or ends. Stretches that are in the same sets share a
 // class.
 bool DfaBuilder::make_classes() {
     if (sets_.size() > kSetsMax) return false;
-    std::vector<std::pair<char32_t, std::uint64_t>> edges = {{0, 0}};  // the sets that change there
+    std::vector<std::pair<char32_t, std::uint64_t>> edges = {
+        {0, 0}};  // the sets that change at this code point
     for (std::size_t s = 0; s < sets_.size(); ++s) {
         for (const CodePointRange& range : sets_[s].ranges()) {
             edges.emplace_back(range.first, std::uint64_t{1} << s);
@@ -234,7 +236,7 @@ bool DfaBuilder::make_classes() {
     return true;
 }
 
-// Adds `place` and what it leads to without a condition.
+// Adds `place` and the places that follow it without a condition.
 void DfaBuilder::enter(int place, PlaceList& list) {
     std::vector<int> todo = {place};
     while (!todo.empty()) {
@@ -252,8 +254,8 @@ void DfaBuilder::enter(int place, PlaceList& list) {
     }
 }
 
-// Finds the places of `from` that take a code point, once it is known that `character_class` comes
-// next. Returns whether a match ends here; what would be preferred less than it is left out.
+// Given the class of the next code point, finds the places of `from` that match a code point.
+// Returns whether a match ends here; less preferred places are omitted then.
 bool DfaBuilder::settle(const PlaceList& from, std::size_t character_class, PlaceList& out) {
     seen_.assign(places_.size(), false);
     bool is_matched = false;

@@ -25,7 +25,7 @@ Node repeat(Node body, int min, std::optional<int> max, Greed greed) {
     return {std::move(node)};
 }
 
-// Makes \b and \B: a word on exactly one side, or on both or neither.
+// The node of \b and \B: a word on exactly one side, or on both or neither.
 Node word_boundary(bool negated) {
     const auto side = [](Direction direction, bool absent) {
         return look(direction, absent, one_of(oniguruma_word_set()));
@@ -44,7 +44,7 @@ Node word_boundary(bool negated) {
 
 CodePointSet newline() { return CodePointSet(U'\n'); }
 
-// Makes \R: a carriage return and newline together, or any one vertical space.
+// The node of \R: a carriage return and newline together, or any one vertical space.
 Node general_newline() {
     Concat pair;
     pair.parts.push_back(one_of(CodePointSet(U'\r')));
@@ -78,14 +78,13 @@ class Parser : private ClassParser {
     Result<Node> parse_escape(Options options);
     Result<Node> literal(CodePointSet set, Options options);
 
-    // This is the character before, where it was one letter under (?i): some pairs fold to one code
-    // point.
+    // The previous character, if it was one letter under (?i): some pairs fold to one code point.
     char32_t folded_before_ = 0;
 };
 
 Result<Node> Parser::literal(CodePointSet set, Options options) {
     if (!options.ignore_case) return one_of(std::move(set));
-    // Lists code points whose full case folding is two ASCII letters: ss, ff, fi, fl, st.
+    // The code points whose full case folding is two ASCII letters: ss, ff, fi, fl, st.
     constexpr std::array<std::string_view, 5> kPairs = {"ss", "ff", "fi", "fl", "st"};
     char32_t now = set.ranges().size() == 1 ? set.ranges()[0].first : 0;
     if (now >= 'A' && now <= 'Z') now += 32;
@@ -122,7 +121,7 @@ Result<Node> Parser::parse_concat(Options options) {
         const char32_t folded_before = folded_before_;
         folded_before_ = 0;
         if (peek() == '[' || peek() == '(') {
-            // A class or group may begin with what folds together with the letter before it.
+            // A class or group may begin with a letter that folds together with the previous one.
             if (folded_before == 's' || folded_before == 'f') {
                 return unsupported("(?i) over 's' or 'f' before a class or group");
             }
@@ -178,7 +177,7 @@ Result<Node> Parser::parse_group(Options options) {
             atomic.body.push_back(*std::move(body));
             body = Node{std::move(atomic)};
         }
-    } else if (take("?<")) {  // a named group: the name does not matter, nothing refers to it
+    } else if (take("?<")) {  // a named group: nothing refers to the name
         while (!at_end() && peek() != '>') skip();
         if (!take(">")) return malformed("a group's name without '>'");
         body = parse_alternate(options);
@@ -205,7 +204,7 @@ Result<Node> Parser::parse_option_group(Options options) {
         } else if (take("m")) {
             options.dot_matches_newline = on;
         } else if (peek() == 'x' && !on) {
-            skip();  // extended syntax is never on
+            skip();  // extended syntax is never enabled
         } else {
             return unsupported("the group's kind or option");
         }
@@ -246,7 +245,7 @@ Result<Node> Parser::parse_quantifiers(Node body) {
                 if (low.value_or(0) > kRepeatMax || high.value_or(0) > kRepeatMax) {
                     return unsupported("so large a number of repeats");
                 }
-                go_back_to(before);  // not an interval: the next atom is a '{'
+                go_back_to(before);  // not an interval: '{' is the next atom
                 return body;
             }
             is_interval = true;
@@ -281,8 +280,7 @@ Result<Node> Parser::parse_escape(Options options) {
     ASSIGN_OR_RETURN(std::optional<CodePointSet> set, parse_class_escape());
     if (set) {
         if (!options.ignore_case) return one_of(*std::move(set));
-        // These are closed under case as they are: digits, spaces, words, letters, their
-        // complements.
+        // These sets are closed under case: digits, spaces, words, letters, and their complements.
         folded_before_ = 0;
         const std::string_view escape = text_since(before);
         for (const std::string_view closed :

@@ -1,10 +1,10 @@
-// Defines the syntax tree of a regular expression of tokenizer.json.
+// The syntax tree of a regular expression of tokenizer.json.
 //
-// The dialect is Oniguruma's Ruby syntax over Unicode, because that is what the reference gives its
-// patterns to. It differs from PCRE in what tokenizers use: [a[bc]] nests and && intersects; ^ and
-// $ are about lines; (?m) lets . match a newline; \h is a hexadecimal digit; \s, \w and \p know
-// Unicode 16; {n,m}+ repeats a repeat; (?i:s) matches U+017F. Classes are resolved here to sets of
-// code points, so that no engine's own idea of them counts.
+// The dialect is Oniguruma's Ruby syntax over Unicode, which the reference uses for its patterns.
+// The differences from PCRE that matter for tokenizers: [a[bc]] nests and && intersects; ^ and $
+// are about lines; (?m) lets . match a newline; \h is a hexadecimal digit; \s, \w and \p know
+// Unicode 16; {n,m}+ repeats a repeat; (?i:s) matches U+017F. Classes become sets of code points
+// here, so that no engine's own definition matters.
 //
 // Source: Oniguruma 6.9.10, doc/RE and doc/SYNTAX.md.
 #pragma once
@@ -24,20 +24,20 @@ struct Node;
 struct OneOf {  // one code point of the set
     CodePointSet set{};
 };
-struct Concat {  // none: the empty match
+struct Concat {  // empty: matches the empty text
     std::vector<Node> parts;
 };
-struct Alternate {  // the first that leads to a match wins
+struct Alternate {  // the first alternative that leads to a match wins
     std::vector<Node> branches;
 };
 enum class Greed { kGreedy, kLazy, kPossessive };
 struct Repeat {
-    std::vector<Node> body;  // one node; a vector because Node is not complete yet
+    std::vector<Node> body;  // one node; a vector because Node is incomplete here
     int min = 0;
-    std::optional<int> max{};  // none: no bound
+    std::optional<int> max{};  // absent: unbounded
     Greed greed = Greed::kGreedy;
 };
-struct Atomic {  // (?>body): once left, never tried again
+struct Atomic {  // (?>body): never tried again once it has matched
     std::vector<Node> body;
 };
 enum class Direction { kAhead, kBehind };
@@ -59,7 +59,7 @@ inline constexpr std::size_t kPatternBytesMax = 16384;
 inline constexpr int kNestingMax = 50;
 inline constexpr int kRepeatMax = 1000;  // the largest number in {n,m}
 
-// An Error of kind kUnsupported or kMalformed names the place and what is there.
+// The error, kUnsupported or kMalformed, names the byte and the construct.
 Result<Node> parse(std::string_view pattern);
 
 }  // namespace pitstop::text::regex

@@ -1,9 +1,8 @@
-// Finds stop strings in a stream of text that comes in pieces cut anywhere.
+// Finds stop strings in a stream of text that arrives in pieces cut anywhere.
 //
-// Text that may be the beginning of a stop string is held back until it is known not to be. The
-// match is the one that is complete first; of those complete at the same byte, the longest. So it
-// does not depend on how the text was cut, and no text behind the first complete match is ever
-// looked at.
+// Text that may begin a stop string is held back until that is ruled out. The match is the one that
+// is complete first; among those complete at the same byte, the longest. So it does not depend on
+// the cuts, and text after the first complete match is never looked at.
 //
 // Source: Aho and Corasick 1975, "Efficient string matching"; one step per byte, over the trie of
 // all stop strings.
@@ -28,8 +27,8 @@ class StopStrings {
     static constexpr std::size_t kStopsMax = 64;
     static constexpr std::size_t kStopBytesMax = 1024;
 
-    // Errors: kInvalidArgument, an empty string, or one that is not UTF-8. kTooLarge: over a limit.
-    // The same string twice counts as the first.
+    // Errors: kInvalidArgument for an empty string or one that is not UTF-8; kTooLarge over a
+    // limit. A repeated string counts as its first occurrence.
     static Result<std::shared_ptr<const StopStrings>> create(const std::vector<std::string>& stops);
 
   private:
@@ -51,21 +50,21 @@ class StopStrings {
 class StopMatcher {
   public:
     struct Match {
-        std::size_t stop_index = 0;      // in the list given to StopStrings::create
-        std::size_t position_bytes = 0;  // where the stop string begins in all the text pushed
+        std::size_t stop_index = 0;      // in the list passed to StopStrings::create
+        std::size_t position_bytes = 0;  // of the stop string's beginning in all pushed text
     };
-    enum class Trim { kStop, kNothing };  // whether the matched string is left out of the text
+    enum class Trim { kStop, kNothing };  // whether to cut the matched string from the text
 
-    // It is a `shared_ptr` because requests with the same stop strings, and the choices of one
-    // request, share them.
+    // A `shared_ptr`, because requests with the same stop strings share them, and so do the choices
+    // of one request.
     StopMatcher(std::shared_ptr<const StopStrings> stops, Trim trim)
         : stops_(std::move(stops)), trim_(trim) {}
 
-    // Appends to `text` what of the pieces so far is certainly before any stop string. After a
-    // match that is all there is, with the matched string unless it is trimmed; what follows it is
-    // dropped, and so is every later piece.
+    // Appends to `text` the part of the pieces so far that is certainly before any stop string.
+    // After a match it is complete, with the matched string unless that is trimmed; the text after
+    // it is dropped, and so is every later piece.
     std::optional<Match> push(std::string_view piece, std::string& text);
-    // No more pieces come: appends what was held back.
+    // No more pieces follow: appends what was held back.
     void finish(std::string& text);
 
     [[nodiscard]] const std::optional<Match>& match() const { return match_; }
@@ -73,9 +72,9 @@ class StopMatcher {
   private:
     std::shared_ptr<const StopStrings> stops_;
     Trim trim_;
-    std::uint32_t node_ = 0;     // the longest end of the text that begins a stop string
-    std::string held_{};         // that end of the text
-    std::size_t num_bytes_ = 0;  // all the text pushed
+    std::uint32_t node_ = 0;     // the longest suffix of the text that begins a stop string
+    std::string held_{};         // the text of that suffix
+    std::size_t num_bytes_ = 0;  // bytes of all pushed text
     std::optional<Match> match_{};
 };
 

@@ -1,10 +1,10 @@
-// pitstop_tokenize prints what a tokenizer makes of texts and ids, one JSON object a line.
+// pitstop_tokenize prints a tokenizer's results for texts and ids, one JSON object per line.
 //
 //   {"text": "..."}  ->  {"ids": [...], "text": "decoded again"}
 //   {"ids": [...]}   ->  {"ids": [...], "text": "decoded"}
 //
-// A line that is neither gets {"error": {"code": ..., "message": ...}}, the next lines are answered
-// all the same, and the exit code is 1 at the end.
+// Any other line gets {"error": {"code": ..., "message": ...}}. Later lines are still answered, and
+// the exit code is 1 at the end.
 #include "base/flags.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -57,7 +57,7 @@ Result<ordered_json> answer(const Tokenizer& tokenizer, const Modes& modes, std:
         return make_error(kInvalidArgument, "the line is not valid UTF-8 at byte {}", *bad);
     }
     ordered_json request;
-    try {  // the parser has no other way to say where and why
+    try {  // only its exceptions report where and why the parser failed
         request = ordered_json::parse(line);
     } catch (const ordered_json::exception& error) {
         // The message is "[json.exception.parse_error.101] parse error at line 1, column 5: ...",
@@ -95,7 +95,7 @@ Result<ordered_json> answer(const Tokenizer& tokenizer, const Modes& modes, std:
     return reply;
 }
 
-// Reads a line of any length, of which no more than the limit is kept.
+// Reads a line of any length, and keeps at most the limit of it.
 enum class LineState { kLine, kTooLong, kEnd };
 LineState read_line(std::istream& in, std::string& line) {
     line.clear();
@@ -156,10 +156,10 @@ int run(int argc, char** argv) {
             error["error"]["message"] = reply.error().message;
             reply = std::move(error);
         }
-        // A message may quote what was not UTF-8; the output is.
+        // A message may quote bytes that are not UTF-8; the output must be UTF-8.
         std::cout << reply->dump(-1, ' ', false, ordered_json::error_handler_t::replace)
                   << std::endl;
-        if (!std::cout) return 1;  // nobody reads any more
+        if (!std::cout) return 1;  // the reader closed the pipe
     }
     return all_good ? 0 : 1;
 }

@@ -13,20 +13,20 @@
 namespace pitstop::text {
 namespace {
 
-// This many pieces are encoded between two questions to the interrupt: about 100 us.
+// The interrupt is checked each time this many pieces have been encoded: about every 100 us.
 constexpr std::size_t kPiecesPerLook = 512;
 
-// A scratch that grew beyond this is not kept for the next call.
+// A scratch that grew beyond this is freed after its call.
 constexpr std::size_t kScratchBytesMax = std::size_t{16} << 20;
 
-// Holds what one call of encode works in.
+// The working memory of one call of encode.
 struct Scratch {
     Bpe::Scratch model{};
     Pieces pieces{};
     Pieces pieces_before{};
     std::vector<AddedTokens::Split> splits{};
     std::vector<AddedTokens::Split> normalized_splits{};
-    const Interrupt* interrupt = nullptr;  // the call's
+    const Interrupt* interrupt = nullptr;  // of this call
 
     [[nodiscard]] std::size_t bytes() const {
         return pieces.text.capacity() + pieces_before.text.capacity() +
@@ -36,7 +36,7 @@ struct Scratch {
     }
 };
 
-// Keeps scratches that wait for a call.
+// Scratches that no call uses now.
 class ScratchPool {
   public:
     std::unique_ptr<Scratch> take() {
@@ -79,7 +79,7 @@ struct Tokenizer::State {
     static Result<> check(const Scratch& scratch);
 };
 
-// Cuts out the tokens that are matched as they are written.
+// Splits off the tokens that are matched in the text as written.
 Result<> Tokenizer::State::encode(
     std::string_view text, Scratch& scratch, std::vector<TokenId>& ids
 ) const {
@@ -99,7 +99,7 @@ Result<> Tokenizer::State::encode(
     return Ok{};
 }
 
-// Normalizes, and cuts out the tokens that are matched in normalized text.
+// Normalizes, and splits off the tokens that are matched in normalized text.
 Result<> Tokenizer::State::encode_section(
     Section section, Scratch& scratch, std::vector<TokenId>& ids
 ) const {
@@ -149,7 +149,7 @@ Result<> Tokenizer::State::encode_normalized(
     return Ok{};
 }
 
-// Asks whether whoever waits for it still does.
+// Checks the interrupt: whether the caller still waits.
 Result<> Tokenizer::State::check(const Scratch& scratch) {
     if (scratch.interrupt == nullptr || !*scratch.interrupt) return Ok{};
     if (std::optional<Error> why = (*scratch.interrupt)()) return *std::move(why);

@@ -1,15 +1,16 @@
-// Turns text into token ids and back, as a model's tokenizer.json says: exactly the ids of the
-// reference implementation (Hugging Face `tokenizers` 0.23), for BPE models.
+// Turns text into token ids and back, by a model's tokenizer.json: exactly the ids of the reference
+// implementation (Hugging Face `tokenizers` 0.23), for BPE models.
 //
-// A text takes this path: added tokens are cut out (added_tokens.h), what lies between is
-// normalized (normalizer.h), split into pieces (pre_tokenizer.h), each piece encoded (bpe.h), and
-// the special tokens put around it all (post_processor.h). Ids come back by decoder.h.
+// The path of a text: added tokens are split off (added_tokens.h); the rest is normalized
+// (normalizer.h) and cut into pieces (pre_tokenizer.h); each piece is encoded (bpe.h); special
+// tokens are put around the whole (post_processor.h). decoder.h turns ids back into text.
 //
-// Thread:  any; immutable but for a pool of scratch memory behind a mutex, so that every call has
-// the
-//          encodings of recent pieces at hand, and calls in parallel do not share them.
-// Bounded: one scratch of about 2 MB per call that ever ran at the same time; it grows with the
-//          longest text and is dropped beyond kScratchBytesMax.
+// Thread:  any; immutable except for a pool of scratch memory behind a mutex. Each call has a
+//          scratch of
+//          its own from there, with the encodings of recent pieces.
+// Bounded: one scratch of about 2 MB for each call that ever ran at the same time; a scratch grows
+// with
+//          the longest text and is dropped beyond kScratchBytesMax.
 #pragma once
 
 #include "base/ids.h"
@@ -34,49 +35,49 @@ class Tokenizer {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
 
-    // Loads `path`, a tokenizer.json or the directory of one. The Error names the file, the
-    // component and what is wrong with it. It is a `shared_ptr`, as the processes' parts and their
-    // threads share it.
+    // Loads `path`, a tokenizer.json or its directory. The error names the file, the component and
+    // what is wrong. A `shared_ptr`, because parts of a process and their threads share it.
     static Result<std::shared_ptr<const Tokenizer>> load(const std::string& path);
-    // Reads the text of a tokenizer.json.
+    // Parses the text of a tokenizer.json.
     static Result<std::shared_ptr<const Tokenizer>> parse(std::string_view json);
 
     ~Tokenizer();
     Tokenizer(const Tokenizer&) = delete;
     Tokenizer& operator=(const Tokenizer&) = delete;
 
-    // Text that reads like a special token becomes it. Errors: kInvalidArgument, not UTF-8, and at
-    // which byte; kTooLarge, the normalizer makes it too long (normalizer.h); the interrupt's.
+    // Text that looks like a special token becomes that token. Errors: kInvalidArgument if not
+    // UTF-8, with the byte; kTooLarge if the normalizer makes the text too long (normalizer.h); the
+    // interrupt's.
     [[nodiscard]] Result<std::vector<TokenId>> encode(
         std::string_view text, AddSpecial add_special, const Interrupt& interrupt = {}
     ) const;
-    // Returns the bytes that encoding a text of so many may go through, at most: what it costs,
-    // roughly.
+    // Returns a bound on the bytes that encoding a text of this size goes through: roughly its
+    // cost.
     [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
 
-    // Ids that no token has decode to nothing, as in the reference: a model's head may be wider
-    // than its vocabulary. Bytes that are no UTF-8 become U+FFFD.
+    // Ids without a token decode to nothing, as in the reference: a model's head may be wider than
+    // its vocabulary. Bytes that are not UTF-8 become U+FFFD.
     [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids, SkipSpecial skip_special)
         const;
 
-    // Returns what the token adds to a text before it: decode() of it alone gives U+FFFD for part
-    // of a character, and leaves out a space that a text does not begin with.
+    // Returns the bytes that the token adds to a text before it. decode() of the token alone would
+    // give U+FFFD for part of a character, and would drop a space at the beginning.
     [[nodiscard]] Result<std::string> bytes_of(TokenId id) const;
 
     // Returns one more than the largest id.
     [[nodiscard]] std::int32_t vocab_size() const;
     [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
-    // Returns the token's string, as in the vocabulary; nothing where no token has the id. It is
-    // valid as long as the tokenizer.
+    // Returns the token's string, as in the vocabulary; nothing if no token has the id. Valid as
+    // long as the tokenizer.
     [[nodiscard]] std::optional<std::string_view> id_to_token(TokenId id) const;
     [[nodiscard]] bool is_special(TokenId id) const;
     [[nodiscard]] bool is_added(TokenId id) const;
 
-    // Lists what the file says that the reference ignores, one line each, for the log of whoever
-    // loaded it.
+    // Returns what the file says but the reference ignores, one line each. Whoever loaded the file
+    // logs them.
     [[nodiscard]] std::span<const std::string> warnings() const;
 
-    // IncrementalDecoder needs this: it runs the same stages token by token.
+    // For IncrementalDecoder, which runs the same stages token by token.
     [[nodiscard]] const Decoder& decoder() const;
 
   private:

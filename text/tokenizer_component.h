@@ -1,7 +1,7 @@
-// Reads a part of a tokenizer.json, field by field: an Error says the path, what is there and what
-// is accepted.
+// Reads a part of a tokenizer.json, field by field. An error names the path, the value and what is
+// accepted.
 //
-// Only tokenizer_file.cpp includes it, for it knows nlohmann::json.
+// Included only by tokenizer_file.cpp, because it uses nlohmann::json.
 #pragma once
 
 #include "base/result.h"
@@ -21,7 +21,7 @@
 
 namespace pitstop::text {
 
-// Holds an object of the file and the path to it, for messages.
+// An object of the file and its path, for messages.
 class Component {
   public:
     Component(const nlohmann::json& value, std::string path)
@@ -80,7 +80,7 @@ class Component {
         }
         return static_cast<std::int32_t>(given->get<std::uint64_t>());
     }
-    // Reads the items of an array field, each a component.
+    // Reads the items of an array field, each as a component.
     Result<std::vector<Component>> items(std::string_view field) const {
         const nlohmann::json* given = find(field);
         if (given == nullptr || !given->is_array()) return wrong(field, "an array");
@@ -90,7 +90,7 @@ class Component {
         }
         return out;
     }
-    // Reads the component itself as a token's id.
+    // Reads the component itself as a token id.
     Result<TokenId> token_id() const {
         if (!value_.is_number_unsigned() || value_.get<std::uint64_t>() >= Vocab::kTokensMax) {
             return make_error(
@@ -99,7 +99,7 @@ class Component {
         }
         return TokenId{value_.get<std::int32_t>()};
     }
-    // Reads ["</s>", 2], as BertProcessing and RobertaProcessing have it.
+    // Reads ["</s>", 2], the form of BertProcessing and RobertaProcessing.
     Result<TokenId> named_token_id(std::string_view field) const {
         const nlohmann::json* given = find(field);
         if (given == nullptr || !given->is_array() || given->size() != 2 ||
@@ -113,7 +113,7 @@ class Component {
             return make_error(ErrorCode::kMalformed, "{} is not an object", path_);
         return string("type");
     }
-    // Returns null for a field that is not there.
+    // Returns null if the field is absent.
     [[nodiscard]] const nlohmann::json* find(std::string_view field) const {
         if (!value_.is_object()) return nullptr;
         const auto found = value_.find(field);

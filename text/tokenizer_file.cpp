@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 using enum ErrorCode;
 
-constexpr int kSequenceDepthMax = 16;  // a Sequence in a Sequence
+constexpr int kSequenceDepthMax = 16;  // of a Sequence in a Sequence
 
 // Source: pre_tokenizers/byte_level.rs of the reference; GPT-2's src/encoder.py.
 constexpr std::string_view kGpt2Pattern =
@@ -107,7 +107,7 @@ Result<SplitBehavior> read_behavior(const Component& component) {
     );
 }
 
-// Reads what the pre-tokenizer and the decoder of that name share.
+// Reads the fields that the pre-tokenizer and the decoder of that name share.
 Result<MetaspaceStep> read_metaspace(const Component& component) {
     MetaspaceStep step;
     ASSIGN_OR_RETURN(step.replacement, component.character("replacement"));
@@ -188,7 +188,7 @@ Result<> read_pre_tokenizer(
         }
         steps.emplace_back(split_on(punctuation_set(), behavior));
     } else if (type == "Whitespace") {
-        // \w+|[^\w\s]+: no word has a space in it.
+        // \w+|[^\w\s]+: no word contains a space.
         steps.emplace_back(split_on(white_space_set(), SplitBehavior::kRemoved));
         steps.emplace_back(split_on(word_set(), SplitBehavior::kContiguous));
     } else if (type == "WhitespaceSplit") {
@@ -222,7 +222,7 @@ Result<Bpe> read_model(TokenizerLists& lists, Bpe::Unit unit) {
     }
     const Component component(*given, "model");
     ASSIGN_OR_RETURN(const std::optional<std::string> type, component.optional_string("type"));
-    // Files from before the field was there have none: only BPE has merges.
+    // Files that are older than the field lack it: only BPE has merges.
     if (type.value_or(lists.has_merges ? "BPE" : "of no type") != "BPE") {
         return component.unsupported(fmt::format("the model '{}'", type.value_or("")));
     }
@@ -252,9 +252,9 @@ Result<Bpe> read_model(TokenizerLists& lists, Bpe::Unit unit) {
     return Bpe::create(std::move(lists.vocab), merges, std::move(options), unit);
 }
 
-// The reference ignores the "id" of an added token: one that the model knows keeps the model's id,
-// the others are numbered from the model's size on, by their places. A file that says otherwise
-// gets a warning, as there.
+// The reference ignores the "id" of an added token. A token that the model has keeps the model's
+// id; the others are numbered in order, from the model's size on. A file that says otherwise gets a
+// warning, as in the reference.
 Result<AddedTokens> read_added_tokens(
     const json& file,
     const Vocab& vocab,
@@ -275,7 +275,7 @@ Result<AddedTokens> read_added_tokens(
         ASSIGN_OR_RETURN(token.rstrip, item.boolean("rstrip"));
         ASSIGN_OR_RETURN(token.normalized, item.boolean("normalized"));
         ASSIGN_OR_RETURN(token.special, item.boolean("special"));
-        if (token.content.empty()) continue;  // as the reference does
+        if (token.content.empty()) continue;  // like the reference
         std::optional<TokenId> id = added.find(token.content);
         if (!id) id = vocab.find(token.content);
         const bool is_new = !id;
@@ -359,8 +359,7 @@ Result<> read_post_processor(
             RETURN_IF_ERROR(read_post_processor(item, depth + 1, found));
         return Ok{};
     }
-    // What the reference does with a template around a template's parts is not meant to be relied
-    // on.
+    // The reference's result for a template around a template's parts is not meant to be relied on.
     if (found) return component.unsupported("a second template");
     if (type == "TemplateProcessing") {
         ASSIGN_OR_RETURN(found, read_template(component));

@@ -1,8 +1,8 @@
-// Reads a tokenizer.json: every component it names becomes a part of the pipeline, and one that is
-// not known here is an Error that says which and where, never something like it.
+// Reads a tokenizer.json. Every component of the file becomes a part of the pipeline. An unknown
+// one is an error that names it and its place; it is never approximated.
 //
-// Source: the reference implementation's serialization (Hugging Face `tokenizers` 0.23). Its
-// defaults are kept; where it would panic, guess or only warn, this is an Error.
+// Source: the reference implementation's serialization (Hugging Face `tokenizers` 0.23), with its
+// defaults. Where the reference would panic, guess or only warn, this returns an error.
 #pragma once
 
 #include "base/result.h"
@@ -24,13 +24,13 @@ struct TokenizerParts {
     AddedTokens added_tokens{};
     Normalizer normalizer{};
     PreTokenizer pre_tokenizer{};
-    std::unique_ptr<const Bpe> model{};  // never null once read
+    std::unique_ptr<const Bpe> model{};  // never null after reading
     PostProcessor post_processor{};
     Decoder decoder{};
-    std::vector<std::string> warnings{};  // what the file says and does not get
+    std::vector<std::string> warnings{};  // parts of the file that have no effect
 };
 
-// Fails with kMalformed, kUnsupported, kAlreadyExists or kTooLarge.
+// Errors: kMalformed, kUnsupported, kAlreadyExists, kTooLarge.
 Result<TokenizerParts> read_tokenizer_file(std::string_view json);
 
 }  // namespace pitstop::text

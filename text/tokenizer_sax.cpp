@@ -12,8 +12,8 @@ using nlohmann::json;
 using enum ErrorCode;
 
 constexpr std::size_t kDepthMax = 64;
-// This leaves room for a few thousand added tokens and the components. Vocabularies of other kinds
-// of models, which are refused by name, are in it, too: a list of 250,000 pairs.
+// Enough for a few thousand added tokens and the components. Vocabularies of other kinds of models,
+// which are refused by name, count too: a list of 250,000 pairs.
 constexpr std::size_t kRestValuesMax = 2'000'000;
 
 class ListsReader final : public JsonReader {
@@ -120,7 +120,7 @@ class ListsReader final : public JsonReader {
             ++sides_in_pair_;
             return std::nullopt;
         }
-        if (text.starts_with("#version")) return std::nullopt;  // a line of merges.txt
+        if (text.starts_with("#version")) return std::nullopt;  // the first line of a merges.txt
         const std::size_t space = text.find(' ');
         if (space == text.npos || text.find(' ', space + 1) != text.npos) return wrong_type();
         return add_merge(text.substr(0, space), text.substr(space + 1));
@@ -143,7 +143,7 @@ class ListsReader final : public JsonReader {
     TokenizerLists lists_{};
     JsonTree rest_{"", kRestValuesMax};
     std::string key_{};
-    bool is_model_ = false;  // the object at depth 2
+    bool is_model_ = false;  // inside the object at depth 2
     List list_ = List::kNone;
     bool in_pair_ = false;
     int sides_in_pair_ = 0;

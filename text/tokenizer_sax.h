@@ -1,7 +1,7 @@
-// Takes the first step of reading a tokenizer.json: its two long lists, the vocabulary and the
-// merges, go straight to where they are needed; the rest becomes a small tree.
+// The first step of reading a tokenizer.json: its two long lists, the vocabulary and the merges, go
+// straight into their tables; the rest becomes a small tree.
 //
-// Only tokenizer_file.cpp and tokenizer_sax.cpp include it, for it knows nlohmann::json.
+// Included only by tokenizer_file.cpp and tokenizer_sax.cpp, because it uses nlohmann::json.
 #pragma once
 
 #include "base/result.h"
@@ -19,11 +19,11 @@ namespace pitstop::text {
 struct TokenizerLists {
     static constexpr std::size_t kMergesMax = 1 << 23;
 
-    nlohmann::json rest{};  // everything but model.vocab and model.merges
-    Vocab vocab{};          // finish() is still to be called
+    nlohmann::json rest{};  // all except model.vocab and model.merges
+    Vocab vocab{};          // finish() is not called yet
     bool has_vocab = false;
     bool has_merges = false;
-    std::string merge_text{};  // the two sides of each merge, one behind another
+    std::string merge_text{};  // both sides of each merge, back to back
 
     struct Sides {
         std::size_t begin = 0;

@@ -1,7 +1,7 @@
-// Checks UTF-8, steps through it, and replaces what is not valid.
+// Validates UTF-8, iterates over it, and replaces invalid parts.
 //
 // Source: Unicode 16, section 3.9, table 3-7 and "U+FFFD Substitution of Maximal Subparts", which
-// is also what Rust's String::from_utf8_lossy does.
+// Rust's String::from_utf8_lossy follows too.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 // Returns the offset of the first byte that is not part of a valid code point, or nothing.
 [[nodiscard]] std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
-// Returns the code point at `pos` and moves `pos` behind it. REQUIRES: `text` is valid, pos <
+// Returns the code point at `pos` and moves `pos` past it. REQUIRES: `text` is valid, and pos <
 // text.size() is the first byte of a code point.
 [[nodiscard]] inline char32_t next_code_point(std::string_view text, std::size_t& pos) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -43,7 +43,7 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
     return code_point;
 }
 
-// Returns the bytes of the code point whose first byte this is. REQUIRES: the byte begins a code
+// Returns the length of the code point with this first byte. REQUIRES: the byte begins a code
 // point.
 [[nodiscard]] constexpr std::size_t utf8_len(char lead) {
     const auto byte = static_cast<unsigned char>(lead);
@@ -57,14 +57,14 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 // REQUIRES: a code point that is not a surrogate.
 void append_utf8(char32_t code_point, std::string& out);
 
-// Turns bytes into valid UTF-8: every maximal part that is not valid becomes one U+FFFD. What may
-// still become a code point is held back, so the output does not depend on how the bytes were cut.
+// Turns bytes into valid UTF-8: every maximal invalid part becomes one U+FFFD. Bytes that may still
+// become a code point are held back, so the output does not depend on the cuts.
 //
 // Bounded: holds at most 3 bytes.
 class LossyUtf8 {
   public:
     void push(std::string_view bytes, std::string& out);
-    // Nothing follows: what is held is not valid. Leaves the object as new.
+    // No bytes follow: held bytes are invalid. Resets the object.
     void finish(std::string& out);
 
   private:

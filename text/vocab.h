@@ -1,6 +1,6 @@
-// Keeps the model's vocabulary: token strings and their ids, both ways.
+// The model's vocabulary: token strings and their ids, in both directions.
 //
-// Owns:    the strings, one behind another.
+// Owns:    the strings, back to back.
 // Thread:  any after the last insert().
 // Bounded: kTokensMax ids of kTokenBytesMax bytes.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace pitstop::text {
 
-// It is no hash for keys an enemy chooses to collide; the tables that use it hold a trusted file's
-// strings or are a cache that forgets.
+// Not for keys that an attacker can choose to collide: the tables that use this hash contain a
+// trusted file's strings, or are a cache that forgets.
 [[nodiscard]] std::uint64_t hash_bytes(std::string_view bytes);
 
 class Vocab {
@@ -27,18 +27,18 @@ class Vocab {
     static constexpr std::size_t kTokenBytesMax = 1 << 16;
     static constexpr std::size_t kAllBytesMax = std::size_t{1} << 30;
 
-    // Errors: kAlreadyExists, the string or the id has been there; kTooLarge, over a limit.
+    // Errors: kAlreadyExists if the string or the id was inserted before; kTooLarge over a limit.
     Result<> insert(std::string_view token, TokenId id);
-    // Builds the look-up by string. Call once, after the last insert(); kAlreadyExists names a
-    // string that came twice.
+    // Builds the look-up by string. Call once, after the last insert(). kAlreadyExists names a
+    // string that was inserted twice.
     Result<> finish();
 
     [[nodiscard]] std::size_t num_tokens() const { return num_tokens_; }
     // Returns one more than the largest id.
     [[nodiscard]] std::int32_t id_end() const { return static_cast<std::int32_t>(spans_.size()); }
     [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
-    // Finds many: ids[i] is that of tokens[i], or -1. The table is larger than the caches, so the
-    // look-ups are made to wait for memory together: several times faster than one by one.
+    // Looks up many: ids[i] is the id of tokens[i], or -1. The table is larger than the caches, so
+    // the look-ups wait for memory together: several times faster than one by one.
     // REQUIRES: ids.size() == tokens.size().
     void find_all(std::span<const std::string_view> tokens, std::span<std::int32_t> ids) const;
     // Returns nothing if no token has this id.
@@ -51,7 +51,7 @@ class Vocab {
     };
     static constexpr std::uint32_t kAbsent = 0xffffffff;
     struct Slot {
-        std::uint32_t tag = 0;  // the hash's high half
+        std::uint32_t tag = 0;  // the high half of the hash
         std::int32_t id = -1;   // negative: empty
     };
     [[nodiscard]] std::int32_t find_hashed(std::string_view token, std::uint64_t hash)
