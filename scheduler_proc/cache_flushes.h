@@ -1,7 +1,7 @@
-// Knows the calls to flush the prefix cache that wait: all for the steps in flight, as pages of
-// requests that have ended are held until then, and some until nothing runs any more.
+// The waiting calls to flush the prefix cache. All wait for the steps in flight, which hold the
+// pages of requests that have ended; some also wait until no request runs.
 //
-// What runs, and what was flushed, others say.
+// The caller tells what runs and what was flushed.
 //
 // Thread:  the loop thread only.
 // Bounded: kPendingCallsMax calls that wait.
@@ -19,8 +19,8 @@ class CacheFlushes {
   public:
     explicit CacheFlushes(ReplicaId replica) : replica_(replica) {}
 
-    // Takes a call, or refuses it: too many wait, or it does not want to wait for what holds pages,
-    // which `in_use` says.
+    // Accepts a call, or refuses it: too many wait, or the call does not want to wait for the
+    // requests that hold pages, which `in_use` names.
     void begin(
         const messages::FlushCache& call,
         TimePoint now,
@@ -28,20 +28,20 @@ class CacheFlushes {
         TurnOutput& out
     );
     [[nodiscard]] bool empty() const { return calls_.empty(); }
-    // Returns whether nothing may be planned: a call was taken when nothing ran, and nothing new
+    // Returns whether nothing may be planned: a call was accepted when nothing ran, and no request
     // starts until the steps in flight are done.
     [[nodiscard]] bool holds_plans() const;
 
-    // Answers all: the cache was flushed.
+    // The cache was flushed: answers all calls.
     void settle(std::int64_t pages_freed, TurnOutput& out);
-    // Answers the calls that are late. `what` says what they waited for.
+    // Answers the calls whose deadline has passed. `what` says what they waited for.
     void end_late_calls(TimePoint now, const std::string& what, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   private:
     struct Call {
         TimePoint deadline{};
-        bool waits_idle = false;  // for what runs, too
+        bool waits_idle = false;  // also for running requests
         messages::FlushPart part{};
     };
 

@@ -1,4 +1,5 @@
-// Carries out what a call does to all five parts of the scheduler, and what each has against it.
+// The calls, which concern all five parts of the scheduler: what each part objects to, and the
+// effects on all.
 #include "base/check.h"
 #include "scheduler_proc/scheduler.h"
 
@@ -29,8 +30,8 @@ void Scheduler::handle(const messages::FlushCache& call, TurnOutput& out) {
     flushes_.begin(call, now_, in_use, out);
 }
 
-// Steps planned from now on carry it; those in flight keep the label they were planned under, and
-// so do the tokens they bring.
+// Later plans have the new label. Steps in flight keep the label they were planned under, and so do
+// their tokens.
 void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
     messages::LabelPart part{
         .call = call.call,
@@ -67,8 +68,8 @@ void Scheduler::handle(const messages::SetWeightLabel& call, TurnOutput& out) {
     out.tokenizer.emplace_back(std::move(part));
 }
 
-// Returns why a release of these tags cannot be accepted in the state that requests and updates are
-// in.
+// Returns why these tags cannot be released in the present state of requests and updates; nothing
+// if they can.
 std::optional<Error> Scheduler::problem_of_release(const std::vector<messages::MemoryTag>& tags
 ) const {
     const auto refused = [](std::string why) {
@@ -148,7 +149,7 @@ void Scheduler::handle(const messages::UpdateReady& order, TurnOutput& out) {
     update_.make_ready(order, now_, runner_.requests().num_started(), why_not, out);
 }
 
-// Returns why running requests cannot run out, or nothing.
+// Returns why running requests cannot finish (drain), or nothing.
 std::optional<std::string> Scheduler::why_no_drain() const {
     if (!runner_.requests().has_started()) return std::nullopt;
     if (memory_.is_lent()) {
@@ -173,7 +174,7 @@ std::optional<std::string> Scheduler::why_no_update() const {
     return std::nullopt;
 }
 
-// Applies the KV policy first: the plans after the commit are made from what the policy left.
+// Applies the KV policy first: the plans after the commit start from what the policy left.
 void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     if (!update_.may_commit(order, out)) return;
     ReplicaUpdate::KvCounts counts;
@@ -184,7 +185,7 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
             break;
         case messages::KvPolicy::kRecompute:
             counts.num_recomputed = runner_.retract_all();
-            // Their KV is the new version's, however much lag they would tolerate in a cache.
+            // Their KV is the new version's, however much lag they tolerate in cached prefixes.
             runner_.refuse_older_kv(update_.new_epoch());
             break;
         case messages::KvPolicy::kDrain:

@@ -1,5 +1,4 @@
-// Takes up what a finished step brought: tokens, scores, ends, pages; and the batch for the
-// detokenizer.
+// Evaluates a finished step: tokens, scores, ends, pages; and makes the batch for the detokenizer.
 #include "base/check.h"
 #include "scheduler_proc/runner.h"
 
@@ -13,7 +12,7 @@ void append(std::vector<T>& to, std::span<const T> from) {
     to.insert(to.end(), from.begin(), from.end());
 }
 
-// Keeps the spans run-length encoded: equal neighbours become one.
+// Run-length encodes: equal neighbours become one span.
 void append_span(std::vector<messages::Span>& spans, messages::Span span) {
     if (!spans.empty()) {
         messages::Span& last = spans.back();
@@ -40,7 +39,7 @@ messages::Span span_of(const InFlightStep& step, const StepRow& row, std::int64_
 
 void collect_scores(Request& request, const StepRow& row, const RowScores& scores) {
     if (row.num_scored == 0) return;
-    // The prompt's last position has no token to be scored against.
+    // After the prompt's last position there is no token to score.
     const bool has_extra = row.end == request.progress.prompt_len();
     const auto num = static_cast<std::size_t>(row.num_scored - (has_extra ? 1 : 0));
     append(request.scores.logprobs, scores.logprobs.first(num));
@@ -50,7 +49,7 @@ void collect_scores(Request& request, const StepRow& row, const RowScores& score
     append(request.scores.ids_logprobs, scores.ids_logprobs.first(num * row.num_ids));
 }
 
-// Moves the rows out that no chunk has yet.
+// Moves the rows of routes that no chunk has yet into the chunk.
 void tell_routes(Request& request, messages::OutputChunk& chunk) {
     if (request.routes.num_rows() == 0) return;
     messages::Routes rows{.start = request.routed, .shape = request.routes.shape};
@@ -58,15 +57,16 @@ void tell_routes(Request& request, messages::OutputChunk& chunk) {
     messages::append_routes(chunk.routes, std::move(rows));
 }
 
-// Moves the prompt's scores out, with the row that reached the prompt's end. They are of this
-// step's version, and over its KV alone (P3).
+// Moves the prompt's scores into the chunk, with the row that reached the prompt's end. They belong
+// to this step's version, and to its KV alone (P3).
 messages::PromptLogprobs scores_of(Request& request, const InFlightStep& step, const StepRow& row) {
     const EpochRange own{step.version.epoch, step.version.epoch};
     CHECK(request.scores.logprobs.empty() || row.kv == own);
     return std::move(request.scores);
 }
 
-// The end of a request whose numbers were infinite or NaN: where, and under which weights.
+// The end of a request whose numbers were infinite or NaN: at which position, and under which
+// weights.
 enum class Where { kThere, kThereOrBefore };
 messages::Finish end_of_not_finite(
     const InFlightStep& step, const Request& request, const messages::NotFiniteRow& bad, Where where
@@ -77,7 +77,7 @@ messages::Finish end_of_not_finite(
         : bad.kind == Kind::kLogits
             ? "the logits were not finite"
             : "the request's penalties, bias and temperature made its scores not finite";
-    // Logits are of the token after theirs.
+    // Logits belong to the token after their position.
     const std::int64_t token = bad.position + (bad.kind == Kind::kState ? 0 : 1);
     const std::int64_t prompt_len = request.progress.prompt_len();
     const bool is_output = token >= prompt_len;
@@ -96,7 +96,7 @@ messages::Finish end_of_not_finite(
     };
 }
 
-// Returns why no request can go on with this token, or nothing.
+// Returns the end of a request that cannot continue with this token, or nothing.
 std::optional<messages::Finish> problem_of_token(
     const InFlightStep& step, const StepRow& row, TokenId token, std::int64_t vocab_size
 ) {
@@ -153,15 +153,15 @@ void Runner::collect_row(
     const std::span<const std::uint8_t> routes = reader.routes(row);
     const SampledToken sampled = row.samples ? reader.sampled(row) : SampledToken{};
     const messages::NotFiniteRow* const bad = reader.not_finite();
-    // Its pages were shared when they were planned, whatever has become of the request since.
+    // Its pages were shared when they were planned, whatever has happened to the request since.
     if (bad != nullptr) forget_pages(row, bad->position);
     Request* const found = requests_.find(row.key);
     if (found == nullptr) {
-        ++tallies_.num_rows_dropped;  // it ended meanwhile: never emitted, never cached
+        ++tallies_.num_rows_dropped;  // ended meanwhile: the token is neither emitted nor cached
         return;
     }
     Request& request = *found;
-    if (row.run != request.run) return;  // a prefill that was given up
+    if (row.run != request.run) return;  // a prefill that was abandoned
     if (bad != nullptr) {
         tallies_.count_not_finite(bad->kind);
         const bool is_lent = bad->position == row.begin && pool_.has_forgotten(row.borrowed) &&
@@ -187,7 +187,7 @@ void Runner::collect_row(
     }
 }
 
-// Has nobody share the pages of the row from the one of `position` on.
+// Removes the row's pages from sharing, from the page of `position` on.
 void Runner::forget_pages(const StepRow& row, std::int64_t position) {
     if (row.pages.empty()) return;
     const std::int64_t first = position / pool_.page_size() - row.first_page;
@@ -228,8 +228,8 @@ void Runner::collect_token(
     }
     append_span(chunk.spans, span_of(step, row, /*tokens=*/1));
     tell_routes(request, chunk);
-    // Two steps may have ended since the last turn: counts are of the whole chunk. A retraction is
-    // told at once, as a stop text may end the request where only the detokenizer sees it.
+    // Two steps may have ended since the last turn: counts cover the whole chunk. A retraction is
+    // reported at once, because a stop text may end the request where only the detokenizer sees it.
     if (row.output_index == 0 || chunk.counts ||
         request.told_retractions != request.num_retractions) {
         request.told_retractions = request.num_retractions;
@@ -247,7 +247,7 @@ messages::TokenBatch& Runner::batch_of(TurnOutput& out) const {
     return *out.batch;
 }
 
-// Returns the request's chunk in this turn's batch; its first one ever announces it.
+// Returns the request's chunk in this turn's batch. The request's very first chunk announces it.
 messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
     messages::TokenBatch& batch = batch_of(out);
     if (request.chunk_turn == turn_) return batch.chunks[request.chunk_index];
@@ -256,13 +256,13 @@ messages::OutputChunk& Runner::chunk_of(Request& request, TurnOutput& out) {
         batch.starts.push_back({.key = request.key, .text = std::move(request.text)});
     }
     if (batch.chunks.empty())
-        batch.chunks.reserve(requests_.running().size() + 1);  // they are large
+        batch.chunks.reserve(requests_.running().size() + 1);  // chunks are large
     request.chunk_turn = turn_;
     request.chunk_index = batch.chunks.size();
     return batch.chunks.emplace_back(messages::OutputChunk{.key = request.key});
 }
 
-// Answers a request that is not taken.
+// Answers a request that is refused.
 void Runner::refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out) {
     tallies_.count_finish(how.reason);
     messages::TokenBatch& batch = batch_of(out);

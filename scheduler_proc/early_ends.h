@@ -1,10 +1,11 @@
-// Keeps the ends that overtook the request they end.
+// Ends (aborts) that arrived before the request they end.
 //
-// Control and requests travel on different sockets, so an abort may be here first. Keys ascend: one
-// that is larger than every request's so far is still to come, and one that is smaller was here.
+// Control and requests use different sockets, so an abort may arrive first. Keys ascend: a key
+// above all requests' so far is still to come, a smaller one has arrived before.
 //
 // Thread:  the loop thread only.
-// Bounded: kEarlyEndsMax; over it the end of the smallest key, the longest overdue, is forgotten.
+// Bounded: kEarlyEndsMax; beyond it the end with the smallest key, the longest overdue, is
+// forgotten.
 #pragma once
 
 #include "base/ids.h"
@@ -31,8 +32,8 @@ class EarlyEnds {
         if (ends_.size() > kEarlyEndsMax) ends_.erase(ends_.begin());
     }
 
-    // Takes out the end of request `key`, which has just arrived, if there is one. Ends of smaller
-    // keys are forgotten: those requests never come.
+    // Removes and returns the end of request `key`, which has just arrived, if there is one. Ends
+    // of smaller keys are forgotten: those requests will never arrive.
     std::optional<EarlyEnd> take(RequestKey key) {
         ends_.erase(ends_.begin(), ends_.lower_bound(key));
         const auto found = ends_.find(key);

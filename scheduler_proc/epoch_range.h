@@ -1,4 +1,4 @@
-// Holds a range of weight epochs: those that computed a page, a prefix, or all the KV that a token
+// A range of weight epochs: those that computed a page, a prefix, or all the KV that a token
 // attended to.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace pitstop::scheduler {
 
-// Both ends are included. Epochs count from 1; the default, from 0 to 0, is "nothing yet".
+// Both ends are included. Epochs count from 1; the default, 0 to 0, means "nothing yet".
 struct EpochRange {
     Epoch min{};
     Epoch max{};

@@ -31,7 +31,7 @@ std::string InFlightStep::who_is_missing(int nodes) const {
     return names;
 }
 
-// Says what is wrong with the routes, or nothing.
+// Returns what is wrong with the routes, or nothing.
 std::optional<std::string> InFlightStep::mismatch_of_routes(std::span<const std::uint8_t> given
 ) const {
     std::int64_t num_rows = 0;

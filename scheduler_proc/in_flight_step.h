@@ -1,4 +1,4 @@
-// Holds a step that was sent to the workers and is not answered by all of them.
+// A step that was sent to the workers and that some of them have not answered.
 #pragma once
 
 #include "base/ids.h"
@@ -14,49 +14,48 @@
 
 namespace pitstop::scheduler {
 
-// Names a weight version, as spans and status do.
+// A weight version, as in spans and status.
 struct Version {
     Epoch epoch{1};
     std::string label{};
     std::string digest{};
-    std::uint64_t serial = 1;  // another one for every commit and every new label
+    std::uint64_t serial = 1;  // new for every commit and every new label
 };
 
-// Holds what must be remembered of a row to read its part of the result, even if its request is
-// gone.
+// What is remembered of a row to read its part of the result, even after its request has gone.
 struct StepRow {
     RequestKey key{};
-    std::int64_t run = 0;  // the request's, when planned
+    std::int64_t run = 0;  // of the request, when planned
     std::int64_t begin = 0;
-    std::int64_t end = 0;  // positions [0, end) have KV once the step is done
+    std::int64_t end = 0;  // positions [0, end) have KV after the step
     std::int64_t num_scored = 0;
     std::int64_t num_routed = 0;
     bool samples = false;
-    std::int64_t output_index = 0;  // if it samples
-    std::size_t num_top = 0;        // per position, of top_ids and top_logprobs
-    std::size_t num_ids = 0;        // per position, of ids_logprobs
-    EpochRange kv{};                // the epochs that computed all KV its last position attends to
-    // Where its tokens were known, so that the prefix cache may have them since: the pages that it
-    // writes to, and the number of the first in its request.
+    std::int64_t output_index = 0;  // for rows that sample
+    std::size_t num_top = 0;        // top_ids and top_logprobs per position
+    std::size_t num_ids = 0;        // ids_logprobs per position
+    EpochRange kv{};                // epochs of all KV that its last position attends to
+    // If the row's tokens were known when planned, the prefix cache may have its pages since then:
+    // the pages it writes to, and the index of the first within its request.
     std::vector<PageId> pages{};
     std::int64_t first_page = 0;
-    // Of the first row of a run: the prefix cache's pages that it begins on. Another request's step
-    // may have been computing them.
+    // For the first row of a run: the prefix cache's pages that the run begins with. A step of
+    // another request may have been computing them.
     std::vector<PageId> borrowed{};
 };
 
 struct InFlightStep {
     StepId step{};
-    Version version{};  // it runs under
+    Version version{};  // the version that the step runs under
     TimePoint sent_at{};
-    messages::RouteShape routes{};   // of rows that report them
+    messages::RouteShape routes{};   // of rows with routes
     std::vector<StepRow> rows{};     // in the plan's order
     std::vector<bool> is_done{};     // by rank
-    messages::StepResult numbers{};  // rank 0's
+    messages::StepResult numbers{};  // of rank 0
 
     [[nodiscard]] bool is_complete() const;
-    // Returns the ranks that have not answered, in words: "rank 0, rank 2".
-    // On several machines also where: "rank 1 on node 1". REQUIRES: nodes divides the ranks.
+    // Returns the ranks that have not answered, in words: "rank 0, rank 2"; on several machines
+    // with their node: "rank 1 on node 1". REQUIRES: nodes divides the ranks.
     [[nodiscard]] std::string who_is_missing(int nodes) const;
     // Returns how rank 0's numbers disagree with the plan, or nothing.
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
@@ -64,11 +63,11 @@ struct InFlightStep {
     ) const;
 };
 
-// Holds one row's part of a result.
+// One row's part of a result.
 struct SampledToken {
     TokenId token{};
     float logprob = 0;
-    std::int32_t rank = 0;  // 0: not asked for
+    std::int32_t rank = 0;  // 0: not requested
     std::span<const TokenId> top_ids{};
     std::span<const float> top_logprobs{};
     std::span<const float> ids_logprobs{};
@@ -81,8 +80,8 @@ struct RowScores {
     std::span<const float> ids_logprobs{};  // [num_scored * num_ids]
 };
 
-// Deals a result out, row by row in the plan's order.
-// REQUIRES: !step.mismatch(step.numbers); the step outlives it.
+// Reads a result row by row, in the plan's order.
+// REQUIRES: !step.mismatch(step.numbers); the step outlives the reader.
 class ResultReader {
   public:
     explicit ResultReader(const InFlightStep& step)
@@ -91,7 +90,7 @@ class ResultReader {
     SampledToken sampled(const StepRow& row);
     RowScores scores(const StepRow& row);
     std::span<const std::uint8_t> routes(const StepRow& row);  // [num_routed, row_bytes]
-    // Returns what is not finite of the row that is read next, or null; is called once for each.
+    // Returns what is not finite in the next row, or null. Call once per row.
     const messages::NotFiniteRow* not_finite();
 
   private:

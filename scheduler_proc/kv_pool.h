@@ -1,9 +1,8 @@
-// Holds what requests need to run: KV pages, the prefix cache through which they share them, and
-// slots.
+// What requests need to run: KV pages, the prefix cache through which they share pages, and slots.
 //
-// A request has a lease from its start until it gives it back, and what a step in flight may still
-// use is free only when that step is done. So every page is free, a node of the prefix cache, or
-// private to one lease, and every slot is free or in one lease.
+// A request has a lease from its start until it gives the lease back. Pages and slots that a step
+// in flight may still use become free only when that step is done. So every page is free, a node of
+// the prefix cache, or private to one lease, and every slot is free or in one lease.
 //
 // Owns:    every page and slot of the replica.
 // Thread:  the loop thread only.
@@ -23,14 +22,14 @@
 
 namespace pitstop::scheduler {
 
-// Says what a request has of the pool while it runs.
+// What a running request has of the pool.
 struct Lease {
     std::optional<SlotId> slot{};
-    std::vector<PageId> pages{};            // of the planned positions, perhaps one more
-    std::vector<EpochRange> page_epochs{};  // [pages], that computed each so far
-    std::size_t num_shared = 0;             // the first so many pages are nodes of the prefix cache
-    EpochRange kv{};                        // that computed all its KV
-    StepId last_step{};                     // the last one that may use it
+    std::vector<PageId> pages{};            // for the planned positions, perhaps one more
+    std::vector<EpochRange> page_epochs{};  // [pages], the epochs that computed each so far
+    std::size_t num_shared = 0;  // of the first pages, this many are nodes of the prefix cache
+    EpochRange kv{};             // the epochs of all its KV
+    StepId last_step{};          // the last step that may use the lease
 };
 
 class KvPool {
@@ -41,47 +40,45 @@ class KvPool {
         std::int64_t num_slots = 0;
     };
 
-    KvPool() = default;  // nothing
+    KvPool() = default;  // an empty pool
     explicit KvPool(const Size& size);
 
     // ---- leases ----
-    // Starts one with a slot and the pages of `match`, if `num_tokens` positions have room beside
-    // `num_claimed` pages that others need next. REQUIRES: has_slot().
+    // Starts a lease with a slot and the pages of `match`, if `num_tokens` positions fit and leave
+    // `num_claimed` pages, which other requests need next. REQUIRES: has_slot().
     [[nodiscard]] std::optional<Lease> start(
         PrefixCache::Match match, std::int64_t num_tokens, std::int64_t num_claimed
     );
-    // Gives it pages for its first `num_tokens` positions: free ones, then cached ones that nobody
-    // uses. Returns how many are missing; unless that is 0, it got none.
+    // Adds pages for the first `num_tokens` positions: free ones, then unused cached ones. Returns
+    // how many pages are missing; if any are, the lease is unchanged.
     [[nodiscard]] std::int64_t grow(Lease& lease, std::int64_t num_tokens);
-    // Positions [begin, end) are computed under `epoch`.
+    // Marks positions [begin, end) as computed under `epoch`.
     void stamp(Lease& lease, std::int64_t begin, std::int64_t end, Epoch epoch) const;
-    // Puts the full pages of `tokens`, which are its first ones, into the prefix cache; `step` is
-    // the last that writes to them. Where another lease was first with the same page, either this
-    // one goes on with its own (kKeep, for pages that a plan being made writes to), or it takes the
+    // Puts the full pages of `tokens`, the request's first ones, into the prefix cache; `step` is
+    // the last that writes to them. If another lease already inserted the same page, this one
+    // either keeps its own (kKeep, for pages that a plan being made writes to) or switches to the
     // other's (kReplace), so that later pages can follow.
     enum class Duplicates { kKeep, kReplace };
     void share(Lease& lease, std::span<const TokenId> tokens, StepId step, Duplicates duplicates);
-    // What these pages hold is worth nothing: nobody finds any of them in the prefix cache any
-    // more.
+    // The content of these pages is worthless: removes them from the prefix cache.
     void forget(std::span<const PageId> pages);
     [[nodiscard]] bool has_forgotten(std::span<const PageId> pages) const;
-    // Takes it back at once, or when the last step that may use it is done.
+    // Takes the lease back, at once or when the last step that may use it is done.
     void give_back(Lease lease);
 
-    // Step `step` is done: what it was the last to use is taken back at once from now on,
+    // Step `step` is done: leases that it was the last to use are taken back at once from now on,
     void end_step(StepId step);
-    // and this takes back what has waited for it.
+    // and this takes back the leases that waited for it.
     void release_ended();
 
-    // Drops from the prefix cache what nobody uses. Returns how many pages that freed.
+    // Removes unused pages from the prefix cache. Returns how many became free.
     std::int64_t clear_cache() { return cache_.evict(cache_.num_nodes(), pages_); }
 
     [[nodiscard]] bool has_slot() const { return !free_slots_.empty(); }
     [[nodiscard]] std::int64_t num_slots() const { return size_.num_slots; }
     [[nodiscard]] std::int64_t num_pages() const { return size_.num_pages; }
     [[nodiscard]] std::int64_t num_free() const { return pages_.num_free(); }
-    // Returns how many pages become free or evictable when the steps in flight are done; perhaps
-    // there are a few more.
+    // Returns how many pages become free or evictable when the steps in flight are done, at least.
     [[nodiscard]] std::int64_t num_coming() const;
     [[nodiscard]] std::int64_t pages_for(std::int64_t num_tokens) const {
         return (num_tokens + size_.page_size - 1) / size_.page_size;
@@ -89,8 +86,8 @@ class KvPool {
     [[nodiscard]] std::int64_t page_size() const { return size_.page_size; }
     [[nodiscard]] const PrefixCache& cache() const { return cache_; }
 
-    // Returns what is wrong if `held` are all leases that were not given back, or nothing. It is
-    // for tests and the simulator, as it walks every page.
+    // Returns what is wrong if `held` are all leases in use, or nothing. For tests and the
+    // simulator: visits every page.
     [[nodiscard]] std::optional<std::string> audit(std::span<const Lease* const> held) const;
 
   private:
@@ -100,8 +97,8 @@ class KvPool {
     PageAllocator pages_{};
     PrefixCache cache_{};
     std::vector<SlotId> free_slots_{};  // a stack
-    StepId last_done_{};                // steps up to here are done
-    std::vector<Lease> waiting_{};      // for steps in flight, in the order given back
+    StepId last_done_{};                // steps up to this one are done
+    std::vector<Lease> waiting_{};  // leases waiting for steps in flight, in the order given back
 };
 
 }  // namespace pitstop::scheduler

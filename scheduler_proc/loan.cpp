@@ -1,12 +1,13 @@
-// Lends the KV cache's memory to what an update stages, where a GPU has no room for two copies of
-// the weights beside KV (--update-mode lend; design section 5):
+// Lends the KV cache's memory to a staged update, on GPUs without room for two copies of the
+// weights besides KV (--update-mode lend; design section 5):
 //
-//   stage ordered -> what runs is retracted, or runs out (drain) -> no step in flight -> the ranks
+//   stage ordered -> running requests are retracted, or finish (drain) -> no step in flight -> the
+//   ranks
 //   release the KV -> they stage, vote, commit, or drop -> they take the KV again
 //
-// A request's tokens stay where they were: here. It goes on by a prefill, under what serves then.
-// Whoever called is answered when the KV is back after a commit, or cannot be had again; nothing is
-// planned until it is.
+// The scheduler keeps a request's tokens. The request continues with a prefill, under the version
+// that serves then. The caller is answered when the KV is back after a commit, or cannot be had
+// again; until then nothing is planned.
 #include "scheduler_proc/scheduler.h"
 
 #include <utility>
@@ -31,8 +32,8 @@ void Scheduler::settle_loan(TurnOutput& out) {
     if (update_.wants_loan()) {
         if (update_.drains_for_loan() && runner_.requests().has_started()) return;
         if (!runner_.steps().empty()) return;
-        // It may be released already, as somebody asked for that: then it is not taken again here.
-        // Where some ranks have it and some do not, all are made alike.
+        // The KV may have been released by a call: then it is not taken again here. If only some
+        // ranks have it, all are made alike.
         const bool is_there =
             memory_.is_resident(messages::MemoryTag::kKvCache) || !memory_.is_kv_alike();
         if (!is_there || memory_.is_lent()) return update_.start_on_loan(now_, out);

@@ -1,5 +1,6 @@
-// scheduler_proc's main is the thin loop around the scheduler. It gathers what has arrived, takes a
-// turn, sends what that decided, and waits in Poller::wait alone, never for a worker.
+// The main of scheduler_proc is the thin loop around the scheduler. A turn gathers the messages
+// that have arrived, makes decisions and sends them. The loop waits only in Poller::wait, never for
+// a worker.
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -21,12 +22,12 @@
 namespace pitstop::scheduler {
 namespace {
 
-// It waits this long while nothing is due; a message or the launcher wakes the loop at once.
+// The longest wait while nothing is due; a message or the launcher wakes the loop at once.
 constexpr std::chrono::seconds kIdleWait{10};
-// It waits this long while a receiver is slow and something is held for it.
+// The wait while messages are held for a slow receiver.
 constexpr std::chrono::milliseconds kHeldWait{1};
 
-// Returns whether the launcher has said stop. Errors: it is gone, and has not.
+// Returns whether the launcher has ordered a stop. Errors: the launcher ended without one.
 Result<bool> is_asked_to_stop(Supervision& supervision) {
     bool is_asked = false;
     for (const std::string& line : supervision.read_lines()) is_asked = is_asked || line == "stop";
@@ -35,7 +36,7 @@ Result<bool> is_asked_to_stop(Supervision& supervision) {
     return is_asked;
 }
 
-// Logs what came of a replica's part of a call, and what about it is not as by default.
+// Logs the outcome of a replica's part of a call, and what differs from the default.
 template <class Part>
 void log_part(Part part) {
     std::string said;
@@ -49,7 +50,7 @@ void log_part(Part part) {
     spdlog::info("{}: {}{}", Part::kType, came, said);
 }
 
-// Logs what an operator wants to find in the log: the turning points, not the steps.
+// Logs what an operator looks for: turning points, not steps.
 void log_turn(const TurnOutput& out) {
     for (const ToTokenizer& message : out.tokenizer) {
         if (const auto* hello = std::get_if<messages::SchedulerHello>(&message)) {
@@ -82,8 +83,8 @@ void log_turn(const TurnOutput& out) {
     }
 }
 
-// Logs that requests end for what is infinite or NaN. A model that has diverged ends all of them:
-// there is a line for the first, and then one in kBetween at most, which counts the others.
+// Logs requests that end for infinite or NaN numbers. A model that has diverged ends all of them:
+// the first has a line, and later ones at most one line per kBetween, which counts the rest.
 class NotFiniteLog {
   public:
     void note(const TurnOutput& out) {
@@ -223,7 +224,7 @@ int main_with(int argc, char** argv) {
         return flags.fail(logging.error());
 
     const auto fail = [&](const Error& error) {
-        // The workers loaded something else than was asked for, or not the same on all of them.
+        // The workers loaded other weights than asked for, or not the same on all ranks.
         if (!config.digest.empty() && error.code == ErrorCode::kDataLoss)
             supervision.say_lost(error.message);
         return supervision.fail(error);
@@ -244,8 +245,8 @@ int main_with(int argc, char** argv) {
     if (!values.node_door.empty()) supervision.say_door("nodes", ports->node_endpoint());
     Scheduler scheduler(config);
     const Result<> ran = run(scheduler, *ports, supervision);
-    // With the launcher all of this machine is gone, which others find by their connections: only
-    // some of them would hear what is said in this moment.
+    // Without the launcher, this whole machine is gone, which ranks elsewhere learn from their
+    // connections. A message now would reach only some of them.
     if (ran || !supervision.is_over())
         ports->end(ran ? messages::Verdict{} : messages::Verdict(ran.error()));
     return ran ? 0 : fail(ran.error());

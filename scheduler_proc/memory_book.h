@@ -1,11 +1,11 @@
-// Keeps books of which memory the ranks have under each tag, and the order about it that is under
-// way (design section 6).
+// Which memory the ranks have under each tag, and the current order that changes it (design section
+// 6).
 //
 //   release   accepted -> (steps in flight end) -> ordered -> every rank has answered
 //   resume    ordered at once -> every rank has answered
 //
-// Where a rank fails, every rank is ordered back, so that all are alike again; the call is answered
-// after that. So a tag's state here is what the whole replica has.
+// If a rank fails, every rank is ordered back, so that all are alike again, and then the call is
+// answered. So a tag's state here is the state of the whole replica.
 //
 // Thread:  the loop thread only.
 // Bounded: one order at a time.
@@ -26,20 +26,21 @@ namespace pitstop::scheduler {
 class MemoryBook {
   public:
     struct Job {
-        CallId call{};   // the caller's
-        CallId order{};  // the number the ranks get
+        CallId call{};   // of the caller
+        CallId order{};  // the number of the ranks' order
         messages::MemoryAction action = messages::MemoryAction::kRelease;
         std::vector<messages::MemoryTag> tags{};
         bool keep_weights = false;
-        bool is_loan = false;                   // lends an update the KV cache; it has no caller
-        TimePoint deadline = TimePoint::max();  // the caller is told by then
+        bool is_loan = false;                   // lends the KV cache to an update; no caller
+        TimePoint deadline = TimePoint::max();  // when the caller is answered at the latest
         bool is_sent = false;
-        bool is_answered = false;          // the caller was told that it is late
-        std::optional<Error> failure{};    // the first rank's that failed
-        int num_done = 0;                  // ranks that have carried the order out
-        bool has_way_back_failed = false;  // on some rank; only a resume makes all alike again
-        bool is_turned_back = false;       // it has failed, and every rank is ordered back
-        std::vector<bool> has_answered{};  // by rank; to the order, or to the way back
+        bool is_answered = false;        // the caller was told that the call is late
+        std::optional<Error> failure{};  // of the first rank that failed
+        int num_done = 0;                // ranks that completed the order
+        bool has_way_back_failed =
+            false;                    // on some rank; only a resume makes all ranks alike again
+        bool is_turned_back = false;  // the order failed, and every rank is ordered back
+        std::vector<bool> has_answered{};  // by rank; the order, or the way back
     };
 
     explicit MemoryBook(int tp);
@@ -50,22 +51,23 @@ class MemoryBook {
     [[nodiscard]] bool is_resident(messages::MemoryTag tag) const {
         return state(tag) == messages::MemoryState::kResident;
     }
-    // Every rank has what state() says: false where one could neither carry an order out nor go
-    // back, until an order that all carry out.
+    // Returns whether every rank is in the state that state() names. False if a rank could neither
+    // complete an order nor go back, until all ranks complete another order.
     [[nodiscard]] bool are_ranks_alike(messages::MemoryTag tag) const {
         return !are_apart_[index_of(tag)];
     }
-    // Returns whether every tag's memory is there: then a pass may run.
+    // Returns whether the memory of every tag is resident, so that a pass may run.
     [[nodiscard]] bool is_all_resident() const;
-    // Returns what is not there, in words: "kv_cache is released, weights is being released".
+    // Returns what is not resident, in words: "kv_cache is released, weights is being released".
     [[nodiscard]] std::string what_is_missing() const;
 
-    // Returns the tags that `tags` names: itself, or (empty) all that such an order would change.
+    // Returns the tags that `tags` means: `tags` itself, or if empty all that such an order would
+    // change.
     [[nodiscard]] std::vector<messages::MemoryTag> tags_for(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags
     ) const;
-    // Returns why the order cannot be given now, or nothing. `is_done` then tells whether there was
-    // simply nothing left to do.
+    // Returns why the order cannot be given now, or nothing. `is_done` is then set if there was
+    // nothing left to do.
     [[nodiscard]] std::optional<Error> problem_of(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags, bool& is_done
     ) const;
@@ -74,27 +76,27 @@ class MemoryBook {
     void begin(Job job);
     [[nodiscard]] Job* job() { return job_ ? &*job_ : nullptr; }
     [[nodiscard]] const Job* job() const { return job_ ? &*job_ : nullptr; }
-    // Returns the message to every rank: the order, or (after a failure) the way back.
+    // Returns the message for every rank: the order, or (after a failure) the way back.
     [[nodiscard]] messages::WorkerMemory order() const;
 
-    // Handles a rank's answer, or (call 0) what it measured unasked. Returns false if it belongs to
-    // no order under way.
+    // Handles a rank's answer, or (call 0) bytes it measured by itself. Returns false if it belongs
+    // to no current order.
     bool handle_done(const messages::WorkerMemoryDone& answer);
     [[nodiscard]] bool have_all_answered() const;
-    // Sets out to order all back: a rank has failed and every rank has answered.
+    // Begins to order all ranks back: a rank has failed and every rank has answered.
     void turn_back();
-    // REQUIRES: have_all_answered(). The job ends; the tags are as it ordered, or as before; or
-    // released, where a rank could not even go back.
+    // REQUIRES: have_all_answered(). Ends the job. The tags are as ordered, or as before; or
+    // released, if a rank could not even go back.
     Job finish();
-    // REQUIRES: the job was not sent. Nothing has changed.
+    // REQUIRES: the job was not sent. Ends the job without any change.
     Job cancel();
 
-    [[nodiscard]] std::vector<messages::TagMemory> totals() const;  // by tag, all ranks together
+    [[nodiscard]] std::vector<messages::TagMemory> totals() const;  // by tag, over all ranks
     // Returns what the rank measured last.
     [[nodiscard]] std::int64_t graph_bytes(Rank rank) const {
         return graph_bytes_.at(static_cast<std::size_t>(raw(rank)));
     }
-    // Returns who has not answered the order, in words: "rank 0, rank 2".
+    // Returns the ranks that have not answered the order, in words: "rank 0, rank 2".
     [[nodiscard]] std::string who_is_missing() const;
 
   private:

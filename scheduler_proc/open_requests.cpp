@@ -50,8 +50,8 @@ void OpenRequests::start(Request& request, Lease lease) {
 
 Lease OpenRequests::retract(Request& request) {
     if (request.progress.pending() == 0) {
-        // Its prefill was under way: it starts over, and what steps in flight still bring of it
-        // belongs to a run that is over.
+        // Its prefill was in progress: it starts over, and results of steps in flight belong to the
+        // earlier run.
         ++request.run;
         if (request.progress.outputs() == 0) {
             request.scores = {.start = request.scores.start};

@@ -10,7 +10,7 @@ PageAllocator::PageAllocator(std::int64_t num_pages) {
     CHECK(num_pages >= 0 && num_pages <= std::numeric_limits<std::int32_t>::max());
     free_.reserve(static_cast<std::size_t>(num_pages));
     for (std::int64_t page = num_pages; page-- > 0;) {
-        free_.push_back(static_cast<PageId>(page));  // so that page 0 goes out first
+        free_.push_back(static_cast<PageId>(page));  // so that page 0 is allocated first
     }
     is_free_.assign(static_cast<std::size_t>(num_pages), 1);
 }

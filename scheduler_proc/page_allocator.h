@@ -15,7 +15,7 @@ namespace pitstop::scheduler {
 
 class PageAllocator {
   public:
-    PageAllocator() = default;  // no pages
+    PageAllocator() = default;  // an allocator without pages
     // REQUIRES: 0 <= num_pages <= the largest PageId.
     explicit PageAllocator(std::int64_t num_pages);
 
@@ -34,7 +34,7 @@ class PageAllocator {
     }
 
   private:
-    std::vector<PageId> free_{};  // a stack: the page freed last, the warmest, goes out first
+    std::vector<PageId> free_{};  // a stack: the page freed last, the warmest, is allocated first
     std::vector<std::uint8_t> is_free_{};  // [num_pages]
 };
 

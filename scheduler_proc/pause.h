@@ -1,9 +1,9 @@
-// Knows whether generation is paused, and the calls that wait until everything stands still (design
-// section 4, the table of pause states).
+// Whether generation is paused, and the calls that wait until all requests have stopped (design
+// section 4, the table of pause modes).
 //
-//   running -> pausing (steps in flight end; with wait: requests run out) -> paused -> running
+//   running -> pausing (steps in flight end; with wait: requests finish) -> paused -> running
 //
-// Others say what becomes of running requests, and whether they can go on.
+// The caller decides what happens to running requests, and whether they can continue.
 //
 // Thread:  the loop thread only.
 // Bounded: kPendingCallsMax calls that wait.
@@ -24,21 +24,21 @@ class Pause {
     [[nodiscard]] bool is_paused() const { return state_.has_value(); }
     // REQUIRES: is_paused().
     [[nodiscard]] messages::PauseMode mode() const { return state_->mode; }
-    // Counts pauses that max_pause_s has ended.
+    // The number of pauses that max_pause_s has ended.
     [[nodiscard]] std::int64_t num_expired() const { return num_expired_; }
-    // No step is in flight and nothing is left to run out.
+    // Returns whether no step is in flight and no request is left to finish.
     [[nodiscard]] bool is_standing() const { return state_ && state_->is_standing; }
-    // Returns whether requests that ran before run on, as with wait.
+    // Returns whether requests that ran before continue, as with wait.
     [[nodiscard]] bool runs_out() const {
         return state_ && state_->mode == messages::PauseMode::kWait && !state_->is_standing;
     }
 
-    // Begins a pause for a call, which is answered when everything stands still. The caller fills
-    // in the part with what became of requests. Null: refused, as too many calls wait.
+    // Begins a pause for a call, which is answered when all requests have stopped. The caller fills
+    // in the part with what happened to requests. Null: refused, as too many calls wait.
     messages::PausePart* begin(
         const messages::PauseGeneration& call, TimePoint now, TurnOutput& out
     );
-    // Ends the pause if there is no reason against it, and answers the call. `later` tells the
+    // Ends the pause unless there is a reason against it, and answers the call. `later` tells the
     // caller why nothing runs yet.
     void go_on(
         const messages::ContinueGeneration& call,
@@ -48,29 +48,28 @@ class Pause {
         TurnOutput& out
     );
 
-    // Says what runs now, for the decisions and answers below.
+    // What runs now, for the decisions and answers below.
     struct Load {
         bool is_still = false;    // no step is in flight
-        bool is_run_out = false;  // no request that ran before is left
+        bool is_run_out = false;  // no request that ran before is open
         std::int64_t num_running = 0;
         std::int64_t num_waiting = 0;
     };
-    // Returns whether everything stands still just now for the first time. Answers the calls that
-    // waited.
+    // Returns whether all requests have stopped just now. Answers the waiting calls then.
     bool settle(const Load& load, TimePoint now, TurnOutput& out);
 
-    // Answers the calls that are late. `step` says what they waited for.
+    // Answers the calls whose deadline has passed. `step` says what they waited for.
     void end_late_calls(
         TimePoint now, const std::string& step, std::int64_t num_running, TurnOutput& out
     );
-    // Ends a pause whose max_pause_s is over, unless something is against it; what cannot go on yet
-    // stays paused, so that its requests wait and are not refused.
+    // Ends a pause whose max_pause_s has passed, unless there is a reason against it. A replica
+    // that cannot continue yet stays paused, so that requests wait and are not refused.
     void end_if_overdue(TimePoint now, const std::optional<Error>& why_not, TurnOutput& out);
     [[nodiscard]] bool is_overdue(TimePoint now) const {
         return state_ && state_->until && now >= *state_->until;
     }
-    // `can_go_on` says that nothing is against the end of the pause. One that is over and still
-    // cannot end waits for the message that mends what stops it.
+    // `can_go_on`: nothing speaks against ending the pause. An overdue pause that cannot end waits
+    // for the message that removes the obstacle.
     [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now, bool can_go_on) const;
 
     // Fills in the pause's fields of the status.
@@ -80,7 +79,7 @@ class Pause {
     struct State {
         messages::PauseMode mode = messages::PauseMode::kAbort;
         TimePoint since{};
-        std::optional<TimePoint> until{};  // goes on by itself
+        std::optional<TimePoint> until{};  // when it continues by itself
         bool is_standing = false;
     };
     struct Call {
@@ -96,7 +95,7 @@ class Pause {
     std::string expiry_{};  // ReplicaStatus::pause_expiry
     std::int64_t num_pauses_ = 0;
     std::int64_t num_expired_ = 0;
-    Duration paused_{};  // sums the pauses that are over
+    Duration paused_{};  // sum of the ended pauses
 };
 
 }  // namespace pitstop::scheduler

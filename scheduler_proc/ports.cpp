@@ -12,14 +12,14 @@ namespace {
 
 constexpr std::string_view kNodesDoor = "nodes";
 
-// Says which refusals are logged: a peer that says nothing else does not fill the disk.
+// Decides which refusals are logged: a peer that sends only garbage must not fill the disk.
 bool is_worth_a_line(std::int64_t num_refused) {
     if (num_refused <= Ports::kRefusalsLoggedMax) return true;
     const std::int64_t times = num_refused / Ports::kRefusalsLoggedMax;
     return num_refused % Ports::kRefusalsLoggedMax == 0 && (times & (times - 1)) == 0;
 }
 
-// Returns the sender's rank, as the message has it.
+// Returns the sender's rank, from the message.
 template <class Message>
 Rank rank_of(const Message& message) {
     if constexpr (std::is_same_v<Message, messages::WorkerStaged> || std::is_same_v<Message, messages::WorkerFilled>) {
@@ -36,7 +36,7 @@ Result<Ports> Ports::open(zmq::context_t& context, const bus::RunDir& run_dir, c
     constexpr int kConnectionsPerRank = 2;  // one for plans, one for meetings
     const ReplicaId replica = args.replica;
     bus::SocketLimits limits = bus::kInnerLimits;
-    limits.connections_max = 1 + bus::kStrayConnectionsMax;  // the tokenizer
+    limits.connections_max = 1 + bus::kStrayConnectionsMax;  // 1 for the tokenizer
     bus::SocketLimits worker_limits = bus::kInnerLimits;
     worker_limits.connections_max = kConnectionsPerRank * args.ranks.tp + bus::kStrayConnectionsMax;
     const int num_node_connections = args.node_door.empty() ? 0 : worker_limits.connections_max;
@@ -127,7 +127,7 @@ TurnInput Ports::receive() {
     for (const std::string& peer : ended) {
         if (const std::optional<Rank> rank = meeting_.rank_of(peer)) lose(*rank, kConnectionEnded);
     }
-    in.now = Clock::now();  // the only clock the turn will see
+    in.now = Clock::now();  // the only clock of the turn
     meeting_.end_late(in.now);
     send_letters();
     return in;
@@ -147,14 +147,15 @@ void Ports::count_refused_keys() {
 }
 
 void Ports::end(const messages::Verdict& verdict) {
-    constexpr int kLingerMs = 1000;  // so that they learn it
+    constexpr int kLingerMs = 1000;  // so that ranks receive the reason
     meeting_.end(verdict);
     if (num_nodes_ > 1) workers_.set_linger_ms(kLingerMs);
     send_letters();
 }
 
-// They are found before messages are read, and lost behind that. So last words are heard, and who
-// joins in between on a descriptor that was in use before is not taken for whoever has ended there.
+// Ended connections are collected before the messages are read, and acted on after. So a worker's
+// last message still counts, and a worker that joins in between on a reused descriptor is not
+// mistaken for the one that left.
 std::vector<std::string> Ports::take_ended() {
     std::vector<std::string> ended;
     for (const bus::SocketEvent& event : worker_ends_.take_events()) {
@@ -172,8 +173,8 @@ void Ports::lose(Rank rank, std::string_view why) {
         spdlog::warn("{} left before all ranks had joined: {}; it may join again", name, why);
 }
 
-// Somebody may have come and gone between two looks at the connections, which shows when they are
-// told something. Each round loses a rank, or is the last.
+// A rank may have joined and left between two checks of the connections; sending to it shows that.
+// Each round loses a rank, or is the last.
 void Ports::send_letters() {
     for (auto letters = meeting_.take_letters(); !letters.empty();
          letters = meeting_.take_letters()) {
@@ -206,7 +207,7 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
         if (!join) {
             refuse_worker(received, join.error(), in);
         } else if (const Result<> joined = take_join(received, *std::move(join)); !joined) {
-            refuse("a rank", joined.error(), in);  // it was told
+            refuse("a rank", joined.error(), in);  // the sender was told
         }
         for (const Error& error : meeting_.take_dismissed()) refuse("a rank", error, in);
         return true;
@@ -226,8 +227,8 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
     return true;
 }
 
-// No place comes of it, and whoever takes itself for a rank ends: a `rank_joined` where it asked to
-// join, else a `rank_end`.
+// The sender gets no place, and a sender that considers itself a rank exits: it gets a
+// `rank_joined` if it asked to join, else a `rank_end`.
 void Ports::refuse_worker(const bus::Received& received, const Error& error, TurnInput& in) {
     const bool is_join = received.frames.type == messages::RankJoin::kType;
     if (!received.key.empty()) {
@@ -246,7 +247,7 @@ void Ports::note_spoken(const bus::Received& received) {
     if (!received.key.empty()) workers_.listeners().back()->mark_spoken(received.connection);
 }
 
-// It exits after this. On this machine the launcher sees that and ends the tree.
+// The worker exits after this message. On this machine the launcher sees that and ends the tree.
 void Ports::take_error(const bus::Received& received, Rank rank, TurnInput& in) {
     const std::string name = meeting_.name_of(rank);
     const Result<messages::WorkerError> error =
@@ -347,14 +348,14 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
         );
         return refuse_worker(received, error, in);
     }
-    // With several machines only who has joined may bring results, with the same key.
+    // With several machines, only a rank that has joined may send results, with the same key.
     if (num_nodes_ > 1 && !meeting_.has(hello->rank, received.key)) {
         const Error error =
             make_error(ErrorCode::kPermissionDenied, "a hello of rank {}, not its own", rank);
         return refuse_worker(received, error, in);
     }
-    // Before that it may still be dismissed, and whoever has its place then says a hello of its
-    // own.
+    // Before all have met, a rank may still be dismissed. The one that gets its place then sends
+    // its own hello.
     if (num_nodes_ > 1 && !meeting_.have_met()) {
         const Error error = make_error(
             ErrorCode::kFailedPrecondition, "a hello of rank {} before the ranks have met", rank
@@ -366,7 +367,7 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
     in.workers.emplace_back(*std::move(hello));
 }
 
-// What is known of connections, which the scheduler does not know.
+// The status of connections, which the scheduler does not know.
 void Ports::report_to(messages::ReplicaStatus& status) {
     meeting_.report_to(status);
     if (!guard_) return;
@@ -398,14 +399,14 @@ Result<> Ports::send(TurnOutput out) {
 }
 
 Result<> Ports::send_to_workers(const ToWorkers& message) {
-    // All ranks get the same bytes, so it is encoded once.
+    // All ranks get the same bytes, so the message is encoded once.
     const messages::Frames frames = std::visit([](const auto& m) { return encode(m); }, message);
     for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
         switch (workers_.send(frames, peers_[rank])) {
             case bus::Sent::kSent:
                 continue;
             case bus::Sent::kGone:
-                // The launcher sees its death too, says whose it was, and ends the tree.
+                // The launcher also sees the death, names the process, and ends the tree.
                 spdlog::error("{} is gone", meeting_.name_of(static_cast<Rank>(rank)));
                 continue;
             case bus::Sent::kFull:

@@ -1,18 +1,18 @@
-// Holds the scheduler's sockets: messages in become a TurnInput, a TurnOutput becomes messages.
+// The scheduler's sockets: received messages become a TurnInput, a TurnOutput becomes messages.
 //
 //   requests  PULL    binds     tokenized requests and ends, from tokenizer_proc
 //   control   PULL    binds     control, from tokenizer_proc; drained before requests
 //   workers   ROUTER  binds     plans out, results in; a worker names its rank in its hello. Ranks
-//                               meet here, too (rank_meeting.h); those of other machines come in at
+//                               meet here, too (rank_meeting.h); ranks of other machines connect to
 //                               a tcp door, whose keys are the nodes' (bus/curve_keys.h)
 //   tokenizer, detokenizer  PUSH  connect
 //
-// What cannot be read is counted and dropped, and logged until there is too much of it. Who is on
-// another machine and has no place here is told why, too; else there is nobody to answer.
+// Unreadable messages are counted and dropped, and logged up to a limit. A worker on another
+// machine that is refused is told why. For a local one there is nobody to tell.
 //
 // Owns:    the sockets.
 // Thread:  the loop thread only. Nothing here waits.
-// Bounded: kMessagesPerTurnMax per socket and turn; kHeldMax messages to a receiver that is slow.
+// Bounded: kMessagesPerTurnMax per socket and turn; kHeldMax messages for a slow receiver.
 #pragma once
 
 #include "bus/key_guard.h"
@@ -33,31 +33,32 @@ namespace pitstop::scheduler {
 class Ports {
   public:
     static constexpr std::size_t kHeldMax = 4096;
-    // So many refusals are logged, and after them one each time their number has doubled.
+    // The first refusals are logged, up to this many, then one each time their number has doubled.
     static constexpr std::int64_t kRefusalsLoggedMax = 1000;
 
     struct Args {
         ReplicaId replica{};
         RankMeeting::Args ranks{};
-        std::string node_door{};  // "HOST:PORT" for ranks of other machines; empty: there are none
-        std::string door_keys{};  // a directory as keygen makes it
+        std::string node_door{};  // "HOST:PORT" for ranks of other machines; empty: none
+        std::string door_keys{};  // a directory made by keygen
     };
-    // Errors: a socket cannot be made, a key cannot be read.
+    // Errors: a socket cannot be made, or a key cannot be read.
     static Result<Ports> open(
         zmq::context_t& context, const bus::RunDir& run_dir, const Args& args
     );
-    // Returns where ranks of other machines come in: "tcp://..."; empty: nowhere.
+    // Returns where ranks of other machines connect: "tcp://..."; empty if there is no such door.
     [[nodiscard]] std::string node_endpoint() const;
 
-    // Adds the sockets to wait for. REQUIRES: this Ports stays where it is.
+    // Adds the sockets to wait for. REQUIRES: this Ports does not move.
     void add_to(bus::Poller& poller);
 
-    // Takes what is there.
+    // Receives all waiting messages.
     [[nodiscard]] TurnInput receive();
 
-    // Returns why the replica cannot go on, a rank of another machine is gone; nothing: it can.
+    // Returns why the replica cannot continue: a rank of another machine is gone. Nothing if it
+    // can.
     [[nodiscard]] const std::optional<Error>& loss() const { return meeting_.loss(); }
-    // Returns when receive() has something to do though nothing has come.
+    // Returns when receive() has work even if no message arrives.
     [[nodiscard]] std::optional<TimePoint> deadline() const { return meeting_.deadline(); }
     // Tells ranks that the replica ends (RankMeeting::end).
     void end(const messages::Verdict& verdict);
@@ -65,7 +66,7 @@ class Ports {
     // Sends everything, in order. Errors: a worker does not read (kUnavailable); the tokenizer or
     // the detokenizer has not read for kHeldMax messages (kResourceExhausted).
     Result<> send(TurnOutput out);
-    // Returns whether a slow receiver still has to be sent something: call send({}) again soon.
+    // Returns whether messages are held for a slow receiver: call send({}) again soon.
     [[nodiscard]] bool has_held() const {
         return !to_tokenizer_.empty() || !to_detokenizer_.empty();
     }
@@ -96,14 +97,14 @@ class Ports {
     void receive_from(bus::Socket& socket, TurnInput& in);
     void receive_from_workers(TurnInput& in);
     void greet(const bus::Received& received, TurnInput& in);
-    // Takes what is about the ranks' meetings. False: it is something else.
+    // Handles messages of the ranks' meetings. Returns false for any other message.
     bool take_for_meeting(const bus::Received& received, TurnInput& in);
     Result<> take_join(const bus::Received& received, messages::RankJoin join);
     void take_error(const bus::Received& received, Rank rank, TurnInput& in);
     void take_from_peer(const bus::Received& received, TurnInput& in);
-    // Refuses what a worker sent that has no place; on another machine it is told.
+    // Refuses a message of a worker without a place; on another machine the worker is told.
     void refuse_worker(const bus::Received& received, const Error& error, TurnInput& in);
-    // Counts its sender as one that came through the door's handshake, and fits.
+    // Counts the sender as one that finished the door's handshake and was accepted.
     void note_spoken(const bus::Received& received);
     void report_to(messages::ReplicaStatus& status);
     void count_refused_keys();
@@ -126,7 +127,7 @@ class Ports {
     bus::SocketMonitor worker_ends_;
     RankMeeting meeting_;
     int num_nodes_ = 1;
-    std::int64_t num_keys_refused_ = 0;  // as far as they were looked at
+    std::int64_t num_keys_refused_ = 0;  // as far as they were logged
     std::int64_t num_refused_ = 0;       // messages
     std::vector<std::string> peers_;     // by rank: the worker's identity; empty before its hello
     std::deque<messages::Frames> to_tokenizer_{};

@@ -11,9 +11,9 @@
 namespace pitstop::scheduler {
 namespace {
 
-// The longest prefix is searched for where several versions of it are acceptable; so many nodes are
-// looked at per block of the prompt, so that a tree of many versions cannot hold a turn. The first
-// path to a leaf takes one each.
+// Where several versions of a prefix are acceptable, the longest is searched for. The search visits
+// at most this many nodes per block of the prompt, so that a tree of many versions cannot delay a
+// turn. The first path to a leaf visits one node per block.
 constexpr std::size_t kVisitsPerBlock = 4;
 
 }  // namespace
@@ -54,7 +54,7 @@ void PrefixCache::find_children(
         if (!std::ranges::equal(tokens_of(page), block)) continue;
         found.push_back(page);
     }
-    // Epochs tell siblings with the same tokens apart, so this order is total.
+    // Siblings with the same tokens differ in their epochs, so this order is total.
     std::ranges::sort(found, [&](PageId a, PageId b) {
         const EpochRange& x = at(a).epochs;
         const EpochRange& y = at(b).epochs;
@@ -70,8 +70,7 @@ PrefixCache::Match PrefixCache::match(
     Match best;
     if (buckets_.empty() || num_blocks == 0) return best;
 
-    // The search goes depth first, and to the newest first. A request that accepts one epoch has
-    // one path to walk.
+    // Depth first, the newest first. A request that accepts one epoch has one path to walk.
     struct Place {
         PageId page{};
         std::size_t depth = 0;  // blocks before it
@@ -180,7 +179,7 @@ void PrefixCache::unlist(PageId page) {
     node.is_listed = false;
 }
 
-// Its children are looked for below it alone.
+// Its children can be found only below it.
 void PrefixCache::forget(PageId page) {
     CHECK(holds(page));
     unlist(page);

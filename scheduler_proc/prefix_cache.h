@@ -1,17 +1,17 @@
-// Knows which pages hold the KV of which token prefixes, so that requests share them (P9).
+// Which pages hold the KV of which token prefixes, so that requests share them (P9).
 //
-// It is a radix tree over page-sized blocks of tokens: a node is one page, its path from the root
+// A radix tree over page-sized blocks of tokens: a node is one page, and its path from the root is
 // the prefix that the page continues. A node is tagged with the weight epochs that computed it, and
 // the tag is part of its identity: the same tokens computed under new weights are another node. KV
-// depends on all KV before it, so what a prefix may claim is the union of the tags on its path; a
-// block computed on top of an older prefix can only be found below that older prefix.
+// depends on all KV before it, so the epochs of a prefix are the union of the tags on its path. A
+// block computed on top of an older prefix can be found only below that prefix.
 //
-// A running request holds a reference on every node of its prefix. What nobody references is kept
-// until its page is needed: the least recently used leaf goes first.
+// A running request holds a reference on every node of its prefix. Unreferenced nodes stay until
+// their page is needed: the least recently used leaf is evicted first.
 //
-// A node is inserted when the step that computes it is planned, since workers run steps in order: a
-// later step may read it. A step cannot read what it computes itself: match() says so, and the
-// scheduler lets the request wait for the step after.
+// A node is inserted when the step that computes it is planned. Workers run steps in order, so a
+// later step may read it. A step cannot read what it computes itself: match() reports that, and the
+// scheduler lets the request wait for the next step.
 //
 // Owns:    the pages of its nodes, from insert() until evict() gives them to the allocator.
 // Thread:  the loop thread only.
@@ -34,7 +34,7 @@ namespace pitstop::scheduler {
 
 class PrefixCache {
   public:
-    PrefixCache() = default;  // no pages
+    PrefixCache() = default;  // a cache without pages
     PrefixCache(std::int64_t num_pages, std::int64_t page_size);
 
     struct Match {
@@ -42,35 +42,35 @@ class PrefixCache {
         EpochRange epochs{};          // the epochs that computed them; empty without pages
         bool is_pending = false;      // the step being planned computes the next page
     };
-    // Finds the longest prefix of `tokens` in whole pages that was computed under `accepted` epochs
-    // alone and by a step before `step`; of equally long ones, the newer. Takes no reference.
+    // Finds the longest prefix of `tokens` in whole pages that only `accepted` epochs computed, by
+    // a step before `step`; among equally long ones, the newer. Adds no reference.
     [[nodiscard]] Match match(
         std::span<const TokenId> tokens, const EpochRange& accepted, StepId step
     ) const;
 
-    // Takes references on a path from the root, to keep it, and gives them back, to let it go.
+    // Add references on a path from the root, to keep it, and release them.
     void lock(std::span<const PageId> path);
     void unlock(std::span<const PageId> path);
 
     struct NewNode {
-        std::optional<PageId> parent{};     // the page before it; nothing: the first
-        PageId page{};                      // allocated, and the caller's so far
+        std::optional<PageId> parent{};     // the page before it; nothing for the first
+        PageId page{};                      // allocated; the caller's until insert()
         std::span<const TokenId> tokens{};  // [page_size]
         EpochRange epochs{};                // the epochs that computed it
         StepId step{};                      // the last step that writes to it
     };
-    // Returns the node with this parent, these tokens and these epochs, if there is one.
+    // Returns the node with this parent, these tokens and these epochs, if it exists.
     [[nodiscard]] std::optional<PageId> find(const NewNode& node) const;
-    // Takes the page; the caller holds a reference on it.
+    // Takes over the page; the caller holds a reference on it.
     // REQUIRES: find() is empty; the caller holds a reference on the parent.
     void insert(const NewNode& node);
 
-    // Has nobody find the node any more, nor what follows it: what its page holds is worth nothing.
-    // Whoever has a reference keeps it. REQUIRES: holds(page).
+    // Hides the node and its descendants from searches: the content of its page is worthless.
+    // Existing references stay valid. REQUIRES: holds(page).
     void forget(PageId page);
     [[nodiscard]] bool is_forgotten(PageId page) const { return !at(page).is_listed; }
 
-    // Gives up to `num` pages that nobody references to the allocator. Returns how many.
+    // Gives up to `num` unreferenced pages to the allocator. Returns how many.
     std::int64_t evict(std::int64_t num, PageAllocator& pages);
 
     [[nodiscard]] std::int64_t num_nodes() const { return num_nodes_; }
@@ -79,8 +79,7 @@ class PrefixCache {
     [[nodiscard]] std::int32_t num_refs(PageId page) const { return at(page).num_refs; }
     [[nodiscard]] EpochRange epochs_of(PageId page) const { return at(page).epochs; }
 
-    // Returns what is wrong inside, or nothing. It is for tests and the simulator, as it walks
-    // every node.
+    // Returns what is wrong inside, or nothing. For tests and the simulator: visits every node.
     [[nodiscard]] std::optional<std::string> audit() const;
 
   private:
@@ -89,7 +88,7 @@ class PrefixCache {
     // A node has the number of its page.
     struct Node {
         std::int32_t parent = kNone;
-        std::int32_t next = kNone;  // the next one in its bucket
+        std::int32_t next = kNone;  // the next node of its bucket
         std::int32_t num_refs = 0;
         std::int32_t num_children = 0;
         EpochRange epochs{};
@@ -110,7 +109,7 @@ class PrefixCache {
     }
 
     void unlist(PageId page);
-    // Finds the children of `parent` that hold `block` and are acceptable, the newest first.
+    // Finds the acceptable children of `parent` with this `block`, the newest first.
     void find_children(
         std::int32_t parent,
         std::span<const TokenId> block,
@@ -121,7 +120,7 @@ class PrefixCache {
     std::int64_t page_size_ = 1;
     std::vector<Node> nodes_{};                               // [num_pages]
     std::vector<TokenId> tokens_{};                           // [num_pages * page_size]
-    std::vector<std::int32_t> buckets_{};                     // by hash; looked up, never walked
+    std::vector<std::int32_t> buckets_{};                     // by hash; looked up, never iterated
     std::set<std::pair<std::uint64_t, PageId>> evictable_{};  // (last_used, page)
     std::uint64_t tick_ = 0;
     std::int64_t num_nodes_ = 0;

@@ -1,12 +1,12 @@
-// Says how far a request is in its sequence, which is the prompt's tokens and then the output's.
+// The position of a request in its sequence, which is the prompt's tokens and then the output's.
 //
 //     0 ...... done ...... planned ...... known
 //
-// Positions [0, done) have KV now, and [0, planned) will once the steps in flight are done. Tokens
-// [0, known) are known; `pending` more are being sampled by steps in flight. While some are, the
-// last planned position is the one that the newest of them is sampled after.
+// Positions [0, done) have KV now, and [0, planned) will have it once the steps in flight are done.
+// Tokens [0, known) are known, and steps in flight sample `pending` more. While any are pending,
+// the newest of them is sampled after the last planned position.
 //
-// All counts are of tokens. The steps below keep the invariants; problem() says them.
+// All counts are of tokens. The operations below keep the invariants, which problem() lists.
 #pragma once
 
 #include <cstdint>
@@ -27,37 +27,38 @@ class Progress {
     [[nodiscard]] std::int64_t outputs() const { return known_ - prompt_len_; }
     [[nodiscard]] std::int64_t planned() const { return planned_; }
     [[nodiscard]] std::int64_t done() const { return done_; }
-    // These may outlive a run: a retracted request still takes the tokens that were being sampled.
+    // Pending tokens may outlive a run: a retracted request still gets the tokens that were being
+    // sampled.
     [[nodiscard]] std::int64_t pending() const { return pending_; }
-    // Counts the positions whose KV the last retraction gave up.
+    // The positions whose KV the last retraction discarded.
     [[nodiscard]] std::int64_t lost() const { return lost_; }
 
-    // Returns whether another token may be sampled after those known and pending.
+    // Returns whether another token may be sampled after the known and pending ones.
     [[nodiscard]] bool may_sample() const { return outputs() + pending_ < output_len_max_; }
-    // Counts the tokens that the next step could take: all known ones without KV, or the one being
+    // The tokens that the next step could process: all known ones without KV, or the one being
     // sampled.
     [[nodiscard]] std::int64_t plannable() const {
         if (pending_ == 0) return known_ - planned_;
         return may_sample() ? 1 : 0;
     }
 
-    // It runs, and so many positions have KV of the prefix cache.
+    // The request runs, with KV of this many positions from the prefix cache.
     // REQUIRES: nothing is planned or pending; num_cached < known().
     void start(std::int64_t num_cached) { planned_ = done_ = num_cached; }
-    // A step computes the next positions, and samples a token after them or does not.
+    // A step computes the next positions, and may sample a token after them.
     // REQUIRES: 0 < num_new <= plannable(); samples only if may_sample().
     void plan(std::int64_t num_new, bool samples) {
         planned_ += num_new;
         pending_ += samples ? 1 : 0;
     }
-    // A step that reached to `end` is done.
+    // A step that ended at `end` is done.
     void finish_step(std::int64_t end) { done_ = end; }
-    // The oldest pending token is known. REQUIRES: pending() > 0.
+    // The oldest pending token is known now. REQUIRES: pending() > 0.
     void learn_token() {
         --pending_;
         ++known_;
     }
-    // Its pages are given up; its tokens are not.
+    // Gives up its pages; its tokens stay.
     void retract() {
         lost_ = planned_;
         planned_ = done_ = 0;

@@ -12,7 +12,8 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Finds where one of two lists goes on differently, "NAME=VALUE"; empty: it has ended there.
+// Returns the first difference between two lists, as "NAME=VALUE" of each; empty if a list has
+// ended there.
 std::pair<std::string, std::string> first_difference(
     const std::vector<std::string>& a, const std::vector<std::string>& b
 ) {
@@ -25,7 +26,7 @@ std::pair<std::string, std::string> first_difference(
     return {};
 }
 
-// Says how a rank was started otherwise than one of the head's; nothing: it was not.
+// Returns how a rank was started differently from one of the head's; nothing if it was not.
 std::optional<Error> difference(const messages::RankJoin& join, const messages::RankJoin& measure) {
     if (join.settings == measure.settings) return std::nullopt;
     const auto [there, here] = first_difference(measure.settings, join.settings);
@@ -139,7 +140,8 @@ Result<> RankMeeting::check_place(const Sender& sender, const messages::RankJoin
     return Ok{};
 }
 
-// The head's own ranks are the measure: a machine that was started otherwise keeps nobody else out.
+// Settings are compared with the head's own ranks, so that one machine that was started differently
+// cannot keep others out.
 Result<> RankMeeting::check_settings(const messages::RankJoin& join) const {
     for (const auto& member : members_) {
         if (!member || member->said.node != 0) continue;
@@ -154,7 +156,7 @@ Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
     if (!checked) answer.verdict = checked.error();
     letters_.push_back({sender.peer, encode(answer)});
     if (!checked) return checked;
-    // A descriptor that belongs to somebody else now: whose it was is gone.
+    // The descriptor now belongs to this sender: the earlier owner is gone.
     if (const auto peer = peer_on(sender.connection)) lose(*rank_of(*peer), kConnectionEnded);
     const auto at = static_cast<std::size_t>(raw(join.rank));
     members_[at] = Member{.sender = sender, .said = std::move(join)};
@@ -162,7 +164,7 @@ Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
     return Ok{};
 }
 
-// They came before the head's rank, which alone could say that they do not fit.
+// These ranks joined before the head's first rank, the only one that can tell that they do not fit.
 void RankMeeting::dismiss_others(const messages::RankJoin& measure) {
     for (auto& member : members_) {
         if (!member || member->said.node == 0) continue;
@@ -207,7 +209,7 @@ Result<> RankMeeting::bring(const std::string& peer, messages::RankPart part, Ti
     return Ok{};
 }
 
-// Ranks that are at different operations would wait for each other without end.
+// Ranks at different operations would wait for each other forever.
 std::optional<Error> RankMeeting::find_out_of_step() const {
     const Member* first = nullptr;
     for (const auto& member : members_) {
@@ -317,12 +319,13 @@ std::optional<std::string> RankMeeting::peer_on(int connection) const {
 
 void RankMeeting::end(const messages::Verdict& asked) {
     is_over_ = true;
-    // Whoever ends the tree then, it is because its ranks do not meet any more.
+    // Whatever ends the tree after this, the cause is that its ranks no longer meet.
     const messages::Verdict verdict =
         asked.is_done() && failure_ ? messages::Verdict(*failure_) : asked;
     for (const auto& member : members_) {
         if (!member || member->is_lost) continue;
-        // Here the launcher tells them of an end in order; of another, why, before they find out.
+        // On this machine the launcher tells ranks of a regular end. Ranks of another machine are
+        // told why before they notice.
         if (verdict.is_done() && member->sender.key.empty()) continue;
         letters_.push_back({member->sender.peer, encode(messages::RankEnd{.verdict = verdict})});
     }

@@ -1,4 +1,4 @@
-// Ends a replica's part of an update, by its commit or by a drop.
+// The end of a replica's part of an update: its commit or its drop.
 #include "scheduler_proc/replica_update.h"
 
 #include <utility>
@@ -54,8 +54,8 @@ void ReplicaUpdate::swap_version() {
             .serial = version_.serial + 1,
         }
     );
-    // A direct update has overwritten the old copy, and a loan is given back; a torn one is no
-    // version to go back to.
+    // A direct update has overwritten the old copy, and a loan is given back; torn weights are not
+    // a version to return to.
     retained_.reset();
     const bool is_kept = job.kind != UpdateJob::Kind::kDirect && !job.is_on_loan;
     if (is_kept && weights_ == Weights::kWhole) retained_ = std::move(old);
@@ -92,9 +92,10 @@ bool ReplicaUpdate::handle_committed(
 }
 
 void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
-    // That is so whatever came of it here: another replica was overwritten, or has not committed.
+    // Torn regardless of this replica's own outcome: some other replica was overwritten or did not
+    // commit.
     if (order.torn) weights_ = Weights::kTorn;
-    if (!job_ || job_->id != order.update) {  // it was refused here, or never came
+    if (!job_ || job_->id != order.update) {  // refused here, or never arrived
         messages::UpdatePart part = part_of(order.update, messages::UpdateOrder::kDrop);
         part.ok = true;
         part.verdict.message = order.reason;
@@ -126,7 +127,7 @@ void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
 bool ReplicaUpdate::handle_dropped(const messages::WorkerDropped& answer, TurnOutput& out) {
     if (!awaits(answer.update, messages::UpdateOrder::kDrop, answer.rank)) return false;
     messages::RankOutcome rank = job_->ranks[static_cast<std::size_t>(raw(answer.rank))];
-    // A rank that failed keeps the phase it failed in.
+    // A rank that failed stays in the phase in which it failed.
     if (rank.ok || !rank.code) rank.phase = messages::UpdatePhase::kDropped;
     if (record_outcome(std::move(rank)) == messages::UpdateRound::Progress::kDone) {
         end(messages::UpdateOrder::kDrop, out);

@@ -14,7 +14,7 @@ bool has(const std::vector<messages::MemoryTag>& tags, messages::MemoryTag tag) 
 
 }  // namespace
 
-// Each order has one more number, for the way back.
+// Each order uses one more number, for the way back.
 CallId ReplicaMemory::next_order() { return CallId{++num_orders_ * 2}; }
 
 std::optional<messages::MemoryPart> ReplicaMemory::release(
@@ -74,8 +74,8 @@ void ReplicaMemory::begin_loan(messages::MemoryAction action) {
     });
 }
 
-// One that could not be had is still here, unless a rank could not even go back; one that could not
-// be given back is released from here on, as if a caller had asked for that.
+// Memory that could not be lent is still here, unless a rank could not even go back. Memory that
+// could not be returned counts as released from now on, as if by a call.
 void ReplicaMemory::settle_loan(const MemoryBook::Job& done, Effects& effects) {
     const bool is_taken = done.action == messages::MemoryAction::kRelease;
     if (is_taken && done.failure) effects.loan_failure = done.failure;
@@ -98,7 +98,7 @@ ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
         return effects;
     }
     if (!book_.have_all_answered()) return effects;
-    // Weights that one rank has let go are gone, whatever comes of the rest of the order.
+    // Weights that one rank has discarded are gone, whatever happens to the rest of the order.
     const bool is_discard = job->action == messages::MemoryAction::kRelease && !job->keep_weights &&
                             job->num_done > 0 && has_weights;
     effects.loses_weights = is_discard;
@@ -157,7 +157,7 @@ messages::MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> err
     const {
     messages::MemoryPart part{
         .call = call, .replica = replica_, .was_done = was_done, .tags = book_.totals()};
-    // What is lent comes back by itself: the door is not to take the tree for a released one.
+    // Lent memory comes back by itself: the door must not consider the tree released.
     for (messages::TagMemory& tag : part.tags) {
         if (tag.tag == messages::MemoryTag::kKvCache && is_on_loan())
             tag.state = messages::MemoryState::kResident;

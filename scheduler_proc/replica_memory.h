@@ -1,9 +1,9 @@
-// Carries out a release and a resume of a replica's memory: the calls, the orders to the ranks, the
-// answers (design section 6).
+// Releases and resumes a replica's memory: the calls, the orders to the ranks, the answers (design
+// section 6).
 //
-// A release is carried out with no step in flight; from its acceptance on nothing is planned. What
-// requests hold is never taken from them: they are retracted by a pause that says so, or the
-// release is refused (P4). Others say whether requests and updates allow it.
+// A release runs with no step in flight, and nothing is planned from its acceptance on. Memory that
+// requests hold is never taken from them: a pause with retract frees it first, or the release is
+// refused (P4). The caller decides whether requests and updates allow an order.
 //
 // Thread:  the loop thread only.
 // Bounded: one order at a time (MemoryBook).
@@ -34,8 +34,8 @@ class ReplicaMemory {
         return book_.tags_for(messages::MemoryAction::kRelease, tags);
     }
 
-    // Answers are without `has_weights`, which others know; no answer means that the call waits.
-    // `why_not` is what others have against it.
+    // Answers lack `has_weights`, which the caller fills in; no answer means that the call waits.
+    // `why_not` is the caller's objection.
     std::optional<messages::MemoryPart> release(
         const messages::ReleaseMemory& call, TimePoint now, std::optional<Error> why_not
     );
@@ -43,16 +43,16 @@ class ReplicaMemory {
         const messages::ResumeMemory& call, TimePoint now, std::optional<Error> why_not
     );
 
-    // ---- the KV cache's memory, lent to an update: nobody calls for it ----
-    // Says whether an order is under way, a caller's or one of these: no other can be given then.
+    // ---- the KV cache's memory, lent to an update: these have no caller ----
+    // Returns whether an order is in progress, of a call or of a loan: no other can be given then.
     [[nodiscard]] bool has_order() const { return book_.job() != nullptr; }
     [[nodiscard]] bool is_kv_alike() const {
         return book_.are_ranks_alike(messages::MemoryTag::kKvCache);
     }
-    // It is lent from lend() until it is back, or could not be had back.
+    // Whether it is lent: from lend() until it is back, or could not be had back.
     [[nodiscard]] bool is_on_loan() const { return loan_ != Loan::kNone; }
     [[nodiscard]] bool is_lent() const { return loan_ == Loan::kLent; }
-    // Nothing but the KV cache is missing, and that is lent, or about to be.
+    // Returns whether only the KV cache is missing, and that because it is lent or about to be.
     [[nodiscard]] bool lacks_nothing_but_loan() const {
         return is_all_resident() || (is_on_loan() && is_resident(messages::MemoryTag::kWeights));
     }
@@ -61,21 +61,22 @@ class ReplicaMemory {
     // REQUIRES: !has_order(), is_lent().
     void take_back() { begin_loan(messages::MemoryAction::kResume); }
 
-    // Says what follows from a step of the order for the rest of the replica.
+    // The consequences of an order's step for the rest of the replica.
     struct Effects {
-        bool releases_kv = false;       // the ranks are told to: the prefix cache is worth nothing
-        bool releases_weights = false;  // likewise: the retained copy is worth nothing
-        bool loses_weights = false;     // the live copy's bytes are gone
-        std::optional<Error> loan_failure{};  // what was to be lent could not be had
+        bool releases_kv = false;  // the ranks are told to: the prefix cache becomes worthless
+        bool releases_weights =
+            false;                   // the ranks are told to: the retained copy becomes worthless
+        bool loses_weights = false;  // the live copy's bytes are gone
+        std::optional<Error> loan_failure{};  // the KV cache could not be lent
         std::optional<messages::MemoryPart> answer{};
     };
-    // Gives the order under way to the ranks once no step is in flight, and ends it when all have
+    // Sends the current order to the ranks once no step is in flight, and ends it when all have
     // answered.
     Effects settle(bool is_still, TurnOutput& out);
-    // Returns false if the rank's answer belongs to no order under way.
+    // Returns false if the rank's answer belongs to no current order.
     bool handle_done(const messages::WorkerMemoryDone& answer) { return book_.handle_done(answer); }
-    // The caller is told that it is late. An order that was not given is taken back; one that was
-    // stands, and is carried out when the ranks answer. `step` says what it waited for.
+    // The caller is told that the call is late. An order that was not sent is cancelled; one that
+    // was sent stays, and completes when the ranks answer. `step` says what it waited for.
     std::optional<messages::MemoryPart> end_late_call(TimePoint now, const std::string& step);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
@@ -89,11 +90,12 @@ class ReplicaMemory {
 
     ReplicaId replica_;
     MemoryBook book_;
-    bool are_weights_kept_ = false;  // while they are released: in host memory
+    bool are_weights_kept_ =
+        false;  // while the weights are released: whether host memory keeps them
     std::uint64_t num_orders_ = 0;
     enum class Loan { kNone, kTaking, kLent, kReturning };
     Loan loan_ = Loan::kNone;
-    std::string loss_{};  // why what was lent is not back; empty: it is back, or was resumed
+    std::string loss_{};  // why lent memory is not back; empty: it is back, or was resumed
 };
 
 }  // namespace pitstop::scheduler

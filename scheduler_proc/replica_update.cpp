@@ -12,13 +12,13 @@ namespace {
 
 std::uint64_t number(messages::UpdateId id) { return static_cast<std::uint64_t>(id); }
 
-// A session's stage is only opened: its bytes come with buckets.
+// Staging a session only opens it: buckets bring its bytes.
 messages::UpdateOrder order_of(const messages::UpdateStage& order) {
     return order.spec.source.kind == messages::SourceKind::kBuckets ? messages::UpdateOrder::kOpen
                                                                     : messages::UpdateOrder::kStage;
 }
 
-// A rank gives up a little before its scheduler does, so that it says itself what it waited for.
+// A rank gives up a little before its scheduler, so that it can report what it waited for.
 std::int64_t time_of_workers(std::int64_t timeout_ms) {
     constexpr std::int64_t kHeadStartMs = 500;
     return timeout_ms - std::min(timeout_ms / 10, kHeadStartMs);
@@ -52,7 +52,7 @@ std::optional<Error> ReplicaUpdate::problem_of_epoch(Epoch new_epoch) const {
     );
 }
 
-// No rank of another machine can read what is memory of one machine.
+// A rank of another machine cannot read memory of this one.
 std::optional<Error> ReplicaUpdate::problem_of_reach(const messages::WeightSource& source) const {
     const std::string_view memory = messages::shared_memory_of(source);
     if (config_.nodes == 1 || memory.empty()) return std::nullopt;
@@ -81,7 +81,7 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
         );
     }
     if (order.spec.mode == messages::UpdateMode::kDirect) {
-        // It overwrites what serves: only after this replica has been told to stand still.
+        // A direct update overwrites what serves: allowed only after this replica was told to stop.
         if (!may(order.update, order_of(order)) || job_->phase() != messages::UpdatePhase::kStopped)
             return wrong_order("direct stage", order.update, "the replica has not stopped for it");
     } else if (job_) {
@@ -110,14 +110,13 @@ bool ReplicaUpdate::stage(
     job.label = order.spec.label;
     for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
-    retained_.reset();  // its copy is what the stage overwrites
+    retained_.reset();  // the stage overwrites the retained copy
     messages::WorkerStage to_workers{
         .update = job.id,
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
     };
-    // That is so where weights are awaited, too: a rank may have kept its own when another lost
-    // them.
+    // Also without weights: a rank may have kept its own when another rank lost them.
     job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged;
     if (job.is_on_loan) {
         job.held = std::move(to_workers);
@@ -149,7 +148,7 @@ void ReplicaUpdate::refuse_loan(Error error, TurnOutput& out) {
     if (wants_loan()) fail(job_->round.order(), std::move(error), out);
 }
 
-// What comes between the vote and the commit is not the stage's.
+// Time between the vote and the commit does not belong to the stage.
 void ReplicaUpdate::record_steps(const StepTimes::Watched& steps) {
     if (!job_ || job_->phase() >= messages::UpdatePhase::kPrepared) return;
     messages::ReplicaOutcome& outcome = job_->outcome;
@@ -207,7 +206,7 @@ bool ReplicaUpdate::handle_filled(messages::WorkerFilled answer, TurnOutput& out
     return true;
 }
 
-// The door has no more buckets: the ranks verify and vote.
+// The door sends no more buckets: the ranks verify and vote.
 void ReplicaUpdate::finish_session(
     const messages::UpdateFinish& order, TimePoint now, TurnOutput& out
 ) {
@@ -226,7 +225,7 @@ void ReplicaUpdate::finish_session(
     out.workers.emplace_back(messages::WorkerFinish{.update = job.id});
 }
 
-// The retained copy is there on every rank, so this replica is prepared at once.
+// Every rank has the retained copy, so this replica is prepared at once.
 void ReplicaUpdate::roll_back(
     const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out
 ) {
@@ -282,7 +281,7 @@ bool ReplicaUpdate::handle_vote(messages::WorkerStaged vote, TurnOutput& out) {
     return true;
 }
 
-// Only a drop follows.
+// Only a drop can follow.
 void ReplicaUpdate::fail(messages::UpdateOrder order, Error error, TurnOutput& out) {
     job_->round.fail();
     job_->deadline = TimePoint::max();
@@ -310,7 +309,8 @@ void ReplicaUpdate::make_ready(
         return refuse_with(is_early ? "not every rank is prepared" : "ordered before");
     }
     if (why_not) return refuse_with(*why_not);
-    // A staged update and a rollback are prepared before they are made ready; a direct one after.
+    // A staged update and a rollback are prepared before they are made ready; a direct update
+    // after.
     if (!job_) job_.emplace(order.update, UpdateJob::Kind::kDirect, config_.tp);
     job_->kv_policy = order.kv_policy;
     ask(messages::UpdateOrder::kReady,
@@ -330,7 +330,7 @@ void ReplicaUpdate::settle(TimePoint now, bool is_still, bool is_run_out, TurnOu
     answer_order(messages::UpdateOrder::kReady, std::nullopt, out);
 }
 
-// The door is told in time what was waited for, and drops the update.
+// The door is told in time what the update waited for, and drops it.
 void ReplicaUpdate::end_late(TimePoint now, const std::string& what_runs, TurnOutput& out) {
     if (!job_ || now < job_->deadline) return;
     const messages::UpdateOrder order = job_->round.order();
@@ -349,7 +349,7 @@ std::optional<TimePoint> ReplicaUpdate::next_deadline() const {
     return job_->deadline;
 }
 
-// Says which ranks have not answered the commit or the drop under way.
+// Reports which ranks have not answered the current commit or drop.
 void ReplicaUpdate::tell_who_is_awaited(TurnOutput& out) const {
     out.tokenizer.emplace_back(messages::UpdateWaits{
         .update = job_->id,
@@ -381,7 +381,7 @@ messages::UpdatePart ReplicaUpdate::part_of(messages::UpdateId update, messages:
     return part;
 }
 
-// Answers an order of the update under way.
+// Answers an order of the current update.
 void ReplicaUpdate::answer_order(
     messages::UpdateOrder order, std::optional<Error> error, TurnOutput& out
 ) const {
@@ -401,7 +401,7 @@ void ReplicaUpdate::answer_order(
     out.tokenizer.emplace_back(std::move(part));
 }
 
-// Gives the last answer: nothing is under way from here on.
+// Sends the last answer; no update is in progress afterwards.
 void ReplicaUpdate::end(messages::UpdateOrder order, TurnOutput& out) {
     answer_order(order, std::nullopt, out);
     job_.reset();

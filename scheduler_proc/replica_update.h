@@ -1,15 +1,16 @@
-// Carries out this replica's part of a weight update (design section 5; messages/weights.h has the
-// protocol), and knows which weights it has.
+// Runs this replica's part of a weight update (design section 5; messages/weights.h has the
+// protocol), and knows which weights the replica has.
 //
-// The door (tokenizer_proc) drives an update over all replicas by orders; the ranks vote. The
-// commit is put between two plans on every worker's socket: steps planned before it run under the
-// old version, steps planned after it under the new one, on every rank alike (P1). It is refused
-// unless every rank of this replica has voted for it and the replica stands as asked (P2).
+// The door (tokenizer_proc) drives an update over all replicas with orders; the ranks vote. The
+// commit goes between two plans on every worker's socket: steps planned before it run under the old
+// version, steps planned after it under the new one, on every rank alike (P1). The commit is
+// refused unless every rank of this replica has voted for it and the replica is ready as asked
+// (P2).
 //
-// Others say what requests run and what memory is there.
+// The caller tells which requests run and which memory is resident.
 //
 // Thread:  the loop thread only.
-// Bounded: one update at a time; a second one is refused while it lasts.
+// Bounded: one update at a time; a second one is refused meanwhile.
 #pragma once
 
 #include "scheduler_proc/in_flight_step.h"
@@ -26,13 +27,13 @@ namespace pitstop::scheduler {
 
 class ReplicaUpdate {
   public:
-    // Says what the live copy is. kAwaited: none came yet, or they were released and not kept.
+    // The state of the live copy. kAwaited: no weights yet, or they were released and not kept.
     enum class Weights { kWhole, kTorn, kAwaited };
 
     explicit ReplicaUpdate(const SchedulerConfig& config);
 
-    // Learns what the ranks loaded, or that they loaded nothing, and whether a staged version needs
-    // the KV cache's memory.
+    // Records what the ranks loaded, or that they loaded nothing, and whether a staged version
+    // needs the KV cache's memory.
     void open(std::string digest, bool has_weights, bool lends) {
         version_.digest = std::move(digest);
         lends_ = lends;
@@ -43,66 +44,69 @@ class ReplicaUpdate {
     [[nodiscard]] bool has_weights() const { return weights_ == Weights::kWhole; }
     [[nodiscard]] bool is_torn() const { return weights_ == Weights::kTorn; }
     [[nodiscard]] bool awaits_weights() const { return weights_ == Weights::kAwaited; }
-    // The live copy's bytes are gone, as they were released and not kept.
+    // The live copy's bytes are gone: they were released and not kept.
     void lose_weights() {
         if (weights_ == Weights::kWhole) weights_ = Weights::kAwaited;
     }
-    // The copy that a rollback would need is gone.
+    // The copy that a rollback needs is gone.
     void forget_retained() { retained_.reset(); }
-    // The version that serves has another label. Steps in flight keep theirs.
+    // The version that serves has a new label. Steps in flight keep theirs.
     void relabel(const std::string& label);
 
-    // Returns the id of the update under way, or nothing.
+    // Returns the id of the current update, or nothing.
     [[nodiscard]] std::optional<messages::UpdateId> under_way() const {
         return job_ ? std::optional(job_->id) : std::nullopt;
     }
     [[nodiscard]] bool is_committing() const {
         return job_ && job_->phase() == messages::UpdatePhase::kCommitting;
     }
-    // It waits for running requests to run out, or stands until its commit, so nothing new starts.
+    // Returns whether the update waits for running requests to finish, or keeps the replica stopped
+    // until its commit, so that no request starts.
     [[nodiscard]] bool drains() const {
         return stands() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
-    // The ranks write over the live copy, or are about to: nothing runs, except in a drain.
+    // Returns whether the ranks overwrite the live copy, or are about to: nothing runs, except in a
+    // drain.
     [[nodiscard]] bool overwrites() const {
         return stands() && job_->kind == UpdateJob::Kind::kDirect;
     }
 
     // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ----
-    // It is lent from the stage's order to the last rank's commit or drop: nothing is planned,
-    // except for a drain.
+    // Lent from the stage's order to the last rank's commit or drop: nothing is planned, except for
+    // a drain.
     [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan && !job_->committed; }
-    // It is committed everywhere, and answered when the KV has its memory again.
+    // Returns whether the update is committed everywhere, and is answered when KV has its memory
+    // again.
     [[nodiscard]] bool awaits_return() const { return job_ && job_->committed; }
-    // Its stage waits for that memory.
+    // Returns whether its stage waits for that memory.
     [[nodiscard]] bool wants_loan() const {
         return job_ && job_->held && !job_->round.has_failed();
     }
-    // Before that, requests that run are to run out.
+    // Returns whether running requests must finish before that.
     [[nodiscard]] bool drains_for_loan() const {
         return wants_loan() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
-    // No step runs from now on, for the memory's sake.
+    // No step runs from now on, because of the memory.
     void record_standing(TimePoint now) { job_->standing_since = now; }
-    // Records what that memory cost those who ran: they were retracted, or waited for.
+    // Records the cost of that memory for running requests: they were retracted, or waited for.
     void record_loan(std::int64_t num_retracted, std::int64_t num_drained);
-    // The memory is there, no step runs: the ranks begin. REQUIRES: wants_loan().
+    // The memory is available and no step runs: the ranks begin. REQUIRES: wants_loan().
     void start_on_loan(TimePoint now, TurnOutput& out);
-    // It is back, or is not to be had: the caller is answered. REQUIRES: awaits_return().
+    // The memory is back, or cannot be had: the caller is answered. REQUIRES: awaits_return().
     void end_loan(TimePoint now, TurnOutput& out);
-    // It could not be had. The update fails if it waits for it still.
+    // The memory could not be lent. The update fails if it still waits for it.
     void refuse_loan(Error error, TurnOutput& out);
 
-    // ---- orders of the door. `why_not`: what is against it for reasons of others ----
+    // ---- orders of the door. `why_not`: the objection of other parts of the scheduler ----
     using WhyNot = std::optional<std::string>;
     // Returns false if it was refused.
     bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
-    // Records what steps took since the stage was ordered, for its answer.
+    // Records the durations of steps since the stage was ordered, for its answer.
     void record_steps(const StepTimes::Watched& steps);
     void fill(messages::UpdateFill order, TimePoint now, TurnOutput& out);
     void finish_session(const messages::UpdateFinish& order, TimePoint now, TurnOutput& out);
     void roll_back(const messages::UpdateRollback& order, const WhyNot& why_not, TurnOutput& out);
-    // `num_started` counts the requests that a drain waits for.
+    // `num_started`: the requests that a drain waits for.
     void make_ready(
         const messages::UpdateReady& order,
         TimePoint now,
@@ -110,8 +114,8 @@ class ReplicaUpdate {
         const WhyNot& why_not,
         TurnOutput& out
     );
-    // Returns whether the commit may be ordered now; if not, it is refused. A commit that may be is
-    // to follow at once, with what its KV policy did to requests.
+    // Returns whether the commit may be ordered now; if not, it is refused. After true, the commit
+    // must follow at once, with what its KV policy did to requests.
     [[nodiscard]] bool may_commit(const messages::UpdateCommit& order, TurnOutput& out) const;
     // REQUIRES: may_commit().
     [[nodiscard]] messages::KvPolicy kv_policy() const { return job_->kv_policy; }
@@ -124,20 +128,20 @@ class ReplicaUpdate {
     void commit(TimePoint now, const KvCounts& counts, TurnOutput& out);
     void drop(const messages::UpdateDrop& order, TurnOutput& out);
 
-    // ---- answers of ranks. False: to nothing that was asked ----
+    // ---- answers of ranks. False: an answer that no order waits for ----
     bool handle_filled(messages::WorkerFilled answer, TurnOutput& out);
     bool handle_vote(messages::WorkerStaged vote, TurnOutput& out);
     bool handle_committed(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);
     bool handle_dropped(const messages::WorkerDropped& answer, TurnOutput& out);
 
-    // Answers `ready` once the replica stands as the update needs it.
+    // Answers `ready` once the replica is in the state that the update needs.
     void settle(TimePoint now, bool is_still, bool is_run_out, TurnOutput& out);
-    // `what_runs` is what it still waited for.
+    // `what_runs`: what it still waited for.
     void end_late(TimePoint now, const std::string& what_runs, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   private:
-    // It was asked to stand, and is to until the commit or the drop.
+    // Whether the replica was told to stop, and stays so until the commit or the drop.
     [[nodiscard]] bool stands() const { return job_ && is_asked_to_stand(job_->phase()); }
     [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order) const {
         return job_ && job_->id == update && job_->round.may(order);
@@ -168,11 +172,11 @@ class ReplicaUpdate {
     [[nodiscard]] messages::UpdateState state() const;
 
     SchedulerConfig config_;
-    Version version_{};  // the next plan runs under it
+    Version version_{};  // the version of the next plan
     bool lends_ = false;
     std::optional<Version> retained_{};  // the version whose copy the workers still hold
     std::optional<UpdateJob> job_{};
-    Weights weights_ = Weights::kWhole;  // while it is anything else nothing may run
+    Weights weights_ = Weights::kWhole;  // with any other value nothing may run
 };
 
 }  // namespace pitstop::scheduler

@@ -62,7 +62,8 @@ void Runner::enqueue(
     if (requests_.num_waiting() > config_.queue_len_max) push_out(out);
 }
 
-// Too many wait: whoever has the most of them gives way, as a rule with the one that came just now.
+// The queue is full: drops the newest request of the client that has the most queued, usually the
+// one just added.
 void Runner::push_out(TurnOutput& out) {
     const Error error = make_error(
         ErrorCode::kResourceExhausted,
@@ -89,12 +90,13 @@ void Runner::end_request(
 ) {
     Request* request = requests_.find(key);
     if (request == nullptr) {
-        // Smaller keys have been here and are done; a larger one is still to come.
+        // Requests with smaller keys have arrived and ended; one with a larger key is still to
+        // come.
         if (key > last_key_) early_ends_.add(key, {cause, message.substr(0, kEndMessageBytesMax)});
         return;
     }
     if (cause == messages::EndCause::kAbort) return abort(*request, message, out);
-    // The detokenizer learns that nothing more comes, so that it may forget the request.
+    // Tells the detokenizer that nothing follows, so that it can forget the request.
     if (request->is_announced) batch_of(out).drops.push_back(key);
     tallies_.count_finish(
         cause == messages::EndCause::kStopText ? messages::FinishReason::kStop

@@ -1,22 +1,22 @@
-// Runs what this replica has, with parts that each keep their own books:
+// Runs the replica's requests, with parts that each keep their own books:
 //
-//   OpenRequests   who runs and who waits
-//   KvPool         the KV pages, the prefix cache and the slots that they hold
+//   OpenRequests   the running and waiting requests
+//   KvPool         their KV pages, the prefix cache and the slots
 //   StepPlanner    which rows the next step has
-//   StepsInFlight  whose results are awaited
+//   StepsInFlight  the steps whose results are awaited
 //
-// What is here is how they meet: runner.cpp, requests in and out; collect.cpp, what a finished step
-// brought, in chunks and spans.
+// The runner connects these parts: runner.cpp handles requests in and out, collect.cpp the results
+// of a finished step, in chunks and spans.
 //
 // Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
-// commits in the order sent, so a plan may build on what an earlier one computes.
+// commits in the order sent, so a plan may build on the results of an earlier one.
 //
-// It knows nothing of pauses, flushes, updates and released memory: whoever calls says how much may
-// be planned, and under which version.
+// Pauses, flushes, updates and released memory are unknown here: the caller says how much may be
+// planned, and under which version.
 //
 // Owns:    every open request, and the pool of KV pages.
 // Thread:  the loop thread only.
-// Bounded: requests by queue_len_max and running_max, pages by what the workers said.
+// Bounded: requests by queue_len_max and running_max, pages by the workers' hellos.
 #pragma once
 
 #include "scheduler_proc/early_ends.h"
@@ -40,36 +40,37 @@ class Runner {
   public:
     explicit Runner(const SchedulerConfig& config);
 
-    // The model and the pool are known. REQUIRES: workers.is_complete(); nothing was taken before.
+    // The model and the pool are known. REQUIRES: workers.is_complete(); no request was added
+    // before.
     void open(const Workers& workers);
     void begin_turn(TimePoint now);
 
     // ---- requests ----
-    // `refusal` says why none can be taken now. The request is answered in any case.
+    // `refusal`: why no request is accepted now. The request is answered in any case.
     void enqueue(
         messages::TokenizedRequest arrived, const std::optional<Error>& refusal, TurnOutput& out
     );
     void end_requests(const messages::EndRequests& ends, TurnOutput& out);
-    // Puts all that run back to the head of the queue: their tokens stay, their pages go. Returns
-    // how many they were.
+    // Puts all running requests back to the head of the queue: their tokens stay, their pages are
+    // freed. Returns how many.
     std::int64_t retract_all();
-    // Likewise those alone that are to score: a commit makes them begin anew (P3).
+    // The same for those requests only that are to be scored: a commit makes them start anew (P3).
     std::int64_t retract_scorings();
-    // Returns how many they were.
+    // Returns how many were aborted.
     std::int64_t abort_all(OpenRequests::Which which, const std::string& message, TurnOutput& out);
-    // Requests that ran before are no longer given KV of older versions, whatever they tolerate.
+    // Requests that ran before no longer get KV of older versions, whatever they tolerate.
     void refuse_older_kv(Epoch floor);
 
     // ---- steps ----
     using Scope = StepPlanner::Scope;
-    // Returns the next step, which runs under `version`; none if no request can move, or enough are
-    // in flight.
+    // Returns the next step, which runs under `version`; nothing if no request can advance, or
+    // enough steps are in flight.
     [[nodiscard]] std::optional<messages::StepPlan> plan_step(Scope scope, const Version& version);
-    // Returns false if the rank's result is of no step in flight, or was heard before.
+    // Returns false if the rank's result belongs to no step in flight, or arrived before.
     bool collect_result(messages::StepResult result, TurnOutput& out);
 
     // ---- the prefix cache ----
-    // Drops what nobody uses, and returns how many pages that freed.
+    // Removes unused pages, and returns how many became free.
     std::int64_t clear_cache() { return pool_.clear_cache(); }
 
     [[nodiscard]] const StepsInFlight& steps() const { return steps_; }
@@ -78,16 +79,16 @@ class Runner {
 
     // Counts messages that were refused with nobody to answer.
     void count_refused(std::int64_t num) { tallies_.num_refused += num; }
-    // Tells the tallies that nothing is generated from now on, until something is again.
+    // Nothing is generated from now on, until something is again: the rate becomes 0.
     void stop_rate() { tallies_.output_rate.stop(now_); }
-    // Counts apart what steps take from here on, for who stages weights meanwhile.
+    // Counts the durations of steps separately from now on, for an update that is staged meanwhile.
     void watch_steps() { tallies_.step_times.watch(); }
     [[nodiscard]] const StepTimes::Watched& watched_steps() const {
         return tallies_.step_times.watched();
     }
     // Fills in the runner's fields of the status.
     void report_to(messages::ReplicaStatus& status, TimePoint now) const;
-    // Counts rows that were computed once too often, for requests that had ended.
+    // The rows that were computed once too often, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return tallies_.num_rows_dropped; }
 
     // Returns which invariant is broken, or nothing; steps in flight run under `serving` or older.
@@ -100,7 +101,9 @@ class Runner {
         RequestKey key, messages::EndCause cause, const std::string& message, TurnOutput& out
     );
     void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
-    void abort(Request& request, const std::string& message, TurnOutput& out);  // likewise
+    void abort(
+        Request& request, const std::string& message, TurnOutput& out
+    );  // with its last chunk
 
     // ---- collect.cpp ----
     void finish_step(const InFlightStep& step, TurnOutput& out);
@@ -128,7 +131,7 @@ class Runner {
     RequestKey last_key_{};
 
     StepsInFlight steps_;
-    TimePoint now_{};         // of this turn
+    TimePoint now_{};         // time of this turn
     std::uint64_t turn_ = 0;  // counted from 1
     Tallies tallies_{};
 };

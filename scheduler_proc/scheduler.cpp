@@ -28,7 +28,7 @@ Scheduler::Scheduler(SchedulerConfig config)
     CHECK(!problem_of(config_));
 }
 
-// Takes one turn: facts come in, decisions go out.
+// One turn: facts in, decisions out.
 TurnOutput Scheduler::turn(TurnInput in) {
     TurnOutput out;
     CHECK(in.now >= now_);
@@ -64,8 +64,8 @@ TurnOutput Scheduler::turn(TurnInput in) {
     return out;
 }
 
-// The report goes ahead of this turn's answers: who hears of a pause can rely on the door to know
-// it.
+// The report precedes this turn's answers: a client that learns of a pause can rely on the door
+// knowing it.
 void Scheduler::report_standing(TurnOutput& out) {
     if (!is_ready()) return;
     messages::ReplicaStanding standing{
@@ -111,7 +111,7 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
         out.tokenizer.emplace_back(std::move(answer));
         return true;
     };
-    // Each returns false if nobody waited for the message.
+    // Each returns false if nothing waited for the message.
     const auto visitor = Overloaded{
         [&](messages::WorkerHello& hello) {
             const bool is_ours = raw(hello.rank) >= 0 && raw(hello.rank) < workers_.tp() &&
@@ -233,8 +233,8 @@ void Scheduler::end_late_calls(TurnOutput& out) {
     update_.end_late(
         now_, fmt::format("{}; {} requests still run", step, runner_.requests().num_running()), out
     );
-    // A rank that never answers would hold every request for ever (P5): this replica ends, and with
-    // it the tree, which answers them.
+    // A rank that never answers would hold every request forever (P5). So this replica ends, and
+    // with it the tree, which answers them.
     if (runner_.steps().is_late(now_)) out.fatal = Error{ErrorCode::kDeadlineExceeded, step};
 }
 

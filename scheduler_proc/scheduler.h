@@ -1,13 +1,13 @@
-// Decides for one replica: a pure state machine (design section 4), into which facts go and of
-// which decisions come. It reads no clock and no socket, has no threads, and iterates nothing
-// ordered by hash or address, so a recorded trace replays to the same plans, and tests/sim drives
+// The scheduler core of one replica: a pure state machine (design section 4). Facts go in,
+// decisions come out. It reads no clock and no socket, has no threads, and iterates over nothing
+// ordered by hash or address. So a recorded trace replays to the same plans, and tests/sim drives
 // it with a virtual clock.
 //
-// It is five machines that know nothing of one another, and the turn, which alone knows all five:
+// Five machines that know nothing of each other, and the turn, which alone knows all five:
 //
 //   Runner         what runs: requests, queue, pages, prefix cache, steps in flight
-//   Pause          whether generation is paused, and who waits for that
-//   CacheFlushes   who waits for the prefix cache to be flushed
+//   Pause          whether generation is paused, and which calls wait for that
+//   CacheFlushes   which calls wait for the prefix cache to be flushed
 //   ReplicaUpdate  this replica's part of a weight update, and which weights it has
 //   ReplicaMemory  which memory is released
 //
@@ -35,7 +35,7 @@ class Scheduler {
   public:
     // REQUIRES: !problem_of(config).
     explicit Scheduler(SchedulerConfig config);
-    // A copy's requests would point into this one's.
+    // Not copyable: a copy's requests would point into the original.
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
     Scheduler(Scheduler&&) = default;
@@ -43,10 +43,10 @@ class Scheduler {
 
     [[nodiscard]] TurnOutput turn(TurnInput in);
 
-    // Returns what is there now, as `status` reports it.
+    // Returns the present state, as `status` reports it.
     [[nodiscard]] messages::ReplicaStatus status(TimePoint now, CallId call) const;
 
-    // Returns which invariant is broken, or nothing. It is for tests and the simulator, as it walks
+    // Returns which invariant is broken, or nothing. For tests and the simulator: visits
     // everything.
     [[nodiscard]] std::optional<std::string> audit() const;
 
@@ -59,10 +59,10 @@ class Scheduler {
     [[nodiscard]] bool has_request(RequestKey key) const { return runner_.requests().has(key); }
     [[nodiscard]] std::int64_t num_open() const { return runner_.requests().num_open(); }
     [[nodiscard]] std::size_t num_in_flight() const { return runner_.steps().all().size(); }
-    // Counts results of steps not in flight, second answers, and votes that nobody waits for, which
-    // do no harm.
+    // The results of steps not in flight, second answers, and votes that nothing waits for. All are
+    // harmless.
     [[nodiscard]] std::int64_t num_late() const { return num_late_; }
-    // Counts rows that were computed once too often, for requests that had ended.
+    // The rows that were computed once too often, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return runner_.num_rows_dropped(); }
 
   private:
@@ -70,14 +70,14 @@ class Scheduler {
     void handle_control(Control& message, std::vector<CallId>& status_calls, TurnOutput& out);
     void handle_worker(FromWorker& message, TurnOutput& out);
     void handle_hello(messages::WorkerHello hello, TurnOutput& out);
-    void settle(TurnOutput& out);           // answers calls whose condition has come true
-    void end_late_calls(TurnOutput& out);   // answers those whose deadline has come
-    void report_standing(TurnOutput& out);  // where it differs from what the door was told last
+    void settle(TurnOutput& out);           // answers calls whose condition is met
+    void end_late_calls(TurnOutput& out);   // answers calls whose deadline has passed
+    void report_standing(TurnOutput& out);  // if it differs from what the door was told last
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] Runner::Scope scope() const;
     [[nodiscard]] messages::ReplicaState state() const;
 
-    // ---- calls.cpp: what a call does to all five, and what is against it ----
+    // ---- calls.cpp: the effects of a call on all five machines, and their objections ----
     void handle(const messages::PauseGeneration& call, TurnOutput& out);
     void handle(const messages::ContinueGeneration& call, TurnOutput& out);
     void handle(const messages::FlushCache& call, TurnOutput& out);
@@ -92,7 +92,7 @@ class Scheduler {
     // ---- loan.cpp: the KV cache's memory, lent to an update ----
     void stage(messages::UpdateStage order, TurnOutput& out);
     void settle_loan(TurnOutput& out);
-    // Some memory is not there, and is not lent either.
+    // Returns whether some memory is not resident, and not lent either.
     [[nodiscard]] bool is_released() const { return !memory_.lacks_nothing_but_loan(); }
 
     // ---- calls.cpp ----
@@ -101,15 +101,15 @@ class Scheduler {
         const std::vector<messages::MemoryTag>& tags
     ) const;
     [[nodiscard]] std::optional<std::string> why_no_drain() const;
-    // Returns why there are no weights to be staged over, rolled back to or made ready; or nothing.
+    // Returns why there are no weights to stage over, roll back to or make ready; or nothing.
     [[nodiscard]] std::optional<std::string> why_no_update() const;
     // Returns why nothing can be generated, or nothing.
     [[nodiscard]] std::optional<Error> why_idle() const;
-    // Returns why a pause cannot end now, or nothing. Without weights alone it can: what is open
-    // goes on as soon as an update brings some.
+    // Returns why a pause cannot end now, or nothing. Missing weights are no reason: open requests
+    // continue as soon as an update brings weights.
     [[nodiscard]] std::optional<Error> why_not_on() const;
-    // Returns why the live weights cannot be read, or nothing. Torn ones can: digests tell what is
-    // torn.
+    // Returns why the live weights cannot be read, or nothing. Torn weights can be: digests show
+    // what is torn.
     [[nodiscard]] std::optional<Error> why_unreadable() const;
     [[nodiscard]] Error not_ready() const;
 
@@ -120,8 +120,8 @@ class Scheduler {
     CacheFlushes flushes_;
     ReplicaUpdate update_;
     ReplicaMemory memory_;
-    TimePoint now_{};                   // this turn's
-    messages::ReplicaStanding told_{};  // to the door, last
+    TimePoint now_{};                   // time of this turn
+    messages::ReplicaStanding told_{};  // the last report to the door
     std::int64_t num_late_ = 0;
 };
 

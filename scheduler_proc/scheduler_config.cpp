@@ -10,7 +10,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A flag above these is a mistake.
+// A flag above this is a mistake.
 constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;

@@ -1,4 +1,4 @@
-// Says how a replica's scheduler is set up.
+// The settings of a replica's scheduler.
 #pragma once
 
 #include "base/fair_queue.h"
@@ -15,21 +15,21 @@ namespace pitstop::scheduler {
 struct SchedulerConfig {
     ReplicaId replica{};
     int tp = 1;                              // ranks
-    int nodes = 1;                           // machines that they are on, as many on each
-    std::int64_t page_size = 16;             // tokens per page; the workers' too
+    int nodes = 1;                           // machines of the ranks, with equally many on each
+    std::int64_t page_size = 16;             // tokens per page; the workers use the same
     std::int64_t tokens_per_step_max = 512;  // --chunked-prefill-size
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
     Fairness fairness = Fairness::kFair;     // --scheduling
-    Duration step_timeout = std::chrono::seconds(300);  // a pass that takes longer never ends
-    // The weights that the workers load have this epoch; it is not 1 where a tree was started
-    // again.
+    Duration step_timeout =
+        std::chrono::seconds(300);  // a pass that takes longer is assumed never to end
+    // The epoch of the weights that the workers load; not 1 in a tree that was started again.
     Epoch epoch{1};
     std::string label{};
-    std::string digest{};  // these weights must have it; empty: any
+    std::string digest{};  // digest that these weights must have; empty: any
 };
 
-// Returns what is wrong with it, or nothing.
+// Returns what is wrong with the settings, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);
 
 }  // namespace pitstop::scheduler

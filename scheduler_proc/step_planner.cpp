@@ -10,16 +10,17 @@
 namespace pitstop::scheduler {
 namespace {
 
-// A queue full of requests that share a prefix with one being computed, or want more logprobs than
-// the step has room for, is passed over for at most so many of them per step, so that a turn stays
-// short.
+// A queue may be full of requests that share a prefix with one being computed, or that want more
+// logprobs than the step has room for. At most this many of them are passed over per step, so that
+// a turn stays short.
 constexpr std::size_t kPassedOverMax = 32;
 
-// Many decodes must not starve prefills for ever: they leave them this share of the step's tokens.
+// Many decodes must not starve prefills: decodes leave them this share of the step's tokens.
 constexpr std::int64_t kPrefillShare = 4;  // a fourth
 
-// A step reports so many top logprobs of wide requests, or those of one position: 16 MiB, sorted on
-// the host in about a tenth of a second. Others wait for the next step.
+// The most top logprobs that a step reports for wide requests, unless one position alone has more:
+// 16 MiB, sorted on the host in about a tenth of a second. Further wide requests wait for the next
+// step.
 constexpr std::int64_t kWideLogprobsMax = std::int64_t{1} << 21;
 
 }  // namespace
@@ -53,11 +54,11 @@ std::optional<StepPlanner::Planned> StepPlanner::plan(Scope scope) {
     return Planned{std::move(plan_), std::move(step_)};
 }
 
-// Drafts the rows of one token, eldest first, so that whoever needs a page takes it from a younger
-// one.
+// Drafts the rows of one token, oldest first, so that a request that needs a page takes it from a
+// younger one.
 void StepPlanner::draft_decodes() {
     const std::vector<Request*>& running = requests_.running();
-    for (std::size_t i = 0; i < running.size(); ++i) {  // shrinks at its end by retractions
+    for (std::size_t i = 0; i < running.size(); ++i) {  // retractions shorten the list at its end
         Request& request = *running[i];
         if (request.progress.plannable() == 1 && wide_room(request, 1) == 1)
             std::ignore = draft_row(request, 1);
@@ -77,7 +78,7 @@ void StepPlanner::draft_prefills() {
     }
 }
 
-// No younger one's retraction can take this row back any more, so others may build on it.
+// No later retraction of a younger request can undo this row, so others may build on it.
 void StepPlanner::share_draft(Request& request, std::int64_t num_new) {
     const std::int64_t begin = request.progress.planned();
     const std::int64_t end = begin + num_new;
@@ -98,13 +99,13 @@ void StepPlanner::admit(Scope scope) {
         passed_over.push_back(first);
         requests_.pop_waiting();
     }
-    // Each is first again, in the order in which they were.
+    // Puts each back to the front, so that they keep their order.
     for (; !passed_over.empty(); passed_over.pop_back()) requests_.put_back(*passed_over.back());
 }
 
 StepPlanner::Admission StepPlanner::admit_first(Request& first) {
-    // It was just retracted: its next tokens are still being sampled. Nobody may overtake it to the
-    // pages it gave up.
+    // Just retracted: its next tokens are still being sampled. No other request may overtake it to
+    // the pages it gave up.
     if (first.progress.pending() > 0) return Admission::kWaits;
     if (wide_room(first, 1) == 0) return Admission::kPassedOver;
     PrefixCache::Match match = pool_.cache().match(
@@ -116,7 +117,9 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     if (match.is_pending) return Admission::kPassedOver;
     std::optional<Lease> lease =
         pool_.start(std::move(match), first.progress.known(), num_pages_claimed());
-    if (!lease) return Admission::kWaits;  // and all others: the first in the queue would starve
+    if (!lease)
+        return Admission::kWaits;  // so do all later ones: otherwise the first in the queue would
+                                   // starve
     requests_.pop_waiting();
     start(first, *std::move(lease));
     const std::int64_t num_new =
@@ -127,8 +130,8 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     return Admission::kStarted;
 }
 
-// Returns how many pages running requests will need next: the rest of their prompts, and one each
-// to decode into. A new request that took them would be retracted at once.
+// The pages that running requests will need next: for the rest of their prompts, and one each to
+// decode into. A new request that took these would be retracted at once.
 std::int64_t StepPlanner::num_pages_claimed() const {
     std::int64_t num = 0;
     for (const Request* request : requests_.running()) {
@@ -156,7 +159,7 @@ void StepPlanner::start(Request& request, Lease lease) {
     requests_.start(request, std::move(lease));
 }
 
-// Returns false if there are no pages for it in this step; nothing has changed for it then.
+// Returns false if there are no pages for the row in this step, without any change.
 bool StepPlanner::draft_row(Request& request, std::int64_t num_new) {
     if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
     drafts_.push_back({&request, num_new});
@@ -165,19 +168,19 @@ bool StepPlanner::draft_row(Request& request, std::int64_t num_new) {
     return true;
 }
 
-// Returns how many of `num_new` tokens the step has room to report all logprobs of. One position at
-// least has room in a step, so somebody always moves.
+// Returns for how many of `num_new` tokens the step has room to report all logprobs. A step has
+// room for at least one position, so some request always advances.
 std::int64_t StepPlanner::wide_room(const Request& request, std::int64_t num_new) const {
     if (!request.is_wide()) return num_new;
     const std::int64_t num_left = (kWideLogprobsMax - wide_logprobs_) / request.logprobs.top;
     const std::int64_t num_reported = std::max<std::int64_t>(num_left, wide_logprobs_ == 0 ? 1 : 0);
-    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // its last one alone
+    if (!request.wants_scores()) return num_reported > 0 ? num_new : 0;  // only its last one
     return std::min(num_new, num_reported);
 }
 
-// Gives the request pages for its first `num_tokens` positions. What it takes, in this order: free
-// pages, cached ones, those of younger requests. The eldest gets what it needs at the latest when
-// the steps in flight are done, so somebody always moves.
+// Gives the request pages for its first `num_tokens` positions. Uses, in this order: free pages,
+// cached ones, those of younger requests. The oldest gets what it needs at the latest when the
+// steps in flight are done, so some request always advances.
 bool StepPlanner::reserve_pages(Request& request, std::int64_t num_tokens) {
     for (;;) {
         const std::int64_t num_missing = pool_.grow(request.lease, num_tokens);
@@ -189,7 +192,7 @@ bool StepPlanner::reserve_pages(Request& request, std::int64_t num_tokens) {
     }
 }
 
-// Its tokens stay, and its row is no part of the plan.
+// Its tokens stay, and its row is not part of the plan.
 void StepPlanner::retract(Request& request) {
     std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });
     pool_.give_back(requests_.retract(request));
@@ -201,7 +204,7 @@ void StepPlanner::add_row(const Draft& draft) {
     const std::int64_t begin = request.progress.planned();
     const std::int64_t end = begin + draft.num_new;
     const bool takes_sampled = request.progress.pending() > 0;
-    // A token is sampled after the last one known; or it has all it was asked for, and is scored.
+    // Samples after the last known token, unless the request has all its output and is only scored.
     const bool samples =
         request.progress.may_sample() && (takes_sampled || end == request.progress.known());
 
@@ -257,7 +260,7 @@ void StepPlanner::add_row(const Draft& draft) {
             request.lease.pages.begin() + static_cast<std::ptrdiff_t>(begin / pool_.page_size())
         );
     }
-    if (takes_sampled) return;  // what it adds is shared when it is known
+    if (takes_sampled) return;  // the sampled token is not known yet; shared once it is
     StepRow& row = step_.rows.back();
     row.first_page = begin / pool_.page_size();
     row.pages.assign(
@@ -266,10 +269,10 @@ void StepPlanner::add_row(const Draft& draft) {
     );
 }
 
-// Position p is scored against prompt token p + 1. The row's scored positions reach to its end, so
-// the prompt's last one, which has no such token, comes along: its score is left out. Where nothing
-// is sampled after it, a chunk of that position alone has its logits, too: if they are not finite
-// the request ends, however its prompt was cut (P6).
+// Position p is scored against prompt token p + 1. The scored positions of a row reach to its end,
+// so they include the prompt's last position, which has no such token: its score is omitted. If
+// nothing is sampled after it, a chunk of that position alone has logits, too. If these are not
+// finite the request ends, however its prompt was cut (P6).
 std::int64_t StepPlanner::add_targets(
     const Request& request, std::int64_t begin, std::int64_t end
 ) {

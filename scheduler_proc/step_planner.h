@@ -1,8 +1,8 @@
-// Chooses which rows the next step has, and makes its plan: one planner lives for one plan.
+// Chooses the rows of the next step, and makes its plan. A planner lives for one plan.
 //
-// Decodes come first, as a running request never waits for a new one; then prefills of what runs,
-// eldest first, in chunks; then those that wait, in the queue's order. Where pages run out, the
-// youngest is retracted, and its row is no part of the plan.
+// Decodes come first, as a running request never waits for a new one; then prefills of running
+// requests, oldest first, in chunks; then waiting requests, in the queue's order. When pages run
+// out, the youngest is retracted, and its row is not part of the plan.
 //
 // Thread:  the loop thread only.
 // Bounded: a row per running request, and the tokens of a step.
@@ -28,21 +28,21 @@ class StepPlanner {
         OpenRequests& requests;
         KvPool& pool;
         Tallies& tallies;
-        StepId step{};           // the one to be planned
-        const Version& version;  // that it runs under
+        StepId step{};           // the step to plan
+        const Version& version;  // the version it runs under
         TimePoint now{};
         std::int64_t tokens_max = 0;  // of a step
         std::optional<messages::RouteShape> routes{};
     };
     explicit StepPlanner(const Args& args);
 
-    // Says what may be planned: nothing, requests that ran before, or new ones too.
+    // What may be planned: nothing, requests that ran before, or new ones too.
     enum class Scope { kNothing, kStarted, kEverything };
     struct Planned {
         messages::StepPlan plan{};  // for the workers
-        InFlightStep step{};        // to read their results by
+        InFlightStep step{};        // for reading their results
     };
-    // Returns nothing if no request can move. It is called once.
+    // Returns nothing if no request can advance. Call once.
     [[nodiscard]] std::optional<Planned> plan(Scope scope);
 
   private:
@@ -78,7 +78,7 @@ class StepPlanner {
     InFlightStep step_;
     std::vector<Draft> drafts_{};
     std::int64_t tokens_left_ = 0;    // for prefills
-    std::int64_t wide_logprobs_ = 0;  // that wide requests have in it
+    std::int64_t wide_logprobs_ = 0;  // of wide requests in this step
 };
 
 }  // namespace pitstop::scheduler

@@ -1,5 +1,5 @@
-// Holds the steps that were sent to the workers and are not answered by all of them, in the order
-// sent, which is the order in which they are done.
+// The steps that were sent to the workers and that some of them have not answered, in the order
+// sent, which is the order in which they end.
 //
 // Thread:  the loop thread only.
 // Bounded: kMax steps: the next one is planned while one runs.
@@ -20,8 +20,8 @@ class StepsInFlight {
   public:
     static constexpr std::size_t kMax = 2;
 
-    // `timeout`: a step that takes longer never ends. `nodes` are the machines that the ranks are
-    // on.
+    // `timeout`: a step that takes longer is assumed never to end. `nodes`: the machines of the
+    // ranks.
     StepsInFlight(int tp, Duration timeout, int nodes = 1)
         : tp_(tp), timeout_(timeout), nodes_(nodes) {}
 
@@ -32,19 +32,19 @@ class StepsInFlight {
 
     // REQUIRES: !is_full(); step.step == next_step().
     void push(InFlightStep step);
-    // Returns whether the rank's result is of a step in flight and was not heard before.
-    // Errors: kInternal, if it is not what was planned.
+    // Returns true if the rank's result belongs to a step in flight and is its first.
+    // Errors: kInternal if the result is not what was planned.
     [[nodiscard]] Result<bool> record(messages::StepResult result);
-    // Takes the first step out if all have answered it.
+    // Removes and returns the first step if all ranks have answered it.
     [[nodiscard]] std::optional<InFlightStep> take_done();
 
-    // Counts the tokens that are being sampled, by request.
+    // The number of tokens being sampled, by request.
     [[nodiscard]] std::map<RequestKey, std::int64_t> num_sampled() const;
-    // Says in an error what runs: "step 7 has run for 0.100 s without an answer from rank 1".
+    // Returns what runs, for an error: "step 7 has run for 0.100 s without an answer from rank 1".
     [[nodiscard]] std::string describe(TimePoint now) const;
-    // Returns since when the first has run.
+    // Returns when the first step began.
     [[nodiscard]] std::optional<TimePoint> began_at() const;
-    // Returns when the first is late.
+    // Returns when the first step becomes late.
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
     [[nodiscard]] bool is_late(TimePoint now) const { return !empty() && now >= *next_deadline(); }
 

@@ -6,7 +6,7 @@ namespace pitstop::scheduler {
 void Rate::add(TimePoint now, std::int64_t num) {
     const Duration age = now - begin_;
     if (age >= kWindow) {
-        // After a long silence the window that ends here says nothing of now.
+        // After a long silence, the window that ends here says nothing about the present.
         last_ = age < 2 * kWindow ? static_cast<double>(num_) / seconds(age) : 0;
         begin_ = now;
         num_ = 0;
@@ -18,7 +18,7 @@ double Rate::at(TimePoint now) const {
     const double age = seconds(now - begin_);
     const double window = seconds(kWindow);
     if (age < window) {
-        // The young window is filled up with the one before.
+        // Complements the young window with part of the one before.
         return static_cast<double>(num_) / window + last_ * (1 - age / window);
     }
     return age < 2 * window ? static_cast<double>(num_) / age : 0;

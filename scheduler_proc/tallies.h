@@ -1,4 +1,4 @@
-// Holds what a replica has counted since it started, for status alone: no decision reads it.
+// What a replica has counted since its start, for status only: no decision depends on it.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -12,14 +12,13 @@
 
 namespace pitstop::scheduler {
 
-// Measures how fast something happens: over a window of about kWindow, the last complete one.
+// A rate of events over the last complete window of about kWindow.
 class Rate {
   public:
     static constexpr auto kWindow = std::chrono::seconds(1);
 
     void add(TimePoint now, std::int64_t num);
-    // Returns how many there are per second. A window that nothing was added to for long counts as
-    // it stands.
+    // Returns events per second. A window without new events for long counts as it is.
     [[nodiscard]] double at(TimePoint now) const;
     // Makes the rate 0 from now on.
     void stop(TimePoint now);
@@ -27,32 +26,32 @@ class Rate {
   private:
     TimePoint begin_{};
     std::int64_t num_ = 0;
-    double last_ = 0;  // its value in the window before
+    double last_ = 0;  // rate of the window before
 };
 
-// Measures how long steps take, as their streams see it: what an update that is staged meanwhile
-// costs them.
+// The durations of steps, as their streams see them: the cost of an update that is staged
+// meanwhile.
 class StepTimes {
   public:
     static constexpr std::size_t kRecentMax = 64;
 
-    // `begin` is when it was sent, or when the step before it ended, if that was later.
+    // `begin`: when the step was sent, or when the step before it ended, if that was later.
     void add(TimePoint begin, TimePoint end);
-    // Counts steps apart from now on, beside the mean of the latest before.
+    // Counts steps separately from now on, besides the mean of the latest before.
     void watch();
 
-    // Holds what was counted since watch().
+    // The counts since watch().
     struct Watched {
         std::int64_t num = 0;
         Duration sum{};
         Duration longest{};
-        Duration mean_before{};  // 0 where there was none
+        Duration mean_before{};  // 0 if there was no step before
     };
     [[nodiscard]] const Watched& watched() const { return watched_; }
 
   private:
     std::array<Duration, kRecentMax> recent_{};
-    std::size_t num_recent_ = 0;  // added to it, in all
+    std::size_t num_recent_ = 0;  // ever added
     TimePoint last_end_{};
     Watched watched_{};
 };
@@ -74,7 +73,7 @@ struct Tallies {
     std::array<std::int64_t, messages::EnumNames<messages::FinishReason>::kNames.size()>
         finished{};  // by reason
     std::array<std::int64_t, messages::EnumNames<messages::NotFiniteKind>::kNames.size()>
-        not_finite{};  // requests that ended for it, by kind
+        not_finite{};  // requests that ended for this reason, by kind
 
     void count_cache_hit(std::int64_t lag, std::int64_t num_tokens);
     void count_finish(messages::FinishReason reason) {

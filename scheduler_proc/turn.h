@@ -1,5 +1,4 @@
-// Defines what goes into a turn of the scheduler and what comes out: messages and the time, nothing
-// else.
+// The input and the output of a turn of the scheduler: messages and the time, nothing else.
 #pragma once
 
 #include "base/result.h"
@@ -21,8 +20,8 @@
 
 namespace pitstop::scheduler {
 
-// Comes from the doors, in the order sent: calls that every replica answers, and orders.
-// EndRequests may come with requests too.
+// From the doors, in the order sent: calls that every replica answers, and orders. EndRequests may
+// arrive with requests too.
 using Control = messages::VariantOf<decltype(
     messages::ReplicaCalls{} + messages::MessageList<
                                    messages::EndRequests,
@@ -39,7 +38,7 @@ using Control = messages::VariantOf<decltype(
                                    messages::WorkerKeep>{}
 )>::Type;
 
-// They come in the order of arrival; the rank in each is the sender's.
+// In the order of arrival; the rank in each message is the sender's.
 using FromWorker = std::variant<
     messages::WorkerHello,
     messages::StepResult,
@@ -53,7 +52,7 @@ using FromWorker = std::variant<
     messages::WorkerGrouped,
     messages::WorkerKept>;
 
-// These go to every rank of the replica, each the same, in this order: the order is P1.
+// Each goes to every rank of the replica, in this order: the order is P1.
 using ToWorkers = messages::VariantOf<
     decltype(messages::MessageList<messages::StepPlan>{} + messages::WorkerOrders{})>::Type;
 
@@ -70,7 +69,7 @@ using ToTokenizer = messages::VariantOf<decltype(
 )>::Type;
 
 struct TurnInput {
-    TimePoint now{};  // the only clock the turn sees; never before the last turn's
+    TimePoint now{};  // the only clock of the turn; never before the last turn's
     std::vector<Control> control{};
     std::vector<messages::TokenizedRequest> requests{};
     std::vector<FromWorker> workers{};
@@ -82,16 +81,16 @@ struct TurnOutput {
     std::vector<ToTokenizer> tokenizer{};
     std::optional<messages::TokenBatch> batch{};  // to the detokenizer
     std::optional<TimePoint> wake_at{};           // a turn is due then even if nothing arrives
-    std::optional<Error> fatal{};  // this replica cannot go on: the workers broke the protocol
+    std::optional<Error> fatal{};  // this replica cannot continue: the workers broke the protocol
 };
 
-inline constexpr std::size_t kPendingCallsMax = 1024;           // not yet answered, per kind
-inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // for calls that name none
+inline constexpr std::size_t kPendingCallsMax = 1024;           // calls not yet answered, per kind
+inline constexpr auto kCallTimeout = std::chrono::minutes(10);  // for calls without a timeout
 
-// Returns when a call that was made `now` is late; with 0 ms, after kCallTimeout.
+// Returns when a call made at `now` is late; with 0 ms, after kCallTimeout.
 [[nodiscard]] TimePoint deadline_of(TimePoint now, std::int64_t timeout_ms);
 
-// Returns the earlier of two, where there are two.
+// Returns the earlier of the times that exist.
 [[nodiscard]] std::optional<TimePoint> earlier(
     std::optional<TimePoint> a, std::optional<TimePoint> b
 );

@@ -1,6 +1,5 @@
-// Holds the weight update under way on this replica: what the door ordered and what the ranks
-// answered. The door (tokenizer_proc) drives the update over all replicas; this is one replica's
-// part.
+// The current weight update on this replica: what the door ordered and what the ranks answered. The
+// door (tokenizer_proc) drives the update over all replicas; this is one replica's part.
 #pragma once
 
 #include "base/result.h"
@@ -18,7 +17,7 @@
 
 namespace pitstop::scheduler {
 
-// Says why such an order cannot be carried out now.
+// The error for an order that cannot be run now.
 [[nodiscard]] Error wrong_order(
     std::string_view order, messages::UpdateId id, std::string_view why
 );
@@ -27,30 +26,31 @@ struct UpdateJob {
     enum class Kind { kStaged, kDirect, kRollback };
     messages::UpdateId id{};
     Kind kind = Kind::kStaged;
-    messages::UpdateRound round;  // asks the ranks; `ready` is the replica's own
+    messages::UpdateRound round;  // asks the ranks; the replica itself answers `ready`
 
-    // With --update-mode lend it is staged in the KV cache's memory, once that is there.
+    // With --update-mode lend the update is staged in the KV cache's memory, once that is released.
     bool is_on_loan = false;
     std::optional<messages::WorkerStage> held{};
-    std::int64_t num_retracted = 0;  // to make room for it
+    std::int64_t num_retracted = 0;  // to make room for the stage
 
-    std::int64_t bucket = 0;  // session: the one ordered last; 0: the opening
+    std::int64_t bucket = 0;  // session: the last one ordered; 0: the opening
 
     messages::UpdateSpec spec{};
     messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     Epoch new_epoch{};
-    std::string label{};   // the new version's
-    std::string digest{};  // the new version's, once prepared
+    std::string label{};   // of the new version
+    std::string digest{};  // of the new version, once prepared
 
     std::vector<messages::RankOutcome> ranks{};                // by rank
     std::vector<std::vector<messages::PartDigest>> digests{};  // by rank
 
-    TimePoint deadline = TimePoint::max();      // for the order under way
-    std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since
+    TimePoint deadline = TimePoint::max();      // of the current order
+    std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since then
     TimePoint commit_ordered{};
-    std::optional<TimePoint> committed{};  // on loan: by all ranks; KV takes its memory again
+    std::optional<TimePoint>
+        committed{};  // on loan: when all ranks had committed; KV takes its memory again
     std::string drop_reason{};
-    messages::ReplicaOutcome outcome{};  // its ranks are above
+    messages::ReplicaOutcome outcome{};  // its ranks are in `ranks`
 
     UpdateJob(messages::UpdateId update, Kind update_kind, int tp);
 
@@ -60,24 +60,23 @@ struct UpdateJob {
         return kind != Kind::kRollback && !held && phase() != messages::UpdatePhase::kStopping &&
                phase() != messages::UpdatePhase::kStopped;
     }
-    // Returns those that have not answered what was asked last.
+    // Returns the ranks that have not answered the latest order.
     [[nodiscard]] std::vector<Rank> silent_ranks() const;
-    // Returns the same as words: "rank 0, rank 2".
+    // Returns the same in words: "rank 0, rank 2".
     [[nodiscard]] std::string names_of_silent_ranks() const;
 
-    // Names every problem of every rank that voted no, as far as one message goes.
+    // Returns every problem of every rank that voted no, as far as one message has room.
     // REQUIRES: a rank has voted no.
     [[nodiscard]] Error error_of_votes() const;
 
-    // Adds up the ranks' digests and compares them with what was declared.
+    // Adds up the ranks' digests and compares them with the declared ones.
     // REQUIRES: every rank voted ok.
     // Errors: kDataLoss, naming tensors and ranks.
     [[nodiscard]] Result<std::string> verified_digest() const;
 
-    // Records how long the commit took, and for how long no step could run. REQUIRES: it is
-    // committed.
+    // Records the duration of the commit, and for how long no step could run. REQUIRES: committed.
     void record_commit(TimePoint now);
-    // The loan of the KV's memory is over. REQUIRES: committed.
+    // The loan of the KV's memory has ended. REQUIRES: committed.
     void record_return(TimePoint now);
     [[nodiscard]] messages::ReplicaOutcome full_outcome() const;
 };

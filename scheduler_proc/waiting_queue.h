@@ -1,12 +1,12 @@
-// Orders requests for their admission: first those that ran before and were retracted, by priority,
-// then by arrival; then the new ones, by priority, and of one priority as `fairness` says: clients
-// in turn (base/fair_queue.h), or by arrival.
+// The order of admission. First come requests that ran before and were retracted, by priority, then
+// by arrival. Then the new ones, by priority, and within a priority by `fairness`: clients take
+// turns (base/fair_queue.h), or by arrival.
 //
-// The order is total, and nobody starves: of one priority, a request waits for at most one of each
-// other client per request of its own client before it, whoever comes meanwhile. Higher priorities
-// come before it, as long as there are any: that is what they are for. A request that is put back,
-// as it waits for a prefix, keeps its turn: those behind it wait for it, and other clients'
-// requests are served meanwhile.
+// The order is total, and no request starves. Within a priority, for each earlier request of its
+// own client a request waits for at most one of each other client, whoever arrives meanwhile.
+// Higher priorities precede it as long as any exist: that is their purpose. A request that is put
+// back because it waits for a prefix keeps its turn: the later ones of its client wait for it, and
+// other clients are served meanwhile.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -29,11 +29,11 @@ class WaitingQueue {
     explicit WaitingQueue(Fairness fairness = Fairness::kFair) : fairness_(fairness) {}
 
     struct Place {
-        bool is_new = true;  // it was never admitted
+        bool is_new = true;  // never admitted before
         RequestKey key{};
     };
 
-    // The place is given by what the request is now; while it waits, that does not change.
+    // The request's present state gives its place, and does not change while it waits.
     void push(const Request& request) {
         if (request.was_admitted) {
             retracted_.insert({request.priority, request.key});
@@ -42,7 +42,7 @@ class WaitingQueue {
         fresh_[request.priority].push(path_of(request), request.key);
         ++num_fresh_;
     }
-    // Puts back what pop() has just taken: its client has its turn again.
+    // Puts back what pop() has just returned: its client keeps its turn.
     void put_back(const Request& request) {
         if (request.was_admitted) return push(request);
         fresh_[request.priority].put_back(path_of(request), request.key);
@@ -69,7 +69,7 @@ class WaitingQueue {
         if (!retracted_.empty()) return {.is_new = false, .key = retracted_.begin()->key};
         return {.is_new = true, .key = fresh_.begin()->second.front()};
     }
-    // Takes front(): its client has had its turn.
+    // Removes front(): its client has had its turn.
     void pop() {
         if (!retracted_.empty()) {
             retracted_.erase(retracted_.begin());
@@ -78,8 +78,8 @@ class WaitingQueue {
         fresh_.begin()->second.pop();
         taken(fresh_.begin());
     }
-    // Returns who gives way where there are too many: the newest of the lowest priority's largest
-    // client. REQUIRES: a new one waits.
+    // Returns the request to drop if too many wait: the newest of the largest client in the lowest
+    // priority. REQUIRES: a new one waits.
     [[nodiscard]] RequestKey last_of_largest() const {
         return fresh_.rbegin()->second.last_of_largest();
     }

@@ -8,7 +8,7 @@
 namespace pitstop::scheduler {
 namespace {
 
-// Returns the first field in which two ranks differ that must not, or nothing.
+// Returns the first field that must be the same on two ranks but differs, or nothing.
 std::optional<std::string> difference(
     const messages::WorkerHello& a, const messages::WorkerHello& b
 ) {

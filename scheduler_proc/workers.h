@@ -1,4 +1,4 @@
-// Knows the workers of this replica: who has said hello, and what they agree on.
+// The workers of this replica: which have said hello, and what they agree on.
 //
 // Thread: the loop thread only.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace pitstop::scheduler {
 
-// A scheduler keeps books of this many pages at most: a pool of a billion tokens at 16 a page.
+// The most pages that a scheduler manages: a pool of a billion tokens at 16 per page.
 inline constexpr std::int64_t kPagesMax = std::int64_t{1} << 26;
 
 class Workers {
@@ -24,27 +24,28 @@ class Workers {
     [[nodiscard]] int tp() const { return static_cast<int>(hellos_.size()); }
     [[nodiscard]] bool has(Rank rank) const;
     [[nodiscard]] bool is_complete() const;
-    // Returns who has not said hello, in words: "rank 0, rank 2".
+    // Returns the ranks that have not said hello, in words: "rank 0, rank 2".
     [[nodiscard]] std::string who_is_missing() const;
 
     // REQUIRES: !has(hello.rank), which is in [0, tp).
-    // Errors: kInvalidArgument, naming the rank and the field in which it differs from the flags
-    // or from an earlier rank.
+    // Errors: kInvalidArgument, naming the rank and the field in which it differs from the flags or
+    // from an earlier rank.
     Result<> handle_hello(messages::WorkerHello hello, std::int64_t page_size);
 
     // ---- REQUIRES: is_complete() ----
     [[nodiscard]] bool have_weights() const { return first().has_weights; }
-    // A rank has no room for two copies of the weights but where its KV lies (--update-mode lend).
+    // Whether a rank has no room for two copies of the weights except in the memory of its KV
+    // (--update-mode lend).
     [[nodiscard]] bool lend() const;
     [[nodiscard]] const std::string& model_type() const { return first().model_type; }
     [[nodiscard]] ModelLimits limits() const;
     [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax
-    [[nodiscard]] std::int64_t num_slots() const;  // likewise
+    [[nodiscard]] std::int64_t num_slots() const;  // the fewest of any rank
     // Returns the digest of the loaded weights; empty if no rank computed its part.
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;
 
-    // Returns what the hellos say: without `graph_bytes`, which change.
+    // Returns the contents of the hellos, without `graph_bytes`, which change.
     [[nodiscard]] std::vector<messages::WorkerStatus> status() const;
 
   private:
