@@ -33,7 +33,7 @@ Result<> check_comes_by_network(std::string_view type, const messages::WeightSou
     );
 }
 
-// Returns the deadline of a call that names none.
+// Returns the deadline of a call without a timeout of its own.
 template <class Message>
 constexpr Duration timeout_of() {
     if constexpr (std::is_same_v<Message, messages::Status>) return Admin::kStatusTimeout;
@@ -44,7 +44,7 @@ constexpr Duration timeout_of() {
     return Admin::kControlTimeout;
 }
 
-// Returns what a call waits for, in a word: its reply's type less "_reply".
+// Returns in a word what a call waits for: its reply's type without "_reply".
 template <class Message>
 constexpr std::string_view phase_of() {
     const std::string_view type = messages::ReplyTo<Message>::kType;
@@ -114,7 +114,7 @@ Result<> Admin::receive_call(
     return call.start(now);
 }
 
-// A call has no more time than its caller gave it, the wait for others included (P5).
+// A call has no more time than its caller gave, including the wait for other calls (P5).
 template <class Message>
 Admin::HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message message) {
     const AdminCaller caller{peer, message.call};
@@ -136,8 +136,8 @@ Admin::HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message
 template <class Message>
 Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
     if constexpr (kPublishes<Message>) {
-        // A continue is told of a loss even where a replica would refuse it: by the time it comes
-        // there, what stands in its way may be over.
+        // A continue is told of a loss even if a replica would refuse it: by the time it reaches
+        // the replica, the obstacle may be gone.
         constexpr bool kIsContinue = std::is_same_v<Message, messages::ContinueGeneration>;
         const bool goes_on = !closing_ && lets_generation_go_on(message);
         if (goes_on || (kIsContinue && !closing_)) RETURN_IF_ERROR(check_loss(now, peer));
@@ -157,8 +157,8 @@ Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
     return handle(now, peer, std::move(message));
 }
 
-// A complete update takes the place of what a tree without weights never got whole, unless it
-// would be refused itself.
+// A complete update replaces what a tree without weights never got whole, unless it would be
+// refused itself.
 template <class Message>
 bool Admin::replaces_collection(const Message& message) const {
     if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
@@ -309,7 +309,7 @@ Result<> Admin::handle(
     return pass_on(now, peer, message, std::move(order), std::move(parts));
 }
 
-// ---- aborts: the door ends the requests, and their last chunks are waited for ----
+// ---- aborts: the door ends the requests and waits for their last chunks ----
 
 Result<> Admin::handle(TimePoint now, const std::string& peer, messages::Abort message) {
     const TimePoint deadline = now + timeout_or(kControlTimeout, message.timeout_ms);
@@ -348,9 +348,9 @@ void Admin::answer_error(const AdminCaller& caller, const Error& error) {
     answer(caller, std::move(reply));
 }
 
-// Keeps for status what came of the latest calls about weights; `what` is the call's type.
+// Keeps the outcomes of the latest calls about weights for status; `what` is the call's type.
 void Admin::record(TimePoint now, std::string_view what, const messages::UpdateReply& reply) {
-    if (reply.state == messages::UpdateState::kCollecting) return;  // nothing has come of it yet
+    if (reply.state == messages::UpdateState::kCollecting) return;  // no outcome yet
     const bool is_effect = what == messages::UpdateWeights::kType ||
                            what == messages::CommitWeights::kType ||
                            what == messages::RollbackWeights::kType;
@@ -370,7 +370,8 @@ void Admin::record(TimePoint now, std::string_view what, const messages::UpdateR
 }
 
 void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
-    say_version();  // before a commit is ordered: no token comes of a version that is not on record
+    say_version(
+    );  // before a commit is ordered, so that no token names a version that is not on record
     for (const UpdateCoordinator::Order& each : out.orders)
         std::visit([&](const auto& message) { give_order(message); }, each);
     if (updates_.has_weights()) {
@@ -378,19 +379,19 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
         lost_.reset();
     }
     if (out.lost) record_loss(now, *out.lost);
-    if (out.has_made_whole) loss_.reset();  // all of it was sent again
+    if (out.has_made_whole) loss_.reset();  // everything was sent again
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
         give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
     for (const std::string& note : out.notes) spdlog::warn("{}", note);
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
-        if (caller.peer.empty()) {  // ours: see close_collection()
+        if (caller.peer.empty()) {  // our own commit or drop: see close_collection()
             if (closing_) closing_->outcome = std::move(reply);
         } else {
             answer(AdminCaller{caller.peer, caller.call}, std::move(reply));
         }
     }
-    // A commit that is late stands, and may take for ever: who waits for it does not.
+    // A late commit stays ordered, and may take forever; the caller does not wait for it.
     if (closing_ && (closing_->outcome || !updates_.is_busy())) finish_closing(now);
     start_held(now);
 }
@@ -440,10 +441,10 @@ TimePoint Admin::next_deadline() const {
 
 void Admin::fail_all(const Error& error) {
     for (const AdminCaller& caller : calls_.take_all()) answer_error(caller, error);
-    is_starting_held_ = true;  // nothing is started any more
+    is_starting_held_ = true;  // no further call starts
     drive(TimePoint{}, [&](UpdateCoordinator::Out& out) {
         updates_.fail(error.message, out);
-        out.orders.clear();  // nobody is left to carry them out
+        out.orders.clear();  // no process is left to run them
     });
     if (closing_) answer_error(closing_->then.caller, error);
     closing_.reset();

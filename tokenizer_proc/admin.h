@@ -1,10 +1,10 @@
-// Keeps the admin door: control calls go to every replica, and one answer comes back.
+// The admin door: control calls go to every replica, and one answer comes back.
 //
-// A call that waits for others is a row of one table (open_calls.h); an update is a transaction
-// (update_coordinator.h). Whatever the call, its caller is answered once: with its reply, or with
-// an error by its deadline.
+// A call that waits for other processes is a row of one table (open_calls.h); an update is a
+// transaction (update_coordinator.h). Every caller is answered once: with its reply, or with an
+// error by its deadline.
 //
-// Pure: messages and the time go in; what is to be done comes out of take_output().
+// Pure: messages and the time go in; decisions come out of take_output().
 // Thread:  the loop thread only.
 // Bounded: kCallsMax open calls of each kind.
 #pragma once
@@ -36,33 +36,34 @@
 
 namespace pitstop::tokenizer {
 
-// Says whether a client can share memory with the workers: one at a tcp door cannot.
+// Whether a client can share memory with the workers: one at a tcp door cannot.
 enum class ClientPlace { kHere, kElsewhere };
 
 class Admin {
   public:
-    // Holds what the door itself knows, for `status`.
+    // What the door itself knows, for `status`.
     struct DoorFacts {
         std::string server{};  // "pitstop 0.1.0"
-        std::string model{};   // the served model's name
+        std::string model{};   // name of the served model
         double uptime_s = 0;
         std::int64_t clients = 0;
         std::int64_t open_requests = 0;
         std::int64_t refused_total = 0;
         std::vector<messages::ListenerStatus> listeners{};
     };
-    // Says what an abort did, per id given (all: per open request), and which requests will end.
+    // The result of an abort: per given id (for all: per open request), and which requests will
+    // end.
     struct Aborted {
         std::vector<messages::AbortResult> results{};
-        std::map<OpenId, ReplicaId> ending{};  // and where each runs
+        std::map<OpenId, ReplicaId> ending{};  // and the replica of each
     };
 
     struct Order {
-        std::optional<ReplicaId> replica{};  // nothing: all of them
+        std::optional<ReplicaId> replica{};  // nothing: all requests
         messages::Frames frames{};
     };
     struct Answer {
-        std::string peer{};  // of the admin door
+        std::string peer{};  // at the admin door
         messages::Frames frames{};
     };
     struct AbortAsked {
@@ -70,18 +71,17 @@ class Admin {
         TimePoint deadline{};
         messages::Abort call{};
     };
-    // Lists what is to be done, in this order.
+    // Decisions, to be carried out in this order.
     struct Out {
-        // Names what serves from the start, and each change: another version, of which the commit
-        // is about to be ordered, or another label. It is on record before anything below happens.
+        // The version that serves from the start, and each change: a new version, before its commit
+        // is ordered, or a new label. The version is on record before anything below happens.
         std::vector<ServedVersion> serves{};
-        // What callers are amid, where that has changed: on record like a version.
+        // The callers' unfinished work, if it changed: on record like a version.
         std::optional<Unfinished> unfinished{};
         std::vector<Order> orders{};
         std::vector<Answer> answers{};
-        std::vector<AbortAsked> aborts{};  // each is to be followed by aborted()
-        // If it is there, the end of the tree was asked for, and open requests may run out for so
-        // long.
+        std::vector<AbortAsked> aborts{};  // each must be followed by aborted()
+        // Set when shutdown was requested: how long open requests may still run.
         std::optional<Duration> drain{};
     };
     [[nodiscard]] Out take_output() {
@@ -91,48 +91,51 @@ class Admin {
 
     static constexpr std::size_t kUpdatesShown = 16;  // in status
 
-    // These are the deadlines of calls that name none. A flush or pause that waits for requests may
-    // take long.
+    // Deadlines of calls without a timeout. A flush or pause that waits for requests may take long.
     static constexpr auto kStatusTimeout = std::chrono::seconds(5);
     static constexpr auto kControlTimeout = std::chrono::minutes(10);
     static constexpr auto kReadTimeout = std::chrono::minutes(1);
     static constexpr auto kGroupTimeout = std::chrono::minutes(5);
-    // A replica's own answer to a late call says more than ours; so it gets this much longer.
+    // A replica's own answer to a late call is more precise than ours, so it gets this much longer.
     static constexpr auto kReplicaGrace = std::chrono::milliseconds(200);
-    // A call that waits for the collected update is answered by what came of that, if it can be.
+    // For this long after its deadline, a call that waits for the collected update can still get
+    // that update's outcome as its answer.
     static constexpr auto kHeldGrace = UpdateCoordinator::kDropGrace;
 
     Admin(int num_replicas, TreeIdentity identity);
 
-    // Returns whether the door takes messages of this type; "hello" is apart.
+    // Returns whether the door accepts messages of this type; "hello" is handled elsewhere.
     [[nodiscard]] static bool takes(std::string_view type);
 
-    // Call this before a call or a part that may tell them to somebody.
+    // Call this before any call or part whose answer may contain the facts.
     void set_facts(DoorFacts facts) { facts_ = std::move(facts); }
 
-    // Takes a call. Errors: it is malformed, or too many are open; the caller is to be told.
+    // Starts a call. Errors: the message is malformed, or too many calls are open; the caller must
+    // be told.
     Result<> call(
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
 
-    // Takes a part of an answer. False: the message is not for here. Errors: it is malformed.
+    // Handles a part of an answer. Returns false if the message is not for this door. Errors: it is
+    // malformed.
     Result<bool> dispatch_part(TimePoint now, const messages::Frames& frames);
 
-    // The schedulers agree on the version that serves, loaded from that directory. Without weights:
-    // `lost` is what was to be loaded, if anything was.
+    // The schedulers agree on the serving version, loaded from that directory. Without weights,
+    // `lost` is what was to be loaded, if anything.
     void set_version(
         const messages::SchedulerHello& hello,
         const std::string& weights_path,
         const std::optional<messages::LostVersion>& lost
     );
 
-    // What the tree before this one had begun is lost.
+    // The unfinished work of the tree before this one is lost.
     void begin_after(TimePoint now, const Restart& restart);
 
-    // With --keep-committed what is committed from now on is kept there. REQUIRES: set_version().
+    // With --keep-committed, versions committed from now on are written to this directory.
+    // REQUIRES: set_version().
     void keep_in(TimePoint now, const std::string& directory);
 
-    // Takes what came of an abort that was asked for.
+    // Records the result of an abort.
     void aborted(const AbortAsked& asked, Aborted what);
     // A request has ended, and its last chunk was sent.
     void request_ended(OpenId request);
@@ -141,14 +144,15 @@ class Admin {
     void tick(TimePoint now);
     [[nodiscard]] TimePoint next_deadline() const;
 
-    // Answers every open call with this error, as the tree is going down.
+    // The tree is shutting down: answers every open call with this error.
     void fail_all(const Error& error);
 
     // Returns the version that every replica serves.
     [[nodiscard]] const ServedVersion& version() const { return updates_.version(); }
     [[nodiscard]] const UpdateCoordinator& updates() const { return updates_; }
 
-    // Every replica has or had weights to serve: at once, or from the first complete update on.
+    // Returns whether every replica has or had weights to serve: from the start, or from the first
+    // complete update on.
     [[nodiscard]] bool has_had_weights() const { return has_had_weights_; }
 
   private:
@@ -158,7 +162,7 @@ class Admin {
     );
 
     // ---- admin.cpp: what each call does ----
-    // As most do: it is passed on to every replica, or drives the update under way.
+    // The usual case: the call goes to every replica, or drives the current update.
     template <class Message>
     Result<> handle(TimePoint now, const std::string& peer, const Message& message);
     Result<> handle(
@@ -174,7 +178,7 @@ class Admin {
     Result<> handle(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::InitGroup& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::DestroyGroup& message);
-    // Opens the call, and has the order carried out under its number.
+    // Opens the call, and passes its order on under its number.
     template <class Message, class Passed>
     Result<> pass_on(
         TimePoint now,
@@ -184,7 +188,7 @@ class Admin {
         OpenCalls::Awaited&& awaited,
         std::optional<ReplicaId> to = std::nullopt
     );
-    // Lets a call act on the update under way, and carries out what comes of it.
+    // Lets a call act on the current update, and carries out the decisions.
     template <class Drive>
     void drive(TimePoint now, Drive what) {
         UpdateCoordinator::Out out;
@@ -202,7 +206,7 @@ class Admin {
     void handle_part(TimePoint now, messages::ReplicaStanding standing) {
         handle_standing(now, std::move(standing));
     }
-    // Answers the caller, as all parts are there.
+    // All parts have arrived: answers the caller.
     template <class Part>
     void finish(TimePoint now, const AdminCaller& caller, std::vector<Part> parts);
     void finish(
@@ -234,10 +238,10 @@ class Admin {
     void record(TimePoint now, std::string_view what, const messages::UpdateReply& reply);
 
     // ---- admin_collected.cpp: calls without a session that become one update ----
-    // A call that waits for others before it, or for the collected update to take effect.
+    // A call that waits for earlier calls, or for the collected update to take effect.
     struct HeldCall {
         AdminCaller caller{};
-        std::string_view what{};  // its type
+        std::string_view what{};  // the call's type
         TimePoint deadline{};
         bool brings_weights = false;
         std::size_t bytes = 0;  // of its message
@@ -249,7 +253,7 @@ class Admin {
     template <class Message>
     static constexpr bool kBringsWeights = std::is_same_v<Message, messages::UpdateWeights> ||
                                            std::is_same_v<Message, messages::UpdateBucket>;
-    // Bounds what waiting calls hold; a single one is accepted, whatever its size.
+    // The most bytes of waiting calls; a single call is accepted whatever its size.
     static constexpr std::size_t kHeldBytesMax = std::size_t{256} << 20;
     [[nodiscard]] static bool publishes(const HeldCall& call);
     [[nodiscard]] bool may_be_too_late() const;
@@ -263,7 +267,7 @@ class Admin {
     void tell_late(const HeldCall& call);
     void expire_held(TimePoint now);
 
-    // Starts a call: what the table says of collections (OnCollection) comes before what it does.
+    // Starts a call. Its rule for collections (OnCollection) is applied before the call itself.
     template <class Message>
     Result<> start(TimePoint now, const std::string& peer, Message message);
     [[nodiscard]] Result<> check_none_is_collected(TimePoint now) const;
@@ -281,30 +285,30 @@ class Admin {
     void finish_closing(TimePoint now);
     void handle_standing(TimePoint now, messages::ReplicaStanding standing);
 
-    // Calls without a session that take no effect. The call that would go on is told once; until
-    // generation goes on, or a new pause begins, only a whole model takes effect.
+    // Collected calls that take no effect. The call that would let generation continue is refused
+    // once. Until generation continues, or a new pause begins, only a whole model takes effect.
     struct Loss {
         messages::LostCalls calls{};
         std::string what{};  // "3 calls ... take no effect"
         TimePoint at{};
-        TimePoint refused_at{};  // a call was refused for it, last
+        TimePoint refused_at{};  // when a call was last refused because of it
         bool is_told = false;
-        std::string told_peer{};  // one that knows besides
+        std::string told_peer{};  // another peer that knows
     };
-    // While generation goes on, partial updates are refused for so long after the last of them.
+    // While generation runs, partial updates are refused for this long after the last of them.
     static constexpr auto kLossQuiet = std::chrono::minutes(5);
     void record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost);
     void lose_standstill(TimePoint now, std::string why);
     void expire_loss(TimePoint now);
     [[nodiscard]] Error error_of(const Loss& loss) const;
-    // Refuses the call that would let generation go on, once; and each time where calls were
+    // Refuses the call that would let generation continue, once; and again each time calls were
     // collected since, which are dropped.
     Result<> check_loss(TimePoint now, const std::string& peer);
-    // Refuses a partial update of a trainer that does not know of the loss, or does not look.
+    // Refuses a partial update of a trainer that does not know of the loss, or ignores it.
     Result<> check_late_part(TimePoint now);
     [[nodiscard]] std::string note_for_pause(TimePoint now);
 
-    // What the answer to a call says besides its own.
+    // What the answer to a call says in addition.
     struct Note {
         std::string text{};
         std::optional<messages::CollectedVersion> update{};
@@ -318,10 +322,10 @@ class Admin {
     DoorFacts facts_{};
     OpenCalls calls_{};
     UpdateCoordinator updates_;
-    ServedVersion said_{};          // last, in Out::serves
-    Unfinished said_unfinished_{};  // last, in Out::unfinished
+    ServedVersion said_{};          // the last one in Out::serves
+    Unfinished said_unfinished_{};  // the last one in Out::unfinished
     std::optional<KeepCoordinator> keep_{};
-    std::optional<messages::LostVersion> lost_{};  // until a complete update has brought another
+    std::optional<messages::LostVersion> lost_{};  // until a complete update brings a new version
     struct PastUpdate {
         TimePoint at{};
         messages::UpdateRecord record{};
@@ -334,7 +338,7 @@ class Admin {
     ReplicaStandings standings_;
     std::deque<HeldCall> held_{};  // in the order of arrival
     bool is_starting_held_ = false;
-    // The collected update is being committed, or dropped; this call waits for that.
+    // The collected update is being committed or dropped; this call waits for that.
     struct ClosingCall {
         Closing how{};
         HeldCall then{};

@@ -1,5 +1,5 @@
-// Calls without a session become one update here (docs/weights.md); others wait for it, or for
-// their turn.
+// Calls without a session become one update here (docs/weights.md). Other calls wait for that
+// update, or for their turn.
 #include "base/log.h"
 #include "tokenizer_proc/admin.h"
 
@@ -11,7 +11,7 @@ namespace pitstop::tokenizer {
 // ---- calls that wait ----
 
 // Calls that bring weights wait for those before them, as SGLang's do. A call that lets generation
-// go on waits for the calls that are being collected, and for another one's commit of them.
+// continue waits for the calls that are being collected, and for another call's commit of them.
 bool Admin::must_wait(const HeldCall& call) const {
     const bool has_earlier = std::ranges::any_of(held_, &HeldCall::brings_weights);
     if (call.brings_weights)
@@ -20,9 +20,8 @@ bool Admin::must_wait(const HeldCall& call) const {
            (publishes(call) && has_earlier && !updates_.is_draining());
 }
 
-// Somebody has ended an update whose calls name no session. A call that came after that may have
-// been meant as one of them, and would be an update of its own: so it is refused, and waits for
-// nothing.
+// An update whose calls name no session is being ended. A call that arrived after that may have
+// been meant for it, and would be an update of its own. So it is refused, and does not wait.
 bool Admin::may_be_too_late() const {
     return (closing_ && closing_->how == Closing::kCommit) || updates_.is_ending_unnamed();
 }
@@ -35,11 +34,11 @@ bool Admin::publishes(const HeldCall& call) {
 bool Admin::must_wait_for_update(const HeldCall& call) const {
     if (call.brings_weights)
         return updates_.is_receiving() || updates_.is_ending() || closing_.has_value();
-    // Requests that a pause has frozen run out after a continue: each would wait for the other.
+    // Requests that a pause has frozen finish only after a continue: each would wait for the other.
     if (!publishes(call) || updates_.is_draining()) return false;
     if (closing_ || updates_.is_committing_collection()) return true;
     if (!updates_.has_collection()) return false;
-    // Whether generation can go on is known when a release or resume under way is over.
+    // Whether generation can continue is known once the current release or resume has ended.
     return updates_.is_receiving() || calls_.has<Gathered<messages::MemoryPart>>();
 }
 
@@ -68,9 +67,9 @@ Result<> Admin::hold(HeldCall call) {
     return Ok{};
 }
 
-// Starts the calls that need not wait any longer, in the order of arrival.
+// Starts the calls that no longer need to wait, in the order of arrival.
 void Admin::start_held(TimePoint now) {
-    if (is_starting_held_) return;  // a call that is started comes here again
+    if (is_starting_held_) return;  // starting a call leads here again
     is_starting_held_ = true;
     while (!held_.empty()) {
         HeldCall call = std::move(held_.front());
@@ -79,7 +78,7 @@ void Admin::start_held(TimePoint now) {
             held_.push_front(std::move(call));
             break;
         }
-        // A commit that began now would have no time, fail, and lose what is collected.
+        // A commit that began now would have no time, would fail, and would lose the collection.
         const bool is_too_late_to_publish =
             publishes(call) && now >= call.deadline && updates_.has_collection();
         if (is_late(now, call) || is_too_late_to_publish) {
@@ -91,8 +90,9 @@ void Admin::start_held(TimePoint now) {
     is_starting_held_ = false;
 }
 
-// A call that lets generation go on may be answered a little late, by what came of the update that
-// it waits for. One that brings weights has not begun, and has its time to the end.
+// A call that lets generation continue may be answered a little late, with the outcome of the
+// update that it waits for. A call that brings weights has not begun, and may wait until its
+// deadline.
 bool Admin::is_late(TimePoint now, const HeldCall& call) {
     return now >= call.deadline + (call.brings_weights ? Duration{} : Duration{kHeldGrace});
 }
@@ -117,7 +117,7 @@ void Admin::expire_held(TimePoint now) {
     });
     if (!closing_ || closing_->then.caller.peer.empty() || !is_late(now, closing_->then)) return;
     tell_late(closing_->then);
-    closing_->then.caller.peer.clear();  // the commit goes on; its caller has been told
+    closing_->then.caller.peer.clear();  // the commit continues; its caller was answered
 }
 
 // ---- what calls do to a collection ----
@@ -127,8 +127,8 @@ bool Admin::joins_collection(const messages::UpdateWeights& message) const {
     return updates_.has_collection() || standings_.is_any_held() || updates_.must_be_complete();
 }
 
-// After a loss only a whole model takes effect: what came before it and was answered as collected
-// is missing.
+// After a loss only a whole model takes effect: earlier calls, which were answered as collected,
+// are missing from a part.
 Result<> Admin::join_collection(
     TimePoint now, const std::string& peer, const messages::UpdateWeights& message
 ) {
@@ -165,8 +165,8 @@ void Admin::name_collection(const std::string& peer, const messages::SetWeightLa
     answer({peer, message.call}, std::move(reply));
 }
 
-// A replica that was resumed meanwhile would go on without what is collected. So it is not asked
-// while its last report says that it cannot go on.
+// A replica that was resumed meanwhile would continue without what is collected. So no replica is
+// asked while its last report says that it cannot continue.
 Result<> Admin::check_none_is_collected(TimePoint now) const {
     const auto collecting = updates_.collecting(now);
     if (!collecting) return Ok{};
@@ -190,8 +190,7 @@ bool Admin::lets_generation_go_on(const messages::ResumeMemory& call) const {
            standings_.are_just_released(call.tags) && !updates_.must_be_complete();
 }
 
-// Commits the collection, or drops it, and then starts the call, which has no other time than its
-// own.
+// Commits or drops the collection, and then starts the call, within the call's own time.
 Result<> Admin::close_collection(TimePoint now, Closing how, HeldCall then) {
     const std::int64_t timeout_ms = std::max<std::int64_t>(
         1, std::chrono::floor<std::chrono::milliseconds>(then.deadline - now).count()
@@ -209,8 +208,9 @@ Result<> Admin::close_collection(TimePoint now, Closing how, HeldCall then) {
     return Ok{};
 }
 
-// The call is told what came of the update. If it failed, that is its answer, so that nobody goes
-// on with weights other than those that were sent; made again, it goes on with the version before.
+// The call is told the update's outcome. If the update failed, that is the call's answer, so that
+// generation does not continue with other weights than were sent. Made again, the call continues
+// with the version before.
 void Admin::finish_closing(TimePoint now) {
     const ClosingCall closing = *std::exchange(closing_, std::nullopt);
     const AdminCaller& caller = closing.then.caller;
@@ -262,7 +262,7 @@ void Admin::finish_closing(TimePoint now) {
     if (const Result<> done = closing.then.start(now); !done) answer_error(caller, done.error());
 }
 
-// A replica reports that it runs again, or stands still. If it runs by itself, the trainer that
+// A replica reports that it runs again, or has stopped. If it continued by itself, the trainer that
 // paused it is silent: what it sent so far may be half of a model.
 void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     if (!standings_.has(standing.replica)) return;
@@ -271,7 +271,7 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     updates_.set_has_weights(replica, standing.has_weights);
     const bool is_expired =
         standings_.record(std::move(standing)) == ReplicaStandings::News::kPauseExpired;
-    // Its trainer was told, and goes on with the version before.
+    // Its trainer was told, and continues with the version before.
     if (loss_ && loss_->is_told && was_held && !is_expired && !standings_.is_any_held())
         loss_.reset();
     if (is_expired && !loss_ && !updates_.has_collection() && !standings_.is_any_held())
@@ -296,7 +296,8 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
 void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost) {
     const bool was_asked_for = lost.why.empty();
     const bool is_untold = loss_ && !loss_->is_told;
-    if (was_asked_for && is_untold) return;  // who drops what came after a loss may not know of it
+    if (was_asked_for && is_untold)
+        return;  // whoever drops what came after a loss may not know of the loss
     Loss loss{.at = now, .refused_at = now, .is_told = was_asked_for, .told_peer = lost.told};
     if (closing_) loss.told_peer = closing_->then.caller.peer;
     if (is_untold && loss.told_peer != loss_->told_peer) loss.told_peer.clear();
@@ -312,8 +313,8 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
     spdlog::warn("{}", error_of(*loss_).message);
 }
 
-// A pause, and what is released, went with the tree that was. So what follows would be updates of
-// their own, of parts.
+// The pause and the released memory went with the earlier tree. So later parts would be updates of
+// their own.
 void Admin::begin_after(TimePoint now, const Restart& restart) {
     if (restart.why.empty()) return;
     const Unfinished& before = restart.before;
@@ -333,8 +334,8 @@ void Admin::begin_after(TimePoint now, const Restart& restart) {
     }
 }
 
-// Nobody's calls are lost, and yet a trainer may send some that were meant to be collected: each
-// would be an update of its own, while the tree generates.
+// No collected calls are lost, but a trainer may still send some that were meant to be collected:
+// each would be an update of its own, while the tree generates.
 void Admin::lose_standstill(TimePoint now, std::string why) {
     loss_ = Loss{
         .calls = {.why = std::move(why)},
@@ -368,7 +369,8 @@ Result<> Admin::check_loss(TimePoint now, const std::string& peer) {
     const bool is_told = loss_->is_told || loss_->told_peer == peer;
     const bool is_collecting = updates_.has_collection();
     if (is_told && !is_collecting) {
-        // Calls may come that belong to what was lost: it is over when generation goes on.
+        // Calls that belong to the lost ones may follow: the loss is over when generation
+        // continues.
         if (!standings_.is_any_held()) loss_.reset();
         return Ok{};
     }
@@ -388,8 +390,8 @@ Result<> Admin::check_late_part(TimePoint now) {
     return error_of(*loss_);
 }
 
-// A pause of a tree that runs begins anew: what was lost before is told, and over. What is being
-// collected was begun under another pause.
+// A pause of a running tree begins anew: an earlier loss is told, and over. Calls that are
+// collected now began under another pause.
 std::string Admin::note_for_pause(TimePoint now) {
     if (const auto collecting = updates_.collecting(now)) {
         return fmt::format(

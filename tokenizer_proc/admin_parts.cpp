@@ -1,4 +1,4 @@
-// Handles what the tree's processes answer to the calls that Admin passed on.
+// Handles the answers of the tree's processes to the calls that Admin passed on.
 #include "base/log.h"
 #include "tokenizer_proc/admin.h"
 
@@ -20,7 +20,7 @@ std::string who_sent(const Part& part) {
     return who;
 }
 
-// Makes the one reply of all parts: it is ok if each of them is.
+// Makes one reply of all parts: ok if each part is.
 template <class Reply, class Part>
 Reply reply_of(std::vector<Part> parts) {
     Reply reply;
@@ -31,7 +31,7 @@ Reply reply_of(std::vector<Part> parts) {
         if (!is_done(part) && reply.ok) {
             reply.ok = false;
             reply.verdict.code = part.verdict.code;
-            text.clear();  // errors alone, once there is one
+            text.clear();  // only errors, once there is one
         }
         if (part.verdict.message.empty() || is_done(part) != reply.ok) continue;
         if (!text.empty()) text += "; ";
@@ -67,7 +67,7 @@ Result<bool> Admin::dispatch_part(TimePoint now, const messages::Frames& frames)
 template <class Part>
 void Admin::handle_part(TimePoint now, Part part) {
     if constexpr (std::is_same_v<Part, messages::WorkerDigests>) {
-        // One who refuses is answer enough.
+        // One refusal is answer enough.
         if (!is_done(part) && calls_.find<Gathered<Part>>(part.call) != nullptr) {
             const AdminCaller caller = calls_.close(part.call);
             return finish(now, caller, std::vector{std::move(part)});
@@ -96,7 +96,7 @@ void Admin::finish(TimePoint, const AdminCaller& caller, std::vector<Part> parts
             say_version();
         }
     } else if constexpr (std::is_same_v<Part, messages::MemoryPart>) {
-        // What was done before on some replicas, and now on the others, is done everywhere.
+        // If some replicas were done before and the others are now, all are done.
         const bool is_any_done = std::ranges::any_of(parts, is_done<Part>);
         for (Part& part : parts) {
             if (is_any_done && part.was_done) part.verdict.code.reset();
@@ -152,7 +152,7 @@ void Admin::handle_part(TimePoint, messages::UpdateWaits waits) {
 void Admin::handle_part(TimePoint, messages::WorkerTensor part) {
     const CallId id = part.call;
     auto* read = calls_.find<TensorRead>(id);
-    if (read == nullptr) return;  // too late, or a copy
+    if (read == nullptr) return;  // too late, or a duplicate
     std::optional<Result<messages::WeightsReply>> whole = read->handle_piece(std::move(part));
     if (!whole) return;
     const AdminCaller caller = calls_.close(id);

@@ -16,7 +16,7 @@ namespace {
 using jinja::Mapping;
 using jinja::Value;
 
-// Reads the file's text; nothing where there is no such file.
+// Reads the file's text; nothing if there is no such file.
 Result<std::optional<std::string>> read_file(const std::filesystem::path& path) {
     std::error_code error;
     const auto size = std::filesystem::file_size(path, error);
@@ -43,7 +43,7 @@ const std::string* text_of(const Mapping& mapping, std::string_view name) {
     return &value->as_text()->bytes;
 }
 
-// Makes one text of {"type": "text", "text": T}, ...
+// Joins {"type": "text", "text": T}, ... into one text.
 Result<std::string> joined_parts(const std::vector<Value>& parts, std::size_t message) {
     std::string all;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -65,7 +65,7 @@ Result<std::string> joined_parts(const std::vector<Value>& parts, std::size_t me
     return all;
 }
 
-// Makes {"function": {"arguments": "{...}"}} hold an object in place of the text, where it is one.
+// Turns the text in {"function": {"arguments": "{...}"}} into an object, if it is one.
 Value with_arguments(const Value& call) {
     const Mapping* mapping = call.as_mapping();
     const Value* function =
@@ -113,7 +113,8 @@ Result<Value> prepared_message(
     return Value::mapping(std::move(out));
 }
 
-// Lays the variables, with their messages as the template is to see them, over the special tokens.
+// Adds the variables to the special tokens, with the messages in the form that the template
+// expects.
 Result<Mapping> prepared(
     const Mapping& special_tokens, const Mapping& variables, bool takes_parts, Arguments arguments
 ) {
@@ -130,7 +131,7 @@ Result<Mapping> prepared(
         out.push_back(std::move(one));
     }
     Mapping all = special_tokens;
-    // Templates ask whether these are none, not only whether they are defined.
+    // Templates test whether these are none, not only whether they are defined.
     for (const std::string_view name : {"tools", "documents"}) {
         all.insert(std::string(name), Value::none());
     }
@@ -140,7 +141,7 @@ Result<Mapping> prepared(
     return all;
 }
 
-// Returns whether some message has calls of tools.
+// Returns whether some message has tool calls.
 bool has_calls(const Mapping& variables) {
     const Value* messages = variables.find("messages");
     return std::ranges::any_of(messages->as_sequence()->items, [](const Value& message) {
@@ -152,8 +153,8 @@ bool has_calls(const Mapping& variables) {
 // render_jinja_template.
 constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// Appends the tag to the last message's text: its content, or the last part of it that has one.
-// Returns that text as it was.
+// Appends the tag to the last message's text: its content, or the last part of it with text.
+// Returns that text without the tag.
 Result<std::string> tag_final_message(Mapping& variables) {
     std::vector<Value> messages =
         variables.find(std::string_view("messages"))->as_sequence()->items;
@@ -188,8 +189,8 @@ Result<std::string> tag_final_message(Mapping& variables) {
     return *std::move(text);
 }
 
-// Cuts the prompt where the template has put the end of the last message, which is `text`. Where it
-// trims contents, and so the tag, what is white before the cut goes, too.
+// Cuts the prompt where the template put the end of the last message, which is `text`. If the
+// template trims contents, and so the tag, white space before the cut is removed too.
 Result<std::string> cut_at_tag(std::string prompt, std::string_view text) {
     constexpr std::string_view kTrimmed = kTag.substr(0, kTag.size() - 1);
     const std::size_t at = prompt.rfind(kTrimmed);
@@ -208,7 +209,7 @@ Result<std::string> cut_at_tag(std::string prompt, std::string_view text) {
     );
 }
 
-// Returns whether a loop goes through some content: "for part in message['content']".
+// Returns whether a loop iterates over a content: "for part in message['content']".
 bool loops_over_content(std::string_view text) {
     for (std::size_t at = text.find("for "); at != std::string_view::npos;
          at = text.find("for ", at + 1)) {
@@ -255,7 +256,7 @@ Result<> ChatTemplate::read_config(const std::string& text) {
             special_tokens_.insert(name, value);
         }
     }
-    if (default_) return Ok{};  // chat_template.jinja comes first
+    if (default_) return Ok{};  // chat_template.jinja has precedence
     const Value* given = config.as_mapping()->find(std::string_view("chat_template"));
     if (given == nullptr || given->is_none()) return Ok{};
     if (given->as_text() != nullptr) return read_template("default", given->as_text()->bytes);
@@ -318,7 +319,7 @@ Result<std::string> ChatTemplate::render_with(
     ASSIGN_OR_RETURN(Mapping all, prepare(Arguments::kAsObjects));
     Result<std::string> prompt = source.parsed.render(all, now, limits);
     if (!prompt && prompt.error().code == ErrorCode::kInvalidArgument && has_calls(all)) {
-        // Some templates want the arguments of tool calls as the text they came in.
+        // Some templates want the arguments of tool calls as the original text.
         ASSIGN_OR_RETURN(all, prepare(Arguments::kAsGiven));
         Result<std::string> second = source.parsed.render(all, now, limits);
         if (second) prompt = std::move(second);

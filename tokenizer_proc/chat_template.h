@@ -1,6 +1,6 @@
-// Renders chats by a model's chat template, as transformers' apply_chat_template does, with what
-// the engines do to a chat before (null content is empty text, parts of text are joined for a
-// template that wants text, arguments of tool calls are objects).
+// Renders chats by a model's chat template, like transformers' apply_chat_template, after the
+// preparations of other engines: null content becomes empty text, parts of text are joined for a
+// template that wants text, arguments of tool calls become objects.
 //
 // Thread: any; immutable.
 #pragma once
@@ -20,38 +20,39 @@ namespace pitstop::tokenizer {
 
 struct Chat {
     std::string variables{};              // JSON: `messages`, tools, add_generation_prompt, ...
-    bool continue_final_message = false;  // the prompt ends within the last message
-    std::string chat_template{};          // in place of the model's; empty: the model's
+    bool continue_final_message = false;  // the prompt ends inside the last message
+    std::string chat_template{};          // replaces the model's; empty: the model's
 };
 
 class ChatTemplate {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{4} << 20;
-    // This bounds a template that came with a request; the model's own has jinja::Limits' defaults.
-    // Models' own have some 10 KiB.
+    // The limit of a template that comes with a request; the model's own has the defaults of
+    // jinja::Limits. Models' templates have about 10 KiB.
     static constexpr std::size_t kForeignBytesMax = std::size_t{256} << 10;
     static constexpr std::int64_t kForeignStepsMax = 500'000;
     static constexpr std::size_t kForeignBuiltBytesMax = std::size_t{64} << 20;
 
-    // Reads it from a model's directory: chat_template.jinja, else chat_template of
-    // tokenizer_config.json (one, or several by name: "tool_use" where there are tools, else
-    // "default"), and the special tokens. A model without a template, or with one that is not
-    // supported, is served: rendering is what fails then, with problem().
+    // Reads the template from a model's directory: chat_template.jinja, else chat_template of
+    // tokenizer_config.json (one, or several by name: "tool_use" if there are tools, else
+    // "default"), and the special tokens. A model without a template, or with an unsupported one,
+    // is still served: only rendering fails, with problem().
     static std::shared_ptr<const ChatTemplate> load(const std::string& model_dir);
 
-    // `now` is local time, for templates that say the date. Errors: kInvalidArgument (not a chat,
+    // `now` is local time, for templates that print the date. Errors: kInvalidArgument (not a chat,
     // or what the template raised), kUnsupported (no template), kTooLarge; and the interrupt's.
     [[nodiscard]] Result<std::string> render(
         const Chat& chat, const std::tm& now, const Interrupt& interrupt = {}
     ) const;
 
-    // Returns why there is no template to render with, if there is none.
+    // Returns why there is no template, or nothing.
     [[nodiscard]] const std::optional<Error>& problem() const { return problem_; }
 
   private:
     struct Source {
         jinja::Template parsed;
-        // It goes through the parts of a content; one that does not gets their text.
+        // Whether the template iterates over the parts of a content; one that does not gets their
+        // text.
         bool takes_parts = false;
     };
     static Result<Source> parse(std::string_view text);

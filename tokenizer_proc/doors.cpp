@@ -9,7 +9,7 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// Lists what the data door takes, "hello" apart.
+// The messages that the data door accepts, except "hello".
 using DataMessages = decltype(
     messages::MessageList<messages::Generate, messages::Cancel>{} +
     messages::Calls::RequestsAt<messages::Door::kData>{}
@@ -22,7 +22,7 @@ std::string data_types() {
     return names;
 }
 
-// Makes a client's type name fit to be shown in a message.
+// Shortens a client's type name for an error.
 std::string shown(std::string_view type) {
     std::string text;
     for (const char c : type.substr(0, kTypeShown)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -37,7 +37,7 @@ Doors::Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer)
       admin_(config_.num_replicas, config_.identity),
       hellos_(static_cast<std::size_t>(config_.num_replicas)) {}
 
-// Takes one turn: facts come in, decisions go out.
+// One turn: facts in, decisions out.
 DoorsOutput Doors::turn(DoorsInput in) {
     now_ = in.now;
     entropy_ = in.entropy;
@@ -82,8 +82,8 @@ void Doors::take_back(DoorsInput& in) {
     }
 }
 
-// Sends a call's order to the replicas and its answer to who asked: but first what serves is on
-// record.
+// Sends a call's orders to the replicas and its answer to the caller, but only after the serving
+// version is on record.
 void Doors::carry_out(Admin::Out out) {
     for (ServedVersion& version : out.serves) out_.serves.push_back(std::move(version));
     if (out.unfinished) out_.unfinished = std::move(out.unfinished);
@@ -192,13 +192,15 @@ Result<> Doors::receive(const std::string& peer, const messages::Frames& frames)
 Result<> Doors::hello(
     messages::Door door, const std::string& peer, const messages::Frames& frames
 ) {
-    // A newer client may say more of itself than is known here.
+    // A newer client may send fields that are unknown here.
     ASSIGN_OR_RETURN(
         const messages::Hello message,
         decode<messages::Hello>(frames, messages::UnknownFields::kIgnore)
     );
     if (!is_ready()) {
-        answer_error(door, peer, frames, starting());  // not counted: it asks again until all is up
+        answer_error(
+            door, peer, frames, starting()
+        );  // not counted: the client asks again until everything is up
         return Ok{};
     }
     spdlog::debug("hello from '{}'", message.name.substr(0, kTypeShown));
@@ -263,7 +265,7 @@ Result<> Doors::handle(const std::string& peer, messages::Generate message) {
 }
 
 Result<> Doors::handle(const std::string& peer, const messages::Cancel& message) {
-    std::map<OpenId, OpenRequest*> found;  // an id may be named twice
+    std::map<OpenId, OpenRequest*> found;  // an id may be repeated
     for (const std::string& rid : message.rids) {
         if (OpenRequest* request = requests_.find(peer, rid)) found.emplace(request->id, request);
     }
@@ -280,7 +282,7 @@ void Doors::from_tree(const bus::Received& received) {
     Result<> handled =
         received.refused ? Result<>(*received.refused) : handle_from_tree(received.frames);
     if (handled) return;
-    ++num_refused_;  // nobody to answer
+    ++num_refused_;  // no sender to answer
     spdlog::warn("refused a message of the tree: {}", handled.error().message);
 }
 
@@ -342,7 +344,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
 }
 
 void Doors::deliver(messages::TextBatch batch) {
-    // This comes first, as the chunks below close their requests.
+    // First, because the chunks below close their requests.
     std::map<ReplicaId, std::vector<RequestKey>> stopped;
     for (const RequestKey key : batch.stopped) {
         if (const OpenRequest* request = requests_.find(key))
@@ -353,7 +355,7 @@ void Doors::deliver(messages::TextBatch batch) {
     }
     for (messages::OutputChunk& chunk : batch.chunks) {
         OpenRequest* request = requests_.find(chunk.key);
-        if (request == nullptr) continue;  // its client is gone
+        if (request == nullptr) continue;  // its client has left
         const bool is_last = chunk.finish.has_value();
         chunk.key = RequestKey{};
         chunk.rid = request->rid;
@@ -375,7 +377,7 @@ void Doors::send_to_replicas() {
 
 void Doors::flush_outbox() {
     outbox_.flush(now_, out_.to_clients);
-    // An abort is answered behind the last chunks of what it ended.
+    // An abort is answered after the last chunks of the requests it ended.
     for (const OpenId request : std::exchange(ended_, {})) admin_.request_ended(request);
     carry_out(admin_.take_output());
     outbox_.flush_answers(out_.to_clients);

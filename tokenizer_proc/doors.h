@@ -1,12 +1,11 @@
-// Keeps the two doors of the tree: the data door (generate, cancel, tokenize) and the admin door.
-// This is the core of tokenizer_proc: what comes from clients is checked, tokenized and given a key
-// and a replica; what comes back from the tree is handed to whoever asked.
+// The two doors of the tree, the core of tokenizer_proc: the data door (generate, cancel, tokenize)
+// and the admin door. Clients' messages are checked, tokenized and given a key and a replica. The
+// tree's messages are passed to the clients that asked.
 //
-// A request here is its client, its id and where it runs, nothing more; its tokens and text pass
-// through. Whatever is wrong with a message is answered, and nothing a client sends ends this
-// process.
+// A request here is its client, its id and its replica, nothing more; its tokens and text pass
+// through. Any fault of a message is answered, and nothing that a client sends ends this process.
 //
-// It is pure: a turn takes what came and returns what is to be done, without clock or socket.
+// Pure: a turn takes messages and returns decisions, without clock or socket.
 // Thread:  the loop thread only.
 // Bounded: kOpenMax requests; outbox.h, admin.h and text_worker.h bound the rest.
 #pragma once
@@ -42,43 +41,43 @@ namespace pitstop::tokenizer {
 
 enum class ReplicaSocket { kRequests, kControl };
 
-// Holds a message for a replica. Of one replica's control the order is kept.
+// A message for a replica. Control messages of one replica keep their order.
 struct ToReplica {
     ReplicaId replica{};
     ReplicaSocket socket = ReplicaSocket::kControl;
     messages::Frames frames{};
-    RequestKey key{};  // kRequests: whose
+    RequestKey key{};  // kRequests: of which request
 };
 
-// Holds facts: what came since the last turn, and the time, the only clock that the turn sees.
+// Facts: messages since the last turn, and the time, the only clock of the turn.
 struct DoorsInput {
     TimePoint now{};
-    // These are fresh random bits, for ids and seeds.
+    // Fresh random bits, for ids and seeds.
     std::array<std::uint64_t, 2> entropy{};
-    // Holds what of the last turn could not be sent, in its order; what came after one that could
-    // not, for the same receiver, was not tried.
+    // Messages of the last turn that could not be sent, in their order. After a failed message,
+    // later ones for the same receiver were not tried.
     std::vector<UnsentToClient> unsent_to_clients{};
     std::vector<ToReplica> unsent_to_replicas{};
     std::vector<bus::Received> from_tree{};  // from the schedulers and the detokenizer
-    std::vector<TextDone> texts{};           // texts that were tokenized elsewhere, or could not be
-    // These are clients' messages, or what was refused of one.
+    std::vector<TextDone> texts{};           // texts from the other thread, tokenized or refused
+    // Clients' messages, or why one was refused.
     std::vector<std::pair<messages::Door, bus::Received>> from_clients{};
-    // Says where the doors listen and how that goes, for `status`.
+    // Where the doors listen, and their counters, for `status`.
     std::vector<messages::ListenerStatus> listeners{};
-    // If it is not empty, the tree goes down, and this is why. Everything that is open is answered
-    // with kUnavailable; what still comes is answered the same.
+    // If not empty, the tree is shutting down for this reason. Everything open is answered with
+    // kUnavailable, and so are later messages.
     std::string down_why{};
 };
 
-// Holds decisions, to be carried out in this order.
+// Decisions, to be carried out in this order.
 struct DoorsOutput {
     std::vector<ServedVersion> serves{};     // Admin::Out::serves
     std::optional<Unfinished> unfinished{};  // Admin::Out::unfinished
     std::vector<ToReplica> to_replicas{};
     std::vector<ToClient> to_clients{};
-    std::vector<TextJob> jobs{};           // another thread does them
-    std::vector<JobId> cancelled{};        // nobody waits for these
-    TimePoint wake_at = TimePoint::max();  // a turn is due then even if nothing comes
+    std::vector<TextJob> jobs{};           // for the other thread
+    std::vector<JobId> cancelled{};        // jobs that no client waits for
+    TimePoint wake_at = TimePoint::max();  // a turn is due then even if nothing arrives
 };
 
 class Doors {
@@ -86,12 +85,13 @@ class Doors {
     struct Config {
         TreeIdentity identity;
         std::string server{};        // "pitstop 0.1.0"
-        std::string model{};         // the served model's name
+        std::string model{};         // name of the served model
         std::string model_path{};    // its directory
-        std::string weights_path{};  // the checkpoint that the workers load, as a rule the same
-        std::optional<messages::LostVersion> lost{};  // a restart could not bring it back
+        std::string weights_path{};  // the checkpoint that the workers load, usually the same
+        std::optional<messages::LostVersion>
+            lost{};  // the version that a restart could not restore
         Restart restart{};
-        std::string keep_committed{};  // the directory that committed versions go to, or none
+        std::string keep_committed{};  // the directory for committed versions; empty: none
         int num_replicas = 1;
         std::optional<TokenId> end_token{};                   // the tokenizer's (end_token.h)
         std::shared_ptr<const ChatTemplate> chat_template{};  // null: no chats
@@ -99,24 +99,25 @@ class Doors {
     };
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
     static constexpr std::size_t kTextCallsMax = std::size_t{1} << 17;
-    // Bounds what a reply about a prompt's logprobs may take, and one about the output of a request
-    // that wants very many of each token.
+    // Bounds a reply about a prompt's logprobs, and one about the output of a request that wants
+    // very many per token.
     static constexpr std::int64_t kLogprobBytesMax = std::int64_t{32} << 20;
     // Bounds the routes of a request: 87,000 tokens of 48 layers and 8 of 128 experts.
     static constexpr std::int64_t kRouteBytesMax = std::int64_t{32} << 20;
 
-    // `tokenizer` may be null where no text comes.
+    // `tokenizer` may be null if no text arrives.
     Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer);
 
     [[nodiscard]] DoorsOutput turn(DoorsInput in);
 
-    // Every replica has said hello.
+    // Returns whether every replica has said hello.
     [[nodiscard]] bool is_ready() const { return num_hellos_ == config_.num_replicas; }
-    // The tree was asked to end, and what was open has ended or had its time.
+    // Returns whether the tree was told to end, and all open requests have ended or used up their
+    // time.
     [[nodiscard]] bool is_end_due(TimePoint now) const {
         return drain_until_ && (requests_.size() == 0 || now >= *drain_until_);
     }
-    // Returns what to say about it, in one line.
+    // Returns a description of the doors in one line.
     [[nodiscard]] std::string describe() const;
 
     [[nodiscard]] const Admin& admin() const { return admin_; }
@@ -218,30 +219,30 @@ class Doors {
 
     Config config_;
     std::shared_ptr<const text::Tokenizer> tokenizer_;
-    TimePoint now_{};  // this turn's
+    TimePoint now_{};  // time of this turn
     std::array<std::uint64_t, 2> entropy_{};
-    std::uint64_t num_drawn_ = 0;  // numbers drawn from it
+    std::uint64_t num_drawn_ = 0;  // numbers drawn from the entropy
     std::vector<messages::ListenerStatus> listeners_{};
-    DoorsOutput out_{};  // this turn's
+    DoorsOutput out_{};  // output of this turn
     Outbox outbox_{};
     Admin admin_;
     RequestTable requests_{};
-    std::map<JobId, TokenizeCall> tokenize_calls_{};  // those whose text is with the other thread
-    std::map<std::string, std::multimap<CallId, JobId>> jobs_of_{};  // the same, by peer
+    std::map<JobId, TokenizeCall> tokenize_calls_{};  // calls whose text the other thread has
+    std::map<std::string, std::multimap<CallId, JobId>> jobs_of_{};  // their jobs, by peer and call
     JobId next_job_{1};
     RequestKey next_key_{1};
-    // The hellos said all this; it is replica 0's where all must be alike.
+    // The contents of the hellos; replica 0's where all must be alike.
     std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
     int num_hellos_ = 0;
     std::optional<ReplicaChoice> choice_{};  // once ready
-    // These are control messages for the replicas, in order: this turn's, behind those that found a
-    // queue full. They are bounded by open requests and open calls.
+    // Control messages for the replicas, in order: those that found a queue full, then this turn's.
+    // Bounded by open requests and open calls.
     std::deque<ToReplica> control_{};
     std::vector<OpenId> ended_{};  // since the last flush, which sends their last chunks
     TimePoint ready_time_{};
     TimePoint next_probe_{};
-    std::optional<TimePoint> drain_until_{};  // after it the tree ends; new requests are refused
-    std::string down_why_{};                  // not empty while the tree is going down
+    std::optional<TimePoint> drain_until_{};  // then the tree ends; new requests are refused
+    std::string down_why_{};                  // not empty while the tree is shutting down
     std::int64_t num_refused_ = 0;
 };
 

@@ -1,10 +1,11 @@
-// Knows how the latest sessions ended, for callers who go on with one of them.
+// How the latest sessions ended, for callers that continue one of them.
 //
-// A call that names its session is told why that one is over. One that names none might be of a
-// session that was lost meanwhile: it would be an update of its own, of a part that nobody meant
-// to stand alone. So such calls are refused from the loss on. Once one of them, or an end, was told
-// of it, the next begin, end or drop is of somebody who knows, and the loss is over; so it is when
-// no such call comes for kLossQuiet. Before that a drop or an end may be another trainer's.
+// A call that names its session is told why that session ended. A call without a name might belong
+// to a session that was lost meanwhile. It would become an update of its own, of a part that nobody
+// meant to stand alone. So such calls are refused from the loss on. Once one of them, or an end,
+// was told of the loss, the next begin, end or drop comes from a caller who knows, and the loss is
+// over. It is also over when no such call arrives for kLossQuiet. Before that, a drop or an end may
+// be another trainer's.
 //
 // Thread:  the loop thread only.
 // Bounded: kEndedMax sessions.
@@ -27,28 +28,29 @@ class EndedSessions {
 
     struct Ended {
         std::uint64_t session = 0;
-        std::string what{};  // describes it: "session 7 of ... (3 buckets, ...)"
+        std::string what{};  // its description: "session 7 of ... (3 buckets, ...)"
         std::string how{};   // how it ended: "was committed as epoch 4", "was dropped: ..."
     };
     void record(Ended ended);
-    // Calls without a name are lost with the session recorded last.
+    // The session recorded last lost calls without a name.
     void record_loss() {
         loss_ = ended_.back();
         told_.reset();
     }
 
-    // Returns how that session ended; nothing: it is not known here, or too old.
+    // Returns how that session ended; nothing if it is unknown or too old.
     [[nodiscard]] std::optional<std::string> end_of(std::uint64_t session) const;
 
-    // Returns what an unnamed call is refused with, or nothing. tell_loss(): it is.
+    // Returns the refusal of an unnamed call, or nothing. tell_loss() does the same and records
+    // that a caller was told.
     [[nodiscard]] std::optional<std::string> loss(TimePoint now);
     [[nodiscard]] std::optional<std::string> tell_loss(TimePoint now);
-    // Somebody begins, ends or drops: whoever was told knows what he does. Nobody was: the loss
-    // stays.
+    // A caller begins, ends or drops: if a caller was told of the loss, it is over; if nobody was,
+    // it stays.
     void forget_told_loss() {
         if (told_) loss_.reset();
     }
-    // Nobody who was told has come back for kLossQuiet.
+    // Ends the loss if no call that was told of it came back for kLossQuiet.
     void expire_loss(TimePoint now) {
         if (told_ && now >= *told_ + kLossQuiet) loss_.reset();
     }
@@ -60,7 +62,7 @@ class EndedSessions {
 
     std::deque<Ended> ended_{};
     std::optional<Ended> loss_{};
-    std::optional<TimePoint> told_{};  // when an unnamed call was refused last for it
+    std::optional<TimePoint> told_{};  // when an unnamed call was last refused for it
 };
 
 }  // namespace pitstop::tokenizer

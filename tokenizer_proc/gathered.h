@@ -1,7 +1,6 @@
-// Collects an answer that every replica gives for itself (or, where its parts name a rank, every
-// rank of every replica), until all have.
+// Collects the answers of all replicas (or, if parts name a rank, of all ranks of all replicas).
 //
-// It is pure, without clock or socket. Bounded: one part for each who is asked.
+// Pure: no clock, no socket. Bounded: one part per replica or rank.
 #pragma once
 
 #include "base/ids.h"
@@ -22,11 +21,11 @@ concept OfRank = requires(const Part& part) {
     part.rank;
 };
 
-// Names the ranks of a replica that are silent: "replica 0 (rank 1, 2)".
+// Returns the silent ranks of a replica in words: "replica 0 (rank 1, 2)".
 [[nodiscard]] inline std::string silent_ranks(
     std::size_t replica, const std::vector<std::size_t>& silent, std::size_t tp
 ) {
-    // No answer at all may be the scheduler's silence as well as theirs.
+    // If no rank has answered, the scheduler may be the silent one.
     return fmt::format(
         "replica {} ({}rank {})",
         replica,
@@ -42,7 +41,7 @@ class Gathered {
         : tp_(OfRank<Part> ? static_cast<std::size_t>(tp) : 1),
           parts_(static_cast<std::size_t>(num_replicas) * tp_) {}
 
-    // Returns whether it was the last one. A part that is nobody's, or comes twice, is ignored.
+    // Returns whether this part was the last. A duplicate or unknown part is ignored.
     bool add(Part part) {
         std::size_t rank = 0;
         if constexpr (OfRank<Part>) rank = static_cast<std::size_t>(raw(part.rank));
@@ -54,14 +53,14 @@ class Gathered {
         return std::ranges::all_of(parts_, [](const auto& each) { return each.has_value(); });
     }
 
-    // REQUIRES: add() has said that all are there.
+    // REQUIRES: add() returned true.
     std::vector<Part> take() {
         std::vector<Part> all;
         for (std::optional<Part>& part : parts_) all.push_back(*std::move(part));
         return all;
     }
 
-    // Names who is silent: "scheduler_proc[1], ..."; of ranks, "replica 0 (rank 1, 2), ...".
+    // Returns what is silent: "scheduler_proc[1], ..."; of ranks, "replica 0 (rank 1, 2), ...".
     [[nodiscard]] std::string who_is_missing() const {
         std::vector<std::string> names;
         for (std::size_t replica = 0; replica < parts_.size() / tp_; ++replica) {
@@ -80,7 +79,7 @@ class Gathered {
     }
 
   private:
-    std::size_t tp_;  // 1 where a replica answers for all its ranks
+    std::size_t tp_;  // 1 if a replica answers for all its ranks
     std::vector<std::optional<Part>> parts_;
 };
 

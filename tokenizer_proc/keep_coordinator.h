@@ -1,12 +1,12 @@
-// Drives --keep-committed: what was committed last is written to a directory by the workers of
-// replica 0, a step at a time (messages/keep.h).
+// Drives --keep-committed: the workers of replica 0 write the latest committed version to a
+// directory, step by step (messages/keep.h).
 //
 //   begin (rank 0) -> write (every rank) -> seal (rank 0)
 //
-// The newest version wins: one that is committed meanwhile ends what is under way. A step that
-// fails ends the version, and is told in status; what serves does not depend on any of this.
+// The newest version wins: a later commit ends the current writing. A step that fails ends the
+// version, and status reports that. What serves does not depend on any of this.
 //
-// It is pure, without clock or socket: time comes in, orders go out.
+// Pure: time in, orders out, without clock or socket.
 // Thread:  the loop thread only.
 // Bounded: one version at a time.
 #pragma once
@@ -25,15 +25,17 @@ namespace pitstop::tokenizer {
 
 class KeepCoordinator {
   public:
-    // Keeps versions in `directory`, by `num_ranks` ranks. `served` is what serves from the start.
+    // Keeps versions in `directory`, written by `num_ranks` ranks. `served` is what serves from the
+    // start.
     KeepCoordinator(
         TimePoint now, std::string directory, int num_ranks, const ServedVersion& served
     );
 
-    // Another version is committed on every rank.
+    // A new version is committed on every rank.
     [[nodiscard]] messages::WorkerKeep committed(TimePoint now, const ServedVersion& version);
 
-    // Takes an answer, and returns what is to be ordered next. One to no step under way is ignored.
+    // Handles an answer, and returns the next order, if any. An answer to no current step is
+    // ignored.
     [[nodiscard]] std::optional<messages::WorkerKeep> part(
         TimePoint now, const messages::WorkerKept& part
     );
@@ -48,11 +50,11 @@ class KeepCoordinator {
 
     std::string directory_;
     std::size_t num_ranks_;
-    TimePoint since_{};        // its state, which status_ has
-    ServedVersion version_{};  // the one that is to be kept
+    TimePoint since_{};        // of its state, which status_ has
+    ServedVersion version_{};  // the version to keep
     CallId call_{};
     messages::KeepStep step_ = messages::KeepStep::kBegin;
-    std::vector<bool> has_answered_;  // by rank; to the step under way
+    std::vector<bool> has_answered_;  // by rank; to the current step
     messages::KeepStatus status_{};
 };
 

@@ -1,6 +1,6 @@
-// tokenizer_proc's thin loop around the doors takes what the tree says, then the admin door, then
-// the data door, has the doors take their turn, and does what that came to. It waits in
-// Poller::wait and nowhere else.
+// The thin loop of tokenizer_proc around the doors. Each turn receives the tree's messages, then
+// the admin door's, then the data door's, runs the doors' turn, and carries out its decisions. The
+// loop waits in Poller::wait and nowhere else.
 #include "base/fair_queue.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -32,11 +32,12 @@ namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait{10};
-// Tokenizing takes time: outputs go out before more than so much is taken in, which takes about
-// five milliseconds. Longer texts are another thread's.
+// Tokenizing takes time: outputs are sent before more than this is taken in, which is about five
+// milliseconds of work. The other thread does longer texts.
 constexpr std::size_t kIntakeBytesMax = 20 * TextWorker::kInlineBytesMax;
-constexpr std::chrono::milliseconds kRetryAfter{5};  // a full queue says not when it has room
-constexpr int kFarewellLingerMs = 1000;  // lets the last answers of a tree that goes down get out
+constexpr std::chrono::milliseconds kRetryAfter{
+    5};                                  // a full queue does not report when it has room
+constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that shuts down
 
 struct Flags {
     std::string run_dir{};
@@ -60,7 +61,7 @@ std::uint64_t random_number() {
     return number;
 }
 
-// Takes one turn's intake from a door. `num_bytes` counts that of both.
+// One turn's intake from a door. `num_bytes` counts the bytes of both doors.
 void take_from_door(messages::Door door, Sockets& sockets, std::size_t& num_bytes, DoorsInput& in) {
     for (int n = 0; n < bus::kMessagesPerTurnMax && num_bytes < kIntakeBytesMax; ++n) {
         std::optional<bus::Received> received = sockets.receive(door, in.now);
@@ -78,7 +79,7 @@ void take_from_tree(bus::Socket& inbox, DoorsInput& in) {
     }
 }
 
-// Returns why the tree goes down, if it does.
+// Returns why the tree shuts down, or nothing.
 std::optional<std::string> farewell(Supervision& supervision) {
     for (const std::string& line : supervision.read_lines()) {
         if (line == "stop") return "the tree is shutting down";
@@ -94,8 +95,8 @@ std::optional<std::string> farewell(Supervision& supervision) {
     return std::nullopt;
 }
 
-// Tells the launcher what a restart needs to know: where the weights are, how to tell that they are
-// those, and what they are called.
+// Tells the launcher what a restart needs: where the weights are, the digest that proves them, and
+// their label.
 void tell_version(const ServedVersion& version, Supervision& supervision) {
     supervision.say_version(
         {.epoch = raw(version.epoch),
@@ -105,7 +106,7 @@ void tell_version(const ServedVersion& version, Supervision& supervision) {
     );
 }
 
-// Puts what cannot be sent into the next turn, with everything behind it for the same receiver.
+// Moves what cannot be sent to the next turn, with all later messages for the same receiver.
 void send_to_replicas(std::vector<ToReplica> messages, Sockets& sockets, DoorsInput& next) {
     std::set<std::pair<ReplicaId, ReplicaSocket>> full;
     for (ToReplica& message : messages) {
@@ -168,7 +169,7 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
         if (!said_end && doors.is_end_due(in.now)) {
             said_end = true;
             supervision.say_end("asked for at the admin door");
-            // Nobody else ends it.
+            // Without a launcher, nothing else ends the tree.
             if (supervision.fd() < 0) in.down_why = "the tree is shutting down";
         }
         is_going_down = is_going_down || !in.down_why.empty();
@@ -179,7 +180,7 @@ void run(Doors& doors, Sockets& sockets, TextWorker& worker, Supervision& superv
         take_from_door(messages::Door::kData, sockets, num_bytes, in);
         sockets.answer_keys();
         in.listeners = sockets.describe();
-        in.now = Clock::now();  // the only clock that the turn sees
+        in.now = Clock::now();  // the only clock of the turn
         DoorsOutput out = doors.turn(std::exchange(in, {}));
         TimePoint wake_at = out.wake_at;
         carry_out(std::move(out), sockets, worker, supervision, in);
@@ -235,7 +236,7 @@ void add_flags(Flags& values, FlagSet& flags) {
     flags.add("log-level", &values.log_level, "trace, debug, info, warning, error or off");
 }
 
-// Returns what --scheduling says, or what is wrong with a flag; the log is open then.
+// Returns the value of --scheduling, or what is wrong with a flag; the log is open afterwards.
 Result<Fairness> check_flags(const Flags& values) {
     if (values.dp < 1 || values.dp > bus::kReplicasMax) {
         return make_error(
@@ -289,8 +290,8 @@ Result<> serve(const Flags& values, Fairness fairness, Supervision& supervision)
     run(doors, sockets, worker, supervision);
     sockets.set_linger_ms(kFarewellLingerMs);
     { const Sockets closed = std::move(sockets); }
-    context.close();  // returns when the last answers are out, or the linger is over
-    // A long text in progress would hold up the end of its thread; nothing waits for it.
+    context.close();  // returns when the last answers are sent, or the linger is over
+    // A long text in progress would delay the end of its thread; nothing waits for it.
     if (worker.is_busy()) std::_Exit(0);
     return Ok{};
 }

@@ -1,10 +1,10 @@
-// Keeps calls at the admin door that wait for somebody: who asked, until when, what has come.
+// Calls at the admin door that wait for answers: who called, until when, and what has arrived.
 //
-// A call gets a number of the door's own, so that callers' numbers never meet; what answers it
-// comes back under that number, in any order. It ends once: answered, or at its deadline with an
-// error that names the phase and who is missing. One table and one deadline's rule for all kinds.
+// A call gets a number of the door's own, so that callers' numbers cannot collide. Answers arrive
+// under that number, in any order. A call ends once: answered, or at its deadline with an error
+// that names the phase and what is missing. One table and one rule for deadlines serve all kinds.
 //
-// It is pure, without clock or socket.
+// Pure: no clock, no socket.
 // Thread:  the loop thread only.
 // Bounded: kCallsMax calls of each kind; a further one is refused.
 #pragma once
@@ -30,7 +30,7 @@
 
 namespace pitstop::tokenizer {
 
-// Names who asked at the admin door, and the number they gave their call.
+// The caller at the admin door, and the number it gave its call.
 struct AdminCaller {
     std::string peer{};
     CallId call{};
@@ -38,7 +38,7 @@ struct AdminCaller {
 
 inline constexpr std::size_t kCallsMax = 1024;  // open at the admin door, of each kind
 
-// Waits, for an abort, until the last chunks of what it ends have come.
+// An abort's wait for the last chunks of the requests that it ends.
 struct LastChunks {
     std::map<OpenId, ReplicaId> ending{};  // where each request runs
     messages::AbortReply reply{};
@@ -48,7 +48,7 @@ struct LastChunks {
 
 class OpenCalls {
   public:
-    // Holds what replicas or ranks answer for themselves, or what else is waited for.
+    // What a call waits for: answers of replicas or ranks, or last chunks.
     template <class List>
     struct AwaitedOf;
     template <class... Parts>
@@ -61,27 +61,26 @@ class OpenCalls {
     )>::Type;
     struct Call {
         AdminCaller caller{};
-        std::string_view what{};   // the call's type, and
-        std::string_view phase{};  // what it does now, for the error of a late call
+        std::string_view what{};   // type of the call
+        std::string_view phase{};  // its present phase, for the error of a late call
         TimePoint deadline{};
         Awaited awaited;
     };
 
-    // Returns the number under which it is answered. Errors: kResourceExhausted.
+    // Returns the number under which the answers arrive. Errors: kResourceExhausted.
     Result<CallId> open(Call call);
 
-    // Returns the call of this number if it waits for such; null where it is late, or waits for
-    // others.
+    // Returns the call of this number if it waits for this kind; null if it is late, or waits for
+    // another kind.
     template <class Awaits>
     [[nodiscard]] Awaits* find(CallId id) {
         const auto place = calls_.find(id);
         return place == calls_.end() ? nullptr : std::get_if<Awaits>(&place->second.awaited);
     }
-    // Forgets the call, which must be there, and returns who is to be answered.
+    // Removes the call, which must exist, and returns its caller.
     AdminCaller close(CallId id);
 
-    // Takes a part of a call's answer. Returns all parts once the last has come, and the call is
-    // closed.
+    // Adds a part of a call's answer. With the last part, closes the call and returns all parts.
     template <class Part>
     struct Complete {
         AdminCaller caller{};
@@ -96,17 +95,18 @@ class OpenCalls {
         return Complete<Part>{close(id), std::move(parts)};
     }
 
-    // Calls `visit(id, awaited)` for each that waits for such, in the order of their numbers.
+    // Calls `visit(id, awaited)` for each call that waits for this kind, in the order of their
+    // numbers.
     template <class Awaits, class Visit>
     void for_each(Visit visit) {
         for (auto place = calls_.begin(); place != calls_.end();) {
-            const auto here = place++;  // the visit may close it
+            const auto here = place++;  // the visit may close the call
             if (auto* awaited = std::get_if<Awaits>(&here->second.awaited))
                 visit(here->first, *awaited);
         }
     }
 
-    // Returns whether some call waits for such.
+    // Returns whether some call waits for this kind.
     template <class Awaits>
     [[nodiscard]] bool has() const {
         return std::ranges::any_of(calls_, [](const auto& entry) {
@@ -118,7 +118,7 @@ class OpenCalls {
         AdminCaller caller{};
         Error error{};
     };
-    // Returns the calls whose deadline has come.
+    // Removes and returns the calls whose deadline has passed.
     [[nodiscard]] std::vector<Late> take_late(TimePoint now);
     [[nodiscard]] std::vector<AdminCaller> take_all();
     [[nodiscard]] TimePoint next_deadline() const;  // max: none

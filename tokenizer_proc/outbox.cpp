@@ -32,10 +32,10 @@ void Outbox::reply(messages::Door door, const std::string& peer, messages::Frame
     keep_answer(waiting_[{door, peer}], std::move(frames));
 }
 
-// Answers of one turn to a client that reads are bounded by the turn alone.
+// For a client that reads, one turn's answers are bounded by the turn alone.
 void Outbox::keep_answer(Waiting& waiting, messages::Frames frames) {
     const std::size_t num_bytes = bytes_of(frames);
-    // One is always kept, however large: an answer may be a whole tensor.
+    // One answer is always kept, whatever its size: it may be a whole tensor.
     const bool is_over = waiting.replies_bytes + num_bytes > kRepliesBytesMax;
     if (waiting.is_full && !waiting.replies.empty() && is_over) {
         ++num_dropped_;
@@ -91,7 +91,8 @@ void Outbox::take_back(std::vector<UnsentToClient> unsent) {
             if (message.kind != ToClient::Kind::kAnswer) gone.insert(address);
             continue;
         }
-        if (message.kind == ToClient::Kind::kProbe) continue;  // it is there, and does not read
+        if (message.kind == ToClient::Kind::kProbe)
+            continue;  // the client exists but does not read
         Waiting& waiting = waiting_[address];
         waiting.is_full = true;
         if (message.kind == ToClient::Kind::kOutput) {
@@ -129,7 +130,8 @@ bool Outbox::has_more() const {
     });
 }
 
-// Returns what came back; or a message of the first chunks, as many as it takes and at least one.
+// Returns the message that came back; or a new one of the first chunks, as many as fit and at least
+// one.
 messages::Frames Outbox::take_head(Waiting& waiting) {
     if (waiting.head) return *std::exchange(waiting.head, std::nullopt);
     messages::Outputs outputs;
@@ -201,7 +203,7 @@ void Outbox::probe(
         }
         last_sent.emplace(peer, time);
     }
-    last_sent_ = std::move(last_sent);  // those without open requests are forgotten
+    last_sent_ = std::move(last_sent);  // clients without open requests are forgotten
 }
 
 }  // namespace pitstop::tokenizer

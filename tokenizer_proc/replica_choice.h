@@ -1,9 +1,9 @@
-// Chooses which replica a request goes to: the least loaded, unless another has served its
-// beginning before and is not much busier.
+// Chooses the replica of a request: the least loaded, unless another has served the same beginning
+// before and is not much busier.
 //
 // Load is counted in tokens of open requests (prompt and expected output). Beginnings are known by
 // hashes of their first 1, 2, 4, ... pages, in a table of fixed size where a new entry overwrites
-// an old one: forgetting costs a recomputed prefix, nothing else.
+// an old one: forgetting only costs computing a prefix again.
 //
 // Thread:  the loop thread only.
 // Bounded: allocates nothing after construction.
@@ -19,21 +19,21 @@ namespace pitstop::tokenizer {
 
 class ReplicaChoice {
   public:
-    // A replica with a known prefix may be so many tokens ahead of the least loaded one: about what
-    // prefilling a long shared prompt again would cost.
+    // A replica with a known prefix may have this many tokens more than the least loaded one: about
+    // the cost of prefilling a long shared prompt again.
     static constexpr std::int64_t kAffinitySlackTokens = 8192;
-    // A request without max_new_tokens is expected to write so many tokens; one with it, as many at
-    // most.
+    // The output that is expected of a request without max_new_tokens, and the most for one with
+    // it.
     static constexpr std::int64_t kExpectedOutputMax = 1024;
 
     ReplicaChoice(int num_replicas, std::int64_t page_size);
 
-    // Changes nothing.
+    // Returns a choice without recording it.
     [[nodiscard]] ReplicaId choose(std::span<const TokenId> prompt) const;
 
-    // A request went there, and with it its prompt's pages.
+    // Records that a request, and so its prompt's pages, went to the replica.
     void add(ReplicaId replica, std::span<const TokenId> prompt, std::int64_t load);
-    // It has ended there.
+    // Records that it has ended.
     void remove(ReplicaId replica, std::int64_t load);
 
     [[nodiscard]] std::int64_t load(ReplicaId replica) const {

@@ -17,7 +17,7 @@ class ReplicaStandings {
     explicit ReplicaStandings(int num_replicas)
         : standings_(static_cast<std::size_t>(num_replicas)) {}
 
-    // What a report changed that no caller asked for.
+    // A change that no caller asked for.
     enum class News { kNone, kPauseExpired };
     // REQUIRES: the replica exists.
     News record(messages::ReplicaStanding standing) {
@@ -39,9 +39,10 @@ class ReplicaStandings {
             return !standing.released.empty();
         });
     }
-    // Generation stands still somewhere, by a caller's will.
+    // Returns whether generation is stopped on some replica because a caller wants it.
     [[nodiscard]] bool is_any_held() const { return is_any_paused() || is_any_released(); }
-    // Returns whether these tags are what is released, on some replica each; none stand for all.
+    // Returns whether exactly these tags are released, each on some replica; an empty list means
+    // all tags.
     [[nodiscard]] bool are_just_released(const std::vector<messages::MemoryTag>& tags) const {
         if (tags.empty()) return true;
         const auto has = [](const std::vector<messages::MemoryTag>& list, messages::MemoryTag tag) {

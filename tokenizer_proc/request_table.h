@@ -1,7 +1,7 @@
-// Holds the open requests: whose each is, and where it runs.
+// The open requests: the client and the replica of each.
 //
 // Thread:  the loop thread only.
-// Bounded: by its user, through size(); ids of ended requests are remembered up to kEndedMax.
+// Bounded: by the caller, through size(); ids of ended requests are remembered up to kEndedMax.
 #pragma once
 
 #include "base/ids.h"
@@ -19,20 +19,20 @@
 
 namespace pitstop::tokenizer {
 
-// Names a piece of text work that was handed to another thread (text_worker.h).
+// A text that was handed to the other thread (text_worker.h).
 enum class JobId : std::uint64_t {};
 
-// Says which request it is, also where clients use the same ids; never used again.
+// Identifies a request even if clients use the same ids; never reused.
 enum class OpenId : std::uint64_t {};
 
 struct OpenRequest {
     OpenId id{};
     std::string peer{};  // the client's identity at the data door
     std::string rid{};   // the client's id, unique among its open requests
-    // They are there while its text is tokenized elsewhere: the job, and the request as it came.
+    // Set while the other thread tokenizes the text: the job, and the original request.
     std::optional<JobId> job{};
     messages::Generate generate{};
-    // They are there once it was sent to a replica.
+    // Set once the request was sent to a replica.
     RequestKey key{};
     ReplicaId replica{};
     std::int64_t load = 0;  // tokens, an estimate of its work
@@ -44,23 +44,23 @@ class RequestTable {
   public:
     static constexpr std::size_t kEndedMax = 65536;
 
-    // Returns null if the client has an open request of that id.
+    // Returns null if the client has an open request with that id.
     OpenRequest* add(const std::string& peer, const std::string& rid);
-    // It waits for that job; or it was sent, and waits for nothing here.
+    // The request waits for that job; or it was sent, and waits for nothing here.
     void set_job(OpenRequest& request, JobId job);
     void set_key(OpenRequest& request, RequestKey key);
 
-    // Returns null where there is none. Pointers stay until close().
+    // Returns null if there is none. Pointers are valid until close().
     [[nodiscard]] OpenRequest* find(const std::string& peer, const std::string& rid);
     [[nodiscard]] OpenRequest* find(RequestKey key);
     [[nodiscard]] OpenRequest* find(JobId job);
-    // Returns them in the order of peers, then ids, so that nothing depends on a hash.
+    // Returns them ordered by peer, then id, so that nothing depends on a hash.
     [[nodiscard]] std::vector<OpenRequest*> of_peer(const std::string& peer);
     [[nodiscard]] std::vector<OpenRequest*> with_rid(const std::string& rid);
     [[nodiscard]] std::vector<OpenRequest*> all();
 
     void close(OpenRequest& request);
-    // Knows the last kEndedMax.
+    // Returns whether it is among the last kEndedMax ended requests.
     [[nodiscard]] bool has_ended(const std::string& rid) const { return ended_.contains(rid); }
 
     [[nodiscard]] std::size_t size() const { return size_; }

@@ -1,4 +1,4 @@
-// Handles the doors' requests: checking them, sending them to a replica, ending them.
+// The doors' requests: checking them, sending them to a replica, ending them.
 #include "base/log.h"
 #include "messages/codec.h"
 #include "messages/context_limit.h"
@@ -12,7 +12,7 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// Names the first of them that is outside [0, end), or nothing.
+// Returns the error for the first token outside [0, end), or nothing.
 std::optional<Error> first_outside(
     std::string_view field, std::span<const TokenId> ids, std::int64_t end
 ) {
@@ -30,7 +30,7 @@ std::optional<Error> first_outside(
     return std::nullopt;
 }
 
-// Refuses a reply about so many positions if it takes too much.
+// Refuses a reply about this many positions if it would be too large.
 Result<> check_logprob_bytes(
     std::string_view what, std::int64_t num_positions, const messages::LogprobOptions& options
 ) {
@@ -51,8 +51,8 @@ Result<> check_logprob_bytes(
     );
 }
 
-// Says why what it asks of logprobs does not fit a reply, or nothing. Few of each output token
-// always do, as they come token by token.
+// Returns why the requested logprobs do not fit a reply, or nothing. A few per output token always
+// fit, because these are sent token by token.
 std::optional<Error> problem_of_logprobs(
     const messages::Generate& message,
     std::int64_t prompt_len,
@@ -81,7 +81,7 @@ std::optional<Error> problem_of_logprobs(
     return fits ? std::nullopt : std::optional(fits.error());
 }
 
-// Says why the routes that it asks for cannot be reported, or nothing.
+// Returns why the requested routes cannot be reported, or nothing.
 std::optional<Error> problem_of_routes(
     const messages::Generate& message,
     std::int64_t prompt_len,
@@ -122,7 +122,7 @@ std::optional<Error> problem_of_routes(
 
 }  // namespace
 
-// Says what is wrong with it that decode() cannot know, but for its prompt.
+// Returns what is wrong that decode() cannot know, except for the prompt.
 std::optional<Error> Doors::problem_of(const messages::Generate& message) const {
     if (message.replica && (*message.replica < 0 || *message.replica >= config_.num_replicas)) {
         return make_error(
@@ -165,7 +165,7 @@ std::optional<Error> Doors::problem_of_ids(std::string_view field, std::span<con
     return first_outside(field, ids, hellos_.front()->vocab_size);
 }
 
-// The tokenizer may know tokens that the model has not, and the other way round.
+// The tokenizer may have tokens that the model lacks, and the other way round.
 Result<> Doors::check_decodable(std::span<const TokenId> ids) const {
     const std::int64_t end =
         std::max<std::int64_t>(hellos_.front()->vocab_size, tokenizer_->vocab_size());
@@ -184,7 +184,7 @@ std::optional<Error> Doors::problem_of_prompt(
         );
     }
     if (auto error = problem_of_ids("input_ids", prompt)) return error;
-    // Without a number there must be room for one; with one, for all of them.
+    // Without an output length there must be room for one token; with one, for all of them.
     const messages::ContextLimit limit{
         .prompt_len = prompt_len,
         .output_len = message.sampling.max_new_tokens.value_or(1),
@@ -194,7 +194,7 @@ std::optional<Error> Doors::problem_of_prompt(
     return problem_of_logprobs(message, prompt_len, replica);
 }
 
-// Refuses bans of what is no token of the model.
+// Refuses bans of ids that are not tokens of the model.
 std::optional<Error> Doors::problem_of_bans(const messages::SamplingParams& sampling) const {
     if (auto error = problem_of_ids("sampling.allowed_token_ids", sampling.allowed_token_ids))
         return error;
@@ -204,7 +204,7 @@ std::optional<Error> Doors::problem_of_bans(const messages::SamplingParams& samp
     return std::nullopt;
 }
 
-// Adds those of the request's bad words to what it gave itself.
+// Adds the tokens of the request's bad words to its own list.
 Result<> Doors::add_bad_tokens(
     messages::SamplingParams& sampling, std::vector<std::vector<TokenId>> sequences
 ) const {
@@ -216,8 +216,8 @@ Result<> Doors::add_bad_tokens(
     return Ok{};
 }
 
-// Returns what ends an output unless a request says otherwise, ascending: the model's, and the
-// tokenizer's own.
+// Returns the tokens that end an output by default, ascending: the model's, and the tokenizer's
+// own.
 std::vector<TokenId> Doors::end_tokens() const {
     std::vector<TokenId> ids = hellos_.front()->eos_ids;
     if (config_.end_token && raw(*config_.end_token) < hellos_.front()->vocab_size)
@@ -227,8 +227,8 @@ std::vector<TokenId> Doors::end_tokens() const {
     return ids;
 }
 
-// Returns the tokenizer's end token, where this request is to end there and its replica does not
-// know.
+// Returns the tokenizer's end token if this request should end there and its replica does not know
+// it.
 std::optional<TokenId> Doors::further_stop(const messages::SamplingParams& sampling) const {
     const messages::SchedulerHello& replica = *hellos_.front();
     const std::optional<TokenId> id = config_.end_token;
@@ -240,7 +240,7 @@ std::optional<TokenId> Doors::further_stop(const messages::SamplingParams& sampl
     return id;
 }
 
-// Sends it to a replica: if its queue is full, that is said in the next turn. On an error nothing
+// Sends the request to a replica; a full queue is reported in the next turn. On an error nothing
 // was sent, and the request is still open.
 Result<> Doors::dispatch(
     OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
@@ -296,7 +296,7 @@ void Doors::close(OpenRequest& request) {
     requests_.close(request);
 }
 
-// Answers it with an error, as one that was never taken.
+// Answers the request with an error, as one that was never accepted.
 void Doors::refuse_request(OpenRequest& request, const Error& error) {
     ++num_refused_;
     messages::ErrorReply reply;
@@ -318,7 +318,8 @@ void Doors::fail(OpenRequest& request, const Error& error) {
     close(request);
 }
 
-// Each ends with finish.reason abort: those that run say so themselves, with their output so far.
+// Each ends with finish.reason abort. For running requests the scheduler sends that chunk, with the
+// output so far.
 void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& message) {
     std::map<ReplicaId, std::vector<RequestKey>> keys;
     for (OpenRequest* request : requests) {
@@ -344,7 +345,7 @@ void Doors::abort(const std::vector<OpenRequest*>& requests, const std::string& 
 
 Admin::Aborted Doors::abort_ids(const messages::Abort& call) {
     Admin::Aborted aborted;
-    std::map<OpenId, OpenRequest*> requests;  // in their order of arrival; an id may be given twice
+    std::map<OpenId, OpenRequest*> requests;  // in their order of arrival; an id may be repeated
     if (call.all) {
         for (OpenRequest* request : requests_.all()) {
             requests.emplace(request->id, request);
@@ -379,8 +380,7 @@ void Doors::end_in_tree(
     to_control(replica, encode(ends));
 }
 
-// Ends the requests of clients that are gone, and of clients that do not read: nobody takes their
-// output.
+// Ends the requests of clients that have left or do not read: no one receives their output.
 void Doors::lose_clients() {
     for (const Outbox::Lost& lost : outbox_.take_lost()) {
         std::map<ReplicaId, std::vector<RequestKey>> keys;

@@ -8,13 +8,13 @@
 namespace pitstop::tokenizer {
 namespace {
 
-// Counts all descriptors but the doors' connections.
+// The number of descriptors except the doors' connections.
 constexpr int own_descriptors(int num_replicas) { return 36 + 6 * num_replicas; }
-// A door with fewer could not take its front end and somebody who asks for the state.
+// A door with fewer could not accept its front end and a client that asks for the status.
 constexpr int kDoorConnectionsMin = 8;
 
-// Says what a door takes of the descriptors that are left: as much as it may, but never what
-// another needs.
+// The part of the remaining descriptors for each door: as many as it may have, but never what
+// another door needs.
 struct DoorLimits {
     bus::SocketLimits data = bus::kDoorLimits;
     bus::SocketLimits admin = bus::kDoorLimits;
@@ -30,7 +30,7 @@ Result<DoorLimits> DoorLimits::within_descriptors(int num_replicas, bool has_tcp
     const int own = own_descriptors(num_replicas);
     const int min = has_tcp ? 2 * kDoorConnectionsMin : kDoorConnectionsMin;
     ASSIGN_OR_RETURN(const int num, raise_descriptor_limit(own + min));
-    const int share = has_tcp ? (num - own) / 2 : num - own;  // for local doors, and for the others
+    const int share = has_tcp ? (num - own) / 2 : num - own;  // for local doors, and for tcp doors
     DoorLimits limits;
     limits.admin.connections_max = std::min(kAdminConnectionsMax, share / 4);
     limits.data.connections_max =

@@ -1,9 +1,9 @@
-// Owns every socket of tokenizer_proc: the doors, where the tree answers, and the way to each
+// Every socket of tokenizer_proc: the doors, the inbox for the tree, and the sockets to each
 // replica.
 //
 // Owns:    the sockets; the context outlives them.
 // Thread:  the loop thread only.
-// Bounded: the connections of the doors together stay below the limit of descriptors.
+// Bounded: all connections of the doors together stay below the limit of descriptors.
 #pragma once
 
 #include "base/result.h"
@@ -25,20 +25,21 @@ namespace pitstop::tokenizer {
 
 std::string_view name_of(messages::Door door);
 
-// Says where a door listens for other machines, off by default.
+// Where the doors listen for other machines; off by default.
 struct TcpDoors {
     std::string data{};   // HOST:PORT, a numeric address; empty: none
-    std::string admin{};  // likewise
+    std::string admin{};  // the same for the admin door
     std::string keys{};   // the directory of keys (bus/curve_keys.h)
 
     [[nodiscard]] bool has_any() const { return !data.empty() || !admin.empty(); }
 };
-// Returns what is wrong with the flags, before anything is opened.
+// Returns what is wrong with the flags, before any socket is opened.
 Result<> check(const TcpDoors& doors);
 
 class Sockets {
   public:
-    // Errors: a place cannot be listened at, a key file is wrong, there are too few descriptors.
+    // Errors: an endpoint cannot be listened at, a key file is wrong, or there are too few
+    // descriptors.
     static Result<Sockets> open(
         zmq::context_t& context, const bus::RunDir& run_dir, int num_replicas, const TcpDoors& tcp
     );
@@ -52,10 +53,10 @@ class Sockets {
 
     void add_to(bus::Poller& poller);
 
-    // Returns the next message at a door, or nothing. What a client says whose key was taken off
-    // the list meanwhile is refused.
+    // Returns the next message at a door, or nothing. A message from a client whose key was taken
+    // off the list meanwhile is refused.
     std::optional<bus::Received> receive(messages::Door door, TimePoint now);
-    // Answers the handshakes that ask whether their key may come in.
+    // Answers ZeroMQ's questions whether a key is admitted.
     void answer_keys();
 
     [[nodiscard]] std::vector<messages::ListenerStatus> describe() const;
@@ -83,7 +84,7 @@ class Sockets {
     bus::Socket admin_;
     bus::Socket inbox_;
     std::vector<bus::Socket> requests_{};  // by replica
-    std::vector<bus::Socket> control_{};   // likewise
+    std::vector<bus::Socket> control_{};   // by replica
 };
 
 }  // namespace pitstop::tokenizer

@@ -1,4 +1,4 @@
-// Handles the doors' texts: calls that encode, decode or render, and the jobs of the other thread.
+// The doors' texts: calls that encode, decode or render, and the jobs of the other thread.
 #include "messages/codec.h"
 #include "tokenizer_proc/doors.h"
 
@@ -7,7 +7,8 @@
 
 namespace pitstop::tokenizer {
 
-// Names a client by its connection, and in it by the names it gives. An identity is bytes.
+// Returns a client's name: its connection, then the names that it gives itself. A connection's
+// identity is bytes.
 std::vector<std::string> Doors::client_path(
     const std::string& peer, std::vector<std::string> names
 ) {
@@ -17,7 +18,7 @@ std::vector<std::string> Doors::client_path(
     return names;
 }
 
-// Answers each call that is open: it was aborted.
+// Answers each of these open calls: it was aborted.
 void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& calls) {
     const Error error{ErrorCode::kAborted, "cancelled by the client"};
     std::vector<JobId> jobs;
@@ -28,13 +29,13 @@ void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& cal
         }
     }
     for (const JobId job : jobs) {
-        if (!tokenize_calls_.contains(job)) continue;  // named twice
+        if (!tokenize_calls_.contains(job)) continue;  // repeated
         out_.cancelled.push_back(job);
         end_call(job, &error);
     }
 }
 
-// Forgets the call; an error, if there is one, is its answer.
+// Removes the call; an error, if any, is its answer.
 void Doors::end_call(JobId job, const Error* error) {
     const auto place = tokenize_calls_.find(job);
     const TokenizeCall call = std::move(place->second);
@@ -103,8 +104,8 @@ Result<> Doors::handle(const std::string& peer, const messages::DescribeTokenize
     return Ok{};
 }
 
-// Starts a call that a `tokenize_reply` answers. None is done by the loop: what a chat's template
-// or a token's text costs is not known before.
+// Starts a call that a `tokenize_reply` answers. The loop never runs one itself: the cost of a
+// chat's template or a token's text is unknown beforehand.
 Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
     if (tokenize_calls_.size() >= kTextCallsMax) {
         return make_error(
@@ -118,7 +119,7 @@ Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
     return Ok{};
 }
 
-// A short prompt is done at once, unless the tokenizer may make it long.
+// A short prompt is tokenized at once, unless the tokenizer may make it long.
 void Doors::start_job(TextJob job) {
     if (tokenizer_->work_max(bytes_of(job)) <= TextWorker::kInlineBytesMax)
         return job_done(run_job(*tokenizer_, std::move(job)));

@@ -1,12 +1,14 @@
-// Texts are tokenized and chats rendered on a thread of their own, so that neither a prompt of
-// megabytes nor a template holds up everybody's output. Clients take turns (base/fair_queue.h): a
-// job waits for at most one of each other client, per job of its own client before it, and for the
-// one in progress. Short texts are done at once by the loop: run_job().
+// Tokenizes texts and renders chats on a thread of its own, so that neither a prompt of megabytes
+// nor a template delays other clients' output. Clients take turns (base/fair_queue.h): for each
+// earlier job of its own client, a job waits for at most one of each other client, and for the one
+// in progress. The loop itself does short texts: run_job().
 //
-// Thread:  the queue takes and gives values; its owner is the loop thread.
-// Bounded: kQueueBytesMax of text waits, kClientBytesMax of one client's; when all is full, the
-//          newest job of who has the most gives way. A job ends within kJobCpuMax; one that nobody
-//          waits for any more ends within a millisecond, or at the next stage of encoding.
+// Thread:  the queue takes and returns values; its owner is the loop thread.
+// Bounded: kQueueBytesMax of text waits, kClientBytesMax of one client's. When the queue is full,
+// the
+//          newest job of the client with the most is dropped. A job ends within kJobCpuMax; a job
+//          that
+//          was cancelled ends within a millisecond, or at the next stage of encoding.
 #pragma once
 
 #include "base/fair_queue.h"
@@ -30,24 +32,24 @@
 
 namespace pitstop::tokenizer {
 
-// Holds a chat to render before anything else: its text is what is encoded.
+// A chat to render first: its text is what is encoded.
 struct ChatJob {
-    std::shared_ptr<const ChatTemplate> chat_template{};  // shared: the loop's, on this thread
+    std::shared_ptr<const ChatTemplate> chat_template{};  // shared by the loop and this thread
     Chat chat{};
 };
 
-// Asks to render `chat` and encode it, to encode `text`, or to decode `ids`; or, where there are
-// bad words, to encode them and leave the ids as they are.
+// A job: render `chat` and encode it, encode `text`, or decode `ids`. With bad words, encode these
+// and leave the ids as they are.
 struct TextJob {
     JobId id{};
-    std::vector<std::string> client{};  // says whose it is (FairQueue); the first is the connection
+    std::vector<std::string> client{};  // its client (FairQueue); the first part is the connection
     std::optional<ChatJob> chat{};
     std::optional<std::string> text{};
     std::vector<TokenId> ids{};
     std::vector<std::string> bad_words{};
     text::AddSpecial add_special = text::AddSpecial::kYes;
     text::SkipSpecial skip_special = text::SkipSpecial::kNo;
-    bool wants_text = false;   // whether to decode what was encoded
+    bool wants_text = false;   // whether to decode the result of encoding
     bool wants_texts = false;  // whether to decode every token by itself
 };
 
@@ -57,44 +59,44 @@ struct TextDone {
     std::vector<std::vector<TokenId>> bad_tokens{};  // the bad words' tokens
     std::string text{};
     std::vector<std::string> texts{};  // each token's, if asked for
-    std::vector<std::string> bytes{};  // likewise; in hex where they are another than its text
-    std::vector<TokenId> special{};    // likewise; those of `ids`
+    std::vector<std::string> bytes{};  // each token's, in hex, if different from its text
+    std::vector<TokenId> special{};    // the special tokens among `ids`
     std::optional<Error> error{};
 };
 
 [[nodiscard]] std::size_t bytes_of(const TextJob& job);
-// Reads the clock for a chat template that says the date.
+// Reads the clock for a chat template that prints the date.
 [[nodiscard]] TextDone run_job(
     const text::Tokenizer& tokenizer, TextJob job, const Interrupt& interrupt = {}
 );
 
 class TextWorker {
   public:
-    // A text is done by the loop itself if encoding it goes through at most so many bytes: about a
+    // The loop itself does a text if encoding it goes through at most this many bytes: about a
     // quarter of a millisecond.
     static constexpr std::size_t kInlineBytesMax = std::size_t{4} << 10;
     static constexpr std::size_t kQueueBytesMax = std::size_t{64} << 20;
     static constexpr std::size_t kClientBytesMax = kQueueBytesMax / 2;  // two of the longest
-    // A job that waits takes memory of its own, however short its text.
+    // The memory of a waiting job, however short its text.
     static constexpr std::size_t kJobBytes = 512;
-    // A job may take so much of the thread's own time, so that a busy machine refuses nothing: the
-    // longest text that a door takes, 16 MiB, needs about one second.
+    // The thread time of a job, so that a busy machine refuses nothing: the longest text that a
+    // door accepts, 16 MiB, needs about one second.
     static constexpr auto kJobCpuMax = std::chrono::seconds(4);
 
     explicit TextWorker(
         std::shared_ptr<const text::Tokenizer> tokenizer, Fairness fairness = Fairness::kFair
     );
-    // Interrupts the job in progress; jobs that wait are dropped.
+    // Interrupts the job in progress and drops waiting jobs.
     ~TextWorker();
     TextWorker(const TextWorker&) = delete;
     TextWorker& operator=(const TextWorker&) = delete;
 
-    // Errors: kResourceExhausted, too much text is waiting already. It may also be said of another
-    // job, by take_done().
+    // Errors: kResourceExhausted if too much text waits already. take_done() may report the same
+    // for another job.
     [[nodiscard]] Result<> push(TextJob job);
-    // Nobody waits for it any more: nothing is given for it, unless that waits in take_done().
+    // No one waits for the job: it gives no result, unless one is ready in take_done().
     void cancel(JobId job);
-    // This is readable while something is done, for a poller.
+    // Readable when a job is done, for a poller.
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::vector<TextDone> take_done();
     // Returns whether the destructor would wait.
@@ -111,12 +113,12 @@ class TextWorker {
     Mutex mutex_;
     Condition changed_;
     FairQueue<JobId> queue_ GUARDED_BY(mutex_){};
-    std::map<JobId, TextJob> jobs_ GUARDED_BY(mutex_){};  // those in queue_
+    std::map<JobId, TextJob> jobs_ GUARDED_BY(mutex_){};  // the jobs of queue_
     std::vector<TextDone> done_ GUARDED_BY(mutex_){};
     std::optional<JobId> current_ GUARDED_BY(mutex_){};  // the job in progress
     bool is_stopping_ GUARDED_BY(mutex_) = false;
     std::atomic<bool> is_cancelled_{false};  // the job in progress
-    std::thread thread_;                     // comes last, as it uses all of the above
+    std::thread thread_;                     // last, because it uses all of the above
 };
 
 }  // namespace pitstop::tokenizer

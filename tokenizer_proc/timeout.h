@@ -1,4 +1,4 @@
-// Reads the timeouts of calls, as callers name them.
+// Converts the timeouts that callers give.
 #pragma once
 
 #include "base/time.h"
@@ -8,7 +8,7 @@
 
 namespace pitstop::tokenizer {
 
-// Returns what the caller asked for, a day at most, as far more overflows the clock; `otherwise`
+// Returns the caller's timeout, at most a day, because much more overflows the clock; `otherwise`
 // for 0.
 [[nodiscard]] inline Duration timeout_or(Duration otherwise, std::int64_t asked_ms) {
     constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;

@@ -1,7 +1,6 @@
-// Tells what a model's files say of its tokenizer, for programs that render chats themselves.
+// The description of the tokenizer in a model's files, for programs that render chats themselves.
 //
-// Source: vLLM's /tokenizer_info: what the tokenizer was made with, tokens as their texts, no
-// paths.
+// Source: vLLM's /tokenizer_info: the tokenizer's settings, tokens as their texts, no paths.
 #pragma once
 
 #include "base/result.h"
@@ -10,9 +9,9 @@
 
 namespace pitstop::tokenizer {
 
-// Returns a JSON object: the members of `model_dir`/tokenizer_config.json, where there is such a
-// file, with tokenizer_class, and chat_template where the model has one: chat_template.jinja's
-// text, or the one of the name "default" where there are several. Errors: a file is broken.
+// Returns a JSON object: the members of `model_dir`/tokenizer_config.json, if the file exists, with
+// tokenizer_class, and chat_template if the model has one. That is the text of chat_template.jinja,
+// or of several templates the one named "default". Errors: a file is broken.
 Result<std::string> read_tokenizer_config(const std::string& model_dir);
 
 }  // namespace pitstop::tokenizer

@@ -5,11 +5,11 @@
 namespace pitstop::tokenizer {
 namespace {
 
-constexpr std::size_t kShownBytesMax = 64;  // bounds what is shown of a client's identity
+constexpr std::size_t kShownBytesMax = 64;  // of a client's identity, in an error
 
 }  // namespace
 
-// It has 31 bits and leaves more to come, as a JSON reader's numbers may be doubles.
+// 31 random bits that leave room for more numbers, because a JSON reader's numbers may be doubles.
 TreeIdentity::TreeIdentity(std::uint64_t high, std::uint64_t low)
     : id_(fmt::format("{:016x}{:016x}", high, low)), first_update_{(low >> 33) + 1} {}
 

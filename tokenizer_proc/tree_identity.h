@@ -1,9 +1,9 @@
-// Says which tree this is, and whether a client's message is meant for it.
+// The identity of this tree, and whether a client's message is meant for it.
 //
-// A client's socket keeps what it was given while nobody is at the door, and hands it to whoever
-// binds the same place next: so a pause or an update that its caller has long given up could be
-// carried out by another tree. Every tree therefore has an identity, which only `hello_reply` says,
-// and every message names the one it is for.
+// A client's socket keeps messages while no door listens, and delivers them to the next tree that
+// binds the same place. So a pause or an update that its caller has long given up could be run by
+// another tree. Therefore every tree has an identity, which only `hello_reply` tells, and every
+// message names the tree it is meant for.
 #pragma once
 
 #include "base/result.h"
@@ -20,18 +20,19 @@ namespace pitstop::tokenizer {
 
 class TreeIdentity {
   public:
-    // Makes it of 128 random bits, so that no other tree has or had it.
+    // Made of 128 random bits, so that no other tree has or had it.
     TreeIdentity(std::uint64_t high, std::uint64_t low);
 
     [[nodiscard]] const std::string& id() const { return id_; }
-    // Returns the number of this tree's first update or session. The next tree's lie elsewhere, so
-    // that a session that outlived its tree is none of the next one's.
+    // Returns the number of this tree's first update or session. The next tree's numbers lie
+    // elsewhere, so that a session that outlived its tree cannot be mistaken for one of the next
+    // tree.
     [[nodiscard]] messages::UpdateId first_update() const { return first_update_; }
     // Returns whether these bytes, whatever else they are, name another tree.
     [[nodiscard]] bool is_other(const messages::Frames& frames) const;
 
-    // Reads a client's message that is for this tree.
-    // Errors: as decode(); kInvalidArgument (it names no tree), kUnavailable (it names another).
+    // Decodes a client's message that is meant for this tree.
+    // Errors: as decode(); kInvalidArgument if it names no tree, kUnavailable if it names another.
     template <class Message>
     [[nodiscard]] Result<Message> read(const messages::Frames& frames) const {
         messages::Frames own = frames;

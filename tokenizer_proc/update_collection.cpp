@@ -1,8 +1,8 @@
 // Makes one update of calls without a session (UpdateCoordinator::collect).
 //
-// Trainers send a model in any number of calls between a pause and the end of it. None of the
-// versions between those calls is meant to serve, and a name or digest of one would name a mixture
-// that nobody declared. So the calls are the buckets of a session that nobody opened.
+// Trainers send a model in any number of calls between a pause and its end. None of the versions
+// between those calls is meant to serve, and a label or digest of one would name a mixture that
+// nobody declared. So the calls are the buckets of a session that nobody opened.
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <algorithm>
@@ -48,14 +48,14 @@ bool UpdateCoordinator::is_of_another_version(const std::string& label) const {
     return !label.empty() && !job_->called_label.empty() && label != job_->called_label;
 }
 
-// The first call that names the version names it; set_weight_label may have done so after it.
+// The first call with a label names the version; set_weight_label may do so after it.
 void UpdateCoordinator::name_by_call(const std::string& label) {
     if (label.empty() || label == job_->called_label) return;
     job_->spec.label = job_->called_label = label;
 }
 
-// Two trainers send at once, or one died and another began: part of the one's model with the rest
-// of the other's would be a version. REQUIRES: is_of_another_version(label).
+// Two trainers send at once, or one died and another began: part of one's model with the rest of
+// the other's would become a version. REQUIRES: is_of_another_version(label).
 void UpdateCoordinator::refuse_mixture(
     TimePoint now, Caller caller, const std::string& label, Out& out
 ) {
@@ -98,7 +98,7 @@ bool UpdateCoordinator::is_receiving() const {
             job_->caller->what == messages::UpdateBucket::kType);
 }
 
-// Counts the tensors that some rank still waits for.
+// The number of tensors that some rank still waits for.
 std::int64_t UpdateCoordinator::num_missing() const {
     std::int64_t most = 0;
     for (const messages::ReplicaOutcome& replica : job_->outcomes) {

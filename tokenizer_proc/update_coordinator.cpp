@@ -24,7 +24,7 @@ std::optional<Error> UpdateCoordinator::refusal(TimePoint now, const messages::U
     return spec == nullptr ? std::nullopt : problem_of(*spec);
 }
 
-// Returns why no update with this spec could begin, whatever is under way, or nothing.
+// Returns why no update with this spec could begin, whatever is in progress, or nothing.
 std::optional<Error> UpdateCoordinator::problem_of(const messages::UpdateSpec& spec) const {
     if (spec.epoch && *spec.epoch <= version_.epoch) {
         return make_error(
@@ -98,7 +98,7 @@ void UpdateCoordinator::handle(
     );
 }
 
-// Somebody goes on with what was held.
+// A call continues what was held.
 void UpdateCoordinator::begin_waiting(TimePoint now, Caller caller, std::int64_t timeout_ms) {
     job_->caller = std::move(caller);
     job_->started = now;
@@ -154,7 +154,7 @@ void UpdateCoordinator::order(messages::UpdateOrder what, Order order, Out& out)
 }
 
 void UpdateCoordinator::order_stage(TimePoint now, Out& out) {
-    // What they said of themselves when they stopped is no word on what they write now.
+    // The outcomes that replicas reported when they stopped say nothing about the present write.
     job_->outcomes.assign(job_->outcomes.size(), {});
     order(
         job_->goal == messages::UpdatePhase::kOpen ? messages::UpdateOrder::kOpen
@@ -172,7 +172,7 @@ void UpdateCoordinator::order_ready(TimePoint now, Out& out) {
     );
 }
 
-// A replica gives up a little before the door does, so that the answer names the rank.
+// A replica gives up a little before the door, so that the answer names the rank.
 std::int64_t UpdateCoordinator::time_of_replicas(TimePoint now) const {
     const auto all = std::chrono::duration_cast<std::chrono::milliseconds>(job_->deadline - now);
     const auto head_start = std::min(all / 10, std::chrono::milliseconds(1000));
@@ -209,7 +209,7 @@ void UpdateCoordinator::handle_part(TimePoint now, const messages::UpdatePart& p
         case messages::UpdateRound::Progress::kFailed:
             break;
     }
-    // It was refused although it was prepared and ready: others may have committed. So no replica
+    // Refused although it was prepared and ready: other replicas may have committed. So no replica
     // generates until the next complete update, which must be newer than theirs.
     if (is_committing) version_ = decided_;
     begin_drop(
@@ -217,7 +217,7 @@ void UpdateCoordinator::handle_part(TimePoint now, const messages::UpdatePart& p
     );
 }
 
-// Every replica has done what was ordered last.
+// Every replica has completed the latest order.
 void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
     Job& job = *job_;
     if (job.round.order() == messages::UpdateOrder::kStage) {
@@ -230,7 +230,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
         case messages::UpdatePhase::kOpen:
             if (auto source = std::exchange(job.first_source, std::nullopt))
                 return order_fill(now, *std::move(source), out);
-            // With its last tensor an engine without weights has all that it waited for.
+            // With the last missing tensor, an engine without weights has all that it waited for.
             if (job.is_collection && !job.spec.partial && num_missing() == 0)
                 return order_finish(now, job.spec.label, job.spec.digest, out);
             if (job.is_unnamed && !job.idle_since) ended_.forget_told_loss();
@@ -246,8 +246,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
             return;
         case messages::UpdatePhase::kStopped:
             return order_stage(now, out);
-        case messages::UpdatePhase::kReady:  // there is no other way to a commit than all votes
-                                             // (P2)
+        case messages::UpdatePhase::kReady:  // only all votes lead to a commit (P2)
             job.commit_ordered = now;
             decide();
             return order(messages::UpdateOrder::kCommit, messages::UpdateCommit{job.id}, out);
@@ -277,8 +276,8 @@ std::optional<Error> UpdateCoordinator::problem_of_stages() const {
     return std::nullopt;
 }
 
-// Returns whether replicas may differ, or one of them be half-written: a commit was ordered; or a
-// direct stage was, and not every rank has said that it failed before it wrote anything.
+// Returns whether replicas may differ, or one be half-written. True if a commit was ordered; or if
+// a direct stage was, unless every rank has reported that it failed before it wrote anything.
 bool UpdateCoordinator::may_be_torn() const {
     if (phase() == messages::UpdatePhase::kCommitting) return true;
     const bool is_overwritten = job_->spec.mode == messages::UpdateMode::kDirect &&
@@ -307,7 +306,7 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
         job_->failure.code = answer.verdict.error().code;
         break;
     }
-    // The caller hears in time, even if a replica does not: tick() goes on without them.
+    // The caller is answered in time even if a replica is silent: tick() continues without it.
     job_->deadline = now + kDropTimeout;
     if (job_->caller) {
         job_->deadline =
@@ -317,7 +316,7 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     order(messages::UpdateOrder::kDrop, messages::UpdateDrop{job_->id, reason, is_torn}, out);
 }
 
-// The commit's order is what decides: from there on nothing brings the version before it back.
+// The commit's order decides: from there on nothing brings the old version back.
 void UpdateCoordinator::decide() {
     const Job& job = *job_;
     std::string path = job.spec.partial ? "" : job.spec.source.path;
@@ -328,7 +327,8 @@ void UpdateCoordinator::decide() {
 
 void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     Job& job = *job_;
-    // A direct update has no copy to go back to; a rollback leaves the version it left.
+    // A direct update has no copy to return to; after a rollback, the version it left can be
+    // returned to.
     has_retained_ = job.spec.mode == messages::UpdateMode::kStaged;
     is_torn_ = false;
     has_weights_.assign(has_weights_.size(), true);
@@ -353,7 +353,7 @@ void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
     const std::string how =
         "was dropped: " + (was_asked_for ? "a call asked for it" : job.failure.message);
     if (!job.caller) out.notes.push_back(fmt::format("{} {}", describe(), how));
-    // The caller of an end knows what became of it, and nothing of the session comes after it.
+    // The caller of an end knows its outcome, and no call of the session follows it.
     const bool is_known = job.goal == messages::UpdatePhase::kCommitted;
     end_session(how, is_known ? Loss::kNone : Loss::kOfUnnamedCalls);
     if (job.successor && job.caller) return begin_successor(now, out);
@@ -387,8 +387,8 @@ void UpdateCoordinator::tick(TimePoint now, Out& out) {
             );
         case messages::UpdatePhase::kCommitting:
         case messages::UpdatePhase::kDropping: {
-            // The order stands: it is carried out whenever the replica answers, and until then no
-            // other update begins. Only the caller stops waiting.
+            // The order stays: it completes whenever the replica answers, and no other update
+            // begins before that. Only the caller stops waiting.
             std::string message = late();
             if (!job_->failure.message.empty())
                 message += "; dropping because: " + job_->failure.message;

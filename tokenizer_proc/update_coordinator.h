@@ -1,17 +1,18 @@
 // Drives one weight update over all replicas (messages/update_phase.h has its phases).
 //
-// A session is dropped when nobody goes on with it in time. One that nobody opened is collected:
-// partial updates of a paused tree, or of one without weights, are its buckets. It is committed by
-// the call that lets generation go on, by commit_weights, or with the last missing tensor.
+// A session is dropped if no call continues it in time. A collection is a session that nobody
+// opened: partial updates of a paused tree, or of one without weights, are its buckets. It is
+// committed by the call that lets generation continue, by commit_weights, or with the last missing
+// tensor.
 //
-// A commit is ordered only when every rank of every replica has said prepared and ready; before
-// that any failure, disagreement or lateness drops the stage everywhere and the old version serves
-// on (P2). After that order nothing can fail but a process, and that ends the tree.
+// A commit is ordered only when every rank of every replica has reported prepared and ready. Before
+// that, any failure, disagreement or lateness drops the stage everywhere, and the old version
+// continues to serve (P2). After that order only a process can fail, which ends the tree.
 //
-// It is pure, without clock or socket: time comes in, orders and replies go out.
-// Owns:    the one update under way and what it knows of the version that serves.
+// Pure: time in, orders and replies out, without clock or socket.
+// Owns:    the current update, and what is known of the version that serves.
 // Thread:  the loop thread only.
-// Bounded: one update at a time; a second one is refused while it lasts.
+// Bounded: one update at a time; a second one is refused meanwhile.
 #pragma once
 
 #include "base/ids.h"
@@ -31,19 +32,19 @@
 
 namespace pitstop::tokenizer {
 
-// Names the version that serves, on every replica alike.
+// The version that serves, the same on every replica.
 struct ServedVersion {
     Epoch epoch{};
     std::string label{};
     std::string digest{};
-    std::string path{};  // the checkpoint it came from; empty: no one directory holds it whole
+    std::string path{};  // the checkpoint it came from; empty: no single directory has all of it
 
     friend bool operator==(const ServedVersion&, const ServedVersion&) = default;
 };
 
 class UpdateCoordinator {
   public:
-    // Names who asked, to be answered.
+    // The caller to be answered.
     struct Caller {
         std::string peer{};
         CallId call{};
@@ -57,39 +58,39 @@ class UpdateCoordinator {
         messages::UpdateCommit,
         messages::UpdateDrop,
         messages::UpdateRollback>;
-    // Calls that were answered as collected, and take no effect.
+    // Calls that were answered as collected, but take no effect.
     struct LostCollection {
         std::int64_t calls = 0;
-        std::int64_t bytes = 0;  // that were staged, all ranks
+        std::int64_t bytes = 0;  // staged, over all ranks
         std::string why{};       // empty: drop_stage dropped them
-        std::string told{};      // the peer whose commit failed, and knows; empty: none
+        std::string told{};      // the peer whose commit failed, and who knows; empty: none
     };
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
         std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
-        std::vector<std::string> notes{};  // what nobody asked for, for the log
+        std::vector<std::string> notes{};  // events that no caller asked for, for the log
         std::optional<LostCollection> lost{};
-        bool has_made_whole = false;  // a collection that had to bring every tensor took effect
+        bool has_made_whole = false;  // a collection that needed every tensor took effect
     };
 
-    // These are the deadlines of calls that name none, and of what nobody asked for.
+    // The timeouts of calls without one, and of actions without a caller.
     static constexpr auto kCallTimeout = std::chrono::minutes(10);
     static constexpr auto kDropTimeout = std::chrono::seconds(10);
-    // A caller whose time is up waits so much longer for a drop, which takes no longer as a rule.
+    // A caller whose time has passed waits this much longer for a drop, which usually takes less.
     static constexpr auto kDropGrace = std::chrono::milliseconds(200);
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
-    static constexpr auto kSessionIdle = std::chrono::minutes(5);  // for sessions that name none
+    static constexpr auto kSessionIdle = std::chrono::minutes(5);  // for sessions without a timeout
 
     explicit UpdateCoordinator(int num_replicas, messages::UpdateId first = messages::UpdateId{1})
         : num_replicas_(num_replicas),
           next_id_(first),
           has_weights_(static_cast<std::size_t>(num_replicas), true) {}
 
-    // Sets what serves from the start.
+    // Sets the version that serves from the start.
     void set_version(ServedVersion version) { decided_ = version_ = std::move(version); }
-    // The version that serves has another label, on every replica.
+    // The version that serves has a new label, on every replica.
     void relabel(std::string label) { decided_.label = version_.label = std::move(label); }
-    // A replica says that it has weights, or none (they were released and not kept, or never came).
+    // A replica reports whether it has weights, or none (released and not kept, or never arrived).
     void set_has_weights(ReplicaId replica, bool has_weights);
 
     // Handles each call of messages/weights.h.
@@ -97,158 +98,163 @@ class UpdateCoordinator {
     void handle(TimePoint now, Caller caller, const messages::StageWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out);
-    // Takes an update of a caller that names no session: as a bucket of the session that was begun
-    // for such calls, or refuses it as one of those was lost. Returns false: it is of none.
+    // Handles an update that names no session: as a bucket of the session that was begun for such
+    // calls, or with a refusal if such a session was lost. Returns false if neither applies.
     bool take_unnamed(
         TimePoint now, const Caller& caller, const messages::UpdateWeights& call, Out& out
     );
-    // What a collection must bring before it can take effect.
+    // What a collection must contain before it can take effect.
     enum class Brings { kParts, kAllTensors };
-    // Takes a partial update that becomes part of one with those before and after it; it is
-    // answered when it is staged. `brings` counts for the first one; where no version serves that a
-    // part could be laid over, all tensors must come. REQUIRES: may_collect(call).
+    // Adds a partial update, which becomes part of one update with those before and after it. The
+    // call is answered when its part is staged. Only the first call's `brings` counts; if no
+    // version serves that a part could change, all tensors must arrive. REQUIRES:
+    // may_collect(call).
     void collect(
         TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
     );
-    // Names the version that the collected calls make. REQUIRES: is_collecting().
+    // Sets the label of the version that the collected calls make. REQUIRES: is_collecting().
     void name_collection(std::string label) { job_->spec.label = std::move(label); }
-    // Whether the callers of what is dropped were told, or must hear of it yet.
+    // Whether the callers of a dropped collection were told, or must still learn of it.
     enum class Telling { kDue, kDone };
     // Drops the collection for this reason. REQUIRES: has_collection().
     void drop_collection(TimePoint now, Error why, Telling telling, Out& out);
-    // Returns why a version with this spec cannot follow the one that serves, or nothing; an update
-    // under way is no reason.
+    // Returns why a version with this spec cannot follow the one that serves, or nothing; a current
+    // update is no reason.
     [[nodiscard]] std::optional<Error> problem_of(const messages::UpdateSpec& spec) const;
     void handle(TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::DropStage& call, Out& out);
     void handle(TimePoint now, Caller caller, const messages::RollbackWeights& call, Out& out);
 
-    // Takes a replica's answer. One that belongs to no order under way is ignored and counted.
+    // Handles a replica's answer. An answer to no current order is ignored and counted.
     void handle_part(TimePoint now, const messages::UpdatePart& part, Out& out);
-    // Notes which ranks a replica waits for, of a commit or a drop.
+    // Records which ranks a replica waits for during a commit or a drop.
     void record_awaited(messages::UpdateWaits waits);
 
-    // Acts on deadlines that have come.
+    // Acts on deadlines that have passed.
     void tick(TimePoint now, Out& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
-    // Ends the call under way with this error: the tree is going down.
+    // Ends the current call with this error: the tree is shutting down.
     void fail(const std::string& message, Out& out);
 
     [[nodiscard]] bool is_torn() const { return is_torn_; }
-    // A stage is held and waits for its commit or drop.
+    // Returns whether a staged update waits for its commit or drop.
     [[nodiscard]] bool is_staged() const { return phase() == messages::UpdatePhase::kPrepared; }
-    // A session is open and waits for its next call.
+    // Returns whether a session is open and waits for its next call.
     [[nodiscard]] bool is_open() const { return phase() == messages::UpdatePhase::kOpen; }
-    // Returns whether this call can be one of several that are one update: nothing that it declares
-    // is about the version after it alone.
+    // Returns whether this call can be one of several that make one update: it declares nothing
+    // about only the version after it.
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
-    // No version is there that a part could be laid over.
+    // Returns whether no version serves that a part could change.
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
-    // Calls were collected, their commit is not ordered yet, and none of them is under way.
+    // Returns whether calls were collected, their commit is not ordered, and none of them is in
+    // progress.
     [[nodiscard]] bool is_collecting() const { return is_open() && job_->is_collection; }
-    // A collection exists; one of its calls may be under way.
+    // Returns whether a collection exists; one of its calls may be in progress.
     [[nodiscard]] bool has_collection() const {
         return job_ && job_->is_collection && job_->goal == messages::UpdatePhase::kOpen &&
                phase() != messages::UpdatePhase::kDropping;
     }
-    // A collection exists, and its commit is not ordered.
+    // Returns whether a collection exists whose commit is not ordered.
     [[nodiscard]] bool has_undecided_collection() const {
         return job_ && job_->is_collection && phase() != messages::UpdatePhase::kCommitting;
     }
     // REQUIRES: has_collection().
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
-    // An update_weights or update_bucket is under way, and its caller waits.
+    // Returns whether an update_weights or update_bucket is in progress, and its caller waits.
     [[nodiscard]] bool is_receiving() const;
-    // A commit, a rollback or a drop is under way, and will be over by its deadline.
+    // Returns whether a commit, a rollback or a drop is in progress, which ends by its deadline.
     [[nodiscard]] bool is_ending() const {
         return job_ && job_->deadline != TimePoint::max() &&
                (phase() == messages::UpdatePhase::kDropping ||
                 job_->goal == messages::UpdatePhase::kCommitted);
     }
-    // The calls that make the update name no session, and somebody has ended it: what comes now
-    // may have been meant as one of them.
+    // Returns whether an update whose calls name no session is being ended: a call that arrives now
+    // may have been meant for it.
     [[nodiscard]] bool is_ending_unnamed() const {
         return job_ && (job_->is_collection || job_->is_unnamed) &&
                job_->goal == messages::UpdatePhase::kCommitted &&
                phase() != messages::UpdatePhase::kDropping && !is_receiving();
     }
-    // The commit of a collection is ordered, and not over.
+    // Returns whether the commit of a collection is ordered, and not complete.
     [[nodiscard]] bool is_committing_collection() const {
         return job_ && job_->is_collection && phase() == messages::UpdatePhase::kCommitting;
     }
-    // Returns why nothing else may begin, and what to do. REQUIRES: is_busy().
+    // Returns the refusal of any other update, with what to do. REQUIRES: is_busy().
     [[nodiscard]] Error busy(TimePoint now) const;
 
-    // Returns the session whose calls name none, open or lost: a restart would forget it. Nothing:
-    // there is none.
+    // Returns the session whose calls name none, open or lost, which a restart would forget; or
+    // nothing.
     [[nodiscard]] std::optional<EndedSessions::Ended> unnamed_at_stake() const;
-    // The tree restarted amid that session.
+    // The tree restarted during that session.
     void record_lost(EndedSessions::Ended session) {
         ended_.record(std::move(session));
         ended_.record_loss();
     }
     [[nodiscard]] std::optional<messages::CollectingStatus> collecting(TimePoint now) const;
     [[nodiscard]] bool is_busy() const { return job_.has_value(); }
-    // Returns the session or the stage under way, or nothing.
+    // Returns the current session or stage, or nothing.
     [[nodiscard]] std::optional<messages::SessionStatus> session(TimePoint now) const;
     [[nodiscard]] bool is_dropping() const { return phase() == messages::UpdatePhase::kDropping; }
-    // It waits for running requests to run out.
+    // Returns whether the update waits for running requests to finish.
     [[nodiscard]] bool is_draining() const {
         return phase() == messages::UpdatePhase::kReadying &&
                job_->spec.kv_policy == messages::KvPolicy::kDrain;
     }
     [[nodiscard]] messages::UpdateState state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
-    // Returns what a tree that ended now was to come back with: the version that serves, or the one
-    // whose commit is ordered already. Some replica may serve it, and tokens of it may be out.
+    // Returns what a tree that ended now must come back with: the version that serves, or the one
+    // whose commit is already ordered. Some replica may serve that one, and tokens of it may have
+    // been sent.
     [[nodiscard]] const ServedVersion& decided() const { return decided_; }
-    // Every replica has weights that serve.
+    // Returns whether every replica has weights that serve.
     [[nodiscard]] bool has_weights() const;
     [[nodiscard]] std::int64_t num_late_parts() const { return num_late_parts_; }
 
   private:
-    // Holds the update under way. Times are for the waterfall.
+    // The current update. Times are for the waterfall.
     struct Job {
         explicit Job(std::size_t num_replicas)
             : round(num_replicas), answers(num_replicas), outcomes(num_replicas) {}
 
         messages::UpdateId id{};
         messages::UpdateRound round;  // asks the replicas
-        // It goes so far by itself: a session to kOpen and a stage to kPrepared, until the call
-        // that commits.
+        // Up to this phase it proceeds without further calls: a session to kOpen and a stage to
+        // kPrepared, until the call that commits.
         messages::UpdatePhase goal = messages::UpdatePhase::kCommitted;
         bool is_rollback = false;
         messages::UpdateSpec spec{};
         Epoch new_epoch{};
-        std::optional<Caller> caller{};   // nobody waits while a stage is held
-        TimePoint begun{};                // when its first call came
-        TimePoint started{};              // when the call under way came
-        TimePoint deadline{};             // when the phase must be over
-        TimePoint caller_deadline{};      // when whoever waits must have an answer
-        Duration idle_timeout{};          // session
-        std::int64_t num_buckets = 0;     // session: ordered so far
-        bool is_session = false;          // somebody opened it
-        bool is_collection = false;       // nobody opened the session
-        bool is_unnamed = false;          // session: begun for calls that name none
-        std::int64_t num_unnamed = 0;     // and so many came
-        std::string took_over{};          // session: from what, whose calls might still come
-        bool is_unnamed_refused = false;  // so they might come without a name
-        std::string holder{};             // session: who began it
-        std::string bucket_label{};       // session: what the latest bucket called the version
-        std::optional<TimePoint> idle_since{};             // the latest answer; none: not open yet
-        std::optional<messages::BeginUpdate> successor{};  // begins when this is dropped
-        std::string note{};                                // what the answer says besides
+        std::optional<Caller> caller{};  // absent while a stage is held
+        TimePoint begun{};               // arrival of its first call
+        TimePoint started{};             // arrival of the current call
+        TimePoint deadline{};            // end of the current phase, at the latest
+        TimePoint caller_deadline{};     // the caller's answer, at the latest
+        Duration idle_timeout{};         // session
+        std::int64_t num_buckets = 0;    // session: ordered so far
+        bool is_session = false;         // opened by a caller
+        bool is_collection = false;      // a session that nobody opened
+        bool is_unnamed = false;         // session: begun for calls that name none
+        std::int64_t num_unnamed = 0;    // and the number of those
+        std::string took_over{};  // session: what it took over from, whose calls might still arrive
+        bool is_unnamed_refused =
+            false;             // such calls might come without a session, so those are refused
+        std::string holder{};  // session: the caller that began it
+        std::string bucket_label{};             // session: the version's label in the latest bucket
+        std::optional<TimePoint> idle_since{};  // time of the latest answer; absent: not open yet
+        std::optional<messages::BeginUpdate>
+            successor{};            // the session to begin when this one is dropped
+        std::string note{};         // an addition to the answer
         bool is_loss_told = false;  // the collection is dropped, and its callers know
         TimePoint collecting_since{};
-        std::string called_label{};  // what the collected calls name their version; empty: nothing
+        std::string called_label{};  // the version's label in the collected calls; empty: none
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
-        std::vector<messages::UpdatePart> answers;       // the latest, by replica
+        std::vector<messages::UpdatePart> answers;       // the latest ones, by replica
         std::vector<std::vector<Rank>> awaited{};        // by replica, the ranks that are not done
-        std::vector<messages::ReplicaOutcome> outcomes;  // the latest, by replica
-        std::string label{};                             // the new version's
+        std::vector<messages::ReplicaOutcome> outcomes;  // the latest ones, by replica
+        std::string label{};                             // of the new version
         std::string digest{};
         Error failure{};  // why it is being dropped
     };
@@ -256,7 +262,7 @@ class UpdateCoordinator {
     [[nodiscard]] std::optional<Error> refusal(TimePoint now, const messages::UpdateSpec* spec)
         const;
     // ---- sessions (update_sessions.cpp) ----
-    // A session that is open, or a stage that is held, has no call under way.
+    // Returns whether no call is in progress: a session is open, or a stage is held.
     [[nodiscard]] bool is_idle() const { return is_open() || is_staged(); }
     [[nodiscard]] std::int64_t bytes_staged() const;
     [[nodiscard]] std::string name_of_job() const;
@@ -271,8 +277,8 @@ class UpdateCoordinator {
     [[nodiscard]] std::optional<Error> not_committable(
         TimePoint now, const messages::CommitWeights& call
     );
-    // Returns the refusal of a partial update that arrives while the tree generates and names the
-    // version that a collection made: the part is late. Nothing for an update of its own.
+    // Returns the refusal of a late part: a partial update that arrives while the tree generates
+    // and names the version that a collection made. Nothing for an update of its own.
     [[nodiscard]] std::optional<Error> problem_of_late_part(const messages::UpdateWeights& call
     ) const;
     [[nodiscard]] Error call_under_way() const;
@@ -336,7 +342,7 @@ class UpdateCoordinator {
     std::string retained_path_{};
     bool has_retained_ = false;
     bool is_torn_ = false;
-    // The version that serves, if collected calls made it by parts; `label`: as they named it.
+    // The version that serves, if collected parts made it; `label`: as the calls named it.
     struct Collected {
         Epoch epoch{};
         std::string label{};

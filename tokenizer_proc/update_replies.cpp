@@ -1,4 +1,4 @@
-// Says what callers of UpdateCoordinator are told.
+// The answers to callers of UpdateCoordinator.
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <algorithm>
@@ -26,14 +26,14 @@ messages::UpdateState UpdateCoordinator::state() const {
 std::string UpdateCoordinator::who_is_missing() const {
     std::string names;
     for (const std::size_t i : job_->round.silent()) {
-        std::string who = "scheduler_proc";  // it would have said whom it waits for
+        std::string who = "scheduler_proc";  // the scheduler would have reported what it waits for
         if (!job_->awaited[i].empty()) who = "rank " + list_of(job_->awaited[i]);
         names += fmt::format("{}replica {} ({})", names.empty() ? "" : ", ", i, who);
     }
     return names;
 }
 
-// Returns what an answer says of the engine as it is.
+// Returns an answer with the present state of the engine.
 messages::UpdateReply UpdateCoordinator::reply_now(const Caller& caller) const {
     messages::UpdateReply reply;
     reply.call = caller.call;
@@ -50,7 +50,7 @@ void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
     out.replies.emplace_back(std::move(caller), std::move(reply));
 }
 
-// Answers the caller of the job under way, if somebody still waits.
+// Answers the caller of the current job, if one still waits.
 void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& out) {
     Job& job = *job_;
     if (!job.caller) return;
@@ -59,7 +59,7 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     reply.ok = !error;
     if (error) {
         reply.verdict = *error;
-        // A commit that was ordered cannot be called back, whoever does not answer.
+        // An ordered commit cannot be cancelled, whichever replica does not answer.
         const bool is_ordered = phase() == messages::UpdatePhase::kCommitting;
         if (job.is_collection && is_ordered) {
             reply.verdict.message +=

@@ -1,4 +1,4 @@
-// Handles the calls of sessions: whose they are, and what others are told.
+// The calls of sessions: which caller owns a session, and what other callers are told.
 #include "tokenizer_proc/ended_sessions.h"
 #include "tokenizer_proc/timeout.h"
 #include "tokenizer_proc/update_coordinator.h"
@@ -21,7 +21,7 @@ Error lost(const std::string& loss) {
     );
 }
 
-// A bucket is a part of the session's version, and cannot declare one of its own.
+// A bucket is a part of the session's version, and cannot declare a version of its own.
 bool declares_version(const messages::UpdateSpec& spec) {
     return spec.mode != messages::UpdateMode::kStaged || spec.epoch || !spec.manifest.empty() ||
            !spec.digest.empty() || !spec.base_digest.empty();
@@ -29,7 +29,7 @@ bool declares_version(const messages::UpdateSpec& spec) {
 
 }  // namespace
 
-// ---- what is under way ----
+// ---- the current update ----
 
 std::int64_t UpdateCoordinator::bytes_staged() const {
     std::int64_t bytes = 0;
@@ -39,7 +39,7 @@ std::int64_t UpdateCoordinator::bytes_staged() const {
     return bytes;
 }
 
-// REQUIRES: an update is under way.
+// REQUIRES: an update is in progress.
 std::string UpdateCoordinator::name_of_job() const {
     const std::string_view kind = job_->is_collection ? "collected update"
                                   : job_->is_session  ? "session"
@@ -47,7 +47,7 @@ std::string UpdateCoordinator::name_of_job() const {
     return fmt::format("{} {}", kind, static_cast<std::uint64_t>(job_->id));
 }
 
-// REQUIRES: an update is under way.
+// REQUIRES: an update is in progress.
 std::string UpdateCoordinator::describe() const {
     const Job& job = *job_;
     if (job.is_collection) {
@@ -68,7 +68,7 @@ std::string UpdateCoordinator::describe() const {
     return fmt::format("{} (label '{}')", name_of_job(), job.spec.label);
 }
 
-// Why nothing else may begin, and what to do. REQUIRES: an update is under way.
+// The refusal of any other update, with what to do. REQUIRES: an update is in progress.
 Error UpdateCoordinator::busy(TimePoint now) const {
     if (!is_idle()) {
         return make_error(
@@ -111,7 +111,7 @@ std::optional<messages::SessionStatus> UpdateCoordinator::session(TimePoint now)
 // ---- whose a call is ----
 
 // Returns why a call of `session` (0: any) cannot be made now, or nothing. A session that is open
-// may be filled and committed; what is staged may only be committed. Anybody may drop either.
+// may be filled and committed; a staged update may only be committed. Any caller may drop either.
 std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, For what) const {
     const std::uint64_t under_way = job_ ? static_cast<std::uint64_t>(job_->id) : 0;
     if (session != 0 && session != under_way) {
@@ -131,7 +131,7 @@ std::optional<Error> UpdateCoordinator::not_at(std::uint64_t session, For what) 
     );
 }
 
-// REQUIRES: the session took over from something.
+// REQUIRES: the session took over from another update.
 Error UpdateCoordinator::must_be_named() const {
     const auto id = static_cast<std::uint64_t>(job_->id);
     return refused(fmt::format(
@@ -152,8 +152,8 @@ Error UpdateCoordinator::call_under_way() const {
     );
 }
 
-// Returns why a call that names no session cannot be of the one under way, or nothing. REQUIRES: it
-// was begun for such calls.
+// Returns why a call without a session cannot belong to the current one, or nothing. REQUIRES: the
+// session was begun for such calls.
 std::optional<Error> UpdateCoordinator::not_unnamed() const {
     if (job_->is_unnamed_refused) return must_be_named();
     if (!is_open()) return call_under_way();
@@ -166,7 +166,7 @@ void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out
 ) {
     messages::UpdateSpec spec = call.update;
-    // Where there is nothing to lay a part over, all of it must have come by the commit.
+    // If no version serves that a part could change, all tensors must have arrived by the commit.
     if (must_be_complete()) spec.partial = false;
     if (auto error = problem_of(spec)) return refuse(std::move(caller), *error, out);
     if (job_ && call.take_over && is_idle()) return take_over(now, std::move(caller), call, out);
@@ -182,7 +182,7 @@ void UpdateCoordinator::handle(
     job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
 }
 
-// What is open or staged is dropped, and the session begins after it.
+// Drops what is open or staged, and then begins the session.
 void UpdateCoordinator::take_over(
     TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out
 ) {
@@ -192,7 +192,7 @@ void UpdateCoordinator::take_over(
     begin_drop(now, {ErrorCode::kAborted, who + " took over"}, out);
 }
 
-// What it took over from is gone. REQUIRES: there is a successor, and it waits.
+// The update that it took over from is gone. REQUIRES: there is a successor, and it waits.
 void UpdateCoordinator::begin_successor(TimePoint now, Out& out) {
     messages::BeginUpdate call = *std::move(job_->successor);
     Caller caller = *std::move(job_->caller);
@@ -203,7 +203,7 @@ void UpdateCoordinator::begin_successor(TimePoint now, Out& out) {
     const bool is_unnamed_refused = job_->is_unnamed || job_->is_collection;
     job_.reset();
     handle(now, std::move(caller), call, out);
-    if (!job_) return;  // it is torn meanwhile, and the session needs a version below it
+    if (!job_) return;  // torn meanwhile: the session needs a version to build on
     job_->took_over = std::move(old);
     job_->is_unnamed_refused = is_unnamed_refused;
     if (is_unnamed_refused || !call.unnamed) note += "; its calls must name it";
@@ -283,7 +283,7 @@ std::optional<Error> UpdateCoordinator::not_committable(
     if (!call.unnamed || call.session != 0) return not_at(call.session, For::kCommit);
     if (job_ && job_->is_unnamed) return not_unnamed();
     if (std::optional<std::string> loss = ended_.loss(now)) {
-        ended_.forget_told_loss();  // its trainer heard of it, and ends it
+        ended_.forget_told_loss();  // its trainer learned of it, and ends it
         std::ignore = ended_.tell_loss(now);
         return lost(*loss);
     }
@@ -303,7 +303,7 @@ void UpdateCoordinator::handle(
     begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
 }
 
-// There is no session that a call without a name could mean.
+// No session exists that a call without a name could mean.
 void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
     if (job_) {
         return refuse(
@@ -317,7 +317,7 @@ void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
         );
     }
     const std::string loss = ended_.loss(now).value_or("no session is open");
-    ended_.forget_told_loss();  // its trainer heard of it, and drops it
+    ended_.forget_told_loss();  // its trainer learned of it, and drops it
     messages::UpdateReply reply = reply_now(caller);
     reply.ok = true;
     reply.verdict = messages::Verdict::done(loss);
@@ -326,7 +326,7 @@ void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
 
 // ---- the end ----
 
-// Notes how the session ended, for those who go on with it.
+// Records how the session ended, for callers that continue it.
 void UpdateCoordinator::end_session(const std::string& how, Loss loss) {
     const Job& job = *job_;
     if (!job.is_session || !job.idle_since) return;  // nobody was told that it is open
@@ -335,7 +335,7 @@ void UpdateCoordinator::end_session(const std::string& how, Loss loss) {
 }
 
 std::optional<EndedSessions::Ended> UpdateCoordinator::unnamed_at_stake() const {
-    // What is being dropped is lost, too; an end that fails is known to its caller.
+    // A session that is being dropped is lost, too. The failure of an end is known to its caller.
     const bool is_open_for_them = job_ && job_->is_unnamed && job_->idle_since &&
                                   !job_->is_unnamed_refused && !are_all_named() &&
                                   job_->goal == messages::UpdatePhase::kOpen;

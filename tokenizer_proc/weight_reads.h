@@ -1,6 +1,6 @@
-// These calls read weights: a tensor put together from its shards, and digests of what is resident.
+// Calls that read weights: a tensor assembled from its shards, and digests of the resident weights.
 //
-// It is pure, without clock or socket. Bounded: a tensor's bytes.
+// Pure: no clock, no socket. Bounded: a tensor's bytes.
 #pragma once
 
 #include "base/ids.h"
@@ -16,14 +16,15 @@
 
 namespace pitstop::tokenizer {
 
-// Answers one get_weights, of replica 0.
+// Answers one get_weights, from replica 0.
 class TensorRead {
   public:
     explicit TensorRead(int tp) : tp_(tp) {}
 
-    // Takes a rectangle of it. Returns the whole tensor once every element is there, or an error.
+    // Adds a rectangle of the tensor. Returns the whole tensor once every element has arrived, or
+    // an error.
     std::optional<Result<messages::WeightsReply>> handle_piece(messages::WorkerTensor piece);
-    // Names those that have sent nothing: "replica 0 (rank 1, ...)".
+    // Returns the ranks that have sent nothing: "replica 0 (rank 1, ...)".
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
@@ -35,13 +36,13 @@ class TensorRead {
     std::int64_t rows_ = 0;
     std::int64_t cols_ = 0;
     std::int64_t element_bytes_ = 0;
-    std::set<std::pair<std::int64_t, std::int64_t>> placed_{};  // first row and column
+    std::set<std::pair<std::int64_t, std::int64_t>> placed_{};  // first row and column of each
     std::int64_t elements_left_ = 0;
     std::set<Rank> heard_{};
 };
 
-// Makes the answer to a weight_digests out of what every rank of every replica digested, in the
-// order of replicas, then ranks. REQUIRES: each has digested, and there is one.
+// Makes the answer to a weight_digests from the digests of every rank of every replica, ordered by
+// replica, then rank. REQUIRES: each has digested, and there is at least one.
 [[nodiscard]] messages::DigestsReply merged(const std::vector<messages::WorkerDigests>& parts);
 
 }  // namespace pitstop::tokenizer
