@@ -1,5 +1,5 @@
 // http_proc is a front end that speaks HTTP. It listens at once (/ping answers), connects to the
-// tree as any client does, and is ready when the tree is. Server::run is the loop.
+// tree like any client, and is ready when the tree is. Server::run is the loop.
 #include "base/flags.h"
 #include "base/log.h"
 #include "base/supervision.h"
@@ -20,10 +20,9 @@
 namespace pitstop::http {
 namespace {
 
-// The process opens this many besides connections: for the bus and what it makes anew after a loss,
-// and for timers.
+// Descriptors besides connections: for the bus, for sockets remade after a loss, and for timers.
 constexpr std::size_t kDescriptorsReserved = 40;
-constexpr std::size_t kConnectionsMin = 8;  // with fewer it is no server
+constexpr std::size_t kConnectionsMin = 8;  // with fewer it is not a useful server
 
 // The launcher's --start-timeout ends a start that takes too long, not this.
 constexpr std::chrono::hours kConnectTimeout{24};
@@ -152,7 +151,7 @@ Result<> take_limits(const Flags& values, ServerOptions& options) {
     return Ok{};
 }
 
-// Without the variable there is no such key. One that is there and empty is a mistake.
+// If the variable is not set, there is no such key. A variable that is set but empty is a mistake.
 Result<> take_key(const char* variable, std::string_view flag, std::string& key) {
     const char* value = std::getenv(variable);
     if (value == nullptr) return Ok{};
@@ -180,7 +179,8 @@ Result<> check_address(const Flags& values, const ServerOptions& options) {
     );
 }
 
-// Clients get no descriptor that the tree's connection needs: libzmq ends the process without it.
+// Limits connections so that the tree's connection always has descriptors: without them libzmq ends
+// the process.
 Result<> leave_descriptors(ServerLimits& limits) {
     ::rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return Ok{};
@@ -238,8 +238,8 @@ int serve(
         supervision.say_ready(url);
         if (supervision.fd() < 0) spdlog::info("listening at {}", url);
     };
-    // It waits until the tree is there, hence the thread. It may outlive the loop: a start that is
-    // given up ends the process below without it.
+    // Waits until the tree is ready, hence the thread. The thread may outlive the loop: an
+    // abandoned start ends the process below without it.
     std::thread([&server, &take_tree, run_dir = values.run_dir] {
         auto client = std::make_shared<Result<std::unique_ptr<Client>>>(Client::connect(
             {.run_dir = run_dir,

@@ -70,7 +70,7 @@ void MessageContentEvents::add_call(
 ) {
     end(stream);
     JsonWriter& begin = begin_block(stream);
-    write_call_block(begin, turn, call, "{}");  // its input comes as a delta
+    write_call_block(begin, turn, call, "{}");  // its input follows as a delta
     begin.end_object();
     stream.end_event();
     JsonWriter& json = stream.begin_event("content_block_delta").begin_object();

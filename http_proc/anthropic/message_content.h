@@ -1,5 +1,5 @@
-// Writes what the assistant says as the content blocks of Anthropic's messages: all of them, or
-// event by event as they come. A call of a tool comes whole, in one delta.
+// Writes the assistant's turn as content blocks of Anthropic's messages: all at once, or event by
+// event as they arrive. A tool call is sent whole, in one delta.
 #pragma once
 
 #include "http_proc/format/json_writer.h"
@@ -17,7 +17,7 @@ void write_content(JsonWriter& json, const AssistantTurn& turn, const ToolCallPa
 class MessageContentEvents {
   public:
     void add(EventStream& stream, const AssistantTurn& turn, const ToolCallParser::Part& said);
-    // Ends the block that is open, if one is.
+    // Ends the open block, if any.
     void end(EventStream& stream);
 
   private:
@@ -26,7 +26,7 @@ class MessageContentEvents {
     JsonWriter& begin_block(EventStream& stream) const;
     void write_stop(EventStream& stream);
 
-    std::int64_t index_ = 0;  // the block that is open, or comes next
+    std::int64_t index_ = 0;  // of the open block, or of the next one
     bool is_in_text_ = false;
 };
 

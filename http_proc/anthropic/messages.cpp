@@ -1,5 +1,5 @@
-// Serves Anthropic's /v1/messages, and /v1/messages/count_tokens. The prompt is what the model's
-// chat template makes of the conversation; what is served is a chat, as by /v1/chat/completions.
+// Serves Anthropic's /v1/messages and /v1/messages/count_tokens. The model's chat template makes
+// the prompt from the conversation; the rest is a chat, as in /v1/chat/completions.
 #include "http_proc/anthropic/message_content.h"
 #include "http_proc/anthropic/messages_request.h"
 #include "http_proc/anthropic/routes.h"
@@ -16,7 +16,7 @@ namespace {
 struct Message : ChatAnswer {
     static constexpr Dialect kDialect = Dialect::kAnthropic;
 
-    bool has_begun = false;  // a stream's first event is written
+    bool has_begun = false;  // a stream's first event was written
     MessageContentEvents content{};
 
     Message(Exchange& exchange, ChatCall given) : ChatAnswer(exchange, std::move(given), "msg_") {}
@@ -45,8 +45,8 @@ void Message::write_head(JsonWriter& json) const {
     json.key("role").string("assistant").key("model").string(model);
 }
 
-// Without a finish it has not stopped yet. An abort is no reason that the API has: it is said all
-// the same, as a part of an output must not look whole.
+// Without a finish the output has not stopped yet. The API has no stop reason for an abort. It is
+// reported anyway, because part of an output must not look complete.
 void Message::write_stop(JsonWriter& json, const messages::Finish* finish) const {
     using messages::FinishReason;
     json.key("stop_reason");

@@ -42,7 +42,7 @@ void refuse_by_name(FieldReader& fields) {
     }
 }
 
-// Returns the type that an object says it is of; empty: it says none.
+// Returns the value of an object's `type`; empty if it has none.
 std::string type_of(const Json& value) {
     if (!value.is_object()) return {};
     const auto type = value.find("type");
@@ -76,8 +76,8 @@ void read_tool_choice(FieldReader& fields, ChatCall& call) {
     force_call(fields, std::move(forced), call);
 }
 
-// Reads what a template is told of thinking. What it makes the model think would not be told from
-// what it says.
+// Reads what the template should know of thinking. The answer does not separate thinking from other
+// output.
 void read_thinking(FieldReader& fields, OrderedJson& variables) {
     const Json* given = fields.find("thinking");
     if (given == nullptr) return;
@@ -88,7 +88,7 @@ void read_thinking(FieldReader& fields, OrderedJson& variables) {
         );
     if (type == "disabled") {
         variables["enable_thinking"] = false;
-    } else if (type != "adaptive") {  // the model's to decide
+    } else if (type != "adaptive") {  // the model decides
         fields.fail("thinking", "an object with the type disabled or adaptive");
     }
 }
@@ -157,8 +157,8 @@ Result<OrderedJson> tools_of(const OrderedJson& body) {
     return tools;
 }
 
-// Puts the conversation into the template's variables, the model's own last words to be gone on
-// with.
+// Puts the conversation into the template's variables, with the model's own last words to be
+// continued.
 Result<> read_conversation(const OrderedJson& body, ChatCall& call, OrderedJson& variables) {
     ChatMessages messages;
     if (const auto system = body.find("system"); system != body.end() && !system->is_null()) {

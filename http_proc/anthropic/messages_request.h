@@ -1,5 +1,5 @@
-// Parses the bodies of Anthropic's /v1/messages and /v1/messages/count_tokens. It does nothing else
-// and has no coroutines: the fuzz target runs it.
+// Parses the bodies of Anthropic's /v1/messages and /v1/messages/count_tokens. Only parses, without
+// coroutines: the fuzz target runs it.
 //
 // Source: Anthropic's API reference, "Create a Message" and "Count tokens in a Message".
 #pragma once
@@ -13,7 +13,7 @@ namespace pitstop::http {
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<ChatCall> parse_anthropic_messages(std::string_view body);
-// Parses the same without what is of an output: max_tokens is not asked for.
+// The same without output fields: max_tokens is not required.
 [[nodiscard]] Result<ChatCall> parse_anthropic_count(std::string_view body);
 
 }  // namespace pitstop::http

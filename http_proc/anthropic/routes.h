@@ -1,4 +1,4 @@
-// Lists Anthropic's routes, a function for each file that has some.
+// Anthropic's routes: one function for each file that has some.
 #pragma once
 
 #include "http_proc/server/router.h"

@@ -35,7 +35,7 @@ Error not_text(std::string_view where, const OrderedJson& block) {
     );
 }
 
-// Returns the text of a block of text, and of nothing else.
+// Returns the text of a text block; other blocks are an error.
 Result<std::string> text_of_block(std::string_view where, const OrderedJson& block) {
     const std::string* type = text_member(block, "type");
     const std::string* text = text_member(block, "text");
@@ -43,7 +43,7 @@ Result<std::string> text_of_block(std::string_view where, const OrderedJson& blo
     return *text;
 }
 
-// Returns what a tool gave back: a text, or blocks of text on lines of their own.
+// Returns a tool's result: a text, or text blocks as one line each.
 Result<std::string> text_of_result(const std::string& where, const OrderedJson& block) {
     const auto content = block.find("content");
     if (content == block.end() || content->is_null()) return std::string();

@@ -1,5 +1,5 @@
-// Reads the turns of a conversation in Anthropic's shape, blocks and all, into the messages that a
-// chat template takes.
+// Converts the turns of a conversation in Anthropic's shape, with their blocks, into the messages
+// of a chat template.
 //
 // Source: Anthropic's API reference, "Create a Message".
 #pragma once
@@ -11,12 +11,11 @@
 
 namespace pitstop::http {
 
-// Adds `system`: a text, or blocks of text. Errors: kInvalidArgument, naming the block.
+// Adds `system`: a text, or text blocks. Errors: kInvalidArgument, naming the block.
 [[nodiscard]] Result<> add_system(const nlohmann::ordered_json& system, ChatMessages& to);
 
-// Adds one of `messages`: its role, and a text or blocks. Turns of one role that follow each other
-// are one, as there. Errors: kInvalidArgument, naming the message or the block of it, which is the
-// one of that index.
+// Adds one of `messages`: its role, and a text or blocks. Consecutive turns of one role become one,
+// as in Anthropic's API. Errors: kInvalidArgument, naming the message or block by its index.
 [[nodiscard]] Result<> add_turn(
     const nlohmann::ordered_json& turn, std::size_t index, ChatMessages& to
 );

@@ -112,8 +112,8 @@ Task<Result<messages::MemoryReply>> resume(
 
 namespace {
 
-// Says why the cache could not be cleared after an update, or nothing. Only a pause can keep
-// requests on their pages until then.
+// Returns why the cache could not be cleared after an update, or nothing. Only a pause can make
+// requests keep their pages until then.
 std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     for (const messages::ReplicaStatus& replica : status.replicas) {
         if (replica.pause_mode.empty() || replica.num_running == 0) continue;
@@ -129,7 +129,7 @@ std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     return std::nullopt;
 }
 
-// Whether the update will be a bucket, which clears nothing.
+// Returns whether the update will be a bucket, which clears nothing.
 bool is_bucket(const DiskUpdate& update, const messages::StatusReply& status) {
     return update.is_unnamed && status.session && status.session->unnamed;
 }
@@ -143,8 +143,8 @@ messages::KvPolicy policy_for(const messages::StatusReply& status) {
     return is_retracted ? messages::KvPolicy::kRecompute : messages::KvPolicy::kKeep;
 }
 
-// Returns the directory of a bundled model by its name, else an absolute path: the workers may have
-// another working directory.
+// Returns the directory of a bundled model of that name, else an absolute path: the workers may
+// have another working directory.
 std::string checkpoint_path(const ServerOptions& options, const std::string& path) {
     std::error_code ignored;
     const bool is_name = path.find('/') == std::string::npos && !options.bundled_models.empty();
@@ -183,12 +183,12 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     Result<messages::UpdateReply> reply =
         checked(co_await exchange.tree().call(std::move(call), kTimeout));
     if (!reply || !update.clears_cache) co_return reply;
-    // Nothing new serves yet, and a flush would make it serve half-way through a model.
+    // No new version serves yet, and a flush would let one serve half-way through a model.
     if (reply->state == messages::UpdateState::kCollecting ||
         reply->state == messages::UpdateState::kOpen)
         co_return reply;
-    // Prefixes of older versions are not found by default (P9), so where new requests hold pages
-    // already there is nothing to be afraid of.
+    // By default, prefixes of older versions are not found (P9). So a flush that fails because new
+    // requests hold pages does no harm.
     const Result<messages::FlushReply> flushed = co_await flush(exchange);
     if (!flushed && is_paused(*before)) {
         reply->verdict.message =

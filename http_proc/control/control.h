@@ -1,5 +1,5 @@
-// Does to the tree what both dialects' control routes ask: one state machine, the scheduler's, is
-// behind all of them. A reply that is not ok comes back as an Error with its code and its words.
+// Sends the calls of both dialects' control routes to the tree: the scheduler's one state machine
+// is behind all of them. A reply that is not ok becomes an Error with its code and message.
 //
 // Thread: the server's loop.
 #pragma once
@@ -22,11 +22,11 @@
 
 namespace pitstop::http::control {
 
-// Calls that may have to wait for requests, or that move weights, get this long. Clients give up
-// earlier by themselves.
+// Timeout of calls that may wait for requests, or that move weights. Clients give up earlier by
+// themselves.
 inline constexpr std::chrono::minutes kTimeout{20};
 
-// Returns the reply, or the error it is.
+// Returns the reply, or its error.
 template <class Reply>
 [[nodiscard]] Result<Reply> checked(Result<Reply> reply) {
     if (!reply || reply->ok) return reply;
@@ -35,31 +35,31 @@ template <class Reply>
 
 [[nodiscard]] Task<Result<messages::StatusReply>> status(Exchange& exchange);
 [[nodiscard]] bool is_paused(const messages::StatusReply& status);
-// Tells whether some memory is released.
+// Returns whether some memory is released.
 [[nodiscard]] bool is_released(const messages::StatusReply& status);
 
-// With kAbort the requests that were on their way to the schedulers end, too: they would wait for
-// the continue, and a caller that collects its answers first would never send it.
+// With kAbort, requests that were on their way to the schedulers end, too. They would wait for the
+// continue, which a caller that collects its answers first would never send.
 [[nodiscard]] Task<Result<messages::PauseReply>> pause(
     Exchange& exchange, messages::PauseMode mode, double max_pause_s = 0
 );
 [[nodiscard]] Task<Result<messages::ContinueReply>> go_on(Exchange& exchange);
-// Adds the collected update that a call has had take effect, if it has, as `update`.
+// Adds `update`, the collected update that the call made take effect, if it did.
 void add_update(
     nlohmann::ordered_json& answer, const std::optional<messages::CollectedVersion>& update
 );
-// With a `wait`, it waits up to so long until no request holds pages.
+// With a `wait`, waits up to that long until no request holds pages.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush(
     Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)
 );
 
 struct Aborting {
-    std::vector<std::string> names{};  // names requests, batches, answers; none is empty
-    bool all = false;                  // aborts every front end's, whatever `names` has
+    std::vector<std::string> names{};  // of requests, batches or answers; none is empty
+    bool all = false;  // aborts the requests of every front end, whatever `names` has
     std::string message = "Aborted";
 };
-// Ends what this server has read before; of what others have read, what has reached the tree.
-// Comes back when every final output has been sent.
+// Ends requests that this server has read before; of other servers' requests, those that have
+// reached the tree. Returns when every final output has been sent.
 [[nodiscard]] Task<Result<messages::AbortReply>> abort(Exchange& exchange, Aborting aborting);
 [[nodiscard]] Task<Result<messages::AbortReply>> abort_all(Exchange& exchange);
 [[nodiscard]] std::int64_t num_aborted(const messages::AbortReply& reply);
@@ -71,29 +71,30 @@ struct Aborting {
     Exchange& exchange, std::vector<messages::MemoryTag> tags
 );
 
-// Describes an update from a checkpoint directory, or from elsewhere.
+// An update from a checkpoint directory or another source.
 struct DiskUpdate {
     std::string path{};
-    std::optional<messages::WeightSource> source{};  // in place of the path
-    bool partial = false;                            // only some tensors come
-    std::string label{};                             // empty: it has none
+    std::optional<messages::WeightSource> source{};  // replaces the path
+    bool partial = false;                            // only some of the tensors
+    std::string label{};                             // empty: no label
     bool clears_cache = true;
-    bool aborts_all = false;  // first
-    // Its caller names no session: it is a bucket of the one that was begun over HTTP, if one is.
+    bool aborts_all = false;  // before the update
+    // Its caller names no session: a bucket of the session that was begun over HTTP, if there is
+    // one.
     bool is_unnamed = false;
-    // Where it is absent, what a pause has made of the requests stays so; without a pause they run
-    // out first.
+    // If absent, requests stay as a pause left them; without a pause they finish first.
     std::optional<messages::KvPolicy> kv_policy{};
     messages::UpdateMode mode = messages::UpdateMode::kStaged;
-    std::string digest{};  // the digest that must result; empty: any
+    std::string digest{};  // the digest that the new version must have; empty: any
 };
-// Nothing is updated if the cache could not be cleared as asked.
+// Updates nothing if the cache could not be cleared as requested.
 [[nodiscard]] Task<Result<messages::UpdateReply>> update_from_disk(
     Exchange& exchange, DiskUpdate update
 );
 
-// Returns the tags of these names; cuda_graph (and what `also` says) stands for nothing here.
-// Errors: kInvalidArgument, naming the one that is not known.
+// Returns the tags with these names. cuda_graph, and the names in `also`, are accepted and mean
+// nothing here.
+// Errors: kInvalidArgument, naming the unknown one.
 [[nodiscard]] Result<std::vector<messages::MemoryTag>> tags_named(
     const std::vector<std::string>& names, std::string_view also
 );

@@ -1,4 +1,4 @@
-// Drops a weight update that is open or staged, over HTTP.
+// The HTTP route that drops an open or staged weight update.
 #include "http_proc/control/routes.h"
 #include "http_proc/control/weight_session.h"
 #include "http_proc/format/control_fields.h"

@@ -1,4 +1,4 @@
-// Lists pitstop's own control routes.
+// pitstop's own control routes.
 #pragma once
 
 #include "http_proc/server/router.h"

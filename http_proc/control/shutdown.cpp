@@ -1,4 +1,4 @@
-// Ends the tree, over HTTP.
+// The HTTP route that ends the tree.
 #include "http_proc/control/control.h"
 #include "http_proc/control/routes.h"
 #include "http_proc/format/control_fields.h"

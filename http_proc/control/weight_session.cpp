@@ -18,7 +18,7 @@ Result<std::vector<messages::TensorInfo>> read_tensors(
     fields.read(dtypes_field, dtypes);
     std::vector<messages::TensorInfo> tensors;
     const nlohmann::json* shapes = fields.find("shapes");
-    // Clients that send one tensor may give its shape alone.
+    // Clients that send one tensor may give only its shape.
     const nlohmann::json* shape = fields.find("shape");
     const nlohmann::json one = shape != nullptr ? nlohmann::json::array({*shape}) : nullptr;
     if (shapes == nullptr && shape != nullptr) shapes = &one;

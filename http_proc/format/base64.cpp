@@ -5,7 +5,7 @@
 namespace pitstop::http {
 namespace {
 
-// Returns 0 to 63, or -1 if it is none of base64's.
+// Returns 0 to 63, or -1 if the character is not in the alphabet.
 int value_of(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
     if (c >= 'a' && c <= 'z') return c - 'a' + 26;

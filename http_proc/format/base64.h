@@ -1,4 +1,4 @@
-// Reads and writes base64 as RFC 4648 section 4 has it: the standard alphabet, padded.
+// Base64 by RFC 4648 section 4: the standard alphabet, padded.
 #pragma once
 
 #include "base/result.h"
@@ -11,7 +11,7 @@
 
 namespace pitstop::http {
 
-// Errors: kMalformed, at which character.
+// Errors: kMalformed, naming the character.
 [[nodiscard]] Result<std::vector<std::uint8_t>> base64_decode(std::string_view text);
 void append_base64(std::string& to, std::span<const std::uint8_t> bytes);
 

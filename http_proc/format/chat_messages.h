@@ -1,4 +1,4 @@
-// Builds the messages that a chat template takes from a chat in another shape: OpenAI's items or
+// Builds the messages of a chat template from a chat in another shape: OpenAI's items or
 // Anthropic's turns and blocks. Templates know one shape, that of /v1/chat/completions.
 //
 //   ChatMessages messages;
@@ -7,8 +7,8 @@
 //   messages.add_result("call_1", "21 degrees", /*is_error=*/false);
 //   variables["messages"] = messages.take();
 //
-// What the assistant says without another in between, text and calls, is one message, as it is
-// where it comes from: the template's turns are the model's.
+// Consecutive text and calls of the assistant become one message: a template's turn is one turn of
+// the model.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,13 +22,13 @@ namespace pitstop::http {
 class ChatMessages {
   public:
     enum class Join {
-        kNever,     // it is a message of its own, unless it is the assistant's
-        kSameRole,  // it goes on with the last message, where that is of the same role
+        kNever,     // a message of its own, except the assistant's
+        kSameRole,  // continues the last message if that has the same role
     };
 
-    // Adds some text, as a part of its own where it joins others.
+    // Adds a text, as a part of its own if it joins others.
     void add_text(std::string_view role, std::string text, Join join);
-    // Adds what the assistant thought before what it says next, which templates know as
+    // Adds the assistant's thoughts before its next words; templates call these
     // `reasoning_content`.
     void add_reasoning(std::string_view text);
 
@@ -38,14 +38,14 @@ class ChatMessages {
         std::string arguments{};  // JSON
     };
     void add_call(Call call);
-    // Templates that ask see `is_error`.
+    // Templates that look for it see `is_error`.
     void add_result(std::string call_id, std::string text, bool is_error);
 
     [[nodiscard]] bool is_empty() const { return messages_.empty(); }
-    // Tells whether the model's own words come last, for it to go on with.
+    // Returns whether the model's own words are last, to be continued.
     [[nodiscard]] bool ends_with_text_of_assistant() const;
 
-    // Returns the list, and is empty then.
+    // Returns the list, and becomes empty.
     [[nodiscard]] nlohmann::ordered_json take();
 
   private:

@@ -1,4 +1,4 @@
-// Holds a chat as a request gives it, for the model's chat template to make a prompt of.
+// A request's chat, from which the model's chat template makes a prompt.
 #pragma once
 
 #include "messages/text_calls.h"
@@ -8,11 +8,11 @@
 namespace pitstop::http {
 
 struct ChatPrompt {
-    // These are RenderChat's, a JSON object. Members of objects keep their order, which templates
+    // RenderChat's variables, a JSON object. Members of objects keep their order, which templates
     // show.
     std::string variables{};
     bool continue_final_message = false;
-    std::string chat_template{};  // in place of the model's; empty: the model's
+    std::string chat_template{};  // replaces the model's; empty: the model's
 
     [[nodiscard]] messages::RenderChat question() const {
         messages::RenderChat question;

@@ -92,7 +92,7 @@ constexpr std::array kUnsupported{
     Unsupported{"sampling_logprobs_mode", "logprobs_mode says which distribution they come from"},
 };
 
-// Lists what read_sampling() takes, and what routes take beside it.
+// The fields that read_sampling() accepts, and those that routes accept besides.
 constexpr auto kSampling = std::to_array<std::string_view>(
     {"max_new_tokens",
      "max_tokens",
@@ -119,7 +119,7 @@ constexpr auto kSampling = std::to_array<std::string_view>(
      "sampling_seed"}
 );
 
-constexpr double kGreedyBelow = 1e-6;  // both engines take what is less for 0
+constexpr double kGreedyBelow = 1e-6;  // both engines treat anything less as 0
 
 void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) {
     const Json* given = fields.find("logit_bias");
@@ -136,7 +136,8 @@ void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) 
     }
 }
 
-// Refuses other values of fields of which one value, and not nothing, is what the engine does.
+// Refuses all other values of fields for which the engine's behaviour corresponds to one certain
+// value.
 void refuse_other_values(FieldReader& fields) {
     const auto refuse_unless = [&](std::string_view name, std::string_view why, auto is_accepted) {
         const Json* given = fields.find(name);

@@ -1,6 +1,5 @@
-// Reads the fields of a control call, wherever they were put: query parameters and a JSON body
-// alike. Every field has a default, so no body, an empty one and {} are the same; members that
-// nobody knows are ignored.
+// Reads the fields of a control call from its query parameters and its JSON body. Every field has a
+// default, so no body, an empty body and {} are the same; unknown members are ignored.
 #pragma once
 
 #include "base/result.h"
@@ -10,11 +9,11 @@
 
 namespace pitstop::http {
 
-// Says which of two counts where a field is in both.
+// Which of two values counts if a field is in both.
 enum class Winner { kQuery, kBody };
 
-// Makes an object for a FieldReader. A parameter that is given several times ("tags=a&tags=b") is
-// an array. Errors: kMalformed, the body is something else than a JSON object.
+// Makes an object for a FieldReader. A repeated parameter ("tags=a&tags=b") becomes an array.
+// Errors: kMalformed if the body is not a JSON object.
 [[nodiscard]] Result<nlohmann::json> control_fields(
     const Request& request, Winner winner = Winner::kQuery
 );

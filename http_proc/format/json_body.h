@@ -1,12 +1,12 @@
-// Reads bodies: JSON with limits, and its members with lenience where the engines have it.
+// Reads bodies: JSON with limits, and its members as leniently as the engines.
 //
 //   FieldReader fields(parse_json_object(request.body));
-//   fields.read("temperature", params.temperature);   // absent or null: left as it is
+//   fields.read("temperature", params.temperature);   // absent or null: left unchanged
 //   fields.read("max_new_tokens", params.max_new_tokens);
 //   if (fields.error()) return *fields.error();       // names the member and what is accepted
 //
-// Like the engines, a reader takes an integer from an integral float or from a string of digits, a
-// number from a string, a bool from 0, 1 or "true", and ignores members it does not know.
+// Like the engines, a reader accepts an integral float or a string of digits as an integer, a
+// string as a number, and 0, 1 or "true" as a bool. Unknown members are ignored.
 #pragma once
 
 #include "base/ids.h"
@@ -28,22 +28,23 @@ inline constexpr int kJsonDepthMax = 64;
 // An empty body is an empty object. Errors: kMalformed (not JSON, at which byte; not UTF-8; too
 // deep). Bounded: by the body, whose size the server limits.
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view body);
-// Parses the same, and it is an object.
+// The same, and the value must be an object.
 [[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view body);
 
 class FieldReader {
   public:
-    // `where` stands before names in errors: "sampling_params.top_k". REQUIRES: object.is_object();
-    // it outlives the reader.
+    // `where` precedes names in errors: "sampling_params.top_k". REQUIRES: object.is_object(); it
+    // outlives the reader.
     explicit FieldReader(const nlohmann::json& object, std::string_view where = {});
-    // Owns the object; without one its error is the reader's, which has no members then.
+    // Owns the object. An error instead of an object becomes the reader's error, and there are no
+    // members.
     explicit FieldReader(Result<nlohmann::json> object);
     ~FieldReader();
     FieldReader(const FieldReader&) = delete;
     FieldReader& operator=(const FieldReader&) = delete;
 
-    // Each leaves `target` alone where the member is absent or null, or wrong, or where an error
-    // came before.
+    // Each leaves `target` unchanged if the member is absent, null or wrong, or after an earlier
+    // error.
     void read(std::string_view name, bool& target);
     void read(std::string_view name, std::int64_t& target);
     void read(std::string_view name, double& target);
@@ -54,15 +55,15 @@ class FieldReader {
     void read(std::string_view name, std::optional<double>& target);
     void read(std::string_view name, std::optional<std::string>& target);
     void read(std::string_view name, std::vector<std::string>& target);  // or one string
-    // Nulls in it are dropped, as the engines do.
+    // Drops nulls, as the engines do.
     void read(std::string_view name, std::vector<TokenId>& target);
 
-    // Returns the member, or nullptr where it is absent or null.
+    // Returns the member, or nullptr if absent or null.
     [[nodiscard]] const nlohmann::json* find(std::string_view name) const;
     [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
 
     void fail(std::string_view name, std::string_view accepted);
-    // Refuses a member that is given and asks for what is not there: "is not supported".
+    // Refuses a member that requests an unsupported feature: "is not supported".
     void refuse(std::string_view name, std::string_view why);
     [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
@@ -76,7 +77,7 @@ class FieldReader {
     std::optional<Error> error_{};
 };
 
-// Reads a token id from a JSON value; nothing: it is none.
+// Reads a token id from a JSON value; nothing if it is not one.
 [[nodiscard]] std::optional<TokenId> token_of(const nlohmann::json& value);
 [[nodiscard]] std::optional<std::int64_t> integer_of(const nlohmann::json& value);
 [[nodiscard]] std::optional<double> number_of(const nlohmann::json& value);

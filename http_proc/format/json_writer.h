@@ -1,5 +1,5 @@
-// Writes JSON straight into a string: the answers' hot path, where building a tree of values first
-// would cost more than the engine's own work for the token.
+// Writes JSON directly into a string, for the hot path of answers, where building a tree of values
+// first would cost more than the engine's own work for the token.
 //
 //   JsonWriter json;
 //   json.begin_object();
@@ -7,7 +7,7 @@
 //   json.end_object();
 //   send(json.take());
 //
-// Commas come by themselves. What is written is not checked to be balanced.
+// Commas are written automatically. Brackets are not checked to be balanced.
 #pragma once
 
 #include "base/ids.h"
@@ -28,24 +28,24 @@ class JsonWriter {
     JsonWriter& begin_array() { return open('['); }
     JsonWriter& end_array() { return close(']'); }
 
-    JsonWriter& key(std::string_view name);  // a name of ours: written as it is
+    JsonWriter& key(std::string_view name);  // one of our names: not escaped
     JsonWriter& string(std::string_view text);
     JsonWriter& integer(std::int64_t value);
     JsonWriter& number(double value);
-    // Writes the shortest text that reads back to the same float; -inf, which JSON has not, is
-    // -9999.0, as the engines write it.
+    // Writes the shortest text that reads back as the same float. -inf, which JSON lacks, becomes
+    // -9999.0, as in the engines.
     JsonWriter& logprob(float value);
     JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
     JsonWriter& null() { return raw("null"); }
-    JsonWriter& raw(std::string_view json);          // one value, already JSON
+    JsonWriter& raw(std::string_view json);          // one value, as JSON
     JsonWriter& raw_list(std::string_view entries);  // "1,2": the inside of an array
     JsonWriter& ids(std::span<const TokenId> ids);   // an array
 
     [[nodiscard]] const std::string& text() const { return text_; }
     [[nodiscard]] std::string take() { return std::exchange(text_, {}); }
-    // Begins anew, in the same memory unless that is more than `kept_bytes_max`.
+    // Starts over, with the same memory unless that is more than `kept_bytes_max`.
     void clear(std::size_t kept_bytes_max);
-    // Appends bytes that are no JSON: the frame of an event.
+    // Appends bytes that are not JSON: the frame of an event.
     void append(std::string_view bytes) {
         text_ += bytes;
         needs_comma_ = false;

@@ -38,13 +38,13 @@ std::string_view name_of(Access access) {
 }
 
 bool Keys::is_equal(std::string_view given, std::string_view key) {
-    // Every byte of `key` is looked at, whatever was given; only its length can be told.
+    // Looks at every byte of `key`, whatever was given; timing reveals only its length.
     unsigned difference = given.size() == key.size() ? 0 : 1;
     for (std::size_t i = 0; i < key.size(); ++i) {
         const char c = i < given.size() ? given[i] : '\0';
         difference |= static_cast<unsigned>(static_cast<unsigned char>(c ^ key[i]));
     }
-    // It goes through a volatile, so that no compiler ends the loop at the first difference.
+    // The volatile keeps compilers from ending the loop at the first difference.
     const volatile unsigned result = difference;
     return result == 0;
 }

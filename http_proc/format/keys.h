@@ -1,4 +1,4 @@
-// Decides who may call what. Source: SGLang's table of keys and route classes.
+// Decides which key may call which route. Source: SGLang's table of keys and route classes.
 //
 // | route | no keys | api key | admin key | both keys        |
 // |-------|---------|---------|-----------|------------------|
@@ -18,7 +18,7 @@ namespace pitstop::http {
 enum class Access {
     kOpen,   // health and metrics
     kData,   // generation and information
-    kAdmin,  // pause, weights, memory, aborting others, shutdown
+    kAdmin,  // pause, weights, memory, aborting other clients' requests, shutdown
 };
 [[nodiscard]] std::string_view name_of(Access access);
 
@@ -26,28 +26,28 @@ struct Keys {
     std::string api{};    // empty: none
     std::string admin{};  // empty: none
 
-    // Compares in a time that does not depend on where the two differ.
+    // Compares in a time independent of where the two differ.
     static bool is_equal(std::string_view given, std::string_view key);
 };
 
-// Returns why no request could carry this key, or nothing: it would open nothing to anybody, and an
-// empty one would open all to everybody. `flag` and `variable` name what it was given by.
+// Returns why no request could send this key, or nothing. Such a key would admit nobody, and an
+// empty one everybody. `flag` and `variable` name its source.
 [[nodiscard]] Result<> check_key(
     std::string_view key, std::string_view flag, std::string_view variable
 );
 
-// Tells whether the request carries one of the keys: then its sender was told it, and is no
+// Returns whether the request has one of the keys: then its sender was given the key, and is not a
 // stranger's page.
 [[nodiscard]] bool has_key(const Request& request, const Keys& keys);
 
-// Says what a request's key opens.
+// What a request's key may call.
 enum class Grant {
-    kNone,   // no key, or a wrong one: open routes alone
+    kNone,   // no key, or a wrong one: open routes only
     kData,   // data routes
     kAdmin,  // everything
 };
 
-// The key is that of "Authorization: Bearer K" (the scheme in any case) or "x-api-key: K".
+// The key of "Authorization: Bearer K" (the scheme in any case) or "x-api-key: K".
 [[nodiscard]] Grant grant_of(const Request& request, const Keys& keys);
 
 [[nodiscard]] inline bool may(Grant grant, Access access) {

@@ -9,10 +9,10 @@
 
 namespace pitstop::http {
 
-// Writes the members "routed_experts", SGLang's base64 of int32 [rows, layers, per_token], with
-// "routed_experts_start_len", the token of the first row, and "routed_experts_spans",
-// [{"epoch", "start", "end"}], half-open over tokens. `num_tokens`, of prompt and output, have a
-// row each from `start` on but for the last; where not all were computed, as the request ended in
+// Writes the members "routed_experts", SGLang's base64 of int32 [rows, layers, per_token];
+// "routed_experts_start_len", the token of the first row; and "routed_experts_spans", [{"epoch",
+// "start", "end"}], half-open over tokens. Of the `num_tokens` tokens of prompt and output, all
+// from `start` on but the last have a row. If some were not computed because the request ended in
 // its prefill, "routed_experts" is null.
 void write_routed_experts(
     JsonWriter& json,

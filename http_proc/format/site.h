@@ -1,12 +1,12 @@
-// Tells whether a request may be a web page's of another site. Without a key nothing else tells
-// such a page from a program of this machine's user: a browser sends what a page asks for to any
-// address that the browser can reach, this machine's own included.
+// Decides whether a request may come from a web page of another site. Without a key nothing else
+// distinguishes such a page from a program of this machine's user: a browser sends a page's
+// requests to any address that it can reach, this machine's included.
 //
-// Two ways in are shut. A page that asks another origin: browsers say so in Origin or
-// Sec-Fetch-Site. A page whose own name was made to resolve to this machine (DNS rebinding), whose
-// requests are of its own origin: its name is in Host. No name is behind a literal address, and
-// none but this machine behind localhost, so these are taken at any port; of other names those that
-// were allowed.
+// Two ways are closed. A page that calls another origin: browsers report that in Origin or
+// Sec-Fetch-Site. A page whose own name was made to resolve to this machine (DNS rebinding), so
+// that its requests are of its own origin: its name is in Host. A literal address cannot be such a
+// name, and localhost is always this machine, so these are accepted at any port; other names only
+// if allowed.
 //
 // Source: WHATWG Fetch (Origin), W3C Fetch Metadata (Sec-Fetch-Site), RFC 9112 3.2 (Host), RFC 6761
 // 6.3 (localhost).
@@ -31,8 +31,8 @@ struct SiteRules {
 // Errors: kInvalidArgument for an entry that no Host can match.
 [[nodiscard]] Result<> check_site_rules(const SiteRules& rules);
 
-// Says in words for its sender why the request may be such a page's; nothing: it is none. `access`
-// is that of the route that it asks for. It is for requests without a key (has_key).
+// Returns in words, for the sender, why the request may come from such a page; or nothing. `access`
+// is that of the called route. For requests without a key (has_key).
 [[nodiscard]] std::optional<std::string> problem_of_site(
     const Request& request, Access access, const SiteRules& rules
 );

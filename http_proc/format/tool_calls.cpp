@@ -22,7 +22,7 @@ constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kBetweenObjects = " \t\r\n;,";
 constexpr std::string_view kNameCharacters =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-constexpr std::size_t kToolNameBytesMax = 256;  // with white space before it
+constexpr std::size_t kToolNameBytesMax = 256;  // including white space before it
 constexpr std::size_t kSpaceBytesMax = 256;     // held back where a call may follow
 
 bool is_space(std::string_view text) {
@@ -33,7 +33,7 @@ std::string_view without_leading(std::string_view text, std::string_view charact
     return text.substr(std::min(text.find_first_not_of(characters), text.size()));
 }
 
-// Returns how much of the end of `text` may be the beginning of `marker`.
+// Returns the length of the longest end of `text` that may begin `marker`.
 std::size_t overlap(std::string_view text, std::string_view marker) {
     for (std::size_t len = std::min(text.size(), marker.size() - 1); len > 0; --len) {
         if (text.ends_with(marker.substr(0, len))) return len;
@@ -41,7 +41,7 @@ std::size_t overlap(std::string_view text, std::string_view marker) {
     return 0;
 }
 
-// Keeps the members of objects in their order. Returns nothing if it is no JSON, or nested too
+// Keeps members of objects in their order. Returns nothing if the text is not JSON, or nested too
 // deep.
 std::optional<OrderedJson> parsed(std::string_view text) {
     if (is_space(text) || !parse_json(text)) return std::nullopt;
@@ -66,7 +66,7 @@ std::optional<ToolCall> call_of(const OrderedJson& json) {
         call.arguments = dumped(*arguments);
         return call;
     }
-    // Some models write the object as a text.
+    // Some models write the object as a string.
     if (!arguments->is_string()) return std::nullopt;
     const auto inner = parsed(arguments->get_ref<const std::string&>());
     if (!inner || !inner->is_object()) return std::nullopt;
@@ -79,7 +79,7 @@ std::optional<ToolCall> call_of(std::string_view text) {
     return json ? call_of(*json) : std::nullopt;
 }
 
-// Reads all of a list, or nothing.
+// Reads the whole list, or returns nothing.
 std::vector<ToolCall> calls_of_list(std::string_view text) {
     std::vector<ToolCall> calls;
     const auto json = parsed(text);
@@ -169,8 +169,8 @@ ToolCallParser::Step ToolCallParser::step(Part& part, bool is_end) {
     return step_mistral(part, is_end);
 }
 
-// Takes the text up to the next marker. White space that stands before one, with no word between,
-// is dropped.
+// Takes the text up to the next marker. White space before a marker, without a word in between, is
+// dropped.
 ToolCallParser::Step ToolCallParser::step_text(Part& part, bool is_end) {
     if (state_ == State::kStart && format_ == ToolFormat::kLlama3) {
         const std::string_view rest = without_leading(held_, kSpace);
@@ -219,7 +219,7 @@ ToolCallParser::Step ToolCallParser::step_hermes(Part& part, bool is_end) {
     return Step::kAgain;
 }
 
-// After the first call everything is calls, or what follows is text to the end.
+// After the first call, everything is calls, or the rest is text.
 ToolCallParser::Step ToolCallParser::step_llama3(Part& part, bool is_end) {
     const std::string_view rest = without_leading(held_, has_calls_ ? kBetweenObjects : kSpace);
     const std::size_t begin = held_.size() - rest.size();
@@ -289,7 +289,7 @@ std::string_view ToolCallParser::marker() const {
     return kMistralOpen;
 }
 
-// Its marker, and white space before it, are the first `len` bytes of `held_`.
+// Its marker, and the white space before it, are the first `len` bytes of `held_`.
 void ToolCallParser::begin_call(std::size_t len) {
     opening_ = held_.substr(0, len);
     held_.erase(0, len);
@@ -307,7 +307,7 @@ void ToolCallParser::end_call(Part& part, std::vector<ToolCall> calls, std::size
     std::ranges::move(calls, std::back_inserter(part.calls));
 }
 
-// It was no call: its marker is text, and what follows is looked at again.
+// Not a call: its marker is text, and the bytes after it are parsed again.
 void ToolCallParser::give_up(Part& part, State next) {
     part.text += std::exchange(opening_, {});
     json_end_ = {};

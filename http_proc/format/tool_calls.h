@@ -1,11 +1,11 @@
-// Tells text and calls of tools apart in what a model writes, as the text comes.
+// Separates text from tool calls in a model's output, while the text arrives.
 //
 //   ToolCallParser parser(ToolFormat::kHermes);
 //   for (each piece of output) use(parser.append(piece));
 //   use(parser.finish());
 //
-// A call is told when it is whole, so what is malformed or cut off never looks like one: it stays
-// text, as it was written. Text that may become a marker is held back until it is clear.
+// A call is reported when it is complete, so a malformed or cut off call never looks like one: it
+// stays text, as written. Text that may become a marker is held back until that is decided.
 //
 // Source: the parsers of these names in SGLang (function_call/) and in vLLM (tool_parsers/).
 // Bounded: by the output; a piece costs time in its own length, whatever is held back.
@@ -23,12 +23,12 @@ namespace pitstop::http {
 
 //   kHermes   <tool_call>{"name": N, "arguments": {...}}</tool_call>, any number of them in a text
 //   kLlama3   <|python_tag|> anywhere, or a { at the very beginning: from there on objects
-//             {"name": N, "parameters": {...}}, with ; or , or nothing between them
+//             {"name": N, "parameters": {...}}, separated by ; or , or nothing
 //   kMistral  [TOOL_CALLS] and a list [{"name": N, "arguments": {...}}, ...], or N{...} per marker
 // In each, `arguments` and `parameters` mean the same.
 enum class ToolFormat : std::uint8_t { kHermes, kLlama3, kMistral };
 
-// Names formats as SGLang's and vLLM's --tool-call-parser do; tool_format_named() returns nothing
+// The formats' names in SGLang's and vLLM's --tool-call-parser; tool_format_named() returns nothing
 // for any other name.
 struct ToolFormatName {
     std::string_view name{};
@@ -52,16 +52,16 @@ struct ToolCall {
     friend bool operator==(const ToolCall&, const ToolCall&) = default;
 };
 
-// Finds where a JSON object or list ends that comes piece by piece: brackets are counted, outside
-// of strings. Whether it is JSON is another question.
+// Finds the end of a JSON object or list that arrives in pieces, by counting brackets outside of
+// strings. Does not check that it is valid JSON.
 class JsonEnd {
   public:
-    // Returns one past the end, if that is there. `text` begins with the bracket and only grows
+    // Returns one past the end, once it has arrived. `text` begins with the bracket and only grows
     // between calls.
     [[nodiscard]] std::optional<std::size_t> find(std::string_view text);
 
   private:
-    std::size_t at_ = 0;  // up to here it was looked at
+    std::size_t at_ = 0;  // scanned up to here
     std::int64_t depth_ = 0;
     bool is_in_string_ = false;
     bool is_escaped_ = false;
@@ -72,12 +72,11 @@ class ToolCallParser {
     struct Part {
         std::string text{};
         std::vector<ToolCall> calls{};
-        std::vector<std::size_t> places{};  // calls[i] comes after so many bytes of `text`
+        std::vector<std::size_t> places{};  // calls[i] comes after this many bytes of `text`
 
-        // Adds what follows.
+        // Appends the next part.
         void append(Part next);
-        // Gives the runs of text, none of them empty, and the calls, in the order they were
-        // written in.
+        // Passes on the runs of text, none empty, and the calls, in the order they were written.
         template <class OnText, class OnCall>
         void visit(OnText on_text, OnCall on_call) const {
             std::size_t begin = 0;
@@ -92,18 +91,18 @@ class ToolCallParser {
 
     explicit ToolCallParser(ToolFormat format) : format_(format) {}
 
-    // Returns what is clear by now. A last call in `finish` may lack its closing marker.
+    // Returns what is decided so far. In `finish`, a last call may lack its closing marker.
     [[nodiscard]] Part append(std::string_view piece);
     [[nodiscard]] Part finish();
-    // There was a call: what a choice then ends with is tool_calls.
+    // Whether there was a call: then the choice's finish reason is tool_calls.
     [[nodiscard]] bool has_calls() const { return has_calls_; }
 
   private:
     enum class State : std::uint8_t {
-        kStart,  // white space alone so far, or since the last call
+        kStart,  // only white space so far, or since the last call
         kText,
-        kCall,  // after a marker, which is kept for the case that it is none
-        kRest,  // whatever comes is text
+        kCall,  // after a marker, which is kept in case no call follows
+        kRest,  // the rest is text
     };
     enum class Step : std::uint8_t { kAgain, kNeedsMore };
 
@@ -119,9 +118,9 @@ class ToolCallParser {
 
     ToolFormat format_;
     State state_ = State::kStart;
-    std::string held_{};        // not told yet
-    std::string opening_{};     // the marker that the call in `held_` began with
-    JsonEnd json_end_{};        // finds where the JSON in `held_` ends
+    std::string held_{};        // not reported yet
+    std::string opening_{};     // the marker that began the call in `held_`
+    JsonEnd json_end_{};        // finds the end of the JSON in `held_`
     std::size_t searched_ = 0;  // bytes of `held_` searched for the closing marker
     bool has_calls_ = false;
 };

@@ -1,4 +1,4 @@
-// Puts the seconds of an update into a JSON answer, under their names on the bus.
+// Writes an update's durations into a JSON answer, with their names on the bus.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace pitstop::http {
 
-// `seconds` are messages::UpdateSeconds, or a rank's messages::StageSeconds.
+// `seconds`: messages::UpdateSeconds, or a rank's messages::StageSeconds.
 template <class T>
 void add_seconds(nlohmann::ordered_json& json, T seconds) {
     seconds.fields_in([&](const char* name, double value, const char* /*about*/) {

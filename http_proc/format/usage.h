@@ -1,4 +1,4 @@
-// Counts the tokens of an answer, as every dialect's usage tells them.
+// An answer's counts of tokens, for every dialect's usage.
 #pragma once
 
 #include "messages/generation.h"
@@ -10,7 +10,7 @@ namespace pitstop::http {
 struct Usage {
     std::int64_t prompt_tokens = 0;
     std::int64_t completion_tokens = 0;
-    std::int64_t cached_tokens = 0;  // those of the prompt
+    std::int64_t cached_tokens = 0;  // of the prompt
 
     void add(const messages::OutputChunk& chunk) {
         completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());

@@ -1,5 +1,5 @@
-// Writes weight versions into answers. Both engines know a version by its label and list runs of
-// output tokens with it; pitstop's own spans add the epoch, the digest, and the KV that was
+// Writes weight versions into answers. Both engines identify a version by its label and list runs
+// of output tokens with it. pitstop's own spans add the epoch, the digest, and the epochs of the KV
 // attended to.
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace pitstop::http {
 
-// The weights a tree began with may have no label; both engines say "default" then.
+// The weights that a tree began with may have no label; both engines write "default" then.
 [[nodiscard]] const std::string& version_name(const std::string& label);
 
-// Adds the spans of the chunk that follows; equal neighbours become one.
+// Adds the spans of the next chunk; equal neighbours become one.
 void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span> next);
 
 // Writes [{"version", "start", "end"}]: half-open, over output tokens, neighbours differ.

@@ -22,7 +22,7 @@ ToolCallParser::Part AssistantTurn::append(messages::OutputChunk& chunk) {
 }
 
 std::string AssistantTurn::call_id(std::string_view prefix) const {
-    // Mistral's template refuses an id of any other length.
+    // Mistral's template refuses ids of any other length.
     if (format_ == ToolFormat::kMistral) return Tree::random_id().substr(0, 9);
     return std::string(prefix) + Tree::random_id().substr(0, 24);
 }

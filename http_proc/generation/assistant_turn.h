@@ -1,5 +1,4 @@
-// Follows what an assistant says in one answer, as a chat's answer tells it: its text, and calls of
-// tools where they are looked for.
+// Follows the assistant's turn in one answer: its text, and tool calls if these are looked for.
 #pragma once
 
 #include "http_proc/format/tool_calls.h"
@@ -16,11 +15,11 @@ class AssistantTurn {
   public:
     enum class Calls {
         kAny,
-        kOne,  // what comes after the first one is left out
+        kOne,  // the output after the first call is dropped
     };
 
-    // Without a format whatever comes is text. `opening` begins what the assistant says, and was
-    // put after the prompt: it is told with the first that comes.
+    // Without a format all output is text. `opening` begins the turn and was appended to the
+    // prompt: it is passed on with the first output.
     explicit AssistantTurn(
         std::optional<ToolFormat> format = {}, Calls calls = Calls::kAny, std::string opening = {}
     )
@@ -28,12 +27,12 @@ class AssistantTurn {
         if (format) parser_.emplace(*format);
     }
 
-    // Returns what a chunk says that is clear by now; takes its text.
+    // Takes a chunk's text and returns what is decided so far.
     [[nodiscard]] ToolCallParser::Part append(messages::OutputChunk& chunk);
     [[nodiscard]] bool has_calls() const { return parser_ && parser_->has_calls(); }
 
-    // Makes an id for a call: of nine letters and digits where the model's template takes no
-    // other, else `prefix` and 24 digits.
+    // Makes an id for a call: nine letters and digits if the model's template accepts no other,
+    // else `prefix` and 24 digits.
     [[nodiscard]] std::string call_id(std::string_view prefix) const;
 
   private:

@@ -30,7 +30,7 @@ ChatAnswer::ChatAnswer(Exchange& exchange, ChatCall given, std::string_view pref
 Task<Result<>> ChatAnswer::complete(Exchange& exchange, Prompt& prompt) {
     Result<std::vector<TokenId>> ids = co_await tokens_of_chat(exchange, call);
     if (!ids) co_return ids.error();
-    call.chat = {};  // it may be as large as the body
+    call.chat = {};  // may be as large as the body
     if (call.wants_token_ids) prompt_ids = *ids;
     prompt.request.input_ids = *std::move(ids);
     co_return Ok{};

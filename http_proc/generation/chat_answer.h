@@ -1,5 +1,5 @@
-// Holds what an answer of /v1/responses or /v1/messages is made from: one sample of one chat. The
-// part of pipeline.h's Answering that the two share.
+// The data of an answer of /v1/responses or /v1/messages: one sample of one chat. The shared part
+// of pipeline.h's Answering.
 //
 // Thread: the server's loop.
 #pragma once
@@ -30,9 +30,9 @@ struct ChatAnswer {
     Usage usage{};
     std::vector<messages::Span> spans{};
     std::vector<TokenId> prompt_ids{};
-    std::vector<TokenId> token_ids{};  // the output's; empty where nobody asked
+    std::vector<TokenId> token_ids{};  // of the output; empty unless requested
 
-    // The answer's id is `prefix` and what the caller names it.
+    // The answer's id is `prefix` and the caller's name for it.
     ChatAnswer(Exchange& exchange, ChatCall given, std::string_view prefix);
 
     [[nodiscard]] bool is_streamed() const { return call.is_streamed; }
@@ -40,22 +40,21 @@ struct ChatAnswer {
     [[nodiscard]] std::string rid_of(std::size_t /*index*/) const { return answer_id + "-0"; }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {}
-    // Counts a chunk; every chunk may have something to tell.
+    // Counts a chunk. Returns true: any chunk may need an event.
     bool handle_event(const Generation::Event& event);
 
-    // Writes pitstop's own members: which weights made which tokens, and the tokens where they
-    // were asked for.
+    // Writes pitstop's own members: which weights made which tokens, and the tokens if requested.
     void write_own_members(JsonWriter& json) const;
 };
 
-// Asks the tree for the tokens of a chat's prompt, with the beginning of a call that is forced.
-// Errors: kUnsupported, the model has no template for it; check_forced_call's.
+// Asks the tree for the tokens of a chat's prompt, with the beginning of a forced call.
+// Errors: kUnsupported if the model has no template for it; those of check_forced_call.
 [[nodiscard]] Task<Result<std::vector<TokenId>>> tokens_of_chat(
     Exchange& exchange, const ChatCall& call
 );
 
-// Returns the status of an error of these two routes. A name in use is the caller's mistake, and so
-// is a chat for a model that has no template for it.
+// Returns the HTTP status of an error of these two routes. A name in use is the caller's mistake,
+// and so is a chat for a model without a template for it.
 [[nodiscard]] int status_of_chat(ErrorCode code);
 
 }  // namespace pitstop::http

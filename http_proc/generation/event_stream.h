@@ -1,5 +1,5 @@
-// Streams an answer of server-sent events. Those that are ready together leave together: an event
-// costs a system call here and one at its reader.
+// Streams an answer of server-sent events. Events that are ready together are sent together: an
+// event costs a system call here and one at its reader.
 //
 //   EventStream stream(exchange);
 //   while (auto event = co_await generation.next()) {
@@ -31,29 +31,28 @@ class EventStream {
 
     explicit EventStream(Exchange& exchange) : exchange_(&exchange) {}
 
-    // Tells whether anything was sent: until then an error is an answer with a status.
+    // Returns whether anything was sent: until then, an error is an answer with a status.
     [[nodiscard]] bool has_begun() const { return has_begun_; }
 
-    // The event's JSON is written to what is returned, up to end_event().
-    // With a name, its data comes after "event: NAME".
+    // Write the event's JSON to the result, then call end_event().
+    // With a name, "event: NAME" precedes the data.
     [[nodiscard]] JsonWriter& begin_event(std::string_view name = {});
     void end_event() { events_.append("\n\n"); }
-    // A comment: readers of events pass it over.
+    // Adds a comment, which readers of events skip.
     void add_waiting(const std::string& why);
     void add_error(Dialect dialect, const Error& error);
 
-    // Is called after every step of the answer, also one that added no event: sends what waits,
-    // unless more is ready and will be along at once. co_await gives false when the client will not
-    // get it.
+    // Call after every step of the answer, even without an event: sends what waits, unless more is
+    // ready and follows at once. co_await returns false if the client will not get it.
     [[nodiscard]] Exchange::Write send(bool more_is_ready);
-    // Sends "[DONE]", and whatever waits.
+    // Sends what waits, and "[DONE]".
     [[nodiscard]] Exchange::Write end();
 
   private:
     Exchange* exchange_;
     JsonWriter events_{};
     bool has_begun_ = false;
-    std::string waited_{};  // why nothing was sent yet
+    std::string waited_{};  // why nothing has been sent yet
 };
 
 }  // namespace pitstop::http

@@ -39,7 +39,7 @@ void Generation::start(
     std::vector<messages::Generate> requests,
     std::vector<std::vector<std::string>> names
 ) {
-    // The preparation is over once they are with the client, and an abort finds them.
+    // The preparation ends once the requests are with the client, where an abort finds them.
     const Preparations::Entry to_the_end = std::move(preparation);
     CHECK(state_->rids.empty());
     CHECK(names.size() == requests.size());
@@ -61,7 +61,7 @@ void Generation::start(
     for (std::size_t i = 0; i < requests.size(); ++i) {
         state.clocks.emplace_back(Clock::now(), requests[i].stream);
         const auto on_chunk = [shared = state_, i, tree = tree_](messages::OutputChunk chunk) {
-            if (!shared->is_open[i]) return;  // it failed here
+            if (!shared->is_open[i]) return;  // failed here
             try {
                 shared->handle_chunk(i, std::move(chunk), *tree, shared);
             } catch (const std::bad_alloc&) {
@@ -117,15 +117,15 @@ void Generation::State::close(std::size_t i, Tree& tree) {
     drop_names(i, tree);
 }
 
-// Its names are free when the caller is told of its end, as its rid is.
+// Its names are free before its caller learns of its end, and so is its rid.
 void Generation::State::drop_names(std::size_t i, Tree& tree) {
     for (const std::string& name : names[i]) tree.remove_name(name, rids[i]);
     names[i].clear();
 }
 
-// There is no memory for its output: it ends with that for an error, here and in the tree.
+// No memory for its output: the request ends with that error, here and in the tree.
 void Generation::State::fail(std::size_t i, Tree& tree) {
-    if (is_open[i]) close(i, tree);  // its last chunk may be what there was no room for
+    if (is_open[i]) close(i, tree);  // the chunk without memory may have been its last
     messages::Finish finish{.reason = messages::FinishReason::kError};
     finish.verdict = Error{ErrorCode::kResourceExhausted, "no memory for the output"};
     waiting[i].emplace().finish = std::move(finish);
@@ -141,7 +141,7 @@ void Generation::State::make_ready(std::size_t i) {
     ready.push_back(i);
 }
 
-// Makes ready what was held, as its time has come.
+// Makes held requests ready, as their time has come.
 void Generation::State::release() {
     is_due_asked = false;
     for (const std::size_t i : std::exchange(held, {})) {
@@ -190,7 +190,7 @@ Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation)
 
 std::string name_of_caller(const Request& request, const std::string& id) {
     constexpr std::size_t kBytesMax =
-        messages::kRidBytesMax / 2;  // a prefix and an index come to it
+        messages::kRidBytesMax / 2;  // a prefix and an index are added
     const auto header = request.header("x-request-id");
     if (header && !header->empty() && header->size() <= kBytesMax && is_utf8(*header))
         return std::string(*header);

@@ -1,16 +1,16 @@
-// Runs the engine's requests that answer one HTTP request: a batch, the samples of a prompt.
+// Runs the engine's requests for one HTTP request: a batch, or the samples of a prompt.
 //
 //   Generation generation(exchange);
 //   generation.start(std::move(preparation), std::move(requests), std::move(names));
 //   while (const auto event = co_await generation.next()) use(event->index, event->chunk);
 //
-// Whatever is still open ends in the tree when the client goes away (each then ends with its output
-// so far and finish.reason abort, as any abort) and when this is destroyed (nobody looks any more).
+// Open requests end in the tree when the client leaves (each then ends with its output so far and
+// finish.reason abort, like any abort), and when this is destroyed.
 //
 // Thread:  the server's loop.
-// Bounded: a chunk that was not taken yet is joined with the one that follows it, so a request
-// holds
-//          at most its whole output here.
+// Bounded: a chunk that was not taken yet is joined with the next one, so a request holds at most
+// its
+//          whole output here.
 #pragma once
 
 #include "base/time.h"
@@ -32,20 +32,20 @@ namespace pitstop::http {
 class Generation {
     struct State {
         std::vector<std::string> rids{};
-        std::vector<std::vector<std::string>> names{};                // by index, while it is open
+        std::vector<std::vector<std::string>> names{};                // by index, while open
         std::vector<std::optional<messages::OutputChunk>> waiting{};  // by index
-        std::vector<bool> is_open{};                                  // likewise
-        std::vector<TimePoint> taken_at{};                            // likewise; the last chunk
-        std::vector<bool> is_ready{};                                 // likewise; it is in `ready`
-        std::vector<bool> is_held{};                                  // likewise; it is in `held`
-        std::deque<std::size_t> ready{};  // indices of what waits, oldest first
-        std::vector<std::size_t> held{};  // what waits for its time (event_pace.h)
-        bool is_due_asked = false;        // some of it is to be let go of as soon as may be
+        std::vector<bool> is_open{};                                  // by index
+        std::vector<TimePoint> taken_at{};  // by index; time of the last chunk
+        std::vector<bool> is_ready{};       // by index; whether in `ready`
+        std::vector<bool> is_held{};        // by index; whether in `held`
+        std::deque<std::size_t> ready{};    // indices of waiting requests, oldest first
+        std::vector<std::size_t> held{};    // indices that wait for their time (event_pace.h)
+        bool is_due_asked = false;  // some of `held` was asked to be released as soon as possible
         std::size_t num_open = 0;
         std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
-        std::string waited{};          // why nothing came, the last time; empty: it came in time
-        bool is_waiting_told = false;  // next() has that to give
+        std::string waited{};  // why nothing arrived, the last time; empty: it arrived in time
+        bool is_waiting_told = false;  // next() returns that reason
 
         void handle_chunk(
             std::size_t i,
@@ -63,9 +63,9 @@ class Generation {
 
   public:
     struct Event {
-        std::size_t index = 0;          // the request's, in the order given to start()
-        messages::OutputChunk chunk{};  // with `finish` it is the last of its request
-        std::string waiting{};          // not empty: why there is no chunk, and nothing else here
+        std::size_t index = 0;          // of the request, in the order given to start()
+        messages::OutputChunk chunk{};  // the request's last if it has `finish`
+        std::string waiting{};  // if not empty: why there is no chunk; then nothing else is set
     };
 
     explicit Generation(Exchange& exchange);
@@ -73,8 +73,8 @@ class Generation {
     Generation(const Generation&) = delete;
     Generation& operator=(const Generation&) = delete;
 
-    // Is called once; ends `preparation`, which began when the HTTP request had been read. By its
-    // `names` each request can be aborted, besides its rid, for as long as it is open.
+    // Call once. Ends `preparation`, which began when the HTTP request had been read. While open,
+    // each request can be aborted by its `names`, besides its rid.
     // REQUIRES: each request has a rid, and a list of names.
     void start(
         Preparations::Entry preparation,
@@ -91,32 +91,34 @@ class Generation {
         void await_suspend(std::coroutine_handle<> waiter) { state.waiter = waiter; }
         std::optional<Event> await_resume();
     };
-    // Waits for what comes of any request; gives nothing when all have ended and all was taken.
+    // Waits for output of any request; returns nothing when all have ended and all output was
+    // taken.
     Next next() { return {*state_}; }
-    // Tells whether next() would give something without waiting.
+    // Returns whether next() would return without waiting.
     [[nodiscard]] bool has_more_now() const { return !state_->ready.empty(); }
 
-    // Says why output was waited for, the last time; empty: it came in time.
+    // Returns why output was late, the last time; empty: it arrived in time.
     [[nodiscard]] const std::string& waited() const { return state_->waited; }
 
-    // Ends what is open: it still gives its last chunks.
+    // Ends open requests; their last chunks still arrive.
     void cancel();
 
   private:
     Exchange* exchange_;
     Tree* tree_;
-    std::uint64_t silence_ = 0;                                 // its number there
-    std::shared_ptr<State> state_ = std::make_shared<State>();  // the client's callbacks share it
+    std::uint64_t silence_ = 0;  // its number in Silence
+    std::shared_ptr<State> state_ =
+        std::make_shared<State>();  // shared with the client's callbacks
 };
 
-// Collects the whole output of each request, in order. An error of any is the error of all.
+// Collects the whole output of each request, in order. An error of one is the error of all.
 [[nodiscard]] Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation);
 
 // Returns the caller's name for the answer, on OpenAI's and vLLM's routes: X-Request-Id, or the
-// `id` of the body, or a random one.
+// body's `id`, or a random one.
 [[nodiscard]] std::string name_of_caller(const Request& request, const std::string& id);
 
-// Returns the error that ended the request, if one did.
+// Returns the error that ended the request, if any.
 [[nodiscard]] std::optional<Error> error_of(const messages::OutputChunk& chunk);
 
 }  // namespace pitstop::http

@@ -1,13 +1,13 @@
-// Serves every route that generates, whatever its dialect:
+// Serves every generating route, in all dialects:
 //
-//   parse -> what the tree must say of the prompts first -> a request per sample -> chunks
+//   parse -> questions to the tree about the prompts -> a request per sample -> chunks
 //         -> written event by event, or as a whole
 //
-// A dialect is a type that parses a request and writes chunks in its shape (Answering, below); what
-// happens between is here, once. Its route's handler is serve<ItsType>.
+// A dialect is a type that parses a request and writes chunks in its shape (Answering, below);
+// everything in between is here, once. Its route's handler is serve<ItsType>.
 //
 // Thread:  the server's loop.
-// Bounded: what an answer keeps of its prompts is taken from the server's budget first.
+// Bounded: memory that an answer keeps for its prompts comes from the server's budget.
 #pragma once
 
 #include "http_proc/generation/event_stream.h"
@@ -25,20 +25,21 @@
 
 namespace pitstop::http {
 
-// Holds one prompt of an HTTP request, and what its samples have in common.
+// One prompt of an HTTP request, and what its samples share.
 struct Prompt {
     messages::Generate
-        request{};  // its seed is the first sample's. An empty rid: the answer names each
-    // The caller's name for it, which names nothing else; empty: none. It is the only sample's rid,
-    // or of several sample i's is NAME_i, and NAME aborts them all.
+        request{};  // with the first sample's seed. An empty rid: the answer names each sample
+    // The caller's unique name for the prompt; empty: none. One sample has it as its rid; of
+    // several, sample i's is NAME_i, and NAME aborts them all.
     std::string name{};
     std::int64_t num_samples = 1;
-    std::int64_t num_kept = 0;   // copies of it that the answer keeps to its end, as it shows them
-    std::size_t kept_bytes = 0;  // likewise, of what else it shows of its request
+    std::int64_t num_kept = 0;  // copies that the answer keeps to its end, because it shows them
+    std::size_t kept_bytes =
+        0;  // kept to the end of other parts of the request that the answer shows
 };
 
-// A dialect brings these functions. Besides them it has the members `prompts`, `names` (what all of
-// its requests can be aborted by) and `texts` (of tokens; null unless wants_texts()).
+// The functions of a dialect. It also has the members `prompts`, `names` (by which all of its
+// requests can be aborted) and `texts` (of tokens; null unless wants_texts()).
 template <class A>
 concept Answering = requires(
     A answer,
@@ -55,29 +56,30 @@ concept Answering = requires(
     { A::refusal(error) } -> std::same_as<Response>;
     { answer.is_streamed() } -> std::same_as<bool>;
     { answer.wants_texts() } -> std::same_as<bool>;
-    // Asks the tree for what the answer shows of a prompt (its tokens, its text) or runs on.
+    // Asks the tree for what the answer shows of a prompt or needs to run it (its tokens, its
+    // text).
     { answer.complete(exchange, prompt) } -> std::same_as<Task<Result<>>>;
-    // Names request `i`, where its prompt has no name.
+    // Names request `i` if its prompt has no name.
     { answer.rid_of(std::size_t{}) } -> std::same_as<std::string>;
-    // A sample of prompts[i] is about to run. They come in order.
+    // A sample of prompts[i] is about to run. Called in order.
     answer.add_sample(std::size_t{}, std::as_const(prompt.request));
-    // Counts a chunk, and tells whether it is time for an event of its request.
+    // Counts a chunk, and returns whether its request gets an event now.
     { answer.handle_event(event) } -> std::same_as<bool>;
     answer.write_events(stream, std::move(event));
-    answer.write_whole(json, outputs);  // each was taken
-    // These are the last events of a stream; or, of a dialect whose events have names and end it by
-    // themselves, those of an error in it.
+    answer.write_whole(json, outputs);  // each chunk was counted
+    // The last events of a stream; or, in a dialect whose events have names and which ends a stream
+    // by itself, the events of an error.
     requires requires { answer.write_end(stream); } || requires {
         answer.write_error(stream, error);
     };
 };
 
-// Asks for the version that serves now, without tokens; nothing: the tree does not say.
+// Asks for the version that serves now, without tokens; nothing if the tree does not answer.
 [[nodiscard]] Task<std::optional<messages::Span>> serving_version(Exchange& exchange);
 
 namespace pipeline {
 
-// Lists what an abort of some of it may name (preparations.h).
+// Lists the names by which an abort may end part of the answer (preparations.h).
 template <Answering A>
 std::vector<std::string> abort_names(const A& answer) {
     std::vector<std::string> names = answer.names;
@@ -88,22 +90,24 @@ std::vector<std::string> abort_names(const A& answer) {
     return names;
 }
 
-// Holds the requests of an answer.
+// The requests of an answer.
 struct Prepared {
     std::vector<messages::Generate> requests{};
-    std::vector<std::vector<std::string>> names{};  // by request: what aborts it besides its rid
-    std::vector<std::string> own_names{};           // the caller's: nothing else may have them
+    std::vector<std::vector<std::string>>
+        names{};                           // by request: names that abort it besides its rid
+    std::vector<std::string> own_names{};  // from the caller: must be unique
 };
 
-// Names a sample of a prompt that has a name, and says what aborts it besides its rid.
+// Names a sample of a prompt that has a name. Returns the names that abort it besides its rid.
 [[nodiscard]] std::vector<std::string> name_sample(
     const Prompt& prompt, std::int64_t sample, messages::Generate& request
 );
 
-// Errors: kAlreadyExists: an abort by one of the caller's names would end something else, too.
+// Errors: kAlreadyExists if an abort by one of the caller's names would end something else, too.
 [[nodiscard]] Result<> check_names(Exchange& exchange, const Prepared& prepared);
 
-// Makes a request per sample, the samples of a prompt together. Takes the prompts' requests.
+// Makes a request per sample, with the samples of a prompt together. Moves from the prompts'
+// requests.
 template <Answering A>
 Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     if (answer.wants_texts()) {
@@ -136,7 +140,7 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
                 names.insert(names.end(), own.begin(), own.end());
                 prepared.own_names.insert(prepared.own_names.end(), names.begin(), names.end());
             }
-            // Samples that shared a seed would all be the same.
+            // With one seed all samples would be the same.
             if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
             answer.add_sample(p, request);
             requests.push_back(std::move(request));
@@ -145,8 +149,8 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     co_return prepared;
 }
 
-// A request that ended before its first token names no version: where the dialect shows one in each
-// answer, the one that serves now stands in.
+// A request that ended before its first token names no version. If the dialect shows one in each
+// answer, the version that serves now is used.
 template <Answering A>
 Task<> complete_version(Exchange& exchange, A& answer, std::size_t index) {
     if (const auto version = co_await serving_version(exchange))
@@ -158,8 +162,8 @@ constexpr bool kShowsVersion = requires(A answer) {
     answer.lacks_version(std::size_t{});
 };
 
-// A dialect that names its events tells of an error in a stream, and of the stream's end, by events
-// of its own; the others' end is "[DONE]".
+// A dialect with named events reports an error in a stream, and the stream's end, by events of its
+// own; the others end with "[DONE]".
 template <Answering A>
 constexpr bool kNamesEvents = requires(A answer, EventStream& stream, const Error& error) {
     answer.write_error(stream, error);

@@ -1,4 +1,4 @@
-// Completes prompts whose tokens or whose text an answer shows.
+// Completes prompts whose tokens or text an answer shows.
 #pragma once
 
 #include "http_proc/server/exchange.h"
@@ -11,7 +11,7 @@
 
 namespace pitstop::http {
 
-// Asks a question about a text, which the tree stops working on when the client goes away.
+// Asks the tree a question about a text, which ends if the client leaves.
 template <class Question>
 [[nodiscard]] Task<Result<messages::TokenizeReply>> ask(Exchange& exchange, Question question) {
     question.client = exchange.client();
@@ -31,10 +31,10 @@ template <class Question>
     co_return reply;
 }
 
-// Puts the prompt's tokens in place of its text, where it has text. Errors: the tree's.
+// Replaces the prompt's text, if any, by its tokens. Errors: the tree's.
 [[nodiscard]] Task<Result<>> tokenize_prompt(Exchange& exchange, messages::Generate& prompt);
 
-// Appends the tokens of a text that goes on from the prompt; nothing for an empty one. Errors: the
+// Appends the tokens of a text that continues the prompt; nothing for an empty text. Errors: the
 // tree's.
 [[nodiscard]] Task<Result<>> append_text(
     Exchange& exchange, std::string text, std::vector<TokenId>& ids

@@ -1,4 +1,4 @@
-// Checks what a route asks of a request before it reads the rest.
+// A route's checks before it reads the rest of a request.
 #pragma once
 
 #include "base/ids.h"
@@ -11,16 +11,16 @@
 
 namespace pitstop::http {
 
-// Errors: kNotFound; a name that is not served would be answered by another model.
+// Errors: kNotFound if the model is not served: another model would answer.
 [[nodiscard]] Result<> check_model(Exchange& exchange, const std::string& model);
 
-// Checks tokens that a request names to no effect: the tree never sees them, and looks at all
-// others itself. Errors: kInvalidArgument, a token that the model has not.
+// Checks tokens in fields that have no effect: the tree never sees those, and checks all others
+// itself. Errors: kInvalidArgument for a token that the model lacks.
 [[nodiscard]] Result<> check_tokens(
     Exchange& exchange, std::string_view field, std::span<const TokenId> ids
 );
 
-// OpenAI's and Anthropic's routes take JSON that says so.
+// OpenAI's and Anthropic's routes accept only JSON that is declared as such.
 [[nodiscard]] Result<> check_is_json(const Request& request);
 
 }  // namespace pitstop::http

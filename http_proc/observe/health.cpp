@@ -1,5 +1,4 @@
-// Tells whether anybody is there: /ping (this server), /health (the tree), /health_generate (a
-// token).
+// Health routes: /ping (this server), /health (the tree), /health_generate (a token).
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
 
@@ -13,7 +12,7 @@ constexpr std::chrono::seconds kProbeTimeout{20};
 
 Task<Response> ping(Exchange&) { co_return Response::empty(200); }
 
-// Tells whether the tree has ever had weights; asked until it has.
+// Returns whether the tree has ever had weights; asks until it has.
 Task<bool> has_been_ready(Exchange& exchange) {
     bool& known = exchange.server().has_been_ready;
     if (known) co_return true;
@@ -24,8 +23,8 @@ Task<bool> has_been_ready(Exchange& exchange) {
     co_return known;
 }
 
-// Tells liveness alone: 200 also while paused, asleep or updating, as routers evict what says
-// otherwise.
+// Reports only liveness: 200 also while paused, asleep or updating, because routers evict servers
+// that report otherwise.
 Task<Response> health(Exchange& exchange) {
     ServerContext& server = exchange.server();
     const bool is_up =
@@ -55,7 +54,8 @@ bool is_idle_and_running(const messages::StatusReply& status) {
     });
 }
 
-// A tree that answers and is busy or paused is healthy; one that claims to be idle has to show it.
+// A tree that answers and is busy or paused is healthy; one that claims to be idle must generate a
+// token.
 Task<Response> health_generate(Exchange& exchange) {
     if (exchange.server().is_stopping) co_return Response::empty(503);
     const bool is_ready = co_await has_been_ready(exchange);
@@ -81,7 +81,7 @@ Task<Response> health_generate(Exchange& exchange) {
         kProbeTimeout
     );
     if (co_await done) co_return Response::empty(200);
-    // It may have been paused after the first look.
+    // The tree may have been paused after the first look.
     const Result<messages::StatusReply> after =
         co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     co_return Response::empty(after && !is_idle_and_running(*after) ? 200 : 503);
@@ -90,7 +90,7 @@ Task<Response> health_generate(Exchange& exchange) {
 }  // namespace
 
 void add_pitstop_health(Router& router) {
-    // /ready and /liveness are names that some servers and trainers give the same question.
+    // /ready and /liveness are other names of this route, used by some servers and trainers.
     router.add(
         Dialect::kPitstop,
         Access::kOpen,

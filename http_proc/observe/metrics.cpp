@@ -1,4 +1,5 @@
-// Serves /metrics, and what routers ask of load: /get_load, /v1/loads (SGLang), /load (vLLM).
+// Serves /metrics, and the routes by which routers ask for load: /get_load, /v1/loads (SGLang),
+// /load (vLLM).
 #include "base/time.h"
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
@@ -76,7 +77,7 @@ Json load_of(const messages::ReplicaStatus& replica, std::string_view include) {
     return load;
 }
 
-// Says what is wrong with the names in `include`, or nothing.
+// Returns what is wrong with the names in `include`, or nothing.
 std::optional<std::string> problem_of_include(std::string_view include) {
     static constexpr std::array<std::string_view, 7> kNames{
         "core", "disagg", "queues", "memory", "speculative", "lora", "all"};
@@ -138,7 +139,7 @@ Task<Response> v1_loads(Exchange& exchange) {
     );
 }
 
-// vLLM counts requests being answered by this server.
+// vLLM counts the requests that this server is answering.
 Task<Response> load(Exchange& exchange) {
     co_return Response::json(200, {{"server_load", exchange.tree().num_generating}});
 }

@@ -1,4 +1,4 @@
-// Lists the metrics of /metrics that are one number of each replica, by whose names they have.
+// The metrics of /metrics with one number per replica, grouped by the engine that names them.
 #pragma once
 
 #include "messages/status.h"
@@ -9,7 +9,7 @@
 
 namespace pitstop::http::metrics {
 
-// Exposes a number per replica.
+// A metric with one number per replica.
 struct PerReplica {
     std::string_view name;
     std::string_view type;
@@ -21,7 +21,7 @@ struct PerReplica {
 [[nodiscard]] std::span<const PerReplica> vllm_table();
 [[nodiscard]] std::span<const PerReplica> own_table();
 
-// Returns how many requests ended so.
+// Returns the number of requests that ended for this reason.
 [[nodiscard]] std::int64_t finished(
     const messages::ReplicaStatus& replica, messages::FinishReason reason
 );

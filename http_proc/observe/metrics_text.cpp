@@ -127,7 +127,7 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
             std::ranges::all_of(replica.memory, [](const messages::TagMemory& tag) {
                 return tag.state == messages::MemoryState::kResident;
             });
-        // Where the KV alone is released, nothing is lost that a wake does not bring back.
+        // If only the KV is released, a wake restores everything.
         const bool is_discarded =
             std::ranges::any_of(replica.memory, [](const messages::TagMemory& tag) {
                 return tag.tag == messages::MemoryTag::kWeights &&
@@ -213,7 +213,7 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     }
 }
 
-// Writes the families of one sample.
+// Writes the families with one sample.
 void write_tree(Writer& out, const messages::StatusReply& status, int num_generating) {
     const auto one =
         [&](std::string_view name, std::string_view type, std::string_view help, double value) {

@@ -1,4 +1,4 @@
-// Writes Prometheus' text of a status for /metrics, under SGLang's names, vLLM's and pitstop's own.
+// Writes a status as Prometheus text for /metrics, under SGLang's names, vLLM's and pitstop's own.
 //
 // Source: Prometheus exposition formats, "Text-based format", version 0.0.4; the names of both
 // engines' metrics collectors.
@@ -13,7 +13,7 @@
 
 namespace pitstop::http {
 
-// `num_generating` counts the engine requests that this front end has open.
+// `num_generating`: open engine requests of this front end.
 [[nodiscard]] std::string metrics_text(
     const messages::StatusReply& status,
     const messages::HelloReply& hello,
@@ -21,8 +21,8 @@ namespace pitstop::http {
     int num_generating
 );
 
-// Holds one replica's use of KV: how full it is (0..1), tokens in use, the share of prompt tokens
-// that were cached.
+// One replica's use of KV: how full it is (0..1), tokens in use, the part of prompt tokens that
+// were cached.
 struct KvUse {
     std::int64_t used_tokens = 0;
     std::int64_t total_tokens = 0;

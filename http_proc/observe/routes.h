@@ -1,4 +1,4 @@
-// Adds the routes that watch a server, one function per file that lists them.
+// The routes that observe a server: one function per file that has some.
 #pragma once
 
 #include "http_proc/server/router.h"
@@ -7,8 +7,7 @@
 
 namespace pitstop::http {
 
-// Whoever watches a tree is not kept waiting by one that is stuck: no status in time is an answer,
-// too.
+// A monitor must not wait for a tree that is stuck: no status in time is an answer, too.
 inline constexpr std::chrono::seconds kStatusTimeout{5};
 
 void add_metrics(Router& router);

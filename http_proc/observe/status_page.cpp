@@ -1,4 +1,4 @@
-// Serves the status page: one static page at /, and the events it lives on.
+// Serves the status page: one static page at /, and its events.
 #include "http_proc/format/update_seconds_json.h"
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
@@ -22,7 +22,7 @@ constexpr int kPagesMax = 64;  // open at once
 Task<Response> page(Exchange&) {
     Response response = Response::text(200, std::string(kPage));
     response.content_type = "text/html; charset=utf-8";
-    // The page loads nothing from elsewhere, and goes nowhere else.
+    // The page loads nothing from other sites, and sends nothing to them.
     response.headers.push_back(
         {"content-security-policy",
          "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -32,7 +32,7 @@ Task<Response> page(Exchange&) {
     co_return response;
 }
 
-// What the ranks may take of it at most, together.
+// The most memory that all ranks may use for this tag.
 std::int64_t capacity_of(const messages::ReplicaStatus& replica, messages::MemoryTag tag) {
     std::int64_t bytes = 0;
     for (const messages::WorkerStatus& worker : replica.workers)
@@ -82,7 +82,8 @@ Json replica_json(const messages::ReplicaStatus& replica) {
         {"device", replica.workers.empty() ? "" : replica.workers.front().device}};
 }
 
-// A reader who may not see data is told no place of the machine, and error messages name places.
+// Without access to data, a reader sees no paths of the machine, and no error messages, because
+// these contain paths.
 enum class Reader { kAnybody, kMayData };
 
 Json update_json(const messages::UpdateRecord& update, Reader reader) {
@@ -99,7 +100,7 @@ Json update_json(const messages::UpdateRecord& update, Reader reader) {
     return json;
 }
 
-// It has no path and no reason: this route is open.
+// Without path and reason: this route is open.
 Json lost_json(const std::optional<messages::LostVersion>& lost) {
     if (!lost) return nullptr;
     return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};

@@ -1,5 +1,5 @@
-// Holds what an answer of the OpenAI family (completions, chat, vLLM's generate) is made from,
-// whichever of the three it is: the part of generation/pipeline.h's Answering that they share.
+// The common data of answers of the OpenAI family (completions, chat, vLLM's generate): their
+// shared part of generation/pipeline.h's Answering.
 //
 // Thread: the server's loop.
 #pragma once
@@ -27,7 +27,7 @@ struct OpenAiAnswer {
     std::vector<Prompt> prompts{};
     const TokenTexts* texts = nullptr;
 
-    // The answer's id is `prefix` and what the caller names it.
+    // The answer's id is `prefix` and the caller's name for it.
     OpenAiAnswer(Exchange& exchange, OpenAiOptions options, std::string_view prefix);
 
     [[nodiscard]] bool is_streamed() const { return options.is_streamed; }
@@ -36,22 +36,22 @@ struct OpenAiAnswer {
     }
     [[nodiscard]] TokenNames token_names() const { return {texts, options.shows_tokens_as_ids}; }
     [[nodiscard]] std::string rid_of(std::size_t index) const;
-    // Makes a prompt with the options; its text or tokens are the caller's to fill.
+    // Makes a prompt with the options; the caller fills in its text or tokens.
     [[nodiscard]] Prompt prompt() const;
 
     // Writes the object's first members.
     void write_head(JsonWriter& json, std::string_view object) const;
-    // Writes a stream's last event, of usage alone, where it was asked for.
+    // Writes a stream's last event, with only the usage, if it was requested.
     void write_usage_event(EventStream& stream, std::string_view object, const Usage& usage) const;
 };
 
-// If `is_enabled`, the route's own field asks for output tokens' logprobs, with the `top` of them.
-// -1 is the whole vocabulary.
+// If `is_enabled`, the route's own field requests logprobs of output tokens, with the `top` most
+// probable ones. -1 means the whole vocabulary.
 [[nodiscard]] ShownLogprobs shown_logprobs(
     const OpenAiOptions& options, bool is_enabled, std::int64_t top, std::int64_t vocab_size
 );
 
-// Answers errors as OpenAI's routes do: a rid in use is the caller's mistake.
+// Answers errors like OpenAI's routes: a rid in use is the caller's mistake.
 [[nodiscard]] Response openai_refusal(const Error& error);
 
 }  // namespace pitstop::http

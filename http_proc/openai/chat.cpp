@@ -1,6 +1,6 @@
-// Serves OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The prompt is what the
-// model's chat template makes of the messages (tokenizer_proc/chat_template.h). Calls of tools are
-// parsed out of what the model writes where --tool-call-parser names its format (tool_calls.h).
+// Serves OpenAI's /v1/chat/completions, with the extras of SGLang and vLLM. The model's chat
+// template makes the prompt from the messages (tokenizer_proc/chat_template.h). Tool calls are
+// parsed from the model's output if --tool-call-parser names their format (tool_calls.h).
 #include "http_proc/format/tool_calls.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/generation/assistant_turn.h"
@@ -26,9 +26,9 @@ constexpr std::string_view kChunk = "chat.completion.chunk";
 struct ChatChoice {
     std::vector<messages::Span> spans{};
     Usage usage{};
-    bool has_begun = false;  // its role was sent
+    bool has_begun = false;  // the first delta with the role was sent
     AssistantTurn turn{};
-    std::int64_t num_calls = 0;  // told so far
+    std::int64_t num_calls = 0;  // calls reported so far
 };
 
 struct Chat : OpenAiAnswer {
@@ -39,9 +39,9 @@ struct Chat : OpenAiAnswer {
     bool wants_prompt_text = false;
     std::string prompt_text{};
     std::vector<TokenId> prompt_ids{};
-    std::optional<ToolFormat> tool_format{};  // the calls to look for have it
-    bool takes_one_call = false;              // what comes after the first is left out
-    std::string opening{};                    // begins a call that is forced
+    std::optional<ToolFormat> tool_format{};  // the format of the calls to look for
+    bool takes_one_call = false;              // the output after the first call is dropped
+    std::string opening{};                    // the beginning of a forced call
     std::vector<ChatChoice> choices{};
 
     Chat(Exchange& exchange, OpenAiChat call);
@@ -131,7 +131,7 @@ void Chat::write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) 
     json.end_array().end_object();
 }
 
-// Writes the members of a message or of a delta. A message always has content, if only null.
+// Writes the members of a message or a delta. A message always has content, even if null.
 void Chat::write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser::Part& part)
     const {
     if (part.calls.empty() || !part.text.empty()) json.key("content").string(part.text);
@@ -146,12 +146,12 @@ void Chat::write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser
     json.end_array();
 }
 
-// Writes what follows the message or the delta of a choice.
+// Writes the members of a choice after its message or delta.
 void Chat::write_rest_of_choice(JsonWriter& json, ChatChoice& choice, messages::OutputChunk& chunk)
     const {
     write_logprobs(json, chunk);
     const bool has_calls = choice.turn.has_calls();
-    // Where one call is wanted and it is whole, what came to the length is left out.
+    // If only one call was wanted and it is complete, a finish by length is not reported.
     if (chunk.finish && takes_one_call && has_calls &&
         chunk.finish->reason == messages::FinishReason::kLength)
         chunk.finish->reason = messages::FinishReason::kStop;
@@ -213,8 +213,8 @@ void Chat::begin_choice(JsonWriter& json, std::size_t index) const {
     json.key("delta").begin_object();
 }
 
-// The first event of a choice has its role; of the first choice the prompt, too, of which `chunk`,
-// the choice's first, has the logprobs.
+// The first event of a choice has its role. That of the first choice also has the prompt, whose
+// logprobs are in `chunk`, the choice's first.
 void Chat::write_first_event(
     JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk
 ) const {

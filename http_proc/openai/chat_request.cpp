@@ -11,11 +11,11 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// These go from the body into the template under their own names.
+// Members of the body that the template gets under the same names.
 constexpr std::array<std::string_view, 5> kVariables{
     "messages", "tools", "documents", "reasoning_effort", "chat_template_kwargs"};
 
-// Tells, for either kind of JSON, whether there are tools and the model may call them.
+// For either kind of JSON: returns whether there are tools that the model may call.
 template <class AnyJson>
 bool has_tools(const AnyJson& body) {
     const auto tools = body.find("tools");
@@ -24,7 +24,7 @@ bool has_tools(const AnyJson& body) {
     return has_some && (choice == body.end() || *choice != "none");
 }
 
-// Returns the template's variables, in the order they were written in.
+// Returns the template's variables, in their original order.
 std::string variables_of(const OrderedJson& body, bool begins_turn) {
     OrderedJson variables = OrderedJson::object();
     for (const std::string_view name : kVariables) {
@@ -41,7 +41,7 @@ std::string variables_of(const OrderedJson& body, bool begins_turn) {
     return variables.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
-// Tells whether {"type": "function", "function": {"name": N}} is in the list.
+// Returns whether {"type": "function", "function": {"name": N}} is in the list.
 bool has_function(const Json& tools, const std::string& name) {
     return std::ranges::any_of(tools, [&](const Json& tool) {
         if (!tool.is_object()) return false;
@@ -51,7 +51,7 @@ bool has_function(const Json& tools, const std::string& name) {
     });
 }
 
-// Reads which tools the model may call, or must.
+// Reads which tools the model may call, or must call.
 std::optional<ForcedCall> read_tools(FieldReader& fields) {
     const Json* tools = fields.find("tools");
     if (tools != nullptr && !tools->is_array()) fields.fail("tools", "a list of tools");
@@ -81,7 +81,7 @@ std::optional<ForcedCall> read_tools(FieldReader& fields) {
     return forced;
 }
 
-// Reads the chat in a body that parse_json_object has taken.
+// Reads the chat from a body that parse_json_object has accepted.
 Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
     ChatPrompt chat;
     const Json* messages = fields.find("messages");
@@ -99,7 +99,7 @@ Result<ChatPrompt> read_chat(FieldReader& fields, std::string_view body) {
     if (chat.continue_final_message && begins_turn)
         fields.refuse("continue_final_message", "add_generation_prompt is true");
     if (fields.error()) return *fields.error();
-    // The body is parsed a second time, as the first sorted the members of objects.
+    // Parses the body once more, because the first time sorted the members of objects.
     const OrderedJson ordered =
         OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
     if (!ordered.is_object())

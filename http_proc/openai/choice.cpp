@@ -10,13 +10,13 @@
 namespace pitstop::http {
 namespace {
 
-// Returns the i-th of the parts of `count` entries.
+// Returns part `i` of the parts of `count` entries each.
 template <class T>
 std::span<const T> part_of(const std::vector<T>& values, std::size_t i, std::size_t count) {
     return std::span(values).subspan(i * count, count);
 }
 
-// A tree that does not tell the rank gives none.
+// Returns nothing if the tree does not report ranks.
 std::optional<std::int64_t> rank_of(const std::vector<std::int32_t>& ranks, std::size_t i) {
     if (i >= ranks.size() || ranks[i] < 1) return std::nullopt;
     return ranks[i];
@@ -83,7 +83,7 @@ void CompletionLogprobs::add(const TokenLogprob& position, std::int64_t offset) 
         return;
     }
     logprobs_.logprob(*position.logprob);
-    // The object is a map by text: of two tokens with the same text the more probable is shown.
+    // The object maps texts: of two tokens with the same text the more probable is shown.
     std::set<std::string> shown;
     std::string entries;
     const auto show = [&](TokenId id, float logprob) {
@@ -178,7 +178,7 @@ void write_finish(
     }
     const bool is_stop = finish->reason == messages::FinishReason::kStop;
     json.string(is_stop ? stop : name_of(finish->reason));
-    json.key("stop_reason");  // vLLM's: null for the end of the sequence
+    json.key("stop_reason");  // vLLM's: null for the end token
     if (is_stop && !finish->matched_text.empty()) {
         json.string(finish->matched_text);
     } else if (is_stop && finish->matched_token && std::ranges::count(eos_ids, *finish->matched_token) == 0) {

@@ -1,5 +1,5 @@
-// Writes the parts of an answer that OpenAI's and vLLM's shapes share: logprobs, finish reasons,
-// usage, weight versions.
+// Writes the parts that OpenAI's and vLLM's answers share: logprobs, finish reasons, usage, weight
+// versions.
 #pragma once
 
 #include "http_proc/format/json_writer.h"
@@ -16,30 +16,29 @@
 
 namespace pitstop::http {
 
-// Says what the tree is asked for, and how many of the top tokens each part of the answer shows of
-// it.
+// What to request from the tree, and how many top tokens each part of the answer shows.
 struct ShownLogprobs {
     messages::LogprobOptions asked{};
     std::int64_t output_top = 0;
     std::int64_t prompt_top = 0;
 };
 
-// Describes one position: a token and the most probable ones there.
+// One position: a token and the most probable ones there.
 struct TokenLogprob {
     TokenId id{};
-    std::optional<float> logprob{};      // the first token of a prompt has none
-    std::optional<std::int64_t> rank{};  // its place in the vocabulary, from 1
+    std::optional<float> logprob{};      // absent for the first token of a prompt
+    std::optional<std::int64_t> rank{};  // its place in the vocabulary by probability, from 1
     std::span<const TokenId> top_ids{};
     std::span<const float> top_logprobs{};
     std::span<const TokenId> asked_ids{};  // logprob_token_ids
     std::span<const float> asked_logprobs{};
 };
 
-// Describes position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
+// Returns position `i` of a chunk's output. REQUIRES: the request had these options, enabled.
 [[nodiscard]] TokenLogprob output_logprob(
     const messages::OutputChunk& chunk, std::size_t i, const ShownLogprobs& shown
 );
-// Describes prompt token `i`, with `num_top` of the top tokens; without a logprob where none was
+// Returns prompt token `i`, with `num_top` of the top tokens; without a logprob if none was
 // computed.
 [[nodiscard]] TokenLogprob prompt_logprob(
     const messages::PromptLogprobs& prompt,
@@ -49,12 +48,12 @@ struct TokenLogprob {
     std::int64_t num_top
 );
 
-// Shows tokens: as their text, or as "token_id:7".
+// Names tokens: by their text, or as "token_id:7".
 class TokenNames {
   public:
     TokenNames(const TokenTexts* texts, bool as_ids) : texts_(as_ids ? nullptr : texts) {}
     [[nodiscard]] std::string of(TokenId id) const;
-    // Returns the bytes of the text, for those who join them: they may be part of a character.
+    // Returns the bytes of the text, for clients that join them: they may be part of a character.
     [[nodiscard]] std::string bytes_of(TokenId id) const;
 
   private:
@@ -77,7 +76,7 @@ class CompletionLogprobs {
     JsonWriter offsets_{};
 };
 
-// Writes the entries of an output's logprobs as chats and responses show them, without the list's
+// Writes the entries of an output's logprobs in the form of chats and responses, without the list's
 // brackets: {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]}.
 void write_logprob_entries(
     JsonWriter& json,
@@ -95,8 +94,8 @@ void write_prompt_logprobs(
     const TokenNames& names
 );
 
-// Writes "finish_reason", and what matched in SGLang's and in vLLM's word for it. `stop` is what a
-// stop is called.
+// Writes "finish_reason", and what matched, by SGLang's name and by vLLM's. `stop`: the word for a
+// stop.
 void write_finish(
     JsonWriter& json,
     const messages::Finish* finish,
@@ -106,13 +105,13 @@ void write_finish(
 
 // Writes {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}.
 void write_usage(JsonWriter& json, const Usage& usage);
-// Ends a stream's event, after its choices: with the choice's usage so far, null, or no member.
+// Ends a stream's event after its choices: with the choice's usage so far, null, or no member.
 void write_event_usage(JsonWriter& json, const OpenAiOptions& options, const Usage& usage);
 // Writes the rest of a stream's last event, after its head: usage without a choice.
 void write_last_usage(JsonWriter& json, const Usage& usage);
 
-// Writes which weights made an answer: SGLang's "metadata", in which OpenAI's clients take nothing
-// but texts, and the members of write_version_members().
+// Writes which weights made an answer: SGLang's "metadata", in which OpenAI's clients accept only
+// texts, and the members of write_version_members().
 void write_versions(JsonWriter& json, std::span<const messages::Span> spans);
 
 }  // namespace pitstop::http

@@ -17,14 +17,14 @@ namespace {
 constexpr std::string_view kObject = "text_completion";
 
 struct CompletionChoice {
-    std::vector<TokenId> prompt_ids{};  // filled where they are shown
-    std::string echo{};                 // the prompt's text, where it is shown
+    std::vector<TokenId> prompt_ids{};  // only if they are shown
+    std::string echo{};                 // the prompt's text, if it is shown
     PromptText::From echo_from = PromptText::From::kCaller;
-    std::size_t prompt = 0;  // the one it continues
+    std::size_t prompt = 0;  // index of the prompt it continues
     TextOffsets offsets{};   // of its tokens
     std::vector<messages::Span> spans{};
     Usage usage{};
-    bool is_first = true;  // nothing of it was written yet
+    bool is_first = true;  // nothing of it has been written
 };
 
 struct Completion : OpenAiAnswer {
@@ -33,7 +33,7 @@ struct Completion : OpenAiAnswer {
     bool has_logprobs = false;
     bool is_echoed = false;
     std::string echo{};  // the text of the prompt whose samples are next
-    PromptText::From echo_from = PromptText::From::kCaller;  // of the echoed text
+    PromptText::From echo_from = PromptText::From::kCaller;  // source of the echoed text
     std::vector<CompletionChoice> choices{};
 
     Completion(Exchange& exchange, const OpenAiCompletions& call)
@@ -43,7 +43,7 @@ struct Completion : OpenAiAnswer {
 
     static Result<Completion> parse(Exchange& exchange);
     static Response refusal(const Error& error) { return openai_refusal(error); }
-    // Offsets are of texts, also where tokens are shown by their ids.
+    // Offsets count characters of texts, even if tokens are shown by their ids.
     [[nodiscard]] bool wants_texts() const { return has_logprobs || OpenAiAnswer::wants_texts(); }
     bool shows_prompt_ids() const {
         return options.wants_prompt_ids || logprobs.asked.prompt_start >= 0;
@@ -114,8 +114,7 @@ void Completion::add_sample(std::size_t prompt, const messages::Generate& reques
     if (shows_prompt_ids()) choice.prompt_ids = *request.input_ids;
 }
 
-// Writes the logprobs of the prompt, of which this is the text where it is echoed, and of the
-// chunk.
+// Writes the logprobs of the prompt and the chunk. `echo` is the prompt's text if it is echoed.
 void Completion::write_logprobs(
     JsonWriter& json,
     CompletionChoice& choice,

@@ -1,5 +1,5 @@
-// Parses the body of OpenAI's /v1/completions. It does nothing else and has no coroutines: the fuzz
-// target runs it.
+// Parses the body of OpenAI's /v1/completions. Only parses, without coroutines: the fuzz target
+// runs it.
 #pragma once
 
 #include "base/result.h"
@@ -22,7 +22,7 @@ struct OpenAiPrompt {
 struct OpenAiCompletions {
     OpenAiOptions options{};
     std::vector<OpenAiPrompt> prompts{};
-    std::optional<std::int64_t> logprobs{};  // absent: none; 0: of the sampled token alone
+    std::optional<std::int64_t> logprobs{};  // absent: none; 0: only of the sampled token
     bool is_echoed = false;                  // the prompt comes first
 };
 

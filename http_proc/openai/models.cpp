@@ -1,4 +1,4 @@
-// Serves /v1/models: the one model that is served, under each of its names.
+// Serves /v1/models: the served model, under each of its names.
 #include "http_proc/openai/routes.h"
 #include "http_proc/server/errors.h"
 

@@ -50,7 +50,7 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     fields.read("max_tokens", params.max_new_tokens);
     fields.read("min_tokens", params.min_new_tokens);
     read_sampling(fields, params);
-    if (params.top_k == 0) params.top_k = -1;  // vLLM's way to say all
+    if (params.top_k == 0) params.top_k = -1;  // vLLM's 0 means all
     fields.read("seed", params.seed);
     fields.read("include_stop_str_in_output", params.no_stop_trim);
     fields.read("prompt_logprobs", options.prompt_logprobs);
@@ -59,7 +59,7 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     if (!fields.error() && (options.n < 1 || options.n > kOpenAiSamplesMax))
         fields.fail("n", fmt::format("[1, {}]", kOpenAiSamplesMax));
     if (!fields.error()) check_top_logprobs(fields, "prompt_logprobs", options.prompt_logprobs);
-    // SGLang's own routes take any finite bias.
+    // SGLang's own routes accept any finite bias.
     constexpr double kBiasMax = 100;
     const auto is_accepted = [](const auto& entry) { return std::abs(entry.second) <= kBiasMax; };
     if (!std::ranges::all_of(params.logit_bias, is_accepted))

@@ -81,7 +81,7 @@ void ResponseOutput::end_message(std::string_view status, ResponseEvents* events
     if (!std::exchange(is_in_message_, false)) return;
     Item& item = items_.back();
     item.status = status;
-    append(item.logprobs, std::exchange(next_logprobs_, {}));  // as for a token without text
+    append(item.logprobs, std::exchange(next_logprobs_, {}));  // also for a token without text
     if (events == nullptr) return;
     JsonWriter& done = begin_part_event(*events, "response.output_text.done");
     done.key("text").string(item.text).key("logprobs");
@@ -113,7 +113,7 @@ void ResponseOutput::add_call(
     if (events != nullptr) tell_item(*events, "response.output_item.done");
 }
 
-// An item that has only begun has neither content nor arguments yet.
+// An item that has just begun has neither content nor arguments.
 void ResponseOutput::write_item(JsonWriter& json, const Item& item) {
     const bool has_begun_only = item.status == "in_progress";
     json.begin_object().key("id").string(item.id);
@@ -136,7 +136,7 @@ void ResponseOutput::write(JsonWriter& json) const {
     json.end_array();
 }
 
-// Tells of the last item as it is.
+// Reports the last item in its present state.
 void ResponseOutput::tell_item(ResponseEvents& events, std::string_view type) const {
     JsonWriter& json = events.begin(type);
     json.key("output_index").integer(static_cast<std::int64_t>(items_.size()) - 1).key("item");
@@ -150,7 +150,7 @@ JsonWriter& ResponseOutput::begin_event(ResponseEvents& events, std::string_view
     return json.key("output_index").integer(static_cast<std::int64_t>(items_.size()) - 1);
 }
 
-// Begins one about its only part.
+// Begins an event about the last item's only part.
 JsonWriter& ResponseOutput::begin_part_event(ResponseEvents& events, std::string_view type) const {
     return begin_event(events, type).key("content_index").integer(0);
 }

@@ -1,5 +1,5 @@
-// Holds the output items of a response as the assistant writes them, and tells of them event by
-// event where it is streamed. A call of a function comes whole, in one delta.
+// The output items of a response as the assistant writes them, and their events if the response is
+// streamed. A function call is sent whole, in one delta.
 //
 // Source: OpenAI's API reference, "Streaming events" of responses.
 // Bounded: by the output.
@@ -23,7 +23,7 @@ class ResponseEvents {
     explicit ResponseEvents(EventStream& stream, std::int64_t& next)
         : stream_(&stream), next_(&next) {}
 
-    // Begins an event's object with its type and its number.
+    // Begins an event's object with its type and number.
     [[nodiscard]] JsonWriter& begin(std::string_view type);
     // Ends the object and the event.
     void end(JsonWriter& json);
@@ -35,18 +35,18 @@ class ResponseEvents {
 
 class ResponseOutput {
   public:
-    // Says whether the output came to its own end.
+    // Whether the output reached its own end.
     enum class End { kWhole, kCut };
 
-    // Adds what was said next, and the logprobs of its tokens, JSON objects with commas between;
-    // tells of it where there are events.
+    // Adds the next part and the logprobs of its tokens, JSON objects separated by commas; sends
+    // events if there are any to send.
     void add(
         const AssistantTurn& turn,
         const ToolCallParser::Part& said,
         std::string_view logprobs,
         ResponseEvents* events = nullptr
     );
-    // Ends the item that is open. An output of nothing is a message without text.
+    // Ends the open item. An empty output is a message without text.
     void end(End end, ResponseEvents* events = nullptr);
     // Writes the list of items.
     void write(JsonWriter& json) const;
@@ -54,9 +54,9 @@ class ResponseOutput {
   private:
     struct Item {
         std::string id{};
-        std::string text{};              // a message's
-        std::string logprobs{};          // likewise: objects with commas between
-        std::optional<ToolCall> call{};  // then it is none
+        std::string text{};              // of a message
+        std::string logprobs{};          // of a message: objects separated by commas
+        std::optional<ToolCall> call{};  // set for a call, which is not a message
         std::string call_id{};
         std::string_view status = "in_progress";
     };
@@ -72,7 +72,7 @@ class ResponseOutput {
     void tell_item(ResponseEvents& events, std::string_view type) const;
 
     std::vector<Item> items_{};
-    std::string next_logprobs_{};  // those of tokens whose text is still to come
+    std::string next_logprobs_{};  // of tokens whose text has not arrived yet
     bool is_in_message_ = false;
 };
 

@@ -1,6 +1,6 @@
-// Serves OpenAI's /v1/responses, and /v1/responses/input_tokens. The prompt is what the model's
-// chat template makes of the items; what is served is a chat, as by /v1/chat/completions. Nothing
-// is kept: a conversation comes whole with each request.
+// Serves OpenAI's /v1/responses and /v1/responses/input_tokens. The model's chat template makes the
+// prompt from the items; the rest is a chat, as in /v1/chat/completions. Nothing is kept: each
+// request contains its whole conversation.
 #include "http_proc/generation/chat_answer.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
@@ -17,11 +17,11 @@
 namespace pitstop::http {
 namespace {
 
-// Says how a response stands, as its status does, with the reason of one that is incomplete.
+// A response's status, and the reason of an incomplete or failed one.
 struct Standing {
     std::string_view status{};
-    std::string_view why{};    // it is incomplete
-    std::string_view error{};  // it has failed
+    std::string_view why{};    // for "incomplete"
+    std::string_view error{};  // for "failed"
 };
 
 Standing standing_of(const messages::Finish* finish, bool is_cut_short) {
@@ -30,7 +30,7 @@ Standing standing_of(const messages::Finish* finish, bool is_cut_short) {
         return {.status = "completed"};
     if (finish->reason == FinishReason::kLength)
         return {.status = "incomplete", .why = "max_output_tokens"};
-    // OpenAI has no word for it; a part of an output must not look whole.
+    // OpenAI has no word for an abort; part of an output must not look complete.
     return {.status = "incomplete", .why = "abort"};
 }
 
@@ -38,7 +38,7 @@ struct ResponseAnswer : ChatAnswer {
     static constexpr Dialect kDialect = Dialect::kOpenAi;
 
     std::vector<std::pair<std::string_view, std::string>> shown{};  // members of the request
-    bool has_begun = false;  // a stream's first event is written
+    bool has_begun = false;  // a stream's first event was written
     std::int64_t next_event = 0;
     ResponseOutput output{};
     ShownLogprobs logprobs{};
@@ -75,7 +75,7 @@ struct ResponseAnswer : ChatAnswer {
     void tell(ResponseEvents& events, std::string_view type, const Standing& standing) const;
 };
 
-// Writes those of the chunk's tokens, as JSON objects with commas between.
+// Writes the logprobs of the chunk's tokens, as JSON objects separated by commas.
 std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) const {
     JsonWriter json;
     if (logprobs.asked.enabled)
@@ -83,9 +83,9 @@ std::string ResponseAnswer::logprobs_of(const messages::OutputChunk& chunk) cons
     return json.take();
 }
 
-// Ends the output, and says how the response stands with it.
+// Ends the output, and returns the response's status after that.
 Standing ResponseAnswer::end(const messages::Finish* finish, ResponseEvents* events) {
-    // Nothing is missing of an output whose first call alone was asked for.
+    // Nothing is missing if only the output's first call was wanted.
     const bool is_cut_short = call.takes_one_call && turn.has_calls() && finish != nullptr &&
                               finish->reason == messages::FinishReason::kLength;
     const Standing standing = standing_of(finish, is_cut_short);

@@ -1,5 +1,5 @@
-// Reads the items of a conversation in the shape of OpenAI's Responses API into the messages that a
-// chat template takes.
+// Converts the items of a conversation in OpenAI's Responses API into the messages of a chat
+// template.
 //
 // Source: OpenAI's API reference, "Create a model response", `input`.
 #pragma once
@@ -13,9 +13,8 @@
 
 namespace pitstop::http {
 
-// Adds one of the items of `input`: a message, a call of a function, what it gave back, or what a
-// model thought. Errors: kInvalidArgument, naming the item or the part of it, which is the one of
-// that index.
+// Adds one item of `input`: a message, a function call, a function's result, or a model's
+// reasoning. Errors: kInvalidArgument, naming the item or part by its index.
 [[nodiscard]] Result<> add_item(
     const nlohmann::ordered_json& item, std::size_t index, ChatMessages& to
 );

@@ -35,13 +35,13 @@ constexpr std::array kRefused{
     Refused{"max_tokens", "use max_output_tokens"},
     Refused{"max_completion_tokens", "use max_output_tokens"},
 };
-constexpr std::size_t kMetadataMax = 16;  // OpenAI's bound
+constexpr std::size_t kMetadataMax = 16;  // OpenAI's limit
 
 std::string dumped(const OrderedJson& json) {
     return json.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
-// Returns the member, or nullptr where it is absent or null.
+// Returns the member, or nullptr if absent or null.
 const OrderedJson* member(const OrderedJson& object, const char* name) {
     const auto place = object.find(name);
     return place == object.end() || place->is_null() ? nullptr : &*place;
@@ -58,7 +58,7 @@ void refuse_by_name(FieldReader& fields) {
         fields.refuse("truncation", "a prompt is used whole or refused; accepted is disabled");
 }
 
-// Reads what the answer is to show of logprobs. With tools not every token is of the text.
+// Reads which logprobs the answer shows. With tools, not every token belongs to the text.
 void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
     std::vector<std::string> include;
     fields.read("include", include);
@@ -75,7 +75,7 @@ void read_logprobs(FieldReader& fields, OpenAiResponses& responses) {
     responses.top_logprobs = num_top;
 }
 
-// Reads `text`: the format and how much of it.
+// Reads `text`: the format and the verbosity.
 void read_text_config(FieldReader& fields) {
     const Json* given = fields.find("text");
     if (given == nullptr) return;
@@ -129,7 +129,7 @@ void check_metadata(FieldReader& fields) {
         fields.fail("metadata", fmt::format("an object of at most {} texts", kMetadataMax));
 }
 
-// Reads `reasoning`: its effort is the template's to know.
+// Reads `reasoning`: the template decides what its effort means.
 void read_reasoning(FieldReader& fields, OrderedJson& variables) {
     const Json* given = fields.find("reasoning");
     if (given == nullptr) return;
@@ -141,8 +141,8 @@ void read_reasoning(FieldReader& fields, OrderedJson& variables) {
     variables["reasoning_effort"] = *effort;
 }
 
-// Makes a tool as templates know it, from {"type": "function", "name", "description",
-// "parameters"}.
+// Converts {"type": "function", "name", "description", "parameters"} into a tool as templates know
+// it.
 Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
     const auto refused = [&](std::string_view why) {
         return make_error(ErrorCode::kInvalidArgument, "tools[{}]: {}", index, why);
@@ -200,7 +200,8 @@ Result<> read_input(const OrderedJson& body, OrderedJson& variables) {
     return Ok{};
 }
 
-// Shows what the answer gives back, as it is served: nothing is kept, and no schema is held to.
+// Collects the members of the request that the answer returns, with the values that were used:
+// nothing is kept, and no schema is enforced.
 void show_request(const OrderedJson& body, OpenAiResponses& call) {
     const auto given = [&](const char* name, const OrderedJson& otherwise) {
         const OrderedJson* value = member(body, name);

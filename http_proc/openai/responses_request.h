@@ -1,5 +1,5 @@
-// Parses the bodies of OpenAI's /v1/responses and /v1/responses/input_tokens. It does nothing else
-// and has no coroutines: the fuzz target runs it.
+// Parses the bodies of OpenAI's /v1/responses and /v1/responses/input_tokens. Only parses, without
+// coroutines: the fuzz target runs it.
 //
 // Source: OpenAI's API reference, "Create a model response".
 #pragma once
@@ -18,9 +18,10 @@ namespace pitstop::http {
 
 struct OpenAiResponses {
     ChatCall call{};
-    // Asks for logprobs of the text, with so many of the top tokens beside each, -1 for all.
+    // Requests logprobs of the text, with this many top tokens each, -1 for all.
     std::optional<std::int64_t> top_logprobs{};
-    // Holds what an answer gives back of its request, as it is served: names and JSON, in order.
+    // The members that the answer returns of its request, with the values that were used: names and
+    // JSON, in order.
     std::vector<std::pair<std::string_view, std::string>> shown{};
 };
 

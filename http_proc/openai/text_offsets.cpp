@@ -15,7 +15,8 @@ std::int64_t num_characters(std::string_view text) {
 std::int64_t TextOffsets::next(std::string_view bytes) {
     const std::int64_t begin = num_characters_;
     if (bytes.empty()) return begin;
-    // What was there of a character may turn out to be none, and is one U+FFFD then.
+    // The bytes so far of an unfinished character may turn out to be invalid, and become one
+    // U+FFFD.
     std::string first;
     utf8_.push(bytes.substr(0, 1), first);
     const std::int64_t num_first = num_characters(first);
@@ -34,13 +35,13 @@ std::int64_t TextOffsets::next(std::string_view bytes) {
 
 std::string_view PromptText::next(TokenId id) {
     const std::string_view added = texts_->bytes_of(id);
-    // A text may leave out the space that its first token begins with.
+    // A text may omit the space that its first token begins with.
     for (const std::string_view bytes : {added, texts_->of(id)}) {
         if (!rest_.starts_with(bytes)) continue;
         rest_.remove_prefix(bytes.size());
         return bytes;
     }
-    // The tokenizer puts special tokens before a text, which are not in it.
+    // The tokenizer puts special tokens before a text, which the text does not contain.
     if (from_ == From::kCaller && texts_->is_special(id)) return {};
     rest_.remove_prefix(std::min(rest_.size(), added.size()));
     return added;

@@ -1,5 +1,5 @@
-// Says where tokens begin in a text, in characters: `text_offset` of /v1/completions. The parts of
-// a character share its place, and what is not in the text takes none.
+// Where tokens begin in a text, in characters: `text_offset` of /v1/completions. Tokens of one
+// character share its place, and tokens outside of the text occupy none.
 //
 // Bounded: holds part of a character.
 #pragma once
@@ -20,14 +20,14 @@ class TextOffsets {
 
   private:
     text::LossyUtf8 utf8_{};
-    std::int64_t num_characters_ = 0;  // whole ones
+    std::int64_t num_characters_ = 0;  // complete ones
     bool is_inside_ = false;           // the text so far ends inside a character
 };
 
-// Says what each of a prompt's tokens has added to its text.
+// What each of a prompt's tokens adds to the prompt's text.
 class PromptText {
   public:
-    // Says what the text is: what the caller gave, or what the tokens decode to.
+    // The source of the text: the caller, or the decoded tokens.
     enum class From { kCaller, kTokens };
 
     PromptText(std::string_view text, From from, const TokenTexts& texts)

@@ -50,8 +50,8 @@ Response refusal_of_parse(const Request& request, error_code problem, std::size_
     return refusal(request, 400, "not HTTP: " + problem.message());
 }
 
-// It keeps only the network of an IPv6 address, as whoever has one address there has all of its
-// network's.
+// Keeps only the network of an IPv6 address, because a client with one address of a network has all
+// of them.
 std::string client_address(const asio::ip::address& address) {
     if (!address.is_v6()) return address.to_string();
     asio::ip::address_v6::bytes_type bytes = address.to_v6().to_bytes();
@@ -62,7 +62,7 @@ std::string client_address(const asio::ip::address& address) {
 }  // namespace
 
 struct Connection::Parser {
-    // Says how far the request is understood. If the head is not, nothing that follows it is.
+    // How far the request is understood. If the head is not, nothing after it is.
     enum class Part { kHead, kHeadUnderstood, kBody };
 
     http::request_parser<http::string_body> beast;
@@ -72,8 +72,8 @@ struct Connection::Parser {
         beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
         beast.body_limit(limits.body_bytes_max);
     }
-    // Feeds `input`, up to the end of a part; what was taken is gone from it. More is needed where
-    // neither that end nor a problem has come.
+    // Parses `input` up to the end of a part, and removes what it parsed. If it reached neither
+    // that end nor a problem, it needs more.
     void put(std::string& input, error_code& problem) {
         while (!input.empty()) {
             problem = {};
@@ -89,13 +89,13 @@ struct Connection::Parser {
     }
 };
 
-// co_await gives whether more was read: false at the end, at an error, and when time is up.
+// co_await returns whether more was read: false at the end, on an error, and after the deadline.
 struct Connection::More {
     Connection& connection;
 
     bool await_ready() const { return connection.reader_.is_over(); }
     void await_suspend(std::coroutine_handle<> waiter) {
-        connection.pump();  // throws before anything is under way, or not at all
+        connection.pump();  // throws before anything is started, or not at all
         connection.reader_.on_more = waiter;
     }
     bool await_resume() const { return !connection.reader_.is_over(); }
@@ -126,14 +126,14 @@ Task<> Connection::run() {
         Next next = Next::kKeepAlive;
         while (next == Next::kKeepAlive) next = co_await serve_or_fail();
         if (next == Next::kLinger) co_await linger();
-    } catch (const std::exception& error) {  // there was no memory to wait with
+    } catch (const std::exception& error) {  // no memory to wait with
         spdlog::error("closing a connection: {}", error.what());
     }
     close();
     shared_->on_closed(*this);
 }
 
-// Memory that runs out costs this connection alone.
+// Running out of memory ends only this connection.
 Task<Connection::Next> Connection::serve_or_fail() {
     try {
         co_return co_await serve_one();
@@ -143,7 +143,7 @@ Task<Connection::Next> Connection::serve_or_fail() {
     co_return fail();
 }
 
-// Sends an answer where none has begun, from memory that is there.
+// Sends an answer if none has begun, from memory that exists already.
 Connection::Next Connection::fail() {
     exchange_ = nullptr;
     deadline_.reset();
@@ -189,8 +189,8 @@ void Connection::keep(std::string_view bytes) {
     }
 }
 
-// Reads the request's head, finds its route and checks whether its sender may call it. Returns a
-// refusal if any.
+// Reads the request's head, finds its route and checks whether its sender may call it. Returns the
+// refusal, if any.
 Task<std::optional<Response>> Connection::read_head(
     Parser& parser, Request& request, const Route*& route, Grant& grant
 ) {
@@ -207,7 +207,7 @@ Task<std::optional<Response>> Connection::read_head(
         if (co_await More{*this}) continue;
         if (reader_.state == Reader::State::kLate && phase_ == Phase::kReading)
             co_return refusal(request, 408, "the header took too long");
-        // The connection ends between requests, or in the middle of one: there is nobody to answer.
+        // The connection ends between requests, or inside one: there is nobody to answer.
         phase_ = Phase::kGone;
         co_return Response::empty(400);
     }
@@ -226,7 +226,7 @@ Task<std::optional<Response>> Connection::read_head(
     const auto num_hosts = std::ranges::count(request.headers, "host", &Header::name);
     if (num_hosts > 1 || (num_hosts == 0 && !writer_.is_http_1_0))
         co_return refusal(request, 400, "a request must have exactly one Host header");
-    // Beast takes apart "chunked" alone; anything before it would be handed on as it came.
+    // Beast decodes only "chunked", and would pass on any other coding unchanged.
     const auto coding = request.header("transfer-encoding");
     if (coding && lower(*coding) != "chunked")
         co_return refusal(request, 501, "the only accepted transfer coding is chunked");
@@ -258,7 +258,7 @@ Task<std::optional<Response>> Connection::read_head(
     co_return std::nullopt;
 }
 
-// Checks whether its sender may call the route, and what else it may.
+// Checks whether the sender may call the route, and what else its key grants.
 std::optional<Response> Connection::check_sender(
     const Request& request, const Route& route, Grant& grant
 ) const {
@@ -360,11 +360,11 @@ Task<Connection::Next> Connection::serve_one() {
     std::optional<Response> refused = co_await read_head(parser, request, route, grant);
     if (!refused) refused = co_await read_body(parser, request, share);
     deadline_.reset();
-    // A close while bytes were not looked at would take answers on their way with it.
+    // Closing with unread bytes would discard answers that are still on their way.
     if (is_gone()) {
         co_return reader_.state == Reader::State::kOverrun ? Next::kLinger : Next::kClose;
     }
-    // Where a body was not read, what follows cannot be told from it.
+    // If a body was not read, the next request cannot be found after it.
     const bool may_keep_alive =
         parser.part != Parser::Part::kHead && parser.beast.is_done() && parser.beast.keep_alive();
     if (refused) {
@@ -389,9 +389,8 @@ Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive
     const bool has_begun = writer_.progress == Writer::Progress::kBegun;
     writer_.progress = Writer::Progress::kEnding;
     if (has_begun) {
-        if (!response.is_streamed)
-            co_return Next::kClose;  // it failed in the middle: no last chunk
-        // A stream that had nothing to say is its head and its end.
+        if (!response.is_streamed) co_return Next::kClose;  // failed in the middle: no last chunk
+        // A stream without content has only its head and its end.
         const bool is_chunked = !writer_.is_http_1_0;
         const std::string_view end = is_chunked && !writer_.is_head_request ? "0\r\n\r\n" : "";
         const std::string head = std::exchange(writer_.pending_head, {});
@@ -404,7 +403,7 @@ Task<Connection::Next> Connection::finish(Response response, bool may_keep_alive
     co_return writer_.next;
 }
 
-// Closing while the client still sends would take the answer away from it (RFC 9112, 9.6).
+// Closing while the client still sends would discard the answer (RFC 9112, 9.6).
 Task<> Connection::linger() {
     error_code ignored;
     socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
@@ -434,8 +433,8 @@ void Connection::check_deadline(TimePoint now) {
     deadline_.reset();
     if (!writer_.output.empty()) {  // the client does not read
         spdlog::info("a client read nothing for too long; its request ends");
-        // It closes by a reset: otherwise the kernel would keep what it holds of the stream, for a
-        // client that has no room to be told of the end.
+        // Closes with a reset: otherwise the kernel would keep the stream's data for a client
+        // without room to learn of the end.
         error_code ignored;
         socket_.set_option(asio::socket_base::linger(true, 0), ignored);
         close();
@@ -456,7 +455,7 @@ void Connection::end_exchange() {
 
 void Connection::close() {
     error_code ignored;
-    socket_.close(ignored);  // what is in flight ends with an error
+    socket_.close(ignored);  // operations in flight end with an error
     become_gone();
 }
 

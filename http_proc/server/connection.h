@@ -1,18 +1,18 @@
 // Serves one client's connection: reads requests, runs their handlers one after the other, writes
 // answers.
 //
-// While a handler runs the socket is read on, so that a client that goes away is noticed at once;
-// what it sent ahead (pipelining) waits its turn. Of a client that sends more than kAheadBytesMax
-// ahead the rest is read and forgotten, as leaving it unread would hide the client's departure:
-// what was kept is answered, then the connection is closed (RFC 9112 9.3.2 has such clients send
-// again what was not answered). A client that closes its sending half while it waits for an answer
-// counts as gone, as with the engines' own servers.
+// While a handler runs, the socket is still read, so that a client that leaves is noticed at once.
+// Requests that a client sends ahead (pipelining) wait their turn. If a client sends more than
+// kAheadBytesMax ahead, the rest is read and dropped, because leaving it unread would hide the
+// client's departure. Requests that were kept are answered, then the connection is closed (RFC 9112
+// 9.3.2 has such clients send unanswered requests again). A client that closes its sending half
+// while it waits for an answer counts as gone, as in the engines' own servers.
 //
 // Owns:    the socket; itself, by the operations in flight.
 // Thread:  the server's loop.
 // Bounded: one event or answer waiting to be sent, kAheadBytesMax read ahead, the limits of
-//          ServerLimits. Deadlines are checked by the server's tick.
-// Source:  RFC 9112. Requests are parsed by Boost.Beast, answers are written here.
+//          ServerLimits. The server's tick checks deadlines.
+// Source:  RFC 9112. Boost.Beast parses requests; answers are written here.
 #pragma once
 
 #include "base/time.h"
@@ -40,21 +40,21 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         const Router& router;
         bool is_stopping = false;
         std::function<void(Connection&)> on_closed{};
-        std::uint64_t num_connections = 0;  // ever
+        std::uint64_t num_connections = 0;  // since the start
     };
 
     Connection(boost::asio::ip::tcp::socket socket, Shared& shared);
 
     void start();
-    // Ends what is late. The server calls it several times a second.
+    // Ends what is late. The server calls it several times per second.
     void check_deadline(TimePoint now);
-    // Closes it if it waits for a request; else after the answer in progress.
+    // Closes the connection if it waits for a request; otherwise after the current answer.
     void close_soon();
-    // Ends the running handler's generation; its answer still goes out.
+    // Ends the running handler's generation; its answer is still sent.
     void end_exchange();
     void close();
 
-    // These implement Wire.
+    // The functions of Wire.
     void begin(Response head) override;
     Sent send(std::string_view bytes) override;
     void resume_when_sent(std::coroutine_handle<> waiter) override { writer_.on_sent = waiter; }
@@ -65,7 +65,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     struct Parser;
     struct More;                                      // awaits bytes
     struct Sending;                                   // awaits a write
-    enum class Next { kKeepAlive, kClose, kLinger };  // linger: what comes is read and forgotten
+    enum class Next { kKeepAlive, kClose, kLinger };  // linger: read and drop
 
     static constexpr std::size_t kReadBytes = 8 << 10;
     static constexpr std::size_t kAheadBytesMax = 64 << 10;
@@ -103,20 +103,20 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     boost::asio::ip::tcp::socket socket_;
     Shared* shared_;
 
-    // Reads what the client sends.
+    // The state of reading from the client.
     struct Reader {
-        // Says whether more may come, and if not, why.
+        // Whether more may arrive, and if not, why.
         enum class State {
             kOpen,
-            kLate,     // the deadline of what is being read has passed
-            kOverrun,  // it sent too far ahead: what follows `input` was forgotten
-            kAtEnd,    // nothing more comes, ever
+            kLate,     // the deadline of the current read has passed
+            kOverrun,  // the client sent too far ahead: bytes after `input` were dropped
+            kAtEnd,    // nothing more will arrive
         };
 
         std::array<char, kReadBytes> incoming{};
-        std::string input{};  // read and not parsed yet
+        std::string input{};  // read but not parsed yet
         State state = State::kOpen;
-        bool is_pending = false;  // a read is under way
+        bool is_pending = false;  // a read is in progress
         std::coroutine_handle<> on_more{};
 
         [[nodiscard]] bool is_over() const { return state != State::kOpen; }
@@ -125,33 +125,33 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         }
     };
 
-    // Holds the answer in progress.
+    // The state of the current answer.
     struct Writer {
         enum class Progress {
-            kNothing,  // it may still become an error
-            kBegun,    // its head is given and the body is streamed
-            kEnding,   // all of it is given
+            kNothing,  // can still become an error
+            kBegun,    // the head is given and the body is streamed
+            kEnding,   // all of the answer is given
         };
 
         Progress progress = Progress::kNothing;
-        Next next = Next::kKeepAlive;  // after it
-        bool is_head_request = false;  // it has no body
-        bool is_http_1_0 = false;      // its body is not in chunks
-        std::string pending_head{};    // a streamed answer's, until its first bytes
-        std::string output{};          // what the socket did not take at once
+        Next next = Next::kKeepAlive;  // after the answer
+        bool is_head_request = false;  // the answer has no body
+        bool is_http_1_0 = false;      // the body is not chunked
+        std::string pending_head{};    // of a streamed answer, until its first bytes
+        std::string output{};          // what the socket did not accept at once
         std::size_t output_begin = 0;
-        std::size_t output_renewed = 0;  // where output_begin was when the deadline was set
+        std::size_t output_renewed = 0;  // output_begin at the time the deadline was set
         std::coroutine_handle<> on_sent{};
     };
 
     enum class Phase {
         kIdle,       // between two requests
         kReading,    // a request's head and body
-        kAnswering,  // the handler runs, or its answer leaves
-        kLingering,  // what comes is forgotten
+        kAnswering,  // the handler runs, or its answer is being sent
+        kLingering,  // input is dropped
         kGone,       // there is nobody to answer
     };
-    // Whoever is gone stays so, also if the handler still runs.
+    // A connection that is gone stays so, even if the handler still runs.
     void enter(Phase phase) {
         if (phase_ != Phase::kGone) phase_ = phase;
     }
@@ -159,7 +159,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
     Reader reader_{};
     Writer writer_{};
     Phase phase_ = Phase::kIdle;
-    std::optional<TimePoint> deadline_{};  // for what is read, or a write that waits
+    std::optional<TimePoint> deadline_{};  // of the current read, or of a waiting write
     Exchange* exchange_ = nullptr;         // while a handler runs
     Peer peer_{};
 };

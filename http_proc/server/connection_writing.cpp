@@ -1,4 +1,5 @@
-// Writes a connection's answers: the head, chunks, and what the socket does not take at once.
+// Writes a connection's answers: the head, chunks, and later what the socket does not accept at
+// once.
 #include "base/check.h"
 #include "http_proc/server/connection.h"
 
@@ -20,9 +21,9 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that got rid of so many is not stuck
+constexpr std::size_t kRenewBytes = 64 << 10;  // a writer that has sent this many is not stuck
 
-// Writes the time as IMF-fixdate, RFC 9110 5.6.7.
+// Formats the time as IMF-fixdate, RFC 9110 5.6.7.
 std::string http_date() {
     const std::time_t now = std::time(nullptr);
     std::tm parts{};
@@ -54,7 +55,7 @@ std::string Connection::head_of(const Response& response, std::optional<std::siz
     const std::string& origin = shared_->context.options().site.cors_origin;
     if (!origin.empty()) head += fmt::format("Access-Control-Allow-Origin: {}\r\n", origin);
     for (const Header& header : response.headers) {
-        CHECK(is_header_value(header.value));  // whoever quotes a client's bytes asks first
+        CHECK(is_header_value(header.value));  // callers check values that quote a client's bytes
         head += fmt::format("{}: {}\r\n", header.name, header.value);
     }
     return head + "\r\n";
@@ -63,7 +64,7 @@ std::string Connection::head_of(const Response& response, std::optional<std::siz
 void Connection::begin(Response head) {
     CHECK(writer_.progress == Writer::Progress::kNothing);
     writer_.progress = Writer::Progress::kBegun;
-    // An older client, which knows no chunks, reads to the end of the connection.
+    // An older client, which does not know chunks, reads to the end of the connection.
     if (writer_.is_http_1_0 || shared_->is_stopping) writer_.next = Next::kClose;
     writer_.pending_head = head_of(head, std::nullopt);
 }
@@ -92,7 +93,7 @@ Wire::Sent Connection::send_now(
     ::msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
-    // It is sent without a trip through the loop: the socket nearly always has room.
+    // Sends without a trip through the loop: the socket nearly always has room.
     const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) {
         become_gone();
@@ -148,7 +149,7 @@ void Connection::on_written(std::size_t num_bytes, bool has_failed) {
 }
 
 void Connection::end_output() {
-    std::exchange(writer_.output, {});  // a large answer's memory is not kept by an idle connection
+    std::exchange(writer_.output, {});  // an idle connection does not keep a large answer's memory
     deadline_.reset();
 }
 

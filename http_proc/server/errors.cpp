@@ -62,7 +62,7 @@ void write_openai_code(JsonWriter& json, int status, std::string_view code) {
     }
 }
 
-// It may quote what no UTF-8 is: that becomes U+FFFD.
+// The message may quote bytes that are not UTF-8: they become U+FFFD.
 void write_message(JsonWriter& json, std::string_view message) {
     json.key("message");
     if (is_utf8(message)) {
@@ -74,7 +74,7 @@ void write_message(JsonWriter& json, std::string_view message) {
 }
 
 void write_sglang(JsonWriter& json, int status, std::string_view message) {
-    // A key that is missing or wrong gets the status's own words; other refusals say why.
+    // For a missing or wrong key the message is the status's own words; other refusals explain.
     if ((status == 401 || status == 403) && message == reason_phrase(status)) {
         json.key("error").string(message);
         return;
@@ -95,9 +95,9 @@ void write_anthropic(JsonWriter& json, int status, std::string_view message) {
     json.end_object();
 }
 
-// A writer makes the body, not a tree of values: nlohmann's destructors of those allocate, and
-// where there is no memory that ends the process.
-// `openai_code` is OpenAI's word for what went wrong, where it has one.
+// Uses a writer, not a tree of values: the destructors of nlohmann's trees allocate, and without
+// memory that ends the process.
+// `openai_code`: OpenAI's code for the error, if it has one.
 void write_body(
     JsonWriter& json,
     Dialect dialect,
@@ -130,8 +130,8 @@ std::string body_of(
     return json.take();
 }
 
-// Clients look for these words: agents shorten a conversation where they find them.
-// Source: SGLang's tokenizer manager; OpenAI's and vLLM's answers, in the words that both had for
+// Clients look for these words: agents shorten a conversation when they find them.
+// Source: SGLang's tokenizer manager; OpenAI's and vLLM's answers, in the words that both used for
 // years; Anthropic's API.
 std::string words_of(const messages::ContextLimit& limit, Dialect dialect) {
     const std::int64_t prompt_len = limit.prompt_len;

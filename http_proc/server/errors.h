@@ -1,4 +1,4 @@
-// Writes errors in the shape that a dialect's clients read.
+// Writes errors in the shapes that each dialect's clients read.
 //
 //   SGLang   {"error": {"message": M}, "object": "error", "message": M, "type": T, "param": null,
 //             "code": 400}: both of its shapes in one, as its clients read either
@@ -19,9 +19,9 @@ namespace pitstop::http {
 
 [[nodiscard]] int status_of(ErrorCode code);
 
-// Returns the body alone, for errors inside a stream.
+// Returns only the body, for errors inside a stream.
 [[nodiscard]] std::string error_json(Dialect dialect, int status, std::string_view message);
-// A prompt that is too long is said in the words that the dialect's clients look for.
+// For a prompt that is too long, uses the words that the dialect's clients look for.
 [[nodiscard]] std::string error_json(Dialect dialect, int status, const Error& error);
 [[nodiscard]] Response error_response(Dialect dialect, int status, std::string_view message);
 [[nodiscard]] Response error_response(Dialect dialect, int status, const Error& error);

@@ -33,19 +33,19 @@ void EventPace::arm(Wait wait) {
 
 void EventPace::beat() {
     std::uint64_t count = 0;
-    if (::read(fd_, &count, sizeof count) < 0) return;  // it was not due
+    if (::read(fd_, &count, sizeof count) < 0) return;  // not due
     beat_at_.reset();
     if (num_due_ == 0) num_due_ = held_.size();
     for (std::size_t i = 0; i < kPerBeat && num_due_ > 0; ++i) {
         const std::function<void()> release = std::move(held_.front());
         held_.pop_front();
         --num_due_;
-        release();  // it may hold again
+        release();  // may hold again
     }
     if (num_due_ > 0) {
         arm(Wait{0});
     } else if (!held_.empty() && !beat_at_) {
-        arm(kPeriodMin);  // held while others were due
+        arm(kPeriodMin);  // held while others were released
     }
 }
 

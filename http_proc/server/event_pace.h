@@ -1,12 +1,12 @@
-// Decides how often a stream gets an event: at once after a quiet time, else every period, with all
-// that came since. An event costs a system call here, one at the reader, and waking it; a model
-// that makes thousands of tokens a second per stream would spend more on that than on the tokens.
-// So the more streams are open, the longer the period; a model whose steps take longer never
+// Decides how often a stream gets an event: at once after a quiet time, else once per period, with
+// all output since. An event costs a system call here, one at the reader, and waking the reader. A
+// model that makes thousands of tokens per second and stream would spend more on that than on the
+// tokens. So the period grows with the number of open streams; a model with slower steps never
 // notices.
 //
-// Where many are open, no event is written where its tokens arrive: a step brings tokens for all of
-// them at once, and what waits behind (the answer of a control route) would wait for every write.
-// They are written some at a time, and the loop looks at its other sockets in between.
+// With many open streams, no event is written when its tokens arrive. A step brings tokens for all
+// streams at once, and the answer of a control route would wait for every write. Instead events are
+// written some at a time, and the loop looks at its other sockets in between.
 //
 // The numbers were measured with pitstop_http_bench and pitstop_http_hold: bench/README.md.
 //
@@ -29,12 +29,12 @@ class EventPace {
   public:
     using Wait = std::chrono::microseconds;
     static constexpr Wait kPeriodMin{2'000};
-    static constexpr Wait kPeriodMax{20'000};  // 50 a second: nobody reads faster
-    static constexpr Wait kPerStream{200};     // some 5,000 events a second
-    static constexpr int kAtOnceMax = 32;      // the writes of so many streams take under 1 ms
+    static constexpr Wait kPeriodMax{20'000};  // 50 per second: nobody reads faster
+    static constexpr Wait kPerStream{200};     // about 5,000 events per second
+    static constexpr int kAtOnceMax = 32;      // writing this many streams takes under 1 ms
     static constexpr std::size_t kPerBeat = 32;
 
-    // Returns the period with so many streams open.
+    // Returns the period with this many open streams.
     [[nodiscard]] static Wait period_of(int num_streams) {
         return std::clamp(num_streams * kPerStream, kPeriodMin, kPeriodMax);
     }
@@ -44,7 +44,7 @@ class EventPace {
     EventPace(const EventPace&) = delete;
     EventPace& operator=(const EventPace&) = delete;
 
-    // Runs `release` within `wait`; with none, in the loop's next turns, after those before it.
+    // Runs `release` within `wait`; if that is zero, in the loop's next turns, after earlier ones.
     void hold(std::function<void()> release, Wait wait);
 
     [[nodiscard]] int fd() const { return fd_; }
@@ -53,7 +53,7 @@ class EventPace {
   private:
     void arm(Wait wait);
 
-    int fd_ = -1;                         // a timerfd; armed while something is held
+    int fd_ = -1;                         // a timerfd; armed while anything is held
     std::optional<TimePoint> beat_at_{};  // when the armed timer is due
     std::deque<std::function<void()>> held_{};
     std::size_t num_due_ = 0;  // the first ones, whose time has come

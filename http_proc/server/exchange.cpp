@@ -25,7 +25,7 @@ std::size_t bytes_of(const messages::Generate& prompt) {
 }
 
 Result<> Exchange::hold(const messages::Generate& prompt, Copies copies) {
-    // The body is of limited size and the dialects limit the counts, so no product overflows.
+    // The body's size is limited and the dialects limit the counts, so no product overflows.
     const std::size_t kept =
         bytes_of(prompt) * static_cast<std::size_t>(copies.num_kept) + copies.kept_bytes;
     const std::size_t more = bytes_of(prompt) * static_cast<std::size_t>(copies.num_copies) + kept;
@@ -62,8 +62,8 @@ std::vector<std::string> Exchange::client() const {
 }
 
 void Exchange::let_go() {
-    std::string().swap(request_.body);              // an assignment would keep its memory
-    static_cast<void>(share_.resize(kept_bytes_));  // less is always granted
+    std::string().swap(request_.body);              // an assignment would keep the memory
+    static_cast<void>(share_.resize(kept_bytes_));  // shrinking always succeeds
 }
 
 }  // namespace pitstop::http

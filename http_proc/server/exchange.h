@@ -1,4 +1,4 @@
-// This is what a handler is given: one request being answered.
+// The argument of a handler: one request being answered.
 //
 //   Task<Response> count(Exchange& exchange) {
 //       exchange.begin_events();                         // 200, text/event-stream
@@ -31,21 +31,21 @@
 
 namespace pitstop::http {
 
-// This is the connection, as an exchange uses it. Tests put their own in its place.
+// The connection as an exchange uses it. Tests substitute their own.
 class Wire {
   public:
     enum class Sent { kDone, kPending, kGone };
 
     virtual ~Wire() = default;
-    // Begins a streamed answer with its head. It leaves with the first bytes of the body, so that
-    // an answer can still become an error until there is something to send.
+    // Begins a streamed answer with its head. The head is sent with the first bytes of the body, so
+    // that the answer can still become an error until then.
     virtual void begin(Response head) = 0;
-    // Takes the bytes, or a copy of what could not be sent at once.
+    // Sends the bytes, or copies what could not be sent at once.
     virtual Sent send(std::string_view bytes) = 0;
-    // Resumes `waiter`, after kPending, when all is sent, or never will be.
+    // Resumes `waiter`, after kPending, when everything is sent, or never will be.
     virtual void resume_when_sent(std::coroutine_handle<> waiter) = 0;
     [[nodiscard]] virtual bool is_gone() const = 0;
-    // Says whom it is with: the address, and a number of the connection's own.
+    // The client: its address, and the connection's number.
     struct Peer {
         std::string address{};
         std::uint64_t connection = 0;
@@ -53,17 +53,18 @@ class Wire {
     [[nodiscard]] virtual Peer peer() const { return {}; }
 };
 
-// Returns what a copy of the prompt takes, its parts included.
+// Returns the memory of a copy of the prompt, including its parts.
 [[nodiscard]] std::size_t bytes_of(const messages::Generate& prompt);
 
-// Says why an answer waited. Proxies and clients pass what they do not know on.
+// The header that says why an answer waited. Proxies and clients pass on headers that they do not
+// know.
 constexpr std::string_view kWaitedHeader = "x-pitstop-waited";
 
 class Exchange {
   public:
     Exchange(Request request, Grant grant, ServerContext& server, Wire& wire)
         : Exchange(std::move(request), grant, server, wire, MemoryBudget::Share(server.memory())) {}
-    // `share` is of the server's memory, for the request's body.
+    // `share`: of the server's memory budget, for the request's body.
     Exchange(
         Request request, Grant grant, ServerContext& server, Wire& wire, MemoryBudget::Share share
     )
@@ -78,23 +79,23 @@ class Exchange {
     [[nodiscard]] const Request& request() const { return request_; }
     [[nodiscard]] ServerContext& server() const { return *server_; }
     [[nodiscard]] Tree& tree() const { return server_->tree(); }
-    // Tells whether the caller's key opens admin routes: for data routes that have an admin part.
+    // Returns whether the caller's key opens admin routes: for data routes that have an admin part.
     [[nodiscard]] bool may_admin() const { return grant_ == Grant::kAdmin; }
 
-    // Tells whether data routes are open to the caller: for open routes that have a data part.
+    // Returns whether the caller may use data routes: for open routes that have a data part.
     [[nodiscard]] bool may_data() const { return may(grant_, Access::kData); }
 
-    // Returns the client's address, as it is seen here: a proxy's, where one is between.
+    // Returns the client's address as this server sees it: behind a proxy, the proxy's.
     [[nodiscard]] std::string address() const { return wire_->peer().address; }
 
-    // Says whose requests take turns with those of others (Generate::client): what its key opens
-    // and its address, then the name it gives itself (X-Pitstop-Client), then the connection.
+    // Returns the client for taking turns (Generate::client): what its key opens and its address,
+    // then the name that it gives itself (X-Pitstop-Client), then the connection.
     [[nodiscard]] std::vector<std::string> client() const;
 
-    // Starts a streamed answer; sent with the first write. A handler that has begun returns
-    // Response::streamed(), one that has not may still return anything else.
+    // Starts a streamed answer, which the first write sends. A handler that has begun must return
+    // Response::streamed(); before that, it may return anything else.
     void begin(Response head) { wire_->begin(std::move(head)); }
-    // `waited`: why nothing came before this (a header); empty: it came in time.
+    // `waited`: why nothing arrived earlier (sent as a header); empty: output arrived in time.
     void begin_events(const std::string& waited = {}) {
         Response head = Response::text(200, {});
         head.content_type = "text/event-stream; charset=utf-8";
@@ -103,9 +104,9 @@ class Exchange {
         begin(std::move(head));
     }
 
-    // Sends some of the body. co_await gives false when the client will not get it: it is gone, or
-    // has not read for the server's write timeout. One at a time; what could not be sent at once is
-    // copied.
+    // Sends part of the body. co_await returns false if the client will not get it: it is gone, or
+    // has not read for the server's write timeout. One at a time; bytes that could not be sent at
+    // once are copied.
     struct [[nodiscard]] Write {
         Wire& wire;
         Wire::Sent sent;
@@ -115,29 +116,30 @@ class Exchange {
         bool await_resume() const { return sent != Wire::Sent::kGone && !wire.is_gone(); }
     };
     Write write(std::string_view bytes) {
-        if (bytes.empty()) return {*wire_, Wire::Sent::kDone};  // an empty chunk would be the end
+        if (bytes.empty()) return {*wire_, Wire::Sent::kDone};  // an empty chunk would mean the end
         return {*wire_, wire_->send(bytes)};
     }
 
-    // Takes memory of the server's budget for a prompt. REQUIRES: called before it is copied.
-    // Errors: kTooLarge (it never fits), kResourceExhausted (others hold too much now).
+    // Reserves memory of the server's budget for a prompt. REQUIRES: called before copying it.
+    // Errors: kTooLarge (it never fits), kResourceExhausted (other requests use too much now).
     struct Copies {
         std::int64_t num_copies = 1;  // one per sample, until let_go()
-        std::int64_t num_kept = 0;    // besides, to the end: those that the answer shows
-        std::size_t kept_bytes = 0;   // likewise, of what else it shows of its request
+        std::int64_t num_kept = 0;    // in addition, to the end: copies that the answer shows
+        std::size_t kept_bytes = 0;   // to the end: other parts of the request that it shows
     };
     [[nodiscard]] Result<> hold(const messages::Generate& prompt, Copies copies);
-    // The prompts are with the tree: frees the request's body, and their share of the budget.
+    // The tree has the prompts: frees the request's body, and their part of the budget.
     void let_go();
 
     [[nodiscard]] bool is_gone() const { return wire_->is_gone(); }
-    // Is called once if the client goes away or the server stops while the handler runs; at once if
-    // that has happened. It ends what the handler waits for, and destroys nothing. Null: none.
+    // `callback` is called once if the client leaves or the server stops while the handler runs; at
+    // once if that has happened already. It ends what the handler waits for, and destroys nothing.
+    // Null: none.
     void on_gone(std::function<void()> callback) {
         if (callback && is_gone()) return callback();
         on_gone_ = std::move(callback);
     }
-    // The server calls this when on_gone()'s callback is due.
+    // Called by the server when on_gone()'s callback is due.
     void say_gone() {
         if (auto callback = std::exchange(on_gone_, nullptr)) callback();
     }
@@ -148,7 +150,7 @@ class Exchange {
     ServerContext* server_;
     Wire* wire_;
     MemoryBudget::Share share_;
-    std::size_t kept_bytes_ = 0;  // what it keeps of its share to the end
+    std::size_t kept_bytes_ = 0;  // the part of its share that is kept to the end
     std::function<void()> on_gone_{};
 };
 

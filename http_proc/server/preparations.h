@@ -1,9 +1,9 @@
-// Knows the requests that were read and have not gone to the tree yet: what the tree must say of
-// their prompts first is being asked. An abort waits until those that it may mean have gone, so
-// that none of them slips past it.
+// The requests that were read but not sent to the tree yet, because the tree must first answer
+// questions about their prompts. An abort waits until all that it may concern were sent, so that
+// none escapes it.
 //
 // Thread:  the server's loop.
-// Bounded: an entry per connection, and as many that wait.
+// Bounded: an entry per connection, and as many waiting aborts.
 #pragma once
 
 #include "http_proc/server/task.h"
@@ -24,11 +24,11 @@ class Preparations {
     };
     struct Open {
         std::vector<std::string> names{};
-        std::vector<std::shared_ptr<Waiting>> waiting{};  // shared by all that it waits for
+        std::vector<std::shared_ptr<Waiting>> waiting{};  // shared by all entries that it waits for
     };
 
   public:
-    // An entry is one HTTP request's. Its end is the preparation's: the requests have gone, or were
+    // The entry of one HTTP request. Destroying it ends the preparation: the requests were sent, or
     // refused.
     class [[nodiscard]] Entry {
       public:
@@ -46,11 +46,11 @@ class Preparations {
         std::list<Open>::iterator place_;
     };
 
-    // `names` are what every name that may end some of it begins with.
+    // `names`: the prefixes of all names that may end some of it.
     Entry begin(std::vector<std::string> names);
 
-    // co_await gives true when what may be meant by one of these names, and is here now, is over;
-    // where there are none: all that is here now.
+    // co_await returns true when all present entries that one of these names may concern have
+    // ended; without names: all present entries.
     [[nodiscard]] Later<bool> over(const std::vector<std::string>& names);
 
   private:

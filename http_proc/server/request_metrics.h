@@ -1,4 +1,4 @@
-// Measures how long requests of this front end took: histograms for /metrics.
+// Measures the durations of this front end's requests: histograms for /metrics.
 //
 // Thread: the server's loop.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace pitstop::http {
 
-// Counts, as a Prometheus histogram, how many values were at most each bound.
+// A Prometheus histogram: the number of values up to each bound.
 class Histogram {
   public:
     // `bounds` ascend; they outlive the histogram.
@@ -24,38 +24,39 @@ class Histogram {
     void add(double value, std::int64_t times = 1);
 
     [[nodiscard]] std::span<const double> bounds() const { return bounds_; }
-    // Counts the values that are at most bounds()[i]; the last counts all.
+    // Returns the number of values up to bounds()[i]; the last is the number of all.
     [[nodiscard]] std::int64_t count_up_to(std::size_t i) const;
     [[nodiscard]] double sum() const { return sum_; }
 
   private:
     std::span<const double> bounds_;
-    std::vector<std::int64_t> counts_;  // by the first bound that is not below; one more: none
+    std::vector<std::int64_t>
+        counts_;  // by the first bound that is not below the value; the last: above all
     double sum_ = 0;
 };
 
 struct RequestMetrics {
     RequestMetrics();
 
-    // These count seconds. The first two are of streamed requests: of others only the end is seen.
+    // In seconds. The first two are of streamed requests: of others only the end is visible.
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;
-    // These are as the scheduler measured them, of requests that ran: until it was first admitted,
-    // from there to its first token, and to its last.
+    // As the scheduler measured them, for requests that ran: until first admitted, from there to
+    // the first token, and to the last.
     Histogram queue;
     Histogram prefill;
     Histogram inference;
-    // These are likewise of streamed requests: from the first token to the last, and that by each
-    // after it.
+    // The same for streamed requests: from the first token to the last, and per token after the
+    // first.
     Histogram decode;
     Histogram per_output_token;
-    // These count tokens.
+    // In tokens.
     Histogram prompt_tokens;
     Histogram output_tokens;
 };
 
-// Times one request.
+// Measures one request.
 class RequestClock {
   public:
     RequestClock(TimePoint start, bool is_streamed) : start_(start), is_streamed_(is_streamed) {}

@@ -1,19 +1,20 @@
-// Keeps the routes in one declarative table. `pitstop_http --routes` prints it, and a test compares
-// the table of docs/http.md with it.
+// All routes in one declarative table. `pitstop_http --routes` prints it, and a test compares the
+// table of docs/http.md with it.
 //
-// http_proc has these rooms, and a route belongs to one. Each includes those above it alone:
+// http_proc has these rooms, and a route belongs to one. Each includes only those above it:
 //
 //   format/                  heads, keys, JSON bodies, what dialects share in them: no coroutines
 //   server/                  server and connection: HTTP/1.1 on Asio and Beast, which nothing else
 //                            includes; router, this table; errors, an Error in each dialect's
-//                            shape; exchange.h and task.h, what a handler is given, and what it is;
+//                            shape; exchange.h and task.h, a handler's argument and its result;
 //                            tree, the client library, awaitable
-//   generation/ control/     what the dialects' routes share that generate, and that steer
+//   generation/ control/     what the dialects' routes share that generate, and that control
 //   observe/                 health, metrics, the status page
 //   sglang/ openai/ vllm/    handlers, <noun>.cpp, each with the add_<dialect>_<noun>(Router&) that
-//   anthropic/               lists its routes; <noun>_request is parsing alone, without coroutines:
-//                            the fuzz targets run it
-//   main.cpp, routes.cpp     flags, the loop, the tie to the tree and to the launcher; all routes
+//   anthropic/               lists its routes; <noun>_request only parses, without coroutines: the
+//                            fuzz targets run it
+//   main.cpp, routes.cpp     flags, the loop, the connection to the tree and to the launcher; all
+//                            routes
 //
 // For a new file: write it, name its add_ function in its room's routes.h and in routes.cpp, list
 // it in its room's CMakeLists.txt, and give each route its row in docs/http.md.
@@ -30,29 +31,31 @@
 
 namespace pitstop::http {
 
-// Says whose route it is, which decides the shape of its errors (errors.h).
+// The dialect of a route, which decides the shape of its errors (errors.h).
 enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm, kAnthropic };
 [[nodiscard]] std::string_view name_of(Dialect dialect);
 
 using Handler = Task<Response> (*)(Exchange& exchange);
 
 struct Route {
-    std::string_view methods{};  // "GET" or "GET, POST"; HEAD comes with GET, OPTIONS with all
-    std::string_view path{};     // exact; one that ends with "/*" takes every path below, too
+    std::string_view
+        methods{};            // "GET" or "GET, POST"; GET includes HEAD, and OPTIONS always exists
+    std::string_view path{};  // exact; one that ends with "/*" also matches every path below
     Dialect dialect{};
     Access access{};
     Handler handler{};
-    bool needs_tree = true;  // false: answered also before the tree is there
+    bool needs_tree = true;  // false: answered even before the tree is ready
 
     [[nodiscard]] bool takes(std::string_view method) const;
 };
 
 class Router {
   public:
-    // REQUIRES: no route of the same path takes any of its methods.
+    // REQUIRES: no route of the same path has any of its methods.
     void add(const Route& route);
 
-    // Adds routes of one dialect behind one key: what is left to say of each, in Route's order.
+    // The remaining fields of a route, in Route's order, for adding several with one dialect and
+    // one key.
     struct Row {
         std::string_view methods{};
         std::string_view path{};
@@ -63,20 +66,20 @@ class Router {
 
     struct Found {
         const Route* route = nullptr;  // null: see `allow`
-        std::string allow{};           // methods of the path; empty: there is no such path
-        std::string rest{};            // what "/*" stands for
+        std::string allow{};           // methods of the path; empty: no such path
+        std::string rest{};            // what "/*" matched
     };
     [[nodiscard]] Found find(std::string_view method, std::string_view path) const;
 
-    // Returns whose error shape a path that has no route gets.
+    // Returns the dialect whose error shape a path without a route gets.
     [[nodiscard]] static Dialect dialect_of(std::string_view path);
 
     [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }
-    // Writes "METHODS PATH DIALECT ACCESS", a line each.
+    // Returns "METHODS PATH DIALECT ACCESS", one route per line.
     [[nodiscard]] std::string describe() const;
 
   private:
-    std::vector<Route> routes_{};  // a hundred at most: a scan is as fast as a map
+    std::vector<Route> routes_{};  // at most a hundred: a scan is as fast as a map
 };
 
 }  // namespace pitstop::http

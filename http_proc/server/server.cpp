@@ -23,9 +23,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::chrono::milliseconds kTick{200};          // deadlines are kept to within it
+constexpr std::chrono::milliseconds kTick{200};          // the precision of deadlines
 constexpr std::chrono::milliseconds kStopLinger{1'000};  // for last answers, after the grace time
-constexpr int kSendBufferBytes = 256 << 10;  // the kernel holds this much for a slow reader
+constexpr int kSendBufferBytes = 256 << 10;              // the kernel's buffer for a slow reader
 constexpr std::string_view kFull =
     "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
     "Connection: close\r\n\r\n";
@@ -48,12 +48,12 @@ bool is_loopback(const std::string& host) {
 struct Server::State {
     State(ServerContext& context_given, const Router& router)
         : context(context_given), shared{.context = context_given, .router = router} {
-        // One that is being closed still runs its last lines, and owns itself until then.
+        // A connection that is being closed still runs its last lines, and owns itself until then.
         shared.on_closed = [this](Connection& connection) { connections.erase(&connection); };
     }
 
-    // Watches a descriptor that somebody else reads. It is owned by the server: what waits holds
-    // its address.
+    // Watches a descriptor that other code reads. Owned by the server, because waits hold its
+    // address.
     struct Watched {
         Watched(asio::io_context& io, int fd, std::function<bool()> is_to_go_on)
             : descriptor(io, fd), on_readable(std::move(is_to_go_on)) {}
@@ -71,7 +71,7 @@ struct Server::State {
     void wait_for(Watched& watched);
 
     ServerContext& context;
-    asio::io_context io{1};  // one thread runs it
+    asio::io_context io{1};  // run by one thread
     tcp::acceptor acceptor{io};
     bool is_accepting = false;
     asio::steady_timer ticker{io};
@@ -86,7 +86,8 @@ struct Server::State {
 Server::Server(ServerContext& context, const Router& router)
     : state_(std::make_unique<State>(context, router)) {}
 Server::~Server() {
-    for (const auto& watched : state_->watched) watched->descriptor.release();  // the caller's
+    for (const auto& watched : state_->watched)
+        watched->descriptor.release();  // owned by the caller
 }
 
 Result<> Server::listen() {
@@ -127,7 +128,7 @@ void Server::State::accept() {
     acceptor.async_accept([this](error_code problem, tcp::socket socket) {
         is_accepting = false;
         if (!acceptor.is_open()) return;
-        // Mostly no descriptor is left: the backlog waits for the next tick.
+        // Usually no descriptor is left: the backlog waits for the next tick.
         if (problem) return spdlog::warn("cannot accept a connection: {}", problem.message());
         serve(std::move(socket));
         accept();
@@ -156,7 +157,7 @@ void Server::State::serve(tcp::socket socket) {
 }
 
 void Server::State::tick() {
-    ticker.expires_after(kTick);  // first, as what follows may run out of memory
+    ticker.expires_after(kTick);  // first, because the rest may run out of memory
     ticker.async_wait([this](error_code problem) {
         if (problem) return;
         is_ticking = false;
@@ -166,7 +167,7 @@ void Server::State::tick() {
     begin_again();
     const TimePoint now = Clock::now();
     if (context.has_tree()) context.tree().silence().beat(context.tree().client(), now);
-    // Ending one may take it off the list.
+    // Ending a connection may remove it from the list.
     std::vector<std::shared_ptr<Connection>> all;
     all.reserve(connections.size());
     for (const auto& [key, connection] : connections) all.push_back(connection);
@@ -180,7 +181,7 @@ void Server::State::tick() {
     if (stop_end && (connections.empty() || now >= *stop_end + kStopLinger)) io.stop();
 }
 
-// Begins again what could not wait for more, as no memory was left to do it with.
+// Retries waits that could not begin for lack of memory.
 void Server::State::begin_again() {
     if (!is_accepting && acceptor.is_open()) accept();
     for (const auto& each : watched) {
@@ -218,7 +219,7 @@ void Server::run() {
             if (!state_->is_ticking) state_->tick();
             state_->io.run();
             return;
-        } catch (const std::exception& error) {  // no memory, mostly
+        } catch (const std::exception& error) {  // usually no memory
             spdlog::error("one turn of the loop failed: {}", error.what());
         }
     }

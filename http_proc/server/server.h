@@ -1,8 +1,8 @@
-// Owns the listening socket, its connections, and the loop's descriptors.
+// The listening socket, its connections, and the loop's descriptors.
 //
 // Owns:    every connection, and the event loop.
 // Thread:  one: run() and all that it calls; post() from any.
-// Bounded: by ServerLimits. A connection too many is answered with 503 and closed.
+// Bounded: by ServerLimits. A connection over the limit is answered with 503 and closed.
 #pragma once
 
 #include "base/result.h"
@@ -30,16 +30,16 @@ class Server {
     // Returns "http://127.0.0.1:30000". REQUIRES: listen() succeeded.
     [[nodiscard]] std::string url() const;
 
-    // Calls `on_readable` in the loop whenever `fd`, which stays the caller's, can be read, until
-    // it returns false.
+    // Calls `on_readable` in the loop whenever `fd` is readable, until it returns false. The caller
+    // keeps owning `fd`.
     void watch(int fd, std::function<bool()> on_readable);
     // Runs `action` in the loop.
     void post(std::function<void()> action);
 
     // Runs until stop() was called and every connection is closed.
     void run();
-    // Takes no more connections, lets requests finish for the grace time, then ends them with their
-    // output so far.
+    // Accepts no more connections, lets requests finish for the grace time, then ends them with
+    // their output so far.
     void stop();
 
   private:
@@ -47,7 +47,7 @@ class Server {
     std::unique_ptr<State> state_;
 };
 
-// Tells whether an address is one of this machine alone.
+// Returns whether only this machine can reach an address.
 [[nodiscard]] bool is_loopback(const std::string& host);
 
 }  // namespace pitstop::http

@@ -1,4 +1,4 @@
-// Holds what all exchanges share: the tree, the keys, the limits.
+// What all exchanges share: the tree, the keys, the limits.
 //
 // Thread: the server's loop.
 #pragma once
@@ -23,36 +23,35 @@
 
 namespace pitstop::http {
 
-// Holds every bound of the server. Times are of the client's part: what the engine takes has no
-// limit here.
+// All limits of the server. Times concern the client: the engine's time has no limit here.
 struct ServerLimits {
     std::size_t connections_max = 8192;
     std::size_t header_bytes_max = 64 << 10;
     std::size_t body_bytes_max = std::size_t{32} << 20;
-    // This bounds the bodies and prompts of all requests together: connections times bodies times
+    // Bounds the bodies and prompts of all requests together: connections times bodies times
     // samples would be too much.
     std::size_t held_bytes_max = std::size_t{512} << 20;
     std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
     std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to its body
-    std::chrono::milliseconds body_timeout{20'000};    // and a second more for each
-    std::size_t body_bytes_per_second_min = 16 << 10;  // this many bytes that came
-    std::chrono::milliseconds write_timeout{30'000};   // a client that takes nothing for so long
-    std::chrono::milliseconds stop_grace{1'500};       // what requests in progress get, at a stop
+    std::chrono::milliseconds body_timeout{20'000};    // and one more second for each
+    std::size_t body_bytes_per_second_min = 16 << 10;  // this many bytes that arrived
+    std::chrono::milliseconds write_timeout{30'000};   // for a client that reads nothing
+    std::chrono::milliseconds stop_grace{1'500};       // for requests in progress, at a stop
 };
 
 struct ServerOptions {
     std::string host = "127.0.0.1";
     int port = 30000;  // 0: any free one
     Keys keys{};
-    bool is_incremental = false;  // /generate streams deltas where a request does not say
-    std::vector<std::string> model_names{};  // besides the one that the tree says
-    std::string bundled_models{};            // where those lie that go by name; empty: none do
-    SiteRules site{};  // says whose pages may call; with a cors_origin answers have its header
-    std::optional<ToolFormat> tool_format{};  // null: calls of tools come back as text
+    bool is_incremental = false;  // /generate streams deltas unless a request says otherwise
+    std::vector<std::string> model_names{};  // besides the tree's own name for it
+    std::string bundled_models{};  // the directory of models that can be given by name; empty: none
+    SiteRules site{};  // which pages may call; with a cors_origin, answers have its header
+    std::optional<ToolFormat> tool_format{};  // null: tool calls remain text
     ServerLimits limits{};
 };
 
-// Says how vLLM's trainers pack broadcasts.
+// How vLLM's trainers pack broadcasts.
 struct VllmPacking {
     bool is_packed = false;
     std::int64_t bytes = std::int64_t{1} << 30;
@@ -65,7 +64,8 @@ class ServerContext {
 
     [[nodiscard]] const ServerOptions& options() const { return options_; }
 
-    // The tree may come later than the first request: routes that need it are refused until then.
+    // The tree may be ready later than the first request: until then, routes that need it are
+    // refused.
     [[nodiscard]] bool has_tree() const { return tree_ != nullptr; }
     [[nodiscard]] Tree& tree() const {
         CHECK(tree_ != nullptr);
@@ -73,12 +73,12 @@ class ServerContext {
     }
     void set_tree(std::unique_ptr<Tree> tree) { tree_ = std::move(tree); }
 
-    // Tells whether a request that names this model is for what is served. REQUIRES: has_tree().
+    // Returns whether the served model has this name. REQUIRES: has_tree().
     [[nodiscard]] bool serves(const std::string& model) const;
 
     [[nodiscard]] MemoryBudget& memory() { return memory_; }
 
-    // Returns seconds since 1970, of this process's start: "created" of a model.
+    // Returns seconds since 1970 at this process's start: "created" of a model.
     [[nodiscard]] std::int64_t start_time() const { return start_time_; }
     [[nodiscard]] static std::int64_t unix_time() {
         return std::chrono::duration_cast<std::chrono::seconds>(
@@ -87,23 +87,23 @@ class ServerContext {
             .count();
     }
 
-    // /weights_checker compares with these, the digests at its last snapshot.
+    // The digests at the last snapshot, with which /weights_checker compares.
     std::optional<messages::DigestsReply> weights_snapshot{};
 
-    // Holds the tensors of AReaL's next broadcast, as its JSON; empty: none were announced. A
-    // body's size bounds it.
+    // The tensors of AReaL's next broadcast, as its JSON; empty: none were announced. Bounded by a
+    // body's size.
     std::string next_broadcast{};
-    VllmPacking vllm_packing{};  // as /init_weight_transfer_engine said
+    VllmPacking vllm_packing{};  // from /init_weight_transfer_engine
 
-    // The tree was seen with weights to serve: at once, or (--wait-for-initial-weights) after the
-    // first complete update. It stays so.
+    // Whether the tree was ever seen with weights to serve: at once, or
+    // (--wait-for-initial-weights) after the first complete update.
     bool has_been_ready = false;
-    std::optional<messages::LostVersion> lost{};  // as the last look said, before it was ready
-    // This is set from the order to stop on, and health says so.
+    std::optional<messages::LostVersion> lost{};  // as seen last, before it was ready
+    // Set from the order to stop on, which health reports.
     bool is_stopping = false;
 
     Ticker ticker{};
-    int num_status_pages = 0;  // pages that listen
+    int num_status_pages = 0;  // open status pages
 
   private:
     ServerOptions options_;
@@ -114,7 +114,8 @@ class ServerContext {
 
 inline bool ServerContext::serves(const std::string& model) const {
     const messages::HelloReply& hello = tree().hello();
-    // An empty name fits any; the directory is what clients know that started the server.
+    // An empty name matches any model. Clients that started the server know the model by its
+    // directory.
     return model.empty() || model == hello.model || model == hello.model_path ||
            std::ranges::find(options_.model_names, model) != options_.model_names.end();
 }

@@ -1,7 +1,8 @@
-// Notices that the tree sends no output, asks it why, and tells the answers that wait for some.
+// Notices that the tree sends no output, asks the tree why, and tells the answers that wait for
+// output.
 //
-// Thread:  the server's loop, which calls beat() several times a second.
-// Bounded: an entry per answer that waits; one question at a time.
+// Thread:  the server's loop, which calls beat() several times per second.
+// Bounded: an entry per waiting answer; one question at a time.
 #pragma once
 
 #include "base/time.h"
@@ -22,11 +23,11 @@ namespace pitstop::http {
 
 class Silence {
   public:
-    // The time between two comments in a waiting answer: a proxy closes a connection without bytes.
+    // The time between two comments in a waiting answer: proxies close connections without traffic.
     static constexpr std::chrono::seconds kTellAgain{10};
 
     using OnTold = std::function<void(const std::string& why)>;
-    // Returns a number for remove(). `on_told` may run until then, and may call remove().
+    // Returns a number for remove(). Until then `on_told` may run, and may call remove().
     std::uint64_t add(OnTold on_told, TimePoint now);
     void remove(std::uint64_t number) { waiting_.erase(number); }
     void note_output(TimePoint now) { last_output_ = now; }
@@ -47,7 +48,8 @@ class Silence {
     TimePoint last_output_{};
     TimePoint asked_at_{};
     bool is_asking_ = false;
-    std::shared_ptr<bool> is_there_ = std::make_shared<bool>(true);  // the answer may come later
+    std::shared_ptr<bool> is_there_ =
+        std::make_shared<bool>(true);  // the tree's answer may arrive after this object is gone
 };
 
 }  // namespace pitstop::http

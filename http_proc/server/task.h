@@ -1,18 +1,18 @@
-// Defines the coroutines of the HTTP server: what a handler is.
+// The coroutines of the HTTP server: what a handler is.
 //
 //   Task<Response> ping(Exchange& exchange) { co_return Response::empty(200); }
 //
 // A Task starts when it is awaited, and is awaited once. Its body always runs to its end: nothing
-// destroys a suspended one, so a handler needs no care for being cut off. A client that goes away
-// is seen as a write() that returns false and as streams that end early (exchange.h).
+// destroys a suspended task, so a handler need not be prepared for being cut off. A client that
+// leaves appears as a write() that returns false and as streams that end early (exchange.h).
 //
-// asio::awaitable is not used: handlers compile without Asio (a second each), a wait is resumed
-// where its value arrives, without a trip through a queue, and tests drive handlers with no socket.
+// asio::awaitable is not used: handlers compile without Asio (a second each), a wait resumes where
+// its value arrives, without a trip through a queue, and tests drive handlers without a socket.
 //
-// Three forms that GCC 12 compiles to something else are refused (tests/tidy/test_coroutines.py
-// shows it): co_await inside `?:`, `&&` or `||` (evaluated also where it must not be); in a
-// condition, in a function that declares no variable (nothing runs); and beside braces, in one
-// expression, that make an aggregate (its members are destroyed twice).
+// Three forms that GCC 12 miscompiles are refused (tests/tidy/test_coroutines.py shows them):
+// co_await inside `?:`, `&&` or `||` (evaluated even if it must not be); in a condition, in a
+// function that declares no variable (nothing runs); and in one expression with braces that make an
+// aggregate (its members are destroyed twice).
 //
 // Thread: the server's loop.
 #pragma once
@@ -44,7 +44,7 @@ struct FinalAwaiter {
 
 struct PromiseBase {
     std::coroutine_handle<> continuation = std::noop_coroutine();
-    // A handler that throws (a JSON accessor, bad_alloc) costs its own request, not the server.
+    // A handler that throws (a JSON accessor, bad_alloc) ends its own request, not the server.
     std::exception_ptr thrown{};
 
     std::suspend_always initial_suspend() noexcept { return {}; }
@@ -106,7 +106,7 @@ inline Task<void> task_detail::Promise<void>::get_return_object() {
     return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
 }
 
-// Runs a task with nobody waiting for it. REQUIRES: it does not throw.
+// Runs a task that nobody awaits. REQUIRES: it does not throw.
 namespace task_detail {
 struct Detached {
     struct promise_type {
@@ -121,7 +121,7 @@ struct Detached {
 
 inline task_detail::Detached run_detached(Task<> task) { co_await task; }
 
-// Holds a value that arrives once: one side sets it, the other awaits it, in any order.
+// A value that arrives once: one side sets it, the other awaits it, in any order.
 //
 //   Later<int> later;
 //   start([setter = later.setter()](int value) { setter.set(value); });
@@ -139,7 +139,8 @@ class Later {
         // Resumes the waiter before it returns. REQUIRES: called once.
         void set(T value) const {
             CHECK(!state_->value);
-            const std::shared_ptr<State> state = state_;  // the waiter may end what holds this
+            const std::shared_ptr<State> state =
+                state_;  // the waiter may destroy the owner of this
             state->value.emplace(std::move(value));
             if (state->waiter) state->waiter.resume();
         }
@@ -147,7 +148,7 @@ class Later {
       private:
         friend class Later;
         explicit Setter(std::shared_ptr<State> state) : state_(std::move(state)) {}
-        std::shared_ptr<State> state_;  // owned by whoever is left: the setter or the waiter
+        std::shared_ptr<State> state_;  // shared by the setter and the waiter
     };
 
     Later() : state_(std::make_shared<State>()) {}

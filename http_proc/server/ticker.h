@@ -1,4 +1,4 @@
-// Gives time to handlers that wait for it: a beat of kPeriod, while somebody waits.
+// A timer for handlers: beats once per kPeriod while any handler waits.
 //
 // Thread: the server's loop, which calls beat() when fd() is readable.
 #pragma once
@@ -22,7 +22,7 @@ class Ticker {
     [[nodiscard]] int fd() const { return fd_; }
     void beat();
 
-    // co_await gives true at the next beat.
+    // co_await returns true at the next beat.
     [[nodiscard]] Later<bool> next();
 
   private:

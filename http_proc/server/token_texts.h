@@ -1,5 +1,5 @@
-// Keeps the text of every token, for logprobs that show it. It is fetched from the tree once, when
-// first needed, so that afterwards no answer waits for it.
+// The text of every token, for logprobs that show it. Fetched from the tree once, when first
+// needed, so that no later answer waits for it.
 //
 // Bounded: the vocabulary: some megabytes.
 #pragma once
@@ -23,7 +23,7 @@ class TokenTexts {
     // Errors: the tree's.
     Task<Result<>> load(Tree& tree);
 
-    // Part of a character is U+FFFD; an id that no token has is empty. REQUIRES: load() succeeded.
+    // Part of a character is U+FFFD; an id without a token is empty. REQUIRES: load() succeeded.
     [[nodiscard]] std::string_view of(TokenId id) const;
     // Returns what the token adds to a text before it: bytes, which may be part of a character.
     // REQUIRES: as of().
@@ -32,7 +32,7 @@ class TokenTexts {
 
   private:
     std::vector<std::string> texts_{};                  // by id; empty: not loaded yet
-    std::unordered_map<TokenId, std::string> bytes_{};  // where they are another than the text
+    std::unordered_map<TokenId, std::string> bytes_{};  // where they differ from the text
     std::unordered_set<TokenId> special_{};
 };
 

@@ -1,9 +1,9 @@
-// Makes the tree behind this server awaitable, through the client library. Everything http_proc
-// knows of the engine goes through here.
+// Makes the tree behind this server awaitable, through the client library. All of http_proc's
+// access to the engine is here.
 //
 //   const Result<StatusReply> status = co_await exchange.tree().call(Status{});
 //
-// Owns:    the client; the names under which open requests may be aborted.
+// Owns:    the client; the names by which open requests may be aborted.
 // Thread:  the server's loop, which calls run_callbacks() when ready_fd() is readable.
 #pragma once
 
@@ -31,7 +31,7 @@ class Tree {
     explicit Tree(std::unique_ptr<Client> client) : client_(std::move(client)) {}
 
     [[nodiscard]] Client& client() { return *client_; }
-    // Returns what is served, as said at the connection.
+    // Returns what is served, from the tree's hello.
     [[nodiscard]] const messages::HelloReply& hello();
 
     // Makes a call on either door, which has one answer (messages/calls.h).
@@ -52,16 +52,16 @@ class Tree {
         return later;
     }
 
-    // Returns 32 hex digits, from the kernel.
+    // Returns 32 hex digits of the kernel's random numbers.
     [[nodiscard]] static std::string random_id();
 
-    // A request may be aborted under its rid and under other names: the id of the answer it is part
-    // of, the rid of the batch. Several requests may have the same name.
+    // A request may be aborted by its rid and by other names: the id of its answer, the rid of its
+    // batch. Several requests may share a name.
     void add_name(const std::string& name, const std::string& rid);
     void remove_name(const std::string& name, const std::string& rid);
     [[nodiscard]] bool is_named(const std::string& name) const { return rids_.contains(name); }
-    // Lists the rids of open requests of this server with that name; `name` itself if there are
-    // none, as it may be the rid of another front end's request.
+    // Returns the rids of this server's open requests with that name; if there are none `name`
+    // itself, which may be the rid of another front end's request.
     [[nodiscard]] std::vector<std::string> rids_named(const std::string& name) const;
 
     [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
@@ -69,7 +69,7 @@ class Tree {
     [[nodiscard]] Silence& silence() { return silence_; }
     [[nodiscard]] Preparations& preparations() { return preparations_; }
 
-    // Counts HTTP requests to generate that are open.
+    // The number of open HTTP requests to generate.
     int num_generating = 0;
     RequestMetrics request_metrics{};
 

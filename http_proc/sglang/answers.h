@@ -1,4 +1,4 @@
-// Makes the answers of SGLang's control routes besides its errors.
+// The answers of SGLang's control routes, besides errors.
 #pragma once
 
 #include "base/result.h"
@@ -6,8 +6,8 @@
 
 namespace pitstop::http {
 
-// Answers {"success": false, "message": M}, and the two shapes of errors its other clients read.
-// The status is 400 whatever went wrong, as its clients expect, but for a tree that is gone or
+// Answers {"success": false, "message": M}, and the two shapes of errors that its other clients
+// read. The status is 400 for all faults, as its clients expect, except for a tree that is gone or
 // late.
 [[nodiscard]] Response sglang_failure(const Error& error);
 

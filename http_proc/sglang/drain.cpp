@@ -1,5 +1,5 @@
-// Serves /drain: a wait until nobody's request is open any more. Nothing else changes: new requests
-// are taken meanwhile, so whoever wants an end to it stops sending first, or pauses.
+// Serves /drain: waits until no request is open. Nothing else changes. New requests are accepted
+// meanwhile, so a caller that wants it to end stops sending first, or pauses.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"

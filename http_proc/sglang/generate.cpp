@@ -1,4 +1,4 @@
-// Serves SGLang's /generate: how its requests become prompts, and chunks its answers (output.h).
+// Serves SGLang's /generate: its requests become prompts, and chunks become its answers (output.h).
 #include "http_proc/generation/pipeline.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
@@ -14,7 +14,7 @@
 namespace pitstop::http {
 namespace {
 
-// Tells whether a request with so many tokens gets an event: with interval k at 1, k + 1, 2k + 1,
+// Decides at which counts of tokens a request gets an event: with interval k at 1, k + 1, 2k + 1,
 // ...
 class Interval {
   public:
@@ -39,7 +39,7 @@ struct SglangAnswer {
     const TokenTexts* texts = nullptr;
     TimePoint start = Clock::now();
     std::vector<SglangOutput> outputs{};  // by sample
-    std::vector<Interval> intervals{};    // likewise
+    std::vector<Interval> intervals{};    // by sample
 
     static Result<SglangAnswer> parse(Exchange& exchange);
 
@@ -98,7 +98,7 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     return answer;
 }
 
-// A prompt that is shown is shown as tokens.
+// A prompt is shown as tokens.
 Task<Result<>> SglangAnswer::complete(Exchange& exchange, Prompt& prompt) {
     if (prompt.num_kept == 0) co_return Ok{};
     const Result<> tokenized = co_await tokenize_prompt(exchange, prompt.request);

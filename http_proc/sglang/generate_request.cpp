@@ -69,23 +69,22 @@ Result<Sampling> sampling_of(const Json& object) {
     }
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);
-    refuse_routed_experts(fields);  // their place is outside
+    refuse_routed_experts(fields);  // they belong outside of this object
     Sampling sampling;
     messages::SamplingParams& params = sampling.params;
-    // Absent is 128; an explicit null is as many as fit.
+    // Absent means 128; an explicit null means as many as fit.
     if (!object.contains("max_new_tokens")) params.max_new_tokens = kMaxNewTokensDefault;
     fields.read("max_new_tokens", params.max_new_tokens);
     fields.read("min_new_tokens", params.min_new_tokens);
     read_sampling(fields, params);
-    // As in SGLang, ignore_eos turns off every stop by token.
+    // As in SGLang, ignore_eos disables every stop by token.
     if (params.ignore_eos) sampling.unused_stop_ids = std::exchange(params.stop_token_ids, {});
     fields.read("sampling_seed", params.seed);
     fields.read("n", sampling.n);
     fields.read("stream_interval", sampling.stream_interval);
     if (!fields.error() && (sampling.n < 1 || sampling.n > static_cast<std::int64_t>(kSamplesMax)))
         fields.fail("n", fmt::format("[1, {}]", kSamplesMax));
-    constexpr std::int64_t kIntervalMax = std::int64_t{1}
-                                          << 30;  // counts of tokens are added to it
+    constexpr std::int64_t kIntervalMax = std::int64_t{1} << 30;  // token counts are added to it
     if (!fields.error() &&
         (sampling.stream_interval < 1 || sampling.stream_interval > kIntervalMax))
         fields.fail("stream_interval", fmt::format("[1, {}]", kIntervalMax));
@@ -109,7 +108,7 @@ Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
     const auto wrong = [](std::string_view what) {
         return make_error(ErrorCode::kInvalidArgument, "{}", what);
     };
-    if (const Json* text = fields.find("text")) {  // it wins over input_ids
+    if (const Json* text = fields.find("text")) {  // has precedence over input_ids
         call.is_batch = text->is_array();
         if (text->is_string()) {
             call.prompts.emplace_back().text = text->get<std::string>();
@@ -155,7 +154,7 @@ Result<> read_prompts(FieldReader& fields, SglangGenerate& call) {
     return Ok{};
 }
 
-// Samples are named after their prompt: that must be no other prompt's name.
+// Samples are named after their prompt: such a name must not be another prompt's.
 Result<> check_rids_of_samples(const SglangGenerate& call) {
     if (call.samples == 1) return Ok{};
     std::set<std::string> names;
@@ -223,7 +222,7 @@ Result<> read_rids(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
-// Reads an option that is one value for all prompts, or a list with one for each.
+// Reads an option that is one value for all prompts, or a list with one per prompt.
 template <class Assign>
 Result<> read_each(
     FieldReader& fields,
@@ -292,7 +291,7 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         "an integer, or a list of them",
         integer(&messages::LogprobOptions::top)
     ));
-    // One list of ids is for all prompts, a list of lists for each.
+    // One list of ids is for all prompts, a list of lists has one per prompt.
     const Json* ids = fields.find("token_ids_logprob");
     const bool is_flat =
         ids != nullptr && ids->is_array() && std::ranges::all_of(*ids, [](const Json& entry) {
@@ -321,7 +320,7 @@ Result<> read_logprob_options(FieldReader& fields, SglangGenerate& call) {
         options.mode = mode;
         if (options.enabled) continue;
         call.unused_ids.emplace_back("token_ids_logprob", std::move(options.ids));
-        options = {};  // the details of what is not asked for
+        options = {};  // details of logprobs that were not requested
     }
     return Ok{};
 }

@@ -1,7 +1,7 @@
 // Parses the body of SGLang's /generate. Source: GenerateReqInput and SamplingParams of SGLang, in
-// the versions docs/http.md names.
+// the versions that docs/http.md names.
 //
-// It parses alone and has no coroutines: the fuzz target runs it.
+// Only parses, without coroutines: the fuzz target runs it.
 #pragma once
 
 #include "base/result.h"
@@ -21,9 +21,9 @@ inline constexpr std::size_t kSamplesMax = 1024;   // per prompt
 inline constexpr std::size_t kRequestsMax = 8192;  // prompts times samples
 
 struct SglangGenerate {
-    // Each is a prompt with the rid that is its own: empty where the caller gave none.
+    // Each is a prompt with its own rid, empty if the caller gave none.
     std::vector<messages::Generate> prompts{};
-    bool is_batch = false;  // lists came in, so a list goes out, also of one
+    bool is_batch = false;  // the request had lists, so the answer is a list, even of one
     std::int64_t samples = 1;
     std::string batch_rid{};  // the base of the rids of a batch; empty: none
     bool is_streamed = false;
@@ -31,7 +31,7 @@ struct SglangGenerate {
     bool wants_text_in_logprobs = false;
     bool wants_prompt_token_ids = false;
     std::int64_t stream_interval = 1;
-    // Holds tokens that are named to no effect, by field.
+    // Tokens in fields that have no effect, by field.
     std::vector<std::pair<std::string_view, std::vector<TokenId>>> unused_ids{};
 
     [[nodiscard]] bool answers_list() const { return is_batch || samples > 1; }

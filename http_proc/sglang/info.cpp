@@ -1,4 +1,4 @@
-// Says what is served, in SGLang's words: /model_info and its older name.
+// Serves /model_info and its older name: what is served, in SGLang's words.
 #include "http_proc/format/versions.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/sglang/routes.h"
@@ -12,7 +12,7 @@ Task<Response> model_info(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
     if (!status) co_return error_response(Dialect::kSglang, status.error());
     const messages::HelloReply& hello = exchange.tree().hello();
-    // Once an update brought the weights, the path is its directory, as in SGLang.
+    // After an update from a directory, the path is that directory, as in SGLang.
     const std::string& path =
         status->weights_path.empty() ? hello.model_path : status->weights_path;
     co_return Response::json(

@@ -1,4 +1,4 @@
-// Serves SGLang's release and resume of memory. 200 is the literal null, as its clients parse it.
+// Serves SGLang's release and resume of memory. The body of a 200 is null, which its clients parse.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -13,8 +13,7 @@ namespace pitstop::http {
 namespace {
 
 struct MemoryFields {
-    // If there is nothing, no tag was named and all are meant. If it is empty, only tags that mean
-    // nothing here were named.
+    // Nothing: no tag was named, which means all. Empty: all named tags mean nothing here.
     std::optional<std::vector<messages::MemoryTag>> tags{};
     bool keep_weights = false;
 };
@@ -50,7 +49,7 @@ Task<Response> resume_memory_occupation(Exchange& exchange) {
         exchange, fields->tags.value_or(std::vector<messages::MemoryTag>{})
     );
     if (!reply) co_return sglang_failure(reply.error());
-    nlohmann::ordered_json answer;  // null, as SGLang's
+    nlohmann::ordered_json answer;  // null, as in SGLang
     control::add_update(answer, reply->update);
     co_return Response::json(200, answer);
 }

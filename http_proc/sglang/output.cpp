@@ -111,8 +111,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
         return;
     }
     json.begin_object();
-    // SGLang looks at the length before it looks for a stop: a stop with the last token is a
-    // length.
+    // SGLang checks the length before a stop: a stop with the last token counts as length.
     const bool is_full = num_tokens_ == args_.max_new_tokens;
     const bool is_stop = finish_->reason == messages::FinishReason::kStop;
     switch (is_stop && is_full ? messages::FinishReason::kLength : finish_->reason) {
@@ -128,7 +127,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
             }
             break;
         case messages::FinishReason::kAbort:
-            if (finish_->was_waiting) {  // these two keys alone, and these words, as in SGLang
+            if (finish_->was_waiting) {  // only these two keys, with these words, as in SGLang
                 json.key("type").string("abort").key("message").string("Abort in waiting queue");
                 break;
             }
@@ -141,7 +140,7 @@ void SglangOutput::write_finish(JsonWriter& json) const {
     json.end_object();
 }
 
-// A request that ended before its first token has one span, empty.
+// A request that ended before its first token has one span, which is empty.
 void SglangOutput::write_versions(JsonWriter& json) const {
     std::vector<messages::Span> spans = spans_;
     if (spans.empty()) {

@@ -1,5 +1,5 @@
-// Writes one request's output in SGLang's shape. What only grows (texts, ids, logprobs) is kept as
-// JSON, so that an event that shows everything so far is copied together, not written anew.
+// Writes one request's output in SGLang's shape. Parts that only grow (texts, ids, logprobs) are
+// kept as JSON, so that an event with everything so far copies them instead of writing them again.
 //
 // Bounded: the request's output.
 #pragma once
@@ -22,20 +22,20 @@ class SglangOutput {
     struct Args {
         std::string rid{};
         messages::LogprobOptions logprobs{};
-        std::vector<TokenId> prompt_ids{};  // where they are shown, or their logprobs are
+        std::vector<TokenId> prompt_ids{};  // only if they or their logprobs are shown
         std::optional<std::int64_t> max_new_tokens{};
-        std::optional<std::int64_t> routes_start{};  // nothing: no routes are shown
+        std::optional<std::int64_t> routes_start{};  // absent: routes are not shown
         bool shows_prompt_ids = false;
         bool is_incremental = false;
-        std::optional<std::size_t> index{};  // its place in a batch, for events
+        std::optional<std::size_t> index{};  // place in a batch, for events
         const TokenTexts* texts = nullptr;   // null: no text in logprobs
         TimePoint start{};
     };
     explicit SglangOutput(Args args) : args_(std::move(args)) {}
 
     void append(messages::OutputChunk chunk);
-    // Writes everything so far or, with is_incremental, what came since the last write(). REQUIRES:
-    // that what ended it is no error.
+    // Writes everything so far or, with is_incremental, the part since the last write(). REQUIRES:
+    // the request did not end with an error.
     void write(JsonWriter& json);
 
     [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
@@ -45,7 +45,7 @@ class SglangOutput {
     void set_version(messages::Span current) { current_ = std::move(current); }
 
   private:
-    // Builds a list of JSON values that grows at its end.
+    // A list of JSON values that grows at its end.
     struct List {
         std::string json{};
         std::string& next() {

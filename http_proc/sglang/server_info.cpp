@@ -1,5 +1,5 @@
-// Serves /server_info: one object with both vocabularies, SGLang's keys at the top and vLLM's three
-// beside them, as routers and trainers of either look for theirs.
+// Serves /server_info: one object for both engines, with SGLang's keys at the top level and vLLM's
+// three besides, because routers and trainers of either look for theirs.
 #include "http_proc/control/control.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/server/errors.h"
@@ -53,7 +53,7 @@ Json internal_state(const messages::ReplicaStatus& replica, const messages::Hell
         {"weight_version", version_name(replica.label)}};
 }
 
-// Names what init_weight_transfer_engine joins: a CPU's workers have TCP in NCCL's place.
+// The backend that init_weight_transfer_engine joins: workers on CPUs use TCP instead of NCCL.
 std::string_view group_backend(const messages::ReplicaStatus& replica) {
     const bool is_cpu =
         replica.workers.empty() || replica.workers.front().device_uuid.starts_with("CPU-");

@@ -1,7 +1,8 @@
-// Serves what trainers' own patched servers have besides SGLang's and vLLM's routes. The bodies and
-// answers are SGLang's, AReaL's plug-in of vLLM included.
+// Serves the routes of trainers' own patched servers, besides SGLang's and vLLM's. Bodies and
+// answers are SGLang's, for AReaL's plug-in of vLLM as well.
 //
-//   AReaL   /areal_*: a pause, a group, and updates, a broadcast in two calls: which tensors, then
+//   AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: which tensors,
+//   then
 //           go
 //   slime   /post_process_weights, /pull_weights: of its SGLang
 #include "http_proc/control/control.h"
@@ -23,8 +24,7 @@ Response success(std::string_view message) {
     return Response::json(200, {{"success", true}, {"message", message}});
 }
 
-// Does as its plug-in: everything open ends with its output so far, and the cache is empty after
-// it.
+// Like its plug-in: everything open ends with its output so far, and the cache is empty afterwards.
 Task<Response> areal_pause(Exchange& exchange) {
     const Result<messages::PauseReply> reply =
         co_await control::pause(exchange, messages::PauseMode::kAbort);
@@ -52,7 +52,7 @@ Task<Response> areal_update(Exchange& exchange) {
     co_return co_await update_from_dir(exchange, *body);
 }
 
-// The tensors are kept until /areal_update_weights_xccl, which has no body of its own.
+// The tensors are kept until /areal_update_weights_xccl, which has no body.
 Task<Response> areal_set_meta(Exchange& exchange) {
     const Result<nlohmann::json> body = parse_json_object(exchange.request().body);
     if (!body) co_return sglang_failure(body.error());
@@ -80,7 +80,7 @@ Task<Response> areal_update_from_group(Exchange& exchange) {
 }
 
 // Its server undoes and redoes a quantization around an update. Here weights are served as they
-// come.
+// arrive.
 Task<Response> post_process_weights(Exchange&) {
     co_return success("there is nothing to process: weights are served as they arrived");
 }

@@ -1,7 +1,7 @@
-// Serves the label of the version that serves, in both dialects. /update_weight_version is a route
-// of both: what decides is abort_all_requests. SGLang aborts everything unless it is false, vLLM
-// never; here requests end only if it is true, as no call ends them that was not asked to (P4). The
-// answer has the fields of both.
+// Serves the label of the serving version, in both dialects. /update_weight_version is a route of
+// both; they differ in abort_all_requests. SGLang aborts everything unless it is false, vLLM never.
+// Here requests end only if it is true, because no call ends requests unasked (P4). The answer has
+// the fields of both.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -27,7 +27,7 @@ Task<Response> update_weight_version(Exchange& exchange) {
     const Result<messages::LabelReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call)));
     if (!reply) co_return sglang_failure(reply.error());
-    if (aborts_all) {  // those, too, that were on their way to the schedulers
+    if (aborts_all) {  // including requests that were on their way to the schedulers
         const Result<messages::AbortReply> aborted = co_await control::abort_all(exchange);
         if (!aborted) co_return sglang_failure(aborted.error());
     }
@@ -39,7 +39,7 @@ Task<Response> update_weight_version(Exchange& exchange) {
     );
 }
 
-// Returns the label of replica 0: all have the same but for the moment of a change.
+// Returns the label of replica 0: all are the same except during a change.
 Task<Response> get_weight_version(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return sglang_failure(status.error());

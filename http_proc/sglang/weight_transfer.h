@@ -1,4 +1,4 @@
-// Reads groups and broadcasts, as SGLang's routes and AReaL's have them in their bodies.
+// Reads groups and broadcasts from the bodies of SGLang's and AReaL's routes.
 //
 // Thread: the server's loop.
 #pragma once

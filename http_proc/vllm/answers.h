@@ -1,4 +1,4 @@
-// Writes what several of vLLM's routes answer.
+// Answers shared by several of vLLM's routes.
 #pragma once
 
 #include "base/result.h"

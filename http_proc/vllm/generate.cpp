@@ -55,7 +55,7 @@ struct VllmAnswer : OpenAiAnswer {
     void write_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
 };
 
-// vllm-router pins a replica with a header.
+// vllm-router selects a replica with a header.
 void read_replica_header(const Request& request, messages::Generate& generate) {
     const auto header = request.header("x-data-parallel-rank");
     if (!header || generate.replica) return;
@@ -84,7 +84,7 @@ VllmAnswer::VllmAnswer(Exchange& exchange, VllmGenerate call)
     read_replica_header(exchange.request(), only.request);
 }
 
-// Newer clients read token_id, older ones token: both are there.
+// Newer clients read token_id, older ones token: both are written.
 void VllmAnswer::write_entry(
     JsonWriter& json, TokenId id, float logprob, std::optional<std::int64_t> rank
 ) const {
@@ -108,7 +108,7 @@ void VllmAnswer::write_logprobs(JsonWriter& json, const messages::OutputChunk& c
             write_entry(json, id, logprob, rank);
             json.end_object();
         };
-        show(position.id, *position.logprob, position.rank);  // the sampled one is first
+        show(position.id, *position.logprob, position.rank);  // the sampled token is first
         for (std::size_t k = 0; k < position.top_ids.size(); ++k) {
             if (position.top_ids[k] == position.id) continue;
             show(position.top_ids[k], position.top_logprobs[k], static_cast<std::int64_t>(k) + 1);

@@ -31,10 +31,10 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     }
     if (fields.error()) return *fields.error();
 
-    // The top has what is about the answer, sampling_params what is about the tokens.
+    // The top level has fields about the answer, sampling_params those about the tokens.
     refuse_sampling(fields);
     read_openai_options(fields, options);
-    options.priority = -options.priority;  // vLLM's lower is first
+    options.priority = -options.priority;  // in vLLM lower is first
     options.sampling = {};
     options.n = 1;
     options.prompt_logprobs.reset();

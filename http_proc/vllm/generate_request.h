@@ -1,5 +1,5 @@
-// Parses the body of vLLM's /inference/v1/generate: tokens in, tokens out. It does nothing else and
-// has no coroutines: the fuzz target runs it.
+// Parses the body of vLLM's /inference/v1/generate: tokens in, tokens out. Only parses, without
+// coroutines: the fuzz target runs it.
 #pragma once
 
 #include "base/result.h"
@@ -14,7 +14,7 @@ namespace pitstop::http {
 struct VllmGenerate {
     OpenAiOptions options{};
     std::vector<TokenId> prompt{};
-    std::optional<std::int64_t> logprobs{};  // absent: none; 0: of the sampled token alone
+    std::optional<std::int64_t> logprobs{};  // absent: none; 0: only of the sampled token
     bool shows_text = false;                 // output_mode text
 };
 

@@ -35,7 +35,7 @@ Result<messages::PauseMode> vllm_pause_mode(std::string_view mode, bool clears_c
 Task<Result<>> vllm_pause(Exchange& exchange, messages::PauseMode mode, bool clears_cache) {
     const Result<messages::PauseReply> paused = co_await control::pause(exchange, mode);
     if (!paused) co_return paused.error();
-    // An abort pause has cleared it.
+    // A pause with abort has cleared the cache.
     if (!clears_cache || mode == messages::PauseMode::kAbort) co_return Ok{};
     const Result<messages::FlushReply> flushed = co_await control::flush(exchange);
     if (!flushed) co_return flushed.error();
@@ -74,7 +74,7 @@ Task<Response> is_paused(Exchange& exchange) {
     co_return Response::json(200, {{"is_paused", control::is_paused(*status)}});
 }
 
-// It answers 200 whatever came of it, as vLLM's clients expect; what came of it is in the body.
+// Always answers 200, as vLLM's clients expect; the body has the outcome.
 Task<Response> reset_prefix_cache(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     bool resets_running = false;
@@ -83,7 +83,7 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
     const Result<messages::StatusReply> before = co_await control::status(exchange);
     if (!before) co_return vllm_failure(before.error());
     if (resets_running) {
-        // Running requests go back to the queue with their tokens, and are computed anew.
+        // Running requests return to the queue with their tokens, and are computed again.
         const Result<messages::PauseReply> paused =
             co_await control::pause(exchange, messages::PauseMode::kRetract);
         if (!paused) co_return vllm_failure(paused.error());
@@ -102,7 +102,7 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
     );
 }
 
-// There are no pictures, so their caches are empty as they are.
+// There are no images, so their caches are always empty.
 Task<Response> reset_absent_cache(Exchange&) { co_return Response::empty(200); }
 
 Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
@@ -115,7 +115,7 @@ Task<Response> answer_abort(Exchange& exchange, control::Aborting aborting) {
 }
 
 Task<Response> abort_requests(Exchange& exchange) {
-    // A body that somebody forgot must not end everything.
+    // A forgotten body must not end everything.
     if (exchange.request().body.empty() && exchange.request().query.empty()) {
         co_return vllm_failure(
             {ErrorCode::kMalformed, "Invalid JSON format: the body is empty; {} aborts everything"}
@@ -126,7 +126,7 @@ Task<Response> abort_requests(Exchange& exchange) {
     fields.read("request_ids", aborting.names);
     if (fields.error()) co_return vllm_failure(*fields.error());
     aborting.all = aborting.names.empty();
-    // Others' requests are not the business of a key for generating.
+    // A data key may not abort other callers' requests.
     if (aborting.all && !exchange.may_admin()) {
         co_return error_response(
             Dialect::kVllm, 403, "aborting everything needs the admin key; name request_ids"
@@ -135,7 +135,7 @@ Task<Response> abort_requests(Exchange& exchange) {
     co_return co_await answer_abort(exchange, std::move(aborting));
 }
 
-// Does the same with ids alone.
+// The same with ids only.
 Task<Response> abort_own_requests(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     control::Aborting aborting;

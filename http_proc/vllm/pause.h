@@ -1,4 +1,4 @@
-// Makes vLLM's pause, which its sleep begins with.
+// vLLM's pause, which is also the first part of its sleep.
 #pragma once
 
 #include "base/result.h"
@@ -13,7 +13,7 @@ namespace pitstop::http {
 // Errors: kInvalidArgument, no such mode.
 [[nodiscard]] Result<messages::PauseMode> vllm_pause_mode(std::string_view mode, bool clears_cache);
 
-// Comes back when everything stands still and the cache is cleared.
+// Returns when everything has stopped and the cache is cleared.
 [[nodiscard]] Task<Result<>> vllm_pause(
     Exchange& exchange, messages::PauseMode mode, bool clears_cache
 );

@@ -1,5 +1,5 @@
-// Serves vLLM's render routes: what a request becomes before it runs, as /inference/v1/generate
-// takes it. Trainers render a chat once, and generate from its tokens as often as they like.
+// Serves vLLM's render routes: a request in the form before it runs, which /inference/v1/generate
+// accepts. Trainers render a chat once, and generate from its tokens as often as they like.
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
@@ -17,7 +17,7 @@
 namespace pitstop::http {
 namespace {
 
-// `logprobs` are those of output tokens; nothing stands for none.
+// `logprobs`: those of output tokens; absent: none.
 nlohmann::ordered_json sampling_json(
     const OpenAiOptions& options, std::optional<std::int64_t> logprobs
 ) {
@@ -62,7 +62,7 @@ nlohmann::ordered_json rendered(
         {"sampling_params", sampling_json(options, logprobs)},
         {"model", options.model.empty() ? exchange.tree().hello().model : options.model},
         {"stream", options.is_streamed},
-        {"priority", -options.priority},  // lower first there
+        {"priority", -options.priority},  // in vLLM lower is first
         {"kv_transfer_params", nullptr}};
     for (const TokenId id : ids) json["token_ids"].push_back(raw(id));
     return json;
@@ -93,7 +93,7 @@ Task<Response> render_chat(Exchange& exchange) {
     co_return Response::json(200, rendered(exchange, call->options, logprobs, ids));
 }
 
-// Answers with a list, of an entry per prompt.
+// Answers with a list that has an entry per prompt.
 Task<Response> render_completions(Exchange& exchange) {
     Result<OpenAiCompletions> call = parse_openai_completions(exchange.request().body);
     if (!call) co_return vllm_text_refusal(call.error());

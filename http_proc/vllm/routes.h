@@ -1,4 +1,4 @@
-// Lists vLLM's routes, a function for each file that has some.
+// vLLM's routes: one function for each file that has some.
 #pragma once
 
 #include "http_proc/server/router.h"
@@ -15,15 +15,14 @@ void add_vllm_sleep(Router& router);
 void add_vllm_tokenize(Router& router);
 void add_vllm_weight_transfer(Router& router);
 
-// These are collective_rpc's methods that bring weights of a trainer (weight_transfer.cpp). Null:
-// no args.
+// Methods of collective_rpc that bring weights from a trainer (weight_transfer.cpp). Null: no args.
 [[nodiscard]] Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs);
 [[nodiscard]] Task<Response> update_weights_by_rpc(
     Exchange& exchange, const nlohmann::json& kwargs
 );
 [[nodiscard]] Task<Response> finish_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs);
 [[nodiscard]] Task<Response> update_from_ipc_by_rpc(Exchange& exchange, const nlohmann::json* args);
-// Answers what a method that returns nothing has on each worker of one engine.
+// Answers with the result of a method that returns nothing, for each worker of one engine.
 [[nodiscard]] Response rpc_done(Exchange& exchange);
 
 }  // namespace pitstop::http

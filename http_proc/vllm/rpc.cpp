@@ -1,5 +1,5 @@
-// Serves vLLM's collective_rpc (the methods about weights alone, SkyRL's worker extension's too:
-// there are no Python workers to call), the world's size and the version.
+// Serves vLLM's collective_rpc, the world's size and the version. Only methods about weights exist,
+// including those of SkyRL's worker extension: there are no Python workers to call.
 #include "base/utf8.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
@@ -13,8 +13,8 @@
 namespace pitstop::http {
 namespace {
 
-// Takes kwargs weights_path (none: the checkpoint it was started with) and weight_version. Without
-// a pause running requests keep their KV, as in vLLM; each token says which version made it.
+// Accepts the kwargs weights_path (absent: the checkpoint of the start) and weight_version. Without
+// a pause, running requests keep their KV, as in vLLM; each token names the version that made it.
 Task<Response> reload_weights(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
     control::DiskUpdate update;

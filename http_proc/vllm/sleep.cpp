@@ -1,8 +1,8 @@
 // Serves vLLM's sleep and wake: a pause, and memory by tags.
 //
-//   level 0   the pause alone
-//   level 1   and both memories go back, the weights kept in host memory
-//   level 2   and both go back, the weights are gone: a complete update must follow
+//   level 0   only the pause
+//   level 1   both memories are released, and the weights kept in host memory
+//   level 2   both are released, and the weights are gone: a complete update must follow
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -17,7 +17,7 @@
 namespace pitstop::http {
 namespace {
 
-constexpr std::string_view kScheduling = "scheduling";  // vLLM's name for what level 0 stops
+constexpr std::string_view kScheduling = "scheduling";  // vLLM's name for what level 0 pauses
 
 bool is_in(
     const messages::StatusReply& status, messages::MemoryTag tag, messages::MemoryState state
@@ -29,7 +29,7 @@ bool is_in(
     });
 }
 
-// Returns those of `tags` (none: of all) that are in that state on some replica.
+// Returns those of `tags` (absent: of all) that are in that state on some replica.
 std::vector<messages::MemoryTag> tags_in(
     const messages::StatusReply& status,
     const std::vector<messages::MemoryTag>& tags,
@@ -62,7 +62,7 @@ Task<Response> sleep(Exchange& exchange) {
     if (level == 0) co_return Response::empty(200);
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());
-    // What is asleep already stays as it is: a sleep may be made again.
+    // Tags that are released already stay so: a sleep may be repeated.
     std::vector<messages::MemoryTag> awake =
         tags_in(*status, *tags, messages::MemoryState::kResident);
     if (awake.empty() || (tags->empty() && !names.empty())) co_return Response::empty(200);
@@ -76,7 +76,7 @@ Task<Response> wake_up(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     std::vector<std::string> names;
     bool keeps_pause = false;
-    // vLLM reads the query alone, and trainers send bodies whose tags name nothing: all, then.
+    // vLLM reads only the query, and trainers send bodies with unknown tags: then all are meant.
     const nlohmann::json* tags_given = fields.find("tags");
     if (tags_given != nullptr && (tags_given->is_string() || tags_given->is_array()))
         fields.read("tags", names);
@@ -88,7 +88,7 @@ Task<Response> wake_up(Exchange& exchange) {
     if (!status) co_return vllm_failure(status.error());
     nlohmann::ordered_json answer = nlohmann::ordered_json::object();
     if (names.empty() || !tags->empty()) {
-        // Those that are awake are no reason to leave the others asleep.
+        // Tags that are resident must not keep the others from being resumed.
         std::vector<messages::MemoryTag> asleep =
             tags_in(*status, *tags, messages::MemoryState::kReleased);
         if (!asleep.empty()) {
@@ -100,18 +100,19 @@ Task<Response> wake_up(Exchange& exchange) {
             if (!status) co_return vllm_failure(status.error());
         }
     }
-    // A partial wake never generates; a full one does, unless a pause is to outlive it.
+    // A partial wake never lets generation continue; a full one does, unless a pause must outlive
+    // it.
     if (!control::is_released(*status) && !keeps_pause) {
         const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
         if (!went_on) co_return vllm_failure(went_on.error());
         control::add_update(answer, went_on->update);
     }
-    // vLLM's answer is empty; an update that took effect with the call is told.
+    // vLLM's answer is empty, unless an update took effect with the call.
     if (answer.empty()) co_return Response::empty(200);
     co_return Response::json(200, answer);
 }
 
-// As in vLLM, this is also true of an engine that is only paused.
+// As in vLLM, also true for an engine that is only paused.
 Task<Response> is_sleeping(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());

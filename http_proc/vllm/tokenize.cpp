@@ -22,7 +22,7 @@ nlohmann::ordered_json ids_json(const std::vector<TokenId>& ids) {
     return list;
 }
 
-// Returns the tokens of a text or of a chat, with their texts where they are asked for.
+// Returns the tokens of a text or a chat, with their texts if requested.
 Task<Result<messages::TokenizeReply>> tokens_of(
     Exchange& exchange, std::optional<std::string> text, bool adds_special, bool wants_texts
 ) {
@@ -65,7 +65,7 @@ Task<Response> tokenize(Exchange& exchange) {
     const bool is_chat = prompt == nullptr && fields.has("messages");
     const bool is_list = prompt != nullptr && prompt->is_array();
     std::vector<std::string> texts;
-    if (!is_chat) fields.read("prompt", texts);  // a string is a list of one
+    if (!is_chat) fields.read("prompt", texts);  // a string counts as a list of one
     if (!is_chat && prompt == nullptr) fields.fail("prompt", "a string, or messages in its place");
     if (texts.size() > kTextsMax) fields.fail("prompt", fmt::format("at most {}", kTextsMax));
     if (fields.error()) co_return vllm_text_refusal(*fields.error());

@@ -1,5 +1,5 @@
-// Serves vLLM's four routes for weights that come from a running trainer, and the two calls of its
-// collective_rpc that bring them.
+// Serves vLLM's four routes for weights from a running trainer, and the two methods of
+// collective_rpc for them.
 #include "http_proc/control/control.h"
 #include "http_proc/control/weight_session.h"
 #include "http_proc/format/base64.h"
@@ -21,13 +21,13 @@ namespace {
 
 constexpr std::string_view kVllmGroup = "vllm_weight_transfer";
 
-// Packing may be named at the start or with each update; the latter wins.
+// Packing may be set at the start or per update; the latter has precedence.
 void read_packing(FieldReader& fields, VllmPacking& packing) {
     fields.read("packed", packing.is_packed);
     fields.read("packed_buffer_size_bytes", packing.bytes);
 }
 
-// Refuses tensors by the names and in the layouts of vLLM's own kernels.
+// Refuses tensors with the names and layouts of vLLM's own kernels.
 void read_checkpoint_format(FieldReader& fields) {
     bool is_checkpoint_format = true;
     fields.read("is_checkpoint_format", is_checkpoint_format);
@@ -61,8 +61,8 @@ Task<Response> init_engine(Exchange& exchange) {
     fields.read("nccl_unique_id_b64", unique_id);
     if (backend != "nccl" && backend != "host") fields.fail("backend", "nccl or host");
     const bool has_meeting = !call.spec.address.empty() || !unique_id.empty();
-    // A call for ipc says nothing of a group; one that names a group and joins none would fail
-    // later, elsewhere.
+    // A call for ipc names no group. One that names a group but joins none would fail later,
+    // elsewhere.
     if (!has_meeting && (fields.has("world_size") || fields.has("master_port")))
         fields.fail("master_address", "the address where the group meets, or nccl_unique_id_b64");
     if (fields.error()) co_return vllm_failure(*fields.error());
@@ -82,7 +82,7 @@ Task<Response> init_engine(Exchange& exchange) {
     co_return Response::json(200, {{"message", "Weight transfer initialized"}});
 }
 
-// Reads one worker's update_info, or that of all.
+// Reads one worker's update_info, or that of all workers.
 Result<> read_payload(FieldReader& fields, messages::WeightSource& source) {
     std::string pickled;
     fields.read("ipc_handles_pickled", pickled);
@@ -172,7 +172,7 @@ Task<Response> update_weights(Exchange& exchange) {
     co_return co_await update_by_info(exchange, session, fields.find("update_info"));
 }
 
-// Begins a session, for vLLM's route and for SkyRL's call.
+// Begins a session, for vLLM's route and for SkyRL's method.
 Task<Result<messages::UpdateReply>> begin_by(Exchange& exchange, FieldReader& fields) {
     read_checkpoint_format(fields);
     const weights::Beginning beginning = weights::read_beginning(fields);
