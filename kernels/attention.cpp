@@ -38,7 +38,7 @@ void attention_ref(const AttentionArgs& args) {
             const std::int64_t position = args.kv_lens[r] - (args.q_starts[r + 1] - t);
             const std::int64_t first = std::max<std::int64_t>(0, position - args.window + 1);
             for (std::int32_t h = 0; h < args.num_q_heads; ++h) {
-                // Counts the elements from kv.data to position j's key.
+                // Returns the number of elements from kv.data to position j's key.
                 const auto key_at = [&](std::int64_t j) {
                     const PageId page = args.pages[args.page_starts[r] + j / kv.page_size];
                     return key_offset(kv, page, h / group) + (j % kv.page_size) * D;
@@ -72,7 +72,7 @@ std::int64_t attention_workspace_bytes(const AttentionShape& shape) {
         (std::int64_t{shape.kv_len_max} + AttentionArgs::kSegmentKeys - 1) /
         AttentionArgs::kSegmentKeys;
     const std::int64_t floats =
-        16 + (std::int64_t{shape.head_dim} + 31) / 32 * 32;  // floats of one part of one query
+        16 + (std::int64_t{shape.head_dim} + 31) / 32 * 32;  // floats for one query's part
     return std::min(
         kAttentionWorkspaceMax, shape.num_tokens * shape.num_q_heads * num_segments * floats * 4
     );

@@ -1,23 +1,24 @@
-// Computes causal attention of a ragged batch over paged KV, with grouped query heads and a sliding
-// window. Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens; the
-// keys and values of all kv_lens[r], the new ones included, are in its pages already (rope.h wrote
+// Causal attention of a ragged batch over paged KV, with grouped query heads and a sliding window.
+// Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens; the keys
+// and values of all kv_lens[r], the new ones included, are in its pages already (rope.h wrote
 // them).
 //
 //   token t of row r has position p = kv_lens[r] - (q_starts[r+1] - t)
 //   o[t, h] = sum_j softmax_j(scale * q[t, h] . key[j, g]) value[j, g],   g = h / (Q / K)
 //   over positions j with p - window < j <= p
 //
-//   q, out    [T, Q*D]  fp32 or bf16, each on its own; kv is the dtype of q. D <= kHeadDimMax
-//   pages     row r's page i holds its positions i*P .. (i+1)*P; at pages[page_starts[r] + i]
+//   q, out    [T, Q*D]  fp32 or bf16, independently; kv has the dtype of q. D <= kHeadDimMax
+//   pages     row r's page i has its positions i*P .. (i+1)*P; at pages[page_starts[r] + i]
 //
-// The bits of o[t, h] depend on q[t, h] and on keys and values 0..p alone. They do not depend on
-// the page size, on how the prompt was cut into chunks, on the other rows, nor on the number of
-// threads (P6). Keys are taken in segments of kSegmentKeys and inside them in blocks of kBlockKeys,
-// both by absolute position; each segment is an online softmax of its own (Milakov and Gimelshein
-// 2018, arXiv:1805.02867), merged in ascending order (the split of Flash-Decoding). Scores and sums
-// are fp32. Where keys and values are fp32, so are the probabilities in the second product; where
-// they are bf16, it takes pairs of keys and each probability is rounded to bf16 (FlashAttention's
-// choice; their sum is not rounded). Keys outside the window or after p are never read.
+// The bits of o[t, h] depend only on q[t, h] and on keys and values 0..p. They do not depend on the
+// page size, on how the prompt was cut into chunks, on other rows, or on the number of threads
+// (P6). Keys are processed in segments of kSegmentKeys, and within these in blocks of kBlockKeys,
+// both by absolute position. Each segment is an online softmax of its own (Milakov and Gimelshein
+// 2018, arXiv:1805.02867); segments are merged in ascending order (the split of Flash-Decoding).
+// Scores and sums are fp32. For fp32 keys and values, the probabilities in the second product are
+// fp32, too. For bf16 ones, the second product processes pairs of keys, and each probability is
+// rounded to bf16 (FlashAttention's choice; their sum is not rounded). Keys outside the window or
+// after p are never read.
 #pragma once
 
 #include "kernels/kv_cache.h"
@@ -44,17 +45,17 @@ struct AttentionArgs {
     const std::int32_t* kv_lens = nullptr;      // [R], >= the row's new tokens
     const PageId* pages = nullptr;              // all rows' pages
     const std::int32_t* page_starts = nullptr;  // [R], row r's first entry in `pages`
-    std::int32_t kv_len_max = 0;                // >= every kv_lens; no launch on a GPU follows it
-    std::int32_t q_len_max = 0;                 // >= every row's new tokens; 0: not known
-    std::int32_t window = kNoWindow;            // >= 1; keys seen, the token's own included
-    float scale = 0.f;                          // 1 / sqrt(D), as a rule
-    Workspace workspace{};                      // less than asked for costs speed, never bits
-    std::uint32_t* arrivals = nullptr;          // [kArrivals]; for a GPU, see attention_cuda()
+    std::int32_t kv_len_max = 0;        // >= every kv_lens; no launch on a GPU depends on it
+    std::int32_t q_len_max = 0;         // >= every row's new tokens; 0: unknown
+    std::int32_t window = kNoWindow;    // >= 1; visible keys, including the token's own
+    float scale = 0.f;                  // usually 1 / sqrt(D)
+    Workspace workspace{};              // a smaller one costs speed, never bits
+    std::uint32_t* arrivals = nullptr;  // [kArrivals]; for a GPU, see attention_cuda()
     Stream stream{};
 };
 
 struct AttentionShape {
-    std::int64_t num_tokens = 0;   // T at most
+    std::int64_t num_tokens = 0;   // at most T
     std::int32_t num_q_heads = 0;  // Q
     std::int32_t head_dim = 0;     // D
     std::int32_t kv_len_max = 0;
@@ -62,22 +63,23 @@ struct AttentionShape {
 
 void check(const AttentionArgs& args);
 void attention_ref(const AttentionArgs& args);
-// A GPU's launches follow from R, T, q_len_max, the shapes of q and KV and the size of the
-// workspace, not from kv_lens, kv_len_max or the pages: the rows with one new token are cut on the
-// device into equal shares of all their keys. So a captured call is good for any lengths.
-// `arrivals` counts shares that are done: zeros before the first call, zeros after each; calls that
-// may run at the same time need their own. Null: rows with one new token take the way of the
-// others, which does not cut them.
+// A GPU's launches depend on R, T, q_len_max, the shapes of q and KV and the size of the workspace,
+// not on kv_lens, kv_len_max or the pages: the device cuts the rows with one new token into equal
+// shares of all their keys. So a captured call is valid for any lengths. `arrivals` counts
+// completed shares: zeros before the first call, zeros after each call; calls that may overlap need
+// arrays of their own. If null, rows with one new token use the prefill kernel, which does not
+// split them.
 void attention_cuda(const AttentionArgs& args);
-// Callers whose bits must not depend on the batch take this one. It takes segments of kSegmentKeys
-// for every row and merges prefill's sums at the same keys as decode's. attention_cuda() promises
-// what is said above for the fp32 cache alone: its split follows from the batch.
+// For callers whose bits must not depend on the batch. Uses segments of kSegmentKeys for every row,
+// and merges prefill's sums at the same keys as decode's. attention_cuda() guarantees the order
+// above only for the fp32 cache: its split depends on the batch.
 void attention_cuda_deterministic(const AttentionArgs& args);
 
-// On the CPU this lets several threads share one token's keys. Bounded by kAttentionWorkspaceMax.
+// On the CPU, the workspace lets several threads share one token's keys. Bounded by
+// kAttentionWorkspaceMax.
 inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
 [[nodiscard]] std::int64_t attention_workspace_bytes(const AttentionShape& shape);
-// On CUDA it holds what becomes of the shares of rows that decode; of the opened device.
+// On CUDA, the workspace has the results of the shares of decode rows; for the opened device.
 inline constexpr std::int64_t kAttentionCudaWorkspaceMax = std::int64_t{256} << 20;
 [[nodiscard]] std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape);
 

@@ -11,7 +11,7 @@
 namespace pitstop::kernels {
 namespace {
 
-constexpr int kHopper = 90;  // the one that wgmma's machine code is for
+constexpr int kHopper = 90;  // the capability that wgmma's machine code is for
 enum class PrefillKernel : std::uint8_t { kMma, kWgmma };
 
 bool fits_chunks(const AttentionArgs& args) {
@@ -22,7 +22,7 @@ bool fits_chunks(const AttentionArgs& args) {
            is_aligned(args.q.data, 16) && args.q.stride % 8 == 0 && is_aligned(kv.data, 16);
 }
 
-// A row's number is 32 bits in every kernel: at 64 elements a row, 256 GiB of a layer's bf16.
+// Row numbers have 32 bits in every kernel: at 64 elements per row, 256 GiB of a layer's bf16.
 bool fits_row_numbers(const KvCache& kv) {
     const std::int64_t kv_rows = std::int64_t{kv.num_pages} * 2 * kv.num_kv_heads * kv.page_size;
     return kv_rows <= std::numeric_limits<std::int32_t>::max();
@@ -62,7 +62,7 @@ std::int64_t num_blocks_of_decode(std::int32_t head_dim) {
     return std::min(num, AttentionArgs::kArrivals);
 }
 
-// Gives decode its place in the workspace; false where there is none for it.
+// Assigns decode its part of the workspace; false if it does not fit.
 bool place_records(AttentionParams& params, const AttentionArgs& args) {
     const std::int64_t record_bytes = decode_record_floats(params.group, params.head_dim) * 4;
     const std::int64_t num_blocks = num_blocks_of_decode(params.head_dim);
@@ -113,7 +113,7 @@ void attention_cuda_deterministic(const AttentionArgs& args) {
 }
 
 std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape) {
-    // In fixed order each segment of each token has a record; and each block has two.
+    // In fixed order, each segment of each token has a record, and each block has two more.
     const std::int64_t num_segments = ceil_div(shape.kv_len_max, AttentionArgs::kSegmentKeys);
     const std::int64_t group_max = std::min(shape.num_q_heads, kAttentionGroupMax);
     const std::int64_t D = shape.head_dim;

@@ -1,4 +1,4 @@
-// Declares the parts of the CUDA attention; for attention_*.cu and attention_cuda.cpp alone.
+// The parts of the CUDA attention; only for attention_*.cu and attention_cuda.cpp.
 #pragma once
 
 #include "kernels/attention.h"
@@ -10,15 +10,15 @@ namespace pitstop::kernels {
 
 inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV head: rows of an mma
 
-// Returns how many warps of decode shared memory leaves room for on a multiprocessor: it launches
-// as many, and each takes an equal share of the work.
+// Returns how many decode warps fit into a multiprocessor's shared memory: decode launches that
+// many, and each gets an equal share of the work.
 [[nodiscard]] constexpr std::int32_t decode_warps_per_multiprocessor(std::int32_t head_dim) {
     return head_dim == 128 ? 6 : 12;
 }
 
-// A record holds the state of one (row, KV head) pair over some of its keys: for each query head of
-// the group D sums, the maximum, the sum of weights, and six floats that are not used, which set
-// the heads of a record apart by a quarter of the banks of shared memory.
+// A record has the state of one (row, KV head) pair over some of its keys. For each query head of
+// the group: D sums, the maximum, the sum of weights, and six unused floats, which shift the heads
+// of a record by a quarter of the banks of shared memory.
 [[nodiscard]] constexpr std::int64_t decode_record_floats(
     std::int64_t group, std::int64_t head_dim
 ) {
@@ -26,12 +26,12 @@ inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV he
 }
 
 enum class AttentionOrder : std::uint8_t {
-    kFree,   // splits follow the batch
+    kFree,   // the split depends on the batch
     kFixed,  // segments of kSegmentKeys by absolute position, merged in ascending order (P6)
 };
 
-// A row of KV memory is one key or value: head_dim elements. A page has page_rows of them, head h's
-// keys from h * P on, its values value_rows further.
+// A row of KV memory is one key or value: head_dim elements. A page has page_rows of them: head h's
+// keys from h * P on, its values value_rows later.
 struct AttentionParams {
     const void* q = nullptr;  // [T, Q*D]
     std::int64_t q_stride = 0;
@@ -56,25 +56,25 @@ struct AttentionParams {
     float scale = 0.f;
     float scale_log2 = 0.f;  // scale * log2(e)
 
-    std::int32_t q_len_min = 1;  // prefill leaves rows with fewer new tokens alone
-    AttentionOrder order = AttentionOrder::kFree;  // decode's; prefill's is an argument
+    std::int32_t q_len_min = 1;                    // prefill skips rows with fewer new tokens
+    AttentionOrder order = AttentionOrder::kFree;  // of decode; prefill has an argument
     std::int32_t num_decode_blocks = 0;
     float* records = nullptr;           // decode: [num_records, decode_record_floats()], aligned 16
     std::int64_t num_records = 0;       // decode: at least two per block
-    std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros, and left so
+    std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros before and after
 };
 
 // Computes the rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or
 // 128, a group of at most kAttentionGroupMax, q and KV rows 16-byte aligned.
 void attention_prefill_cuda(const AttentionParams& params, AttentionOrder order, Stream stream);
-// Does the same by wgmma, in free order. REQUIRES: compute capability 9.0.
+// The same with wgmma, in free order. REQUIRES: compute capability 9.0.
 void attention_prefill_wgmma_cuda(const AttentionParams& params, Stream stream);
 // Computes the rows with one new token.
 void attention_decode_cuda(const AttentionParams& params, Stream stream);
 // Computes all rows; any dtype, D <= kHeadDimMax, group and alignment.
 void attention_general_cuda(const AttentionParams& params, Stream stream);
 
-// This is attention_cuda() with mma.sync even where there is wgmma: to test and to compare.
+// attention_cuda() with mma.sync even if the GPU has wgmma, for tests and comparisons.
 void attention_cuda_mma(const AttentionArgs& args);
 
 }  // namespace pitstop::kernels

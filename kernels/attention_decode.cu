@@ -7,7 +7,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// A slot of the ring holds 16 keys or values; a tile of 64 keys is eight slots, keys first.
+// A slot of the ring has 16 keys or values; a tile of 64 keys is eight slots, keys first.
 constexpr int kSlotKeys = 16;
 constexpr int kSlotsPerTile = 2 * kKeysPerTile / kSlotKeys;
 constexpr int kSlots = 8;
@@ -49,7 +49,7 @@ __device__ void store_record(const AttentionState<D>& state, float* record, int 
     }
 }
 
-// Heads past the group's are left as they are.
+// Heads beyond the group's are not written.
 template <int D>
 __device__ void load_record(AttentionState<D>& state, const float* record, int group) {
     const int lane = lane_index();
@@ -70,7 +70,7 @@ __device__ void load_record(AttentionState<D>& state, const float* record, int g
     }
 }
 
-// Stores the same two neighbouring elements of a head's output that a record has at `column`.
+// Stores the two neighbouring elements of a head's output that a record has at `column`.
 template <int D>
 __device__ void store_output(
     const AttentionParams& params,
@@ -102,9 +102,9 @@ struct Ring {
     std::byte* slots;
     std::int32_t first_tile;
     int num_slots;
-    int slot;  // the next to be read
-    // These are the KV rows of keys `lane` and `lane + 32` of the tile whose slots are being
-    // filled, and of the tile after it, looked up half a tile ahead of their use.
+    int slot;  // the next slot to read
+    // The KV rows of keys `lane` and `lane + 32` of the tile whose slots are being filled, and of
+    // the next tile, looked up half a tile ahead of their use.
     std::int32_t rows[2];
     std::int32_t next_rows[2];
 
@@ -133,7 +133,8 @@ struct Ring {
             }
             if (part == kSlotsPerTile / 2) look_up(first_tile + number / kSlotsPerTile + 1);
             std::byte* const to = slots + number % kSlots * slot_bytes<D>();
-            const int first = part % (kSlotsPerTile / 2) * kSlotKeys;  // first of the tile's keys
+            const int first =
+                part % (kSlotsPerTile / 2) * kSlotKeys;  // the first of the slot's keys in the tile
             const std::int32_t own_row = first < kWarp ? rows[0] : rows[1];
 #pragma unroll
             for (int j = 0; j < kSlotKeys / kKeysPerPass; ++j) {
@@ -159,16 +160,16 @@ struct Ring {
         for (int s = 0; s < kSlots - 1; ++s) fill(s);
     }
 
-    // Gives the next slot's contents, after starting to fill the one that was read before it.
+    // Returns the next slot's contents, after starting to refill the slot that was read before it.
     __device__ const std::byte* next() {
         wait_copies<kSlots - 2>();
-        __syncwarp();  // this slot is there for all lanes, and all are done with the last one
+        __syncwarp();  // the slot has arrived for all lanes, and all are done with the last one
         fill(slot + kSlots - 1);
         return slots + slot++ % kSlots * slot_bytes<D>();
     }
 };
 
-// Loads the queries into registers: row g of the mma is head g of the group, zero past it.
+// Loads the queries into registers: row g of the mma is head g of the group, zero beyond the group.
 template <int D>
 __device__ void load_queries(
     std::uint32_t (&q)[D / 16][4], const AttentionParams& params, const Run& run
@@ -218,26 +219,27 @@ __device__ void take_tile(
         add_values(state, scores[n], scores[n + 1], ring.next(), 0);
 }
 
-// This is true in the block of a pair's which comes here last, when all records of the pair are
-// there. The count starts over by itself. Pairs that share a block are told apart by their first
-// block: a block is the first of one divided pair at most.
+// Returns true in exactly one block of a pair's blocks: the last to arrive, when all of the pair's
+// records are written. Then the count is zero again. Pairs that share a block are distinguished by
+// their first block: a block is the first of at most one divided pair.
 __device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace& place) {
     const auto others = static_cast<unsigned>(place.last_block - place.first_block);
     unsigned num_before = 0;
     __syncwarp();  // all lanes have stored
     if (lane_index() == 0) {
-        __threadfence();  // what the warp stored comes before the arrival that tells of it
+        __threadfence();  // orders the warp's stores before its arrival
         num_before = atomicInc(params.arrivals + place.first_block, others);
-        __threadfence();  // what other blocks stored comes before what is read from here on
+        __threadfence();  // orders other blocks' stores before the reads below
     }
     num_before = __shfl_sync(kAllLanes, num_before, 0);
     __syncwarp();
     return num_before == others;
 }
 
-// Merges all records of a pair in ascending order. They come from L2, 4 (D + 8) bytes per head: as
-// many at a time as half the ring takes, while those before are merged in the other half. One
-// request of 32k keys over 792 blocks has 86 records of 2 KiB per KV head at group 4, in 13 rounds.
+// Merges all records of a pair in ascending order. They are read from L2, 4 (D + 8) bytes per head:
+// as many at a time as fit into half the ring, while the previous ones are merged in the other
+// half. One request of 32k keys over 792 blocks has 86 records of 2 KiB per KV head at group 4, in
+// 13 rounds.
 template <int D>
 __device__ void merge_records(const AttentionParams& params, const Run& run, std::byte* slots) {
     constexpr int kHalfBytes = kSlots / 2 * slot_bytes<D>();
@@ -263,7 +265,7 @@ __device__ void merge_records(const AttentionParams& params, const Run& run, std
     for (std::int64_t first = 0; first < num; first += per_half) {
         fetch(first + per_half, 1 - half);
         wait_copies<1>();
-        __syncwarp();  // what the other lanes copied is there
+        __syncwarp();  // the other lanes' copies have arrived
         for (int i = 0; i < per_half && first + i < num; ++i) {
             const auto* const record =
                 reinterpret_cast<const float*>(slots + half * kHalfBytes) + i * record_floats;
@@ -296,10 +298,10 @@ __device__ void merge_records(const AttentionParams& params, const Run& run, std
     }
 }
 
-// Merges a segment of a run that has the pair's first unit, so that nothing comes before it, into
-// what precedes it there: none where it is the first, else the block's own record. The result is
-// the output, or that record. A lane finds there what it stored, but for the maximum and the sum,
-// which one of four lanes stores.
+// Merges a segment of a run that contains the pair's first unit, so that nothing precedes the run.
+// The segment is merged into the segments before it: none for the first, else the block's own
+// record. The result is the output, or that record. A lane reads back only what it stored itself,
+// except for the maximum and the sum, which one of four lanes stores.
 template <int D>
 __device__ void fold_into_record(
     const AttentionParams& params,
@@ -318,7 +320,7 @@ __device__ void fold_into_record(
         float2 weights = make_float2(minus_infinity(), 0.f);
         __syncwarp();  // they have been stored
         if (has_head && !is_first) weights = *reinterpret_cast<const float2*>(own + D);
-        __syncwarp();  // all have loaded what is overwritten
+        __syncwarp();  // all have loaded the values to be overwritten
         if (!has_head) continue;
         const MergeFactors factors = merge_factors(weights.x, state.max[e], params.scale_log2);
         const float sum = merged(weights.y, state.sum[e], factors);
@@ -373,21 +375,21 @@ __device__ void take_run(
         fold_into_record(params, run, state, is_first, is_output);
         is_first = false;
     }
-    // What refills the slots comes after a __syncwarp(), here as in next_run().
+    // The refills of the slots follow a __syncwarp(), here as in next_run().
     if (!is_alone && is_last_to_arrive(params, run.place))
         merge_records<D>(params, run, dynamic_shared_memory());
 }
 
-// grid [num_decode_blocks], block [one warp], all of them on the GPU at once: a block owns the same
-// number of units as every other, whatever the rows' lengths (attention_index.h), and takes them
-// pair by pair: the group's query heads are the rows of its mma, padded to 16. No block waits for
-// another: who comes last to a pair that several blocks have shares of merges their records.
+// grid [num_decode_blocks], block [one warp], all of them on the GPU at once. Every block owns the
+// same number of units, whatever the rows' lengths (attention_index.h), and processes them pair by
+// pair: the group's query heads are the rows of its mma, padded to 16. No block waits for another:
+// the last block to arrive at a pair that several blocks share merges their records.
 //
 // Memory-bound: 4 D bytes per key and KV head; 64 rows of 4096 keys, K = 8, D = 128: 1.07 GB per
 // layer, 250 us at 4.3 TB/s. 28 KiB in flight per warp, 6 warps per SM by shared memory: 168 KiB,
-// six times what is needed. Tensor cores at 16 FLOP per byte: 69 TFLOP/s, 11 % of what mma.sync
-// can. Records: in free order two per block at most, at group 4 some 1 % of the bytes of 1k rows;
-// in fixed order one per segment of 256 keys, 2 %.
+// six times the need. Tensor cores at 16 FLOP per byte: 69 TFLOP/s, 11 % of what mma.sync can do.
+// Records: in free order at most two per block, at group 4 about 1 % of the bytes of 1k rows; in
+// fixed order one per segment of 256 keys, 2 %.
 template <int D>
 __global__ void __launch_bounds__(kWarp)
     decode_kernel(const __grid_constant__ AttentionParams params) {

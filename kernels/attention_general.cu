@@ -13,7 +13,7 @@ __device__ float load_as(const void* from, DType dtype, std::int64_t index) {
 }
 
 // Returns the last row that starts at or before token t. Rows without a new token may share its
-// start; the last of them is the one that has it.
+// start; the last of them has the token.
 __device__ std::int32_t row_of(const AttentionParams& params, std::int32_t t) {
     std::int32_t low = 0;
     for (std::int32_t high = params.num_rows; high - low > 1;) {
@@ -23,10 +23,11 @@ __device__ std::int32_t row_of(const AttentionParams& params, std::int32_t t) {
     return low;
 }
 
-// grid [T, ceil(Q / kWarps)], block [4 warps]; a warp owns a query head of a token and takes its
-// keys 32 at a time, by absolute position: a lane a key for the scores, a lane every 32nd dimension
-// for the values. All in fp32, probabilities too. For the fp32 cache and shapes the tensor cores do
-// not fit: correct for everything, fast for nothing (a key's row is read by one lane).
+// grid [T, ceil(Q / kWarps)], block [4 warps]; a warp owns a query head of a token and processes
+// its keys 32 at a time, by absolute position: one key per lane for the scores, every 32nd
+// dimension per lane for the values. All in fp32, including probabilities. For the fp32 cache and
+// shapes that do not fit the tensor cores: correct for everything, fast for nothing (one lane reads
+// a key's row).
 __global__ void __launch_bounds__(kWarps* kWarp)
     general_kernel(const __grid_constant__ AttentionParams params) {
     __shared__ float queries[kWarps][AttentionArgs::kHeadDimMax];
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
             score = dot * params.scale;
         }
         const float new_max = warp_max(fmaxf(max, score));
-        const float factor = expf(max - new_max);  // 0 at first: some key of the tile is seen
+        const float factor = expf(max - new_max);  // 0 at first: some key of the tile is visible
         const float p = expf(score - new_max);
         sum = sum * factor + warp_sum(p);
         max = new_max;

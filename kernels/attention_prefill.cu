@@ -23,7 +23,7 @@ struct Shape {
     static constexpr int kSharedBytes = kQueryBytes + 2 * kTileBytes;
 };
 
-// Starts the copy of the tile's queries; zeros where it has no such row.
+// Starts the copy of the tile's queries; zeros for rows that do not exist.
 template <class S>
 __device__ __forceinline__ void copy_queries(
     const AttentionParams& params, const PrefillTile& work, std::byte* queries
@@ -43,14 +43,14 @@ __device__ __forceinline__ void copy_queries(
     }
 }
 
-// Starts the copy of a tile of keys or values: a thread copies one chunk of every kThreads /
+// Starts the copy of a tile of keys or values: each thread copies one chunk of every kThreads /
 // kChunks-th key.
 template <class S>
 __device__ __forceinline__ void copy_tile(
     const AttentionParams& params,
     std::byte* tile,
     const std::int32_t (&rows)[kKeysPerTile],
-    std::int32_t offset  // where values lie behind keys, in rows of KV memory
+    std::int32_t offset  // from keys to values, in rows of KV memory
 ) {
     constexpr int kKeysPerPass = kThreads / S::kChunks;
     const int thread = static_cast<int>(threadIdx.x);
@@ -78,15 +78,15 @@ __device__ __forceinline__ std::int32_t row_of_key(
     );
 }
 
-// Says which keys a warp's rows see. Those of each row lie in shared memory, as they are needed in
-// few key tiles.
+// Which keys a warp's rows see. The bounds of each row are in shared memory, because few key tiles
+// need them.
 struct SeenKeys {
-    std::int32_t first;  // the first that any row sees
+    std::int32_t first;  // the first key that any row sees
     std::int32_t last;
-    std::int32_t all_first;  // the first that all of them see
+    std::int32_t all_first;  // the first key that all rows see
     std::int32_t all_last;
 
-    // A tile that no row of the warp sees is skipped: for such rows it would change nothing.
+    // A tile that no row of the warp sees is skipped: it would change nothing.
     __device__ __forceinline__ bool has_any_of(std::int32_t begin, std::int32_t end) const {
         return begin <= last && end > first;
     }
@@ -150,12 +150,12 @@ __device__ __forceinline__ void multiply_keys(
     }
 }
 
-// Puts -inf for the scores of keys that a row must not see.
+// Sets to -inf the scores of keys that a row must not see.
 __device__ __forceinline__ void mask_rows(
     float (&scores)[kScoreTiles][4],
     std::int32_t begin,             // the tile's first key
     const std::int32_t* last_keys,  // for the block's rows
-    int row,                        // the first of the 16
+    int row,                        // the first of the 16 rows
     const AttentionParams& params
 ) {
     std::int32_t first[2];
@@ -168,11 +168,11 @@ __device__ __forceinline__ void mask_rows(
     mask_scores(scores, begin, first, last);
 }
 
-// Holds what a warp's rows have of the keys so far.
+// The state of a warp's rows over the keys so far.
 template <class S>
 struct Sums {
-    AttentionState<S::D> states[S::kRowTiles];                        // this segment's
-    AttentionState<S::D> totals[S::kIsSegmented ? S::kRowTiles : 1];  // those of earlier segments
+    AttentionState<S::D> states[S::kRowTiles];                        // of this segment
+    AttentionState<S::D> totals[S::kIsSegmented ? S::kRowTiles : 1];  // of earlier segments
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -211,7 +211,7 @@ __device__ __forceinline__ void store_rows(
     Sums<S>& sums,
     const AttentionParams& params,
     const PrefillTile& work,
-    int warp_row,                  // the warp's first row, of the block's
+    int warp_row,                  // the warp's first row within the block
     const std::int32_t* last_keys  // for the block's rows
 ) {
 #pragma unroll
@@ -242,16 +242,17 @@ __device__ __forceinline__ void store_rows(
 
 // grid [KV heads, num_prefill_blocks], block [kThreads]; a block owns a PrefillTile of kRows rows.
 //
-// Bound by the tensor cores: 4 D flops per (query head, key) pair; and beside them by exp2, a pair
-// of which costs half as long at D = 128. K and V come from L2, once per block. One key tile is in
+// Bound by the tensor cores: 4 D flops per (query head, key) pair; and besides by exp2, whose time
+// per pair is half of that at D = 128. K and V come from L2, once per block. One key tile is in
 // flight while the other is multiplied: V during the scores, the next K during the softmax and PV.
 // Shared memory feeds 2048 FLOP per clock and SM with one row tile per warp (half of the peak),
 // 4096 with two: each warp reads every key and value once for all its rows.
 template <class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     prefill_kernel(const __grid_constant__ AttentionParams params) {
-    __shared__ std::int32_t rows[2][kKeysPerTile];  // KV memory's, this tile's and the next one's
-    __shared__ std::int32_t last_keys[S::kRows];    // seen by a row; kNoKey: there is no such row
+    __shared__ std::int32_t rows[2][kKeysPerTile];  // of KV memory, for this tile and the next
+    __shared__ std::int32_t
+        last_keys[S::kRows];  // visible to a row; kNoKey: the row does not exist
     std::byte* const queries = dynamic_shared_memory();
     std::byte* const keys = queries + S::kQueryBytes;
     std::byte* const values = keys + S::kTileBytes;
@@ -274,11 +275,11 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     Sums<S> sums;
     sums.clear();
     for (std::int32_t tile = tile_begin; tile < tile_end; ++tile) {
-        // It is looked up early: its latency passes while the scores are computed.
+        // Looked up early: its latency passes while the scores are computed.
         const std::int32_t next_row =
             thread < kKeysPerTile ? row_of_key(params, work, tile + 1) : kNoRow;
         wait_copies<0>();
-        __syncthreads();  // keys (and queries) are there; all are done with the last values
+        __syncthreads();  // keys (and queries) have arrived; all are done with the last values
         copy_tile<S>(params, values, rows[tile % 2], params.value_rows);
 
         const std::int32_t begin = tile * kKeysPerTile;
@@ -288,7 +289,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         if (is_seen) multiply_keys<S>(scores, warp_queries, keys);
         if (thread < kKeysPerTile) rows[(tile + 1) % 2][thread] = next_row;
         wait_copies<0>();
-        __syncthreads();  // values are there; all are done with the keys; the next rows are known
+        __syncthreads(
+        );  // values have arrived; all are done with the keys; the next rows are known
         if (tile + 1 < tile_end) copy_tile<S>(params, keys, rows[(tile + 1) % 2], 0);
         if (is_seen) {
             const bool is_masked = !seen.has_all_of(begin, end);
@@ -302,7 +304,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         }
         if (end % AttentionArgs::kSegmentKeys == 0) sums.end_segment(params.scale_log2);
     }
-    sums.end_segment(params.scale_log2);  // it may be short; where it is empty nothing changes
+    sums.end_segment(params.scale_log2);  // may be short; an empty one changes nothing
     store_rows<S>(sums, params, work, warp_row, last_keys);
 }
 
@@ -311,7 +313,7 @@ void run(const AttentionParams& params, Stream stream) {
     const std::int32_t tile_len = S::kRows / params.group;
     const std::int64_t num_blocks =
         num_prefill_blocks(params.num_tokens, params.num_rows, tile_len);
-    CHECK(num_blocks <= 65535);  // a grid's y; T and R of a step are far below
+    CHECK(num_blocks <= 65535);  // the limit of a grid's y; T and R of a step are far below
     launch<prefill_kernel<S>>(
         {.grid = dim3(narrow<unsigned>(params.num_kv_heads), narrow<unsigned>(num_blocks)),
          .block = dim3(kThreads),

@@ -11,12 +11,12 @@ namespace {
 constexpr int kThreads = 3 * kWarpgroup;
 constexpr int kRows = 128;
 constexpr int kTileKeys = 128;
-constexpr int kStages = 2;  // stages of keys, and of values
+constexpr int kStages = 2;  // stages of keys, and as many of values
 
 template <int D>
 struct Shape {
     static constexpr int kPanels = D / kPanelColumns;
-    static constexpr int kPanelBytes = kTileKeys * kPanelRowBytes;  // queries, keys or values
+    static constexpr int kPanelBytes = kTileKeys * kPanelRowBytes;  // of queries, keys or values
     static constexpr int kTileBytes = kPanels * kPanelBytes;
     static constexpr int kSharedBytes = (1 + 2 * kStages) * kTileBytes;
     static_assert(kRows == kTileKeys);
@@ -25,15 +25,15 @@ struct Shape {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kTableTiles = 4;
-constexpr int kCopyBarrier = 1;  // __syncthreads' is 0
-constexpr int kTurnBarrier = 2;  // the first multiplying warpgroup's; the second's is the next
+constexpr int kCopyBarrier = 1;  // 0 is __syncthreads'
+constexpr int kTurnBarrier = 2;  // of the first multiplying warpgroup; the second has the next one
 
-// A thread has so many registers: 128 * (40 + 2 * 232) = 64,512 of 65,536 are taken.
+// Registers per thread: 128 * (40 + 2 * 232) = 64,512 of 65,536 are used.
 constexpr int kCopyRegisters = 40;
 constexpr int kMultiplyRegisters = 232;
 
-// The warpgroups tell each other by these what is full and what is empty. Every copying thread
-// arrives at `full`, every multiplying warp at `empty`.
+// The warpgroups signal full and empty stages with these. Every copying thread arrives at `full`,
+// every multiplying warp at `empty`.
 struct Barriers {
     std::uint64_t keys_full[kStages];
     std::uint64_t keys_empty[kStages];
@@ -42,7 +42,7 @@ struct Barriers {
 };
 constexpr int kMultiplyWarps = 2 * kWarpgroup / kWarp;
 
-// Returns the byte of chunk `chunk` (of 8 elements) of row `row` in a tile of panels.
+// Returns the offset in bytes of chunk `chunk` (of 8 elements) of row `row` in a tile of panels.
 template <int D>
 __device__ int panel_place(int row, int chunk) {
     constexpr int kPanelChunks = kPanelRowBytes / kChunkBytes;
@@ -54,8 +54,8 @@ __device__ __forceinline__ std::int32_t num_key_tiles(const PrefillTile& work) {
     return (work.keys_end + kTileKeys - 1) / kTileKeys - work.keys_begin / kTileKeys;
 }
 
-// Locates what the block's warpgroups share: [kRows, D] queries and kStages tiles each of keys and
-// values.
+// The shared memory of the block's warpgroups: [kRows, D] queries and kStages tiles each of keys
+// and values.
 template <int D>
 struct Tiles {
     std::byte* queries;
@@ -73,13 +73,13 @@ struct Tiles {
 using TableOfRows =
     std::int32_t[kTableTiles][kTileKeys];  // rows of KV memory, by key of the latest tiles
 
-// The copying warpgroup fills keys and values in the order they are used, one group of cp.async
-// ahead of the one it waits for. keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
+// The copying warpgroup fills keys and values in the order of their use, one group of cp.async
+// ahead of the one it waits for: keys 0 (with the queries), keys 1, values 0, keys 2, values 1, ...
 //
-// TMA is not used: it would need a tensor map per layer and page size, made by the driver and kept
-// as long as the arena, and boxes that end with a page and with a row: pages may have any number of
-// tokens here. It would give back the registers and issue slots of this warpgroup, of which the
-// products need neither. Not measured.
+// TMA is not used. It would need a tensor map per layer and page size, made by the driver and kept
+// as long as the arena, and boxes that end with a page and with a row, but pages may have any
+// number of tokens. TMA would free this warpgroup's registers and issue slots, and the products
+// need neither. Not measured.
 template <int D>
 struct TileCopier {
     static constexpr int kChunks = D / kChunkElements;  // chunks of a row
@@ -90,10 +90,10 @@ struct TileCopier {
     const Tiles<D>& tiles;
     Barriers& barriers;
     TableOfRows& rows;
-    int thread;  // number in the first warpgroup
-    int chunk;   // the one that it copies of its rows
+    int thread;  // index in the first warpgroup
+    int chunk;   // the chunk that it copies of its rows
     std::int32_t tile_begin;
-    std::int32_t next_row = kNoRow;   // the row of its key of the next tile
+    std::int32_t next_row = kNoRow;   // the row of its key in the next tile
     std::uint64_t* copied = nullptr;  // the barrier of the latest group of copies
 
     __device__ __forceinline__ void copy_queries() const {
@@ -122,7 +122,7 @@ struct TileCopier {
         );
     }
 
-    // `offset` says where values lie behind keys, in rows of KV memory.
+    // `offset`: from keys to values, in rows of KV memory.
     __device__ __forceinline__ void copy_tile(std::byte* tile, std::int32_t n, std::int32_t offset)
         const {
         const auto* const kv = static_cast<const bf16*>(params.kv);
@@ -137,8 +137,8 @@ struct TileCopier {
         commit_copies();
     }
 
-    // Tells the multiplying warpgroups what was copied a group ago; `next` is what they are told
-    // of the latest group by.
+    // Announces to the multiplying warpgroups what was copied a group ago; `next` is the barrier
+    // for the latest group.
     __device__ __forceinline__ void announce(std::uint64_t* next) {
         if (copied != nullptr) {
             wait_copies<1>();
@@ -172,7 +172,7 @@ struct TileCopier {
     }
 };
 
-// The first warpgroup runs this.
+// Run by the first warpgroup.
 template <int D>
 __device__ __forceinline__ void copy_tiles(
     const AttentionParams& params,
@@ -239,11 +239,12 @@ __device__ void multiply_values(
     wgmma_commit();
 }
 
-// Says which keys a multiplying thread's two rows see.
+// Which keys a multiplying thread's two rows see.
 struct RowKeys {
     std::int32_t first[2];
-    std::int32_t last[2];    // kNoKey where there is no such row
-    std::int32_t all_first;  // all 16 rows of the warp see from it on: a tile within needs no mask
+    std::int32_t last[2];  // kNoKey if the row does not exist
+    std::int32_t
+        all_first;  // all 16 rows of the warp see keys from here on: a tile beyond needs no mask
     std::int32_t all_last;
 };
 
@@ -274,14 +275,14 @@ __device__ __forceinline__ void softmax_tile(
     softmax(scores, state, scale_log2);
 }
 
-// A warp is done with a stage.
+// Signals that a warp is done with a stage.
 __device__ __forceinline__ void release(std::uint64_t* empty) {
     if (lane_index() == 0) barrier_arrive(empty);
 }
 
-// The multiplying warpgroups issue their products in turn, so that one's softmax runs beside the
-// other's products ("ping-pong", FlashAttention-3, arXiv:2407.08608, section 3.1). Each gives the
-// turn as often as it waits for its own; the first has it at the beginning.
+// The multiplying warpgroups issue their products in turn, so that one's softmax overlaps the
+// other's products ("ping-pong", FlashAttention-3, arXiv:2407.08608, section 3.1). Each passes the
+// turn as often as it waits for its own; the first has the first turn.
 __device__ __forceinline__ void give_turn_to(int warpgroup) {
     named_barrier_arrive<2 * kWarpgroup>(kTurnBarrier + warpgroup);
 }
@@ -298,7 +299,8 @@ __device__ __forceinline__ void store_rows(
     const RowKeys& seen
 ) {
     const int lane = lane_index();
-    const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;  // in the block's 128
+    const int warp_row =
+        (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;  // among the block's 128
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = warp_sum<4>(state.sum[r]);
@@ -317,8 +319,8 @@ __device__ __forceinline__ void store_rows(
     }
 }
 
-// The other two warpgroups run this, in turn: each computes the scores of a tile while the values
-// of the tile before are multiplied, and its softmax runs beside that product and the other's two.
+// Run by the other two warpgroups, in turn: each computes the scores of a tile while the values of
+// the previous tile are multiplied, and its softmax overlaps that product and the other's two.
 template <int D>
 __device__ __forceinline__ void multiply_tiles(
     const AttentionParams& params,
@@ -339,8 +341,9 @@ __device__ __forceinline__ void multiply_tiles(
     float scores[64];
     std::uint32_t p[8][4];
 
-    // The first tile stands apart: with a condition around the product of the values, the compiler
-    // can no longer prove that no product in flight uses a register and serializes them all.
+    // The first tile is outside of the loop: with a condition around the product of the values, the
+    // compiler can no longer prove that no product in flight uses a register, and serializes them
+    // all.
     barrier_wait(&barriers.keys_full[0], 0);
     wgmma_fence();
     multiply_keys<D>(scores, queries, tiles.keys_of(0));
@@ -370,7 +373,7 @@ __device__ __forceinline__ void multiply_tiles(
         for (int i = 0; i < D / 2; ++i) acc[i] *= state.factor[i % 4 / 2];
         pack_probabilities(p, scores);
     }
-    if (warpgroup == 0) wait_for_turn(0);  // the second gave it last
+    if (warpgroup == 0) wait_for_turn(0);  // the second passed it last
     const int final_stage = (num_tiles - 1) % kStages;
     barrier_wait(&barriers.values_full[final_stage], (num_tiles - 1) / kStages % 2);
     wgmma_fence();
@@ -381,14 +384,14 @@ __device__ __forceinline__ void multiply_tiles(
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-// grid [KV heads, num_prefill_blocks], block [kThreads]; tiles and order as attention_prefill.cu.
+// grid [KV heads, num_prefill_blocks], block [kThreads]; tiles and order as in
+// attention_prefill.cu.
 //
 // Bound by the tensor cores: 4 D flops per (query head, key) pair, 0.55 TFLOP per layer of qwen3-8b
-// at 8k; wgmma reads its operands from shared memory once per 64 rows, so that exp2 (16 per clock
-// and SM, half as long as the products at D = 128) is the second limit: a tile's softmax runs
-// beside the other warpgroup's products and beside this one's product of the values before. 160 KiB
-// of shared memory at D = 128 (queries 32, two stages of keys and of values 32 each): one block per
-// SM.
+// at 8k. wgmma reads its operands from shared memory once per 64 rows, so exp2 (16 per clock and
+// SM, half as long as the products at D = 128) is the second limit: a tile's softmax overlaps the
+// other warpgroup's products and this one's product of the previous values. 160 KiB of shared
+// memory at D = 128 (queries 32, two stages of keys and of values 32 each): one block per SM.
 template <int D>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_wgmma_kernel(const __grid_constant__ AttentionParams params) {

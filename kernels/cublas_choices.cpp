@@ -30,8 +30,8 @@ std::string head_of(const CudaDeviceInfo& device) {
     );
 }
 
-// FNV-1a of 64 bits (draft-eastlake-fnv-17) finds what was cut off or damaged. A file that somebody
-// else wrote on purpose is the user's own, as the directory is.
+// FNV-1a of 64 bits (draft-eastlake-fnv-17) detects truncation and damage. A file that was forged
+// on purpose is the user's own, like its directory.
 std::string check_of(std::string_view text) {
     std::uint64_t sum = 0xcbf29ce484222325u;
     for (const char byte : text) {

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::string> places() {
     constexpr std::array<std::string_view, 2> kPackages{
-        // The package nvidia-cublas of CUDA 13 lies in the first, that of 12 in the second.
+        // The first has the package nvidia-cublas of CUDA 13, the second that of 12.
         "nvidia/cu13/lib",
         "nvidia/cublas/lib"};
     return library_places(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), kPackages);

@@ -1,6 +1,6 @@
-// Finds cuBLASLt at run time: half a gigabyte that a build need not have and a bundle may bring.
-// cuda_libraries.h says where it is looked for. Only the major version compiled against is taken:
-// its structs are what we pass.
+// Finds cuBLASLt at run time: half a gigabyte that a build need not have and a bundle may include.
+// cuda_libraries.h lists the places. Only the major version compiled against is accepted: we pass
+// its structs.
 #pragma once
 
 #include "base/result.h"
@@ -13,7 +13,7 @@
 namespace pitstop::kernels {
 
 struct CublasLt {
-    std::string path{};  // as it was opened
+    std::string path{};  // as opened
     cublasLtHandle_t handle = nullptr;
 
     decltype(&cublasLtGetVersion) get_version = nullptr;
@@ -28,12 +28,12 @@ struct CublasLt {
     decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
     decltype(&cublasLtMatmulAlgoGetHeuristic) get_heuristic = nullptr;
 
-    // Returns the process's, opened by the first call; a failure is the same every time. kNotFound
-    // lists where it was looked for.
+    // Returns the process's library, opened by the first call; later calls return the same failure.
+    // kNotFound lists the places that were searched.
     [[nodiscard]] static Result<const CublasLt*> load();
 };
 
-// REQUIRES: load() succeeded, as open_cuda_device() sees to.
+// REQUIRES: load() succeeded, which open_cuda_device() ensures.
 [[nodiscard]] const CublasLt& cublas_lt();
 
 }  // namespace pitstop::kernels

@@ -37,8 +37,7 @@ std::string uuid_of(const cudaDeviceProp& properties) {
     return text;
 }
 
-// Judges a call at start-up, when nothing is lost yet: a failure says that the GPU is not ours to
-// use, and why.
+// Translates a failed call at start-up, when nothing is lost yet: the GPU cannot be used, and why.
 Result<> usable(cudaError_t error, int index, const char* call) {
     if (error == cudaSuccess) return Ok{};
     (void)cudaGetLastError();
@@ -84,7 +83,7 @@ Result<int> num_cuda_devices() {
     int num = 0;
     const cudaError_t error = cudaGetDeviceCount(&num);
     if (error == cudaErrorNoDevice) return 0;
-    int driver_version = 0;  // stays 0 where there is no driver
+    int driver_version = 0;  // stays 0 without a driver
     if (error == cudaErrorInsufficientDriver &&
         cudaDriverGetVersion(&driver_version) == cudaSuccess && driver_version == 0) {
         return make_error(ErrorCode::kUnavailable, "no CUDA device: no NVIDIA driver is installed");
@@ -145,7 +144,8 @@ Result<CudaDeviceInfo> open_cuda_device(int index) {
     };
     CUDA_CHECK(cudaDriverGetVersion(&info.driver_version));
     CUDA_CHECK(cudaRuntimeGetVersion(&info.runtime_version));
-    // Makes the context, too: what takes the GPU from us (exclusive mode, no memory) shows here.
+    // Also creates the context: whatever keeps the GPU from us (exclusive mode, no memory) fails
+    // here.
     RETURN_IF_ERROR(usable(cudaSetDevice(index), index, "cudaSetDevice"));
     ASSIGN_OR_RETURN(const CublasLt* const cublas, CublasLt::load());
     info.cublas_lt_path = cublas->path;

@@ -1,7 +1,7 @@
-// Opens the GPU of this process. A worker has one: it opens it at start-up, before it takes
+// Opens the GPU of this process. A worker has one, and opens it at start-up, before it uses
 // cuda_ops().
 //
-// Without CUDA in the build every call says so by an error; no caller needs an #ifdef.
+// In a build without CUDA every call returns an error; no caller needs an #ifdef.
 #pragma once
 
 #include "base/result.h"
@@ -21,11 +21,11 @@ struct CudaDeviceInfo {
     std::int64_t memory_bytes = 0;
     std::int64_t l2_bytes = 0;
     std::int64_t shared_bytes_per_block_max = 0;
-    int driver_version = 0;   // 1000 * major + 10 * minor: the CUDA version the driver supports
-    int runtime_version = 0;  // the one that is linked in
+    int driver_version = 0;  // 1000 * major + 10 * minor: the CUDA version that the driver supports
+    int runtime_version = 0;  // of the linked runtime
     std::string cublas_lt_path{};
     std::int64_t cublas_lt_version = 0;
-    std::string nccl_path{};  // empty where none was found
+    std::string nccl_path{};  // empty if none was found
 };
 
 struct DeviceMemoryInfo {
@@ -33,38 +33,39 @@ struct DeviceMemoryInfo {
     std::int64_t total_bytes = 0;
 };
 
-// Counts the GPUs that the driver shows. kUnsupported: this build has no CUDA. kUnavailable: no
-// driver, or one too old for the runtime; the message says which.
+// Returns the number of GPUs that the driver shows. kUnsupported: this build has no CUDA.
+// kUnavailable: no driver, or one too old for the runtime; the message says which.
 [[nodiscard]] Result<int> num_cuda_devices();
 
 // Makes GPU `index` this process's, and finds cuBLASLt. Once per process; later calls with the same
 // index return the same. kNotFound: no such GPU, no cuBLASLt. kUnsupported: older than compute
-// capability 8.0. kUnavailable: the driver gives it to nobody. kResourceExhausted: others have it,
-// or all its memory.
+// capability 8.0. kUnavailable: the driver lets no process use it. kResourceExhausted: other
+// processes have it, or all its memory.
 [[nodiscard]] Result<CudaDeviceInfo> open_cuda_device(int index);
 
 // Returns what open_cuda_device() returned. REQUIRES: one is open.
 [[nodiscard]] CudaDeviceInfo opened_cuda_device();
 
-// Tells whether kernels on the opened GPU may access the memory of GPU `index`; its own, always.
+// Returns whether kernels on the opened GPU may access the memory of GPU `index`; always true for
+// its own.
 [[nodiscard]] bool has_peer_access(int index);
 
-// Ends the process after a CUDA or cuBLAS call failed and it cannot go on: prints `line`, which
-// names the call, gives it to the handler, and aborts should that return. The handler is a
-// worker's, which tells the launcher and ends; it is called on the thread that made the call.
+// Ends the process after a CUDA or cuBLAS call that must succeed has failed: prints `line`, which
+// names the call, calls the handler with it, and aborts if the handler returns. The handler is a
+// worker's, which tells the launcher and ends; it runs on the thread that made the call.
 [[noreturn]] void end_by_cuda_failure(const std::string& line);
 using CudaFailureHandler = void (*)(const std::string& line);
 void set_cuda_failure_handler(CudaFailureHandler handler);
 
-// Makes the opened GPU the calling thread's: what creates memory, streams and events does it.
+// Makes the opened GPU the calling thread's. Called before creating memory, streams and events.
 void enter_cuda_device();
 
-// Returns 10 * major + minor of the opened device; 0 where none is open.
+// Returns 10 * major + minor of the opened device; 0 if none is open.
 [[nodiscard]] int compute_capability();
-// Returns the opened device's; 0 where none is open.
+// Returns the opened device's number; 0 if none is open.
 [[nodiscard]] int num_multiprocessors();
 
-// Describes the opened device's memory as the driver sees it: other processes' use counts too.
+// Returns the opened device's memory as the driver sees it, including other processes' use.
 [[nodiscard]] DeviceMemoryInfo device_memory_info();
 
 }  // namespace pitstop::kernels

@@ -19,7 +19,7 @@ std::string environment(const char* name) {
     return value == nullptr ? "" : value;
 }
 
-// Finds the first python3 of the PATH, as it is named there; empty: there is none.
+// Returns the first python3 on the PATH, by its path there; empty if there is none.
 fs::path python() {
     std::istringstream path(environment("PATH"));
     for (std::string folder; std::getline(path, folder, ':');) {
@@ -42,7 +42,7 @@ void add_site_packages(const fs::path& lib, std::vector<fs::path>& found) {
     }
 }
 
-// Lists the site-packages of an environment (the link in its bin names it), of the interpreter
+// Returns the site-packages of an environment (found by the link in its bin), of the interpreter
 // behind it, and of the user.
 // Source: Python documentation, "site: Site-specific configuration hook", "venv".
 std::vector<fs::path> site_packages() {
@@ -103,7 +103,7 @@ std::string find_nccl() {
         if (place != kName) {
             if (fs::exists(place, error)) return place;
         } else if (void* const library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
-            // The loader alone knows where it looks; what it found stays open, unused.
+            // Only the loader knows where it looks; the library it found stays open, unused.
             link_map* map = nullptr;
             const bool is_named = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr;
             return is_named ? map->l_name : place;

@@ -1,9 +1,9 @@
-// Wraps a CUDA graph: work that was enqueued once and runs again as a whole, for what one launch
-// costs. No CUDA type is named.
+// A CUDA graph: work that was enqueued once and runs again as a whole, at the cost of one launch.
+// Names no CUDA type.
 //
-// A graph keeps the addresses and the launch extents that it was captured with; what lies at the
-// addresses may change between launches. Only what is called by one thread is captured: others may
-// allocate meanwhile.
+// A graph keeps the addresses and launch extents from its capture; the data at the addresses may
+// change between launches. Only one thread's calls are captured: other threads may allocate
+// meanwhile.
 //
 // Source: CUDA C++ Programming Guide, "CUDA Graphs", "Creating a Graph Using Stream Capture".
 // Thread: one at a time, that of the stream.
@@ -27,11 +27,11 @@ class DeviceGraph {
         return *this;
     }
 
-    // What is enqueued on `stream` from now on is captured in place of running, up to
-    // end_capture(). REQUIRES: nothing waits for it meanwhile, nothing is allocated by this thread.
+    // Work enqueued on `stream` from now on is captured instead of run, up to end_capture().
+    // REQUIRES: nothing waits for the stream meanwhile, and this thread allocates nothing.
     static void begin_capture(Stream stream);
-    // Errors: kResourceExhausted, the device has no memory for the graph. What was captured does
-    // not run by itself.
+    // Errors: kResourceExhausted if the device has no memory for the graph. Captured work does not
+    // run by itself.
     [[nodiscard]] static Result<DeviceGraph> end_capture(Stream stream);
 
     // Enqueues the work. REQUIRES: end_capture() made it.

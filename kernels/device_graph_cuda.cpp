@@ -35,7 +35,7 @@ Result<DeviceGraph> DeviceGraph::end_capture(Stream stream) {
     const cudaError_t error = cudaGraphInstantiate(&executable, captured, 0);
     CUDA_CHECK(cudaGraphDestroy(captured));
     if (error == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();  // it is not sticky: nothing is broken
+        (void)cudaGetLastError();  // not sticky: nothing is broken
         return make_error(
             ErrorCode::kResourceExhausted,
             "no device memory for a graph of {} kernels; {} bytes are free",

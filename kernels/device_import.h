@@ -1,8 +1,7 @@
-// Imports memory and events of another process on the opened GPU, by CUDA's legacy IPC handles or,
-// memory of the virtual memory API, by file descriptors; and gives legacy handles of this
-// process's memory.
-// What the other process says is not believed: a handle that opens nothing is an Error, and how
-// large the memory is says the driver.
+// Imports memory and events of another process on the opened GPU: by CUDA's legacy IPC handles, or,
+// for virtual memory, by file descriptors. Also makes legacy handles of this process's memory.
+// The other process is not trusted: a handle that opens nothing is an Error, and the driver reports
+// the size of the memory.
 //
 // Source: CUDA Runtime API, cudaIpcOpenMemHandle (one process opens an allocation once; the
 //         exporter must not free it before it is closed), cudaIpcOpenEventHandle; CUDA Driver API,
@@ -21,26 +20,28 @@
 
 namespace pitstop::kernels {
 
-// A cudaIpcMemHandle_t has so many bytes, and so has a cudaIpcEventHandle_t.
+// The size of a cudaIpcMemHandle_t, and of a cudaIpcEventHandle_t.
 inline constexpr std::size_t kIpcHandleBytes = 64;
 
-// Maps a whole allocation of the other process, or chunks of its virtual memory back to back.
+// A mapping of a whole allocation of the other process, or of chunks of its virtual memory back to
+// back.
 class DeviceImport {
   public:
-    // Gives a file descriptor of a chunk, this process's own, which is closed here.
+    // Returns a file descriptor of a chunk in this process, which is closed here.
     using ChunkFd = std::function<Result<int>(std::int64_t chunk)>;
 
     DeviceImport() = default;
-    // Errors: kInvalidArgument, `handle` has another size; kUnavailable, CUDA opens nothing by it:
-    // its process has ended, has freed it, or is this one; kResourceExhausted.
+    // Errors: kInvalidArgument if `handle` has another size; kUnavailable if CUDA cannot open it
+    // (its process has ended, has freed the memory, or is this one); kResourceExhausted.
     [[nodiscard]] static Result<DeviceImport> open(std::string_view handle);
-    // Maps `num` chunks of `chunk_bytes`. What the exporter unmaps meanwhile stays what it was.
-    // Errors: kInvalidArgument, no size of chunks, or more than the device has; kUnavailable, CUDA
-    // maps no memory of that size by a descriptor; kResourceExhausted, no addresses; fd_of's own.
+    // Maps `num` chunks of `chunk_bytes`. Chunks stay valid even if the exporter unmaps them.
+    // Errors: kInvalidArgument for an invalid chunk size, or more than the device has; kUnavailable
+    // if CUDA maps no memory of that size by a descriptor; kResourceExhausted without addresses;
+    // those of fd_of.
     [[nodiscard]] static Result<DeviceImport> open_chunks(
         std::int64_t chunk_bytes, std::int64_t num, const ChunkFd& fd_of
     );
-    // REQUIRES: nothing enqueued reads it any more.
+    // REQUIRES: no enqueued work reads it.
     ~DeviceImport();
     DeviceImport(DeviceImport&& other) noexcept { swap(other); }
     DeviceImport& operator=(DeviceImport&& other) noexcept {
@@ -49,7 +50,7 @@ class DeviceImport {
     }
 
     [[nodiscard]] const std::byte* data() const { return data_; }
-    // Ranks write to one another there (exchange.h).
+    // Ranks write to each other's memory through this (exchange.h).
     [[nodiscard]] std::byte* writable() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
@@ -65,14 +66,14 @@ class DeviceImport {
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
     std::int64_t chunk_bytes_ = 0;   // 0: opened by a legacy handle
-    std::int64_t mapped_bytes_ = 0;  // counts the chunks so far
+    std::int64_t mapped_bytes_ = 0;  // of the chunks so far
 };
 
-// Returns the handle by which another process opens the buffer. REQUIRES: the buffer is not empty;
-// it lives until nobody has it open any more.
+// Returns the handle with which another process opens the buffer. REQUIRES: the buffer is not
+// empty; it lives until no process has it open.
 [[nodiscard]] std::string ipc_handle_of(const DeviceBuffer& buffer);
 
-// Opens an event that the other process recorded.
+// An event that the other process recorded.
 class EventImport {
   public:
     EventImport() = default;
@@ -85,7 +86,7 @@ class EventImport {
         return *this;
     }
 
-    // Tells whether what came before it is done. Errors: kUnavailable, as open().
+    // Returns whether the work before the event is done. Errors: kUnavailable, as open().
     [[nodiscard]] Result<bool> is_done() const;
 
   private:

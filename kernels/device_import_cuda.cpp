@@ -28,8 +28,8 @@ Result<Handle> read_handle(std::string_view bytes) {
     return handle;
 }
 
-// Makes the error of whatever a peer's handle can bring about; what breaks the context comes out at
-// the next call.
+// Makes an error of any failure that a peer's handle can cause; a failure that breaks the context
+// shows at the next call.
 Error refusal(std::string_view what, cudaError_t error) {
     static_cast<void>(cudaGetLastError());
     return make_error(
@@ -120,7 +120,7 @@ Result<DeviceImport> DeviceImport::open_chunks(
     );
 }
 
-// The mapping keeps the memory, so that its handle is released at once.
+// The mapping keeps the memory alive, so the handle is released at once.
 Result<> DeviceImport::map_next(int fd) {
     CUmemGenericAllocationHandle handle = 0;
     CUresult error = driver().import_handle(

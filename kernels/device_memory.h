@@ -1,9 +1,7 @@
-// Wraps memory, streams and events of the opened GPU (cuda_device.h), for a worker: no CUDA type is
-// named.
+// Memory, streams and events of the opened GPU (cuda_device.h), for a worker: names no CUDA type.
 //
-// Copies and fills are enqueued on a stream and order themselves against what is enqueued there;
-// only what is called wait_* waits. A failing CUDA call ends the process, naming the call; running
-// out of memory is an Error.
+// Copies and fills are enqueued on a stream, in its order; only functions named wait_* wait. A
+// failing CUDA call ends the process, naming the call; running out of memory is an Error.
 #pragma once
 
 #include "base/result.h"
@@ -18,12 +16,11 @@
 
 namespace pitstop::kernels {
 
-// Owns device memory, 256-byte aligned. Legacy IPC handles can be made of it.
+// Owns device memory, 256-byte aligned. Legacy IPC handles of it can be made.
 class DeviceBuffer {
   public:
     DeviceBuffer() = default;
-    // Fails with kResourceExhausted if the device has not got that much; the message says what is
-    // free.
+    // Errors: kResourceExhausted if the device has less; the message says how much is free.
     [[nodiscard]] static Result<DeviceBuffer> create(std::int64_t bytes);
     ~DeviceBuffer();
     DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
@@ -44,7 +41,7 @@ class DeviceBuffer {
     std::int64_t bytes_ = 0;
 };
 
-// Owns page-locked host memory, which copies to and from without a detour: step inputs and results.
+// Owns page-locked host memory, which is copied directly: step inputs and results.
 class PinnedBuffer {
   public:
     PinnedBuffer() = default;
@@ -68,7 +65,7 @@ class PinnedBuffer {
     std::int64_t bytes_ = 0;
 };
 
-enum class StreamPriority : std::uint8_t { kStep, kBackground };  // staging gives way to steps
+enum class StreamPriority : std::uint8_t { kStep, kBackground };  // staging yields to steps
 
 class DeviceStream {
   public:
@@ -82,20 +79,21 @@ class DeviceStream {
     }
 
     [[nodiscard]] Stream stream() const { return {handle_}; }
-    void wait() const;  // until everything enqueued here is done; start-up and tests, never a step
+    void wait(
+    ) const;  // until all work enqueued here is done; for start-up and tests, never in a step
 
   private:
     void* handle_ = nullptr;
 };
 
-// Tells whether what is enqueued there becomes part of a graph instead of running: nothing may wait
-// for it then.
+// Returns whether work enqueued there becomes part of a graph instead of running: then nothing may
+// wait for it.
 [[nodiscard]] bool is_capturing(Stream stream);
 
-// Copies and digests may take this long; they end within seconds where anything ends (P5).
+// The limit of waits for copies and digests, which end within seconds if they end at all (P5).
 inline constexpr Duration kDeviceWaitMax = std::chrono::seconds(300);
 
-// Marks a point in a stream.
+// A point in a stream.
 class DeviceEvent {
   public:
     DeviceEvent() = default;
@@ -108,13 +106,13 @@ class DeviceEvent {
     }
 
     void record(Stream stream) const;
-    // Tells whether everything before the last record() is done. True if there was none.
+    // Returns whether all work before the last record() is done. True if there was none.
     [[nodiscard]] bool is_done() const;
-    // Waits until everything before the last record() is done. Past `max` from `since` the process
-    // ends as after a failing call, and the line says that `what` did not end: nothing on a GPU can
-    // be called off.
-    // kClose stays on its core for as long as a step takes; kLoose leaves it to others, and comes
-    // some 50 us late.
+    // Waits until all work before the last record() is done. `max` after `since` the process ends
+    // as after a failing call, and the message says that `what` did not end: work on a GPU cannot
+    // be cancelled.
+    // kClose keeps its core for as long as a step takes; kLoose frees it, and notices the end about
+    // 50 us late.
     enum class Watch : std::uint8_t { kClose, kLoose };
     void wait(
         Duration max,
@@ -122,7 +120,7 @@ class DeviceEvent {
         Watch watch = Watch::kClose,
         TimePoint since = Clock::now()
     ) const;
-    // What is enqueued on `stream` from now on starts after the last record().
+    // Work enqueued on `stream` from now on starts after the last record().
     void order_before(Stream stream) const;
     // Returns the milliseconds on the device from `begin` to this event. REQUIRES: both are done.
     [[nodiscard]] double ms_since(const DeviceEvent& begin) const;
@@ -131,14 +129,14 @@ class DeviceEvent {
     void* handle_ = nullptr;
 };
 
-// Host memory may be any; only a PinnedBuffer's copies do not hold up the caller.
+// Any host memory is accepted; only copies of a PinnedBuffer do not block the caller.
 void copy_to_device(void* to, const void* from_host, std::int64_t bytes, Stream stream);
 void copy_to_host(void* to_host, const void* from, std::int64_t bytes, Stream stream);
 void copy_on_device(void* to, const void* from, std::int64_t bytes, Stream stream);
 // Copies the rows of a matrix. REQUIRES: the same shape.
 void copy_rows_on_device(View2<const float> from, View2<float> to, Stream stream);
-// Copies between any two memories; returns when it is done. Orders itself against no stream: what
-// is read was written before, and nothing writes to it.
+// Copies between any two memories, and returns when done. Not ordered with any stream: REQUIRES:
+// the source was written before, and no work writes to it.
 void copy_and_wait(void* to, const void* from, std::int64_t bytes);
 void fill_device(void* to, std::uint8_t value, std::int64_t bytes, Stream stream);
 

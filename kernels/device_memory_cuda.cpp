@@ -12,13 +12,14 @@ namespace {
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
 cudaEvent_t as_event(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
-// A wait polls: cudaEventSynchronize has no deadline. As long as most steps take, it stays on its
-// core, as CUDA's own would; after that it is not worth one.
+// A wait polls, because cudaEventSynchronize has no deadline. For as long as most steps take, it
+// keeps its core, like CUDA's own wait; after that it sleeps.
 constexpr auto kAttentive = std::chrono::milliseconds(100);
 constexpr auto kNap = std::chrono::milliseconds(1);
-constexpr auto kShortNap = std::chrono::microseconds(50);  // half of what a piece of 4 MiB takes
+constexpr auto kShortNap = std::chrono::microseconds(50);  // half the time of a 4 MiB piece
 
-// Checks a call whose error was looked at: any other error ends the process by the call's name.
+// Checks a call after its expected errors were handled: any other error ends the process with the
+// call's name.
 void check(cudaError_t error, const char* call) {
     if (error != cudaSuccess) cuda_failed(call, error, __FILE__, __LINE__);
 }
@@ -32,7 +33,7 @@ Result<DeviceBuffer> DeviceBuffer::create(std::int64_t bytes) {
     if (bytes == 0) return buffer;
     const cudaError_t error = cudaMalloc(&buffer.data_, static_cast<std::size_t>(bytes));
     if (error == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();  // it is not sticky: nothing is broken
+        (void)cudaGetLastError();  // not sticky: nothing is broken
         return make_error(
             ErrorCode::kResourceExhausted,
             "{} bytes of device memory asked for, {} are free",
@@ -121,7 +122,7 @@ void DeviceEvent::record(Stream stream) const {
 bool DeviceEvent::is_done() const {
     const cudaError_t error = cudaEventQuery(as_event(handle_));
     if (error == cudaErrorNotReady) return false;
-    check(error, "cudaEventQuery");  // an error of a kernel before the event comes out here
+    check(error, "cudaEventQuery");  // reports the error of a kernel before the event
     return true;
 }
 
@@ -130,7 +131,7 @@ void DeviceEvent::wait(Duration max, std::string_view what, Watch watch, TimePoi
     while (!is_done()) {
         const TimePoint now = Clock::now();
         const Duration waited = now - begin;
-        // It is asked again, as this process may have stood still since it was asked.
+        // Asks again: this process may have been stopped since the last query.
         if (now - since >= max && !is_done()) {
             end_by_cuda_failure(fmt::format(
                 "{} did not end on the GPU within {:.1f} s",
@@ -196,9 +197,9 @@ void copy_rows_on_device(View2<const float> from, View2<float> to, Stream stream
 void copy_and_wait(void* to, const void* from, std::int64_t bytes) {
     enter_cuda_device();
     CUDA_CHECK(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault));
-    // From pageable memory cudaMemcpy returns when the bytes are staged, which is before they are
-    // there (CUDA Runtime API, "API synchronization behavior"); our streams do not wait for this
-    // one.
+    // From pageable memory, cudaMemcpy returns when the bytes are staged, before they have arrived
+    // (CUDA Runtime API, "API synchronization behavior"); our streams do not wait for the default
+    // stream.
     CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 

@@ -1,14 +1,14 @@
-// Holds GPU memory at an address that stays: it is reserved once, mapped and unmapped while
-// pointers into it stay valid (CUDA's virtual memory API). A rank's arenas are this on a GPU.
+// GPU memory at a constant address: reserved once, mapped and unmapped while pointers into it stay
+// valid (CUDA's virtual memory API). A rank's arenas on a GPU are such ranges.
 //
-// Its physical memory is so many chunks, each with a handle that can be exported as a file
-// descriptor, as NCCL wants it of memory that is registered, and a process beside this one to map
-// it. That has to be asked for when it is taken.
+// The physical memory consists of chunks, each with a handle that can be exported as a file
+// descriptor: NCCL needs that for registered memory, and another process for mapping it. This must
+// be requested at allocation.
 //
-// Owns:   the address range, and its physical memory while mapped. Memory that somebody else has
-//         mapped as well goes back to the driver when that is over, too.
+// Owns:   the address range, and its physical memory while mapped. Memory that another process has
+//         mapped too returns to the driver only when that mapping ends.
 // Thread: one at a time changes its state.
-// No legacy IPC handle can be made of it: what a peer is to open is a DeviceBuffer.
+// No legacy IPC handle can be made of it: memory for a peer to open is a DeviceBuffer.
 #pragma once
 
 #include "base/result.h"
@@ -23,13 +23,13 @@ namespace pitstop::kernels {
 
 class DeviceRange {
   public:
-    // The driver makes a handle in 8 to 193 us, whatever its size (A100, 2 MiB each), and fails of
-    // some that are very large: 100 GB are 1600 of these.
+    // The driver makes a handle in 8 to 193 us, whatever its size (A100, 2 MiB each), and fails for
+    // some very large ones: 100 GB are 1600 of these.
     // Source: bench_vmm of magnate3/linux-riscv-dev; gpu-burn, pull request 150.
     static constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;
 
     DeviceRange() = default;
-    // `bytes` is rounded up to the driver's granularity. kResourceExhausted: no addresses.
+    // Rounds `bytes` up to the driver's granularity. kResourceExhausted: no addresses.
     [[nodiscard]] static Result<DeviceRange> reserve(std::int64_t bytes);
     ~DeviceRange();
     DeviceRange(DeviceRange&& other) noexcept { swap(other); }
@@ -38,17 +38,17 @@ class DeviceRange {
         return *this;
     }
 
-    // Maps memory that reads as zeros. kResourceExhausted: the device has not got that much; says
-    // what is free, what is missing and who has how much. Nothing is taken then. REQUIRES:
-    // !is_mapped().
+    // Maps memory that reads as zeros. kResourceExhausted: the device has less; the message says
+    // how much is free, how much is missing, and which processes use how much. Nothing stays
+    // allocated then. REQUIRES: !is_mapped().
     [[nodiscard]] Result<> map();
-    // Gives the memory back to the driver. Waits until every stream of this process (DeviceStream)
-    // has done what it was given; a capture beside it goes on.
+    // Returns the memory to the driver. Waits until every stream of this process (DeviceStream) has
+    // finished its work; a concurrent capture continues.
     // REQUIRES: is_mapped().
     void unmap();
 
-    // Returns a file descriptor of the chunk's memory, the caller's own:
-    // cuMemImportFromShareableHandle in another process takes it. REQUIRES: is_mapped(), i <
+    // Returns a file descriptor of the chunk's memory, owned by the caller:
+    // cuMemImportFromShareableHandle in another process accepts it. REQUIRES: is_mapped(), i <
     // num_chunks().
     [[nodiscard]] Result<int> export_chunk(std::size_t i) const;
     [[nodiscard]] std::size_t num_chunks() const { return handles_.size(); }  // 0: not mapped
@@ -69,7 +69,7 @@ class DeviceRange {
     }
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
-    std::vector<std::uint64_t> handles_{};  // the driver's, one per chunk; empty: not mapped
+    std::vector<std::uint64_t> handles_{};  // of the driver, one per chunk; empty: not mapped
 };
 
 }  // namespace pitstop::kernels

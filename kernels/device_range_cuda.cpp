@@ -40,7 +40,7 @@ Error no_room(std::int64_t bytes) {
     );
 }
 
-// On a stream of its own: a synchronization of the device would end captures (stream_list.h).
+// On a stream of its own: synchronizing the device would end captures (stream_list.h).
 Result<> fill_with_zeros(std::byte* data, std::int64_t bytes) {
     ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::create(StreamPriority::kBackground));
     ASSIGN_OR_RETURN(const DeviceEvent filled, DeviceEvent::create());
@@ -102,7 +102,7 @@ Result<> DeviceRange::map() {
         const CUresult error =
             driver().create(&handle, static_cast<std::size_t>(bytes_of_chunk(i)), &properties, 0);
         if (error == CUDA_ERROR_OUT_OF_MEMORY) {
-            release_handles();  // first, so that what is missing is what others have
+            release_handles();  // first, so that the rest of the device's use is by other processes
             return no_room(bytes_);
         }
         check(error, "cuMemCreate");

@@ -13,11 +13,10 @@
 namespace pitstop::kernels {
 namespace {
 
-// These are as nvml.h declares them. Source: NVML API Reference Guide, nvmlProcessInfo_t,
-// nvmlReturn_t.
+// As declared in nvml.h. Source: NVML API Reference Guide, nvmlProcessInfo_t, nvmlReturn_t.
 struct ProcessInfo {
     unsigned pid;
-    unsigned long long used_bytes;  // kNotAvailable: some drivers let nobody know
+    unsigned long long used_bytes;  // kNotAvailable: some drivers do not report it
     unsigned gpu_instance;
     unsigned compute_instance;
 };

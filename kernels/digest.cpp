@@ -64,7 +64,7 @@ void digest_cpu(const DigestArgs& args, IsaLevel level) {
     constexpr std::int64_t kBytesPerCut = 256 << 10;
     const std::int64_t cuts = (rows.row_bytes + kBytesPerCut - 1) / kBytesPerCut;
     if (cuts == 0) return;
-    // All threads add to these; they are integer sums, so their order does not matter.
+    // All threads add to these; integer sums, so the order does not matter.
     std::atomic<std::uint64_t> lane0{0};
     std::atomic<std::uint64_t> lane1{0};
     std::atomic<std::uint64_t> num_nonfinite{0};
@@ -78,7 +78,7 @@ void digest_cpu(const DigestArgs& args, IsaLevel level) {
         lane1.fetch_add(sum.digest.lane1, std::memory_order_relaxed);
         num_nonfinite.fetch_add(sum.num_nonfinite, std::memory_order_relaxed);
     };
-    // Cuts per range so that a range is worth waking a thread for: some 5 us.
+    // Cuts into ranges worth waking a thread for: about 5 us.
     constexpr std::int64_t kBytesPerRange = 64 << 10;
     const std::int64_t cut_bytes = std::max<std::int64_t>(1, rows.row_bytes / cuts);
     const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerRange / cut_bytes);

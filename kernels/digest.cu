@@ -10,12 +10,12 @@ namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunkBytes = 16;  // two words: what a thread takes at a time
+constexpr int kChunkBytes = 16;  // two words: a thread's unit
 constexpr int kLoadsInFlight = 4;
 constexpr int kRounds = 2;  // rounds of kLoadsInFlight chunks: 32 KiB per block
 constexpr int kChunksPerBlock = kThreads * kLoadsInFlight * kRounds;
-// A launch is short enough that its indices fit 31 bits; a step's kernels need not wait for it to
-// end, as its blocks are short and its stream gives way.
+// Launches are short enough that indices fit 31 bits. A step's kernels need not wait for one to
+// end, as its blocks are short and its stream has lower priority.
 constexpr std::int64_t kBytesPerLaunchMax = std::int64_t{1} << 30;
 
 struct Chunk {
@@ -41,7 +41,7 @@ __device__ Chunk as_chunk(std::uint32_t a, std::uint32_t b, std::uint32_t c, std
     return {a | std::uint64_t{b} << 32, c | std::uint64_t{d} << 32};
 }
 
-// Loads 16 bytes at any address, by aligned 4-byte words; reads up to 3 bytes on either side.
+// Loads 16 bytes at any address, with aligned 4-byte words; reads up to 3 bytes on either side.
 __device__ Chunk load_shifted(const std::uint8_t* from) {
     const auto address = reinterpret_cast<std::uintptr_t>(from);
     const auto* const words = reinterpret_cast<const std::uint32_t*>(address & ~std::uintptr_t{3});
@@ -74,12 +74,12 @@ struct Lanes {
     }
 };
 
-// grid [tiles of kChunksPerBlock chunks, or fewer], block [kThreads]; a block takes tiles in turn,
-// and a thread owns every kThreads-th chunk of a tile. Memory-bound: 1 byte in per byte; about 52
-// instructions per chunk, 3.3 per byte, of which 32 are integer multiplies and adds at 64 lanes a
-// clock: room for 8 TB/s on 132 SMs at 1.83 GHz, nearly twice what memory gives. The count of
-// non-finite numbers adds 14 instructions, 2 of them (popc) at 16 lanes a clock. 16.4 GB take 3.8
-// ms at 4.3 TB/s. Sums of integers: the order in which blocks add theirs does not matter.
+// grid [tiles of kChunksPerBlock chunks, or fewer], block [kThreads]; a block processes tiles in
+// turn, and a thread owns every kThreads-th chunk of a tile. Memory-bound: 1 byte in per byte;
+// about 52 instructions per chunk, 3.3 per byte, of which 32 are integer multiplies and adds at 64
+// lanes per clock: room for 8 TB/s on 132 SMs at 1.83 GHz, nearly twice the memory's rate. The
+// count of non-finite numbers adds 14 instructions, 2 of them (popc) at 16 lanes per clock. 16.4 GB
+// take 3.8 ms at 4.3 TB/s. Sums of integers: the order in which blocks add theirs does not matter.
 template <bool kIsAligned>  // every row starts at 16 bytes
 __global__ void __launch_bounds__(kThreads) digest_kernel(
     const std::uint8_t* __restrict__ data,
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
     std::int64_t row_bytes,
     std::int64_t row_stride_bytes,
     std::uint64_t first_word,
-    std::uint64_t words_per_row,  // the whole tensor's
+    std::uint64_t words_per_row,  // of the whole tensor
     Digest* __restrict__ sum,
     std::uint64_t* __restrict__ num_nonfinite  // or null
 ) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
         const std::uint32_t tile = blockIdx.x + step / kRounds * gridDim.x;
         const std::uint32_t round = step % kRounds;
         Chunk chunks[kLoadsInFlight];
-        std::uint64_t index[kLoadsInFlight];  // place of the chunk's first word
+        std::uint64_t index[kLoadsInFlight];  // position of the chunk's first word
         int num_words[kLoadsInFlight];
 #pragma unroll
         for (int j = 0; j < kLoadsInFlight; ++j) {
@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
                 const uint4 pack = *reinterpret_cast<const uint4*>(from);
                 chunks[j] = as_chunk(pack.x, pack.y, pack.z, pack.w);
             } else if (col == 0 || left < kChunkBytes + 4) {
-                chunks[j] = load_bytes(from, kChunkBytes);  // its neighbours are not ours to read
+                chunks[j] =
+                    load_bytes(from, kChunkBytes);  // its neighbours may not be ours to read
             } else {
                 chunks[j] = load_shifted(from);
             }
@@ -178,7 +179,7 @@ void digest_cuda(const DigestArgs& args) {
     check(args);
     if (args.rows == 0 || args.row_bytes == 0) return;
     DigestArgs left = args;
-    // Rows that follow each other in memory and in words are one row.
+    // Rows that follow each other in memory and in words are joined into one row.
     if (left.row_stride_bytes == left.row_bytes && left.row_bytes % 8 == 0 &&
         left.words_per_row == digest_words(left.row_bytes)) {
         left.row_bytes *= left.rows;
@@ -196,8 +197,8 @@ void digest_cuda(const DigestArgs& args) {
         }
         return;
     }
-    // A launch has at least a chunk per row, so that rows of a few bytes do not overflow the count
-    // of chunks.
+    // A launch has at least one chunk per row, so that rows of a few bytes do not overflow the
+    // count of chunks.
     const std::int64_t rows_per_launch = std::max<std::int64_t>(
         1, kBytesPerLaunchMax / (ceil_div(left.row_bytes, kChunkBytes) * kChunkBytes)
     );

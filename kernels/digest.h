@@ -3,10 +3,10 @@
 // Test vectors (tests/digest/digest_vectors.json has more, and the numpy reference beside it):
 //   1 row of 8 zero bytes        lane0 e220a8397b1dcdaf  lane1 = e220a839 * 7b1dcdaf
 //
-// A shard is a rectangle of the tensor; the digests of shards that cover it add up to its digest.
-// The cut of a row must fall on a word: first_word counts words. A row that ends the tensor's row
-// may have any number of bytes. On the CPU the loops are digest/'s, and this spreads them over the
-// stream's threads.
+// A shard is a rectangle of the tensor; the digests of shards that cover it add up to its digest. A
+// row must be cut at a word: first_word counts words. A row that ends the tensor's row may have any
+// number of bytes. On the CPU the loops are those of digest/, which this spreads over the stream's
+// threads.
 #pragma once
 
 #include "digest/digest_rows.h"
@@ -16,17 +16,16 @@ namespace pitstop::kernels {
 
 struct DigestArgs {
     const void* data = nullptr;         // the shard, any alignment
-    std::int64_t rows = 0;              // the shard's
-    std::int64_t row_bytes = 0;         // the shard's
-    std::int64_t row_stride_bytes = 0;  // from row to row of the shard
+    std::int64_t rows = 0;              // of the shard
+    std::int64_t row_bytes = 0;         // of the shard
+    std::int64_t row_stride_bytes = 0;  // between rows of the shard
     std::uint64_t first_word = 0;       // number of the shard's first word in the whole tensor
-    std::uint64_t words_per_row = 0;    // the whole tensor's, >= digest_words(row_bytes)
+    std::uint64_t words_per_row = 0;    // of the whole tensor, >= digest_words(row_bytes)
     Digest* sum = nullptr;              // the shard's digest is ADDED here
-    // The shard's elements that are an infinity or a NaN, its rows read as bf16, are ADDED here. If
-    // this is null they are not counted.
+    // The number of infinities and NaNs in the shard, with its rows read as bf16, is ADDED here.
+    // Null: not counted.
     std::uint64_t* num_nonfinite = nullptr;
-    // A launch on a GPU has at most so many at a time: what else runs there keeps the rest. 0: as
-    // many as there are.
+    // The most blocks of a launch on a GPU at a time: other work keeps the rest. 0: no limit.
     int blocks_max = 0;
     Stream stream{};
 };

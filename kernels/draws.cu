@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// grid [ceil(R / kThreads)], block [kThreads]; a thread owns a row. Latency: some hundred bytes a
-// row.
+// grid [ceil(R / kThreads)], block [kThreads]; a thread owns a row. Latency-bound: about a hundred
+// bytes per row.
 __global__ void __launch_bounds__(kThreads) note_draws_kernel(
     const DrawnRow* __restrict__ rows,               // [R]
     const std::int32_t* __restrict__ num_nonfinite,  // [R]

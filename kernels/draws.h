@@ -1,13 +1,13 @@
-// Notes what was drawn where it is needed next, so that the host need not see it first: the next
-// step embeds it (embedding.h), and the logprobs that are reported are of it (logprobs.h).
+// Stores a draw where the next ops need it, so that the host need not see it first: the next step
+// embeds it (embedding.h), and the reported logprobs are of it (logprobs.h).
 //
-//   ids[r]  the id of the row's choice; kDrewNothing where its score is -inf; kScoreNotFinite where
-//           it is +inf: the row's own edits or temperature have made it so, or its logits are.
-//           kNotFiniteDraw before all that where the row has logits that are not finite. A row
-//           without a choice, whose logits are only scored: kNotFiniteDraw or 0
-//   kept_mins[r], where it is not null: the choice's; -inf without one
-//   and where they are not null: *token = ids[r], pick->id = the choice's id, softmax->kept_min =
-//   the choice's
+//   ids[r]  the id of the row's choice; kDrewNothing if its score is -inf; kScoreNotFinite if it is
+//           +inf, because of the row's own edits or temperature, or its logits. Before all that,
+//           kNotFiniteDraw if the row has logits that are not finite. A row without a choice, whose
+//           logits are only scored: kNotFiniteDraw or 0
+//   kept_mins[r], if not null: the choice's; -inf without one
+//   and, each if not null: *token = ids[r], pick->id = the choice's id, softmax->kept_min = the
+//   choice's
 //
 //   rows           [R]
 //   num_nonfinite  [R]  int32 (nonfinite.h)
@@ -26,17 +26,17 @@ inline constexpr TokenId kNotFiniteDraw{-1};
 inline constexpr TokenId kDrewNothing{-2};
 inline constexpr TokenId kScoreNotFinite{-3};
 
-// Returns what a row's draw comes to. Scores are no NaN (sampling.h).
+// Returns the result of a row's draw. Scores are never NaN (sampling.h).
 [[nodiscard]] constexpr TokenId drawn_id(const Choice& choice) {
     constexpr float kInf = std::numeric_limits<float>::infinity();
     if (choice.score == kInf) return kScoreNotFinite;
     return choice.score != -kInf ? choice.id : kDrewNothing;
 }
 
-// Says where the draw of a row of logits is, and who needs it.
+// The draw of a row of logits, and where it is needed.
 struct DrawnRow {
-    const Choice* choice = nullptr;  // null where the row is scored and nothing is drawn
-    TokenId* token = nullptr;        // no two rows' the same, nor the next two
+    const Choice* choice = nullptr;  // null if the row is scored and nothing is drawn
+    TokenId* token = nullptr;        // different for all rows, and so are the next two
     LogitPick* pick = nullptr;
     SoftmaxRow* softmax = nullptr;
 };

@@ -1,5 +1,5 @@
-// Holds the CUDA driver's functions, found at run time: nothing links libcuda, so that what is
-// built starts where there is no driver.
+// The CUDA driver's functions, found at run time: nothing links libcuda, so that programs start
+// without a driver.
 #pragma once
 
 #include <cuda.h>
@@ -23,7 +23,7 @@ struct Driver {
     decltype(&cuMemGetAddressRange) get_address_range = nullptr;
 };
 
-// REQUIRES: a device is open. One that is missing ends the process.
+// REQUIRES: a device is open. A missing function ends the process.
 [[nodiscard]] const Driver& driver();
 
 [[nodiscard]] std::string name_of(CUresult error);

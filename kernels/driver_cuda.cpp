@@ -5,7 +5,7 @@
 namespace pitstop::kernels {
 namespace {
 
-constexpr unsigned kDriverVersion = 12000;  // the signatures above are of this version
+constexpr unsigned kDriverVersion = 12000;  // the version of the signatures above
 
 template <class Function>
 void find_driver_function(const char* symbol, Function& function) {

@@ -11,20 +11,20 @@ namespace {
 constexpr int kThreads = 512;
 constexpr std::int64_t kAlignment = 256;  // bytes
 
-// A word has the number of the launch, and the tag of what it does.
+// A word contains the number of the launch, and the tag of its operation.
 constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kExchangeTagBits) - 1;
 
-constexpr int kWaits = 2;  // waits in a launch of two shots
+constexpr int kWaits = 2;  // waits in a launch with two shots
 
-// Lies before the chunks in each rank's memory.
+// Precedes the chunks in each rank's memory.
 struct Header {
-    // They are by wait, buffer, block and rank: what that rank's block said last.
+    // By wait, buffer, block and rank: the latest word of that rank's block.
     std::uint64_t words[kWaits][2][kExchangeBlocksMax][kExchangeRanksMax];
-    // The rest is this rank's own.
+    // The rest is private to this rank.
     std::uint64_t num_launches;                      // launches that have ended
     std::uint64_t failed_launch;                     // 0: none
     std::uint64_t has_given_up[kExchangeBlocksMax];  // in that launch
-    std::uint32_t num_ended;                         // blocks of the launch under way
+    std::uint32_t num_ended;                         // blocks of the current launch
     std::uint32_t num_failures;
 };
 constexpr std::int64_t kHeaderBytes = (sizeof(Header) + kAlignment - 1) / kAlignment * kAlignment;
@@ -32,7 +32,7 @@ constexpr std::int64_t kHeaderBytes = (sizeof(Header) + kAlignment - 1) / kAlign
 __device__ Header* header_of(const Exchange& exchange, int rank) {
     return reinterpret_cast<Header*>(exchange.memories[rank]);
 }
-// Returns a rank's buffer of this launch.
+// Returns a rank's buffer for this launch.
 __device__ float* chunk_of(const Exchange& exchange, int rank, std::uint64_t launch) {
     std::byte* const chunks = exchange.memories[rank] + kHeaderBytes;
     return reinterpret_cast<float*>(chunks + (launch & 1) * exchange.chunk_bytes);
@@ -41,7 +41,7 @@ __device__ std::uint64_t read_again(const std::uint64_t& word) {
     return *static_cast<const volatile std::uint64_t*>(&word);
 }
 
-// Goes one block's way through a launch. All of its threads call the same.
+// One block's progress through a launch. All of its threads make the same calls.
 class Meeting {
   public:
     __device__ Meeting(const Exchange& exchange, std::uint64_t tag)
@@ -51,17 +51,18 @@ class Meeting {
           word_(launch_ << kExchangeTagBits | tag) {}
 
     [[nodiscard]] __device__ std::uint64_t launch() const { return launch_; }
-    // An earlier launch gave up: nobody is to be met any more. What fails in this launch shows in
-    // the next: all threads of a block see the same.
+    // Returns whether an earlier launch gave up: then no rank is met any more. A failure in this
+    // launch shows in the next: all threads of a block see the same.
     [[nodiscard]] __device__ bool is_over() const {
         const std::uint64_t failed = read_again(mine_.failed_launch);
         return failed != 0 && failed != launch_;
     }
 
-    // Says that this block has come so far, to the same block of every rank, and waits for them.
-    // False: it gave up.
+    // Announces to the same block of every rank that this block has reached the meeting, and waits
+    // for them.
+    // Returns false if it gave up.
     [[nodiscard]] __device__ bool meet(int wait) {
-        __syncthreads();  // what the block wrote is there before the word says so
+        __syncthreads();  // orders the block's writes before the word
         const int rank = static_cast<int>(threadIdx.x);
         if (rank < exchange_.size) {
             Header& theirs = *header_of(exchange_, rank);
@@ -74,7 +75,7 @@ class Meeting {
         return read_again(mine_.has_given_up[blockIdx.x]) == 0;
     }
 
-    // The last block to come here ends the launch.
+    // The last block to arrive ends the launch.
     __device__ void end() {
         __syncthreads();
         if (threadIdx.x != 0) return;
@@ -101,7 +102,7 @@ class Meeting {
     __device__ void give_up(ExchangeFailure::Kind kind, int rank, std::uint64_t seen) {
         mine_.has_given_up[blockIdx.x] = 1;
         mine_.failed_launch = launch_;
-        if (atomicAdd(&mine_.num_failures, 1u) != 0) return;  // the first is told
+        if (atomicAdd(&mine_.num_failures, 1u) != 0) return;  // only the first failure is reported
         volatile ExchangeFailure& failure = *exchange_.failure;
         failure.rank = static_cast<std::uint64_t>(rank);
         failure.launch = launch_;
@@ -130,14 +131,15 @@ __device__ float4 sum_at(const Exchange& exchange, std::uint64_t launch, std::in
     return sum;
 }
 
-// Says what this thread's block has to do of `num` packs: this thread's first, and the end.
+// The packs of this thread's block out of `num`: this thread's first, and the end.
 struct Share {
     __device__ explicit Share(std::int64_t num) {
         const std::int64_t of_block = (num + gridDim.x - 1) / gridDim.x;
         begin = blockIdx.x * of_block + threadIdx.x;
         end = min(num, (blockIdx.x + std::int64_t{1}) * of_block);
     }
-    // Calls f for each of this thread's in the part from `first` on, which ends at `limit` at most.
+    // Calls f for each of this thread's packs in the part from `first` on, which ends at `limit` at
+    // most.
     template <class F>
     __device__ void each(std::int64_t first, std::int64_t limit, const F& f) const {
         const std::int64_t last = min(first + end, limit);
@@ -147,7 +149,7 @@ struct Share {
 };
 
 // grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. 16 bytes
-// a pack and rank in, 32 out, over the links but for this rank's own. Latency-bound when small.
+// per pack and rank in, 32 out, over the links except for this rank's own. Latency-bound if small.
 __global__ void __launch_bounds__(kThreads) one_shot_kernel(
     const __grid_constant__ Exchange exchange,
     float4* data,  // [num_packs]
@@ -168,9 +170,9 @@ __global__ void __launch_bounds__(kThreads) one_shot_kernel(
     meeting.end();
 }
 
-// grid [at most num_blocks], block [kThreads]; part r of the packs is rank r's to sum, and a block
-// owns the same packs of each part. The sums of a part lie where this rank's own packs of it were,
-// which nobody else reads.
+// grid [at most num_blocks], block [kThreads]; rank r sums part r of the packs, and a block owns
+// the same packs of each part. The sums of a part overwrite this rank's own packs of it, which no
+// other rank reads.
 __global__ void __launch_bounds__(kThreads) two_shot_kernel(
     const __grid_constant__ Exchange exchange,
     float4* data,  // [num_packs]
@@ -201,14 +203,14 @@ __global__ void __launch_bounds__(kThreads) two_shot_kernel(
 }
 
 // grid [at most num_blocks], block [kThreads]; a block owns the same floats of every rank's part.
-// Rank 0 reads 4 bytes a float over the links and writes as many.
+// Rank 0 reads 4 bytes per float over the links and writes as many.
 __global__ void __launch_bounds__(kThreads) gather_columns_kernel(
     const __grid_constant__ Exchange exchange,
-    const float* part,  // [n, C], all of it
+    const float* part,  // [n, C], the whole part
     std::int64_t C,
-    std::int64_t begin,  // the floats of part that this launch is about
+    std::int64_t begin,  // the floats of `part` in this launch
     std::int64_t num,
-    float* whole,  // [n, V], rank 0's
+    float* whole,  // [n, V], of rank 0
     std::int64_t V,
     std::int64_t whole_stride,
     std::uint64_t tag
@@ -234,13 +236,13 @@ __global__ void __launch_bounds__(kThreads) gather_columns_kernel(
 }
 
 // grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. 16 bytes
-// a pack and rank in, over the links but for this rank's own, and as many out. Latency-bound: some
-// KiB.
+// per pack and rank in, over the links except for this rank's own, and as many out. Latency-bound:
+// some KiB.
 __global__ void __launch_bounds__(kThreads) all_gather_kernel(
     const __grid_constant__ Exchange exchange,
     const float4* mine,  // [num_packs]
     std::int64_t num_packs,
-    float4* all,  // [size, all_stride], of which num_packs of each rank's from here on
+    float4* all,  // [size, all_stride], of which this launch writes num_packs per rank
     std::int64_t all_stride,
     std::uint64_t tag
 ) {

@@ -1,32 +1,33 @@
-// Exchanges what the ranks of a replica, each on a GPU of its own, give each other within a step:
-// sums of activations, records of rows of logits, and parts of logits. Kernels on each rank's
-// stream do it, over memory that every rank has mapped (peer access); the host waits for nothing.
+// Exchanges data between the ranks of a replica, each on a GPU of its own, within a step: sums of
+// activations, records of rows of logits, and parts of logits. Kernels on each rank's stream do it,
+// over memory that every rank has mapped (peer access); the host waits for nothing.
 //
 //   all_reduce      data[i] = sum over the ranks of their data[i], in fp32 and in the order of
 //                   ranks: the same bits on every rank, whatever the size, the path and the batch
 //                   (P6)
-//   gather_columns  whole[i, r C + c] = part of rank r [i, c]; on rank 0 alone
+//   gather_columns  whole[i, r C + c] = part of rank r [i, c]; only on rank 0
 //   all_gather      all[r, i] = byte i of rank r's; on every rank
 //
 // Every rank enqueues the same operations in the same order with the same sizes. An operation of
-// more than a chunk is several launches. In each, a block copies its share of this rank's data to
-// this rank's memory, says so to the same block of every other rank, and waits until they have said
-// so; then it reads theirs. Chunks take turns with two buffers: who has come to launch n + 1 is
-// done with launch n, so that no second wait is needed before the buffer of n is used by n + 2.
+// more than a chunk is several launches. In each, a block copies its part of this rank's data to
+// this rank's memory, announces that to the same block of every other rank, and waits until they
+// have done the same; then it reads theirs. Chunks alternate between two buffers. A rank that has
+// reached launch n + 1 is done with launch n, so launch n + 2 can use the buffer of n without a
+// second wait.
 //
-//   one shot   each rank reads everything of everybody: one wait
-//   two shots  each rank sums its own part of the data, says so, and reads the others' sums: two
-//              waits, but 2 / size of the bytes; where there are more than two ranks, from
-//              kOneShotBytesMax on. Which it is changes no bit
+//   one shot   each rank reads everything of all ranks: one wait
+//   two shots  each rank sums its own part of the data, announces it, and reads the others' sums:
+//              two waits, but 2 / size of the bytes; with more than two ranks, from
+//              kOneShotBytesMax on. The choice changes no bit
 //
-// A word says which launch it belongs to and of which operation and size it is. The number of the
-// launch is kept in the device's memory, so that a captured graph can run again and again.
+// A word contains its launch, operation and size. The number of the launch is kept in the device's
+// memory, so that a captured graph can run again and again.
 //
-// A block that waits for longer than `limit` gives up: it writes who was missing to *failure, and
-// this launch and all later ones of this rank return at once, their results undefined. The host
-// looks when it has waited for the stream.
+// A block that waits for longer than `limit` gives up: it writes which rank was missing to
+// *failure, and this launch and all later ones of this rank return at once, with undefined results.
+// The host looks after it has waited for the stream.
 //
-// It is bound by latency up to 256 KiB or so, then by links: size - 1 times the data in, or twice.
+// Bound by latency up to about 256 KiB, then by links: size - 1 times the data in, or twice.
 // Source: the one-shot and two-shot kernels of TensorRT-LLM and vLLM (custom_all_reduce.cuh).
 #pragma once
 
@@ -37,7 +38,7 @@
 #include <cstdint>
 
 namespace pitstop {
-struct Error;  // base/result.h, which nvcc does not compile: fmt
+struct Error;  // base/result.h, whose fmt nvcc cannot compile
 }
 
 namespace pitstop::kernels {
@@ -45,11 +46,11 @@ namespace pitstop::kernels {
 inline constexpr int kExchangeRanksMax = 16;
 inline constexpr int kExchangeBlocksMax = 32;
 inline constexpr std::int64_t kOneShotBytesMax = std::int64_t{256} << 10;
-// A buffer has so many: a step of 1024 tokens of 2048 activations is one launch.
+// The size of a buffer: a step of 1024 tokens of 2048 activations is one launch.
 inline constexpr std::int64_t kExchangeChunkBytes = std::int64_t{8} << 20;
 
-// Says what a launch does, in the lower bits of a word: the operation, and how many floats, or
-// words.
+// The operation of a launch, in the lower bits of a word: the operation, and the number of floats
+// or words.
 enum class ExchangeOp : std::uint64_t { kAllReduce = 1, kGatherColumns = 2, kAllGather = 3 };
 inline constexpr int kExchangeNumBits = 22;
 inline constexpr int kExchangeTagBits = kExchangeNumBits + 2;
@@ -57,36 +58,36 @@ inline constexpr int kExchangeTagBits = kExchangeNumBits + 2;
     return static_cast<std::uint64_t>(op) << kExchangeNumBits | static_cast<std::uint64_t>(num);
 }
 
-// Says what became of a rank's exchanges. It lies in page-locked memory, and the device writes it.
+// The state of a rank's exchanges, in page-locked memory, written by the device.
 struct ExchangeFailure {
     enum class Kind : std::uint64_t {
         kNone = 0,
-        kMissing,    // `rank` has not come within the limit
+        kMissing,    // `rank` has not arrived within the limit
         kOutOfStep,  // `rank` is at another operation, or at one of another size
     };
     std::uint64_t kind = 0;  // a Kind; written last
     std::uint64_t rank = 0;
     std::uint64_t launch = 0;
-    std::uint64_t tag = 0;        // says which operation it is here
-    std::uint64_t other_tag = 0;  // says which it is on `rank`
+    std::uint64_t tag = 0;        // the operation on this rank
+    std::uint64_t other_tag = 0;  // the operation on `rank`
 };
 
-// This is one rank's side. A copy of it goes with each launch.
+// One rank's side. Copied into each launch.
 struct Exchange {
     int rank = 0;
     int size = 1;
-    int num_blocks = 1;  // at most so many; the same on every rank
+    int num_blocks = 1;  // the most; the same on every rank
     std::int64_t chunk_bytes = kExchangeChunkBytes;
     std::uint64_t limit_ns = 0;
-    // They are by rank, as this rank's device addresses them: exchange_bytes() each, 256-byte
-    // aligned, zeros (but for the chunks) before any rank's first launch.
+    // By rank, as this rank's device addresses them: exchange_bytes() each, 256-byte aligned, zeros
+    // (except the chunks) before any rank's first launch.
     std::array<std::byte*, kExchangeRanksMax> memories{};
-    ExchangeFailure* failure = nullptr;  // on the host, page-locked; zeros
+    ExchangeFailure* failure = nullptr;  // on the host, page-locked; initially zeros
 };
 
 // REQUIRES: chunk_bytes is a multiple of 256.
 [[nodiscard]] std::int64_t exchange_bytes(std::int64_t chunk_bytes);
-// Returns how many of them must be zeros at the start: the first.
+// Returns how many of them, from the first, must be zeros at the start.
 [[nodiscard]] std::int64_t exchange_header_bytes();
 
 struct AllReduceArgs {
@@ -100,7 +101,7 @@ void all_reduce_cuda(const AllReduceArgs& args);
 struct GatherColumnsArgs {
     const Exchange& exchange;
     View2<const float> part{};  // [n, C], rows contiguous
-    View2<float> whole{};       // [n, V] on rank 0, C * size >= V; not used elsewhere
+    View2<float> whole{};       // [n, V] on rank 0, C * size >= V; not used on other ranks
     Stream stream{};
 };
 void gather_columns_cuda(const GatherColumnsArgs& args);
@@ -109,13 +110,13 @@ struct AllGatherArgs {
     const Exchange& exchange;
     const std::byte* mine = nullptr;  // [num_bytes], 16-byte aligned
     std::byte* all = nullptr;         // [size, num_bytes], 16-byte aligned
-    std::int64_t num_bytes = 0;       // each rank's, a multiple of 16
+    std::int64_t num_bytes = 0;       // of each rank, a multiple of 16
     Stream stream{};
 };
 void all_gather_cuda(const AllGatherArgs& args);
 
-// Says in words what a failure is: who was waited for, and where. kInternal of ranks out of step,
-// kDeadlineExceeded otherwise. REQUIRES: failure.kind is not kNone.
+// Describes a failure in words: which rank was awaited, and where. kInternal if ranks are out of
+// step, kDeadlineExceeded otherwise. REQUIRES: failure.kind is not kNone.
 [[nodiscard]] Error error_of(const ExchangeFailure& failure, std::uint64_t limit_ns);
 
 }  // namespace pitstop::kernels

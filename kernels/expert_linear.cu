@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-// There are three ways to multiply by experts, and none asks the host which were chosen:
+// Three ways to multiply by experts; none asks the host which experts were chosen:
 //
 //   rows      few rows: CUDA cores, a block for a row and some of its expert's weights
 //   tiles     mma.sync, as linear.cu's: a block finds its expert, and its rows among the expert's
@@ -34,7 +34,7 @@ __device__ LinearShare share_of(const ExpertParams& params, int part, int expert
     return share;
 }
 
-// Finds the index-th tile of tile_m rows, of all experts' in order. Every warp does, alike.
+// Finds the index-th tile of tile_m rows, of all experts' in order. Every warp does the same.
 __device__ ExpertPlace place_of_tile(const ExpertParams& params, int index, int tile_m) {
     int before = 0;
     for (int from = 0; from < params.num_experts; from += kWarp) {
@@ -65,10 +65,10 @@ __device__ ExpertPlace place_of_tile(const ExpertParams& params, int index, int 
 
 // ---- tiles ----
 
-// grid [tiles of rows, tiles of N over all parts], block [kThreads]; a block owns a tile of y. The
-// grid has a tile for each expert that may have a few rows besides those that are full: blocks
-// without one end at once. Bytes: 2 N K of each chosen expert, read once if the tiles of an expert
-// meet in L2. NOT MEASURED on a device.
+// grid [tiles of rows, tiles of N over all parts], block [kThreads]; a block owns a tile of y.
+// Besides full tiles, the grid has one tile for each expert, which may have a few more rows: blocks
+// without a tile end at once. Bytes: 2 N K of each chosen expert, read once if the tiles of an
+// expert meet in L2. NOT MEASURED on a device.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     expert_tile_kernel(const __grid_constant__ ExpertParams params) {
@@ -96,8 +96,9 @@ __global__ void __launch_bounds__(kGeneralThreads)
 
 constexpr int kRowsThreads = 256;
 constexpr int kRowsWarps = kRowsThreads / kWarp;
-constexpr int kRowsTile = kRowsWarps * 2;  // weight rows of a block, two to a warp
-// So many rows have mostly an expert each. More share them, and a tile reads an expert once.
+constexpr int kRowsTile = kRowsWarps * 2;  // weight rows of a block, two per warp
+// Up to this many rows mostly have an expert each. More rows share experts, and a tile reads an
+// expert once.
 constexpr std::int64_t kRowsMax = 32;
 
 // grid [R, tiles of N over all parts], block [kRowsThreads]; a warp owns two outputs of a row, a
@@ -165,7 +166,7 @@ ExpertCut cut_experts(const ExpertLinearArgs& args, int tile_n) {
     return all;
 }
 
-// Bounds the tiles of rows: those that are full, and one that is not for each expert.
+// Bounds the tiles of rows: the full ones, and one that is not full per expert.
 unsigned tiles_max(const ExpertLinearArgs& args, int tile_m) {
     const std::int64_t experts = std::min<std::int64_t>(args.num_experts, args.x.rows);
     return narrow<unsigned>(args.x.rows / tile_m + experts);
@@ -214,7 +215,8 @@ bool fits_chunks(const ExpertLinearArgs& args) {
     });
 }
 
-// By the rows that an expert has on average, each weight is read for as many at once as there are.
+// Chosen by the average number of rows per expert, so that each weight is read once for as many
+// rows as possible.
 void run_fitting_tiles(const ExpertLinearArgs& args) {
     const std::int64_t average = args.x.rows / args.num_experts;
     if (average <= SmallTile::kTileM) {

@@ -1,13 +1,13 @@
-// Computes the matrix products of a pass's experts (expert_rows.h), one or two with the same x:
+// The matrix products of a pass's experts (expert_rows.h), one or two with the same x:
 //   y[r, n] = sum_k x[r, k] * w_e[n, k]     for the rows r of expert e
 //
 //   x       [R, K]    fp32 or bf16, rows 4-byte aligned; rows in order of expert
-//   w       [N, K]    bf16, row-major: of the first expert; expert e's lies e * expert_stride
-//   behind begins  [E + 1]   int32, where ops work: expert e has rows [begins[e], begins[e + 1]) y
-//   [R, N]    fp32 or bf16 (rounded once, at the end); never overlaps x
+//   w       [N, K]    bf16, row-major: of the first expert; expert e's is e * expert_stride later
+//   begins  [E + 1]   int32, in the ops' memory: expert e has rows [begins[e], begins[e + 1])
+//   y       [R, N]    fp32 or bf16 (rounded once, at the end); never overlaps x
 //
-// Rows from begins[E] on are left as they are. Weights of experts without rows are not read. The
-// sum over k is linear's (linear.h): the bits of a row are set by x, w and K alone (P6).
+// Rows from begins[E] on are left unchanged. Weights of experts without rows are not read. The sum
+// over k is linear's (linear.h): the bits of a row depend only on x, w and K (P6).
 #pragma once
 
 #include "kernels/tensor.h"
@@ -18,7 +18,7 @@
 namespace pitstop::kernels {
 
 struct ExpertLinearPart {
-    View2<const bf16> w{};           // [N, K], the first expert's
+    View2<const bf16> w{};           // [N, K], of the first expert
     std::int64_t expert_stride = 0;  // elements
     ActView y{};                     // [R, N]
 };
@@ -36,7 +36,7 @@ struct ExpertLinearArgs {
 void check(const ExpertLinearArgs& args);
 void expert_linear_ref(const ExpertLinearArgs& args);
 void expert_linear_cuda(const ExpertLinearArgs& args);
-// The same bits whatever the number of rows is (linear.h).
+// Computes the same bits for any number of rows (linear.h).
 void expert_linear_cuda_deterministic(const ExpertLinearArgs& args);
 
 }  // namespace pitstop::kernels

@@ -13,8 +13,8 @@ constexpr int kSortWarps = kSortThreads / kWarp;
 
 // grid [E + 1], block [kSortThreads]; block e counts the pairs of the experts before e, which is
 // where its rows begin, then gives its own pairs their rows in order; block E writes the end and
-// what is behind it. Every block reads all pairs, 4 T k bytes from L2: 8 k tokens of 8 experts are
-// 256 KiB a block. Exact, without atomics. NOT MEASURED on a device.
+// the entries after it. Every block reads all pairs, 4 T k bytes from L2: 8 k tokens of 8 experts
+// are 256 KiB per block. Exact, without atomics. NOT MEASURED on a device.
 __global__ void __launch_bounds__(kSortThreads) sort_rows_kernel(
     View2<const std::int32_t> chosen,
     std::int32_t first,

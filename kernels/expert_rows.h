@@ -1,17 +1,17 @@
-// Lays the work of a pass out by expert, and brings it back. Token t and its j-th expert are pair
-// (t, j); the pairs whose expert is one of [first, first + E) of this rank have a row each, in
-// order of expert, then token, then j.
+// Sorts the work of a pass by expert, and returns the results to the tokens. Token t and its j-th
+// expert are pair (t, j); each pair whose expert is one of [first, first + E) of this rank has a
+// row, in order of expert, then token, then j.
 //
 // sort_rows_by_expert():
 //   chosen    [T, k]    int32, experts of the whole model (router.h)
 //   begins    [E + 1]   int32; expert first + e has rows [begins[e], begins[e + 1])
-//   token_of  [T * k]   int32; of each row, for gather_rows; 0 behind the last row
-//   row_of    [T, k]    int32; of each pair, -1 where its expert is another rank's
+//   token_of  [T * k]   int32; of each row, for gather_rows; 0 after the last row
+//   row_of    [T, k]    int32; of each pair, -1 if its expert belongs to another rank
 //
 // sum_expert_rows():
 //   y[t, :] = sum_j weights[t, j] * rows[row_of[t, j], :]  (+ sigmoid(gate[t]) * shared[t, :])
-// in fp32, j ascending from 0, the shared expert last: in the router's order, whoever is in the
-// pass (P6). Pairs of other ranks are left out.
+// in fp32, j ascending from 0, the shared expert last: in the router's order, whatever else is in
+// the pass (P6). Pairs of other ranks are skipped.
 //   rows      [>= R, H]  fp32
 //   weights   [T, k]     fp32
 //   shared    [T, H]     fp32, or none;  gate [T, 1] fp32
@@ -39,7 +39,7 @@ struct SumExpertRowsArgs {
     View2<const std::int32_t> row_of{};  // [T, k]
     View2<const float> weights{};        // [T, k]
     View2<const float> shared{};         // [T, H], or no rows
-    View2<const float> gate{};           // [T, 1], where there is a shared expert
+    View2<const float> gate{};           // [T, 1], if there is a shared expert
     View2<float> y{};                    // [T, H]
     Stream stream{};
 };

@@ -24,7 +24,7 @@ void gather_rows_ref(const GatherRowsArgs& args) {
 
 void gather_rows_cpu(const GatherRowsArgs& args) {
     check(args);
-    constexpr std::int64_t kBytesPerRange = 64 << 10;  // less is not worth waking a thread
+    constexpr std::int64_t kBytesPerRange = 64 << 10;  // with less it is not worth waking a thread
     const std::int64_t row_bytes = args.x.cols * size_of(args.x.dtype);
     const std::int64_t stride = args.x.stride * size_of(args.x.dtype);
     const std::int64_t y_stride = args.y.stride * size_of(args.y.dtype);

@@ -8,9 +8,9 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// grid [N], block [kThreads]; a block owns a row. Memory-bound: a row in, a row out; N is the rows
-// sampled, so it is latency: 64 rows of 8 KiB are 1 MB.
-template <class Unit>  // uint4 where every row is 16-byte aligned and a multiple of 16 bytes
+// grid [N], block [kThreads]; a block owns a row. Memory-bound: a row in, a row out; but N is the
+// number of sampled rows, so latency dominates: 64 rows of 8 KiB are 1 MB.
+template <class Unit>  // uint4 if every row is 16-byte aligned and a multiple of 16 bytes
 __global__ void __launch_bounds__(kThreads) gather_rows_kernel(
     const Unit* __restrict__ x,                  // [T, row_units]
     std::int64_t x_stride,                       // units between rows

@@ -1,6 +1,6 @@
-// Describes one layer's KV memory on one rank: pages of P tokens,
+// One layer's KV memory on one rank: pages of P tokens,
 //   [num_pages][K and V][num_kv_heads][P][D]
-// A (page, K or V, head) is P * D contiguous elements, so that a head's keys stream; a page is one
+// A (page, K or V, head) is P * D contiguous elements, so that a head's keys stream. A page is one
 // range of page_bytes(), so that it can be copied or poisoned whole.
 #pragma once
 
@@ -28,8 +28,8 @@ struct KvCache {
     return page_bytes(kv) * kv.num_pages;
 }
 
-// Counts the elements from `data` to [page][0][head][0][0]; the values follow value_offset()
-// further on.
+// Returns the number of elements from `data` to [page][0][head][0][0]; the values are
+// value_offset() later.
 [[nodiscard]] inline std::int64_t key_offset(const KvCache& kv, PageId page, std::int32_t head) {
     return raw(page) * page_elements(kv) + std::int64_t{head} * kv.page_size * kv.head_dim;
 }

@@ -6,19 +6,20 @@
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/linear_cuda.h"
 
-// There are four ways to multiply, all with the weights as they lie in the checkpoint:
+// The ways to multiply, all with the weights as they are in the checkpoint:
 //
 //   gemv      M <= 4: CUDA cores, one read of the weights (linear_gemv.cu)
-//   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend on x[m],
-//             w[n] and K alone, whatever the tile. Small M; every M where determinism is asked for
+//   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend only on
+//   x[m],
+//             w[n] and K, whatever the tile. For small M; for every M in deterministic mode
 //   split     the same for M <= 16 and few weight rows: four sums per output, of a part of K each.
-//             Not where determinism is asked for: tiles for any M would have to keep as many
+//             Not in deterministic mode, where tiles for any M would need as many sums
 //   cuBLASLt  M > kTilesMaxM (linear_cublas.cpp)
 //   general   fp32 x, and shapes or addresses that 16-byte loads do not fit
 namespace pitstop::kernels {
 namespace {
 
-// Above kTilesMaxM cuBLASLt takes over: its kernels for such M should be as good. Not measured.
+// Above kTilesMaxM, cuBLASLt multiplies: its kernels for such M should be as good. Not measured.
 constexpr std::int64_t kTilesMaxM = 16;
 
 // ---- tiles ----
@@ -42,17 +43,17 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
 
 // ---- split ----
 
-// This is a warp's tile and ring. Four of them are in a block: 72 KiB, 20 KiB of w in flight. N =
-// 1024 makes 128 blocks, where SmallTile makes 32.
+// A warp's tile and ring. A block has four of them: 72 KiB, 20 KiB of w in flight. N = 1024 makes
+// 128 blocks, where SmallTile makes 32.
 using SplitTile = TileShape<16, 8, 1, 1, 6, 3>;
-constexpr int kSplit = 4;  // warps of a block: fixed, as it sets the order of the sum
+constexpr int kSplit = 4;  // warps per block: fixed, as it sets the order of the sum
 constexpr int kSplitThreads = kSplit * kWarp;
 static_assert(SplitTile::kTileM * SplitTile::kTileN == kSplitThreads);
-// Fewer tiles of SmallTile than this leave SMs of an H200's 132 idle.
+// With fewer tiles of SmallTile than this, SMs of an H200's 132 are idle.
 constexpr std::int64_t kSmallTilesWanted = 128;
 
 // grid [tiles of N over all parts], block [kSplitThreads]; a block owns kTileN weight rows, a warp
-// of it every kSplit-th kTileK columns, which come through a ring of its own: no warp waits for
+// of it every kSplit-th kTileK columns, which pass through a ring of its own: no warp waits for
 // another before the end. Bytes: 2 N K of w; x from L2 once per block. An output's sum: the warp's
 // columns ascending, then the warps ascending.
 __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
             load_stage<Shape>(
                 stage, params, part, 0, params.M, n0, (s * kSplit + warp) * kTileK, lane
             );
-        commit_copies();  // even an empty one, as the waits count groups
+        commit_copies();  // even an empty one, because the waits count groups
     };
 
     let_next_kernel_start();
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
     for (int s = 0; s < Shape::kStages - 1; ++s) load(s);
     for (int s = 0; s < num_stages; ++s) {
         wait_copies<Shape::kStages - 2>();
-        __syncwarp();  // stage s is there for all lanes, and all are done with stage s - 1
+        __syncwarp();  // stage s has arrived for all lanes, and all are done with stage s - 1
         load(s + Shape::kStages - 1);
         multiply_stage<Shape>(sums, ring + s % Shape::kStages * Shape::kStageBytes, 0, 0);
     }
@@ -171,7 +172,7 @@ void run_general(const LinearArgs& args) {
     );
 }
 
-// Tells whether 16-byte loads fit: a property of the model, not of the batch.
+// Returns whether 16-byte loads fit: a property of the model, not of the batch.
 bool fits_chunks(const LinearArgs& args) {
     if (args.x.dtype != DType::kBF16 || args.x.cols % kChunkElements != 0) return false;
     if (!is_aligned(args.x.data, kChunkBytes) || args.x.stride % kChunkElements != 0) return false;

@@ -34,26 +34,25 @@ namespace {
     );
 }
 
-// So many guesses of the library's are timed against each other.
+// How many of the library's guesses are timed against each other.
 constexpr int kGuesses = 8;
-// Each is timed over kFirstProducts, after one that is not; then the best two for as long as shows
-// a difference of some percent, and over kLastProductsMax at most.
+// Each guess is timed over kFirstProducts, after one untimed product. Then the best two are timed
+// until a difference of some percent shows, over at most kLastProductsMax.
 constexpr int kFirstProducts = 2;
 constexpr double kLastMs = 2.0;
 constexpr int kLastProductsMax = 64;
 
-// A plan is made once per key and kept; the layouts' M and the bias pointer are set call by call.
+// A plan is made once per key and kept; each call sets the layouts' M and the bias pointer.
 struct Plan {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t w = nullptr;
     cublasLtMatrixLayout_t x = nullptr;
     cublasLtMatrixLayout_t y = nullptr;
-    // This is the choice, or the library's first guess. If it is empty, cuBLASLt multiplies no such
-    // thing.
+    // The choice, or the library's first guess. Empty: cuBLASLt cannot compute the product.
     std::optional<cublasLtMatmulAlgo_t> algo{};
 };
 
-// Bounded: plans by the shapes of one model times the buckets of M, some 40 each; choices by
+// Bounded: plans by the shapes of one model times the buckets of M, about 40 each; choices by
 // kChoicesMax.
 struct Plans {
     Mutex mutex{};
@@ -65,7 +64,7 @@ Plans& plans() {
     return instance;
 }
 
-// The library has no way to do what it was asked, or none with these arguments.
+// The library cannot do what was asked, or not with these arguments.
 bool is_refusal(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -87,7 +86,7 @@ void set(
     CUBLAS_CHECK(cublas_lt().preference_set(preference, attribute, &value, bytes));
 }
 
-// Row-major y[M, N] = x[M, K] w[N, K]^T is, column by column, y^T = w x^T with w transposed: all
+// Row-major y[M, N] = x[M, K] w[N, K]^T is in column-major order y^T = w x^T with w transposed: all
 // three are read along their contiguous dimension.
 Plan make_plan(const CublasKey& key) {
     const CublasLt& lt = cublas_lt();
@@ -111,14 +110,15 @@ Plan make_plan(const CublasKey& key) {
 }
 
 void set_rows(const Plan& plan, std::int64_t M) {
-    const auto cols = static_cast<std::uint64_t>(M);  // column by column they are columns
+    const auto cols = static_cast<std::uint64_t>(M);  // rows become columns in column-major order
     for (const cublasLtMatrixLayout_t layout : {plan.x, plan.y}) {
         CUBLAS_CHECK(cublas_lt().layout_set(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols)
         );
     }
 }
 
-// Asks for the library's guesses for the plan's product, its best first; none where it refuses it.
+// Returns the library's guesses for the plan's product, its best first; none if it refuses the
+// product.
 std::vector<cublasLtMatmulAlgo_t> guesses_for(const CublasKey& key, const Plan& plan) {
     const CublasLt& lt = cublas_lt();
     set_rows(plan, key.bucket);
@@ -229,10 +229,10 @@ cublasStatus_t multiply(
     );
 }
 
-// Returns the milliseconds per product over the rotation; infinite where the algorithm is refused.
+// Returns the milliseconds per product over the rotation; infinite if the algorithm is refused.
 double time_of(
     std::span<const LinearArgs> rotation,
-    std::span<const LinearPart> parts,  // the product's, for each of the rotation
+    std::span<const LinearPart> parts,  // of the product, one per layer of the rotation
     const CublasKey& key,
     const Plan& plan,
     const cublasLtMatmulAlgo_t& algo,
@@ -256,7 +256,7 @@ double time_of(
     return end->ms_since(*begin) / num_products;
 }
 
-// `plan` is the key's, and has an algorithm.
+// `plan` belongs to the key, and has an algorithm.
 cublasLtMatmulAlgo_t fastest(
     std::span<const LinearArgs> rotation,
     std::span<const LinearPart> parts,
@@ -279,12 +279,12 @@ cublasLtMatmulAlgo_t fastest(
     return std::min_element(timed.begin(), timed.end(), is_faster)->second;
 }
 
-// Returns false if cuBLASLt does not take it.
+// Returns false if cuBLASLt refuses the product.
 bool try_multiply(const LinearArgs& args, const LinearPart& part, CublasKey key) {
     const MutexLock lock(plans().mutex);
     for (const std::int64_t bucket : {key.bucket, args.x.rows}) {
-        // The plan was chosen for the bucket's M, but perhaps not made for this one, which then
-        // gets a plan of its own.
+        // The plan was chosen for the bucket's M, but perhaps not made for this M, which then gets
+        // a plan of its own.
         key.bucket = bucket;
         Plan& plan = plan_of(key);
         if (!plan.algo) continue;
@@ -321,7 +321,7 @@ void multiply(const LinearArgs& args, const LinearPart& part) {
     }
 }
 
-// Tells whether two parts are one product: their weights follow each other in memory, and their
+// Returns whether two parts are one product: their weights follow each other in memory, and their
 // outputs are neighbouring columns of one matrix.
 bool are_joined(const LinearPart& a, const LinearPart& b) {
     return a.w.data + a.w.rows * a.w.stride == b.w.data && a.w.stride == b.w.stride &&
@@ -330,7 +330,7 @@ bool are_joined(const LinearPart& a, const LinearPart& b) {
            (a.bias == nullptr ? b.bias == nullptr : a.bias + a.w.rows == b.bias);
 }
 
-// Holds the products that a call's parts are.
+// The products of a call's parts.
 struct Products {
     std::array<LinearPart, LinearArgs::kPartsMax> parts{};
     std::size_t num = 0;
@@ -349,7 +349,7 @@ Products products_of(const LinearArgs& args) {
     return products;
 }
 
-// Times one product of the rotation's, unless it is known.
+// Times one product of the rotation, unless it is known.
 bool tune(
     std::span<const LinearArgs> rotation, std::span<const LinearPart> parts, const CublasKey& key
 ) REQUIRES(plans().mutex) {
@@ -374,7 +374,7 @@ int tune_linear_cublas(std::span<const LinearArgs> rotation) {
     const Products products = products_of(rotation[0]);
     int num_timed = 0;
     for (std::size_t i = 0; i < products.num; ++i) {
-        // Layers whose weights lie otherwise are another product.
+        // A layer with its weights laid out differently is another product.
         const CublasKey key = key_of(rotation[0], products.parts[i]);
         std::vector<LinearArgs> same;
         std::vector<LinearPart> parts;

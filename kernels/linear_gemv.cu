@@ -9,26 +9,26 @@
 
 #include <algorithm>
 
-// Multiplies a few rows, on CUDA cores, by one read of the weights.
+// Multiplies a few rows on CUDA cores, with one read of the weights.
 namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kRows = 2;  // weight rows of a warp, which share its reads of x
-// Says how many 16-byte loads per row and lane come before the first use: as the registers allow
-// beside kM sums.
+// How many 16-byte loads per row and lane precede the first use: as many as fit into the registers
+// besides kM sums.
 template <int kM>
 constexpr int kUnroll = kM == 1 ? 4 : 2;
 constexpr int kTile = kWarps * kRows;  // weight rows of a block whose warps do not share them
 
-// So many blocks are three for each of an H200's 132 SMs, which is what the registers leave room
-// for, and some more, so that the last ones do not leave SMs idle for long.
+// Three blocks for each of an H200's 132 SMs, the limit of the registers, and some more, so that
+// the last ones do not leave SMs idle for long.
 constexpr std::int64_t kBlocksWanted = 512;
 
-// Says how many warps share a weight row, each with a part of K: as few as make kBlocksWanted
-// blocks, if each still has a load for every lane. By N and K alone, so that a product's bits
-// depend neither on M nor on what else is in the call.
+// Returns how many warps share a weight row, each with a part of K: the fewest that make
+// kBlocksWanted blocks, if each still has a load for every lane. Depends only on N and K, so that a
+// product's bits depend neither on M nor on what else is in the call.
 int split_of(std::int64_t N, std::int64_t K) {
     const std::int64_t num_chunks = K / kChunkElements;
     int split = 1;
@@ -38,7 +38,7 @@ int split_of(std::int64_t N, std::int64_t K) {
     return split;
 }
 
-// Names the chunks of the warp's part of K; parts begin at whole rounds of the warp.
+// The chunks of the warp's part of K; parts begin at whole rounds of the warp.
 struct Range {
     int begin;
     int end;
@@ -50,7 +50,7 @@ __device__ Range part_of(int num_chunks, int part, int split) {
     return {cut_at(part), cut_at(part + 1)};
 }
 
-// Says where the gated numbers go.
+// Where the gated numbers are written.
 struct Gated {
     void* y = nullptr;  // [M, N]
     std::int64_t stride = 0;
@@ -66,13 +66,13 @@ struct Gated {
     }
 };
 
-// Returns a sum as it would be read from the part's y.
+// Returns a sum as it would be read back from the part's y.
 __device__ float as_stored(const LinearShare& part, int n, float sum) {
     if (part.bias != nullptr) sum += to_float(part.bias[n]);
     return part.y_dtype == DType::kBF16 ? to_float(to_bf16(sum)) : sum;
 }
 
-// Adds to the sums of the warp's rows kNum of the lane's chunks, ascending from `first`.
+// Adds kNum of the lane's chunks, ascending from `first`, to the sums of the warp's rows.
 template <int kM, int kNum>
 __device__ void add_chunks(
     const LinearParams& params, const bf16* const (&w)[kRows], int first, float (&sums)[kRows][kM]
@@ -85,7 +85,8 @@ __device__ void add_chunks(
         for (int r = 0; r < kRows; ++r)
             packs[u][r] = load16_streaming(w[r] + (first + u * kWarp) * kChunkElements);
     }
-    // No load may sink below it: the compiler would save registers by waiting for each in turn.
+    // No load may sink below this: the compiler would save registers by waiting for each load in
+    // turn.
     if constexpr (kNum > 1) __syncwarp();
 #pragma unroll
     for (int u = 0; u < kNum; ++u) {
@@ -112,7 +113,7 @@ __device__ void add_chunks(
     }
 }
 
-// What a warp reads of its rows first comes to L2 while the kernel before this one makes x.
+// Prefetches what a warp reads first of its rows to L2, while the previous kernel makes x.
 __device__ void prefetch_first(const bf16* const (&w)[kRows], const Range& chunks) {
     constexpr int kFirstChunks = kUnroll<1> * kWarp;
     const int num = min(chunks.end - chunks.begin, kFirstChunks);
@@ -129,12 +130,13 @@ __device__ void prefetch_first(const bf16* const (&w)[kRows], const Range& chunk
 // rows of w, each its part of K, a lane every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of
 // w, read once past L1; x comes from L1. qwen3-8b at 4.3 TB/s: QKV 50 MB 11.7 us, gate-up 201 MB
 // 46.8 us, head 1.24 GB 289 us. 8 loads of 16 bytes in flight per lane (4 at M > 1): 4 KiB per
-// warp, 96 KiB per SM at 24 warps, three times what is needed (26 KiB). About 26 instructions per
-// 16 bytes of w at M = 1, a quarter of the SM's issue slots at that rate; M = 4 stays below it. An
-// output's sum: the lane's chunks ascending, then the butterfly, then the parts of K ascending.
+// warp, 96 KiB per SM at 24 warps, three times the need (26 KiB). About 26 instructions per 16
+// bytes of w at M = 1, a quarter of the SM's issue slots at that rate; M = 4 stays below the
+// limit. An output's sum: the lane's chunks ascending, then the butterfly, then the parts of K
+// ascending.
 //
-// Gated, the two rows of a warp are one of gate and one of up, so that their product needs no other
-// warp; a block has half as many of each.
+// When gated, the two rows of a warp are one of gate and one of up, so that their product needs no
+// other warp; a block has half as many of each.
 template <int kM, bool kIsGated>  // M == kM
 __global__ void __launch_bounds__(kThreads)
     gemv_kernel(const __grid_constant__ LinearParams params, const Gated gated) {
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
         const LinearShare& of = params.parts[kIsGated ? r : place.part];
         w[r] = of.w + std::int64_t{min(kIsGated ? n0 : n0 + r, of.N - 1)} * of.w_stride;
     }
-    const bool is_inside = n0 < part.N;  // the same for whole warps
+    const bool is_inside = n0 < part.N;  // the same for all lanes of a warp
     let_next_kernel_start();
     if (is_inside) prefetch_first(w, chunks);
     wait_for_kernel_before();

@@ -34,7 +34,8 @@ void softmax_stats_ref(const SoftmaxStatsArgs& args) {
     for (std::int64_t r = 0; r < args.logits.rows; ++r) {
         const float* const logits = args.logits.data + r * args.logits.stride;
         const float inverse = 1.f / args.rows[r].temperature;
-        // x is computed as an fp32 product: kept_min was compared with it when the id was chosen.
+        // x is computed as an fp32 product: kept_min was compared with such a product when the id
+        // was chosen.
         const auto is_kept = [&](float x) { return x >= args.rows[r].kept_min && x != kNegInf; };
         SoftmaxStats stats;
         for (std::int64_t i = 0; i < args.logits.cols; ++i) {

@@ -28,10 +28,9 @@ __device__ void load_logits(const float* from, int p, int num, float (&to)[4]) {
     for (int k = 0; k < 4; ++k) to[k] = p * 4 + k < num ? from[p * 4 + k] : negative_infinity();
 }
 
-// grid [blocks of kVocabBlock ids, R], block [kThreads]; a block owns a part of a row, held in
-// registers between the two sums. Memory-bound: 4 bytes in per logit; 64 rows of 152k: 39 MB, 9 us
-// at 4.3 TB/s. The order of a sum is set by V_rank alone (P6): per thread ascending, then the
-// block's tree.
+// grid [blocks of kVocabBlock ids, R], block [kThreads]; a block owns a part of a row, in registers
+// between the two sums. Memory-bound: 4 bytes in per logit; 64 rows of 152k: 39 MB, 9 us at 4.3
+// TB/s. Only V_rank sets the order of a sum (P6): per thread ascending, then the block's tree.
 template <bool kIsAligned>  // rows 16-byte aligned
 __global__ void __launch_bounds__(kThreads) softmax_part_kernel(
     const float* __restrict__ logits,  // [R, V_rank]
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kMergeThreads) softmax_merge_kernel(
     for (int i = lane_index(); i < num_parts; i += kWarp) {
         const SoftmaxStats part = row_parts[i];
         if (part.max == max) {
-            sum += part.sum;  // also where both are infinite
+            sum += part.sum;  // even if both are infinite
         } else if (part.sum != 0.0) {
             sum += part.sum * exp(double{part.max} - double{max});
         }
@@ -126,8 +125,8 @@ __global__ void __launch_bounds__(kThreads) pick_logits_kernel(
 constexpr int kCountThreads = 1024;
 
 // grid [num_picks], block [kCountThreads]; a block owns a pick. Memory-bound: 4 bytes in per logit,
-// which softmax_stats has just read, so mostly of L2. A step of few rows has few blocks: their
-// width and the loads in flight are its speed. A count has no order (P6).
+// which softmax_stats has just read, so mostly from L2. A step of few rows has few blocks: their
+// width and the loads in flight set the speed. A count has no order (P6).
 __global__ void __launch_bounds__(kCountThreads) count_before_kernel(
     const float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,
@@ -165,8 +164,8 @@ __device__ std::uint32_t top_image(float logit) {
 
 struct TopShared {
     std::uint32_t histogram[kDigits];
-    std::uint32_t prefix;  // as much as is known of the n-th largest image
-    std::uint32_t wanted;  // how many of those that share the prefix are still wanted
+    std::uint32_t prefix;  // the known bits of the n-th largest image
+    std::uint32_t wanted;  // how many of those with the prefix are still wanted
     std::uint32_t num_found;
     std::uint32_t num_ties[kTopWarps];  // images equal to the n-th, in a warp's part of the row
     unsigned long long found[kTopMax];  // image in the upper half, ~id in the lower
@@ -175,12 +174,13 @@ struct TopShared {
 // One warp finds the digit of the wanted-th largest: lane l looks at digits 8l .. 8l+7.
 __device__ void find_digit(TopShared& shared, int shift) {
     const int lane = lane_index();
-    const std::uint32_t wanted = shared.wanted;  // before the shuffles: one lane changes it after
+    const std::uint32_t wanted =
+        shared.wanted;  // read before the shuffles: one lane changes it after
     std::uint32_t counts[8];
     std::uint32_t sum = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) sum += counts[k] = shared.histogram[lane * 8 + k];
-    std::uint32_t above = sum;  // in this lane's digits and all above, then in all above alone
+    std::uint32_t above = sum;  // in this lane's digits and all above, then only in those above
 #pragma unroll
     for (int offset = 1; offset < kWarp; offset *= 2) {
         const std::uint32_t other = __shfl_down_sync(kAllLanes, above, offset);
@@ -200,13 +200,13 @@ __device__ void find_digit(TopShared& shared, int shift) {
     }
 }
 
-// Holds the n-th largest image of a row. `num_ties` of those equal to it are among the n largest.
+// The n-th largest image of a row. `num_ties` of the images equal to it are among the n largest.
 struct NthImage {
     std::uint32_t image;
     std::uint32_t num_ties;  // at least 1: the n-th itself
 };
 
-// Makes four passes of a radix select, a digit of 8 bits each. The whole block calls it.
+// Four passes of a radix select, with a digit of 8 bits each. The whole block calls it.
 __device__ __forceinline__ NthImage
 find_nth(TopShared& shared, const float* from, std::int64_t num_ids, int n) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -232,9 +232,9 @@ find_nth(TopShared& shared, const float* from, std::int64_t num_ids, int n) {
     return {shared.prefix, shared.wanted};
 }
 
-// Puts the n largest into shared.found, in no order; the rest of it is 0. Of the ties those of the
-// lower ids are wanted: warps own ascending parts of the row, and each counts the ties of its part
-// first, so that the later ones know how many come before theirs.
+// Puts the n largest into shared.found, in no order; the rest of it is 0. Among ties, those with
+// the lower ids are wanted: warps own ascending parts of the row, and each counts the ties of its
+// part first, so that later warps know how many precede theirs.
 __device__ __forceinline__ void collect_top(
     TopShared& shared, const float* from, std::int64_t num_ids, NthImage nth
 ) {
@@ -268,8 +268,8 @@ __device__ __forceinline__ void collect_top(
     __syncthreads();
 }
 
-// Sorts what was found, descending: a bitonic sort, one pair per thread. What is not filled is 0
-// and sinks to the end.
+// Sorts what was found, descending: a bitonic sort, one pair per thread. Unfilled entries are 0 and
+// sink to the end.
 __device__ __forceinline__ void sort_found(TopShared& shared) {
     const int thread = static_cast<int>(threadIdx.x);
     for (int size = 2; size <= kTopMax; size *= 2) {
@@ -290,8 +290,8 @@ __device__ __forceinline__ void sort_found(TopShared& shared) {
 
 // grid [R], block [kTopThreads]; a block owns a row. Four passes of a radix select for the n-th
 // largest, two to collect (ties by lower id), then a bitonic sort of at most 1024. Six reads of a
-// row, five of them from L2: about 30 us for a row of 152k at one block's 115 GB/s; rows run side
-// by side.
+// row, five of them from L2: about 30 us for a row of 152k at one block's 115 GB/s; rows run in
+// parallel.
 __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
     const float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,

@@ -1,17 +1,17 @@
-// Computes log-probabilities of chosen, given and best ids, and ranks, out of four small ops, so
-// that a vocabulary split over ranks needs no gathered logits: each rank reduces its part, the
-// parts merge in rank order.
+// Log-probabilities of chosen, given and best ids, and ranks, made from four small ops, so that a
+// vocabulary split over ranks needs no gathered logits: each rank reduces its part, and the parts
+// are merged in rank order.
 //
 //   logprob(i) = x[i] - log(sum_j exp(x[j]))     over the kept j (x[j] >= kept_min)
 //   x[i] = logits[i] * (1 / temperature)
 //
-// The three modes differ in what is passed in:
+// The three modes differ in their inputs:
 //   raw        (the default) logits before penalties and bias, temperature 1, kept_min -inf
-//   scaled     after penalties and bias, the request's temperature (1 where it is greedy)
+//   scaled     after penalties and bias, the request's temperature (1 if it is greedy)
 //   truncated  as scaled, and kept_min from the Choice (sampling.h); an id not kept has -inf
 //
-// Sums take 16 lanes of fp32 per block of kVocabBlock ids, then the blocks in double, ascending: an
-// order set by V_rank alone, so scoring gives the bits that sampling gave (P6).
+// Sums use 16 lanes of fp32 per block of kVocabBlock ids, then the blocks in double, ascending:
+// only V_rank sets that order, so scoring gives the same bits as sampling (P6).
 #pragma once
 
 #include "base/ids.h"
@@ -23,13 +23,13 @@ namespace pitstop::kernels {
 
 struct SoftmaxStats {
     float max = -std::numeric_limits<float>::infinity();  // the largest x of the kept ids
-    double sum = 0.0;  // the sum of exp(x - max) over them; 0 where nothing is kept
+    double sum = 0.0;  // the sum of exp(x - max) over them; 0 if none is kept
 };
 
-// Merges two parts of one row. The parts come in rank order: the sum rounds.
+// Merges two parts of one row. Parts are merged in rank order, because the sum rounds.
 [[nodiscard]] SoftmaxStats merge(const SoftmaxStats& a, const SoftmaxStats& b);
 
-// Here x is the scaled logit. It gives -inf for x = -inf or x < kept_min.
+// x is the scaled logit. Returns -inf for x = -inf or x < kept_min.
 [[nodiscard]] float logprob(float x, float kept_min, const SoftmaxStats& stats);
 
 struct SoftmaxRow {
@@ -55,7 +55,7 @@ void softmax_stats_cuda(const SoftmaxStatsArgs& args);
 );
 
 // Picks the logits of given ids: values[i] = logits[picks[i].row, picks[i].id - vocab_begin], or
-// -inf where the id is outside this rank's part: the maximum over the ranks is the logit.
+// -inf if the id is outside this rank's part: the maximum over the ranks is the logit.
 struct LogitPick {
     std::int32_t row = 0;
     TokenId id{};
@@ -74,14 +74,14 @@ void check(const PickLogitsArgs& args);
 void pick_logits_ref(const PickLogitsArgs& args);
 void pick_logits_cuda(const PickLogitsArgs& args);
 
-// Counts the logits of this rank's part that stand before a pick in the order of top_logits: larger
-// ones, and equal ones of a lower id. The sum over the ranks, and one more, is the pick's rank in
-// the vocabulary. A NaN stands before nothing.
+// Counts the logits of this rank's part that precede a pick in the order of top_logits: larger
+// ones, and equal ones with a lower id. One plus the sum over the ranks is the pick's rank in the
+// vocabulary. A NaN precedes nothing.
 struct CountBeforeArgs {
     View2<const float> logits{};  // [R, V_rank]
     std::int64_t vocab_begin = 0;
     const LogitPick* picks = nullptr;  // [num_picks]
-    const float* values = nullptr;     // [num_picks]: their logits, of whichever rank has them
+    const float* values = nullptr;     // [num_picks]: their logits, from the rank that has them
     std::int64_t num_picks = 0;
     std::int32_t* counts = nullptr;  // [num_picks], written
     Stream stream{};

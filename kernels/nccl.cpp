@@ -235,7 +235,7 @@ Result<> NcclCommunicator::begin_finalize() {
 void NcclCommunicator::destroy() {
     CHECK(comm_ != nullptr);
     enter_cuda_device();
-    // Whatever this returns, there is nothing left that could be done about it.
+    // The result is ignored: nothing could be done about a failure.
     static_cast<void>(nccl().comm_destroy(as_comm(std::exchange(comm_, nullptr))));
 }
 

@@ -1,10 +1,10 @@
-// Wraps NCCL on the opened GPU (cuda_device.h): the library, opened at run time where
-// cuda_libraries.h finds it, and communicators that never wait. Every call may leave something in
-// progress; its end is asked for, never waited for, so that whoever calls has a deadline of its own
-// (P5) and abort()s what does not come. No CUDA and no NCCL type is named.
+// NCCL on the opened GPU (cuda_device.h): the library, opened at run time where cuda_libraries.h
+// finds it, and communicators that never wait. Every call may leave work in progress. The caller
+// polls for its end, never waits, so that it has a deadline of its own (P5), and abort()s work that
+// does not end. Names no CUDA and no NCCL type.
 //
-// A failing call is an Error, not the end of the process: what NCCL fails by is a peer. Where the
-// GPU itself is broken, the next CUDA call ends the process.
+// A failing call is an Error, not the end of the process: NCCL fails because of peers. If the GPU
+// itself is broken, the next CUDA call ends the process.
 //
 // Source: NCCL documentation, "Creating a communicator with options", "Fault Tolerance",
 //         ncclCommInitRankConfig, ncclCommGetAsyncError, ncclCommAbort.
@@ -23,21 +23,22 @@ namespace pitstop::kernels {
 
 struct NcclLibrary {
     std::string path{};
-    int version = 0;                                 // as NCCL codes it: 22809
+    int version = 0;                                 // in NCCL's code: 22809
     [[nodiscard]] std::string version_text() const;  // "2.28.9"
 };
-// Opens the process's NCCL, once; a failure is the same every time. Peers must have the same
-// version, to the patch. Errors: kNotFound (none was found); kUnavailable (the loader does not take
-// it); kUnsupported (older than 2.18, or a symbol is missing).
+// Opens the process's NCCL, once; later calls return the same failure. Peers must have the same
+// version, to the patch. Errors: kNotFound (none was found); kUnavailable (the loader refuses it);
+// kUnsupported (older than 2.18, or a symbol is missing).
 [[nodiscard]] Result<NcclLibrary> load_nccl();
 
 inline constexpr std::size_t kNcclIdBytes = 128;
 
 // Makes a new group's unique id, kNcclIdBytes long, for all its ranks: they meet at this process,
-// which stays until they joined. Errors: load_nccl()'s, kUnsupported (no GPU is open), and NCCL's.
+// which must live until they have joined. Errors: load_nccl()'s, kUnsupported (no GPU is open), and
+// NCCL's.
 [[nodiscard]] Result<std::string> make_nccl_id();
 
-// Names the elements of a broadcast, by NCCL's numbers.
+// The element types of a broadcast, by NCCL's numbers.
 enum class NcclType : int {
     kBytes = 1,  // uint8
     kI32 = 2,
@@ -49,24 +50,24 @@ enum class NcclType : int {
 };
 [[nodiscard]] std::int64_t bytes_of(NcclType type);
 
-// This is one rank of a group of NCCL's.
+// One rank of an NCCL group.
 //
-// Owns:   the communicator; a destructor aborts it.
+// Owns:   the communicator; the destructor aborts it.
 // Thread: one at a time.
 // Errors: kUnavailable (a peer is gone, a network fails), kFailedPrecondition (NCCL calls it
 //         invalid usage: two ranks on one GPU, another number of ranks), kInvalidArgument,
-//         kInternal. After one, only abort() is of use.
+//         kInternal. After an error, only abort() is useful.
 class NcclCommunicator {
   public:
     struct Args {
         std::string_view id{};  // kNcclIdBytes, the same for all ranks
         int num_ranks = 0;
         int rank = 0;
-        // A collective has so many thread blocks, which spin until the peers come, so many
-        // multiprocessors are lost to steps meanwhile, and no more. 0: as many as NCCL takes.
+        // The thread blocks of a collective. They spin until the peers arrive, so this many
+        // multiprocessors are lost to steps meanwhile, and no more. 0: as many as NCCL uses.
         int max_ctas = 0;
     };
-    // Begins to join; the others need not be there. Errors beside the class's: load_nccl()'s,
+    // Begins to join; other ranks need not exist yet. Errors besides the class's: load_nccl()'s,
     // kUnsupported (no GPU is open).
     [[nodiscard]] static Result<NcclCommunicator> begin(const Args& args);
     NcclCommunicator(NcclCommunicator&& other) noexcept
@@ -77,22 +78,22 @@ class NcclCommunicator {
     }
     ~NcclCommunicator() { abort(); }
 
-    // Tells whether the latest call is through: joined, or enqueued on its stream. Nothing else may
-    // be called before.
+    // Returns whether the latest call is complete: joined, or enqueued on its stream. No other call
+    // is allowed before.
     [[nodiscard]] Result<bool> is_ready();
 
-    // These enqueue, in place, in GPU memory. REQUIRES: is_ready(), num > 0.
+    // Enqueue, in place, in GPU memory. REQUIRES: is_ready(), num > 0.
     Result<> broadcast(void* data, std::int64_t num, NcclType type, int root, Stream stream);
     Result<> all_reduce_sum(float* data, std::int64_t num, Stream stream);
-    // Does the same with rank r's bytes, which become the r-th part of `all`.
+    // Gathers each rank's bytes: rank r's become the r-th part of `all`.
     Result<> all_gather(const void* mine, void* all, std::int64_t num_bytes, Stream stream);
 
-    // Takes leave of the others: begins, and once is_ready(), destroy() ends it at once.
+    // Begins to leave the group; once is_ready(), destroy() ends it at once.
     // REQUIRES: is_ready(), nothing is enqueued.
     Result<> begin_finalize();
     void destroy();
-    // Ends what is enqueued, whose data is garbage then, and frees everything. Says nothing to the
-    // others.
+    // Ends enqueued work, whose data is garbage then, and frees everything. Does not notify the
+    // other ranks.
     void abort();
 
   private:

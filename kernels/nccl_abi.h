@@ -1,9 +1,9 @@
-// Declares NCCL's binary interface, as far as it is used: the library is opened at run time
-// (nccl.h), and a build needs no header of it. The order and sizes are those of nccl.h since NCCL
-// 2.18, which later versions only add to.
+// The used part of NCCL's binary interface: the library is opened at run time (nccl.h), and a build
+// needs no header of it. Order and sizes are those of nccl.h since NCCL 2.18, to which later
+// versions only add.
 //
-// Source: NCCL documentation, "NCCL API", "Types"; nccl.h, ncclConfig_t: a library takes a struct
-//         as long as `size` says, and has defaults for what `version` did not have.
+// Source: NCCL documentation, "NCCL API", "Types"; nccl.h, ncclConfig_t: a library reads `size`
+//         bytes of a struct, and uses defaults for fields that `version` did not have.
 #pragma once
 
 #include <climits>
@@ -12,7 +12,7 @@
 
 namespace pitstop::kernels {
 
-inline constexpr int kNcclVersionMin = 21800;  // NcclConfig is its struct
+inline constexpr int kNcclVersionMin = 21800;  // the version of NcclConfig
 
 enum class NcclResult : int {
     kSuccess = 0,
@@ -45,7 +45,7 @@ struct NcclConfig {
 
 using NcclComm = struct NcclCommOpaque*;
 
-// Holds the functions, by their names without "nccl".
+// The functions, by their names without "nccl".
 struct NcclFunctions {
     NcclResult (*get_version)(int* version) = nullptr;
     const char* (*get_error_string)(NcclResult result) = nullptr;

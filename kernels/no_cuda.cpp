@@ -1,4 +1,4 @@
-// In a build without CUDA the table is null, and whoever asks for a device is told.
+// In a build without CUDA the table is null, and a caller that asks for a device gets an error.
 #include "kernels/cuda_device.h"
 #include "kernels/device_graph.h"
 #include "kernels/device_import.h"
@@ -35,7 +35,7 @@ DeviceMemoryInfo device_memory_info() { return {}; }
 int load_linear_choices(const std::string&) { return 0; }
 Result<> save_linear_choices(const std::string&) { return no_cuda(); }
 
-// None can be created, so the others have nothing to act on.
+// None can be created, so the other functions have nothing to act on.
 Result<DeviceBuffer> DeviceBuffer::create(std::int64_t) { return no_cuda(); }
 DeviceBuffer::~DeviceBuffer() = default;
 Result<PinnedBuffer> PinnedBuffer::create(std::int64_t) { return no_cuda(); }

@@ -1,11 +1,11 @@
-// Puts the ops of one device behind one table. Each family's header is its contract; the table is
-// how a caller reaches an implementation, and the only place that knows which there are.
+// All ops of one device in one table. Each family's header is its contract; callers reach an
+// implementation through the table, which alone knows which ones exist.
 //
 //   const Ops* ops = cpu_ops(level);
 //   ops->rmsnorm({.x = x, .w = w, .y = y, .eps = eps, .stream = stream_of(pool)});
 //
 // Thread: an op may be called from any thread, one call per stream at a time. No op allocates.
-// Pointers in Args are memory of the device, except where a header says host.
+// Pointers in Args are memory of the device, unless a header says host.
 #pragma once
 
 #include "kernels/attention.h"
@@ -45,9 +45,9 @@ struct Ops {
     void (*embedding)(const EmbeddingArgs&) = nullptr;
     void (*rmsnorm)(const RmsNormArgs&) = nullptr;
     void (*linear)(const LinearArgs&) = nullptr;
-    // This is null where there is none: linear and silu_mul do the same; see linear.h.
+    // Null if there is no fused version: then linear and silu_mul do the same; see linear.h.
     bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
-    // This is null where there is nothing to choose; see tune_linear_cuda (linear.h).
+    // Null if there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
     void (*route)(const RouteArgs&) = nullptr;
     void (*sort_rows_by_expert)(const SortRowsByExpertArgs&) = nullptr;
@@ -88,7 +88,7 @@ struct Ops {
 // Returns null in a build without CUDA. REQUIRES, before an op is called: open_cuda_device()
 // (cuda_device.h).
 [[nodiscard]] const Ops* cuda_ops();
-// Returns the same, but a row's bits do not depend on the batch (P6), as they never do on the CPU.
+// The same, but a row's bits do not depend on the batch (P6), as always on the CPU.
 [[nodiscard]] const Ops* cuda_deterministic_ops();
 
 }  // namespace pitstop::kernels

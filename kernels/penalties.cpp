@@ -5,14 +5,14 @@
 namespace pitstop::kernels {
 namespace {
 
-// Does the same in double and in float; every entry touches a logit of its own.
+// The same in double and in float; every entry changes a logit of its own.
 template <class Real>
 void apply(const PenaltyArgs& args) {
     check(args);
     for (std::int64_t r = 0; r < args.logits.rows; ++r) {
         float* const logits = args.logits.data + r * args.logits.stride;
         const PenaltyRow& row = args.rows[r];
-        const auto logit_of = [&](TokenId id) -> float* {  // null: not of this rank
+        const auto logit_of = [&](TokenId id) -> float* {  // null: belongs to another rank
             const std::int64_t index = std::int64_t{raw(id)} - args.vocab_begin;
             return index >= 0 && index < args.logits.cols ? logits + index : nullptr;
         };
@@ -50,7 +50,7 @@ void check(const PenaltyArgs& args) {
 
 void penalties_ref(const PenaltyArgs& args) { apply<double>(args); }
 
-// A row has a few hundred scattered entries, so this is one thread and no vectors.
+// A row has a few hundred scattered entries: one thread and no vectors.
 void penalties_cpu(const PenaltyArgs& args) { apply<float>(args); }
 
 }  // namespace pitstop::kernels

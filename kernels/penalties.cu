@@ -8,9 +8,9 @@ namespace {
 constexpr int kThreads = 128;
 
 // grid [R], block [kThreads]; a block owns a row, a thread an entry. Latency-bound: a few hundred
-// scattered 4-byte reads and writes per row. An id may be in both lists; the counts' writes are
-// seen by the biases' reads after the barrier. The arithmetic is spelled out so that it is rounded
-// as on the CPU: no product is fused into a difference.
+// scattered 4-byte reads and writes per row. An id may be in both lists; the barrier makes the
+// counts' writes visible to the biases' reads. The arithmetic is spelled out so that it rounds as
+// on the CPU: no product is fused into a difference.
 __global__ void __launch_bounds__(kThreads) penalties_kernel(
     float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) penalties_kernel(
 }  // namespace
 
 void penalties_cuda(const PenaltyArgs& args) {
-    // check(args) is not called: it reads the starts, which are the device's here.
+    // check(args) is not called: it reads the starts, which are in the device's memory here.
     CHECK(args.logits.rows == 0 || (args.logits.data != nullptr && args.rows != nullptr));
     CHECK(args.logits.rows == 0 || (args.count_starts != nullptr && args.bias_starts != nullptr));
     launch<penalties_kernel>(

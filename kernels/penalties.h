@@ -1,7 +1,7 @@
-// Applies penalties and bias to a step's logits, in place, each id of a row in this order:
+// Applies penalties and bias to a step's logits, in place, for each id of a row in this order:
 //   repetition  l = l > 0 ? l / repetition : l * repetition     ids in the prompt or the output
 //   frequency   l -= frequency * num_output                      num_output: times in the output
-//   presence    l -= presence                                    where num_output > 0
+//   presence    l -= presence                                    if num_output > 0
 //   bias        l += bias
 // Source: Keskar et al. 2019 (arXiv:1909.05858) for repetition; the OpenAI API for the others.
 //
@@ -10,8 +10,9 @@
 //                        skipped, so every rank gets the same lists
 //   counts  row r's at counts[count_starts[r] .. count_starts[r+1]): one entry per distinct id of
 //   the
-//           prompt and output; none where the row has no penalty
-//   biases  likewise; each id once. A bias of -inf bans an id (stop ids before min_new_tokens)
+//           prompt and output; none if the row has no penalty
+//   biases  the same layout; each id once. A bias of -inf bans an id (stop ids before
+//   min_new_tokens)
 #pragma once
 
 #include "base/ids.h"

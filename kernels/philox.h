@@ -1,4 +1,4 @@
-// Makes random bits by Philox4x32-10, from (key, counter), without state.
+// Random bits by Philox4x32-10, from (key, counter), without state.
 // Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", table 2
 // and section 3.3. tests/kernels/sampling_test.cpp has the known answers of its authors' library.
 #pragma once

@@ -9,8 +9,8 @@ constexpr int kThreads = 128;
 
 __device__ float negative_infinity() { return __uint_as_float(0xff800000u); }
 
-// grid [ceil(R / kThreads)], block [kThreads]; a thread owns a row. Latency: some hundred bytes a
-// row.
+// grid [ceil(R / kThreads)], block [kThreads]; a thread owns a row. Latency-bound: about a hundred
+// bytes per row.
 __global__ void __launch_bounds__(kThreads) make_rank_records_kernel(
     const float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,
@@ -45,15 +45,15 @@ __global__ void __launch_bounds__(kThreads) make_rank_records_kernel(
     records[r] = record;
 }
 
-// grid [ceil(R / kThreads)], block [kThreads]; a thread owns a row. Latency: 20 bytes a row and
-// rank.
+// grid [ceil(R / kThreads)], block [kThreads]; a thread owns a row. Latency-bound: 20 bytes per row
+// and rank.
 __global__ void __launch_bounds__(kThreads) merge_rank_records_kernel(
     const std::byte* __restrict__ all,  // [num_ranks], `bytes` each
     std::int64_t bytes,
     int num_ranks,
     const RankRow* __restrict__ rows,  // [R]
     std::int64_t num_rows,
-    TokenId* ids,        // [R], and so the next
+    TokenId* ids,        // [R], like the next ones
     LogitPick* picks,    //
     float* logits,       //
     SoftmaxStats* stats  //

@@ -1,4 +1,4 @@
-// Gives element access to the reference implementations: any dtype, through double.
+// Element access for the reference implementations: any dtype, through double.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -36,8 +36,8 @@ inline void put(const ActView& v, std::int64_t row, std::int64_t col, double val
     put(v.data, v.dtype, row * v.stride + col, value);
 }
 
-// Tells whether a view is one that an op may read or write: a matrix of fp32 or bf16 rows that do
-// not overlap.
+// Returns whether an op may read or write a view: a matrix of fp32 or bf16 rows that do not
+// overlap.
 [[nodiscard]] inline bool is_valid(const ConstActView& v) {
     return v.dtype != DType::kF16 && v.rows >= 0 && v.cols >= 1 &&
            (v.stride >= v.cols || v.rows <= 1) && (v.data != nullptr || v.rows == 0);

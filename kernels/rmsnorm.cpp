@@ -28,7 +28,7 @@ void rmsnorm_ref(const RmsNormArgs& args) {
             if (delta.data != nullptr) x_t[i] += delta.data[t * delta.stride + i];
             sum_sq += double{x_t[i]} * double{x_t[i]};
         }
-        // A sum that fp32 does not hold is infinite: that is part of the definition.
+        // A sum that fp32 cannot represent counts as infinite: part of the definition.
         const bool is_finite = sum_sq <= double{std::numeric_limits<float>::max()};
         double scale = 1.0 / std::sqrt(sum_sq / static_cast<double>(x.cols) + double{eps});
         if (!is_finite) scale = std::numeric_limits<double>::quiet_NaN();

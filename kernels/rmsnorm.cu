@@ -10,11 +10,11 @@ namespace {
 
 // The block size is fixed, never tuned to T: it sets the order of the sum, hence the bits (P6).
 constexpr int kThreads = 256;
-constexpr int kPack = 4;  // numbers a thread takes at a time; pack p belongs to thread p mod 256
+constexpr int kPack = 4;          // a thread's unit; pack p belongs to thread p mod 256
 constexpr int kHeldPacksMax = 8;  // per thread in registers: H up to 8192
 
-// Loads numbers 4p .. 4p+3 of a row of H: by one load where the row is aligned, else one each,
-// zeros past H.
+// Loads numbers 4p .. 4p+3 of a row of H: with one load if the row is aligned, else with one each,
+// zeros beyond H.
 template <bool kIsAligned, class T>
 __device__ void load_pack(const T* row, int p, int H, float (&to)[kPack]) {
     if constexpr (kIsAligned) {
@@ -42,8 +42,8 @@ __device__ float add_squares(float sum_sq, const float (&numbers)[kPack]) {
     return sum_sq;
 }
 
-// Returns NaN for squares whose sum is none: rsqrt(inf) is 0, of which a row that looks healthy
-// would come.
+// Returns NaN if the sum of squares is infinite or NaN: rsqrt(inf) would be 0, and the row would
+// look healthy.
 __device__ float scale_of(float sum_sq, int H, float eps) {
     const float scale = rsqrtf(sum_sq / static_cast<float>(H) + eps);
     return is_nonfinite(sum_sq) ? __uint_as_float(0x7fffffffu) : scale;
@@ -61,7 +61,7 @@ __device__ void store_scaled(
     store_pack<kIsAligned>(y_t, p, H, scaled);
 }
 
-// Adds delta's row to x's, which is held, and writes the sums to x. All loads stand before the
+// Adds delta's row to x's, which is in registers, and writes the sums to x. All loads precede the
 // first store, which the compiler may not move them over.
 template <int kHeldPacks>
 __device__ void add_delta(
@@ -88,9 +88,9 @@ __device__ void add_delta(
 // 4096 move 470 MB, 109 us at 4.3 TB/s. x, delta and y may alias, so none is __restrict__: a thread
 // writes only what it alone reads. The order of the sum is the same in all variants.
 //
-// The row is read once and held in registers (kHeldPacks > 0), else its second pass hits L2. All
-// its loads, delta's too, stand before the first store, which the compiler may not move them over:
-// H = 4096 has 128 bytes per thread in flight, 160 KiB per SM at 5 blocks.
+// The row is read once and kept in registers (kHeldPacks > 0), else its second pass hits L2. All
+// its loads, delta's too, precede the first store, which the compiler may not move them over: H =
+// 4096 has 128 bytes per thread in flight, 160 KiB per SM at 5 blocks.
 template <class Out, int kHeldPacks>  // held: aligned, H % 4 == 0, H <= kThreads * kPack * held
 __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     float* x,  // [T, H]

@@ -1,19 +1,19 @@
-// Computes RMSNorm over the last dimension, with the residual add before it:
-//   x[t, i] += delta[t, i]                                   (where delta is given)
+// RMSNorm over the last dimension, with the residual add before it:
+//   x[t, i] += delta[t, i]                                   (if delta is given)
 //   y[t, i] = w[i] * x[t, i] / sqrt(mean_i(x[t, i]^2) + eps)
 // Source: Zhang and Sennrich 2019 (arXiv:1910.07467), eq. 4; eps inside the root, as in Llama.
 //
-//   x      [T, H]  fp32, the residual stream; written only where delta is given
+//   x      [T, H]  fp32, the residual stream; written only if delta is given
 //   delta  [T, H]  fp32, a sublayer's output (after the all-reduce), or none
 //   w      [H]     bf16
-//   y      [T, H]  fp32 or bf16; may be x or delta where fp32
+//   y      [T, H]  fp32 or bf16; may be x or delta if fp32
 //
-// It takes any H, and sums in fp32: 4 x 16 lanes, element i in lane i mod 64, then a fixed tree. H
-// alone sets this order, so a row's bits do not depend on T.
+// Accepts any H, and sums in fp32: 4 x 16 lanes, element i in lane i mod 64, then a fixed tree.
+// Only H sets this order, so a row's bits do not depend on T.
 //
-// Where the sum of squares is infinite or NaN, all of the row's y is NaN: a finite x whose squares
-// overflow would be zeros, of which a model makes logits that look healthy. `marks` [T] says it: 1
-// where that is so, else 0.
+// If the sum of squares is infinite or NaN, all of the row's y is NaN: otherwise a finite x whose
+// squares overflow would become zeros, from which a model computes logits that look healthy.
+// `marks` [T] reports it: 1 for such a row, else 0.
 #pragma once
 
 #include "kernels/tensor.h"

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Both kernels take these. Heads of a token are numbered queries, then keys, then values.
+// Parameters of both kernels. Heads of a token are numbered queries, then keys, then values.
 struct Params {
     const void* q;
     const void* k;
@@ -35,27 +35,27 @@ struct Params {
 
 __device__ float not_a_number() { return __uint_as_float(0x7fffffffu); }
 
-// Returns NaN for squares whose sum is none, as rmsnorm does.
+// Returns NaN if the sum of squares is infinite or NaN, as in rmsnorm.
 __device__ float scale_of(float sum_sq, int D, float eps) {
     const float scale = rsqrtf(sum_sq / static_cast<float>(D) + eps);
     return is_nonfinite(sum_sq) ? not_a_number() : scale;
 }
 
-// Returns what is kept of a key's element: NaN where the dtype has an infinity for it. bf16 has one
-// from 2^128 - 2^119 on.
+// Returns the stored value of a key's element: NaN if the dtype has only an infinity for it. bf16
+// has an infinity from 2^128 - 2^119 on.
 __device__ float kept_key(float x, DType dtype) {
     const float limit = __uint_as_float(dtype == DType::kF32 ? 0x7f800000u : 0x7f7f8000u);
     return fabsf(x) < limit ? x : not_a_number();
 }
 
-// Says where a head of a token comes from and goes to, in elements.
+// Where a head of a token is read from and written to, in elements.
 struct Head {
     const void* from;
     std::int64_t from_index;
     const bf16* norm;  // null: none
-    bool is_rotated;   // a value is not
+    bool is_rotated;   // false for a value
     bool is_query;
-    std::int64_t kv_index;  // a key's or value's, from the start of its page
+    std::int64_t kv_index;  // of a key or value, from the start of its page
 
     __device__ bool is_key() const { return is_rotated && !is_query; }
 
@@ -90,16 +90,16 @@ __device__ std::int64_t place_of(
            (slot - page * p.page_size.divisor()) * p.head_dim;
 }
 
-constexpr int kPack = 8;  // elements of a lane: D / 8 neighbouring lanes hold a head
+constexpr int kPack = 8;  // elements of a lane: D / 8 neighbouring lanes have a head
 
 // grid [T, ceil((Q + 2K) * D / 8 / kThreads)], block [kThreads]; D / 8 neighbouring lanes own a
 // head of a token, so that the norm is a butterfly among them and a rotation's partner is the lane
 // half of them away. Memory-bound: (Q + 2K) * D * 2 bytes in and out per token (bf16); qwen3-8b: 12
-// KiB each way, 8k tokens 201 MB, 47 us at 4.3 TB/s. The cosines are read from L1 by all heads of
-// the token, 4 times the bytes of its bf16. A thread has 16 bytes in flight, an SM 24 KiB at 6
-// blocks, twice what half of the traffic being reads needs: so no other load may stand between a
-// thread's start and that one, and position and slot come along with it. q_out may be q: a lane
-// writes what it alone read.
+// KiB each way, 8k tokens 201 MB, 47 us at 4.3 TB/s. All heads of the token read the cosines from
+// L1, 4 times the bytes of its bf16. A thread has 16 bytes in flight, an SM 24 KiB at 6 blocks,
+// twice the need when half of the traffic is reads: so no other load may precede that one in a
+// thread, and position and slot are loaded together with it. q_out may be q: a lane writes what it
+// alone read.
 template <class In, int D>  // q_out and kv are bf16; R = D, rows 16-byte aligned
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Params p) {
     let_next_kernel_start();
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
     const int index = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
     const int num_heads = p.num_q_heads + 2 * p.num_kv_heads;
     const bool is_here = index / kLanesPerHead < num_heads;
-    // A lane past the last head goes along with it, for the shuffles, and stores nothing.
+    // Lanes beyond the last head process it as well, for the shuffles, and store nothing.
     const int number = min(index / kLanesPerHead, num_heads - 1);
     const Head head = Head::of(p, t, number);
     const int i = index % kLanesPerHead * kPack;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
         for (int k = 0; k < kPack; ++k)
             x[k] = x[k] * cos[k] + (is_first_half ? -partner[k] : partner[k]) * sin[k];
     }
-    // Of queries and values, too, which does no harm and takes no registers.
+    // Also for queries and values, where it does no harm and needs no registers.
 #pragma unroll
     for (int k = 0; k < kPack; ++k) x[k] = kept_key(x[k], DType::kBF16);
     bf16* const to = static_cast<bf16*>(head.is_query ? p.q_out : p.kv);
@@ -167,7 +167,7 @@ __device__ void store_as(void* to, DType dtype, std::int64_t index, float value)
     }
 }
 
-// Takes any D, R, dtype and alignment. grid [T, ceil((Q + 2K) / kGeneralWarps)], block [4 warps]; a
+// For any D, R, dtype and alignment. grid [T, ceil((Q + 2K) / kGeneralWarps)], block [4 warps]; a
 // warp owns a head of a token and stages it in shared memory, where the rotation finds its partner.
 __global__ void __launch_bounds__(kGeneralWarps* kWarp)
     rope_general_kernel(const __grid_constant__ Params p) {

@@ -1,25 +1,25 @@
-// Does what stands between the QKV product and attention, in one pass: RMSNorm of each query and
-// key head (Qwen3; where weights are given), rotary embedding, and the write of keys and values
-// into KV pages.
+// Everything between the QKV product and attention, in one pass: RMSNorm of each query and key head
+// (Qwen3; if weights are given), rotary embedding, and the write of keys and values into KV pages.
 //
-//   head' = w * head / sqrt(mean(head^2) + eps)                       (where w is given)
+//   head' = w * head / sqrt(mean(head^2) + eps)                       (if w is given)
 //   out[i]         = head'[i] * cos[p, i] - head'[i + R/2] * sin[p, i]
 //   out[i + R/2]   = head'[i + R/2] * cos[p, i] + head'[i] * sin[p, i]     0 <= i < R/2
-// with p = positions[t] and R = 2 * cos.cols <= D elements rotated; the rest of the head passes.
+// with p = positions[t] and R = 2 * cos.cols <= D elements rotated; the rest of the head is
+// unchanged.
 // Source: Su et al. 2021 (arXiv:2104.09864), in the half-split form of GPT-NeoX and Hugging Face.
 //
 //   q      [T, Q*D]      fp32 or bf16
 //   k, v   [T, K*D]      the dtype of q
-//   q_out  [T, Q*D]      fp32 or bf16: what attention reads. May be q where the dtypes agree
-//   cos    [positions, R/2], sin likewise: fp32; scaling of the frequencies (Llama 3, YaRN), and
+//   q_out  [T, Q*D]      fp32 or bf16: read by attention. May be q if the dtypes agree
+//   cos    [positions, R/2], and sin: fp32; the scaling of the frequencies (Llama 3, YaRN), and
 //                        YaRN's of cosines and sines, are in the tables
 //   slots  [T]           where token t goes: page * P + offset in the page. Each once, none outside
-//                        the cache; a padded row brings a slot of a scratch page
+//                        the cache; a padded row has a slot of a scratch page
 //   kv                   written in its dtype: fp32, or bf16 rounded once
 //
-// A head whose sum of squares is infinite or NaN becomes NaN where it is normed, as in rmsnorm.h. A
-// key element that is infinite is written as NaN: queries that it gives a score of -inf would leave
-// it out as if it had been looked at.
+// A normed head whose sum of squares is infinite or NaN becomes NaN, as in rmsnorm.h. An infinite
+// key element is written as NaN: otherwise queries whose score with it is -inf would skip the key
+// as if they had attended to it.
 #pragma once
 
 #include "kernels/kv_cache.h"

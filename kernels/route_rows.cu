@@ -9,8 +9,8 @@ namespace {
 constexpr int kThreads = 128;
 
 // grid [N], block [kThreads]; a block owns a row, a thread every kThreads-th of its ids.
-// Memory-bound: 4 + id_bytes bytes an id; 64 rows of 48 layers and 8 experts are 123 KB, so it is
-// latency. NOT MEASURED on a device.
+// Memory-bound: 4 + id_bytes bytes per id; but 64 rows of 48 layers and 8 experts are 123 KB, so
+// latency dominates. NOT MEASURED on a device.
 __global__ void __launch_bounds__(kThreads) route_rows_kernel(
     const std::int32_t* chosen,      // [L, >= T, k]
     std::int64_t layer_stride,       // elements

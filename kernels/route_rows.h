@@ -1,4 +1,4 @@
-// Brings what the routers of all layers chose (router.h) of some tokens together, as small ids:
+// Collects the choices of all layers' routers (router.h) for some tokens, as small ids:
 //   y[i, l, j] = chosen[l, token_rows[i], j]
 //
 //   chosen      [L, >= T, k]           int32, each in [0, 256) or, with two bytes, in [0, 65536)
@@ -14,7 +14,7 @@ namespace pitstop::kernels {
 
 struct RouteRowsArgs {
     const std::int32_t* chosen = nullptr;
-    std::int64_t layer_stride = 0;  // elements from a layer's choice to the next one's
+    std::int64_t layer_stride = 0;  // elements between the choices of two layers
     std::int64_t num_layers = 0;    // L
     std::int64_t per_token = 0;     // k
     const std::int32_t* token_rows = nullptr;

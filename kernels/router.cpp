@@ -15,7 +15,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// A NaN is behind every number.
+// A NaN is ordered after every number.
 float order_of(float logit) { return std::isnan(logit) ? kNegInf : logit; }
 
 float as_weight(float weight, bool is_rounded) {
@@ -61,7 +61,7 @@ void route_row(const RouteArgs& args, std::int64_t t) {
         for (std::int64_t e = 0; e < E; ++e) sum += std::exp(logits[e] - max);
     } else {
         for (std::int64_t j = 0; j < k; ++j) sum += std::exp(logits[chosen.expert(j)] - max);
-        // A NaN is not among the chosen where k others are there.
+        // A NaN is chosen only if there are fewer than k numbers.
         for (std::int64_t e = 0; e < E; ++e) {
             if (std::isnan(logits[e])) sum = logits[e];
         }
@@ -120,7 +120,7 @@ void route_ref(const RouteArgs& args) {
 void route_cpu(const RouteArgs& args) {
     check(args);
     constexpr std::int64_t kLogitsPerRange =
-        4096;  // some 5 us: fewer are not worth waking a thread
+        4096;  // about 5 us: with fewer it is not worth waking a thread
     auto rows = [&](std::int64_t begin, std::int64_t end, int) {
         for (std::int64_t t = begin; t < end; ++t) route_row(args, t);
     };

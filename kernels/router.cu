@@ -15,7 +15,7 @@ constexpr int kWarps = kThreads / kWarp;
 
 // An expert's place in the order of choice.
 struct Candidate {
-    float logit;  // -infinity in place of a NaN
+    float logit;  // -infinity for a NaN
     int expert;
 
     __device__ bool is_before(const Candidate& other) const {
@@ -35,8 +35,8 @@ __device__ Candidate first_of_warp(Candidate mine) {
 }
 
 // grid [ceil(T / kWarps)], block [kThreads]; a warp owns a token, a lane every 32nd of its logits
-// in registers. Latency: k rounds of a butterfly; 128 experts and k = 8 are some 40 shuffles a
-// token and 512 bytes. NOT MEASURED on a device.
+// in registers. Latency-bound: k rounds of a butterfly; 128 experts and k = 8 are about 40 shuffles
+// per token and 512 bytes. NOT MEASURED on a device.
 template <int kPerLane>  // E <= 32 * kPerLane
 __global__ void __launch_bounds__(kThreads) route_kernel(
     View2<const float> logits,
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kThreads) route_kernel(
     }
     has_nan = __ballot_sync(kAllLanes, has_nan) != 0;
 
-    // Lane j keeps the j-th of the chosen. What was chosen is marked, as logits may be equal.
-    std::uint32_t taken = 0;  // bit i: own[i] was chosen, or is no expert
+    // Lane j keeps the j-th chosen expert. Chosen experts are marked, because logits may be equal.
+    std::uint32_t taken = 0;  // bit i: own[i] was chosen, or is not an expert
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
         if (i * kWarp + lane_index() >= E) taken |= 1u << i;

@@ -1,21 +1,21 @@
-// Chooses the experts of each token by the logits of a router:
+// Chooses the experts of each token by a router's logits:
 //   p = softmax(logits[t, :])                              over all E experts
 //   experts[t, :] = the k experts of the largest logits, largest first, of equals the lower first
 //   weights[t, j] = p[experts[t, j]]                       kAll
 //                 = p[experts[t, j]] / sum_j p[...]        kChosen
-// and rounds each weight to bf16 where that is asked for.
+// and rounds each weight to bf16 on request.
 //
 //   logits   [T, E]  fp32
 //   experts  [T, k]  int32, k different ones of [0, E)
 //   weights  [T, k]  fp32
 //
-// A row whose logits are NaN or +infinity somewhere, or all -infinity, has weights of NaN, and
-// experts that exist: what is not finite does not become a healthy number. Sums run in fp32, in an
-// order that E alone sets. The choice is by the logits, whose order softmax keeps: no rounding of
+// A row with a NaN or a +infinity among its logits, or with only -infinity, has weights of NaN, and
+// valid experts: a value that is not finite never becomes a healthy number. Sums run in fp32, in an
+// order that only E sets. The choice is by the logits, whose order softmax keeps: no rounding of
 // exp makes ties.
 //
 // Source: transformers 5.24, Qwen3MoeTopKRouter (kAll, or kChosen with norm_topk_prob),
-// MixtralTopKRouter (kChosen); both take torch.topk, which promises no order of equals.
+// MixtralTopKRouter (kChosen); both use torch.topk, which guarantees no order of equals.
 #pragma once
 
 #include "kernels/tensor.h"

@@ -10,25 +10,26 @@
 
 #include <algorithm>
 
-// Sampling is one kernel where no row truncates, and else four, each over all rows; a row leaves
-// those it does not need at once.
+// Sampling is one kernel if no row truncates, and otherwise four, each over all rows; a row leaves
+// kernels that it does not need at once.
 //
-//   race or maximum   every row; a row that does not truncate is decided but for the merge of its
-//                     parts, which the last of them does where nothing comes after
-//   histogram         count and mass of the ids, by how far they are below the maximum
+//   race or maximum   every row. A row that does not truncate is decided except for the merge of
+//   its
+//                     parts, which its last part does if no kernel follows
+//   histogram         count and mass of the ids, by distance below the maximum
 //   collect           into a list: the ids of the bins that may survive, if they are few; else the
-//                     ids of the bin that top-p's threshold falls into, while those above it race
+//                     ids of the bin that contains top-p's threshold, while those above it race
 //   resolve           the exact thresholds and the race over the list; the merge of a race's parts.
-//                     Where even the list would be too long, the whole row again
+//                     If even the list would be too long, the whole row again
 //
 // A row of 152k logits is read from memory once and, if it truncates, twice more from L2, peaked or
-// flat. Logits that are not finite are counted where they are read first.
+// flat. Logits that are not finite are counted when they are first read.
 namespace pitstop::kernels {
 namespace {
 
 // ---- race or maximum ----
 
-// Sums what the row's parts have that is not finite. REQUIRES: one whole warp calls it.
+// Sums the counts of non-finite logits of the row's parts. REQUIRES: one whole warp calls it.
 __device__ void merge_nonfinite(const SampleParams& params, std::int64_t r) {
     if (params.num_nonfinite == nullptr) return;
     std::int32_t num = 0;
@@ -55,24 +56,24 @@ __device__ void merge_race(const SampleParams& params, std::int64_t r) {
     }
 }
 
-// A part of the row is stored, by the block's first thread; the last block merges all.
+// Called by the block's first thread when its part of the row is stored; the last block merges all.
 __device__ void arrive(const SampleParams& params, std::int64_t r) {
     if (params.arrivals == nullptr || warp_index() != 0) return;
     const auto others = static_cast<std::uint32_t>(params.num_parts) - 1;
     std::uint32_t num_before = 0;
     if (lane_index() == 0) {
-        __threadfence();  // the part comes before the arrival that tells of it
+        __threadfence();  // orders the part before its arrival
         num_before = atomicInc(params.arrivals + r, others);
-        __threadfence();  // other blocks' parts come before what is read from here on
+        __threadfence();  // orders other blocks' parts before the reads below
     }
     num_before = __shfl_sync(kAllLanes, num_before, 0);
-    __syncwarp();  // no lane reads parts before the first has come past its fence
+    __syncwarp();  // no lane reads parts before the first lane is past its fence
     if (num_before != others) return;
     merge_race(params, r);
     merge_nonfinite(params, r);
 }
 
-// Returns the maximum of a thread's x, for a row that truncates; its bins become empty.
+// Returns the maximum of a thread's x, for a row that truncates; clears its bins.
 __device__ RacePart
 begin_row(const SampleParams& params, std::int64_t r, const float (&x)[kPacks][4]) {
     RowSpace& space = params.spaces[r];
@@ -94,9 +95,9 @@ begin_row(const SampleParams& params, std::int64_t r, const float (&x)[kPacks][4
 
 // grid [parts, R], block [kThreads]; a block owns kBlockIds ids of a row. Memory-bound: 4 bytes in
 // per logit; 64 rows of 152k: 39 MB, 9 us at 4.3 TB/s. The draws cost 17 instructions per id
-// (Philox), the bound 8 more, counting what is not finite 3; the logarithms are taken only where
-// the bound says that the id could still win: 64 rows then take some 8 us of the SMs' issue slots,
-// beside the loads.
+// (Philox), the bound 8 more, counting non-finite logits 3. Logarithms are computed only for ids
+// that can still win according to the bound: 64 rows then need about 8 us of the SMs' issue slots,
+// in parallel with the loads.
 __global__ void __launch_bounds__(kThreads)
     race_or_max_kernel(const __grid_constant__ SampleParams params) {
     const std::int64_t r = blockIdx.y;
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
 // ---- thresholds ----
 
 // grid [parts, R], block [kThreads]: as above. Reads from L2. A block's masses are summed in its
-// own histogram first; the sums are integers, so the order of the atomics decides nothing.
+// own histogram first; the sums are integers, so the order of the atomics does not matter.
 __global__ void __launch_bounds__(kThreads)
     histogram_kernel(const __grid_constant__ SampleParams params) {
     __shared__ WideSum mass[kBins];
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
             if (races && may_survive && bin < boundary.bin) continue;
             if (may_survive && bin <= boundary.bin) {
                 const std::uint32_t slot =
-                    atomicAdd(&space.num_listed, 1u);  // no order: see resolve
+                    atomicAdd(&space.num_listed, 1u);  // in any order: see resolve
                 space.list[slot] = {.x = x[k], .id = begin + p * 4 + k};
             }
             x[k] = negative_infinity();  // does not race here
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0) params.race_parts[r * params.num_parts + blockIdx.x] = best;
 }
 
-// Gives the ids that the exact thresholds are taken over: the list, or the whole row.
+// The ids over which the exact thresholds are computed: the list, or the whole row.
 struct Source {
     const Listed* list;   // null: the row
     const float* logits;  // the row
@@ -240,8 +241,8 @@ struct Source {
     }
 };
 
-// Returns the best of the ids that the thresholds keep, for the first thread of the block; of a
-// race's row, that of the ids above its boundary, too.
+// Returns the best of the ids that the thresholds keep, in the block's first thread; for a row in a
+// race, also of the ids above its boundary.
 __device__ RacePart race_kept(
     const SampleParams& params,
     const SampleRow& row,
@@ -268,9 +269,10 @@ __device__ RacePart race_kept(
     return block_best<kResolveThreads>(best);
 }
 
-// grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency: some ten passes
-// over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as many
-// equal logits) each pass reads the row from L2, some 5 us for 152k ids at one block's 115 GB/s.
+// grid [R], block [kResolveThreads]; a block owns a row. With a list it is latency-bound: about ten
+// passes over at most 32 KiB in L2. Without one (Collect::kNone: a top-k in the thousands, or as
+// many equal logits) each pass reads the row from L2, about 5 us for 152k ids at one block's 115
+// GB/s.
 __global__ void __launch_bounds__(kResolveThreads)
     resolve_kernel(const __grid_constant__ SampleParams params) {
     __shared__ Select shared;
@@ -294,7 +296,7 @@ __global__ void __launch_bounds__(kResolveThreads)
     const float max = row_max(params, r);
     float kept_min = min_p_threshold_of(row, max);
     const bool is_top_k = row.top_k < params.num_ids;
-    // A list of fewer than top_k ids is all that min-p left: the top_k-th is below its threshold.
+    // A list of fewer than top_k ids has all that min-p left: the top_k-th is below its threshold.
     if (is_top_k && row.top_k <= source.num) {
         const auto one = [](float) { return std::uint64_t{1}; };
         kept_min = fmaxf(
@@ -309,7 +311,7 @@ __global__ void __launch_bounds__(kResolveThreads)
             return x >= kept_min ? mass_of(max, x) : std::uint64_t{0};
         };
         // Without top-k the source may lack ids that count towards the total: those below the
-        // boundary, and in a race those above, whose mass the target then is without.
+        // boundary, and in a race those above. The target then excludes the mass of the latter.
         const std::uint64_t total =
             is_top_k ? total_weight<kResolveThreads>(source, mass) : boundary.mass;
         const std::uint64_t target =

@@ -43,13 +43,13 @@ struct SampleRow {
     float top_p = 1.f;              // (0, 1]; 1: off
     float min_p = 0.f;              // [0, 1]; 0: off
     std::uint64_t seed = 0;
-    // It is that of the id to be chosen, in its request: prompt_len + index in the output; what a
-    // call's first_position says is added.
+    // Of the id to be chosen, in its request: prompt_len + index in the output; a call's
+    // first_position is added.
     std::uint32_t position = 0;
-    std::uint32_t no_gap = 0;  // who keeps rows on a device compares their bytes
+    std::uint32_t no_gap = 0;  // rows kept on a device are compared by their bytes
 };
 
-// Tells whether the row's choice is among fewer than all `num_ids`.
+// Returns whether the row's choice is among fewer than all `num_ids`.
 [[nodiscard]] constexpr bool is_truncating(const SampleRow& row, std::int64_t num_ids) {
     return row.temperature != 0.f && (row.top_k < num_ids || row.top_p < 1.f || row.min_p > 0.f);
 }
@@ -57,7 +57,7 @@ struct SampleRow {
 struct Choice {
     TokenId id{};
     float score = 0.f;
-    float kept_min = -std::numeric_limits<float>::infinity();  // lowest x kept; -inf: all were
+    float kept_min = -std::numeric_limits<float>::infinity();  // lowest kept x; -inf: all were kept
 };
 
 [[nodiscard]] inline Choice better(const Choice& a, const Choice& b) {
@@ -71,24 +71,22 @@ struct SampleArgs {
     View2<const float> logits{};  // [R, V_rank]
     std::int64_t vocab_begin = 0;
     const SampleRow* rows = nullptr;  // [R]
-    // Each row adds it to its position, modulo 2^32: rows that go on by one each call are the same.
+    // Added to each row's position, modulo 2^32: rows that advance by one each call stay the same.
     std::uint32_t first_position = 0;
-    // If false, is_truncating() is false of every row, and a GPU takes one launch in place of four.
+    // False: is_truncating() is false for every row, and a GPU needs one launch instead of four.
     bool may_truncate = true;
     Choice* choices = nullptr;              // [R], written
-    std::int32_t* num_nonfinite = nullptr;  // [R], written as count_nonfinite does; or null
+    std::int32_t* num_nonfinite = nullptr;  // [R], written like count_nonfinite; or null
     Workspace workspace{};                  // at least sample_workspace_bytes()
-    // [kArrivals]; a GPU needs it for the one launch: zeros before the first call, zeros after
-    // each. Calls that share it take turns.
+    // [kArrivals]; a GPU needs it for the single launch: zeros before the first call, zeros after
+    // each. Calls that share it run in turn.
     std::uint32_t* arrivals = nullptr;
     Stream stream{};
 };
 
-// These are the two thresholds that need a transcendental or a rounding: one function for all
+// The two thresholds that need a transcendental or a rounding: one function for all
 // implementations.
-[[nodiscard]] float min_p_threshold(
-    float max, float min_p
-);  // max + log(min_p); -inf where min_p = 0
+[[nodiscard]] float min_p_threshold(float max, float min_p);  // max + log(min_p); -inf if min_p = 0
 [[nodiscard]] std::uint64_t top_p_target(
     float top_p, std::uint64_t total_mass
 );  // ceil, in [1, total]

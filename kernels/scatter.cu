@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // grid [ceil(num / kThreads)], block [kThreads]; a thread per element. Bound by the sectors that
-// single elements touch: 32 bytes of memory for the 10 that come in.
+// single elements touch: 32 bytes of memory for the 10 that are read.
 __global__ void __launch_bounds__(kThreads) scatter_kernel(
     const std::int64_t* __restrict__ at,
     const bf16* __restrict__ values,

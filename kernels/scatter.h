@@ -14,8 +14,7 @@ struct ScatterArgs {
     const bf16* values = nullptr;
     std::int64_t num = 0;
     bf16* data = nullptr;
-    // If this is not null, nothing is written, and the number of elements whose bits differ is
-    // ADDED here.
+    // If not null, nothing is written, and the number of elements whose bits differ is ADDED here.
     std::uint64_t* num_different = nullptr;
     Stream stream{};
 };

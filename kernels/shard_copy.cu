@@ -10,15 +10,15 @@ namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunk = 8;  // elements a thread takes at a time: 16 bytes of bf16
+constexpr int kChunk = 8;  // elements of a thread's unit: 16 bytes of bf16
 constexpr int kLoadsInFlight = 4;
-constexpr int kBlocksPerSm = 4;  // so many registers that nothing spills
+constexpr int kBlocksPerSm = 4;  // limits registers without spills
 constexpr int kRounds = 2;
-constexpr int kChunksPerTile = kThreads * kLoadsInFlight * kRounds;  // a block's: 32 KiB of bf16
+constexpr int kChunksPerTile = kThreads * kLoadsInFlight * kRounds;  // per block: 32 KiB of bf16
 constexpr std::int64_t kChunksPerPieceMax = std::int64_t{1} << 30;   // indices fit 31 bits
 
-// Describes one rectangle. It is passed by value in the kernel's parameters, which live in constant
-// memory: nothing is staged, and the table need not outlive the call.
+// One rectangle. Passed by value in the kernel's parameters, which are in constant memory: nothing
+// is staged, and the table need not outlive the call.
 struct Piece {
     const std::byte* src = nullptr;
     bf16* dst = nullptr;
@@ -37,9 +37,9 @@ struct Table {
 };
 static_assert(sizeof(Piece) == 64 && sizeof(Table) <= 4000);
 
-// Loads element `index` of a source that may start anywhere.
+// Loads element `index` of a source with any alignment.
 __device__ bf16 load_element(const std::byte* src, DType dtype, std::int64_t index) {
-    // It loads by bytes: an address need not be a multiple of the element's size.
+    // Loads bytes: an address need not be a multiple of the element's size.
     const auto* const bytes =
         reinterpret_cast<const std::uint8_t*>(src) + index * (dtype == DType::kF32 ? 4 : 2);
     const std::uint32_t low = bytes[0] | static_cast<std::uint32_t>(bytes[1]) << 8;
@@ -68,7 +68,7 @@ __device__ uint4 load_chunk(const std::byte* src, DType dtype, std::int64_t inde
         float numbers[kChunk];
         load_floats(reinterpret_cast<const float*>(src) + index, numbers);
         uint4 pack{};
-        // The conversion instruction is not used: it would give every NaN the same bits.
+        // Does not use the conversion instruction, which would give every NaN the same bits.
         pack.x = bf16_pair(to_bf16(numbers[0]), to_bf16(numbers[1]));
         pack.y = bf16_pair(to_bf16(numbers[2]), to_bf16(numbers[3]));
         pack.z = bf16_pair(to_bf16(numbers[4]), to_bf16(numbers[5]));
@@ -88,9 +88,9 @@ __device__ uint4 load_chunk(const std::byte* src, DType dtype, std::int64_t inde
     return pack;
 }
 
-// grid [tiles of all pieces, or fewer], block [kThreads]; a block takes tiles in turn, each
+// grid [tiles of all pieces, or fewer], block [kThreads]; a block processes tiles in turn, each
 // kChunksPerTile chunks of one piece. Memory-bound: 2 (or 4) bytes in and 2 out per element; 16.4
-// GB of bf16 move 32.8 GB, 7.6 ms at 4.3 TB/s. The table spares a call of some 5 us per tensor.
+// GB of bf16 move 32.8 GB, 7.6 ms at 4.3 TB/s. The table saves a call of about 5 us per tensor.
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) shard_copy_kernel(
     const __grid_constant__ Table table, int num_pieces, std::uint32_t num_tiles
 ) {
@@ -187,7 +187,7 @@ class Batch {
     std::uint32_t num_tiles_ = 0;
 };
 
-// A rectangle without gaps is one row, whose every chunk but the last is full.
+// A rectangle without gaps becomes one row, whose every chunk but the last is full.
 ShardCopy flattened(ShardCopy copy) {
     if (copy.dst.stride == copy.dst.cols && copy.src_stride == copy.dst.cols &&
         copy.dst.rows * copy.dst.cols <= kChunksPerPieceMax) {

@@ -1,9 +1,9 @@
 // Copies rectangles of checkpoint tensors into this rank's bf16 weights, converting on the way:
 //   dst[r, c] = bf16(src[r, c])
-// F32 and F16 round to the nearest bf16, ties to even; denormals are kept, NaN stays NaN; BF16 is
-// copied bit for bit. Row-parallel weights are column ranges, hence the strides.
+// F32 and F16 are rounded to the nearest bf16, ties to even; denormals are kept, NaN stays NaN;
+// BF16 is copied bit for bit. Row-parallel weights are column ranges, hence the strides.
 //
-//   src  [rows, cols]  kF32, kF16 or kBF16, any alignment (safetensors promises none)
+//   src  [rows, cols]  kF32, kF16 or kBF16, any alignment (safetensors guarantees none)
 //   dst  [rows, cols]  bf16; overlaps nothing
 #pragma once
 
@@ -22,8 +22,7 @@ struct ShardCopy {
 
 struct ShardCopyArgs {
     std::span<const ShardCopy> copies{};  // in host memory; one launch for hundreds of them
-    // A launch on a GPU has at most so many at a time: what else runs there keeps the rest. 0: as
-    // many as there are.
+    // The most blocks of a launch on a GPU at a time: other work keeps the rest. 0: no limit.
     int blocks_max = 0;
     Stream stream{};
 };

@@ -1,9 +1,9 @@
-// Computes the gated activation of the MLP:
+// The gated activation of the MLP:
 //   y[t, i] = gate[t, i] / (1 + exp(-gate[t, i])) * up[t, i]
 // Source: Shazeer 2020 (arXiv:2002.05202), SwiGLU.
 //
 //   gate, up  [T, F]  fp32 or bf16, both the same
-//   y         [T, F]  fp32 or bf16; may be gate or up where the dtypes agree
+//   y         [T, F]  fp32 or bf16; may be gate or up if the dtypes agree
 #pragma once
 
 #include "kernels/tensor.h"

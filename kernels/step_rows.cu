@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// grid [1], block [kThreads]; a run of pages is all threads', a row a thread's. Latency: a step of
-// decodes brings a page for some of its rows; a request that comes to decode brings all of its
-// pages once, 8 KB for 32k tokens. Rows read the tables behind the barrier.
+// grid [1], block [kThreads]; all threads share a run of pages, and a thread owns a row.
+// Latency-bound: a step of decodes adds a page for some of its rows; a request that begins to
+// decode adds all of its pages once, 8 KB for 32k tokens. Rows read the tables after the barrier.
 __global__ void __launch_bounds__(kThreads)
     step_rows_kernel(const __grid_constant__ StepRowsArgs args) {
     const std::int32_t* const words = args.update;

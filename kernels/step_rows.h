@@ -1,14 +1,14 @@
-// Keeps on the device what steps are about, so that a step brings only what has changed: the pages
-// of every request, in a table of its slot, and the rows of the last step of decodes.
+// Keeps the inputs of steps on the device, so that a step uploads only changes: the pages of every
+// request, in a table of its slot, and the rows of the last step of decodes.
 //
 //   tables[slot * slot_pages + i]           page i of the request in the slot
 //   tables[num_slots * slot_pages + i]      scratch page i, of rows that pad a step; never written
 //
-// An update is one array of 32-bit words: a StepUpdate; of the rows that it gives their tokens,
-// their positions and their slots; runs of {at, length, first}; pages. It has, in this order,
+// An update is one array of 32-bit words: a StepUpdate; tokens, positions and slots of the given
+// rows; runs of {at, length, first}; pages. Its effects, in this order:
 //   tables[at + i] = pages[first + i], 0 <= i < length, for each run; no two overlap
 //   row r < num_given:   tokens[r], positions[r] and page_starts[r] = slot * slot_pages as given
-//   where none is given: positions[r] += 1, the rest is as it was, for r < num_rows
+//   if none is given:    positions[r] += 1, the rest is unchanged, for r < num_rows
 //   row r >= num_rows:   padding i = r - num_rows: token -1, position 0, page_starts[r] that of
 //                        scratch page i / P, kv_slots[r] place i of the scratch pages
 //   kv_lens[r] = positions[r] + 1; kv_slots[r] = page * P + positions[r] % P with the page of the
@@ -19,7 +19,7 @@
 //                touched
 //   tables       [num_slots * slot_pages + scratch pages]
 //
-// It is exact.
+// Exact.
 #pragma once
 
 #include "base/ids.h"
@@ -29,21 +29,21 @@
 
 namespace pitstop::kernels {
 
-// An update begins with this.
+// The head of an update.
 struct StepUpdate {
     static constexpr std::int64_t kWords = 4;
     static constexpr std::int64_t kRowWords = 3;
     static constexpr std::int64_t kRunWords = 3;
 
     std::int32_t num_rows = 0;   // without padding
-    std::int32_t num_given = 0;  // num_rows, or 0: they go on
+    std::int32_t num_given = 0;  // num_rows, or 0: the rows continue
     std::int32_t num_runs = 0;
     std::int32_t num_pages = 0;
 
     [[nodiscard]] static constexpr StepUpdate read(const std::int32_t* words) {
         return {words[0], words[1], words[2], words[3]};
     }
-    // The parts begin there, in words.
+    // Where the parts begin, in words.
     [[nodiscard]] constexpr std::int64_t tokens_at() const { return kWords; }
     [[nodiscard]] constexpr std::int64_t positions_at() const { return kWords + num_given; }
     [[nodiscard]] constexpr std::int64_t slots_at() const {
@@ -58,11 +58,11 @@ struct StepUpdate {
 
 struct StepRowsArgs {
     const std::int32_t* update = nullptr;
-    std::int32_t num_rows = 0;    // R, with padding; 0: the tables alone are updated
+    std::int32_t num_rows = 0;    // R, with padding; 0: only the tables are updated
     std::int32_t page_size = 0;   // P, tokens
     std::int32_t slot_pages = 0;  // entries of a slot
     std::int32_t num_slots = 0;
-    std::int32_t scratch_page = 0;  // the first of those that padding writes to
+    std::int32_t scratch_page = 0;  // the first page that padding writes to
     TokenId* tokens = nullptr;
     std::int32_t* positions = nullptr;
     std::int64_t* kv_slots = nullptr;
@@ -74,7 +74,7 @@ struct StepRowsArgs {
 
 void check(const StepRowsArgs& args);
 void step_rows_ref(const StepRowsArgs& args);
-// This is for a GPU alone, and in no table of ops: what a CPU's steps are about is the host's.
+// Only for a GPU, and in no table of ops: a CPU's steps have their inputs on the host.
 void step_rows_cuda(const StepRowsArgs& args);
 
 }  // namespace pitstop::kernels

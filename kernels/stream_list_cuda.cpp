@@ -13,7 +13,7 @@ namespace {
 
 struct StreamList {
     Mutex mutex{};
-    // Of a stream that captures: the point before that. No event: it does not capture.
+    // For a capturing stream: the point before the capture. Null: it does not capture.
     std::map<void*, std::shared_ptr<const DeviceEvent>> streams GUARDED_BY(mutex){};
 };
 

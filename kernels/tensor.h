@@ -1,5 +1,5 @@
-// Defines what every op's Args is made of: element types, matrices whose element type is chosen at
-// run time, the stream an op runs on and the scratch memory it may use.
+// The members of every op's Args: element types, matrices whose element type is chosen at run time,
+// the stream an op runs on and the scratch memory it may use.
 #pragma once
 
 #include "base/bf16.h"
@@ -20,8 +20,8 @@ inline constexpr DType kDTypeOf = DType::kF32;
 template <>
 inline constexpr DType kDTypeOf<bf16> = DType::kBF16;
 
-// Views activations: a View2 that is fp32 (the truth mode, and everywhere the residual stream
-// flows) or bf16 (rounded on the way into a matrix product). An op says which it takes.
+// A view of activations: a View2 that is fp32 (in truth mode, and everywhere in the residual
+// stream) or bf16 (rounded on the way into a matrix product). Each op states which it accepts.
 struct ActView {
     void* data = nullptr;
     DType dtype = DType::kF32;
@@ -101,15 +101,15 @@ struct ConstActView {
         v.stride};
 }
 
-// Says where an op runs. On the CPU it is a ThreadPool of the caller's (thread_pool.h), and the op
-// is done when it returns; null runs it on the calling thread alone, with the same bits. On CUDA it
-// is a cudaStream_t, never null, and the op is only enqueued.
+// Where an op runs. On the CPU: a ThreadPool of the caller's (thread_pool.h), and the op is done
+// when it returns; null runs it on the calling thread alone, with the same bits. On CUDA: a
+// cudaStream_t, never null, and the op is only enqueued.
 struct Stream {
     void* handle = nullptr;
 };
 
-// Describes scratch memory of the caller's, 64-byte aligned (256 on CUDA), contents undefined
-// before and after. An op never allocates; `<op>_workspace_bytes` says what it can use.
+// Scratch memory of the caller's, 64-byte aligned (256 on CUDA), contents undefined before and
+// after. An op never allocates; `<op>_workspace_bytes` returns how much it can use.
 struct Workspace {
     void* data = nullptr;
     std::int64_t bytes = 0;

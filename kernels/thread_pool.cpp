@@ -44,8 +44,8 @@ bool ThreadPool::run_one(int thread) {
         const std::int64_t num_items = num_items_.load(std::memory_order_relaxed);
         const std::int64_t grain = grain_.load(std::memory_order_relaxed);
         const std::uint32_t num_ranges = num_ranges_.load(std::memory_order_relaxed);
-        // Success says that ranges were left ever since `claims` was read: the job read above is
-        // the current one, and run() will not return before num_done_ counts this range.
+        // Success means that ranges were left all the time since `claims` was read: the job read
+        // above is the current one, and run() will not return before num_done_ counts this range.
         if (!claims_.compare_exchange_weak(
                 claims, claims - 1, std::memory_order_acq_rel, std::memory_order_acquire
             )) {
@@ -101,7 +101,7 @@ void ThreadPool::run(std::int64_t num_items, std::int64_t grain, RangeFn fn, voi
 
     while (run_one(0)) {
     }
-    // Other threads are still in the middle of the ranges that are left, one range each at most.
+    // Other threads still run the remaining ranges, at most one range each.
     for (int spin = 0; spin < kSpinIterations; ++spin) {
         if (num_done_.load(std::memory_order_acquire) == num_ranges) return;
         pause_cpu();

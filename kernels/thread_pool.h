@@ -1,8 +1,8 @@
 // Runs one worker's CPU ops on threads.
 //
-// parallel_for cuts [0, num_items) into ranges that depend on num_items and grain alone; threads
-// claim ranges in ascending order. Which thread runs a range decides nothing: an op's outputs have
-// the same bits with any number of threads, one included (P6).
+// parallel_for cuts [0, num_items) into ranges that depend only on num_items and grain; threads
+// claim ranges in ascending order. Which thread runs a range does not matter: an op's outputs have
+// the same bits with any number of threads, including one (P6).
 //
 // Owns:   num_threads - 1 threads; the caller of parallel_for is the last one.
 // Thread: one caller at a time. parallel_for does not nest.
@@ -27,7 +27,7 @@ class ThreadPool {
 
     [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-    // Runs a range of items by thread `thread` of [0, num_threads).
+    // Runs a range of items on thread `thread` of [0, num_threads).
     using RangeFn = void (*)(void* context, std::int64_t begin, std::int64_t end, int thread);
 
     // Calls fn for every range of `grain` items (the last may be shorter); returns when all are
@@ -39,10 +39,10 @@ class ThreadPool {
     // Claims one range of the current job and runs it. Returns false if none is left.
     bool run_one(int thread);
 
-    static constexpr int kSpinIterations = 4000;  // each a `pause`: some 50 us, a few ops' worth
+    static constexpr int kSpinIterations = 4000;  // each a `pause`: about 50 us, a few ops' worth
 
-    // These hold the job. They are written by run() while no range is left to claim; read by a
-    // thread before its claim succeeds, which is why they are atomic, and believed only after it.
+    // The job. run() writes these while no range is left to claim. A thread reads them before its
+    // claim succeeds, hence the atomics, and uses them only after that.
     std::atomic<RangeFn> fn_{nullptr};
     std::atomic<void*> context_{nullptr};
     std::atomic<std::int64_t> num_items_{0};
@@ -53,7 +53,7 @@ class ThreadPool {
     // thread that slept through a job cannot claim from the next one by mistake.
     alignas(64) std::atomic<std::uint64_t> claims_{0};
     alignas(64) std::atomic<std::uint32_t> num_done_{0};  // ranges of this job that have been run
-    alignas(64) std::atomic<std::uint32_t> job_{0};       // counts jobs; what idle threads wait on
+    alignas(64) std::atomic<std::uint32_t> job_{0};       // counts jobs; idle threads wait on it
     std::atomic<bool> stopping_{false};
     std::vector<std::thread> threads_{};
 };

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// grid [1], block [kThreads]; a warp owns every eighth run, a lane every 32nd word of it. Latency:
-// runs are some ten words each, a few for each row of a step that changed.
+// grid [1], block [kThreads]; a warp owns every eighth run, a lane every 32nd word of it.
+// Latency-bound: runs have about ten words each, a few for each row of a step that changed.
 __global__ void __launch_bounds__(kThreads)
     word_runs_kernel(const __grid_constant__ WordRunsArgs args) {
     const WordUpdate update = WordUpdate::read(args.update);

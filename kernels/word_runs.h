@@ -1,5 +1,4 @@
-// Brings words on the device up to date where they have changed: a call brings those, and where
-// they go.
+// Updates words on the device that have changed: a call has their new values, and where they go.
 //
 // An update is one array of 32-bit words: a WordUpdate; runs of {at, length, first}; values.
 //   words[at + i] = values[first + i], 0 <= i < length, for each run; no two overlap
@@ -7,7 +6,7 @@
 //   update  [num_words()]  int32
 //   words   [N]            int32
 //
-// It is exact.
+// Exact.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -16,7 +15,7 @@
 
 namespace pitstop::kernels {
 
-// An update begins with this.
+// The head of an update.
 struct WordUpdate {
     static constexpr std::int64_t kWords = 2;
     static constexpr std::int64_t kRunWords = 3;
@@ -39,7 +38,7 @@ struct WordRunsArgs {
 
 void check(const WordRunsArgs& args);
 void word_runs_ref(const WordRunsArgs& args);
-// This is for a GPU alone, and in no table of ops: what a CPU's ops read is the host's.
+// Only for a GPU, and in no table of ops: a CPU's ops read their inputs on the host.
 void word_runs_cuda(const WordRunsArgs& args);
 
 }  // namespace pitstop::kernels

@@ -1,8 +1,8 @@
 // Work is cut into tiles: up to 16 query vectors (tokens x heads of one group) of one row against
 // one KV head, so that a loaded key or value serves them all. Per tile and block of 64 keys:
-// scores, softmax update, values. A query's arithmetic is the same in any tile: keys it does not
-// see get a probability of exactly zero in their own lane of the sum, and are left out of the
-// product with the values. Long prompts take tiles in groups, which share a block's packed keys.
+// scores, softmax update, values. A query's arithmetic is the same in any tile: invisible keys get
+// a probability of exactly zero in their own lane of the sum, and are skipped in the product with
+// the values. Long prompts process tiles in groups, which share a block's packed keys.
 #include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/attention_softmax.h"
@@ -15,8 +15,8 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// Takes one block of keys into the state of every query that sees any of it, and fetches the block
-// that comes `next`.
+// Adds one block of keys to the state of every query that sees any of it, and fetches the block
+// `next`.
 template <class T>
 void add_block(
     const AttentionArgs& args,
@@ -56,7 +56,7 @@ void add_block(
     next_values.fetch_rest();
 }
 
-// Takes a segment's keys into states that are clear.
+// Adds a segment's keys to cleared states.
 template <class T>
 void add_segment(
     const AttentionArgs& args,
@@ -80,7 +80,7 @@ PITSTOP_INLINE void merge_query(
     const float* part_out,
     std::int64_t D_padded
 ) {
-    if (part_sum == 0.f) return;  // the query sees nothing of this segment
+    if (part_sum == 0.f) return;  // the query sees no key of this segment
     const float new_max = part_max > total_max ? part_max : total_max;
     alignas(64) float factors[kLanes] = {total_max - new_max, part_max - new_max};
     store(factors, exp(load(factors)));
@@ -162,7 +162,7 @@ void attend(
     }
 }
 
-// Where tiles are few and keys many, (tile, segment) pairs go to the threads, parts to the
+// With few tiles and many keys, the threads process (tile, segment) pairs, store parts in the
 // workspace, and the parts are merged as attend() does. [T * Q, num_segments] entries: max, sum,
 // padding, then out.
 constexpr std::int64_t kPartHeader = kLanes;
@@ -176,7 +176,7 @@ void attend_split(
 ) {
     float* const workspace = static_cast<float*>(args.workspace.data);
     const std::int64_t part_floats = kPartHeader + D_padded;
-    const Block<T> none{};  // each range begins somewhere else, and is long
+    const Block<T> none{};  // ranges begin at different places, and are long
     auto parts = [&](std::int64_t begin, std::int64_t end) {
         TilePlace place{.group_tiles = 1};
         for (std::int64_t i = begin; i < end; ++i) {
@@ -250,8 +250,8 @@ void attention_of(const AttentionArgs& args) {
         attend_split<T>(args, total_tiles, num_segments, padded_dim);
         return;
     }
-    // Tiles are grouped where the threads have enough to share all the same. A range is worth
-    // waking a thread for at some 2^18 products; every tile is taken for a full one.
+    // Tiles are grouped if there is enough work for all threads even then. A range is worth waking
+    // a thread for at about 2^18 products; every tile counts as a full one.
     const int group_tiles = total_tiles >= kGroupTiles * (8 * num_threads) ? kGroupTiles : 1;
     const std::int64_t products =
         min64(kTileQueries, args.q.rows * group_of(args)) * args.kv_len_max * D * 2;
@@ -262,8 +262,8 @@ void attention_of(const AttentionArgs& args) {
         place.skip_to(args, begin);
         TileGroup<T> group = make_group<T>(args, place);
         for (std::int64_t i = begin; i < end; ++i) {
-            // The one after this range's last is the first of the range that this thread is likely
-            // to get then.
+            // After this range's last group, the thread likely gets the range whose first group
+            // this is.
             const std::int64_t next = i + 1 < end ? i + 1 : i + 1 + (num_threads - 1) * grain;
             TileGroup<T> next_group;
             Block<T> after;
@@ -273,7 +273,7 @@ void attention_of(const AttentionArgs& args) {
                 after = first_block(args, next_group);
             }
             attend(args, group, after, padded_dim);
-            if (i + 1 < end) group = next_group;  // else it is not of this range
+            if (i + 1 < end) group = next_group;  // otherwise it is not of this range
         }
     };
     for_ranges(args.stream, total_groups, grain, groups);

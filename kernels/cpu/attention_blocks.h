@@ -1,8 +1,8 @@
-// Walks the blocks of keys that a group of tiles goes through, and says where they lie and what of
-// the next one is to be fetched while one is computed.
+// Iterates over the blocks of keys of a group of tiles: where they are, and which part of the next
+// block to fetch while one is computed.
 //
-// It is included once per instruction set, as simd.h is. Pages lie anywhere and a key is a few
-// lines: the hardware does not see the pattern in time.
+// Included once per instruction set, like simd.h. Pages may be anywhere and a key is a few cache
+// lines: the hardware does not recognize the pattern in time.
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"
@@ -19,7 +19,7 @@ PITSTOP_INLINE void fetch(const T* head, std::int64_t D) {
         __builtin_prefetch(head + d, /*rw=*/0, /*locality=*/2);
 }
 
-// Locates keys [begin, end) of a block, and their values.
+// Finds keys [begin, end) of a block, and their values.
 template <class T>
 struct Block {
     std::int64_t first = 0;  // the position of key 0
@@ -29,11 +29,11 @@ struct Block {
     const T* values[kBlock];
 };
 
-// Fetches, a few at a time, keys or values of a block that will be wanted soon.
+// Fetches, a few at a time, keys or values of a block that is needed soon.
 template <class T>
 struct FetchAhead {
     const T* const* heads;  // [kBlock]
-    std::int64_t at;        // fetched next
+    std::int64_t at;        // the next one to fetch
     std::int64_t end;
     std::int64_t D;
 
@@ -51,7 +51,8 @@ Seen seen_by_any(const AttentionArgs& args, const Tile<T>& tile, std::int64_t fi
         seen_by(tile.position[tile.num - 1], args.window, first).end};
 }
 
-// Locates what any query of the group sees of the block from position `first`; some must.
+// Finds the keys of the block from position `first` that any query of the group sees; at least one
+// must exist.
 template <class T>
 void locate_block(
     const AttentionArgs& args, const TileGroup<T>& group, std::int64_t first, Block<T>& block
@@ -75,7 +76,7 @@ Block<T> first_block(const AttentionArgs& args, const TileGroup<T>& group) {
     return block;
 }
 
-// Goes through the blocks that a group sees of segments [begin, end), and then names `after`.
+// Iterates over the blocks of segments [begin, end) that a group sees; `after` follows the last.
 template <class T>
 class BlockWalk {
   public:
@@ -115,7 +116,7 @@ class BlockWalk {
     const TileGroup<T>& group_;
     const Block<T>& after_;
     Block<T> blocks_[2];
-    int at_ = 0;              // the one of blocks_ at first_
+    int at_ = 0;              // the block of blocks_ at first_
     std::int64_t first_ = 0;  // a position
     std::int64_t end_ = 0;
 };

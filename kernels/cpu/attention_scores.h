@@ -1,10 +1,10 @@
 // Scores queries against a block of keys, in one of two ways with the same bits: a sum of sixteen
 // lanes over D, then the tree of sum().
 //
-// It is included once per instruction set, as simd.h is. Few queries take the keys as they lie: a
-// lane has every sixteenth word of a query and a key, and a tree goes over the lanes of each sum.
-// Many take them packed, a key to a lane: what was a lane is a sum of its own then, and no
-// instruction goes across; the packing is paid for once.
+// Included once per instruction set, like simd.h. For few queries the keys are read in place: a
+// lane has every sixteenth word of a query and a key, and a tree reduces the lanes of each sum. For
+// many queries the keys are packed, one key per lane: each lane of the first way becomes a sum of
+// its own, and no instruction crosses lanes; the cost of packing is shared.
 #pragma once
 
 #include "kernels/cpu/attention_blocks.h"
@@ -13,8 +13,7 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-// Defines what a lane takes at a time: an element of fp32, or a pair of bf16, whose second is zero
-// past D.
+// A lane's unit: an element of fp32, or a pair of bf16 whose second is zero beyond D.
 template <class T>
 struct Word;
 template <>
@@ -27,7 +26,7 @@ struct Word<bf16> {
     }
     PITSTOP_INLINE static U32x16 bits(Vector v) { return words_of(v); }
     PITSTOP_INLINE static Vector of_bits(U32x16 words) { return pairs_of(words); }
-    // Returns the word of the `n` elements at p, one at least, in every lane.
+    // Returns the word of the `n` elements at p, at least one, in every lane.
     PITSTOP_INLINE static Vector repeat(const bf16* p, std::int64_t n) {
         return n >= kElements ? set1_pair(&p->bits) : pairs_of(set1_u32(p->bits));
     }
@@ -48,7 +47,7 @@ struct Word<float> {
     }
 };
 template <class T>
-constexpr std::int64_t kRowElements = Word<T>::kElements* kLanes;  // elements in a vector of a key
+constexpr std::int64_t kRowElements = Word<T>::kElements* kLanes;  // elements of a vector of a key
 
 // Computes scores[i][j] = scale * queries[i] . keys[j] for kQueries queries and 4 keys.
 template <class T, int kQueries>
@@ -75,7 +74,7 @@ PITSTOP_INLINE void score4(
     std::int64_t d = 0;
     for (; d + kRowElements<T> <= D; d += kRowElements<T>) step(d, kRowElements<T>);
     if (d < D) step(d, D - d);
-    F32x16 products[kLanes];  // copies where the queries are fewer: the compiler adds each but once
+    F32x16 products[kLanes];  // copies if there are fewer queries: the compiler adds each only once
     for (int i = 0; i < kLanes; ++i) products[i] = acc[i / 4 % kQueries][i % 4];
     alignas(64) float scaled[kLanes];
     store(scaled, PITSTOP_ISA::sums(products) * set1(scale));
@@ -83,12 +82,12 @@ PITSTOP_INLINE void score4(
         __builtin_memcpy(scores + i * kBlock, scaled + i * 4, 4 * sizeof(float));
 }
 
-// Scores all queries of a tile against the keys of a block that any of them sees, by fours; what a
-// four has beyond is a copy. Meanwhile as many keys `ahead` are fetched.
+// Scores all queries of a tile against the keys of a block that any of them sees, four at a time;
+// an incomplete four is filled with copies. Fetches as many keys `ahead` meanwhile.
 template <class T>
 PITSTOP_INLINE void score_block(
     const Tile<T>& tile,
-    const T** keys,  // [kBlock], those that are seen given
+    const T** keys,  // [kBlock], set for visible keys
     const Seen& any,
     std::int64_t D,
     float scale,
@@ -112,15 +111,16 @@ PITSTOP_INLINE void score_block(
     }
 }
 
-constexpr int kPackedQueriesMin = 8;  // queries of a tile: below, packing costs more than it spares
+constexpr int kPackedQueriesMin =
+    8;  // queries of a tile: with fewer, packing costs more than it saves
 
-// Holds the keys of a block side by side: word i of key j in [i][j].
+// The packed keys of a block: word i of key j in [i][j].
 template <class T>
 struct PackedKeys {
     alignas(64) std::uint32_t words[kHeadDimMax / Word<T>::kElements][kBlock];
 };
 
-// Packs the keys of a block, and copies of one of them up to whole vectors.
+// Packs the keys of a block, filled up to whole vectors with copies of one of them.
 template <class T>
 PITSTOP_INLINE void pack_keys(Block<T>& block, std::int64_t D, PackedKeys<T>& packed) {
     using W = Word<T>;
@@ -142,8 +142,8 @@ PITSTOP_INLINE void pack_keys(Block<T>& block, std::int64_t D, PackedKeys<T>& pa
     }
 }
 
-// So many queries and vectors of packed keys are scored together. Two levels of the tree are in
-// registers beside the keys and a query.
+// How many queries and vectors of packed keys are scored together. Registers hold two levels of the
+// tree besides the keys and a query.
 #if defined(__AVX512F__)
 constexpr int kScoreQueries = 4;
 constexpr int kScoreVectors = 2;

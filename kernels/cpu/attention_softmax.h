@@ -1,7 +1,7 @@
-// Makes the scores of a block probabilities: the online softmax of a tile's queries.
+// Turns the scores of a block into probabilities: the online softmax of a tile's queries.
 //
-// It is included once per instruction set, as simd.h is. Each query has a lane in what is done for
-// all of them: maxima, their differences' exp, sums.
+// Included once per instruction set, like simd.h. Operations on all queries have a lane per query:
+// maxima, exp of their differences, sums.
 #pragma once
 
 #include "kernels/cpu/attention_tile.h"
@@ -14,10 +14,10 @@ namespace pitstop::kernels::PITSTOP_ISA {
 
 inline constexpr float kNegInf = -__builtin_inff();
 
-// Holds an online softmax over some of the keys, for each query of a tile.
+// An online softmax over some of the keys, for each query of a tile.
 struct State {
     alignas(64) float max[kTileQueries];
-    alignas(64) float sum[kTileQueries];    // 0: no key seen
+    alignas(64) float sum[kTileQueries];    // 0: no key visible yet
     float out[kTileQueries * kHeadDimMax];  // [num, D_padded], not yet divided by sum
 };
 
@@ -41,12 +41,12 @@ PITSTOP_INLINE void store_probabilities(std::uint16_t* p, F32x16 low, F32x16 hig
 #endif
 }
 
-// Takes the scores of a block into the maxima and sums of `state`, and makes them probabilities
-// relative to the new maxima; zero where a key is not seen. alpha[v] is what query v's earlier sums
-// are worth now. A query that sees nothing keeps what it has.
+// Updates the maxima and sums of `state` with the scores of a block, and turns the scores into
+// probabilities relative to the new maxima; zero for invisible keys. alpha[v] is the factor for
+// query v's earlier sums. A query that sees no key is unchanged.
 template <class T>
 PITSTOP_INLINE void soften(
-    float (*scores)[kBlock],  // [num, kBlock], given where seen
+    float (*scores)[kBlock],  // [num, kBlock], set for visible keys
     const Seen* seen,         // [num]
     int num,
     State& state,

@@ -1,6 +1,7 @@
-// Cuts attention's work: tiles of queries against one KV head, blocks and segments of keys.
+// The division of attention's work: tiles of queries against one KV head, blocks and segments of
+// keys.
 //
-// It is included once per instruction set, as simd.h is.
+// Included once per instruction set, like simd.h.
 #pragma once
 
 #include "kernels/attention.h"
@@ -11,7 +12,7 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-constexpr int kTileQueries = 16;  // as many as one vector of maxima has
+constexpr int kTileQueries = 16;  // the lanes of one vector of maxima
 constexpr std::int64_t kHeadDimMax = AttentionArgs::kHeadDimMax;
 constexpr std::int64_t kBlock = AttentionArgs::kBlockKeys;
 constexpr std::int64_t kSegment = AttentionArgs::kSegmentKeys;
@@ -19,18 +20,18 @@ constexpr std::int64_t kSegment = AttentionArgs::kSegmentKeys;
 inline std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t max64(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// Holds some queries of one row against one KV head.
+// Some queries of one row against one KV head.
 template <class T>
 struct Tile {
     int num = 0;                          // queries, at most kTileQueries
     const T* queries[kTileQueries];       // [D] each
     std::int64_t index[kTileQueries];     // token * Q + head
     std::int64_t position[kTileQueries];  // ascending
-    const PageId* pages = nullptr;        // the row's
-    const T* kv = nullptr;                // the KV head's place in page 0
+    const PageId* pages = nullptr;        // of the row
+    const T* kv = nullptr;                // of the KV head in page 0
 };
 
-// Holds the keys of the block from position `first` that a query at `position` sees, counted from
+// The keys of the block from position `first` that a query at `position` sees, counted from
 // `first`.
 struct Seen {
     std::int64_t begin;
@@ -40,7 +41,7 @@ PITSTOP_INLINE Seen seen_by(std::int64_t position, std::int64_t window, std::int
     return {max64(0, position - window + 1 - first), min64(position + 1 - first, kBlock)};
 }
 
-// Points to the keys and values [begin, end) of the block from position `first`.
+// Pointers to the keys and values [begin, end) of the block from position `first`.
 template <class T>
 PITSTOP_INLINE void locate(
     const KvCache& kv,
@@ -70,8 +71,8 @@ inline std::int64_t group_of(const AttentionArgs& args) {
     return args.num_q_heads / args.kv.num_kv_heads;
 }
 
-// Holds tiles of a row that follow each other, against the same KV head: a block of its keys is
-// packed once for all of them.
+// Consecutive tiles of a row, against the same KV head: a block of its keys is packed once for all
+// of them.
 constexpr int kGroupTiles = 8;
 template <class T>
 struct TileGroup {
@@ -79,13 +80,13 @@ struct TileGroup {
     Tile<T> tiles[kGroupTiles];
 };
 
-// Counts the groups of up to `group_tiles` tiles of a row and one KV head.
+// Returns the number of groups of up to `group_tiles` tiles of a row and one KV head.
 inline std::int64_t num_groups_of_row(const AttentionArgs& args, std::int64_t r, int group_tiles) {
     const std::int64_t queries = (args.q_starts[r + 1] - args.q_starts[r]) * group_of(args);
     const std::int64_t most = std::int64_t{kTileQueries} * group_tiles;
     return (queries + most - 1) / most;
 }
-// Counts the groups of the batch, of all KV heads.
+// Returns the number of groups of the batch, over all KV heads.
 inline std::int64_t num_groups(const AttentionArgs& args, int group_tiles) {
     std::int64_t num = 0;
     for (std::int64_t r = 0; r < args.num_rows; ++r)
@@ -93,7 +94,7 @@ inline std::int64_t num_groups(const AttentionArgs& args, int group_tiles) {
     return num;
 }
 
-// Walks the groups of the batch: rows, then groups of the row, then KV heads.
+// Iterates over the groups of the batch: rows, then groups of the row, then KV heads.
 struct TilePlace {
     int group_tiles = 1;  // tiles of a group, at most kGroupTiles
     std::int64_t row = 0;
@@ -112,7 +113,7 @@ struct TilePlace {
 };
 
 // Makes the tile of a row and KV head from the row's query vector `first` on: token by token, and
-// in each the heads of the group.
+// within a token the heads of the group.
 template <class T>
 Tile<T> make_tile(
     const AttentionArgs& args, std::int64_t r, std::int64_t kv_head, std::int64_t first
@@ -148,7 +149,7 @@ TileGroup<T> make_group(const AttentionArgs& args, const TilePlace& place) {
     return group;
 }
 
-// Names the segments [begin, end) that any query of the tile sees.
+// The segments [begin, end) that any query of the tile sees.
 struct Segments {
     std::int64_t begin;
     std::int64_t end;

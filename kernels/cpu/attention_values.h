@@ -1,9 +1,10 @@
-// Adds the values of a block of keys, weighted by their probabilities, to what some queries have.
+// Adds the values of a block of keys, weighted by their probabilities, to the outputs of some
+// queries.
 //
-// It is included once per instruction set, as simd.h is. fp32 values are added key by key. bf16
-// ones go by pairs of keys (2i, 2i + 1) of the block, with probabilities rounded to bf16, as their
-// products with queries do; `out` then holds each 32 elements as interleave() leaves them, and
-// in_order() says what they are. A key that is not seen is a zero, whatever its memory holds.
+// Included once per instruction set, like simd.h. fp32 values are added key by key. bf16 values are
+// added by pairs of keys (2i, 2i + 1) of the block, with probabilities rounded to bf16, like their
+// products with queries; `out` then has each 32 elements in the order of interleave(), and
+// in_order() restores it. An invisible key counts as zero, whatever its memory contains.
 #pragma once
 
 #include "kernels/cpu/attention_blocks.h"
@@ -13,8 +14,8 @@
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-// So many queries have their values added together, in so many vectors of sums at a time: the rest
-// of the registers hold values and probabilities.
+// How many queries have their values added together, in this many vectors of sums at a time: the
+// other registers hold values and probabilities.
 #if defined(__AVX512F__)
 constexpr int kValueQueriesMax = 8;
 constexpr int kValueAccumulators = 16;  // of 32 registers
@@ -23,7 +24,7 @@ constexpr int kValueQueriesMax = 2;
 constexpr int kValueAccumulators = 4;  // of two registers each
 #endif
 
-// So many elements are added together: those of one vector of fp32 or of an interleaved pair.
+// How many elements are added together: those of one vector of fp32 or of an interleaved pair.
 template <class T>
 constexpr std::int64_t kValueStep = std::is_same_v<T, bf16> ? 2 * kLanes : kLanes;
 
@@ -32,14 +33,14 @@ constexpr std::int64_t padded_head_dim(std::int64_t D) {
     return (D + kValueStep<T> - 1) / kValueStep<T> * kValueStep<T>;
 }
 
-// Holds the probabilities of a tile's queries over a block of keys: zero where a key is not seen.
+// The probabilities of a tile's queries over a block of keys: zero for invisible keys.
 template <class T>
 struct Probabilities {
     using Element = std::conditional_t<std::is_same_v<T, bf16>, std::uint16_t, float>;
     alignas(64) Element of[kTileQueries][kBlock];
 };
-// Loads what queries have, times alpha; and stores it. `out` is [kQueries, D_padded], from an
-// element.
+// Loads the outputs of queries, times alpha; and stores them. `out` is [kQueries, D_padded], from
+// an element.
 template <int kQueries, int kVectors>
 PITSTOP_INLINE void load_scaled(
     F32x16 (&acc)[kQueries][kVectors], const float* out, std::int64_t D_padded, const float* alpha
@@ -58,8 +59,8 @@ PITSTOP_INLINE void store_sums(
     }
 }
 
-// Computes out[i] = out[i] * alpha[i] + sum_j p[i][j] * values[j], j ascending, elements [d, d +
-// kVectors * 16), or as many as there are where kVectors is 1.
+// Computes out[i] = out[i] * alpha[i] + sum_j p[i][j] * values[j], j ascending, for elements [d, d
+// + kVectors * 16), or the remaining ones if kVectors is 1.
 template <int kQueries, int kVectors>
 PITSTOP_INLINE void add_some_values(
     const float (*p)[kBlock],
@@ -89,7 +90,7 @@ PITSTOP_INLINE void add_some_values(
     store_sums(out + d, D_padded, acc);
 }
 
-// Computes the same for bf16, pairs ascending, the odd key of each first. kVectors is even.
+// The same for bf16: pairs ascending, the odd key of each first. kVectors is even.
 template <int kQueries, int kVectors>
 PITSTOP_INLINE void add_some_values(
     const std::uint16_t (*p)[kBlock],
@@ -137,7 +138,7 @@ PITSTOP_INLINE void add_some_values(
     store_sums(out + d, D_padded, acc);
 }
 
-// Adds the values of the keys that all of kQueries queries see.
+// Adds the values of the keys that all kQueries queries see.
 template <class T, int kQueries>
 void add_values(
     const typename Probabilities<T>::Element (*p)[kBlock],
@@ -159,9 +160,9 @@ void add_values(
         add_some_values<kQueries, kLeast>(p, alpha, values, seen, d, D, out, D_padded, ahead);
 }
 
-// Adds to each query of a tile the values of the keys that it sees. Queries go in groups: first
-// what all of a group see, up to a whole pair, then what is left of each. So the order is each
-// query's own. Meanwhile as many values `ahead` are fetched.
+// Adds to each query of a tile the values of the keys that it sees. Queries are grouped: first the
+// keys that a whole group sees, up to a whole pair, then the rest of each query's keys. So the
+// order is independent for each query. Fetches as many values `ahead` meanwhile.
 template <class T>
 PITSTOP_INLINE void add_values_of_block(
     const Probabilities<T>& p,

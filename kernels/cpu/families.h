@@ -1,5 +1,4 @@
-// Declares the fast CPU ops of the level that is being compiled; their contracts are in
-// kernels/<family>.h.
+// The fast CPU ops of the level being compiled; their contracts are in kernels/<family>.h.
 #pragma once
 
 #include "kernels/cpu/simd.h"

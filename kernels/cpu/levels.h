@@ -1,5 +1,5 @@
-// Declares the tables of the levels. Each is defined by cpu/table.cpp, compiled once per level; the
-// digest, whose loops are in a library of their own, by digest.cpp.
+// The tables of the levels. cpu/table.cpp, compiled once per level, defines each. The loops of the
+// digest are in a library of their own: digest.cpp.
 #pragma once
 
 #include "kernels/ops.h"

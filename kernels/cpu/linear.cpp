@@ -1,6 +1,6 @@
 // Multiplies by cutting the outputs into rectangles for the threads, these into blocks whose rows
-// of w stay in L2, and a block's rows of x into strips; see linear_tile.h for what a strip is made
-// of. All of this decides speed, never bits.
+// of w stay in L2, and a block's rows of x into strips; linear_tile.h has the tiles of a strip. All
+// of this affects speed, never bits.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/linear_tile.h"
 #include "kernels/cpu/parallel.h"
@@ -8,9 +8,9 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// A tile has so many rows of x, and of w: accumulators, plus the rows of w that are being used,
-// plus one of x, must fit into the registers: 32 zmm, or 16 ymm of which a vector takes two. A tile
-// of few rows has more columns, to cover the latency of the sums by more chains.
+// The rows of x and of w in a tile. Accumulators, the rows of w in use and one row of x must fit
+// into the registers: 32 zmm, or 16 ymm, of which a vector needs two. A tile of few rows has more
+// columns, so that more chains hide the latency of the sums.
 #if defined(__AVX512F__)
 constexpr int kStripRows = 6;
 constexpr int kWideStripRows = 8;
@@ -20,49 +20,48 @@ constexpr int kStripRows = 2;
 constexpr int kWideStripRows = 2;
 constexpr int cols_of(int num_rows) { return num_rows == 1 ? 4 : 2; }
 #endif
-constexpr std::int64_t kColsAlign = 8;  // a range of outputs has a multiple of every tile's columns
-constexpr std::int64_t kRowsAhead = 8;  // how far one strip alone fetches, in rows of w
+constexpr std::int64_t kColsAlign = 8;  // a range of outputs is a multiple of every tile's columns
+constexpr std::int64_t kRowsAhead = 8;  // how far a single strip fetches ahead, in rows of w
 constexpr std::int64_t kBlockBytes = 128 << 10;  // bytes of w: with the next block a quarter of L2
-constexpr std::int64_t kXBytesMax = 16 << 10;    // bytes of x that tiles read again: half of L1
+constexpr std::int64_t kXBytesMax = 16 << 10;  // bytes of x that tiles read repeatedly: half of L1
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// Returns how many outputs a block has, whose rows of w stay in L2 from one strip to the next.
+// Returns the number of outputs of a block whose rows of w stay in L2 between strips.
 std::int64_t block_cols(std::int64_t K) {
     const std::int64_t cols = kBlockBytes / (K * 2) / kColsAlign * kColsAlign;
     return cols < kColsAlign ? kColsAlign : cols;
 }
 
-// Returns how many strips M rows make; their rows are as equal as can be. Where w must be waited
-// for, wide strips read it more evenly: one alone, or two if their x fits into L1.
+// Returns the number of strips of M rows; strips are as equal as possible. When waiting for w, wide
+// strips read it more evenly: a single one, or two if their x fits into L1.
 std::int64_t num_strips(std::int64_t M, std::int64_t bytes_per_row) {
     const bool fits = kWideStripRows * bytes_per_row <= kXBytesMax;
     const std::int64_t few = std::int64_t{kWideStripRows} * (fits ? 2 : 1);
     return div_up(M, M <= few ? kWideStripRows : kStripRows);
 }
 
-// Returns how much of K a strip sums at once. A narrow one whose x does not fit into L1 has fewer
-// of its rows to read for each sum, and does better with all of K.
+// Returns how much of K a strip sums at once. A narrow strip whose x does not fit into L1 has fewer
+// rows of x to read per sum, and is faster with all of K.
 std::int64_t depth_of(int num_rows, std::int64_t K, std::int64_t element_bytes) {
     if (num_rows <= kStripRows || num_rows * K * element_bytes <= kXBytesMax) return K;
     return kXBytesMax / (kWideStripRows * element_bytes);
 }
 
-// Bounds the accumulators of a strip and a block that wait between two parts of their sums: there
-// are parts where K is above kXBytesMax / (num_rows * element_bytes), and block_cols() falls with
-// K.
+// Bounds the accumulators of a strip and a block that wait between two parts of their sums. Parts
+// exist if K is above kXBytesMax / (num_rows * element_bytes), and block_cols() falls with K.
 constexpr std::int64_t waiting_max(std::int64_t num_rows, std::int64_t element_bytes) {
     return num_rows * (kBlockBytes / 2) / (kXBytesMax / (num_rows * element_bytes));
 }
 
-// Names the rows of w that a thread reads next: a rectangle's, then the first ones of the rectangle
-// that it is likely to get after it.
+// The rows of w that a thread reads next: those of a rectangle, then the first ones of the
+// rectangle that it likely gets after that.
 struct Ahead {
-    const bf16* row = nullptr;  // fetched next
-    std::int64_t num_left = 0;  // from `row` on, before `then` comes
+    const bf16* row = nullptr;  // the next one to fetch
+    std::int64_t num_left = 0;  // from `row` on, before `then` begins
     const bf16* then = nullptr;
     std::int64_t num_fetched = 0;
 
@@ -76,7 +75,7 @@ struct Ahead {
     }
 };
 
-// Walks a strip of some rows along outputs [n_begin, n_end) of one part, and fetches what is ahead.
+// Moves a strip of some rows along outputs [n_begin, n_end) of one part, and fetches ahead.
 struct Strip {
     const LinearArgs& args;
     const LinearPart& part;
@@ -144,7 +143,7 @@ struct Strip {
     }
 };
 
-// Chooses the slowest fetch by which `tiles` tiles of `num_cols` columns have fetched `num_rows`.
+// Returns the slowest fetch with which `tiles` tiles of `num_cols` columns fetch `num_rows`.
 Fetch choose_fetch(std::int64_t num_rows, std::int64_t tiles, int num_cols) {
     if (num_rows <= 0) return Fetch::kNone;
     if (num_rows <= tiles) return Fetch::kOneRow;
@@ -152,7 +151,7 @@ Fetch choose_fetch(std::int64_t num_rows, std::int64_t tiles, int num_cols) {
 }
 
 struct Rectangle {
-    const LinearPart* part = nullptr;  // null where there is nothing
+    const LinearPart* part = nullptr;  // null if there is none
     std::int64_t m_begin = 0;
     std::int64_t m_end = 0;
     std::int64_t n_begin = 0;
@@ -162,10 +161,11 @@ struct Rectangle {
     [[nodiscard]] std::int64_t num_outputs() const { return n_end - n_begin; }
 };
 
-// Computes the outputs of one rectangle, block by block. Memory is read all the while: the strips
-// of one block fetch the next one's rows between them, those of the last block the first rows of
-// the rectangle that this thread is likely to get `after` it. One strip alone fetches just ahead of
-// itself. What no rectangle has fetched before comes first, by the strip that needs it.
+// Computes the outputs of one rectangle, block by block. Memory is read all the time: the strips of
+// one block fetch the next block's rows between them; those of the last block fetch the first rows
+// of the rectangle that this thread likely gets `after` it. A single strip fetches just ahead of
+// itself. Rows that no rectangle has fetched before come first, fetched by the strip that needs
+// them.
 template <class Products>
 void compute(
     const LinearArgs& args, const Rectangle& at, bool was_fetched, const Rectangle& after
@@ -197,20 +197,20 @@ void compute(
     }
 }
 
-// Says how the outputs are cut into rectangles.
+// How the outputs are cut into rectangles.
 struct Cut {
     std::int64_t n_size;  // outputs of one rectangle, a multiple of kColsAlign
-    std::int64_t m_size;  // rows of one
+    std::int64_t m_size;  // rows of one rectangle
     std::int64_t m_cuts;
 };
 
-// For one of `num_products` like it, which are cut alike.
+// For one of `num_products` equal products, which are cut alike.
 Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs, std::int64_t num_products = 1) {
-    constexpr std::int64_t kBlocksMax = 8;  // a rectangle's: the first one's w is waited for
+    constexpr std::int64_t kBlocksMax = 8;  // of a rectangle, whose first block waits for its w
     constexpr std::int64_t kProductsMin =
-        128 << 10;  // per rectangle: some 5 us, worth waking a thread for
+        128 << 10;  // per rectangle: about 5 us, worth waking a thread for
     constexpr std::int64_t kRectanglesPerThread =
-        8;  // so that a slow thread costs an eighth at most
+        8;  // so that a slow thread costs at most an eighth
     const std::int64_t K = args.x.cols;
     const std::int64_t M = args.x.rows;
     const std::int64_t wanted =
@@ -281,7 +281,7 @@ class ExpertCut {
         std::int64_t num_active = 0;
         for (std::int32_t e = 0; e < args.num_experts; ++e) num_active += rows_of(e) > 0;
         if (num_active == 0) return;
-        // As choose_cut(), for experts of average size.
+        // Like choose_cut(), for experts of average size.
         LinearArgs average{.x = args.x, .stream = args.stream};
         average.x.rows = div_up(args.begins[args.num_experts] - args.begins[0], num_active);
         n_size_ = choose_cut(average, num_outputs, num_active).n_size;
@@ -292,12 +292,12 @@ class ExpertCut {
 
     [[nodiscard]] std::int64_t num_rectangles() const { return num_rectangles_; }
 
-    // One rectangle, and the product that it is of.
+    // One rectangle, and its product.
     struct Place {
         LinearPart part{};
         Rectangle at{};
     };
-    // Sets `place`, which then must stay where it is; to nothing behind the last one.
+    // Sets `place`, which must not move afterwards; to nothing after the last one.
     void find(std::int64_t i, Place& place) const {
         place.at = {};
         for (std::int32_t e = 0; e < args_.num_experts; ++e) {

@@ -1,8 +1,8 @@
-// Computes register tiles of kRows x kCols dot products: each output has one accumulator of 16
-// lanes over all of K, whatever the tile, so that the bits do not depend on it. What the tile
-// decides is how often a loaded vector is used.
+// Computes register tiles of kRows x kCols dot products. Each output has one accumulator of 16
+// lanes over all of K, whatever the tile, so that the bits do not depend on the tile. The tile only
+// decides how often a loaded vector is used.
 //
-// It is included once per instruction set, as simd.h is.
+// Included once per instruction set, like simd.h.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -43,8 +43,8 @@ PITSTOP_INLINE float fp32_of(bf16 x) {
     return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-// Writes 16 outputs, or the first `num` of them, which lie in runs of kRun side by side: `places`
-// has where each run begins in y, `cols` its first output n.
+// Writes 16 outputs, or the first `num` of them, in runs of kRun adjacent ones. `places`: where
+// each run begins in y; `cols`: its first output n.
 template <int kRun>
 PITSTOP_INLINE void finish(
     const LinearPart& part,
@@ -78,11 +78,11 @@ PITSTOP_INLINE void finish(
     }
 }
 
-// Returns how many outputs of a tile's row are written together: of 1, 2 or a multiple of 4.
+// Returns how many outputs of a tile's row are written together: 1, 2 or a multiple of 4.
 constexpr int run_of(int num_cols) { return num_cols < 4 ? (num_cols == 3 ? 1 : num_cols) : 4; }
 
 // Writes a tile's outputs, sixteen at a time: one by one, their sums over the lanes and their
-// rounding cost a third of the products where K is 1024.
+// rounding would cost a third of the products at K = 1024.
 template <int kRows, int kCols>
 PITSTOP_INLINE void finish_tile(
     const LinearPart& part,
@@ -98,7 +98,7 @@ PITSTOP_INLINE void finish_tile(
     for (int first = 0; first < kOutputs; first += kWhole) {
         const int num = kOutputs - first < kWhole ? kOutputs - first : kWhole;
         F32x16 tile[kLanes];
-        for (int i = 0; i < kLanes; ++i) {  // copies past `num`: the compiler adds each but once
+        for (int i = 0; i < kLanes; ++i) {  // copies beyond `num`: the compiler adds each only once
             const int output = first + i % num;
             tile[i] = acc[output / kCols][output % kCols];
         }
@@ -112,8 +112,8 @@ PITSTOP_INLINE void finish_tile(
     }
 }
 
-// Says how many rows of w a tile fetches into L2 that a later one will need: rows are too short for
-// the hardware to see their pattern in time. A fetch past the end of w is harmless.
+// How many rows of w a tile fetches into L2 for a later tile: rows are too short for the hardware
+// to recognize their pattern in time. A fetch beyond the end of w is harmless.
 enum class Fetch : std::uint8_t { kNone, kOneRow, kTwoRows, kRowPerCol };
 constexpr int fetched_by(Fetch fetch, int num_cols) {
     switch (fetch) {
@@ -129,9 +129,9 @@ constexpr int fetched_by(Fetch fetch, int num_cols) {
     return 0;
 }
 
-// Names a part of all sums, [begin, end) of K. Those of x's rows that do not fit into L1 are
-// computed in several: between two of them a tile's accumulators wait in memory, and no bit of a
-// sum changes.
+// A part of all sums, [begin, end) of K. If rows of x do not fit into L1, sums are computed in
+// several parts: between two parts a tile's accumulators wait in memory, and no bit of a sum
+// changes.
 struct Depth {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -139,7 +139,7 @@ struct Depth {
     bool is_last = true;
 };
 
-// Computes outputs [m, m + kRows) x [n, n + kCols), or the part of their sums that `depth` names.
+// Computes outputs [m, m + kRows) x [n, n + kCols), or the part of their sums that `depth` selects.
 template <class Products, int kRows, int kCols, Fetch kFetch, bool kInParts>
 PITSTOP_INLINE void tile(
     const typename Products::X* x,  // [kRows, K], from row m
@@ -149,8 +149,8 @@ PITSTOP_INLINE void tile(
     std::int64_t m,
     std::int64_t n,
     Depth depth,
-    const bf16* ahead,  // the first row of w that it fetches
-    float* waiting      // [kRows * kCols, kLanes] accumulators, where sums come in parts
+    const bf16* ahead,  // the first row of w to fetch
+    float* waiting      // [kRows * kCols, kLanes] accumulators, if sums have several parts
 ) {
     const bf16* const w = part.w.data + n * part.w.stride;
     const std::int64_t w_stride = part.w.stride;
@@ -178,7 +178,7 @@ PITSTOP_INLINE void tile(
                 acc[i][j] = Products::accumulate(acc[i][j], x_k, w_k[j]);
         }
     }
-    if (k < depth.end) {  // zeros in the lanes past K add nothing
+    if (k < depth.end) {  // zeros in the lanes beyond K add nothing
         for (int i = 0; i < kRows; ++i) {
             const typename Products::Vector x_k =
                 Products::load_x(x + i * x_stride + k, depth.end - k);

@@ -11,7 +11,7 @@ struct Scaling {
     F32x16 inverse;
     F32x16 kept_min;
 
-    // Loads x of 16 logits, -inf where it is not kept or there is none.
+    // Loads x of 16 logits, -inf for logits that are not kept or do not exist.
     PITSTOP_INLINE F32x16 load_x(const float* logits, std::int64_t n) const {
         F32x16 x = load_up_to(logits, n) * inverse;
         if (n < kLanes) {
@@ -38,7 +38,7 @@ SoftmaxStats block_stats(const float* logits, std::int64_t n, const Scaling& sca
     return stats;
 }
 
-// Counts those of n logits that are over `value`, or equal to it if `counts_equal`.
+// Returns how many of n logits are over `value`, or equal to it if `counts_equal`.
 std::int32_t count_over(const float* logits, std::int64_t n, float value, bool counts_equal) {
     const F32x16 value16 = set1(value);
     std::int32_t count = 0;
@@ -52,7 +52,7 @@ std::int32_t count_over(const float* logits, std::int64_t n, float value, bool c
     return count;
 }
 
-// Finds the n best of one row, by insertion: few of V logits get in.
+// Finds the n best of one row by insertion: few of V logits are inserted.
 void top_of_row(
     const float* logits,
     std::int64_t V,
@@ -65,7 +65,7 @@ void top_of_row(
     const auto insert = [&](std::int64_t index, float value) {
         std::int64_t place = num < n ? num++ : n - 1;
         for (; place > 0 && values[place - 1] < value;
-             --place) {  // an equal one before it has the lower id
+             --place) {  // of equal ones the earlier has the lower id
             values[place] = values[place - 1];
             ids[place] = ids[place - 1];
         }
@@ -125,7 +125,7 @@ void count_before(const CountBeforeArgs& args) {
             const LogitPick& pick = args.picks[i];
             const float* const logits = args.logits.data + pick.row * args.logits.stride;
             std::int64_t at = std::int64_t{raw(pick.id)} - args.vocab_begin;
-            at = at < 0 ? 0 : at > V ? V : at;  // an equal one counts below it alone
+            at = at < 0 ? 0 : at > V ? V : at;  // an equal one counts only below `at`
             args.counts[i] =
                 count_over(logits, at, args.values[i], /*counts_equal=*/true) +
                 count_over(logits + at, V - at, args.values[i], /*counts_equal=*/false);

@@ -1,5 +1,5 @@
-// Wraps parallel_for for files compiled per level: the lambda's type is this level's own, so is the
-// code.
+// parallel_for for files compiled per level: the lambda's type belongs to this level, and so does
+// the code.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -21,8 +21,7 @@ PITSTOP_INLINE void for_ranges(Stream stream, std::int64_t num_items, std::int64
     );
 }
 
-// Returns how many items a range has so that it is worth waking a thread for: some 5 us of
-// streaming.
+// Returns how many items make a range worth waking a thread for: about 5 us of streaming.
 PITSTOP_INLINE std::int64_t grain_of_bytes(std::int64_t bytes_per_item) {
     constexpr std::int64_t kBytesPerRange = 64 << 10;
     return bytes_per_item >= kBytesPerRange

@@ -4,7 +4,7 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// Computes x += delta, and returns the sum of x^2: it has four accumulators of 16 lanes, for the
+// Computes x += delta, and returns the sum of x^2. Uses four accumulators of 16 lanes to hide the
 // latency of the adds.
 PITSTOP_INLINE float add_and_square(float* x, const float* delta, std::int64_t H) {
     F32x16 acc[4] = {zero(), zero(), zero(), zero()};
@@ -39,7 +39,7 @@ void normalize(const RmsNormArgs& args, std::int64_t begin, std::int64_t end) {
             args.delta.data == nullptr ? nullptr : args.delta.data + t * args.delta.stride;
         Y* const y = static_cast<Y*>(args.y.data) + t * args.y.stride;
         const float mean = add_and_square(x, delta, H) / static_cast<float>(H);
-        const bool is_finite = mean <= __FLT_MAX__;  // a NaN is not
+        const bool is_finite = mean <= __FLT_MAX__;  // false for a NaN
         const float scale_of_row =
             is_finite ? 1.f / __builtin_sqrtf(mean + args.eps) : __builtin_nanf("");
         const F32x16 scale = set1(scale_of_row);

@@ -16,7 +16,7 @@ PITSTOP_INLINE float norm_scale(const X* x, std::int64_t D, float eps) {
     return mean <= __FLT_MAX__ ? 1.f / __builtin_sqrtf(mean + eps) : __builtin_nanf("");
 }
 
-// Returns a key's elements as they are kept: NaN where `Kv` has an infinity for them.
+// Returns a key's elements as they are stored: NaN where `Kv` would have an infinity.
 template <class Kv>
 PITSTOP_INLINE F32x16 kept_key(F32x16 x) {
     const float limit = sizeof(Kv) == sizeof(float) ? __builtin_inff() : 0x1.ffp127f;
@@ -24,7 +24,7 @@ PITSTOP_INLINE F32x16 kept_key(F32x16 x) {
     return select(gt(set1(limit), size), x, set1(__builtin_nanf("")));
 }
 
-// Loads elements [begin, begin + n) of a head of x, normed where w is given.
+// Loads elements [begin, begin + n) of a head of x, normed if w is given.
 template <class X>
 PITSTOP_INLINE F32x16
 load_normed(const X* x, const bf16* w, float scale, std::int64_t begin, std::int64_t n) {

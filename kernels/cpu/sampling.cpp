@@ -1,5 +1,5 @@
-// Samples in two steps: the threshold of each row that truncates, by radix select on the bits of x;
-// then the race, which skips the draws that cannot win.
+// Samples in two steps: the threshold of each truncating row, by radix select on the bits of x;
+// then the race, which skips draws that cannot win.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/cpu/parallel.h"
@@ -45,7 +45,7 @@ PITSTOP_INLINE float from_ordered(std::uint32_t image) {
     return __builtin_bit_cast(float, u);
 }
 
-// These say how much an x counts for: one each (top-k), or its mass (top-p).
+// The weight of an x: one each (top-k), or its mass (top-p).
 struct CountWeight {
     PITSTOP_INLINE void operator()(F32x16, std::uint64_t* weights) const {
         for (int i = 0; i < kLanes; ++i) weights[i] = 1;
@@ -58,8 +58,8 @@ struct MassWeight {
         F32x16 difference = x - set1(max);
         difference = select(is_nan(difference), zero(), difference);  // both infinite
         const F32x16 mass = exp(difference) * set1(kMassOne);
-        // Rounds to the nearest, ties to even, as llrint does: below 2^23 by a sum whose last bit
-        // is one, above it every float is an integer.
+        // Rounds to the nearest, ties to even, like llrint: below 2^23 by a sum whose last bit is
+        // one; above it every float is an integer.
         const F32x16 rounder = set1(0x1p23f);
         const F32x16 rounded = select(gt(rounder, mass), (mass + rounder) - rounder, mass);
         float lanes[kLanes];
@@ -70,15 +70,15 @@ struct MassWeight {
 };
 constexpr float kMassRange = 28.5f;  // exp(-28.5) * 2^40 rounds to zero
 
-// Returns the largest x such that the ids at or above it weigh at least target_of(weight of all)
-// together, among those with x >= floor. Digits of 11, 11 and 10 bits from the top of the ordered
+// Returns the largest x such that the ids at or above it together weigh at least target_of(weight
+// of all), among those with x >= floor. Digits of 11, 11 and 10 bits from the top of the ordered
 // image: each pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <=
 // the weight of all; an x >= floor that weighs something.
 template <class Weight, class TargetOf>
 float select_threshold(const Row& row, float floor, const Weight& weight, TargetOf target_of) {
     constexpr int kDigitBits = 11;
     std::uint64_t histogram[1 << kDigitBits];
-    std::uint32_t prefix = 0;  // the image's upper bits, as far as they are known
+    std::uint32_t prefix = 0;  // the known upper bits of the image
     std::uint64_t above = 0;   // weight of the values above all that have the prefix
     std::uint64_t target = 0;
     for (int shift = 32; shift > 0;) {
@@ -116,7 +116,7 @@ float select_threshold(const Row& row, float floor, const Weight& weight, Target
 }
 
 // Returns a value that at least k ids reach, found cheaply: the k-th largest of the maxima of k or
-// more parts. -inf where that takes too many parts.
+// more parts. -inf if that needs too many parts.
 float top_k_floor(const Row& row, std::int64_t k) {
     constexpr std::int64_t kPart = 4 * kLanes;
     constexpr std::int64_t kPartsMax = 4096;
@@ -124,7 +124,7 @@ float top_k_floor(const Row& row, std::int64_t k) {
     const std::int64_t vectors_per_part =
         row.V / kPart > kPartsMax ? row.V / kPartsMax / kLanes + 1 : 4;
     const std::int64_t part = vectors_per_part * kLanes;
-    const std::int64_t num_parts = row.V / part;  // what is left over only makes the value lower
+    const std::int64_t num_parts = row.V / part;  // a remainder only lowers the value
     if (num_parts < 2 * k) return kNegInf;
     for (std::int64_t p = 0; p < num_parts; ++p) {
         F32x16 max16 = row.load_x(p * part);
@@ -161,7 +161,7 @@ float kept_min_of(const SampleRow& params, const Row& row) {
     return kept_min;
 }
 
-// Takes the highest of 16 scores, if it beats `best`: the lower id on a tie, as ids ascend.
+// Takes the highest of 16 scores if it beats `best`; on a tie the lower id, as ids ascend.
 PITSTOP_INLINE void take_better(F32x16 scores, std::int64_t first_id, Choice& best) {
     std::uint32_t winners = bits(gt(scores, set1(best.score)));
     if (winners == 0) return;
@@ -187,12 +187,12 @@ PITSTOP_INLINE F32x16 gumbel(U32x16 random) {
     const F32x16 rounded = one - v;
     const Mask16 is_small = gt(set1(0.5f), v);
     const F32x16 log_u = log(select(is_small, rounded, complement));
-    const F32x16 lost = one - rounded;  // v as far as `rounded` has it
+    const F32x16 lost = one - rounded;  // the part of v that `rounded` has
     const F32x16 corrected = select(gt(lost, zero()), log_u * v / lost, zero() - v);
     return zero() - log(zero() - select(is_small, corrected, log_u));
 }
 
-// This is at least gumbel(): E >= v, and log2(v) >= its exponent.
+// An upper bound of gumbel(): E >= v, and log2(v) >= its exponent.
 PITSTOP_INLINE F32x16 gumbel_bound(U32x16 random) {
     const F32x16 v = fma(from_u32(random), set1(0x1p-32f), set1(0x1p-33f));
     const F32x16 minus_exponent = from_i32(set1_u32(127) - shr<23>(as_u32(v)));
@@ -228,7 +228,7 @@ PITSTOP_INLINE void random_of_64_ids(const SampleRow& params, std::uint32_t coun
     transpose4(out);
 }
 
-// Runs the race over ids [begin, end) of the row, counted from its first; that one has number
+// Runs the race over ids [begin, end) of the row, counted from its first, whose number is
 // vocab_begin.
 Choice race(
     const SampleRow& params,
@@ -257,7 +257,7 @@ Choice race(
         const std::int64_t offset = chunk - vocab_begin;
         if (offset >= begin && offset + kChunk <= end) {
             for (int v = 0; v < 4; ++v) x[v] = part.load_x(offset + v * kLanes);
-        } else {  // an end of the row that is inside the chunk
+        } else {  // an end of the row inside the chunk
             float lanes[kChunk];
             for (std::int64_t i = 0; i < kChunk; ++i) {
                 lanes[i] = kNegInf;
@@ -331,7 +331,7 @@ void sample(const SampleArgs& args) {
     for (std::int64_t r = 0; r < args.logits.rows; ++r) {
         Choice best = winners[r * num_blocks];
         for (std::int64_t b = 1; b < num_blocks;
-             ++b) {  // a later block wins only by a higher score
+             ++b) {  // a later block wins only with a higher score
             if (winners[r * num_blocks + b].score > best.score) best = winners[r * num_blocks + b];
         }
         args.choices[r] = best;

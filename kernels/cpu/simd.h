@@ -1,12 +1,12 @@
-// Defines sixteen lanes of fp32, the unit every fast CPU op is written in. The files of kernels/cpu
-// are compiled once per IsaLevel into the namespace PITSTOP_ISA: one zmm register with AVX-512, two
-// ymm with AVX2, an array without either. The lanes, and the order they are added in, are the same
-// for all, so avx2 and avx512 give equal bits.
+// Sixteen lanes of fp32, the unit of every fast CPU op. The files of kernels/cpu are compiled once
+// per IsaLevel into the namespace PITSTOP_ISA: one zmm register with AVX-512, two ymm with AVX2, an
+// array without either. The lanes, and the order in which they are added, are the same for all, so
+// avx2 and avx512 give equal bits.
 //
-// Nothing in these files may be emitted under a name shared with a file compiled for less: the
-// linker keeps one copy, and it could be the one an older machine cannot run. So: no std templates,
-// no inline functions from outside this namespace that might not be inlined; tests/kernels checks
-// the objects' symbols.
+// Nothing in these files may be emitted under a name that a file compiled for a lower level shares:
+// the linker keeps one copy, and an older machine might not be able to run it. So: no std
+// templates, and no inline functions from outside this namespace that might not be inlined;
+// tests/kernels checks the objects' symbols.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -45,8 +45,8 @@ PITSTOP_INLINE U32x16 operator^(U32x16 a, U32x16 b) { return bit_xor(a, b); }
 PITSTOP_INLINE U32x16 operator|(U32x16 a, U32x16 b) { return bit_or(a, b); }
 PITSTOP_INLINE U32x16 operator&(U32x16 a, U32x16 b) { return bit_and(a, b); }
 
-// bf16 is the upper half of an fp32. Rounding is to_bf16's (base/bf16.h), denormals kept, in
-// integer arithmetic on every level: VCVTNEPS2BF16 would flush them.
+// bf16 is the upper half of an fp32. Rounds like to_bf16 (base/bf16.h), keeps denormals, in integer
+// arithmetic on every level: VCVTNEPS2BF16 would flush denormals.
 PITSTOP_INLINE U32x16 bf16_bits(F32x16 x) {
     const U32x16 u = as_u32(x);
     const U32x16 odd = shr<16>(u) & set1_u32(1);
@@ -62,7 +62,7 @@ PITSTOP_INLINE F32x16 load(const bf16* p, std::int64_t n) {
 PITSTOP_INLINE void store(bf16* p, F32x16 x) { store_u16(p, bf16_bits(x)); }
 PITSTOP_INLINE void store(bf16* p, F32x16 x, std::int64_t n) { store_u16(p, bf16_bits(x), n); }
 
-// Loads and stores `n` of 16 lanes: all where n >= 16; the rest are zero.
+// Load and store `n` of 16 lanes: all if n >= 16; the other lanes are zero.
 template <class T>
 PITSTOP_INLINE F32x16 load_up_to(const T* p, std::int64_t n) {
     return n >= kLanes ? load(p) : load(p, n);

@@ -1,4 +1,4 @@
-// Represents F32x16 as two ymm registers. See simd.h, which includes this.
+// F32x16 as two ymm registers. See simd.h, which includes this.
 #pragma once
 
 #include <immintrin.h>
@@ -203,7 +203,7 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
         _mm256_add_ps(_mm256_permute2f128_ps(a0, a1, 0x20), _mm256_permute2f128_ps(a0, a1, 0x31));
     const __m256 b1 =
         _mm256_add_ps(_mm256_permute2f128_ps(a2, a3, 0x20), _mm256_permute2f128_ps(a2, a3, 0x31));
-    // b0 has four partial sums of 0 and of 1; b1 those of 2 and of 3. The lanes (0, 2) and (1, 3)
+    // b0 has four partial sums each of 0 and 1; b1 those of 2 and 3. The lanes (0, 2) and (1, 3)
     // are added, then the two.
     const __m256 c =
         _mm256_add_ps(_mm256_shuffle_ps(b0, b1, 0x44), _mm256_shuffle_ps(b0, b1, 0xee));
@@ -260,7 +260,7 @@ PITSTOP_INLINE void transpose16(U32x16* rows) {
     }
 }
 
-// Holds pairs of bf16, the even element in the low half of each 32-bit lane.
+// Pairs of bf16, the even element in the low half of each 32-bit lane.
 struct Bf16x32 {
     __m256i lo, hi;
 };

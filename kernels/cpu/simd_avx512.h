@@ -1,4 +1,4 @@
-// Represents F32x16 as one zmm register. See simd.h, which includes this.
+// F32x16 as one zmm register. See simd.h, which includes this.
 #pragma once
 
 #include <immintrin.h>
@@ -127,7 +127,7 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
         _mm256_add_ps(_mm256_permute2f128_ps(a0, a1, 0x20), _mm256_permute2f128_ps(a0, a1, 0x31));
     const __m256 b1 =
         _mm256_add_ps(_mm256_permute2f128_ps(a2, a3, 0x20), _mm256_permute2f128_ps(a2, a3, 0x31));
-    // b0 has four partial sums of 0 and of 1; b1 those of 2 and of 3. The lanes (0, 2) and (1, 3)
+    // b0 has four partial sums each of 0 and 1; b1 those of 2 and 3. The lanes (0, 2) and (1, 3)
     // are added, then the two.
     const __m256 c =
         _mm256_add_ps(_mm256_shuffle_ps(b0, b1, 0x44), _mm256_shuffle_ps(b0, b1, 0xee));
@@ -137,8 +137,8 @@ PITSTOP_INLINE void sum4(const F32x16* a, float* out) {
     _mm_storeu_ps(out, _mm_unpacklo_ps(d02, d13));
 }
 
-// Returns what `op` makes of the lanes of a[i] in each lane i, by the tree of sum(), in 45
-// instructions. Each level joins the halves of what the one before left of two vectors.
+// Reduces the lanes of a[i] with `op` into lane i, by the tree of sum(), in 45 instructions. Each
+// level joins the halves that the previous one left of two vectors.
 template <class Op>
 PITSTOP_INLINE F32x16 reduce16(const F32x16* a, Op op) {
     __m512 eights[8];  // for a[i] and a[i + 4]
@@ -206,7 +206,7 @@ PITSTOP_INLINE void transpose16(U32x16* rows) {
     }
 }
 
-// Holds pairs of bf16, the even element in the low half of each 32-bit lane.
+// Pairs of bf16, the even element in the low half of each 32-bit lane.
 struct Bf16x32 {
     __m512i v;
 };

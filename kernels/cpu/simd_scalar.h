@@ -1,7 +1,6 @@
-// Represents F32x16 as four vectors of four lanes, which every x86-64 has (SSE2), and other
-// processors too: the compiler's vector types, no intrinsics. fma() is a product and a sum, each
-// rounded: a fused one in software would cost some fifty instructions. See simd.h, which includes
-// this.
+// F32x16 as four vectors of four lanes, which every x86-64 has (SSE2), and other processors too:
+// the compiler's vector types, no intrinsics. fma() is a product and a sum, each rounded: a fused
+// one in software would cost about fifty instructions. See simd.h, which includes this.
 #pragma once
 
 namespace pitstop::kernels::PITSTOP_ISA {
@@ -233,7 +232,7 @@ PITSTOP_INLINE void transpose16(U32x16* rows) {
     }
 }
 
-// Holds pairs of bf16, the even element in the low half of each 32-bit lane.
+// Pairs of bf16, the even element in the low half of each 32-bit lane.
 using Bf16x32 = U32x16;
 PITSTOP_INLINE U32x16 words_of(Bf16x32 pairs) { return pairs; }
 PITSTOP_INLINE Bf16x32 pairs_of(U32x16 words) { return words; }

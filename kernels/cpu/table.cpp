@@ -1,4 +1,4 @@
-// Defines this level's table.
+// This level's table.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/levels.h"
 
@@ -13,10 +13,10 @@ constinit const Ops kOps = {
     .rmsnorm = rmsnorm,
     .linear = linear,
     .route = route_cpu,
-    .sort_rows_by_expert = sort_rows_by_expert_ref,  // exact, and a load and a store a pair
+    .sort_rows_by_expert = sort_rows_by_expert_ref,  // exact; a load and a store per pair
     .expert_linear = expert_linear,
     .sum_expert_rows = sum_expert_rows,
-    .route_rows = route_rows_ref,  // exact, and a load and a store an id
+    .route_rows = route_rows_ref,  // exact; a load and a store per id
     .rope = rope,
     .attention = attention,
     .silu_mul = silu_mul,
@@ -24,16 +24,16 @@ constinit const Ops kOps = {
     .count_nonfinite = count_nonfinite_cpu,
     .penalties = penalties_cpu,
     .sample = sample,
-    .note_draws = note_draws_ref,                  // exact, and a few loads and stores
-    .make_rank_records = make_rank_records_ref,    // a logarithm a row
-    .merge_rank_records = merge_rank_records_ref,  // an exponential a row and rank
+    .note_draws = note_draws_ref,                  // exact; a few loads and stores
+    .make_rank_records = make_rank_records_ref,    // one logarithm per row
+    .merge_rank_records = merge_rank_records_ref,  // one exponential per row and rank
     .softmax_stats = softmax_stats,
-    .pick_logits = pick_logits_ref,  // exact, and a few loads
+    .pick_logits = pick_logits_ref,  // exact; a few loads
     .count_before = count_before,
     .top_logits = top_logits,
     .digest = digest,
     .shard_copy = shard_copy,
-    .scatter = scatter_ref,  // exact, and a load and a store
+    .scatter = scatter_ref,  // exact; a load and a store
     .linear_workspace_bytes = no_workspace_bytes,
     .attention_workspace_bytes = attention_workspace_bytes,
     .sample_workspace_bytes = sample_workspace_bytes,

@@ -1,19 +1,19 @@
-// Computes exp and log of sixteen lanes.
+// exp and log of sixteen lanes.
 #pragma once
 
 #include "kernels/cpu/simd.h"
 
 namespace pitstop::kernels::PITSTOP_ISA {
 
-inline constexpr float kExpMin = -87.33f;  // below: 0. The result would be denormal
-inline constexpr float kExpMax = 88.37f;   // above: exp(88.37) = 2.4e38. 2^127 is the last exponent
+inline constexpr float kExpMin = -87.33f;  // below: 0, as the result would be denormal
+inline constexpr float kExpMax =
+    88.37f;  // above: exp(88.37) = 2.4e38; 2^127 is the largest exponent
 
 // Computes exp(x), with a relative error <= 2^-22; 0 for x < kExpMin (-inf included), exp(kExpMax)
 // for larger x, NaN for NaN. Cody-Waite reduction to |r| <= ln(2) / 2 and the minimax polynomial of
 // Cephes expf.
 PITSTOP_INLINE F32x16 exp(F32x16 x) {
-    const F32x16 clamped =
-        max(set1(kExpMin), min(set1(kExpMax), x));  // NaN passes: it is operand b
+    const F32x16 clamped = max(set1(kExpMin), min(set1(kExpMax), x));  // NaN passes, as operand b
     const U32x16 n = round_to_i32(clamped * set1(0x1.715476p+0f));
     const F32x16 n_f = from_i32(n);
     F32x16 r = fma(n_f, set1(-0.693359375f), clamped);  // ln 2 in two parts; the first is exact

@@ -1,4 +1,4 @@
-// Computes which block of a grid does which part of a ragged batch, on the host and on the device.
+// Which block of a grid computes which part of a ragged batch; for the host and the device.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ namespace pitstop::kernels {
     return position < window ? 0 : position - window + 1;
 }
 
-// Decode's work is a list of units: row by row, in it KV head by KV head, in that the units of
-// unit_keys keys, by absolute position, that the row's token sees something in. Block b takes share
-// b: units b * per_block .. (b + 1) * per_block, whatever rows they are of.
+// Decode's work is a list of units: row by row, within a row KV head by KV head, within that the
+// units of unit_keys keys, by absolute position, in which the row's token sees any key. Block b
+// owns share b: units b * per_block .. (b + 1) * per_block, of whichever rows.
 struct UnitRange {
     std::int32_t begin;
     std::int32_t end;
@@ -46,11 +46,11 @@ struct UnitRange {
     return share < 1 ? 1 : share;
 }
 
-// Says where the units of one (row, KV head) pair are computed, and which records of the workspace
-// hold what becomes of them until all are there. Block b has record b, for the pair that goes on
-// after its share, of which there is one at most; and records num_blocks + b * carried_per_block
-// on, for the pair that began before its share: one for all of that pair's units in the share, or
-// one for each.
+// Where the units of one (row, KV head) pair are computed, and which records of the workspace hold
+// their results until all are complete. Block b has record b for the pair that continues after its
+// share, of which there is at most one. For the pair that began before its share it has records
+// num_blocks + b * carried_per_block on: one for all of that pair's units in the share, or one for
+// each.
 struct PairPlace {
     std::int32_t first_block;
     std::int32_t last_block;
@@ -58,7 +58,7 @@ struct PairPlace {
     std::int64_t second_record;  // the others follow it
 };
 [[nodiscard]] constexpr PairPlace pair_place(
-    std::int64_t begin,  // the pair's units of the list
+    std::int64_t begin,  // of the pair's units in the list
     std::int64_t end,
     std::int64_t per_block,
     std::int64_t carried_per_block,  // 1 or per_block

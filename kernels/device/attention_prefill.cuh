@@ -1,4 +1,4 @@
-// Describes a prefill block's part of a ragged batch; shared by the two prefill kernels.
+// A prefill block's part of a ragged batch; shared by the two prefill kernels.
 #pragma once
 
 #include "kernels/device/attention_rows.cuh"
@@ -7,22 +7,22 @@ namespace pitstop::kernels {
 
 inline constexpr std::int32_t kNoKey = -1;
 
-// Describes a tile of tokens of one row, for the query heads of one KV head: tile row i is token i
-// / group, head i % group.
+// A tile of tokens of one row, for the query heads of one KV head: tile row i is token i / group,
+// head i % group.
 struct PrefillTile {
     BatchRow row;
     std::int32_t kv_head;
     std::int32_t first_token;  // the first of the row's new tokens
-    std::int32_t num_tokens;   // 0 where there is nothing to do
-    std::int32_t keys_begin;   // the keys that the tile's tokens see, together
+    std::int32_t num_tokens;   // 0 if there is nothing to do
+    std::int32_t keys_begin;   // the keys that any of the tile's tokens sees
     std::int32_t keys_end;
 
-    // Returns the last key that tile row i sees, kNoKey if there is no such row.
+    // Returns the last key that tile row i sees, or kNoKey if the row does not exist.
     __device__ std::int32_t last_key(const AttentionParams& params, int i) const {
         const std::int32_t token = i / params.group;
         return token < num_tokens ? row.position(first_token + token) : kNoKey;
     }
-    // Counts the elements to tile row i's queries or output. REQUIRES: there is such a row.
+    // Returns the number of elements to tile row i's queries or output. REQUIRES: the row exists.
     __device__ std::int64_t query_index(
         const AttentionParams& params, int i, std::int64_t stride, int D
     ) const {
@@ -35,8 +35,8 @@ struct PrefillTile {
     }
 };
 
-// Finds the block's row of the batch: the last r whose first_block is at or below `block`. 32 rows
-// are looked at per step, ascending by 32^k; every warp does it for itself.
+// Finds the block's row of the batch: the last r whose first_block is at or below `block`. Looks at
+// 32 rows per step, at distances ascending by 32^k; every warp does so by itself.
 __device__ inline std::int32_t find_row(
     const AttentionParams& params, std::int32_t block, std::int32_t tile_len
 ) {
@@ -47,14 +47,14 @@ __device__ inline std::int32_t find_row(
         const std::int32_t r = begin + lane_index() * step;
         const bool starts_before =
             r < params.num_rows && first_block(params.q_starts[r], r, tile_len) <= block;
-        // The lanes that do are the lower ones; lane 0 is one of them.
+        // The matching lanes are the lower ones, including lane 0.
         begin += (__popc(__ballot_sync(kAllLanes, starts_before)) - 1) * step;
     }
     return begin;
 }
 
 // Returns this block's tile, by its place in a grid [KV heads, num_prefill_blocks] of tiles of
-// `num_rows` rows. The longest come first: the blocks run from the batch's end, where a row's later
+// `num_rows` rows. The longest are first: the blocks run from the batch's end, where a row's later
 // tokens see more keys.
 __device__ inline PrefillTile prefill_tile(const AttentionParams& params, int num_rows) {
     const auto block = static_cast<std::int32_t>(gridDim.y - 1 - blockIdx.y);

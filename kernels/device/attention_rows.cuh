@@ -1,4 +1,4 @@
-// Finds where a ragged batch's keys, queries and outputs lie; shared by the attention kernels.
+// Finds the keys, queries and outputs of a ragged batch; shared by the attention kernels.
 #pragma once
 
 #include "kernels/attention_cuda.h"
@@ -10,13 +10,13 @@
 
 namespace pitstop::kernels {
 
-inline constexpr std::int32_t kNoRow = -1;  // not to be read: it gives zeros
+inline constexpr std::int32_t kNoRow = -1;  // not read: gives zeros
 
-// Describes one request of the batch.
+// One request of the batch.
 struct BatchRow {
-    std::int32_t q_begin;  // its first new token, in the batch
+    std::int32_t q_begin;  // of its first new token, in the batch
     std::int32_t q_len;    // new tokens
-    std::int32_t kv_len;   // with the new ones
+    std::int32_t kv_len;   // including the new ones
     const PageId* pages;
 
     // Returns the position of its new token `token`.
@@ -32,8 +32,7 @@ __device__ inline BatchRow batch_row(const AttentionParams& params, std::int32_t
         params.pages + params.page_starts[r]};
 }
 
-// Returns the number of the KV row that holds the key at `position`, or kNoRow outside [begin,
-// end).
+// Returns the number of the KV row with the key at `position`, or kNoRow outside [begin, end).
 __device__ inline std::int32_t key_row(
     const AttentionParams& params,
     const BatchRow& row,
@@ -65,7 +64,7 @@ __device__ inline std::int64_t head_index(std::int64_t t, std::int64_t stride, i
     return t * stride + std::int64_t{head} * D;
 }
 
-// Stores two neighbouring elements of out, in one store where the address allows: a row of out may
+// Stores two neighbouring elements of out, in one store if the address allows: a row of out may
 // start at any element.
 __device__ inline void store_pair(
     const AttentionParams& params, std::int64_t index, float low, float high
@@ -89,11 +88,11 @@ __device__ inline void store_pair(
     }
 }
 
-// Puts -inf for the scores of a tile (keys from tile_begin) that the warp's two rows must not see.
+// Sets to -inf the scores of a tile (keys from tile_begin) that the warp's two rows must not see.
 __device__ inline void mask_scores(
     float (&scores)[kScoreTiles][4],
     std::int32_t tile_begin,
-    const std::int32_t (&first)[2],  // for rows g and g + 8: the keys seen are first .. last
+    const std::int32_t (&first)[2],  // for rows g and g + 8: the visible keys are first .. last
     const std::int32_t (&last)[2]
 ) {
     const std::int32_t column = tile_begin + lane_index() % 4 * 2;

@@ -1,9 +1,9 @@
-// Does the arithmetic of attention for one warp and 16 rows (a row: one query head of one token),
-// in pieces that prefill and decode share, so that a row's bits are the same in both (P6). Every
+// The arithmetic of attention for one warp and 16 rows (a row: one query head of one token), in
+// pieces that prefill and decode share, so that a row's bits are the same in both (P6). Every
 // operation whose rounding could depend on how the compiler fuses it is spelled out.
 //
-// Fragments, with g = lane / 4 and c = 2 * (lane % 4): element [0], [1] of an accumulator belong to
-// row g, columns c and c + 1; [2], [3] to row g + 8. A 4-lane group holds a row.
+// Fragments, with g = lane / 4 and c = 2 * (lane % 4): elements [0], [1] of an accumulator belong
+// to row g, columns c and c + 1; [2], [3] to row g + 8. A 4-lane group has a row.
 // Source: Dao 2023 (arXiv:2307.08691), algorithm 1; the merge of segments as in Flash-Decoding.
 #pragma once
 
@@ -24,8 +24,8 @@ inline constexpr int kScoreTiles = kKeysPerTile / 8;
 
 __device__ inline float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-// Holds the online-softmax state of a warp's 16 rows: [0] is row g, [1] row g + 8. `max` is of the
-// raw scores; `sum` this thread's share until sum_over_row().
+// The online-softmax state of a warp's 16 rows: [0] is row g, [1] row g + 8. `max` is of the raw
+// scores; `sum` is this thread's part until sum_over_row().
 template <int D>
 struct AttentionState {
     float max[2];
@@ -46,14 +46,14 @@ struct AttentionState {
     }
 };
 
-// Returns exp2(old_max - new_max) in scaled units; 1 where they are equal, 0 where there was
-// nothing.
+// Returns exp2(old_max - new_max) in scaled units; 1 if they are equal, 0 if there was nothing
+// before.
 __device__ inline float rescale_factor(float old_max, float new_max, float scale_log2) {
     const float base = new_max == minus_infinity() ? 0.f : __fmul_rn(new_max, scale_log2);
     return exp2_approx(__fsub_rn(__fmul_rn(old_max, scale_log2), base));
 }
 
-// Adds to the scores of 16 keys (two accumulator tiles) one step of 16 dimensions. `keys` is a tile
+// Adds one step of 16 dimensions to the scores of 16 keys (two accumulator tiles). `keys` is a tile
 // of D dimensions per row, swizzled; the 16 keys start at its row `key`.
 template <int D>
 __device__ void add_scores(
@@ -73,9 +73,9 @@ __device__ void add_scores(
     mma_16x8x16(high, q, b[2], b[3]);
 }
 
-// Loads query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` is the first of
-// them, whose number is a multiple of 8, so that the swizzle starts over there: tiles of one warp
-// then share the addresses but for a constant, where a row number would cost a register for each
+// Loads query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` points to the
+// first of them, whose number is a multiple of 8, so that the swizzle starts over there. Tiles of
+// one warp then share addresses except for a constant; a row number would need a register for each
 // k16.
 template <int D>
 __device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int k16) {
@@ -83,7 +83,7 @@ __device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int 
     load_matrices(q, queries + swizzled<D / 8>(lane % 16, k16 * 2 + lane / 16));
 }
 
-// Computes acc += p v for 16 keys: `low` and `high` are the probabilities of keys 0-7 and 8-15,
+// Computes acc += p v for 16 keys. `low` and `high` are the probabilities of keys 0-7 and 8-15,
 // rounded to bf16 here; the values are a tile like the keys', starting at its row `key`.
 template <int D>
 __device__ void add_values(
@@ -108,8 +108,7 @@ __device__ void add_values(
     }
 }
 
-// Takes one online-softmax step over a tile's scores, which become probabilities; masked scores are
-// -inf.
+// One online-softmax step over a tile's scores, which become probabilities; masked scores are -inf.
 template <int D>
 __device__ void softmax_step(
     AttentionState<D>& state, float (&scores)[kScoreTiles][4], float scale_log2
@@ -143,15 +142,15 @@ __device__ void softmax_step(
     }
 }
 
-// After the last step, this makes `sum` the row's, in all four lanes.
+// After the last step, makes `sum` the row's, in all four lanes.
 template <int D>
 __device__ void sum_over_row(AttentionState<D>& state) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) state.sum[r] = warp_sum<4>(state.sum[r]);
 }
 
-// A later segment changes a merged state by these: total = total * a + segment * b. A segment
-// without a key leaves it as it was; the first one becomes it.
+// The factors by which a later segment changes a merged state: total = total * a + segment * b. A
+// segment without a key leaves it unchanged; the first one becomes it.
 struct MergeFactors {
     float max;
     float a;

@@ -1,12 +1,12 @@
-// CUDA_CHECK makes a CUDA call that must succeed. Its failure leaves the context unusable, so the
-// worker says which call it was and ends; the launcher takes the tree down (house style, errors).
+// CUDA_CHECK wraps a CUDA call that must succeed. A failure leaves the context unusable, so the
+// worker names the call and ends; the launcher ends the tree (house style, errors).
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace pitstop::kernels {
 
-// Ends the process by end_by_cuda_failure() (cuda_device.h) with "file:line: call: name of the
+// Ends the process with end_by_cuda_failure() (cuda_device.h) and "file:line: call: name of the
 // error, its description".
 [[noreturn]] void cuda_failed(const char* call, cudaError_t error, const char* file, int line);
 

@@ -1,5 +1,5 @@
 // Finds out on the device what each block of decode does: its share of the keys of all rows, cut as
-// attention_index.h says, and in it the runs that it takes one after the other. Blocks of one warp.
+// in attention_index.h, and the runs within its share, one after the other. For blocks of one warp.
 #pragma once
 
 #include "kernels/device/attention_rows.cuh"
@@ -11,10 +11,10 @@
 
 namespace pitstop::kernels {
 
-// Has a unit of so many keys be a whole (row, KV head) pair.
+// A unit of this many keys is always a whole (row, KV head) pair.
 inline constexpr std::int32_t kUndivided = std::numeric_limits<std::int32_t>::max();
 
-// Says how the work is cut (attention_index.h); the same in all blocks.
+// How the work is cut (attention_index.h); the same in all blocks.
 struct Cut {
     std::int32_t unit_keys;
     std::int64_t num_units;
@@ -41,12 +41,12 @@ __device__ inline Cut cut_into(
     return {unit_keys, num_units, per_block, has_record_per_unit ? per_block : 1};
 }
 
-// Every block reads the lengths of all rows: 12 bytes a row from L2, 32 rows at a time, twice (see
-// find_row). At 256 rows that is less than the 2 to 3 us that a kernel of its own would take.
+// Every block reads the lengths of all rows: 12 bytes per row from L2, 32 rows at a time, twice
+// (see find_row). At 256 rows that is less than the 2 to 3 us of a kernel of its own.
 //
 // In fixed order a segment that is not the pair's first can be merged only after those before it,
-// so that each that another block may be waited for needs a record. Where there are too few, no
-// pair is divided: slower, and the same bits.
+// so each segment that another block may wait for needs a record. If there are too few records, no
+// pair is divided: slower, with the same bits.
 __device__ inline Cut cut_work(const AttentionParams& params) {
     if (params.order == AttentionOrder::kFree)
         return cut_into(params, kKeysPerTile, /*has_record_per_unit=*/false);
@@ -55,7 +55,7 @@ __device__ inline Cut cut_work(const AttentionParams& params) {
     return cut_into(params, kUndivided, /*has_record_per_unit=*/false);
 }
 
-// Holds a row and its place in the list of units.
+// A row and its place in the list of units.
 struct RowUnits {
     std::int32_t r;
     std::int64_t begin;  // its first unit
@@ -71,7 +71,7 @@ __device__ inline RowUnits find_row(
         const std::int32_t r = first + lane_index();
         const std::int32_t num = r < params.num_rows ? row_units(params, r, cut.unit_keys) : 0;
         const std::int64_t own = std::int64_t{num} * params.num_kv_heads;
-        std::int64_t end = own;  // this row's, counted from `before`
+        std::int64_t end = own;  // of this row, counted from `before`
 #pragma unroll
         for (int offset = 1; offset < kWarp; offset *= 2) {
             const std::int64_t other = __shfl_up_sync(kAllLanes, end, offset);
@@ -89,26 +89,26 @@ __device__ inline RowUnits find_row(
     }
 }
 
-// A run is the units of one pair that a block has.
+// A run: the units of one pair that a block owns.
 struct Run {
     BatchRow row;
     std::int32_t kv_head;
     std::int32_t keys_begin;  // the keys that its token sees
     std::int32_t keys_end;
-    bool has_first;  // the pair's first unit
+    bool has_first;  // whether the run has the pair's first unit
     PairPlace place;
 };
 
-// Holds what a block knows of its work, in shared memory: registers are for sums.
+// A block's knowledge of its work, in shared memory: registers are for sums.
 struct Work {
     Cut cut;
-    RowUnits at;              // the row of the run, or of the one before it
-    std::int64_t units_done;  // up to here in the list
+    RowUnits at;              // the row of this run, or of the one before
+    std::int64_t units_done;  // done up to here in the list
     std::int64_t units_end;
     Run run;
 };
 
-// Returns false where there is no work for this block.
+// Returns false if there is no work for this block.
 __device__ inline bool begin_work(const AttentionParams& params, Work& work) {
     const Cut cut = cut_work(params);
     const std::int64_t begin = blockIdx.x * cut.per_block;
@@ -124,7 +124,7 @@ __device__ inline bool begin_work(const AttentionParams& params, Work& work) {
     return true;
 }
 
-// Goes on to the next run. REQUIRES: work.units_done < work.units_end.
+// Advances to the next run. REQUIRES: work.units_done < work.units_end.
 __device__ inline void next_run(const AttentionParams& params, Work& work) {
     const Cut cut = work.cut;
     const std::int64_t unit = work.units_done;
@@ -135,13 +135,13 @@ __device__ inline void next_run(const AttentionParams& params, Work& work) {
     const auto of_row = static_cast<std::int32_t>(unit - at.begin);
     const std::int64_t pair_begin = unit - of_row % at.num;
     const std::int64_t run_end = min(pair_begin + at.num, work.units_end);
-    // This goes from the list of units to units by position, and to their keys that the token sees.
+    // From the list of units to units by position, and to those of their keys that the token sees.
     const std::int64_t shift =
         units_seen(row.kv_len, params.window, cut.unit_keys).begin - pair_begin;
     const std::int64_t keys_begin = (unit + shift) * cut.unit_keys;
     const std::int64_t keys_end = (run_end + shift) * cut.unit_keys;
     const std::int64_t keys_first = first_key(row.kv_len - 1, params.window);
-    __syncwarp();  // all have read what is overwritten
+    __syncwarp();  // all have read the values to be overwritten
     if (lane_index() == 0) {
         work.at = at;
         work.units_done = run_end;

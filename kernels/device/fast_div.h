@@ -1,4 +1,4 @@
-// Divides by a number known at launch, as a multiplication. Runs on the host and on the device.
+// Division by a number known at launch, as a multiplication. For the host and the device.
 // Source: Granlund and Montgomery 1994, "Division by invariant integers using multiplication",
 // figure 4.1, for dividends below 2^31.
 #pragma once

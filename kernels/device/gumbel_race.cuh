@@ -17,7 +17,7 @@ namespace pitstop::kernels {
 
 __device__ inline float negative_infinity() { return __uint_as_float(0xff800000u); }
 
-// Holds the best of a part of a row, and its id in the row.
+// The best score of a part of a row, and its id in the row.
 struct RacePart {
     float score;
     std::int32_t id;
@@ -48,15 +48,15 @@ __device__ RacePart block_best(RacePart best) {
     return best;
 }
 
-// Computes -log(-log1p(-v)), v = (bits + 0.5) 2^-32. Near v = 1 the difference 1 - v is taken from
-// the bits: in fp32 v would round to 1, whose score is minus infinity.
+// Computes -log(-log1p(-v)), v = (bits + 0.5) 2^-32. Near v = 1 the difference 1 - v comes from the
+// bits: in fp32 v would round to 1, whose score is minus infinity.
 __device__ inline float gumbel(std::uint32_t bits) {
     const float exponential = bits < 0x80000000u
                                   ? -log1pf(-(static_cast<float>(bits) + 0.5f) * 0x1p-32f)
                                   : -logf((static_cast<float>(~bits) + 0.5f) * 0x1p-32f);
     return -logf(exponential);
 }
-// This is never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
+// Never below gumbel(bits): E >= v, so -log(E) <= -log(v). The margin covers __logf's error
 // (2^-21.4 near 1, else 2 ulp of at most 23) and gumbel's own.
 __device__ inline float gumbel_bound(std::uint32_t bits) {
     return -__logf((static_cast<float>(bits) + 0.5f) * 0x1p-32f) + 1e-3f;
@@ -69,9 +69,9 @@ __device__ inline std::array<std::uint32_t, 4> draw(const SampleRow& row, std::i
     );
 }
 
-// Four neighbours join the race, the first of which is id `first` of a row whose own first id is
-// vocab_begin in the whole vocabulary; not those whose x is
-// -inf, nor those that cannot come up to to_beat, for which the logarithms are not taken.
+// Runs the race for four neighbours, the first of which is id `first` of a row whose own first id
+// is vocab_begin in the whole vocabulary. Skips ids whose x is -inf and those that cannot reach
+// to_beat, whose logarithms are not computed.
 __device__ inline void race(
     const SampleRow& row,
     std::int64_t vocab_begin,
@@ -91,7 +91,7 @@ __device__ inline void race(
                           : draw(row, (id + k) / 4)[static_cast<std::size_t>((id + k) % 4)];
         if (x[k] + gumbel_bound(bits) < to_beat || x[k] == negative_infinity()) continue;
         const float score = x[k] + gumbel(bits);
-        if (score > best.score) best = {score, first + k};  // ids ascend: ties keep
+        if (score > best.score) best = {score, first + k};  // ids ascend: a tie keeps the earlier
     }
 }
 // Returns the best score of the warp so far.

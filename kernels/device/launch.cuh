@@ -13,7 +13,7 @@
 namespace pitstop::kernels {
 
 [[nodiscard]] inline cudaStream_t cuda_stream(Stream stream) {
-    CHECK(stream.handle != nullptr);  // the default stream would order itself against every other
+    CHECK(stream.handle != nullptr);  // the default stream would be ordered against every other
     return static_cast<cudaStream_t>(stream.handle);
 }
 
@@ -22,20 +22,21 @@ struct Launch {
     dim3 block{};
     std::int64_t shared_bytes = 0;  // dynamic
     Stream stream{};
-    // All blocks are there at once, so that they may wait for one another, and for those of other
-    // GPUs (CUDA C++ Programming Guide, "Cooperative Groups", grid synchronization).
+    // All blocks run at once, so that they may wait for each other, and for those of other GPUs
+    // (CUDA C++ Programming Guide, "Cooperative Groups", grid synchronization).
     bool is_cooperative = false;
-    // In a graph it may begin before the kernel before it has ended. REQUIRES: it waits as
-    // dependent_launch.cuh says.
+    // In a graph, the kernel may begin before the previous one has ended. REQUIRES: it waits as in
+    // dependent_launch.cuh.
     bool starts_early = false;
 };
 
-// Says whether a kernel that is enqueued now may begin before the one before it has ended: as a
-// node of a graph, on GPUs that have it. A stream's launches would cost the host more than they
-// would gain, and --no-graphs is to be without it.
+// Returns whether a kernel that is enqueued now may begin before the previous one has ended: as a
+// node of a graph, on GPUs that support it. For a stream's launches it would cost the host more
+// than it gains, and --no-graphs must be without it.
 [[nodiscard]] bool may_start_early(Stream stream);
 
-// Says which kernel, in a line about a launch that failed: the compiler puts it into the name.
+// The kernel's name, for the error of a failed launch: the compiler puts it into this function's
+// name.
 template <auto kKernel>
 const char* launch_of() {
     return __PRETTY_FUNCTION__;
@@ -45,9 +46,9 @@ template <auto kKernel, class... Args>
 void launch(const Launch& where, Args&&... args) {
     if (where.grid.x == 0 || where.grid.y == 0 || where.grid.z == 0) return;
     if (where.shared_bytes > 0) {
-        // The 48 KiB that a block gets without asking are for static and dynamic shared memory
-        // together (CUDA guide, "compute capabilities"), so whoever has both asks. It asks once per
-        // kernel: the attribute sticks. A kernel's launches all ask for the same size.
+        // The default 48 KiB of a block cover static and dynamic shared memory together (CUDA
+        // guide, "compute capabilities"), so a kernel with both asks for more. It asks once: the
+        // attribute persists. All launches of a kernel ask for the same size.
         static const cudaError_t raised = cudaFuncSetAttribute(
             kKernel,
             cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -76,7 +77,7 @@ void launch(const Launch& where, Args&&... args) {
     if (error != cudaSuccess) cuda_failed(launch_of<kKernel>(), error, __FILE__, __LINE__);
 }
 
-// Narrows, in sight, a number for a grid or a kernel parameter.
+// Narrows a number for a grid or a kernel parameter, visibly.
 template <class To, class From>
 [[nodiscard]] To narrow(From value) {
     CHECK(std::in_range<To>(value));
@@ -87,7 +88,7 @@ template <class To, class From>
     return (n + d - 1) / d;
 }
 
-// Returns the blocks of a launch whose blocks take tiles in turn: no more than `blocks_max`, if
+// Returns the blocks of a launch whose blocks process tiles in turn: no more than `blocks_max`, if
 // that is not 0.
 [[nodiscard]] inline unsigned capped_blocks(std::int64_t num_tiles, int blocks_max) {
     CHECK(blocks_max >= 0);

@@ -1,5 +1,5 @@
-// Holds what the kernels of linear have in common: the products of a call as they read them, and
-// what is done with a sum.
+// Shared by the kernels of linear: the products of a call in the form that they read, and the
+// processing of a sum.
 #pragma once
 
 #include "kernels/device/launch.cuh"
@@ -20,7 +20,7 @@ struct LinearShare {
     std::int64_t y_stride = 0;
     std::int32_t N = 0;
     std::int32_t tile_end = 0;  // tiles of N of this part and all before it
-    std::int32_t split = 1;     // gemv: parts that K is cut into
+    std::int32_t split = 1;     // gemv: number of parts of K
     DType y_dtype = DType::kF32;
 };
 
@@ -35,7 +35,7 @@ struct LinearParams {
     LinearShare parts[LinearArgs::kPartsMax];
 };
 
-// Says which part a tile of N belongs to, and the tile's number in it.
+// The part of a tile of N, and the tile's number within it.
 struct LinearPlace {
     int part;
     int tile;
@@ -59,7 +59,7 @@ __device__ inline void finish(
     }
 }
 
-// Holds the params for tiles of `tile_n` weight rows, and how many there are.
+// The params for tiles of `tile_n` weight rows, and the number of tiles.
 struct LinearCut {
     LinearParams params{};
     std::int32_t num_tiles = 0;

@@ -1,5 +1,5 @@
-// The tiles that products on CUDA are made of: a ring of stages for mma.sync, and one of fp32 sums
-// for what tensor cores do not take. For linear.cu and expert_linear.cu.
+// The tiles of products on CUDA: a ring of stages for mma.sync, and fp32 sums for what tensor cores
+// do not support. For linear.cu and expert_linear.cu.
 #pragma once
 
 #include "kernels/device/dependent_launch.cuh"
@@ -25,7 +25,7 @@ struct TileShape {
     static constexpr int kWarpsM = kWarpsM_;
     static constexpr int kWarpsN = kWarpsN_;
     static constexpr int kStages = kStages_;
-    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // the registers must leave room for them
+    static constexpr int kBlocksPerSm = kBlocksPerSm_;  // that the registers must leave room for
     static constexpr int kThreads = kWarp * kWarpsM * kWarpsN;
     static constexpr int kTilesM = kTileM / kWarpsM / 16;  // 16-token tiles of a warp
     static constexpr int kTilesN = kTileN / kWarpsN / 8;   // 8-row tiles of a warp
@@ -34,8 +34,8 @@ struct TileShape {
     static_assert(kTilesN == 1 || kTilesN % 2 == 0);
 };
 // For M <= 16 a block has 72 KiB of ring, 44 KiB of w in flight, and there are 3 per SM; N = 4096
-// makes 128 blocks. The chain of K / 16 mma of one warp, some 33 clocks each, takes 4.6 us at K =
-// 4096, within the 7.8 us that the weights take to come.
+// makes 128 blocks. The chain of K / 16 mma of one warp, about 33 clocks each, takes 4.6 us at K =
+// 4096, within the 7.8 us in which the weights arrive.
 using SmallTile = TileShape<16, 32, 1, 4, 12, 3>;
 // For M <= 64 a block has 80 KiB, 2 per SM; x is read from shared memory once per warp, 4 times the
 // bytes of w at 18 bytes per clock and SM: 108 of 128 bytes per clock with w itself and the fill.
@@ -44,8 +44,8 @@ using MediumTile = TileShape<64, 64, 1, 4, 5, 2>;
 // FLOP per clock by shared memory, 67 % of the tensor cores' peak; mma.sync itself reaches 62 %.
 using LargeTile = TileShape<128, 128, 2, 4, 3, 2>;
 
-// Fills one stage with columns [k, k + kTileK) of x and w; what lies outside them becomes zero, and
-// a product of zeros leaves a sum as it was.
+// Fills one stage with columns [k, k + kTileK) of x and w. Elements outside become zero, and a
+// product of zeros leaves a sum unchanged.
 template <class Shape>
 __device__ void load_stage(
     std::byte* stage,
@@ -77,7 +77,7 @@ __device__ void load_stage(
     }
 }
 
-// The first columns of a tile's weight rows come to L2 while the kernel before this one makes x.
+// Prefetches the first columns of a tile's weight rows to L2 while the previous kernel makes x.
 template <class Shape>
 __device__ void prefetch_first(
     const LinearParams& params, const LinearShare& part, int n0, int num_columns
@@ -122,7 +122,7 @@ __device__ void multiply_stage(
     }
 }
 
-// Multiplies rows [m0, m_end) of x, a tile of them at most, by a tile of the part's weight rows
+// Multiplies rows [m0, m_end) of x, at most a tile of them, by a tile of the part's weight rows
 // from n0 on. REQUIRES: all kThreads of the block call it; `shared` has kSharedBytes.
 template <class Shape>
 __device__ void multiply_tile(
@@ -143,11 +143,11 @@ __device__ void multiply_tile(
     for (int s = 0; s < Shape::kStages - 1; ++s) {
         if (s < num_stages)
             load_stage<Shape>(stage_at(s), params, part, m0, m_end, n0, s * kTileK, thread);
-        commit_copies();  // even an empty one, as the waits count groups
+        commit_copies();  // even an empty one, because the waits count groups
     }
     for (int s = 0; s < num_stages; ++s) {
         wait_copies<Shape::kStages - 2>();
-        __syncthreads();  // stage s is there for all, and all are done with stage s - 1
+        __syncthreads();  // stage s has arrived for all, and all are done with stage s - 1
         const int next = s + Shape::kStages - 1;
         if (next < num_stages)
             load_stage<Shape>(stage_at(next), params, part, m0, m_end, n0, next * kTileK, thread);
@@ -187,7 +187,7 @@ __device__ inline float load_x(const LinearParams& params, std::int64_t index) {
 __device__ inline void multiply_general_tile(
     const LinearParams& params, const LinearShare& part, std::int64_t m0, std::int64_t m_end, int n0
 ) {
-    __shared__ float x_tile[kGeneralK][kGeneralTile + 1];  // + 1: a column's stores meet all banks
+    __shared__ float x_tile[kGeneralK][kGeneralTile + 1];  // + 1: a column's stores use all banks
     __shared__ float w_tile[kGeneralK][kGeneralTile + 1];
     const int thread = static_cast<int>(threadIdx.x);
     const int thread_m = thread / 16;

@@ -1,6 +1,5 @@
-// The online softmax of a warp's 16 rows over tiles of 128 keys, in the accumulator fragments that
-// wgmma leaves. Source: PTX ISA, "Register fragments for wgmma.mma_async.m64nNk16";
-// arXiv:1805.02867.
+// The online softmax of a warp's 16 rows over tiles of 128 keys, in wgmma's accumulator fragments.
+// Source: PTX ISA, "Register fragments for wgmma.mma_async.m64nNk16"; arXiv:1805.02867.
 #pragma once
 
 #include "kernels/device/attention_tile.cuh"
@@ -11,14 +10,14 @@
 
 namespace pitstop::kernels {
 
-// Holds the online-softmax state of a multiplying thread's two rows (g and g + 8 of its warp's 16).
+// The online-softmax state of a multiplying thread's two rows (g and g + 8 of its warp's 16).
 struct RowState {
     float max[2];
-    float sum[2];     // this thread's share
-    float factor[2];  // by which the last step scales what was summed before it
+    float sum[2];     // this thread's part
+    float factor[2];  // by which the last step scales earlier sums
 };
 
-// Scores become probabilities here. 128 keys: 16 accumulator tiles of 4.
+// Turns scores into probabilities. 128 keys: 16 accumulator tiles of 4.
 __device__ inline void softmax(float (&scores)[64], RowState& state, float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -1,5 +1,6 @@
-// Maps floats to unsigned images in the order of the floats (-0 below +0), so that a maximum can be
-// taken by integer instructions and a threshold found digit by digit. Host and device.
+// Maps floats to unsigned images in the order of the floats (-0 below +0), so that integer
+// instructions can compute a maximum and a threshold can be found digit by digit. For the host and
+// the device.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,4 @@
-// Wraps the instructions that CUDA C++ has no name for, one function each, with their fragment
-// layouts.
+// The instructions that CUDA C++ has no name for, one function each, with their fragment layouts.
 // Source: PTX ISA 8.x, sections named at each. Everything here assembles on sm_80.
 #pragma once
 
@@ -9,8 +8,8 @@
 
 namespace pitstop::kernels {
 
-// Packs two bf16 in one register, `low` in the lower half. It rounds to nearest even; denormals are
-// kept; a NaN becomes 0x7fff.
+// Packs two bf16 into one register, `low` in the lower half. Rounds to nearest even; keeps
+// denormals; a NaN becomes 0x7fff.
 __device__ inline std::uint32_t pack_bf16x2(float low, float high) {
     std::uint32_t pair = 0;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -24,14 +23,14 @@ __device__ inline float exp2_approx(float x) {
     return y;
 }
 
-// Converts an address in shared memory to what the instructions below take.
+// Converts an address in shared memory to the form of the instructions below.
 __device__ inline std::uint32_t shared_address(const void* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 bytes from global to shared memory without a register, past L1; only the first
-// `src_bytes` of them are read, the rest becomes zero ("cp.async"). `to` and `from` 16-byte
-// aligned; with src_bytes 0 `from` is not read.
+// Copies 16 bytes from global to shared memory without a register, bypassing L1. Reads only the
+// first `src_bytes`; the rest becomes zero ("cp.async"). `to` and `from` 16-byte aligned; with
+// src_bytes 0 `from` is not read.
 __device__ inline void copy16_async(void* to, const void* from, std::uint32_t src_bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from),
@@ -40,15 +39,15 @@ __device__ inline void copy16_async(void* to, const void* from, std::uint32_t sr
 }
 // Closes a group of this thread's copies.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most kPending of this thread's latest groups are still under way. What the other
-// threads copied is visible after a barrier with them.
+// Waits until at most kPending of this thread's latest groups are in flight. Other threads' copies
+// are visible after a barrier with them.
 template <int kPending>
 __device__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Loads four 8x8 matrices of 16-bit elements ("ldmatrix"). Lane l gives the address of row l % 8 of
-// matrix l / 8 (16 bytes, aligned); afterwards r[i] of lane l holds elements [l / 4][2 * (l % 4)]
+// Loads four 8x8 matrices of 16-bit elements ("ldmatrix"). Lane l passes the address of row l % 8
+// of matrix l / 8 (16 bytes, aligned); afterwards r[i] of lane l has elements [l / 4][2 * (l % 4)]
 // and the next of matrix i.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -82,8 +81,8 @@ __device__ inline void mma_16x8x16(
     );
 }
 
-// Loads 16 bytes that are read once: they do not stay in L1. Not ".nc", and said to touch memory,
-// so that a barrier orders it.
+// Loads 16 bytes that are read once, without keeping them in L1. Not ".nc", and with a memory
+// clobber, so that a barrier orders it.
 __device__ inline uint4 load16_streaming(const void* from) {
     uint4 pack;
     asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -1,5 +1,5 @@
-// Finds the threshold that a given weight of a block's numbers lies at or above: a radix select on
-// their ordered images. A Source has `num` elements and source[i].x.
+// Finds the threshold such that a block's numbers at or above it have a given weight: a radix
+// select on their ordered images. A Source has `num` elements and source[i].x.
 #pragma once
 
 #include "kernels/device/ordered.h"
@@ -21,11 +21,11 @@ struct Select {
     std::uint64_t above;  // weight of the images above those with the prefix
 };
 
-// Adds to the prefix the digit, from bit `low` on, in which the weight from above reaches the
+// Adds to the prefix the digit, from bit `low` on, at which the weight from above reaches the
 // target. REQUIRES: one whole warp calls it; lane l looks at digits 8l .. 8l+7.
 __device__ inline void choose_digit(Select& shared, std::uint64_t target, int low) {
     const int lane = lane_index();
-    const std::uint64_t known_above = shared.above;  // before the shuffles: it changes after
+    const std::uint64_t known_above = shared.above;  // read before the shuffles: changes after
     std::uint64_t sum = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) sum += shared.histogram[lane * 8 + k].value();
@@ -48,10 +48,10 @@ __device__ inline void choose_digit(Select& shared, std::uint64_t target, int lo
     }
 }
 
-// Returns the largest x such that the ids at or above it weigh at least `target` together; weights
-// are integers, so the order of the ids does not matter. A radix select on the images, digits of 8
-// bits from the highest one in which two of them differ. REQUIRES: 1 <= target <= the weight of
-// all; the whole block calls it.
+// Returns the largest x such that the ids at or above it together weigh at least `target`; weights
+// are integers, so the order of the ids does not matter. A radix select on the images, with digits
+// of 8 bits from the highest digit in which two images differ. REQUIRES: 1 <= target <= the weight
+// of all; the whole block calls it.
 template <int kBlockThreads, class Source, class Weight>
 __device__ float select_threshold(
     Select& shared, const Source& source, std::uint64_t target, const Weight& weight

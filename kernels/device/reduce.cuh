@@ -1,5 +1,5 @@
-// Reduces over a warp and over a block, every lane getting the result. The order is fixed by the
-// number of threads alone: a butterfly in the warp, then the warps in ascending order.
+// Reductions over a warp and over a block, with the result in every lane. The order depends only on
+// the number of threads: a butterfly in the warp, then the warps in ascending order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +14,8 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ inline int warp_index() { return static_cast<int>(threadIdx.x) / kWarp; }
 
-// Sums over groups of kLanes neighbouring lanes. Every lane of a group ends with the same bits:
-// both sides of a butterfly add the same two numbers.
+// Sums over groups of kLanes neighbouring lanes. Every lane of a group gets the same bits: both
+// sides of a butterfly add the same two numbers.
 template <int kLanes = kWarp, class T>
 __device__ T warp_sum(T value) {
 #pragma unroll

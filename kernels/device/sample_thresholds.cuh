@@ -1,5 +1,5 @@
-// Holds what sampling's kernels know of a row that truncates: its maximum, which bin an id falls
-// into and what it weighs, and the bin below which nothing survives.
+// The state of a truncating row in sampling's kernels: its maximum, the bin and the weight of an
+// id, and the bin below which nothing survives.
 #pragma once
 
 #include "kernels/device/reduce.cuh"
@@ -26,7 +26,7 @@ __device__ inline std::uint64_t top_p_target_of(const SampleRow& row, std::uint6
         static_cast<std::uint64_t>(ceil(double{row.top_p} * static_cast<double>(total)));
     return min(max(target, std::uint64_t{1}), max(total, std::uint64_t{1}));
 }
-// Returns how far x is below the maximum; 0 for the maximum, also where both are infinite.
+// Returns how far x is below the maximum; 0 for the maximum, even if both are infinite.
 __device__ inline float below(float max, float x) { return x == max ? 0.f : max - x; }
 __device__ inline int bin_of(float max, float x) {
     return static_cast<int>(fminf(below(max, x) * kBinsPerUnit, static_cast<float>(kBins - 1)));
@@ -35,16 +35,16 @@ __device__ inline std::uint64_t mass_of(float max, float x) {
     return __float2ull_rn(expf(-below(max, x)) * kMassOne);
 }
 
-// Says what collect does with the ids of a row.
+// What the collect kernel does with the ids of a row.
 enum class Collect : std::uint8_t {
-    kList,  // lists all that may survive
-    kRace,  // lists those of the boundary's bin; those above survive and race
-    kNone,  // too many in one bin, or by top-k: resolve reads the row
+    kList,  // lists all ids that may survive
+    kRace,  // lists the ids of the boundary's bin; those above survive and race
+    kNone,  // too many in one bin, or with top-k: the resolve kernel reads the row
 };
 
-// No id below this bin survives.
+// The bin below which no id survives.
 struct Boundary {
-    int bin;                // kBins where all survive that min-p left
+    int bin;                // kBins if all that min-p left survive
     std::uint32_t num_ids;  // in the bin and above
     std::uint32_t num_in_bin;
     std::uint64_t mass_above;  // the mass of the bins above
@@ -57,7 +57,7 @@ struct Boundary {
     }
 };
 
-// Holds what the bins of a pair have, each with all above it.
+// The contents of a pair of bins, each including all above it.
 struct PairSums {
     std::uint32_t counts[2];
     std::uint64_t mass[2];
@@ -87,9 +87,10 @@ __device__ inline PairSums pair_sums(const RowSpace& space, int bin) {
     return sums;
 }
 
-// Finds the boundary. With top-k the top_k-th largest is in the first bin whose ids and those above
-// are top_k; all of it is needed, as top-p counts the mass of what top-k left. Without it top-p's
-// boundary is the first bin whose mass and that above reach the target. Every thread gets the same.
+// Finds the boundary. With top-k, the top_k-th largest is in the first bin that brings the number
+// of ids, from above, to top_k; all of that bin is needed, because top-p counts the mass of what
+// top-k left. Without top-k, top-p's boundary is the first bin that brings the mass, from above, to
+// the target. Every thread gets the same.
 // REQUIRES: the whole block calls it; the first kThreads threads do the work.
 __device__ inline Boundary boundary_of(
     const RowSpace& space, const SampleRow& row, std::int32_t num_ids
@@ -144,7 +145,7 @@ __device__ inline Boundary boundary_of(
                 is_top_k ? sums.counts[b] >= top_k && count_above < top_k
                          : row.top_p < 1.f && sums.mass[b] >= target && mass_above < target;
             if (is_first) {
-                boundary.bin = bin + b;  // one thread at most: no other bin is the first
+                boundary.bin = bin + b;  // at most one thread: no other bin is the first
                 boundary.num_ids = sums.counts[b];
                 boundary.num_in_bin = sums.counts[b] - count_above;
                 boundary.mass_above = mass_above;

@@ -1,5 +1,4 @@
-// Holds what sampling's kernels share: the workspace of a row, and how its logits are read and
-// scaled.
+// Shared by sampling's kernels: the workspace of a row, and how its logits are read and scaled.
 #pragma once
 
 #include "kernels/device/gumbel_race.cuh"
@@ -12,10 +11,10 @@ namespace pitstop::kernels {
 
 constexpr int kThreads = 256;
 constexpr int kBlockIds = static_cast<int>(kSampleVocabBlock);
-constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s of a thread
+constexpr int kPacks = kBlockIds / (kThreads * 4);  // float4s per thread
 constexpr int kResolveThreads = 1024;
 constexpr int kListMax = 4096;  // ids
-// So many rows share the workspace; more take turns.
+// How many rows use the workspace at once; further rows take turns.
 constexpr std::int64_t kRowsPerGroup = SampleArgs::kArrivals;
 
 // Bins of 1/16 below the maximum, the last one open: below 32 a mass is round(2^40 e^-32) = 0.
@@ -28,7 +27,7 @@ struct Listed {
     std::int32_t id;
 };
 
-// Holds one row's share of the workspace.
+// One row's part of the workspace.
 struct RowSpace {
     std::uint64_t mass[kBins];
     std::uint32_t counts[kBins];
@@ -42,16 +41,17 @@ struct SampleParams {
     std::int32_t num_ids;  // V_rank
     std::int64_t vocab_begin;
     const SampleRow* rows;          // [R]
-    std::uint32_t first_position;   // is added to the rows'
+    std::uint32_t first_position;   // added to the rows' positions
     Choice* choices;                // [R]
     RowSpace* spaces;               // [R]
     RacePart* parts;                // [R, num_parts]
     RacePart* race_parts;           // [R, num_parts], of rows whose collect is Collect::kRace
     std::int32_t* nonfinite_parts;  // [R, num_parts]
     std::int32_t* num_nonfinite;    // [R] or null
-    std::uint32_t* arrivals;        // [R]: the last part of a row merges all; null: resolve does
+    std::uint32_t*
+        arrivals;  // [R]: the last part of a row merges all; null: the resolve kernel does
     int num_parts;
-    bool is_aligned_16;  // rows of logits
+    bool is_aligned_16;  // whether rows of logits are
 };
 
 __device__ inline SampleRow sample_row(const SampleParams& params, std::int64_t r) {
@@ -68,8 +68,8 @@ __device__ inline float scaled(float logit, float inverse) {
     return isnan(x) ? negative_infinity() : x;
 }
 
-// Loads x of ids 4p .. 4p+3 of the `num` of a block, -inf past them. Returns how many of the logits
-// are not finite.
+// Loads x of ids 4p .. 4p+3 of the `num` of a block, -inf beyond them. Returns how many of the
+// logits are not finite.
 __device__ inline int load_x(
     const SampleParams& params, const float* from, int p, int num, float inverse, float (&x)[4]
 ) {
@@ -93,8 +93,8 @@ __device__ inline int load_x(
     return num_nonfinite;
 }
 
-// Loads a thread's share of a block of kBlockIds. Of a whole block all loads come before the first
-// use. Returns what load_x() does.
+// Loads a thread's part of a block of kBlockIds. For a whole block all loads precede the first use.
+// Returns what load_x() does.
 __device__ inline int load_block(
     const SampleParams& params, const float* from, int num, float inverse, float (&x)[kPacks][4]
 ) {

@@ -1,5 +1,4 @@
-// Gives the block's dynamic shared memory. It is 1024 bytes aligned: what a 128-byte swizzle
-// repeats over.
+// The block's dynamic shared memory, aligned to 1024 bytes: the period of a 128-byte swizzle.
 #pragma once
 
 #include <cuda_runtime.h>

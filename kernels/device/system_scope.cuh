@@ -1,5 +1,5 @@
-// Wraps what threads of different GPUs tell each other by: loads and stores of a word that order
-// the memory around them for the whole system, a clock, and a pause.
+// Communication between threads of different GPUs: loads and stores of a word that order the memory
+// around them for the whole system, a clock, and a pause.
 // Source: PTX ISA 8.x, "ld", "st", "Memory Consistency Model", "%globaltimer".
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace pitstop::kernels {
 
-// Writes a value. Whoever reads it by load_acquire_system() sees what was written before by this
-// thread, and by those that it met at a barrier.
+// Writes a value. A thread that reads it with load_acquire_system() sees everything that was
+// written before by this thread, and by threads that it met at a barrier.
 __device__ inline void store_release_system(std::uint64_t* to, std::uint64_t value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
@@ -21,7 +21,7 @@ __device__ inline std::uint64_t load_acquire_system(const std::uint64_t* from) {
     return value;
 }
 
-// Returns the nanoseconds of a clock that goes on while the thread waits, in steps of up to a
+// Returns the nanoseconds of a clock that advances while the thread waits, in steps of up to a
 // millisecond.
 __device__ inline std::uint64_t global_nanoseconds() {
     std::uint64_t now = 0;
@@ -29,8 +29,8 @@ __device__ inline std::uint64_t global_nanoseconds() {
     return now;
 }
 
-// Pauses between two looks at a word that another block or another GPU will write. It is for
-// cooperative launches only: the other block might else not be there before this one has ended.
+// Pauses between two looks at a word that another block or another GPU will write. Only for
+// cooperative launches: otherwise the other block might not start before this one has ended.
 __device__ inline void stand_by() { __nanosleep(20); }
 
 }  // namespace pitstop::kernels

@@ -1,6 +1,6 @@
-// Wraps Hopper's warpgroup matrix instructions and the barriers that feed them. Source: PTX ISA
-// 8.x, "Asynchronous warpgroup level matrix instructions" and "mbarrier"; the descriptors also in
-// CUTLASS, include/cute/arch/mma_sm90_desc.hpp. Only for sm_90a: guard what calls this with
+// Hopper's warpgroup matrix instructions and the barriers that feed them. Source: PTX ISA 8.x,
+// "Asynchronous warpgroup level matrix instructions" and "mbarrier"; the descriptors also in
+// CUTLASS, include/cute/arch/mma_sm90_desc.hpp. Only for sm_90a: guard callers with
 // __CUDA_ARCH_FEAT_SM90_ALL.
 #pragma once
 
@@ -17,13 +17,13 @@ inline constexpr int kWarpgroup = 128;  // threads: four warps, the first a mult
 
 // ---- ordering ----
 
-// This must come before the first product, and whenever registers of its operands or sums were
-// written since.
+// Must precede the first product, and any product after writes to registers of its operands or
+// sums.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most kPending committed groups are under way. The sums pass through, so that no
+// Waits until at most kPending committed groups are in flight. The sums pass through, so that no
 // use of them moves above the wait.
 template <int kPending, int N>
 __device__ void wgmma_wait(float (&d)[N]) {
@@ -32,25 +32,23 @@ __device__ void wgmma_wait(float (&d)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Orders ordinary writes to shared memory (cp.async's too) before it, and reads of products after
-// it.
+// Orders earlier writes to shared memory (also by cp.async) before later reads by products.
 __device__ inline void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // ---- products: m64nNk16, bf16, sums in fp32 ----
 //
-// Warp w of the warpgroup holds rows 16w .. 16w+15; within it the fragments are those of
-// mma.m16n8k16 (ptx.cuh), one after the other over N. The sums are not to be touched before
-// wgmma_wait().
+// Warp w of the warpgroup has rows 16w .. 16w+15; within it the fragments are those of mma.m16n8k16
+// (ptx.cuh), one after the other over N. The sums must not be touched before wgmma_wait().
 
-// Lists eight of the sums, as operands.
+// Eight of the sums, as operands.
 #define PITSTOP_SUMS8(d, i)                                                                     \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// Computes d (+)= a b with both in shared memory (wgmma_rows_descriptor), N = 128; with `adds` 0 it
-// is d = a b.
+// Computes d (+)= a b with both in shared memory (wgmma_rows_descriptor), N = 128; with `adds` 0, d
+// = a b.
 __device__ inline void wgmma_ss(float (&d)[64], std::uint64_t a, std::uint64_t b, int adds) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -121,13 +119,13 @@ __device__ inline void wgmma_rs(float (&d)[32], const std::uint32_t (&a)[4], std
 
 // ---- barriers ----
 
-// A phase of a barrier ends when `num` arrivals have come; waiters name the parity of the phase
-// they wait for, 0 first. The barrier is in shared memory, 8-byte aligned.
+// A phase of a barrier ends after `num` arrivals; waiters name the parity of the phase they wait
+// for, 0 first. The barrier is in shared memory, 8-byte aligned.
 __device__ inline void barrier_init(std::uint64_t* barrier, int num) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(num)
                  : "memory");
 }
-// Releases what this thread wrote.
+// Releases this thread's writes.
 __device__ inline void barrier_arrive(std::uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                  : "memory");
@@ -146,14 +144,14 @@ template <int kNum>
 __device__ void named_barrier(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kNum) : "memory");
 }
-// Counts as one of the kNum, and goes on at once.
+// Counts as one of the kNum, without waiting.
 template <int kNum>
 __device__ void named_barrier_arrive(int id) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kNum) : "memory");
 }
 
-// Sets the registers of each thread of this warpgroup from here on: more for those that multiply,
-// fewer for those that copy. All its threads call it.
+// Sets the registers of each thread of this warpgroup from here on: more for multiplying threads,
+// fewer for copying ones. All its threads call it.
 template <int kRegisters>
 __device__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -1,9 +1,9 @@
-// Tells wgmma where an operand lies in shared memory; for host and device.
+// Descriptors of wgmma's operands in shared memory; for the host and the device.
 // Source: PTX ISA 8.x, "Matrix descriptor format"; CUTLASS, include/cute/arch/mma_sm90_desc.hpp.
 //
-// An operand is panels of rows of 128 bytes (64 bf16), 1024-byte aligned, each row's 16-byte chunks
-// XORed by the row's number mod 8 (swizzle.h, eight chunks per row): the "128-byte swizzle". Eight
-// rows, 1024 bytes, are an atom.
+// An operand consists of panels of rows of 128 bytes (64 bf16), 1024-byte aligned, each row's
+// 16-byte chunks XORed by the row's number mod 8 (swizzle.h, eight chunks per row): the "128-byte
+// swizzle". Eight rows, 1024 bytes, are an atom.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ inline constexpr int kAtomBytes = 1024;
 }
 
 // Rows are M or N, columns are K (queries, keys): 16 columns from `address`, any number of rows.
-// The next 16 columns of the panel are 32 bytes further on. The leading offset means nothing here.
+// The next 16 columns of the panel are 32 bytes later. The leading offset is not used.
 [[nodiscard]] constexpr std::uint64_t wgmma_rows_descriptor(std::uint32_t address) {
     return wgmma_descriptor(address, 16, kAtomBytes);
 }
 
 // Rows are K, columns are N (values): 16 rows from `address`, 64 columns per panel; the next panel
-// is `panel_bytes` further on. The next 16 rows are 2048 bytes further on.
+// is `panel_bytes` later. The next 16 rows are 2048 bytes later.
 [[nodiscard]] constexpr std::uint64_t wgmma_columns_descriptor(
     std::uint32_t address, std::uint32_t panel_bytes
 ) {

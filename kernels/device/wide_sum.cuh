@@ -1,6 +1,5 @@
-// Sums 64 bits in shared memory, whose own atomics have 32: those of 64 are loops of
-// compare-and-swap there (CUDA C++ Programming Guide, "Atomic Functions"; seen in their machine
-// code).
+// 64-bit sums in shared memory, whose atomics have 32 bits: 64-bit ones are compare-and-swap loops
+// there (CUDA C++ Programming Guide, "Atomic Functions"; seen in their machine code).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,13 +8,13 @@
 
 namespace pitstop::kernels {
 
-// Holds a sum modulo 2^64. It is exact, so its order decides nothing: each addition to the low word
-// that passes its end is seen by whoever made it, and carries one.
+// A sum modulo 2^64. Exact, so its order does not matter: the thread whose addition overflows the
+// low word sees that, and carries one.
 struct WideSum {
     std::uint32_t low;
     std::uint32_t high;
 
-    // REQUIRES: no addition is under way.
+    // REQUIRES: no addition is in progress.
     [[nodiscard]] __device__ std::uint64_t value() const { return std::uint64_t{high} << 32 | low; }
 };
 

@@ -146,7 +146,7 @@ KERNEL_MUTATIONS = (
     Mutation(
         "a record's maximum overwritten before all lanes have loaded it",
         DECODE,
-        "        __syncwarp();  // all have loaded what is overwritten\n        if (!has_head) continue;\n",
+        "        __syncwarp();  // all have loaded the values to be overwritten\n        if (!has_head) continue;\n",
         "        if (!has_head) continue;\n",
         UNEQUAL + "P6_HaveTheSameBitsWhateverRoomThereIs",
     ),
@@ -160,7 +160,7 @@ KERNEL_MUTATIONS = (
     Mutation(
         "a missing __syncthreads before a stage is refilled",
         "kernels/device/linear_tile.cuh",
-        "        __syncthreads();  // stage s is there for all, and all are done with stage s - 1\n",
+        "        __syncthreads();  // stage s has arrived for all, and all are done with stage s - 1\n",
         "",
         LINEAR,
     ),
@@ -174,7 +174,7 @@ KERNEL_MUTATIONS = (
     Mutation(
         "a rank says that it has come before its whole block has written",
         EXCHANGE,
-        "        __syncthreads();  // what the block wrote is there before the word says so\n",
+        "        __syncthreads();  // orders the block's writes before the word\n",
         "",
         SUMS,
         num_seeds=20,
