@@ -24,8 +24,8 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-constexpr std::size_t kReadBytes =
-    std::size_t{1} << 20;  // per read; between reads, a drop of the stage is noticed
+// per read; between reads, a drop of the stage is noticed
+constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::string_view kCutShort = "the file became shorter";
 
 // Reads exactly out.size() bytes; false with errno set, or with errno 0 at the end of the file.

@@ -32,8 +32,8 @@ namespace pitstop::checkpoint {
 // few tensors are accepted.
 inline constexpr std::size_t kHeaderBytesMax = 100'000'000;
 inline constexpr std::size_t kIndexBytesMax = std::size_t{256} << 20;
-inline constexpr std::size_t kEntryBytesMax =
-    2 * kTensorNameBytesMax;  // of one tensor, in a header or an index
+// of one tensor, in a header or an index
+inline constexpr std::size_t kEntryBytesMax = 2 * kTensorNameBytesMax;
 inline constexpr std::size_t kMetadataBytesMax = std::size_t{16} << 20;
 
 class Checkpoint {

@@ -69,8 +69,8 @@ struct StoredTensor {
 // Limits that end the reading of a checkpoint early.
 struct ReadLimits {
     std::size_t tensors_max = kTensorsMax;  // in all files; the next one is kTooLarge
-    const std::atomic<bool>* is_dropped =
-        nullptr;  // setting it, from any thread, ends the reading with kAborted
+    // setting it, from any thread, ends the reading with kAborted
+    const std::atomic<bool>* is_dropped = nullptr;
 
     [[nodiscard]] bool is_over() const {
         return is_dropped != nullptr && is_dropped->load(std::memory_order_relaxed);

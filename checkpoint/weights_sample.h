@@ -14,10 +14,10 @@
 
 namespace pitstop::checkpoint {
 
-inline constexpr std::size_t kTensorsSampledMax =
-    1024;  // of a larger checkpoint this many, evenly spaced
-inline constexpr std::size_t kSampleBytes =
-    64;  // at the beginning and again in the middle of a tensor
+// A larger checkpoint has this many tensors sampled, evenly spaced.
+inline constexpr std::size_t kTensorsSampledMax = 1024;
+// At the beginning, and again in the middle, of a tensor.
+inline constexpr std::size_t kSampleBytes = 64;
 
 // Returns 32 hex digits. Errors: those of Checkpoint::open and read.
 [[nodiscard]] Result<std::string> sample_weights(const std::string& directory);

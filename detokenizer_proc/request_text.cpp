@@ -117,8 +117,8 @@ void RequestText::push_piece(std::string& text) {
     }
 }
 
-// Whether to cut the text of the stop token, which ends the output and belongs to it only on
-// request.
+// Whether to omit the text of the stop token. The token ends the output, and its text is part of
+// the output only on request.
 bool RequestText::is_trimmed(const messages::OutputChunk& chunk, std::size_t index) const {
     return !options_.no_stop_trim && index + 1 == chunk.tokens.size() && chunk.finish &&
            chunk.finish->reason == messages::FinishReason::kStop &&

@@ -53,8 +53,8 @@ class RequestText {
     std::string piece_{};                       // the text that the last token added
     std::int64_t num_tokens_ = 0;
     std::optional<messages::RequestCounts> counts_{};  // the latest counts; a stop text needs them
-    std::optional<messages::OutputChunk>
-        held_{};  // the output so far of a request that does not stream
+    // the output so far of a request that does not stream
+    std::optional<messages::OutputChunk> held_{};
     bool has_ended_ = false;
 };
 

@@ -194,7 +194,7 @@ struct With {
     std::vector<std::pair<Target, ExprPtr>> values{};
     Body body;
 };
-struct Scoped {  // generation: an assistant's text, which training masks by
+struct Scoped {  // generation: marks the text of an assistant, for the loss mask of training
     Body body;
 };
 struct Break {};

@@ -34,8 +34,8 @@ struct Limits {
 
 class Budget {
   public:
-    static constexpr std::uint64_t kBytesPerStep =
-        256;  // copying them takes about as long as one step
+    // copying them takes about as long as one step
+    static constexpr std::uint64_t kBytesPerStep = 256;
     // Bytes whose code points are looked up one by one in Unicode tables count this many times.
     static constexpr std::size_t kBytesPerLookUp = 8;
 

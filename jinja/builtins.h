@@ -33,9 +33,8 @@ class Given {
     [[nodiscard]] const Value* operator[](std::size_t param) const {
         return param < by_param_.size() && by_param_[param] ? &*by_param_[param] : nullptr;
     }
-    [[nodiscard]] const Args& raw() const {
-        return raw_;
-    }  // for builtins that accept any arguments
+    // for builtins that accept any arguments
+    [[nodiscard]] const Args& raw() const { return raw_; }
 
     // REQUIRES: called once. Errors: too many or too few arguments, an unknown one, or one given
     // twice.

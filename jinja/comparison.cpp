@@ -88,8 +88,8 @@ Result<std::partial_ordering> order(const Value& a, const Value& b, Budget& budg
         const Text* other = b.as_text();
         if (other == nullptr) return no_order(a, b);
         RETURN_IF_ERROR(budget.scan(std::min(text->bytes.size(), other->bytes.size())));
-        const int sign =
-            text->bytes.compare(other->bytes);  // comparing bytes gives the order of code points
+        // comparing bytes gives the order of code points
+        const int sign = text->bytes.compare(other->bytes);
         return std::partial_ordering(sign <=> 0);
     }
     const Sequence* x = a.as_sequence();

@@ -96,8 +96,8 @@ Result<Value> strftime_now(Env& env, const Value&, const Given& given) {
 constexpr std::array kFunctions{
     Builtin{"range", kAnyParams, 0, make_range},
     Builtin{"dict", kAnyParams, 0, make_dict},
-    Builtin{
-        "namespace", kAnyParams, 0, nullptr},  // evaluated by the renderer, which owns namespaces
+    // evaluated by the renderer, which owns namespaces
+    Builtin{"namespace", kAnyParams, 0, nullptr},
     Builtin{"raise_exception", "message", 1, raise_exception},
     Builtin{"strftime_now", "format", 1, strftime_now},
 };

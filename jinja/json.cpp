@@ -52,8 +52,8 @@ class Builder {
         return add(std::move(value));
     }
     bool parse_error(std::size_t position, const std::string&, const Json::exception& error) {
-        if (error.id ==
-            406) {  // a number beyond double: infinity in Python, which JSON does not have
+        // a number beyond double: infinity in Python, which JSON does not have
+        if (error.id == 406) {
             error_ = make_error(
                 ErrorCode::kInvalidArgument, "JSON: a number is out of range at byte {}", position
             );

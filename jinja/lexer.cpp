@@ -375,8 +375,8 @@ class Lexer {
                 out += text[i];
                 continue;
             }
-            const char c =
-                text[++i];  // a backslash cannot be last: it would have escaped the quote
+            // a backslash cannot be last: it would have escaped the quote
+            const char c = text[++i];
             static constexpr std::string_view kFrom = "nrtabfv\\'\"";
             static constexpr std::string_view kTo = "\n\r\t\a\b\f\v\\'\"";
             if (const std::size_t known = kFrom.find(c); known != std::string_view::npos) {

@@ -41,7 +41,7 @@ struct Scope {
             variables.emplace_back(name, std::move(value));
         }
     }
-    // Adds to `num_seen` the number of variables looked at, and of scopes without any.
+    // Adds to `num_seen` one per variable looked at, and one per scope that has no variables.
     [[nodiscard]] const Value* find(std::string_view name, std::size_t& num_seen) const {
         num_seen = 0;
         for (const Scope* scope = this; scope != nullptr; scope = scope->parent) {

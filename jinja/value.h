@@ -49,8 +49,8 @@ struct Text {
 enum class SequenceKind : std::uint8_t { kList, kTuple, kRange, kKeys, kValues, kItems };
 struct Sequence {
     SequenceKind kind = SequenceKind::kList;
-    std::vector<Value>
-        items;            // no initializer, as below: clang would need the complete Value there
+    // no initializer, as below: clang would need the complete Value there
+    std::vector<Value> items;
     std::string range{};  // kRange: its printed form
     int depth = 1;        // nesting depth of its sequences and mappings, itself included
 };

@@ -133,8 +133,8 @@ struct Ring {
             }
             if (part == kSlotsPerTile / 2) look_up(first_tile + number / kSlotsPerTile + 1);
             std::byte* const to = slots + number % kSlots * slot_bytes<D>();
-            const int first =
-                part % (kSlotsPerTile / 2) * kSlotKeys;  // the first of the slot's keys in the tile
+            // the first of the slot's keys in the tile
+            const int first = part % (kSlotsPerTile / 2) * kSlotKeys;
             const std::int32_t own_row = first < kWarp ? rows[0] : rows[1];
 #pragma unroll
             for (int j = 0; j < kSlotKeys / kKeysPerPass; ++j) {

@@ -251,8 +251,8 @@ template <class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     prefill_kernel(const __grid_constant__ AttentionParams params) {
     __shared__ std::int32_t rows[2][kKeysPerTile];  // of KV memory, for this tile and the next
-    __shared__ std::int32_t
-        last_keys[S::kRows];  // visible to a row; kNoKey: the row does not exist
+    // visible to a row; kNoKey: the row does not exist
+    __shared__ std::int32_t last_keys[S::kRows];
     std::byte* const queries = dynamic_shared_memory();
     std::byte* const keys = queries + S::kQueryBytes;
     std::byte* const values = keys + S::kTileBytes;
@@ -289,8 +289,8 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
         if (is_seen) multiply_keys<S>(scores, warp_queries, keys);
         if (thread < kKeysPerTile) rows[(tile + 1) % 2][thread] = next_row;
         wait_copies<0>();
-        __syncthreads(
-        );  // values have arrived; all are done with the keys; the next rows are known
+        // values have arrived; all are done with the keys; the next rows are known
+        __syncthreads();
         if (tile + 1 < tile_end) copy_tile<S>(params, keys, rows[(tile + 1) % 2], 0);
         if (is_seen) {
             const bool is_masked = !seen.has_all_of(begin, end);

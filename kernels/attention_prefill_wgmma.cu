@@ -243,8 +243,8 @@ __device__ void multiply_values(
 struct RowKeys {
     std::int32_t first[2];
     std::int32_t last[2];  // kNoKey if the row does not exist
-    std::int32_t
-        all_first;  // all 16 rows of the warp see keys from here on: a tile beyond needs no mask
+    // all 16 rows of the warp see keys from here on: a tile beyond needs no mask
+    std::int32_t all_first;
     std::int32_t all_last;
 };
 
@@ -299,8 +299,8 @@ __device__ __forceinline__ void store_rows(
     const RowKeys& seen
 ) {
     const int lane = lane_index();
-    const int warp_row =
-        (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;  // among the block's 128
+    // among the block's 128
+    const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = warp_sum<4>(state.sum[r]);

@@ -79,8 +79,8 @@ class DeviceStream {
     }
 
     [[nodiscard]] Stream stream() const { return {handle_}; }
-    void wait(
-    ) const;  // until all work enqueued here is done; for start-up and tests, never in a step
+    // until all work enqueued here is done; for start-up and tests, never in a step
+    void wait() const;
 
   private:
     void* handle_ = nullptr;

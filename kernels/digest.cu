@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(
                 const uint4 pack = *reinterpret_cast<const uint4*>(from);
                 chunks[j] = as_chunk(pack.x, pack.y, pack.z, pack.w);
             } else if (col == 0 || left < kChunkBytes + 4) {
-                chunks[j] =
-                    load_bytes(from, kChunkBytes);  // its neighbours may not be ours to read
+                // its neighbours may not be ours to read
+                chunks[j] = load_bytes(from, kChunkBytes);
             } else {
                 chunks[j] = load_shifted(from);
             }

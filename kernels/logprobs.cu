@@ -174,8 +174,8 @@ struct TopShared {
 // One warp finds the digit of the wanted-th largest: lane l looks at digits 8l .. 8l+7.
 __device__ void find_digit(TopShared& shared, int shift) {
     const int lane = lane_index();
-    const std::uint32_t wanted =
-        shared.wanted;  // read before the shuffles: one lane changes it after
+    // read before the shuffles: one lane changes it after
+    const std::uint32_t wanted = shared.wanted;
     std::uint32_t counts[8];
     std::uint32_t sum = 0;
 #pragma unroll

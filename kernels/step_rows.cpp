@@ -7,7 +7,7 @@ namespace pitstop::kernels {
 void check(const StepRowsArgs& args) {
     CHECK(args.update != nullptr && args.tables != nullptr);
     CHECK(args.num_rows >= 0 && args.page_size >= 1 && args.slot_pages >= 1 && args.num_slots >= 1);
-    // page_starts counts the table's entries in 32 bits, padding's after the others.
+    // page_starts has 32 bits; it indexes the tables, where padding's entries come last.
     CHECK(
         std::int64_t{args.num_slots} * args.slot_pages + args.num_rows <=
         std::numeric_limits<std::int32_t>::max()

@@ -31,8 +31,8 @@ bool CacheFlushes::holds_plans() const {
 
 void CacheFlushes::settle(std::int64_t pages_freed, TurnOutput& out) {
     for (Call& call : calls_) {
-        call.part.pages_freed =
-            std::exchange(pages_freed, 0);  // only the first call reports the pages
+        // only the first call reports the pages
+        call.part.pages_freed = std::exchange(pages_freed, 0);
         out.tokenizer.emplace_back(std::move(call.part));
     }
     calls_.clear();

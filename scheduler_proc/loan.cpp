@@ -1,9 +1,8 @@
 // Lends the KV cache's memory to a staged update, on GPUs without room for two copies of the
 // weights besides KV (--update-mode lend; design section 5):
 //
-//   stage ordered -> running requests are retracted, or finish (drain) -> no step in flight -> the
-//   ranks
-//   release the KV -> they stage, vote, commit, or drop -> they take the KV again
+//   stage ordered -> running requests are retracted, or finish (drain) -> no step in flight
+//   -> the ranks release the KV -> they stage, vote, commit, or drop -> they take the KV again
 //
 // The scheduler keeps a request's tokens. The request continues with a prefill, under the version
 // that serves then. The caller is answered when the KV is back after a commit, or cannot be had

@@ -37,9 +37,9 @@ class MemoryBook {
         bool is_answered = false;        // the caller was told that the call is late
         std::optional<Error> failure{};  // of the first rank that failed
         int num_done = 0;                // ranks that completed the order
-        bool has_way_back_failed =
-            false;                    // on some rank; only a resume makes all ranks alike again
-        bool is_turned_back = false;  // the order failed, and every rank is ordered back
+        // on some rank; only a resume makes all ranks alike again
+        bool has_way_back_failed = false;
+        bool is_turned_back = false;       // the order failed, and every rank is ordered back
         std::vector<bool> has_answered{};  // by rank; the order, or the way back
     };
 
@@ -51,8 +51,9 @@ class MemoryBook {
     [[nodiscard]] bool is_resident(messages::MemoryTag tag) const {
         return state(tag) == messages::MemoryState::kResident;
     }
-    // Returns whether every rank is in the state that state() names. False if a rank could neither
-    // complete an order nor go back, until all ranks complete another order.
+    // Returns whether every rank is in the state that state() names. False once a rank could
+    // neither complete an order nor go back; true again when all ranks have completed another
+    // order.
     [[nodiscard]] bool are_ranks_alike(messages::MemoryTag tag) const {
         return !are_apart_[index_of(tag)];
     }

@@ -64,9 +64,9 @@ class ReplicaMemory {
     // The consequences of an order's step for the rest of the replica.
     struct Effects {
         bool releases_kv = false;  // the ranks are told to: the prefix cache becomes worthless
-        bool releases_weights =
-            false;                   // the ranks are told to: the retained copy becomes worthless
-        bool loses_weights = false;  // the live copy's bytes are gone
+        // the ranks are told to: the retained copy becomes worthless
+        bool releases_weights = false;
+        bool loses_weights = false;           // the live copy's bytes are gone
         std::optional<Error> loan_failure{};  // the KV cache could not be lent
         std::optional<messages::MemoryPart> answer{};
     };
@@ -90,8 +90,8 @@ class ReplicaMemory {
 
     ReplicaId replica_;
     MemoryBook book_;
-    bool are_weights_kept_ =
-        false;  // while the weights are released: whether host memory keeps them
+    // while the weights are released: whether host memory keeps them
+    bool are_weights_kept_ = false;
     std::uint64_t num_orders_ = 0;
     enum class Loan { kNone, kTaking, kLent, kReturning };
     Loan loan_ = Loan::kNone;

@@ -42,8 +42,8 @@ struct Request {
     std::vector<std::string> client{};    // identifies its client, outermost first
     messages::SamplingParams sampling{};  // without its texts
     messages::LogprobOptions logprobs{};
-    std::optional<std::int64_t>
-        routes_start{};               // token of its first row of routes; absent: no routes
+    // token of its first row of routes; absent: no routes
+    std::optional<std::int64_t> routes_start{};
     messages::TextOptions text{};     // moved out with the first chunk
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;

@@ -101,9 +101,8 @@ class Runner {
         RequestKey key, messages::EndCause cause, const std::string& message, TurnOutput& out
     );
     void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
-    void abort(
-        Request& request, const std::string& message, TurnOutput& out
-    );  // with its last chunk
+    // with its last chunk
+    void abort(Request& request, const std::string& message, TurnOutput& out);
 
     // ---- collect.cpp ----
     void finish_step(const InFlightStep& step, TurnOutput& out);

@@ -117,9 +117,8 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     if (match.is_pending) return Admission::kPassedOver;
     std::optional<Lease> lease =
         pool_.start(std::move(match), first.progress.known(), num_pages_claimed());
-    if (!lease)
-        return Admission::kWaits;  // so do all later ones: otherwise the first in the queue would
-                                   // starve
+    // so do all later ones: otherwise the first in the queue would starve
+    if (!lease) return Admission::kWaits;
     requests_.pop_waiting();
     start(first, *std::move(lease));
     const std::int64_t num_new =

@@ -47,8 +47,8 @@ struct UpdateJob {
     TimePoint deadline = TimePoint::max();      // of the current order
     std::optional<TimePoint> standing_since{};  // direct, on loan: no step has run since then
     TimePoint commit_ordered{};
-    std::optional<TimePoint>
-        committed{};  // on loan: when all ranks had committed; KV takes its memory again
+    // on loan: when all ranks had committed; KV takes its memory again
+    std::optional<TimePoint> committed{};
     std::string drop_reason{};
     messages::ReplicaOutcome outcome{};  // its ranks are in `ranks`
 

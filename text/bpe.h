@@ -171,8 +171,8 @@ class Bpe {
     std::optional<TokenId> unk_id_{};
     std::size_t token_bytes_max_ = 0;  // length of the longest token's string
     bool has_cuts_ = false;            // see find_cuts()
-    bool unknown_is_bytes_ =
-        false;  // every unknown character becomes <0xNN>, and is joined to nothing
+    // every unknown character becomes <0xNN>, and is joined to nothing
+    bool unknown_is_bytes_ = false;
     Neighbours neighbours_{};
 };
 

@@ -46,8 +46,8 @@ void IncrementalDecoder::take_off_prompt(std::string& text, std::size_t begin) {
     std::size_t common = 0;
     while (common < len_max && text[begin + common] == prompt_rest_[common]) ++common;
     if (common < len_max) {
-        // This text differs from that of the prompt alone, so the output goes back to the beginning
-        // of a code point.
+        // The prompt's last text has changed, so the output's text starts at the code point that
+        // contains the first difference.
         while (is_continuation_byte(text[begin + common])) --common;
         prompt_rest_.clear();
     } else {

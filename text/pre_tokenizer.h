@@ -55,8 +55,8 @@ struct Pieces {
 
 class PreTokenizer {
   public:
-    static constexpr std::size_t kTextBytesMax = std::size_t{1}
-                                                 << 31;  // a Piece has 32-bit offsets
+    // a Piece has 32-bit offsets
+    static constexpr std::size_t kTextBytesMax = std::size_t{1} << 31;
 
     PreTokenizer() = default;  // makes one piece
     explicit PreTokenizer(std::vector<PreTokenizerStep> steps);

@@ -192,8 +192,8 @@ std::optional<int> DfaBuilder::append_kind(const At& node, int next) {
 // class.
 bool DfaBuilder::make_classes() {
     if (sets_.size() > kSetsMax) return false;
-    std::vector<std::pair<char32_t, std::uint64_t>> edges = {
-        {0, 0}};  // the sets that change at this code point
+    // the sets that change at this code point
+    std::vector<std::pair<char32_t, std::uint64_t>> edges = {{0, 0}};
     for (std::size_t s = 0; s < sets_.size(); ++s) {
         for (const CodePointRange& range : sets_[s].ranges()) {
             edges.emplace_back(range.first, std::uint64_t{1} << s);

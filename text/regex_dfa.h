@@ -72,8 +72,8 @@ class Dfa {
     std::vector<std::array<std::uint8_t, kPageSize>> pages_{};  // the distinct pages
     std::size_t num_classes_ = 1;
     std::size_t end_class_ = 0;
-    std::vector<std::uint16_t>
-        table_{};  // [states, num_classes_]: the transitions; state 0 is the first
+    // [states, num_classes_]: the transitions; state 0 is the first
+    std::vector<std::uint16_t> table_{};
     std::vector<std::uint16_t> ascii_table_{};  // [states, kAsciiLen]: the same transitions by byte
 };
 

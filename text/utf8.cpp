@@ -12,8 +12,8 @@ enum class Part { kWhole, kPrefix, kBad };
 
 struct Scanned {
     Part part = Part::kBad;
-    std::size_t len =
-        0;  // of the code point, of the prefix, or of the part that one U+FFFD replaces
+    // of the code point, of the prefix, or of the part that one U+FFFD replaces
+    std::size_t len = 0;
 };
 
 // Returns what begins at the front of `text`. REQUIRES: !text.empty().

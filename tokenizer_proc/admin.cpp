@@ -157,8 +157,8 @@ Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
     return handle(now, peer, std::move(message));
 }
 
-// A complete update replaces what a tree without weights never got whole, unless it would be
-// refused itself.
+// In a tree without weights, a complete update replaces a collection that is not complete yet,
+// unless the update would be refused.
 template <class Message>
 bool Admin::replaces_collection(const Message& message) const {
     if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
@@ -370,8 +370,8 @@ void Admin::record(TimePoint now, std::string_view what, const messages::UpdateR
 }
 
 void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
-    say_version(
-    );  // before a commit is ordered, so that no token names a version that is not on record
+    // before a commit is ordered, so that no token names a version that is not on record
+    say_version();
     for (const UpdateCoordinator::Order& each : out.orders)
         std::visit([&](const auto& message) { give_order(message); }, each);
     if (updates_.has_weights()) {

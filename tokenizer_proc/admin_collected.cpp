@@ -296,8 +296,8 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
 void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost) {
     const bool was_asked_for = lost.why.empty();
     const bool is_untold = loss_ && !loss_->is_told;
-    if (was_asked_for && is_untold)
-        return;  // whoever drops what came after a loss may not know of the loss
+    // whoever drops what came after a loss may not know of the loss
+    if (was_asked_for && is_untold) return;
     Loss loss{.at = now, .refused_at = now, .is_told = was_asked_for, .told_peer = lost.told};
     if (closing_) loss.told_peer = closing_->then.caller.peer;
     if (is_untold && loss.told_peer != loss_->told_peer) loss.told_peer.clear();

@@ -198,9 +198,8 @@ Result<> Doors::hello(
         decode<messages::Hello>(frames, messages::UnknownFields::kIgnore)
     );
     if (!is_ready()) {
-        answer_error(
-            door, peer, frames, starting()
-        );  // not counted: the client asks again until everything is up
+        // not counted: the client asks again until everything is up
+        answer_error(door, peer, frames, starting());
         return Ok{};
     }
     spdlog::debug("hello from '{}'", message.name.substr(0, kTypeShown));

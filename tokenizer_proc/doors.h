@@ -88,8 +88,8 @@ class Doors {
         std::string model{};         // name of the served model
         std::string model_path{};    // its directory
         std::string weights_path{};  // the checkpoint that the workers load, usually the same
-        std::optional<messages::LostVersion>
-            lost{};  // the version that a restart could not restore
+        // the version that a restart could not restore
+        std::optional<messages::LostVersion> lost{};
         Restart restart{};
         std::string keep_committed{};  // the directory for committed versions; empty: none
         int num_replicas = 1;

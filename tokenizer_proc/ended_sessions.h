@@ -50,7 +50,7 @@ class EndedSessions {
     void forget_told_loss() {
         if (told_) loss_.reset();
     }
-    // Ends the loss if no call that was told of it came back for kLossQuiet.
+    // Ends the loss once kLossQuiet has passed since a call was last told of it.
     void expire_loss(TimePoint now) {
         if (told_ && now >= *told_ + kLossQuiet) loss_.reset();
     }

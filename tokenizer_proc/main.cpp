@@ -35,8 +35,8 @@ constexpr std::chrono::seconds kIdleWait{10};
 // Tokenizing takes time: outputs are sent before more than this is taken in, which is about five
 // milliseconds of work. The other thread does longer texts.
 constexpr std::size_t kIntakeBytesMax = 20 * TextWorker::kInlineBytesMax;
-constexpr std::chrono::milliseconds kRetryAfter{
-    5};                                  // a full queue does not report when it has room
+// a full queue does not report when it has room
+constexpr std::chrono::milliseconds kRetryAfter{5};
 constexpr int kFarewellLingerMs = 1000;  // for the last answers of a tree that shuts down
 
 struct Flags {

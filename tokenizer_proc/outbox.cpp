@@ -91,8 +91,8 @@ void Outbox::take_back(std::vector<UnsentToClient> unsent) {
             if (message.kind != ToClient::Kind::kAnswer) gone.insert(address);
             continue;
         }
-        if (message.kind == ToClient::Kind::kProbe)
-            continue;  // the client exists but does not read
+        // the client exists but does not read
+        if (message.kind == ToClient::Kind::kProbe) continue;
         Waiting& waiting = waiting_[address];
         waiting.is_full = true;
         if (message.kind == ToClient::Kind::kOutput) {

@@ -98,8 +98,8 @@ class Outbox {
         std::optional<messages::Frames> head{};
         // Chunks added since, joined.
         std::vector<messages::OutputChunk> chunks{};  // in the order of first arrival
-        std::unordered_map<std::string, std::size_t>
-            index{};  // rid -> its latest chunk in `chunks`
+        // rid -> its latest chunk in `chunks`
+        std::unordered_map<std::string, std::size_t> index{};
         std::size_t chunks_bytes = 0;
         bool is_full = false;  // a message of the last flush came back
         bool is_slow = false;

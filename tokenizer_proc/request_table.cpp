@@ -89,8 +89,8 @@ void RequestTable::close(OpenRequest& request) {
     }
     const auto owner = peers_.find(request.peer);
     CHECK(owner != peers_.end());
-    const std::string rid =
-        request.rid;  // a copy: erase() must not get a reference into what it erases
+    // a copy: erase() must not get a reference into what it erases
+    const std::string rid = request.rid;
     owner->second.erase(rid);
     if (owner->second.empty()) peers_.erase(owner);
     --size_;

@@ -327,8 +327,7 @@ void UpdateCoordinator::decide() {
 
 void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     Job& job = *job_;
-    // A direct update has no copy to return to; after a rollback, the version it left can be
-    // returned to.
+    // A direct update keeps no copy of the previous version; a rollback keeps the version it left.
     has_retained_ = job.spec.mode == messages::UpdateMode::kStaged;
     is_torn_ = false;
     has_weights_.assign(has_weights_.size(), true);

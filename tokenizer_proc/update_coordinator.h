@@ -235,15 +235,15 @@ class UpdateCoordinator {
         bool is_session = false;         // opened by a caller
         bool is_collection = false;      // a session that nobody opened
         bool is_unnamed = false;         // session: begun for calls that name none
-        std::int64_t num_unnamed = 0;    // and the number of those
+        std::int64_t num_unnamed = 0;    // calls of such a session so far
         std::string took_over{};  // session: what it took over from, whose calls might still arrive
-        bool is_unnamed_refused =
-            false;             // such calls might come without a session, so those are refused
-        std::string holder{};  // session: the caller that began it
+        // such calls might come without a session, so those are refused
+        bool is_unnamed_refused = false;
+        std::string holder{};                   // session: the caller that began it
         std::string bucket_label{};             // session: the version's label in the latest bucket
         std::optional<TimePoint> idle_since{};  // time of the latest answer; absent: not open yet
-        std::optional<messages::BeginUpdate>
-            successor{};            // the session to begin when this one is dropped
+        // the session to begin when this one is dropped
+        std::optional<messages::BeginUpdate> successor{};
         std::string note{};         // an addition to the answer
         bool is_loss_told = false;  // the collection is dropped, and its callers know
         TimePoint collecting_since{};

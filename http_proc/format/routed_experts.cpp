@@ -12,8 +12,8 @@ namespace {
 
 // Appends the ids as little-endian int32, in base64.
 void append_int32(std::string& to, const messages::Routes& routes) {
-    constexpr std::size_t kIdsMax =
-        3 * 256;  // a multiple of 3, so that base64's groups end with them
+    // a multiple of 3, so that base64's groups end with them
+    constexpr std::size_t kIdsMax = 3 * 256;
     std::array<std::uint8_t, kIdsMax * 4> bytes{};
     const std::vector<std::uint8_t>& ids = routes.experts.values;
     const auto width = static_cast<std::size_t>(routes.shape.id_bytes());

@@ -25,6 +25,7 @@ namespace pitstop::http {
 //   kLlama3   <|python_tag|> anywhere, or a { at the very beginning: from there on objects
 //             {"name": N, "parameters": {...}}, separated by ; or , or nothing
 //   kMistral  [TOOL_CALLS] and a list [{"name": N, "arguments": {...}}, ...], or N{...} per marker
+//
 // In each, `arguments` and `parameters` mean the same.
 enum class ToolFormat : std::uint8_t { kHermes, kLlama3, kMistral };
 

@@ -107,8 +107,8 @@ class Generation {
     Exchange* exchange_;
     Tree* tree_;
     std::uint64_t silence_ = 0;  // its number in Silence
-    std::shared_ptr<State> state_ =
-        std::make_shared<State>();  // shared with the client's callbacks
+    // shared with the client's callbacks
+    std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 // Collects the whole output of each request, in order. An error of one is the error of all.

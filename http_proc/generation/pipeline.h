@@ -34,8 +34,8 @@ struct Prompt {
     std::string name{};
     std::int64_t num_samples = 1;
     std::int64_t num_kept = 0;  // copies that the answer keeps to its end, because it shows them
-    std::size_t kept_bytes =
-        0;  // kept to the end of other parts of the request that the answer shows
+    // kept to the end of other parts of the request that the answer shows
+    std::size_t kept_bytes = 0;
 };
 
 // The functions of a dialect. It also has the members `prompts`, `names` (by which all of its
@@ -93,8 +93,8 @@ std::vector<std::string> abort_names(const A& answer) {
 // The requests of an answer.
 struct Prepared {
     std::vector<messages::Generate> requests{};
-    std::vector<std::vector<std::string>>
-        names{};                           // by request: names that abort it besides its rid
+    // by request: names that abort it besides its rid
+    std::vector<std::vector<std::string>> names{};
     std::vector<std::string> own_names{};  // from the caller: must be unique
 };
 

@@ -18,8 +18,8 @@ namespace pitstop::http {
 struct OpenAiChat {
     OpenAiOptions options{};
     ChatPrompt chat{};
-    std::optional<std::vector<TokenId>>
-        input_ids{};  // SGLang's: the prompt, bypassing the template
+    // SGLang's: the prompt, bypassing the template
+    std::optional<std::vector<TokenId>> input_ids{};
     bool has_logprobs = false;
     std::int64_t top_logprobs = 0;
     bool has_tools = false;       // the model may call tools

@@ -124,8 +124,9 @@ class Exchange {
     // Errors: kTooLarge (it never fits), kResourceExhausted (other requests use too much now).
     struct Copies {
         std::int64_t num_copies = 1;  // one per sample, until let_go()
-        std::int64_t num_kept = 0;    // in addition, to the end: copies that the answer shows
-        std::size_t kept_bytes = 0;   // to the end: other parts of the request that it shows
+        std::int64_t num_kept = 0;    // additional copies, kept to the end, that the answer shows
+        // other parts of the request that the answer shows, kept to the end
+        std::size_t kept_bytes = 0;
     };
     [[nodiscard]] Result<> hold(const messages::Generate& prompt, Copies copies);
     // The tree has the prompts: frees the request's body, and their part of the budget.

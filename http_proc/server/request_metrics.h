@@ -30,8 +30,8 @@ class Histogram {
 
   private:
     std::span<const double> bounds_;
-    std::vector<std::int64_t>
-        counts_;  // by the first bound that is not below the value; the last: above all
+    // by the first bound that is not below the value; the last: above all
+    std::vector<std::int64_t> counts_;
     double sum_ = 0;
 };
 

@@ -22,8 +22,8 @@ bool has_method(std::string_view methods, std::string_view method) {
 
 bool matches(const Route& route, std::string_view path, std::string& rest) {
     if (!route.path.ends_with(kBelow)) return path == route.path;
-    const std::string_view head =
-        route.path.substr(0, route.path.size() - 1);  // including its slash
+    // including its slash
+    const std::string_view head = route.path.substr(0, route.path.size() - 1);
     if (!path.starts_with(head) || path.size() == head.size()) return false;
     rest = path.substr(head.size());
     return true;

@@ -38,8 +38,8 @@ enum class Dialect { kPitstop, kSglang, kOpenAi, kVllm, kAnthropic };
 using Handler = Task<Response> (*)(Exchange& exchange);
 
 struct Route {
-    std::string_view
-        methods{};            // "GET" or "GET, POST"; GET includes HEAD, and OPTIONS always exists
+    // "GET" or "GET, POST"; GET includes HEAD, and OPTIONS always exists
+    std::string_view methods{};
     std::string_view path{};  // exact; one that ends with "/*" also matches every path below
     Dialect dialect{};
     Access access{};

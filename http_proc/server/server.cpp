@@ -86,8 +86,8 @@ struct Server::State {
 Server::Server(ServerContext& context, const Router& router)
     : state_(std::make_unique<State>(context, router)) {}
 Server::~Server() {
-    for (const auto& watched : state_->watched)
-        watched->descriptor.release();  // owned by the caller
+    // owned by the caller
+    for (const auto& watched : state_->watched) watched->descriptor.release();
 }
 
 Result<> Server::listen() {

@@ -48,8 +48,8 @@ class Silence {
     TimePoint last_output_{};
     TimePoint asked_at_{};
     bool is_asking_ = false;
-    std::shared_ptr<bool> is_there_ =
-        std::make_shared<bool>(true);  // the tree's answer may arrive after this object is gone
+    // the tree's answer may arrive after this object is gone
+    std::shared_ptr<bool> is_there_ = std::make_shared<bool>(true);
 };
 
 }  // namespace pitstop::http

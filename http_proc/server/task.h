@@ -139,8 +139,8 @@ class Later {
         // Resumes the waiter before it returns. REQUIRES: called once.
         void set(T value) const {
             CHECK(!state_->value);
-            const std::shared_ptr<State> state =
-                state_;  // the waiter may destroy the owner of this
+            // the waiter may destroy the owner of this
+            const std::shared_ptr<State> state = state_;
             state->value.emplace(std::move(value));
             if (state->waiter) state->waiter.resume();
         }

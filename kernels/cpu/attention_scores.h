@@ -111,8 +111,8 @@ PITSTOP_INLINE void score_block(
     }
 }
 
-constexpr int kPackedQueriesMin =
-    8;  // queries of a tile: with fewer, packing costs more than it saves
+// queries of a tile: with fewer, packing costs more than it saves
+constexpr int kPackedQueriesMin = 8;
 
 // The packed keys of a block: word i of key j in [i][j].
 template <class T>

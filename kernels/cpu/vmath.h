@@ -6,8 +6,8 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 
 inline constexpr float kExpMin = -87.33f;  // below: 0, as the result would be denormal
-inline constexpr float kExpMax =
-    88.37f;  // above: exp(88.37) = 2.4e38; 2^127 is the largest exponent
+// above: exp(88.37) = 2.4e38; 2^127 is the largest exponent
+inline constexpr float kExpMax = 88.37f;
 
 // Computes exp(x), with a relative error <= 2^-22; 0 for x < kExpMin (-inf included), exp(kExpMax)
 // for larger x, NaN for NaN. Cody-Waite reduction to |r| <= ln(2) / 2 and the minimax polynomial of

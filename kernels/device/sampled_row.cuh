@@ -48,8 +48,8 @@ struct SampleParams {
     RacePart* race_parts;           // [R, num_parts], of rows whose collect is Collect::kRace
     std::int32_t* nonfinite_parts;  // [R, num_parts]
     std::int32_t* num_nonfinite;    // [R] or null
-    std::uint32_t*
-        arrivals;  // [R]: the last part of a row merges all; null: the resolve kernel does
+    // [R]: the last part of a row merges all; null: the resolve kernel does
+    std::uint32_t* arrivals;
     int num_parts;
     bool is_aligned_16;  // whether rows of logits are
 };
