@@ -16,6 +16,7 @@ print(json.dumps([vars(own.parse_args(mine)), options]))
 """
 
 
+LAUNCH = pathlib.Path(__file__).resolve().parents[2] / "launch" / "fleet"
 CALL = "import sys; from pitstop.fleet import command; sys.exit(command.main())"
 
 
@@ -53,6 +54,20 @@ def test_what_means_nothing_is_refused_by_name_before_anything_starts(ray_python
                           capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert done.stderr.startswith("launch/fleet: ") and told in done.stderr
+
+
+@pytest.mark.parametrize("words, told, code", [(["--version"], "launch/fleet 0.", 0), (["help"], "usage: launch/fleet [COMMAND] [flags]\n", 0)])
+def test_the_version_and_help_start_no_fleet(ray_python, words, told, code):
+    for program in ([ray_python, "-c", CALL], [LAUNCH]):
+        done = subprocess.run([*program, *words], env={"PYTHONPATH": str(CLIENT), "PATH": "/usr/bin:/bin"}, capture_output=True,
+                              text=True, timeout=60)
+        assert done.returncode == code and done.stdout.startswith(told) and done.stderr == "", done
+
+
+def test_a_word_that_is_no_command_is_told_in_a_line(ray_python):
+    done = subprocess.run([ray_python, "-c", CALL, "statsu"], env={"PYTHONPATH": str(CLIENT)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("launch/fleet: no command 'statsu'; there are serve, generate, ")
 
 
 def place(ray_python, options, replicas, gpus, bundle):

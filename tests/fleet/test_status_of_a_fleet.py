@@ -1,12 +1,17 @@
 """What a person reads of a fleet: its status as prose, its page, and an installation without Ray."""
 
+import http.server
 import pathlib
 import subprocess
 import sys
+import threading
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "client" / "python"))
+sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "http")]
 
+from browser import CHROMIUM, Browser  # noqa: E402
 from pitstop.fleet import command  # noqa: E402
 from pitstop.fleet.status import FleetStatus  # noqa: E402
 
@@ -32,8 +37,49 @@ def test_the_status_is_prose():
     lines = command.prose({**SAID, "status_url": "http://127.0.0.1:1"}).splitlines()
     assert lines[0] == "fleet fleet: 1 of 2 replicas are ready, version 41 (<step>), digest 9b3f4ea4"
     assert "took effect within 1.4 ms on all" in lines[1]
-    assert "slot1: aside (late), running, version 41, digest 9b3f4ea4, 1 behind" in "\n".join(lines)
+    assert "slot1: aside (late), running, version 41 (<step>), digest 9b3f4ea4, 1 behind" in "\n".join(lines)
     assert lines[-1] == "  slot 1 does not start: no room"
+
+
+def test_a_version_without_a_label_is_an_epoch():
+    said = {**SAID, "label": ""}
+    told = command.prose(said)
+    assert "2 replicas are ready, epoch 41, digest" in told and "running, epoch 41, digest" in told
+    unnamed = FleetStatus("fleet")
+    unnamed.said = said
+    assert "epoch 41, digest 9b3f4ea4" in unnamed.page() and "version 41" not in unnamed.page()
+
+
+class Pages(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        text = status().page().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium (the Debian package) to show the page in")
+def test_a_page_whose_fleet_is_gone_says_so(tmp_path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(f"http://127.0.0.1:{server.server_port}/")
+        browser.wait_for("document.title === 'Serving with fewer · pitstop fleet fleet'")
+        for width in (400, 1280):
+            for is_dark in (False, True):
+                browser.resize(width)
+                browser.be_dark(is_dark)
+                assert browser.value("document.documentElement.scrollWidth") <= width
+                colour = browser.value("getComputedStyle(document.body).backgroundColor")
+                assert (colour == "rgb(14, 17, 22)") == is_dark
+        server.shutdown()
+        server.server_close()
+        browser.wait_for("document.title === 'No answer · pitstop fleet fleet'")
+        assert browser.value("getComputedStyle(document.querySelector('.grid section')).opacity") == "0.4"
 
 
 def test_the_page_is_of_the_same_house():

@@ -33,15 +33,16 @@ def is_found_among_clusters(fleet):
     try:
         done = command("status", "--json", "--name", NAME)
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout[done.stdout.index("{"):])["fleet"] == NAME
+        assert json.loads(done.stdout)["fleet"] == NAME and done.stderr == "", done
         missing = command("status", "--name", f"{NAME}-of-nobody")
         assert missing.returncode == 1 and "not_found" in missing.stderr and other.address in missing.stderr, missing
+        assert missing.stderr.count("\n") == 1, missing.stderr
         GcsClient(address=other.address).internal_kv_put(conductor_name(NAME).encode(), b"", True, of_fleets.KV)
         several = command("pause", "--name", NAME)
         assert several.returncode == 1 and "failed_precondition" in several.stderr, several
         assert all(each in several.stderr for each in (other.address, fleet._inner.cluster)), several.stderr
         told = command("resume", "--name", NAME, "--address", fleet._inner.cluster)
-        assert told.returncode == 0, told.stderr
+        assert told.returncode == 0 and told.stderr == "", told.stderr
     finally:
         other.shutdown()
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
-import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
+import tempfile
+import warnings
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
 
 from ..errors import PitstopError
 from ..local_tree import bundled_or_path
-from .flags import PROGRAM, parser
+from ..standstill import WaitingWarning
+from .flags import COMMANDS, PROGRAM, parser
 
 if TYPE_CHECKING:
     from .fleet import AsyncFleet
+
+PROGRESS_S = 0.5  # between two looks at how many replicas are ready
+RAY_SILENCE = {
+    "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_LOGGER_LEVEL": "error", "RAY_LOG_TO_DRIVER": "0", "RAY_DEDUP_LOGS": "0"
+}
+
 
 def _split(own: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Separates the fleet's flags from those of every tree: --page-size=16, --page-size 16 and --deterministic."""
@@ -48,12 +57,16 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
         status_port=given.status_port, start_timeout=given.start_timeout, hang_timeout=given.hang_timeout,
         port=0 if given.http or given.router else None, **options,
     )
-    await fleet.start(wait=False)
+    _tell(f"starting Ray{f' at {given.address}' if given.address else ' on this machine'}")
+    with _ray_on_file():
+        await fleet.start(wait=False)
     for each in (signal.SIGINT, signal.SIGTERM):  # Ray, which was started just now, had its own
         asyncio.get_running_loop().add_signal_handler(each, ended.set)
     try:
         starting, waiting = asyncio.ensure_future(fleet.until_ready()), asyncio.ensure_future(ended.wait())
+        telling = asyncio.ensure_future(_tell_progress(fleet, given.replicas))
         await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
+        telling.cancel()
         if not starting.done():
             starting.cancel()
             return 130
@@ -67,6 +80,20 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
         return 0
     finally:
         await fleet.close()
+
+
+def _tell(line: str) -> None:
+    print(f"{PROGRAM}: {line}", file=sys.stderr, flush=True)
+
+
+async def _tell_progress(fleet: AsyncFleet, replicas: int) -> None:
+    """Prints how many replicas are ready, at the begin and whenever it changes."""
+    told = -1
+    while True:
+        if fleet.num_ready != told:
+            told = fleet.num_ready
+            _tell(f"{told} of {replicas} replicas are ready")
+        await asyncio.sleep(PROGRESS_S)
 
 
 async def _generate(fleet: AsyncFleet, given: argparse.Namespace) -> int:
@@ -87,7 +114,7 @@ async def _say(fleet: AsyncFleet, given: argparse.Namespace) -> int:
         outcome = await fleet.update_weights_from_disk(bundled_or_path(what[0]), given.label, kv_policy=given.kv_policy, hold_s=given.hold_s)
         print(f"epoch {outcome.version.epoch}, digest {outcome.version.digest}")
         for member, each in outcome.replicas.items():
-            print(f"  {member}: {each['outcome']} {each['message']}")
+            print(f"  {member}: {each['outcome']}{' ' if each['message'] else ''}{each['message']}")
     elif command == "status":
         status = await fleet.status()
         print(json.dumps(status, indent=2) if given.json else prose(status))
@@ -127,7 +154,8 @@ async def _fan_out(fleet: AsyncFleet, given: argparse.Namespace) -> int:
 
 
 def _version(epoch: int, label: str, digest: str) -> str:
-    return f"version {epoch}{f' ({label})' if label else ''}{f', digest {digest[:8]}' if digest else ''}"
+    name = f"version {epoch} ({label})" if label else f"epoch {epoch}"
+    return f"{name}{f', digest {digest[:8]}' if digest else ''}"
 
 
 def prose(status: Mapping[str, Any]) -> str:
@@ -145,8 +173,9 @@ def prose(status: Mapping[str, Any]) -> str:
     for member, each in status["replicas"].items():
         behind = f", {each['lag']} behind" if each["lag"] else ""
         why = f" ({each['why']})" if each["why"] else ""
+        label = status["label"] if each["epoch"] == status["epoch"] else ""
         lines.append(
-            f"  {member}: {each['standing']}{why}, {each['state']}, {_version(each['epoch'], '', each['digest'])}{behind}, "
+            f"  {member}: {each['standing']}{why}, {each['state']}, {_version(each['epoch'], label, each['digest'])}{behind}, "
             f"{each['running']} running, {each['waiting']} waiting, {each['output_tokens_per_s']:.0f} tokens/s, "
             f"{each['machine']}{', ' + each['url'] if each['url'] else ''}"
         )
@@ -171,22 +200,64 @@ async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
         raise PitstopError("unsupported", "rollback: a fleet has none; update to the previous version: update DIR")
     from .fleet import AsyncFleet
 
-    async with AsyncFleet(name=given.name, address=given.address, start_timeout=given.start_timeout) as fleet:
+    fleet = AsyncFleet(name=given.name, address=given.address, start_timeout=given.start_timeout)
+    try:
+        with _ray_on_file():
+            await fleet.start()
         return await _say(fleet, given)
+    finally:
+        await fleet.close()
 
 
 def _quiet_ray() -> None:
-    """Sends Ray's own logs to its files only, unless the user has set a level."""
-    for name, value in (("RAY_BACKEND_LOG_LEVEL", "fatal"), ("RAY_LOG_TO_DRIVER", "0"), ("RAY_DEDUP_LOGS", "0")):
+    """Sends Ray's own logs to its files only, unless the user has set a level. REQUIRES: Ray is not imported yet."""
+    for name, value in RAY_SILENCE.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("ray").setLevel(os.environ.get("RAY_LOG_LEVEL", "ERROR"))
+
+
+@contextlib.contextmanager
+def _ray_on_file() -> Iterator[None]:
+    """While a cluster is joined, Ray's C++ code writes to standard error whatever its level is: tokens that it tried, and
+    the level itself. That goes to a file here, which is printed only if Ray fails. Python's sys.stderr is not affected."""
+    sys.stderr.flush()
+    shown, python = os.dup(2), sys.stderr
+    with tempfile.TemporaryFile() as file, os.fdopen(os.dup(2), "w", buffering=1) as ours:
+        os.dup2(file.fileno(), 2)
+        sys.stderr = ours
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, (PitstopError, asyncio.CancelledError, KeyboardInterrupt)):
+                file.seek(0)
+                ours.write(file.read().decode(errors="replace"))
+            raise
+        finally:
+            sys.stderr = python
+            os.dup2(shown, 2)
+            os.close(shown)
+
+
+def _show_warning(message: Any, category: type[Warning], *place: Any) -> None:
+    """A request that waits is told in one line, without the place in the sources."""
+    if issubclass(category, WaitingWarning):
+        _tell(str(message).replace("pitstop: ", "", 1))
+    else:
+        print(warnings.formatwarning(message, category, *place[:2]), end="", file=sys.stderr)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     own = parser()
-    mine, options = _split(own, sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        own.print_help()
+        return 0
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        _tell(f"no command '{words[0]}'; there are {', '.join(COMMANDS)}")
+        return 2
+    mine, options = _split(own, words)
     given = own.parse_args(mine)
     _quiet_ray()
+    warnings.showwarning = _show_warning
     try:
         return asyncio.run(_run(given, options))
     except (PitstopError, ConnectionError, TypeError, ValueError) as error:

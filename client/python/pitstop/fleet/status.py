@@ -13,7 +13,7 @@ from .orders import Outcome
 
 # The colours and shapes are those of a tree's page (http_proc/observe/status_page.inc).
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="refresh" content="2"><title>{title}</title><style>
+<title>{verdict} · {title}</title><style>
 :root{{--bg:#0e1116;--panel:#161b22;--line:#262d37;--text:#e6edf3;--dim:#8b97a5;--good:#3fb950;--warn:#d29922;--bad:#f85149;
 color-scheme:dark}}
 @media (prefers-color-scheme:light){{:root{{--bg:#f5f7fa;--panel:#fff;--line:#dde3ea;--text:#1b2430;--dim:#5d6b7a;
@@ -25,10 +25,27 @@ margin-bottom:14px;overflow-x:auto}}.{kind}{{border-left:6px solid var(--{kind})
 .dim,th,a{{color:var(--dim)}}.bad td{{color:var(--bad)}}table{{border-collapse:collapse;width:100%}}
 td,th{{text-align:left;padding:5px 12px 5px 0;white-space:nowrap}}td{{border-top:1px solid var(--line)}}
 .grid{{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:14px}}.grid b{{font-size:24px;display:block}}
-</style></head><body><main><h1>{title}</h1>
+body.gone section{{opacity:.4}}</style></head><body><main><h1>{title}</h1>
 <section class="panel {kind}"><div class="said">{verdict}</div><div class="dim">{serves}</div></section>
 <div class="grid">{tiles}</div><section class="panel"><table>{rows}</table></section>
-<a href="metrics">metrics</a> <a href="status">status as JSON</a></main></body></html>"""
+<a href="metrics">metrics</a> <a href="status">status as JSON</a></main>
+<script>
+async function renew() {{
+    try {{
+        const answer = await fetch(location.href);
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        document.querySelector("main").replaceWith(page.querySelector("main"));
+        document.title = page.title;
+        document.body.classList.remove("gone");
+    }} catch {{
+        document.title = "No answer · {title}";
+        document.querySelector(".said").textContent = "No answer";
+        document.body.classList.add("gone");
+    }}
+    setTimeout(renew, 2000);
+}}
+setTimeout(renew, 2000);
+</script></body></html>"""
 
 # Of all that this conductor has seen. Moved: requests that went on elsewhere; lost: that did not.
 COUNTERS = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
@@ -114,8 +131,8 @@ class FleetStatus:
         said = self.said
         ready, slots = said.get("ready", 0), said.get("slots", 0)
         kind, verdict = ("good", "Serving") if ready == slots and slots else ("warn", "Serving with fewer") if ready else ("bad", "None is ready")
-        label = f" ({said['label']})" if said.get("label") else ""
-        serves = f"version {said.get('epoch', 0)}{label}, digest {said.get('digest', '')[:12]}" if said.get("epoch") else "no version yet"
+        name = f"version {said.get('epoch')} ({said['label']})" if said.get("label") else f"epoch {said.get('epoch')}"
+        serves = f"{name}, digest {said.get('digest', '')[:12]}" if said.get("epoch") else "no version yet"
         for number, why in said.get("why_not_started", {}).items():
             serves += f". Slot {number} does not start: {why}"
         tiles = {
