@@ -1,6 +1,9 @@
 """Defines the commands and their flags. Each command's work is in a module of its own."""
 
 import argparse
+import difflib
+import re
+import sys
 
 from problem import EXIT_OK, EXIT_PLACE, EXIT_USAGE, Problem
 import demo
@@ -10,6 +13,10 @@ import talk
 from tree_flags import add_http_flags, add_node_flags, add_tcp_doors, add_tree_flags, seconds
 
 
+# What argparse says of a word that is no command: the word, and all commands.
+NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)")
+
+
 class Parser(argparse.ArgumentParser):
     """Prints one line per problem, the usage only when asked for."""
 
@@ -17,6 +24,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)  # a flag means the same in every version
 
     def error(self, message):
+        if unknown := NO_COMMAND.match(message):
+            near = difflib.get_close_matches(unknown[1], unknown[2].replace("'", "").split(", "), 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            self.exit(EXIT_USAGE, f"{self.prog}: no command '{unknown[1]}'; {hint}{self.prog} help lists them\n")
         self.exit(EXIT_USAGE, f"{self.prog}: {message} (--help lists the flags)\n")
 
 
@@ -78,9 +89,9 @@ def add_generate(commands):
     generate.add_argument("prompt", nargs="?", help="the text to continue; -: read it from standard input")
     generate.add_argument("--prompt-file", metavar="FILE", help="read the text to continue from this file")
     add_place(generate)
-    for name, takes_value, meaning in talk.GENERATE_FLAGS:
-        if takes_value:
-            generate.add_argument(f"--{name}", metavar="X", help=meaning)
+    for name, value, meaning in talk.GENERATE_FLAGS:
+        if value:
+            generate.add_argument(f"--{name}", metavar=value, help=meaning)
         else:
             generate.add_argument(f"--{name}", action="store_true", help=meaning)
     generate.add_argument("--own", action="store_true", help="start a tree for this call, even if one runs")
@@ -182,6 +193,9 @@ COMMANDS = {
 
 
 def main(arguments):
+    if not arguments:
+        parser().print_help(sys.stderr)
+        return EXIT_USAGE
     options, options.rest = parser().parse_known_args(arguments)
     options.arguments = arguments
     if options.rest and options.command not in (*talk.CONTROL, "keygen"):

@@ -140,7 +140,7 @@ class Served:
 
     def _bring_back(self, version):
         """Brings back exactly that version, or none: the tree then waits for another."""
-        why = "it lies whole in no directory"
+        why = "no complete copy of it is on disk"
         kept = None
         if self._kept is not None:
             kept = self._kept.find(version.digest)

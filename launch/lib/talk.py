@@ -15,27 +15,27 @@ import registry
 PR_SET_PDEATHSIG = 1
 FAREWELL_S = 2.0  # until a client has printed its error, once its tree is gone
 
-# Lists flags of `pitstop_cli generate`, handed on as they are: (name, whether it takes a value, help).
+# Lists flags of `pitstop_cli generate`, handed on as they are: (name, its value in --help or nothing, help).
 GENERATE_FLAGS = (
-    ("max-new-tokens", True, "maximum number of tokens, -1: as many as fit (default 200)"),
-    ("min-new-tokens", True, "minimum number of tokens"),
-    ("temperature", True, "0 is greedy (default 1)"),
-    ("top-k", True, "draw among the k most probable"),
-    ("top-p", True, "draw among the fewest tokens with this total probability"),
-    ("min-p", True, "drop tokens less probable than this times the best"),
-    ("repetition-penalty", True, "1: none"),
-    ("frequency-penalty", True, "0: none"),
-    ("presence-penalty", True, "0: none"),
-    ("seed", True, "the same seed gives the same draws"),
-    ("stop", True, "end before this text"),
-    ("replica", True, "run on this replica"),
-    ("timeout-s", True, "give up after this many seconds"),
-    ("ignore-eos", False, "continue past the end of the text"),
-    ("no-stop-trim", False, "print the stop text too"),
-    ("top-logprobs", True, "with --json: this many of the most probable tokens"),
-    ("logprobs", False, "a line per token with its logprob"),
-    ("json", False, "a JSON object per chunk in place of text"),
-    ("no-stream", False, "print everything at the end"),
+    ("max-new-tokens", "N", "maximum number of tokens, -1: as many as fit (default 200)"),
+    ("min-new-tokens", "N", "minimum number of tokens"),
+    ("temperature", "X", "0 is greedy (default 1)"),
+    ("top-k", "N", "draw among the k most probable"),
+    ("top-p", "X", "draw among the fewest tokens with this total probability"),
+    ("min-p", "X", "drop tokens less probable than this times the best"),
+    ("repetition-penalty", "X", "1: none"),
+    ("frequency-penalty", "X", "0: none"),
+    ("presence-penalty", "X", "0: none"),
+    ("seed", "N", "the same seed gives the same draws"),
+    ("stop", "TEXT", "end before this text"),
+    ("replica", "N", "run on this replica"),
+    ("timeout-s", "S", "give up after this many seconds"),
+    ("ignore-eos", "", "continue past the end of the text"),
+    ("no-stop-trim", "", "print the stop text too"),
+    ("top-logprobs", "N", "with --json: this many of the most probable tokens"),
+    ("logprobs", "", "a line per token with its logprob"),
+    ("json", "", "a JSON object per chunk in place of text"),
+    ("no-stream", "", "print everything at the end"),
 )
 MAX_NEW_TOKENS = "200"
 
@@ -70,11 +70,11 @@ def _place_flags(options, is_told=False):
 
 def _generate_command(options, place):
     command = [programs.program("cli"), "generate", *place]
-    for name, takes_value, _ in GENERATE_FLAGS:
+    for name, placeholder, _ in GENERATE_FLAGS:
         value = getattr(options, name.replace("-", "_"))
-        if takes_value and value is not None:
+        if placeholder and value is not None:
             command.append(f"--{name}={value}")
-        elif not takes_value and value:
+        elif not placeholder and value:
             command.append(f"--{name}")
     return [*command, "--", options.prompt]
 

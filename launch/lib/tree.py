@@ -12,7 +12,7 @@ import time
 import typing
 
 from child import Child, Version
-from problem import EXIT_DIED, EXIT_OK, EXIT_START, Problem
+from problem import EXIT_DIED, EXIT_OK, EXIT_START, EXIT_USAGE, Problem
 import http_limits
 import programs
 
@@ -251,6 +251,13 @@ class Asked(Exception):
     """The user asked for the end while something was waited for."""
 
 
+def _death_at_start(child):
+    """Says how a process ended that gave no reason itself, but for flags that it refuses."""
+    if child.exit_code() == EXIT_USAGE:
+        return "refused its flags; the line above says which"
+    return f"died at start: {child.how_it_ended()}"
+
+
 class Tree:
     """Owns: the processes. After stop() there are none."""
 
@@ -331,7 +338,7 @@ class Tree:
         if not reasons:  # nobody could say anything: the dead themselves are the news
             for child in self.children:
                 if child.has_ended():
-                    reasons.setdefault(f"died at start: {child.how_it_ended()}", child)
+                    reasons.setdefault(_death_at_start(child), child)
         lost = [child.lost_line for child in self.children if child.lost_line]
         if lost:
             raise LostWeights(lost[0], EXIT_START)

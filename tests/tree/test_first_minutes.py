@@ -113,6 +113,22 @@ def test_a_prompt_may_come_from_a_file_or_standard_input(shared_tree, place):
     assert len(json.loads(top.stdout.splitlines()[0])["top_logprobs"]) >= 1
 
 
+def test_a_word_that_is_no_command():
+    done = run("statsu")
+    assert done.returncode == 2
+    assert done.stderr == "pitstop: no command 'statsu'; did you mean status? pitstop help lists them\n"
+    assert run("frobnicate").stderr == "pitstop: no command 'frobnicate'; pitstop help lists them\n"
+    bare = run()
+    assert bare.returncode == 2 and "    serve     start a tree" in bare.stderr
+
+
+def test_flags_that_a_process_refuses_are_said_by_it_alone(place):
+    flags = ("--no-http", "--run-dir", place / "tree", "--device", "cpu", "--all-reduce", "nccl")
+    done = run("serve", *flags)
+    assert "--all-reduce nccl with --tp 1: there are no ranks to sum over" in done.stderr
+    assert "exit 2" not in done.stderr and "the line above says which" in done.stderr, done.stderr
+
+
 def test_serve_takes_a_model_without_a_flag(place):
     done = run("serve", place / "nothing")
     assert done.returncode == 2 and f"--model {place}/nothing: no such directory" in done.stderr

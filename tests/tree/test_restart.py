@@ -102,7 +102,7 @@ def test_P2_a_restarted_tree_serves_no_older_weights_in_place_of_pushed_ones(sta
     assert "has lost its version" in line and DIGESTS["bard"]["digest"] in line
     status = admin.call("status")
     assert "weights_path" not in status, "nowhere"
-    assert status["lost"]["why"] == "it lies whole in no directory" and status["lost"]["epoch"] == 2
+    assert status["lost"]["why"] == "no complete copy of it is on disk" and status["lost"]["epoch"] == 2
     refused = door.generate("ROMEO:", max_new_tokens=1).finish
     assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
     refused = admin.call("rollback_weights")
@@ -112,7 +112,7 @@ def test_P2_a_restarted_tree_serves_no_older_weights_in_place_of_pushed_ones(sta
     assert door.generate("ROMEO:", max_new_tokens=5, **GREEDY).finish["reason"] == "length"
     assert "lost" not in admin.call("status")
     tree.stop()
-    assert "it lies whole in no directory" in tree.log()
+    assert "no complete copy of it is on disk" in tree.log()
 
 
 # ---- what the tree had is not there any more ----
