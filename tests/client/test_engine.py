@@ -251,6 +251,7 @@ def test_rollback_labels_and_tensors(engine):
 def test_what_is_not_served_is_refused_by_name(engine):
     for call, why in (
         (lambda: engine.encode(PROMPT), "Engine.encode is not served: models generate"),
+        (lambda: engine.start_expert_distribution_record(), "no statistics of experts are kept"),
         (lambda: engine.generate(PROMPT, lora_path="x"), "lora_path is not served: there are no adapters"),
         (lambda: engine.update_weights_from_disk("x", load_format="gguf"), "load_format"),
         (lambda: engine.release_memory_occupation(["disk"]), "tags"),
@@ -263,7 +264,7 @@ def test_what_is_not_served_is_refused_by_name(engine):
     for name, value in {"allowed_token_ids": [99999], "bad_words": [" "], "bad_tokens": [[]]}.items():
         with pytest.raises(pitstop.PitstopError, match=name):
             engine.generate(PROMPT, {name: value})
-    for name in ("json_schema", "regex", "structured_outputs"):
+    for name in ("json_schema", "regex", "structured_outputs", "response_format"):
         with pytest.raises(pitstop.PitstopError, match=f"unsupported: sampling_params: {name}.*no grammars"):
             engine.generate(PROMPT, {name: "{}"})
     with pytest.raises(TypeError, match="no parameter temprature"):

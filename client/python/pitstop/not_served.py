@@ -7,6 +7,7 @@ from typing import Any, Mapping
 from .errors import PitstopError
 
 ADAPTERS = "there are no adapters"
+EXPERTS = "no statistics of experts are kept; return_routed_experts of /generate over HTTP has those of each token"
 ONE_TEXT_MODEL = "models read and write text alone"
 # Calls of the other engines -> why a tree does not have them.
 CALLS = {
@@ -28,9 +29,9 @@ CALLS = {
     "close_session": "a prefix is cached by its tokens, without a session",
     "start_profile": "bench/ has programs that measure",
     "stop_profile": "bench/ has programs that measure",
-    "start_expert_distribution_record": "there are no experts",
-    "stop_expert_distribution_record": "there are no experts",
-    "dump_expert_distribution_record": "there are no experts",
+    "start_expert_distribution_record": EXPERTS,
+    "stop_expert_distribution_record": EXPERTS,
+    "dump_expert_distribution_record": EXPERTS,
     "apply_model": "weights are in processes of C++: get_weights_by_name reads one",
     "get_tokenizer": "tokenize and detokenize of `client` do what it would",
     "set_tokenizer": "the tokenizer is the model's",

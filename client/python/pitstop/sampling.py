@@ -24,9 +24,10 @@ GRAMMARS = "there are no grammars; check the output, and ask again"
 REFUSED = {
     **dict.fromkeys(
         ("json_schema", "regex", "ebnf", "structural_tag", "structured_outputs", "guided_decoding", "guided_json",
-         "guided_regex", "guided_choice", "guided_grammar"),
+         "guided_regex", "guided_choice", "guided_grammar", "response_format"),
         GRAMMARS,
     ),
+    "truncate_prompt_tokens": "prompts are taken whole or refused",
     "best_of": "there is no beam; n gives samples",
     "use_beam_search": "tokens are drawn or greedy",
     "logits_processors": "nothing that is received is run",
