@@ -110,6 +110,16 @@ make_venv() {
     fi
 }
 
+# The Python that makes wheels: Debian's, with pip, which is all that this needs.
+make_wheel_venv() {
+    local venv=$ROOT/build/wheel-venv
+    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null && return 0
+    if ! /usr/bin/python3 -m venv --clear "$venv" >&2 || ! "$venv/bin/python" -c 'import pip' >&2; then
+        plain "cannot make $venv; on Debian, apt-get install python3-venv"
+        return 1
+    fi
+}
+
 # Other people's clients, for end-to-end tests (tests/requirements.txt). Those tests skip without.
 add_clients() {
     local venv=$ROOT/build/venv mark=$ROOT/build/venv/clients

@@ -118,3 +118,23 @@ def test_a_build_without_programs_makes_no_wheel(tmp_path):
         pytest.skip("no package index can be reached: scikit-build-core makes the wheel")
     assert done.returncode != 0 and "is not built" in done.stderr
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_machine_without_the_tests_packages_makes_one(tmp_path):
+    """launch/quickstart installs what has no reason that begins with "tests:"; the wheel needs no more."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(ROOT / "launch", checkout / "launch", ignore=shutil.ignore_patterns("models", "__pycache__"))
+    without = tmp_path / "without"
+    without.mkdir()
+    for name in ("pytest", "xdist", "zmq", "msgpack"):
+        (without / f"{name}.py").write_text("raise ImportError('not installed')")
+    done = subprocess.run(
+        [checkout / "launch" / "wheel", "--prebuilt", tmp_path], cwd=checkout, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": str(without)},
+    )
+    assert "test environment" not in done.stderr, done.stderr
+    assert "pyproject.toml" in done.stderr and "the wheel could not be made" in done.stderr, "pip was asked"
+    told = subprocess.run(
+        ["bash", "-c", f"source {checkout}/launch/lib/setup.sh; packages"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "python3-venv" in told
