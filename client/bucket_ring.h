@@ -1,5 +1,5 @@
-// Places a push's buckets in the memory that is shared: one after the other, from the front again
-// where the end is too near; the oldest goes first.
+// Places a push's buckets in the shared memory: one after the other, starting again at the front
+// when the end is too near; the oldest is freed first.
 //
 // Thread: one.
 #pragma once
@@ -15,11 +15,10 @@ class BucketRing {
   public:
     explicit BucketRing(std::int64_t bytes) : bytes_(bytes) {}
 
-    // Takes a place for `bytes` and returns its offset; nothing as long as older ones are in the
-    // way. In an empty ring it is the front, which the cache may hold still. REQUIRES: 0 < bytes <=
-    // the ring's.
+    // Reserves `bytes` and returns the offset; nothing while older buckets are in the way. An empty
+    // ring starts at the front, which may still be in the cache. REQUIRES: 0 < bytes <= the ring's.
     [[nodiscard]] std::optional<std::int64_t> reserve(std::int64_t bytes);
-    // The oldest is over. REQUIRES: num_taken() > 0.
+    // Frees the oldest bucket. REQUIRES: num_taken() > 0.
     void release_oldest();
     [[nodiscard]] std::size_t num_taken() const { return taken_.size(); }
 

@@ -1,4 +1,4 @@
-// Speaks to the admin door from the command line: each command is one call, its answer printed.
+// The commands of the admin door: each makes one call and prints its answer.
 #include "base/flags.h"
 #include "client/cli.h"
 #include "client/cli_place.h"
@@ -12,7 +12,7 @@
 namespace pitstop {
 namespace {
 
-// Holds the flags that every command has.
+// The flags of every command.
 struct Common {
     CliPlace place{};
     bool json = false;
@@ -25,7 +25,7 @@ struct Common {
     }
 };
 
-// Reads the arguments; nothing to return means: go on.
+// Reads the arguments. Returns an exit code, or nothing to continue.
 std::optional<int> read_arguments(
     FlagSet& flags, Common& common, int argc, char** argv, std::size_t num_positional_max
 ) {
@@ -165,7 +165,7 @@ int cli_flush(int argc, char** argv) {
     });
 }
 
-// Holds the flags of update and stage.
+// The flags of update and stage.
 struct UpdateFlags {
     std::string kv_policy = "keep";
     std::int64_t epoch = 0;

@@ -111,7 +111,7 @@ std::chrono::milliseconds to_ms(double seconds) {
 
 void print_chunk(const messages::OutputChunk& chunk, const GenerateFlags& flags) {
     if (flags.json) {
-        // Text may not split a code point, but a message of a newer tree is not trusted to know.
+        // Trees do not split code points, but a message of a newer tree is not trusted in that.
         fmt::print(
             "{}\n",
             json_text::to_json(chunk).dump(
@@ -159,7 +159,8 @@ class UpdateMeanwhile {
     // Returns the exit code.
     int finish() {
         if (!reply_.valid()) return 0;
-        const Result<messages::UpdateReply> reply = reply_.get();  // answered by its deadline
+        // answered by the call's deadline
+        const Result<messages::UpdateReply> reply = reply_.get();
         if (!reply) return cli_fail(reply.error());
         if (flags_.json) {
             nlohmann::ordered_json line;
@@ -186,14 +187,14 @@ class UpdateMeanwhile {
     std::future<Result<messages::UpdateReply>> reply_{};
 };
 
-// Asks why nothing comes; nothing: the tree generates, or there is no admin door to ask at.
+// Asks why there is no output; nothing if the tree generates, or there is no admin door to ask.
 std::optional<std::string> why_it_waits(Client& client) {
     constexpr std::chrono::milliseconds kPatience{1000};
     const Result<messages::StatusReply> status = client.status(kPatience);
     return status ? why_it_stands(*status) : std::nullopt;
 }
 
-// Tells a user who waits, once per standstill: one line on standard error.
+// Tells a waiting user the reason: one line on standard error per standstill.
 class Silence {
   public:
     explicit Silence(Client& client) : client_(client) {}
@@ -208,7 +209,7 @@ class Silence {
             fmt::print(stderr, "pitstop: waiting: {}\n", *why);
             is_told_ = true;
         } else {
-            begin_ = Clock::now();  // a long prompt, say
+            begin_ = Clock::now();  // for example a long prompt
         }
     }
 
@@ -226,7 +227,7 @@ int fail_with(Client& client, const messages::Finish& finish) {
     return cli_fail(error);
 }
 
-// Prints until the end. A first Ctrl-C cancels: what came so far stays.
+// Prints until the end. A first Ctrl-C cancels: the output so far stays.
 int print_stream(
     Client& client, Stream& stream, UpdateMeanwhile& update, const GenerateFlags& flags
 ) {
@@ -247,7 +248,8 @@ int print_stream(
             chunk->finish && chunk->finish->reason == messages::FinishReason::kError;
         if (!is_error || flags.json || !chunk->text.empty()) print_chunk(*chunk, flags);
         update.count(*chunk);
-        if (std::ferror(stdout) != 0) return 1;  // nobody reads on; the stream cancels itself
+        // the reader closed the pipe; the stream cancels itself
+        if (std::ferror(stdout) != 0) return 1;
         if (!chunk->finish) continue;
         if (!flags.json && !flags.logprobs && !ends_line) fmt::print("\n");
         if (is_error) {

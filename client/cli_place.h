@@ -1,4 +1,4 @@
-// Says where the tree of a command is: its run directory, or its doors on another machine.
+// The place of a command's tree: its run directory, or its doors on another machine.
 #pragma once
 
 #include "base/flags.h"
@@ -26,7 +26,7 @@ struct CliPlace {
     }
 
     enum class Needs { kDataDoor, kAdminDoor };
-    // Reports what is missing or too much, as an error of usage.
+    // Returns what is missing or superfluous, as a usage error.
     [[nodiscard]] Result<> check(Needs needs) const;
     [[nodiscard]] Result<std::unique_ptr<Client>> connect(std::chrono::milliseconds timeout) const;
 };

@@ -25,7 +25,8 @@ void print_collected(const std::optional<messages::CollectedVersion>& update) {
 
 namespace {
 
-// The first of each rank; what the message of the answer has cut, --json has whole.
+// Prints the first problems of each rank. The answer's message is shortened; --json prints all of
+// it.
 void print_problems(const messages::UpdateReply& reply) {
     constexpr std::size_t kShownMax = 8;
     for (const messages::ReplicaOutcome& replica : reply.replicas) {
@@ -45,7 +46,7 @@ void print_problems(const messages::UpdateReply& reply) {
 
 void print_update(const messages::UpdateReply& reply) {
     const std::string version = version_text(reply.epoch, reply.label);
-    if (!reply.ok) {  // what was asked for is not there: times and counts would be of nothing
+    if (!reply.ok) {  // the update did not happen, so there are no times and counts
         fmt::print("not done: {} {}, digest {}\n", version, name_of(reply.state), reply.digest);
         return print_problems(reply);
     }

@@ -1,5 +1,5 @@
-// This is a complete external checkpoint engine in one command: it maps a checkpoint, pushes it
-// into a running tree, and says where the time went.
+// A complete external checkpoint engine in one command: maps a checkpoint, pushes it into a running
+// tree, and prints where the time went.
 #include "base/flags.h"
 #include "checkpoint/safetensors.h"
 #include "client/cli.h"
@@ -75,7 +75,7 @@ struct PushFlags {
     }
 };
 
-// Draws one moving line on a terminal; nothing elsewhere.
+// Draws a progress bar on a terminal; nothing elsewhere.
 void draw_bar(const PushProgress& progress) {
     static int last_cells = -1;
     const double share = static_cast<double>(progress.bytes_sent) /

@@ -13,7 +13,7 @@ std::string size_text(std::int64_t bytes) {
     return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
-// What a tag of memory takes of a rank; where it was given back, what it is to take again.
+// The memory of a tag on a rank; after a release, how much a resume will take.
 std::string memory_text(
     const messages::ReplicaStatus& replica, messages::MemoryTag tag, std::int64_t bytes
 ) {
@@ -24,7 +24,8 @@ std::string memory_text(
     return size_text(bytes);
 }
 
-// Where a rank of a replica on several machines is: "on node 1 (host, 10.0.0.8), "; else nothing.
+// Returns where a rank of a replica on several machines is: "on node 1 (host, 10.0.0.8), "; empty
+// on a single machine.
 std::string machine_of(const messages::WorkerStatus& worker) {
     if (worker.host.empty()) return "";
     const std::string at = worker.address.empty() ? "the head" : worker.address;

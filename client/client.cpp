@@ -17,19 +17,19 @@ namespace pitstop {
 namespace {
 
 std::string random_rid() {
-    std::random_device random;  // the kernel's; ids are unique over all clients of a tree
+    std::random_device random;  // from the kernel; ids are unique over all clients of a tree
     return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-// The tree's own, more telling answer to a late call may arrive until then.
+// After the deadline, the tree's own answer, which is more precise, may still arrive for this long.
 constexpr auto kReplyGrace = std::chrono::milliseconds(500);
 
 TimePoint deadline_after(std::chrono::milliseconds timeout) {
     return Clock::now() + std::min(timeout, Stream::kForever);
 }
 
-// This is checked at both ends: here before anything is sent, as a door that refuses a message for
-// its size has not read whose it is.
+// Sizes are checked at both ends: here before anything is sent, because a door that refuses a
+// message for its size does not know which call it belongs to.
 Result<messages::Frames> to_frames(const messages::Generate& request) {
     if (const auto problem = messages::invalid(request)) {
         return make_error(
@@ -41,7 +41,7 @@ Result<messages::Frames> to_frames(const messages::Generate& request) {
     return frames;
 }
 
-// Returns nothing if it could not be sent. Either way it ends through its sink.
+// Returns nothing if the request could not be sent. Either way it ends through its sink.
 std::optional<RequestNumber> start(
     IoLoop& io, messages::Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
 ) {
@@ -79,7 +79,8 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         ASSIGN_OR_RETURN(args.key, bus::read_client_key(options.key_file));
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
-    std::unique_ptr<Client> client(new Client(io));  // its end stops the loop, whatever comes next
+    // destroying it stops the loop, whatever happens next
+    std::unique_ptr<Client> client(new Client(io));
     RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));
     return client;
 }
@@ -180,7 +181,7 @@ Result<messages::Frames> Client::call_frames(Call call, std::chrono::millisecond
             "a call that waits, in a callback, would wait for itself"
         );
     }
-    // It is shared with the I/O thread, which may still be in set_value() when get() returns.
+    // Shared with the I/O thread, which may still be in set_value() when get() returns.
     const auto promise = std::make_shared<std::promise<Result<messages::Frames>>>();
     std::future<Result<messages::Frames>> future = promise->get_future();
     start_call(std::move(call), timeout, [promise](Result<messages::Frames> reply) {

@@ -1,4 +1,4 @@
-// A front end or a trainer speaks to a running tree with the client library.
+// The client library, with which a front end or a trainer talks to a running tree.
 //
 //   auto client = Client::connect({.run_dir = "/run/pitstop"});
 //   if (!client) return fail(client.error());
@@ -11,15 +11,15 @@
 // There are three ways to get a request's output: a Stream to pull from, a callback on the client's
 // own thread, or a callback on the caller's loop (CallbackThread::kCaller with ready_fd()).
 //
-// However a request ends, its last chunk has `finish`. One that was refused, ran out of time, or
-// whose tree died ends with finish.reason error, code and message: the same path for every end.
+// However a request ends, its last chunk has `finish`. If the request was refused, timed out, or
+// its tree died, that is finish.reason error with code and message: one path for every end.
 //
 // Owns:    one thread, which owns every socket and all state of requests.
 // Thread:  every function may be called from any thread, also from callbacks; functions that wait
 //          refuse to be called from callbacks on the client's thread.
-// Bounded: at most open_requests_max requests and calls. The library always reads what the tree
-//          sends, so that one unread stream never makes this client a slow reader: chunks that
-//          nobody has taken yet are joined into one, which is at most the request's whole output.
+// Bounded: at most open_requests_max requests and calls. The library always reads the tree's
+//          messages, so that an unread stream never makes this client a slow reader: waiting chunks
+//          are joined into one, which is at most the request's whole output.
 #pragma once
 
 #include "base/ids.h"
@@ -43,7 +43,7 @@
 
 namespace pitstop {
 
-// The messages that a front end writes and reads are the library's own words, too.
+// The messages that a front end writes and reads are also part of the library.
 using messages::Finish;
 using messages::FinishReason;
 using messages::Generate;
@@ -56,7 +56,7 @@ using messages::UpdateReply;
 using messages::UpdateWeights;
 
 enum class CallbackThread {
-    kIo,      // callbacks run on the client's thread, as chunks come; they must not wait
+    kIo,      // callbacks run on the client's thread, as chunks arrive; they must not wait
     kCaller,  // callbacks run in run_callbacks(), on the thread that calls it
 };
 
@@ -64,8 +64,8 @@ struct ClientOptions {
     std::string run_dir{};         // the tree's run directory; or
     std::string data_endpoint{};   // the data door, as a ZeroMQ endpoint,
     std::string admin_endpoint{};  // the admin door; empty: no admin calls
-    std::string key_file{};        // the client's key, of pitstop keygen, for endpoints at tcp://
-    std::string name = "client";   // for the tree's logs
+    std::string key_file{};  // the client's key, made by pitstop keygen, for endpoints at tcp://
+    std::string name = "client";  // shown in the tree's logs
     std::chrono::milliseconds connect_timeout{10'000};
     std::size_t open_requests_max = 65536;
     CallbackThread callbacks = CallbackThread::kIo;
@@ -75,32 +75,33 @@ class IoLoop;
 
 class Client {
   public:
-    // Waits until the tree answers, also while it is still starting.
-    // Errors: kUnavailable (nobody answers in time), kUnsupported or kInvalidArgument (another
+    // Waits until the tree answers, even while it is still starting.
+    // Errors: kUnavailable (no answer in time), kUnsupported or kInvalidArgument (another
     // protocol), kPermissionDenied and kNotFound (the run directory, the key's file),
-    // kPermissionDenied (a tcp door that does not let this key in).
+    // kPermissionDenied (a tcp door that refuses this key).
     static Result<std::unique_ptr<Client>> connect(ClientOptions options);
 
-    // Open requests end with kAborted. With kCaller, callbacks that were not run yet never run. In
-    // one of its own callbacks (kIo) the others run within this. When it returns none begins.
+    // Open requests end with kAborted. With kCaller, callbacks that have not run yet never run.
+    // When called in one of its own callbacks (kIo), the other callbacks run inside this call. No
+    // callback begins after it returns.
     ~Client();
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    // Returns what the tree serves, as it said when the connection was (last) made.
+    // Returns what the tree serves, from the hello of the latest connection.
     [[nodiscard]] messages::HelloReply hello() const;
-    // Tells false from the loss of a tree until one answers again at every door. Requests and calls
-    // made meanwhile, and those open at the loss, end at once with kUnavailable: kept for no other.
+    // Returns false from the loss of a tree until a tree answers at every door again. Requests and
+    // calls made meanwhile, and those open at the loss, end at once with kUnavailable: none is kept
+    // for another tree.
     [[nodiscard]] bool is_connected() const;
 
-    // Starts a request; an empty rid is replaced by a random one. It ends with kDeadlineExceeded
-    // (and is cancelled in the tree) after `timeout`.
+    // Starts a request; an empty rid is replaced by a random one. After `timeout` it ends with
+    // kDeadlineExceeded, and is cancelled in the tree.
     [[nodiscard]] Stream generate(
         messages::Generate request, std::chrono::milliseconds timeout = kForever
     );
 
-    // Does the same with a callback per chunk; returns the rid. The chunk with `finish` is the
-    // last.
+    // The same with a callback per chunk; returns the rid. The chunk with `finish` is the last.
     std::string generate(
         messages::Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout = kForever
     );
@@ -113,10 +114,10 @@ class Client {
     // Each ends with its output so far and finish.reason abort. Ids that are not open are ignored.
     void cancel(std::vector<std::string> rids);
 
-    // Makes a call, which has one answer (calls.h). An abort ends the requests that this client has
-    // made before it, and those it has heard of. The caller leaves `call` at 0. Where the message
-    // has a timeout_ms of 0 the tree gets `timeout` too, so that its error, which names who is
-    // late, comes before ours.
+    // Makes a call, which has one answer (calls.h). An abort ends requests that this client made
+    // earlier, and those it knows of. The caller leaves `call` at 0. If the message's timeout_ms is
+    // 0, the tree gets `timeout` too, so that its error, which names what is late, arrives before
+    // ours.
     template <class Request>
     Result<messages::ReplyTo<Request>> call(
         Request request, std::chrono::milliseconds timeout = kCallTimeout
@@ -144,7 +145,7 @@ class Client {
         return id;
     }
     // Cancels calls of tokenize and render_chat: the tree stops working on them, and answers with
-    // kAborted. Those that are not open are ignored.
+    // kAborted. Calls that are not open are ignored.
     void cancel_calls(std::vector<CallId> calls);
 
     Result<messages::StatusReply> status(std::chrono::milliseconds timeout = kCallTimeout) {
@@ -152,12 +153,12 @@ class Client {
     }
     Result<messages::TokenizeReply> tokenize(std::string_view text);
     Result<messages::TokenizeReply> detokenize(std::vector<TokenId> ids);
-    // Returns the prompt, as text and tokens, that the model's chat template makes of a chat.
-    // `variables` is a JSON object with `messages` and what else the template takes.
+    // Returns the prompt that the model's chat template makes of a chat, as text and tokens.
+    // `variables` is a JSON object with `messages` and the template's other variables.
     Result<messages::TokenizeReply> render_chat(std::string_view variables);
 
-    // With CallbackThread::kCaller the descriptor is readable while callbacks wait. It is for poll
-    // and epoll, and not to be read by the caller. run_callbacks() runs at most `max` callbacks and
+    // With CallbackThread::kCaller, the descriptor is readable while callbacks wait. Only for poll
+    // and epoll: the caller must not read from it. run_callbacks() runs at most `max` callbacks and
     // returns how many it ran.
     [[nodiscard]] int ready_fd() const;
     std::size_t run_callbacks(std::size_t max = 1024);

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kMagic = "PITSTOPB";
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint32_t kTextMax = 16 << 10;
-constexpr auto kGreetingMax = std::chrono::seconds(5);  // until one worker must say who it is
+constexpr auto kGreetingMax = std::chrono::seconds(5);  // for one worker to greet
 
 int ms_until(TimePoint deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -113,14 +113,14 @@ Result<> HostBroadcast::accept(std::chrono::milliseconds timeout) {
         const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd >= 0) greet(fd, timeout);
     }
-    // Everybody is there: only now do they hear so.
+    // All workers have joined: only now are they told.
     for (const Peer& peer : peers_) {
         if (!write_text(peer.fd, "")) return gone(peer);
     }
     return Ok{};
 }
 
-// Takes one worker in, or tells it why not.
+// Accepts one worker, or tells it why not.
 void HostBroadcast::greet(int fd, std::chrono::milliseconds timeout) {
     const TimePoint deadline = Clock::now() + std::min<Duration>(timeout, kGreetingMax);
     const int one = 1;
@@ -161,7 +161,7 @@ void HostBroadcast::greet(int fd, std::chrono::milliseconds timeout) {
     }
 }
 
-// Says why a worker hung up, if it said so.
+// Returns why a worker hung up, if it said so.
 Error HostBroadcast::gone(const Peer& peer) const {
     constexpr auto kWordsMax = std::chrono::milliseconds(200);
     const TimePoint deadline = Clock::now() + kWordsMax;
@@ -203,7 +203,7 @@ Result<> HostBroadcast::broadcast(
         }
         for (std::size_t k = 0; k < items.size(); ++k) {
             const std::size_t i = who[k];
-            // A worker speaks only to say that it gives up.
+            // A worker sends data only when it gives up.
             if ((items[k].revents & (POLLIN | POLLERR | POLLHUP)) != 0) return gone(peers_[i]);
             if ((items[k].revents & POLLOUT) == 0) continue;
             const bool in_header = done[i] < header.size();

@@ -1,15 +1,14 @@
-// Serves the trainer's side of a `host` group: broadcast over TCP to every worker of every tree
-// that joined (tp_worker/groups/host_group.h has the bytes). It is for machines without NCCL.
+// The trainer's side of a `host` group: broadcasts over TCP to every worker of every tree that
+// joined (tp_worker/groups/host_group.h has the bytes). For machines without NCCL.
 //
 //   auto group = HostBroadcast::listen({.group = "w", .num_workers = 4});
 //   client->call(InitGroup{...port = group->port()}, on_reply);   // on another thread, or async
 //   group->accept(10s);
 //   client->call(UpdateWeights{... distributed, group "w", tensors}, on_reply);
-//   group->broadcast(bytes, 10s);                                  // once per tensor, or per
-//   bucket
+//   group->broadcast(bytes, 10s);                            // once per tensor, or per bucket
 //
 // Owns: the sockets. Thread: one at a time. Every wait has a deadline; after an error the group is
-// of no use.
+// unusable.
 #pragma once
 
 #include "base/result.h"
@@ -25,14 +24,14 @@ namespace pitstop {
 
 struct HostBroadcastOptions {
     std::string group{};
-    std::int64_t num_workers = 1;  // those of all trees; the group's world size is one more
-    std::int64_t port = 0;         // 0: any that is free
-    bool is_local = true;          // listens on the loopback alone
+    std::int64_t num_workers = 1;  // of all trees; the group's world size is one more
+    std::int64_t port = 0;         // 0: any free port
+    bool is_local = true;          // listens only on the loopback
 };
 
 class HostBroadcast {
   public:
-    // Errors: kUnavailable (the port is taken).
+    // Errors: kUnavailable (the port is in use).
     static Result<HostBroadcast> listen(const HostBroadcastOptions& options);
     HostBroadcast(HostBroadcast&& other) noexcept;
     HostBroadcast& operator=(HostBroadcast&& other) noexcept;
@@ -40,11 +39,11 @@ class HostBroadcast {
 
     [[nodiscard]] std::int64_t port() const { return port_; }
 
-    // Waits until all workers have joined. What joins wrongly (another group or size, a rank that
-    // is there) is told so and does not count. Errors: kDeadlineExceeded.
+    // Waits until all workers have joined. A worker that joins wrongly (another group or size, a
+    // rank that has joined) is told so and does not count. Errors: kDeadlineExceeded.
     Result<> accept(std::chrono::milliseconds timeout);
-    // Sends the same bytes to every worker, all at once. Errors: kDeadlineExceeded, kUnavailable or
-    // kAborted (a worker went, or said why), naming the rank.
+    // Sends the same bytes to every worker, all in parallel. Errors: kDeadlineExceeded,
+    // kUnavailable or kAborted (a worker left, with or without a reason), naming the rank.
     Result<> broadcast(std::span<const std::byte> bytes, std::chrono::milliseconds timeout);
 
   private:

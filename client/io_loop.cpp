@@ -17,9 +17,9 @@ namespace pitstop {
 namespace {
 
 constexpr auto kRetryAfter =
-    std::chrono::milliseconds(5);             // a full queue says not when it has room
+    std::chrono::milliseconds(5);             // a full queue does not report when it has room
 constexpr int kMessagesAtLossMax = 1 << 16;   // more than a queue holds
-constexpr int kLingerMs = 100;                // lets the cancels of a client that closes go out
+constexpr int kLingerMs = 100;                // for the cancels of a client that closes
 constexpr std::size_t kCancelRidsMax = 4096;  // per message
 
 messages::OutputChunk error_chunk(const std::string& rid, const Error& error) {
@@ -39,7 +39,7 @@ Error to_error(const messages::ErrorReply& reply) { return reply.error; }
 IoLoop::IoLoop(Args args) : args_(std::move(args)) {}
 
 Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
-    // ZeroMQ aborts where there are none left when it starts its threads.
+    // ZeroMQ aborts if it has too few descriptors when it starts its threads.
     constexpr int kDescriptors = 16;
     if (!has_descriptors(kDescriptors)) {
         return make_error(
@@ -70,7 +70,7 @@ Result<std::shared_ptr<IoLoop>> IoLoop::start(Args args) {
     sigset_t old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    // The thread owns it too: it may be left by a callback that destroys the client.
+    // The thread shares ownership: a callback on it may destroy the client.
     loop->thread_ = std::thread([loop] { loop->io_run(); });
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
     pthread_setname_np(loop->thread_.native_handle(), "pitstop-client");
@@ -127,7 +127,7 @@ void IoLoop::push(Command command) {
             return;
         }
     }
-    refuse_late(command);  // nobody takes it any more
+    refuse_late(command);  // the loop no longer takes commands
 }
 
 void IoLoop::refuse_late(Command& command) {
@@ -230,7 +230,7 @@ void IoLoop::io_run() {
 }
 
 void IoLoop::io_serve_link(messages::Door door, TimePoint now) {
-    // The loss is first asked for, then reacted to: what the peer sent before is still there.
+    // Notices the loss first and acts after: earlier messages of the peer can still be read.
     const bool is_lost = link(door).take_loss();
     io_receive(door, now, is_lost ? kMessagesAtLossMax : bus::kMessagesPerTurnMax);
     if (is_over_) return;
@@ -238,12 +238,12 @@ void IoLoop::io_serve_link(messages::Door door, TimePoint now) {
     if (!is_over_) link(door).greet_or_reopen(now);
 }
 
-// Nothing is open afterwards, and no callback begins. It may be called by one, from anywhere in the
-// loop, which then ends as soon as it may.
+// Nothing is open afterwards, and no callback begins. A callback may call this from anywhere in the
+// loop, which then ends as soon as possible.
 void IoLoop::io_end() {
     if (std::exchange(is_over_, true)) return;
     const Error closed{ErrorCode::kAborted, "the client was closed"};
-    // They are freed in the tree now, not when it next writes to us.
+    // Ends them in the tree now, not when it next writes to us.
     std::vector<std::string> rids;
     for (const auto& [rid, request] : requests_) rids.push_back(rid);
     CancelRequests all{.rids = std::move(rids)};
@@ -253,7 +253,7 @@ void IoLoop::io_end() {
     io_fail_all(messages::Door::kData, closed);
     if (has_link(messages::Door::kAdmin)) io_fail_all(messages::Door::kAdmin, closed);
     {
-        const MutexLock lock(mutex_);  // is_stopping_: none is added any more
+        const MutexLock lock(mutex_);  // is_stopping_: no command is added any more
         std::ranges::move(commands_, std::back_inserter(carrying_out_));
         commands_.clear();
     }
@@ -342,9 +342,9 @@ void IoLoop::io_carry_out(StartCall& command) {
     io_send(args.door, std::move(args.frames));
 }
 
-// Asks the data door for something: its answer, of whatever kind, says that it has read all that
-// was sent there before. So does the lack of one: where the door is lost nothing is open, and after
-// the deadline the caller is told that, but what it asked for is still done.
+// Asks the data door for something. Its answer, of whatever kind, proves that the door has read
+// everything sent there before. So does a missing answer: nothing is open at a lost door. After the
+// deadline the caller gets an error, but the command is still carried out.
 void IoLoop::io_carry_out_after_requests(StartCall& command) {
     messages::Tokenize question;
     question.call = next_call();
@@ -356,7 +356,7 @@ void IoLoop::io_carry_out_after_requests(StartCall& command) {
          .frames = encode(question),
          .deadline = command.args.deadline}};
     command.args.order = messages::CallOrder::kAtOnce;
-    // It is shared because a std::function is copyable; there is one.
+    // Shared because a std::function must be copyable; there is one instance.
     first.args.on_reply = [this,
                            then = std::make_shared<StartCall>(std::move(command)
                            )](const Result<messages::Frames>&) { io_carry_out(*then); };
@@ -387,7 +387,7 @@ void IoLoop::io_receive(messages::Door door, TimePoint now, int messages_max) {
     }
 }
 
-// Whatever is neither output nor an error is the reply to a call, whose type its caller knows.
+// Any other message than output and errors is the reply to a call, whose caller knows its type.
 void IoLoop::io_dispatch(messages::Door door, const messages::Frames& frames) {
     using Known = messages::MessageList<messages::Outputs, messages::ErrorReply>;
     const auto use = [&](auto message) -> Result<> {
@@ -395,7 +395,7 @@ void IoLoop::io_dispatch(messages::Door door, const messages::Frames& frames) {
         return Ok{};
     };
     const Result<bool> taken = Known::dispatch(frames, messages::UnknownFields::kIgnore, use);
-    if (!taken) return io_fail_all(door, taken.error());  // nobody knows whose it was
+    if (!taken) return io_fail_all(door, taken.error());  // it is unknown which call it belongs to
     if (!*taken) io_end_call(CallId{messages::peek_uint(frames, "call")}, frames);
 }
 
@@ -410,7 +410,7 @@ void IoLoop::io_handle(const messages::ErrorReply& reply) {
 
 void IoLoop::io_chunk(messages::OutputChunk chunk) {
     const auto place = requests_.find(chunk.rid);
-    if (place == requests_.end()) return;  // timed out or lost here, while this was under way
+    if (place == requests_.end()) return;  // timed out or lost here meanwhile
     const std::shared_ptr<const Sink> sink = place->second.sink;
     if (chunk.finish) {
         deadlines_.erase(place->second.deadline_entry);
@@ -426,7 +426,7 @@ void IoLoop::io_end_request(const std::string& rid, const Error& error) {
 
 void IoLoop::io_end_call(CallId id, Result<messages::Frames> reply) {
     const auto place = calls_.find(id);
-    if (place == calls_.end()) return;  // too late, or nobody's
+    if (place == calls_.end()) return;  // too late, or of an unknown call
     const OnFrames on_reply = std::move(place->second.on_reply);
     deadlines_.erase(place->second.deadline_entry);
     calls_.erase(place);
@@ -457,7 +457,7 @@ void IoLoop::io_lose(messages::Door door, TimePoint now) {
         why
     );
     link(door).reopen(now);
-    io_publish();  // before the callbacks, as whoever hears of the loss may ask is_connected()
+    io_publish();  // before the callbacks, which may ask is_connected()
     io_fail_all(door, error);
 }
 

@@ -1,7 +1,8 @@
-// The client's thread owns the sockets and knows every open request and call. Others hand it
-// commands through one queue and an eventfd; it hands chunks to sinks.
+// The client's thread, which owns the sockets and knows every open request and call. Other threads
+// pass commands through one queue and an eventfd; the thread passes chunks to sinks.
 //
-// Thread: public functions may be called from any thread; what is marked io_ runs on the loop's.
+// Thread: public functions may be called from any thread; functions named io_ run on the loop's
+// thread.
 #pragma once
 
 #include "base/ids.h"
@@ -31,31 +32,32 @@
 
 namespace pitstop {
 
-// Tells a request from others of its rid: one that was before it, or is refused because of it.
+// Distinguishes requests with the same rid: an earlier one, or one refused because the rid is in
+// use.
 enum class RequestNumber : std::uint64_t {};
 
 class IoLoop {
   public:
     using Sink = std::function<void(messages::OutputChunk)>;         // runs on the loop's thread
-    using OnFrames = std::function<void(Result<messages::Frames>)>;  // likewise
+    using OnFrames = std::function<void(Result<messages::Frames>)>;  // runs on the loop's thread
 
     struct Args {
         std::string data_endpoint{};
         std::string admin_endpoint{};         // empty: none
         std::optional<bus::ClientKey> key{};  // for tcp endpoints
         std::string name{};
-        std::size_t open_max = 0;  // requests; and as many calls
+        std::size_t open_max = 0;  // requests, and as many calls
         bool has_callbacks_on_caller = false;
     };
     static Result<std::shared_ptr<IoLoop>> start(Args args);
     ~IoLoop();
 
-    // Waits until every door has greeted back. Errors: one refused, or the time ran out.
+    // Waits until every door has greeted back. Errors: a door refused, or the time ran out.
     Result<> wait_ready(std::chrono::milliseconds timeout);
 
-    // Ends everything that is open; when it returns, no callback runs any more, and no other
-    // begins. In a callback on the loop's thread the others run within this, and the thread ends
-    // when that callback returns; elsewhere the thread is joined.
+    // Ends everything open; when it returns, no callback runs, and none begins. In a callback on
+    // the loop's thread, the other callbacks run inside this call, and the thread ends when that
+    // callback returns; elsewhere the thread is joined.
     void stop();
 
     RequestNumber start_request(
@@ -65,8 +67,7 @@ class IoLoop {
     void refuse_request(const std::string& rid, const Error& error, Sink sink);
     void cancel(std::vector<std::string> rids);
     void cancel_calls(std::vector<CallId> calls);
-    // Cancels this request, if it is the one that is open under its rid; its sink is not called any
-    // more.
+    // Cancels this request if it is the one open under its rid; its sink is not called any more.
     void abandon(const std::string& rid, RequestNumber number);
     struct CallArgs {
         messages::Door door{};
@@ -92,7 +93,7 @@ class IoLoop {
     struct Request {
         RequestNumber number{};
         std::shared_ptr<const Sink>
-            sink{};  // shared with the call of it, which may end the request
+            sink{};  // shared with a call in progress, which may end the request
         TimePoint deadline{};
         Deadlines::iterator deadline_entry{};
     };
@@ -162,7 +163,7 @@ class IoLoop {
     std::atomic<std::uint64_t> next_call_{1};
     std::atomic<std::uint64_t> next_request_{1};
     std::atomic<bool> is_connected_{false};
-    std::atomic<std::thread::id> thread_id_{};  // asked while another thread joins thread_
+    std::atomic<std::thread::id> thread_id_{};  // read while another thread joins thread_
     std::atomic<std::size_t> num_open_{0};
     ReadyQueue ready_;
 
@@ -173,17 +174,17 @@ class IoLoop {
     messages::HelloReply hello_ GUARDED_BY(mutex_){};
     std::optional<Error> refusal_ GUARDED_BY(mutex_){};
 
-    // Only the loop's thread touches these.
-    std::string published_tree_{};        // whose hello is in hello_
-    bool is_over_ = false;                // io_end() was called: nothing is open any more
+    // Used only by the loop's thread.
+    std::string published_tree_{};        // the tree whose hello is in hello_
+    bool is_over_ = false;                // io_end() was called: nothing is open
     std::deque<Command> carrying_out_{};  // taken from commands_, not carried out yet
     std::vector<Link> links_{};           // the data door, then the admin door
     std::vector<std::deque<messages::Frames>> unsent_{};   // per link, while its queue is full
     std::unordered_map<std::string, Request> requests_{};  // by rid
     std::map<CallId, Call> calls_{};
-    Deadlines deadlines_{};  // those of all requests and calls
+    Deadlines deadlines_{};  // of all requests and calls
 
-    std::thread thread_;  // comes last, as it uses all of the above
+    std::thread thread_;  // last, because it uses all of the above
 };
 
 }  // namespace pitstop

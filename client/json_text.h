@@ -1,4 +1,4 @@
-// Writes messages as JSON, by their field lists, for people and for jq. Empty members are left out,
+// Writes messages as JSON, by their field lists, for people and for jq. Empty members are omitted,
 // as on the wire.
 #pragma once
 

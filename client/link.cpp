@@ -8,7 +8,8 @@
 namespace pitstop {
 namespace {
 
-// A client accepts this much from the tree it chose to trust: an answer may hold a whole tensor.
+// A client accepts this much from the tree that it chose to trust: an answer may contain a whole
+// tensor.
 constexpr bus::SocketLimits kClientLimits{
     .frame_bytes_max = std::size_t{1} << 30,
     .message_bytes_max = std::size_t{1} << 30,
@@ -16,12 +17,12 @@ constexpr bus::SocketLimits kClientLimits{
 };
 
 constexpr auto kGreetAgainAfter = std::chrono::milliseconds(50);
-// A greeting may be lost with a tree that dies right then, before the monitor has started.
+// A greeting may be lost with a tree that dies at that moment, before the monitor has started.
 constexpr auto kReopenAfter = std::chrono::seconds(10);
-// A door that is full, or does not let this client's key in, closes each connection at once.
+// A door that is full, or refuses this client's key, closes each connection at once.
 constexpr auto kKnockAgainAfter = std::chrono::milliseconds(200);
 
-// An identity is 32 bytes; what leaves no room for the field's name is none.
+// An identity has 32 bytes; one that leaves no room for the field's name is invalid.
 constexpr std::size_t kTreeBytesMax = messages::kTreeFieldBytesMax - 8;
 
 messages::Frames hello_frames(const std::string& name) {
@@ -70,7 +71,7 @@ void Link::reopen(TimePoint now) {
     is_ready_ = false;
     is_other_tree_ = false;
     greet_time_ = TimePoint::max();
-    // A refusal of the key is kept: what keeps a key out is there before anybody greets.
+    // A refusal of the key is kept: a key is refused before any greeting.
     if (refusal_ && refusal_->code != ErrorCode::kPermissionDenied) refusal_.reset();
     if (!connect(now)) reopen_time_ = now + kGreetAgainAfter;
 }
@@ -155,8 +156,8 @@ bool Link::take_loss() {
         }
     }
     if (!is_lost || is_ready_) return is_lost;
-    // Nobody was there yet; the socket tries again by itself. A greeting may have gone with the
-    // connection, hence a new one soon; but no sooner, or this would go round without a pause.
+    // Nobody was there yet; the socket retries by itself. The greeting may have been lost with the
+    // connection, hence a new one soon, but no sooner, or this would loop without a pause.
     reopen_time_ = std::min(reopen_time_, Clock::now() + kKnockAgainAfter);
     return false;
 }

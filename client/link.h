@@ -1,8 +1,8 @@
-// Keeps one connection to a door: the socket, which tree answers there, and the news of its loss.
+// One connection to a door: the socket, which tree answers there, and the notice of its loss.
 //
-// Who is there is known from hello_reply alone, and a socket says when its peer is gone: nothing
-// here takes silence for a death, as a tree may be slow. What was queued for a tree never reaches
-// its successor: the socket goes with the tree, and messages name the tree they are for.
+// Only hello_reply tells which tree it is, and the socket reports when its peer is gone. Silence
+// never counts as a death, because a tree may be slow. Messages queued for a tree never reach its
+// successor: the socket is closed with the tree, and messages name the tree they are meant for.
 //
 // Thread: one, the client's.
 #pragma once
@@ -29,48 +29,48 @@ class Link {
   public:
     struct Args {
         std::string endpoint{};
-        std::string name{};                   // says who the client is
+        std::string name{};                   // identifies the client
         std::optional<bus::ClientKey> key{};  // for a tcp endpoint
     };
-    // Connects and greets; both may take until a tree is there.
+    // Connects and greets; both may take until a tree starts.
     static Result<Link> open(zmq::context_t& context, Args args, TimePoint now);
 
     // Sends a message that names the tree, or a greeting.
     [[nodiscard]] bus::Sent send(const messages::Frames& frames) { return socket_->send(frames); }
 
-    // Returns the next message that is not about the greeting, nor about which tree this is. A
-    // greeting refused for good is in refusal().
+    // Returns the next message that does not concern the greeting or the tree's identity. A final
+    // refusal of the greeting is in refusal().
     [[nodiscard]] std::optional<bus::Received> receive(TimePoint now);
 
-    // Tells whether the door greeted back: messages for that tree are welcome.
+    // Returns whether the door greeted back: messages for that tree may be sent.
     [[nodiscard]] bool is_ready() const { return is_ready_; }
     // Returns why nothing may be sent. REQUIRES: !is_ready().
     [[nodiscard]] Error why_not() const;
-    // Returns the tree that greeted back last; empty: none has.
+    // Returns the tree that greeted back last; empty if none has.
     [[nodiscard]] const std::string& tree() const { return tree_; }
     [[nodiscard]] const messages::HelloReply& hello() const { return hello_; }
     [[nodiscard]] const std::optional<Error>& refusal() const { return refusal_; }
     [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
-    // Tells whether the peer that greeted back was lost since the last call. Messages it sent
-    // before are still there.
+    // Returns whether the peer that greeted back was lost since the last call. Messages it sent
+    // before can still be received.
     [[nodiscard]] bool take_loss();
-    // Another tree answers here than the one that greeted back: it was restarted behind a
-    // connection that stands (a proxy's, or one that this socket mended by itself).
+    // Returns whether another tree answers here than the one that greeted back. It was restarted
+    // behind a connection that stayed open (a proxy's, or one that this socket repaired by itself).
     [[nodiscard]] bool is_other_tree() const { return is_other_tree_; }
 
-    // Begins again with a new socket, so that nothing that was queued for the lost peer reaches
-    // its successor. If that fails (no descriptor is left) it is tried again in greet_or_reopen().
+    // Starts over with a new socket, so that nothing queued for the lost peer reaches its
+    // successor. If that fails (no descriptor is free), greet_or_reopen() tries again.
     void reopen(TimePoint now);
 
-    // Greets a tree that is still starting again; begins again where nobody answers for long.
+    // Greets a tree that is still starting again; starts over if there is no answer for long.
     void greet_or_reopen(TimePoint now);
-    // Returns when greet_or_reopen() has something to do next.
+    // Returns when greet_or_reopen() has work next.
     [[nodiscard]] TimePoint next_attempt() const { return std::min(greet_time_, reopen_time_); }
 
     void add_to(bus::Poller& poller);
 
-    // Sets the time for what is still queued when the client ends.
+    // Sets the time for queued messages when the client ends.
     void set_linger_ms(int linger_ms) { socket_->set_linger_ms(linger_ms); }
 
   private:
@@ -86,7 +86,7 @@ class Link {
     std::string name_;
     std::optional<bus::ClientKey> key_;
     std::optional<bus::Socket> socket_{};
-    std::optional<bus::SocketMonitor> monitor_{};  // says when the peer is lost
+    std::optional<bus::SocketMonitor> monitor_{};  // reports when the peer is lost
     messages::HelloReply hello_{};
     std::string tree_{};
     bool is_ready_ = false;

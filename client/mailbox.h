@@ -1,5 +1,5 @@
-// Keeps chunks on their way from the I/O thread to whoever takes them. What is not taken yet is
-// joined, so a mailbox holds at most one chunk.
+// Chunks on their way from the I/O thread to their reader. Chunks that wait are joined, so a
+// mailbox has at most one.
 #pragma once
 
 #include "base/mutex.h"
@@ -33,7 +33,7 @@ class Mailbox {
         return std::exchange(unread_, std::nullopt);
     }
 
-    // Waits until there is something, or the time is over.
+    // Waits until there is a chunk, or the time is over.
     std::optional<messages::OutputChunk> take(std::chrono::milliseconds timeout) {
         MutexLock lock(mutex_);
         const TimePoint deadline = Clock::now() + timeout;

@@ -15,9 +15,10 @@
 namespace pitstop {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(20);  // how soon the tree's end of it is noticed
-constexpr int kConnectionsMax = 64;                    // per socket; one is its worker's
-std::atomic<int> num_pushes{0};                        // makes endpoints of one process differ
+// how soon the tree's end of the update is noticed
+constexpr auto kLook = std::chrono::milliseconds(20);
+constexpr int kConnectionsMax = 64;  // per socket; one is the worker's
+std::atomic<int> num_pushes{0};      // makes endpoints of one process distinct
 
 }  // namespace
 
@@ -25,11 +26,11 @@ struct PushSockets::State {
     struct Worker {
         std::string device{};
         std::unique_ptr<bus::Listener> listener{};
-        // This is a DEALER that speaks as a REQ does: a REQ could not be sent to before its worker
-        // is there.
+        // A DEALER that follows the protocol of a REQ: a REQ cannot send before its worker has
+        // connected.
         zmq::socket_t socket{};
         std::deque<messages::Frames> unsent{};
-        int num_owed = 0;  // answers
+        int num_owed = 0;  // answers that the worker owes
     };
     zmq::context_t context{1};
     std::vector<Worker> workers{};
@@ -39,7 +40,8 @@ struct PushSockets::State {
         const auto last = zmq::send_flags::dontwait;
         const auto flags = zmq::send_flags::sndmore | last;
         while (!worker.unsent.empty()) {
-            if (!worker.socket.send(zmq::message_t(), flags)) return;  // its worker is to come
+            // the worker has not connected yet
+            if (!worker.socket.send(zmq::message_t(), flags)) return;
             const messages::Frames& message = worker.unsent.front();
             static_cast<void>(worker.socket.send(zmq::buffer(message.type), flags));
             static_cast<void>(worker.socket.send(zmq::buffer(message.body), last));
@@ -47,7 +49,7 @@ struct PushSockets::State {
         }
     }
 
-    // Returns the worker's answer, if it is there.
+    // Returns the worker's answer, if it has arrived.
     static std::optional<messages::Frames> try_receive(Worker& worker) {
         std::vector<std::string> parts;
         zmq::message_t part;
@@ -142,8 +144,8 @@ Result<std::vector<messages::Frames>> PushSockets::receive_all(
         if (Clock::now() >= deadline) {
             return make_error(ErrorCode::kDeadlineExceeded, "no answer in time from {}", missing);
         }
-        // Workers that are ahead of the others are not polled: their next answers are there to
-        // stay.
+        // Workers that are ahead of the others are not polled: their next answers stay in the
+        // queue.
         for (std::size_t i = 0; i < size(); ++i)
             items[i].events = is_awaited[i] ? short{ZMQ_POLLIN} : short{0};
         zmq::poll(items.data(), items.size(), kLook);

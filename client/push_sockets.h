@@ -1,4 +1,4 @@
-// Talks to all workers, for a pusher: by a REQ socket each, all asked at once.
+// A pusher's communication with all workers: one REQ socket each, all asked in parallel.
 //
 // Owns: the sockets and their context. Thread: one.
 #pragma once
@@ -19,26 +19,27 @@ namespace pitstop {
 
 class PushSockets {
   public:
-    // Binds a socket per device. Errors: kUnavailable, the system gives no socket.
+    // Binds a socket per device. Errors: kUnavailable if the system provides no socket.
     static Result<PushSockets> bind(const std::vector<std::string>& devices);
     PushSockets(PushSockets&&) noexcept;
     PushSockets& operator=(PushSockets&&) noexcept;
     ~PushSockets();
 
-    // Says where each worker finds its socket, as an ipc source's handles.
+    // Returns where each worker finds its socket, as an ipc source's handles.
     [[nodiscard]] const std::map<std::string, std::string>& handles() const;
     [[nodiscard]] std::size_t size() const;
 
-    // Sends to one worker, or the same to all. Earlier messages need not have been answered: a
-    // worker answers in order. The caller bounds what is queued, by taking answers.
+    // Sends to one worker, or the same to all, even if earlier messages are unanswered: a worker
+    // answers in order. The caller bounds what is queued, by taking answers.
     void send(std::size_t worker, const messages::Frames& message);
     void send_all(const messages::Frames& message);
-    // Sends what waits for a worker that has come since. Taking answers does so, too.
+    // Sends the messages that wait for a worker that has connected since. Taking answers does so,
+    // too.
     void flush();
 
     // Returns the oldest answer of every worker that owes one. Errors: the first answer with a
-    // code, as an error that names the worker; kDeadlineExceeded; what `is_over` says (asked now
-    // and then): the tree has ended the update.
+    // code, as an error that names the worker; kDeadlineExceeded; the result of `is_over` (called
+    // now and then) if the tree has ended the update.
     using IsOver = std::function<std::optional<Error>()>;
     Result<std::vector<messages::PushLayout>> receive_layouts(
         Duration patience, const IsOver& is_over

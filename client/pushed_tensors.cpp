@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;  // digested while in the cache
 
-// The last dimension counts columns, the others rows; one dimension is one row.
+// The last dimension counts columns, the others rows; a tensor of one dimension is one row.
 struct Matrix {
     std::int64_t rows = 1;
     std::int64_t cols = 1;
@@ -28,7 +28,7 @@ Matrix matrix_of(std::span<const std::int64_t> shape) {
     return matrix;
 }
 
-// 0 where check() refuses the dtype.
+// 0 for a dtype that check() refuses.
 std::int64_t element_bytes_of(const TensorToPush& tensor) {
     return messages::element_bytes_of(tensor.dtype).value_or(0);
 }
@@ -155,13 +155,13 @@ Result<> PushedTensors::read(
     const TensorToPush& tensor = tensors_[piece.tensor];
     const std::int64_t row_bytes = row_bytes_of(piece);
     const auto digest_and_use = [&](const std::byte* rows) -> Result<> {
-        add_digest(piece, rows, nullptr);  // this brings them into the cache
+        add_digest(piece, rows, nullptr);  // this also brings them into the cache
         return use(rows);
     };
     if (tensor.data != nullptr) {
         RETURN_IF_ERROR(visit(piece, digest_and_use));
     } else {
-        thread_local std::vector<std::byte> rows;  // kept between pieces
+        thread_local std::vector<std::byte> rows;  // reused between pieces
         rows.resize(static_cast<std::size_t>(piece.num_rows * row_bytes));
         RETURN_IF_ERROR(tensor.read(piece.row_begin * row_bytes, rows));
         RETURN_IF_ERROR(digest_and_use(rows.data()));

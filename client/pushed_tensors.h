@@ -1,6 +1,6 @@
-// Holds the tensors of a push, which are read in pieces, each digested while it is in the cache.
+// The tensors of a push, read in pieces, each digested while it is in the cache.
 //
-// Thread: any, once constructed; what is summed up is guarded.
+// Thread: any, once constructed; the sums are guarded.
 #pragma once
 
 #include "base/digest.h"
@@ -18,8 +18,8 @@
 
 namespace pitstop {
 
-// Describes part of a tensor: whole rows, read and digested in one go. The last dimension of a
-// tensor are columns, the others rows; one dimension is one row.
+// Part of a tensor: whole rows, read and digested together. A tensor's last dimension counts
+// columns, the others rows; a tensor of one dimension is one row.
 struct Piece {
     std::size_t tensor = 0;
     std::int64_t row_begin = 0;
@@ -31,41 +31,41 @@ class PushedTensors {
     // REQUIRES: both outlive this.
     PushedTensors(const PushOptions& options, std::span<const TensorToPush> tensors);
 
-    // Errors: kInvalidArgument, a name that is there twice, a dtype that is none of the three, no
-    // tensor at all; kUnsupported, what no worker adopts.
+    // Errors: kInvalidArgument for a name that appears twice, a dtype other than the three, or no
+    // tensor; kUnsupported for a push that workers cannot adopt.
     [[nodiscard]] Result<> check() const;
 
-    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // all tensors'
+    [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of all tensors
     [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const;
     void add_pieces(std::size_t tensor, std::vector<Piece>& pieces) const;
 
-    // Writes the piece where it belongs in its tensor, which begins at `tensor_begin`.
+    // Writes the piece to its place in the tensor, which begins at `tensor_begin`.
     [[nodiscard]] Result<> fill(const Piece& piece, std::byte* tensor_begin);
 
-    // Calls use(rows) with the piece's rows, which are in the cache then if a digest is declared.
+    // Calls use(rows) with the piece's rows, which are then in the cache if a digest is declared.
     [[nodiscard]] Result<> read(
         const Piece& piece, const std::function<Result<>(const std::byte* rows)>& use
     );
 
-    // Returns the digest of the tensors that `is_sent` says yes to, once all their pieces were
-    // filled or read; empty: none is declared, as the options say, or as not all are BF16.
+    // Returns the digest of the tensors for which `is_sent` is true, once all their pieces were
+    // filled or read; empty if none is declared, because of the options or because not all are
+    // BF16.
     [[nodiscard]] std::string version_digest(
         const std::function<bool(std::string_view name)>& is_sent
     );
 
   private:
-    // Calls use(rows) with the piece where it is in memory. REQUIRES: its tensor has data.
+    // Calls use(rows) with the piece in memory. REQUIRES: its tensor has data.
     template <class F>
     Result<> visit(const Piece& piece, F use) const;
-    // Adds the digest of the piece at `rows`, which is also copied to `copy_to`, if that is not
-    // null.
+    // Adds the digest of the piece at `rows`, and copies it to `copy_to` if that is not null.
     void add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to);
     void tell_progress(std::int64_t bytes);
 
     const PushOptions& options_;
     std::span<const TensorToPush> tensors_;
     std::int64_t bytes_ = 0;
-    bool has_digest_ = false;  // whether one is declared
+    bool has_digest_ = false;  // whether a digest is declared
     Mutex mutex_{};
     std::vector<Digest> digests_ GUARDED_BY(mutex_);  // by tensor
     std::int64_t bytes_sent_ GUARDED_BY(mutex_) = 0;

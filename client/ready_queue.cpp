@@ -27,7 +27,7 @@ void ReadyQueue::wake() {
 }
 
 std::size_t ReadyQueue::run(std::size_t max) {
-    // They are taken all at once: one by one, every callback would cost a system call to reset the
+    // Takes all at once: one by one, every callback would cost a system call to reset the
     // descriptor.
     std::deque<Callback> batch;
     {
@@ -46,7 +46,7 @@ std::size_t ReadyQueue::run(std::size_t max) {
     std::size_t num = 0;
     for (const Callback& callback : batch) {
         if (is_closed_) break;
-        (*callback)();  // unlocked: it may start a request, or close this
+        (*callback)();  // unlocked: may start a request, or close this
         ++num;
     }
     return num;

@@ -1,5 +1,5 @@
 // Owns a memfd that other processes may open (messages/push.h): sealed against shrinking from the
-// start, and against everything by seal(). Owns: the descriptor and the mapping, if there is one.
+// start, and against any change by seal(). Owns: the descriptor and the mapping, if any.
 #pragma once
 
 #include "base/result.h"
@@ -13,9 +13,9 @@ namespace pitstop {
 class SharedBuffer {
   public:
     enum class Access {
-        kMapped,   // filled again and again, through bytes()
-        kWritten,  // filled once, by write(): a page that was never there costs half as much so, as
-                   // the kernel need not clear it first
+        kMapped,   // filled repeatedly, through bytes()
+        kWritten,  // filled once, by write(): a new page costs half as much then, because the
+                   // kernel need not clear it
     };
     static Result<SharedBuffer> make(std::int64_t bytes, Access access);
     SharedBuffer(SharedBuffer&& other) noexcept;
@@ -24,12 +24,12 @@ class SharedBuffer {
 
     // REQUIRES: kMapped.
     [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_}; }
-    // It may be called from any thread. What nobody writes reads as zeros. REQUIRES: it lies in the
-    // buffer.
-    // Errors: kResourceExhausted; kDataLoss, `from` is a mapping that was cut short.
+    // May be called from any thread. Bytes that are never written read as zeros. REQUIRES: the
+    // range lies in the buffer.
+    // Errors: kResourceExhausted; kDataLoss if `from` is a mapping whose file was truncated.
     Result<> write(std::int64_t at, std::span<const std::byte> from) const;
     [[nodiscard]] messages::SharedMemory describe() const;
-    // Unmaps it; from now on nobody can write to it.
+    // Unmaps the buffer; it cannot be written to any more.
     Result<> seal();
 
   private:

@@ -10,7 +10,7 @@
 namespace pitstop {
 namespace {
 
-// Limits a timeout to what a clock can hold: max() overflows it, and would be over at once.
+// Limits a timeout to what a clock can represent: max() would overflow, and be over at once.
 std::chrono::milliseconds within(std::chrono::milliseconds timeout) {
     return std::min(timeout, Stream::kForever);
 }
@@ -28,7 +28,7 @@ Stream::Stream(
 Stream::Stream(Stream&&) noexcept = default;
 
 Stream& Stream::operator=(Stream&& other) noexcept {
-    Stream old(std::move(*this));  // ends what this one had
+    Stream old(std::move(*this));  // ends the request that this stream had
     rid_ = std::move(other.rid_);
     number_ = other.number_;
     mailbox_ = std::move(other.mailbox_);
@@ -39,7 +39,7 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 
 Stream::~Stream() {
-    if (!mailbox_ || !number_ || is_done_) return;  // moved from, never sent, or over
+    if (!mailbox_ || !number_ || is_done_) return;  // moved from, never sent, or done
     if (const std::shared_ptr<IoLoop> io = io_.lock()) io->abandon(rid_, *number_);
 }
 

@@ -1,4 +1,4 @@
-// A stream is a request's output, to be pulled.
+// A request's output, to be pulled.
 #pragma once
 
 #include "base/result.h"
@@ -20,10 +20,10 @@ class Mailbox;
 enum class RequestNumber : std::uint64_t;
 
 // Thread: one at a time; the client that made it may be gone. In a callback on the client's thread
-//         nothing waits: what comes next comes on that thread.
+//         nothing waits: the next output arrives on that very thread.
 class Stream {
   public:
-    // Forever is about three years: a deadline that never comes and still fits every clock.
+    // Forever is about three years: a deadline that never passes and still fits every clock.
     static constexpr std::chrono::milliseconds kForever{std::chrono::hours(24 * 1000)};
 
     Stream(Stream&&) noexcept;
@@ -33,19 +33,19 @@ class Stream {
 
     [[nodiscard]] const std::string& rid() const { return rid_; }
 
-    // Returns what came since the last call, or waits for what comes next. Nothing: the time ran
-    // out (at once in such a callback), or the last chunk was taken before (is_done() tells which).
+    // Returns the output since the last call, or waits for the next. Nothing: the time ran out (at
+    // once in such a callback), or the last chunk was taken before (is_done() tells which).
     std::optional<messages::OutputChunk> next(std::chrono::milliseconds timeout = kForever);
 
-    // Waits for everything that next() has not returned yet, joined. Errors: the request's own; and
-    // kDeadlineExceeded if the time runs out, in which case the request goes on and wait() may be
-    // called again; kFailedPrecondition in a callback on the client's thread.
+    // Waits for everything that next() has not returned yet, joined. Errors: the request's own;
+    // kDeadlineExceeded if the time runs out (the request continues, and wait() may be called
+    // again); kFailedPrecondition in a callback on the client's thread.
     Result<messages::OutputChunk> wait(std::chrono::milliseconds timeout = kForever);
 
-    // The chunk with `finish` was taken.
+    // Returns whether the chunk with `finish` was taken.
     [[nodiscard]] bool is_done() const { return is_done_; }
 
-    // Ends it with its output so far: the last chunk has finish.reason abort.
+    // Ends the request with its output so far: the last chunk has finish.reason abort.
     void cancel();
 
   private:
@@ -59,10 +59,10 @@ class Stream {
     [[nodiscard]] bool is_in_callback() const;
 
     std::string rid_;
-    std::optional<RequestNumber> number_;  // empty where it was never sent
+    std::optional<RequestNumber> number_;  // empty if it was never sent
     std::shared_ptr<Mailbox> mailbox_;     // shared with the I/O thread, which fills it
     std::weak_ptr<IoLoop> io_;
-    std::optional<messages::OutputChunk> collected_{};  // a wait() whose time ran out left this
+    std::optional<messages::OutputChunk> collected_{};  // left by a wait() whose time ran out
     bool is_done_ = false;
 };
 

@@ -22,14 +22,14 @@
 namespace pitstop {
 namespace {
 
-// Only a moment's work lies between two calls of a push. Where a pusher is killed there, the
-// session it leaves keeps others out for so long.
+// Only a moment passes between two calls of a push. If the pusher is killed there, its session
+// blocks others for this long.
 constexpr std::chrono::milliseconds kIdleMax(10'000);
 
-constexpr std::int64_t kAlignBytes = 64;  // a tensor's in a bucket
-constexpr std::int64_t kBucketsMax = 4;   // under way: they are filled, and not yet read
+constexpr std::int64_t kAlignBytes = 64;  // of a tensor in a bucket
+constexpr std::int64_t kBucketsMax = 4;   // filled but not yet read, at a time
 
-// One thread fills as fast as one copies memory, and the workers' threads want cores, too.
+// One thread fills as fast as it copies memory, and the workers' threads need cores, too.
 int num_threads(const PushOptions& options) {
     if (options.num_threads > 0) return options.num_threads;
     constexpr int kThreadsMax = 4;
@@ -55,7 +55,8 @@ class Push {
         RETURN_IF_ERROR(begin_session());
         Result<> pushed = push();
         if (!pushed) {
-            // The tree drops the session when the bucket fails; this is for what failed here alone.
+            // The tree drops the session when the bucket fails; this covers failures that only
+            // happen here.
             say_end(pushed.error());
             wait_for_bucket();
             static_cast<void>(
@@ -132,7 +133,7 @@ class Push {
         constexpr auto kLook = std::chrono::milliseconds(1);
         const TimePoint deadline = Clock::now() + options_.timeout;
         while (!shared_->is_filled && Clock::now() < deadline) {
-            sockets_->flush();  // a worker that has yet to come waits for what it is told
+            sockets_->flush();  // messages wait for a worker that has not connected yet
             std::this_thread::sleep_for(kLook);
         }
         const MutexLock lock(shared_->mutex);
@@ -168,7 +169,7 @@ class Push {
         return Ok{};
     }
 
-    // The first buckets are filled while the workers are still to come.
+    // Fills the first buckets while the workers are still connecting.
     Result<> receive_layouts() {
         const TimePoint begun = Clock::now();
         ASSIGN_OR_RETURN(layouts_, sockets_->receive_layouts(options_.stall, [this] {
@@ -192,7 +193,7 @@ class Push {
         return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     }
 
-    // Returns the room for as many buckets as may be under way; for two, where a tensor is larger
+    // Returns the room for as many buckets as may be in progress; for two if a tensor is larger
     // than a bucket.
     [[nodiscard]] std::int64_t buffer_bytes() const {
         std::int64_t largest = kAlignBytes;
@@ -206,8 +207,8 @@ class Push {
         return std::min(room, std::max(all, kAlignBytes));
     }
 
-    // Buckets are filled as long as there is room, while every worker reads those before: a worker
-    // that has answered one finds the next in its queue.
+    // Fills buckets as long as there is room, while every worker reads earlier ones: a worker that
+    // has answered one finds the next in its queue.
     Result<> push_buckets(const SharedBuffer& buffer) {
         BucketRing ring(std::ssize(buffer.bytes()));
         std::size_t begin = 0;
@@ -238,8 +239,8 @@ class Push {
         return Ok{};
     }
 
-    // Returns where a bucket ends that begins at tensor `begin`: it takes bucket_bytes at most; a
-    // larger tensor has its own.
+    // Returns the end of the bucket that begins at tensor `begin`: at most bucket_bytes; a larger
+    // tensor has a bucket of its own.
     [[nodiscard]] std::size_t end_of_bucket(std::size_t begin) const {
         std::int64_t bytes = 0;
         std::size_t end = begin;
@@ -250,7 +251,8 @@ class Push {
         return end;
     }
 
-    // Takes room for tensors [begin, end): behind what workers read, or where they have read.
+    // Reserves room for tensors [begin, end): after the part that workers still read, or in the
+    // part they are done with.
     Result<std::int64_t> take_room(BucketRing& ring, std::size_t begin, std::size_t end) {
         std::int64_t bytes = 0;
         for (std::size_t i = begin; i < end; ++i) bytes += aligned(tensors_[i].bytes());
@@ -263,11 +265,11 @@ class Push {
         }
     }
 
-    // Maps, for each kind of worker, a tensor's name to what it wants of that tensor.
+    // For each kind of worker: a tensor's name, and the parts of that tensor that it needs.
     using ShardTensors = std::vector<std::map<std::string_view, const messages::ShardTensor*>>;
 
-    // Pushes every worker's whole shard; each piece of a tensor is read once and put wherever it is
-    // wanted. Ranks of different replicas that want the same share one.
+    // Pushes every worker's whole shard. Each piece of a tensor is read once and written to every
+    // place that needs it. Ranks of different replicas with equal shards share one.
     Result<> push_shards() {
         const std::vector<messages::PushLayout>& layouts = layouts_;
         std::vector<SharedBuffer> shards;
@@ -344,13 +346,13 @@ class Push {
         });
     }
 
-    // What a row of a tensor takes, and an element of it.
+    // The bytes of a tensor's row, and of an element.
     struct RowBytes {
         std::int64_t row = 0;
         std::int64_t element = 0;
     };
 
-    // Writes what of the piece, whose rows are at `rows`, goes to this part of a shard.
+    // Writes the part of the piece, whose rows are at `rows`, that belongs to this part of a shard.
     static Result<> write_overlap(
         const Piece& piece,
         const std::byte* rows,
@@ -368,7 +370,7 @@ class Push {
             rows + (begin - piece.row_begin) * row_bytes + to.col_begin * bytes.element;
         const std::int64_t at = to.offset + (begin - to.row_begin) * to.row_stride;
         const auto size = static_cast<std::size_t>(copy_bytes);
-        if (to.row_stride != copy_bytes) {  // a row of the shard holds more than this
+        if (to.row_stride != copy_bytes) {  // the shard's row is longer than this part
             for (std::int64_t row = 0; row < end - begin; ++row)
                 RETURN_IF_ERROR(
                     shard.write(at + row * to.row_stride, {first + row * row_bytes, size})
@@ -377,7 +379,7 @@ class Push {
         }
         const std::size_t all = static_cast<std::size_t>(end - begin) * size;
         if (copy_bytes == row_bytes) return shard.write(at, {first, all});
-        thread_local std::vector<std::byte> cut;  // kept between pieces
+        thread_local std::vector<std::byte> cut;  // reused between pieces
         cut.resize(all);
         for (std::int64_t row = 0; row < end - begin; ++row)
             std::memcpy(cut.data() + row * copy_bytes, first + row * row_bytes, size);
@@ -402,7 +404,7 @@ class Push {
         return ok(report_.reply);
     }
 
-    // This is shared with the callback, which may come after a push was given up.
+    // Shared with the callback, which may come after a push was abandoned.
     struct Shared {
         Mutex mutex{};
         std::atomic<bool> is_filled{false};
@@ -420,7 +422,7 @@ class Push {
     std::vector<messages::PushLayout> layouts_{};  // by worker; empty until it has answered
     std::uint64_t session_ = 0;
     std::set<std::string, std::less<>>
-        wanted_{};  // the model's tensors; empty where workers did not say
+        wanted_{};  // the model's tensors; empty if workers did not report them
     PushReport report_{};
 };
 

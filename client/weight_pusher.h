@@ -1,18 +1,18 @@
-// Pushes weights into a running tree from the outside, without PyTorch: a checkpoint engine in one
-// call (messages/push.h has the protocol).
+// Pushes weights into a running tree from another process, without PyTorch: a checkpoint engine in
+// one call (messages/push.h has the protocol).
 //
 //   auto client = Client::connect({.run_dir = "/run/pitstop"});
 //   std::vector<TensorToPush> tensors = ...;  // names, dtypes, shapes, how to read the bytes
 //   auto report = WeightPusher(**client, {.label = "step 12"}).push(tensors);
 //   if (!report) return fail(report.error());
 //
-// Buckets lie in memory shared by all workers of the machine: each is filled once, and every worker
-// reads from it what its shard needs, while the next ones are filled. With
-// `adopt` whole shards are laid out instead, as the workers asked, and become the memory they
-// compute from: a commit moves no bytes.
+// Buckets are in memory shared by all workers of the machine: each is filled once, and every worker
+// reads the parts that its shard needs, while the next buckets are filled. With `adopt`, whole
+// shards are laid out instead, as the workers asked, and become the memory they compute from: a
+// commit moves no bytes.
 //
-// The digest of what was sent is computed on the way and declared with the commit: the new version
-// serves only if every rank holds exactly these bytes.
+// The digest of the sent bytes is computed on the way and declared with the commit: the new version
+// serves only if every rank has exactly these bytes.
 //
 // Thread: one push at a time per tree; push() waits. Owns: the shared memory, until it returns.
 #pragma once
@@ -31,17 +31,17 @@
 
 namespace pitstop {
 
-// Describes a whole tensor, row-major. Its bytes are in memory, and copied and digested in one
-// reading there; or `read` fills `out` from byte `begin` on. Both happen on any thread.
+// A whole tensor, row-major. Either its bytes are in memory, where they are copied and digested in
+// one pass, or `read` fills `out` from byte `begin` on. Both run on any thread.
 struct TensorToPush {
     std::string name{};
     std::string dtype{};  // BF16, F16 or F32
     std::vector<std::int64_t> shape{};
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
-    const std::byte* data = nullptr;  // any alignment; null: read() it
-    // If this is not null, `data` is a mapping of a file that somebody may make shorter; asked for
-    // after each reading, it says whether the tensor was all there. What is gone is read as zeros,
-    // not a SIGBUS.
+    const std::byte* data = nullptr;  // any alignment; null: use read()
+    // If not null, `data` is a mapping of a file that may be truncated meanwhile. Called after each
+    // reading, it returns whether the tensor was complete. Missing bytes read as zeros and raise no
+    // SIGBUS.
     std::function<Result<>()> is_whole{};
 
     [[nodiscard]] std::int64_t bytes() const;
@@ -57,27 +57,29 @@ struct PushOptions {
     messages::KvPolicy kv_policy = messages::KvPolicy::kKeep;
     bool partial = false;
     bool allow_nonfinite = false;
-    bool adopt = false;          // the whole model only, in the dtypes that workers hold
-    bool declare_digest = true;  // BF16 only, the whole model only; else nothing is declared
-    // Four are under way; a tensor that is larger has one of its own. Small ones are still in the
-    // cache when a worker reads them, and have few pages that were never touched.
+    bool adopt = false;  // only for the whole model, in the workers' dtypes
+    // only for BF16 and the whole model; otherwise no digest is declared
+    bool declare_digest = true;
+    // Four are in progress at a time; a larger tensor has a bucket of its own. Small buckets are
+    // still in the cache when a worker reads them, and touch few new pages.
     std::int64_t bucket_bytes = std::int64_t{4} << 20;
-    int num_threads = 0;  // threads that fill; 0: a quarter of the machine's, 1 to 4
+    int num_threads = 0;  // threads that fill; 0: a quarter of the machine's cores, 1 to 4
     std::chrono::milliseconds timeout{600'000};
-    std::chrono::milliseconds stall{60'000};  // a worker that is silent for so long is given up
+    // a worker that is silent for this long counts as lost
+    std::chrono::milliseconds stall{60'000};
     std::function<void(const PushProgress&)> on_progress{};
 };
 
 struct PushReport {
     messages::UpdateReply
-        filled{};  // the buckets': bytes, seconds of receiving and verifying per rank
-    messages::UpdateReply reply{};  // the commit's
-    std::string digest{};           // declared; empty: none
-    std::int64_t bytes = 0;         // sent
+        filled{};  // of the buckets: bytes, seconds of receiving and verifying per rank
+    messages::UpdateReply reply{};  // of the commit
+    std::string digest{};           // as declared; empty: none
+    std::int64_t bytes = 0;         // bytes sent
     std::int64_t num_buckets = 0;
     std::int64_t num_workers = 0;
-    double fill_s = 0;  // spent filling, not overlapped with it
-    double wait_s = 0;  // spent waiting for workers
+    double fill_s = 0;  // filling that did not overlap with waiting
+    double wait_s = 0;  // waiting for workers
     double push_s = 0;  // from the first byte to the last worker's answer
     double total_s = 0;
 
@@ -101,8 +103,8 @@ class WeightPusher {
     WeightPusher(Client& client, PushOptions options)
         : client_(client), options_(std::move(options)) {}
 
-    // Errors: what a worker or the tree says; kUnavailable, kDeadlineExceeded; kUnsupported (a
-    // worker that cannot adopt). On any error the old version serves on.
+    // Errors: those of a worker or the tree; kUnavailable, kDeadlineExceeded; kUnsupported (a
+    // worker that cannot adopt). After any error the old version continues to serve.
     Result<PushReport> push(std::span<const TensorToPush> tensors);
 
   private:

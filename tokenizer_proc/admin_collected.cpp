@@ -390,8 +390,8 @@ Result<> Admin::check_late_part(TimePoint now) {
     return error_of(*loss_);
 }
 
-// A pause of a running tree begins anew: an earlier loss is told, and over. Calls that are
-// collected now began under another pause.
+// A pause of a running tree is a new beginning: callers know of earlier losses, and these end.
+// Calls that are being collected now began under another pause.
 std::string Admin::note_for_pause(TimePoint now) {
     if (const auto collecting = updates_.collecting(now)) {
         return fmt::format(
