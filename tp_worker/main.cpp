@@ -1,4 +1,4 @@
-// tp_worker is one rank of one replica. It starts and ends here; worker_loop.h is what it does.
+// tp_worker is one rank of one replica. Starts and ends here; worker_loop.h has its work.
 #include "base/fault_point.h"
 #include "base/flags.h"
 #include "base/log.h"
@@ -36,9 +36,9 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Where a machine has fewer GPUs than the tree has ranks, --device auto means cpu, which is decided
-// before a rank waits for another: all see the same GPUs, so all decide alike. Where there are
-// enough, each rank tries its own, and a replica's ranks agree when they have
+// If a machine has fewer GPUs than the tree has ranks, --device auto means cpu. That is decided
+// before any rank waits for another: all see the same GPUs, so all decide alike. If there are
+// enough GPUs, each rank tries its own, and a replica's ranks agree afterwards
 // (Engine::open_device).
 void settle_auto(Options& options) {
     EngineOptions& engine = options.engine;
@@ -57,24 +57,24 @@ void settle_auto(Options& options) {
     }
 }
 
-// Says how this rank reaches the others: by `host` always, and by `bus` through the scheduler.
+// How this rank reaches the others: always by `host`, and by `bus` through the scheduler.
 struct Ranks {
     std::unique_ptr<BusCommunicator> bus{};
-    std::unique_ptr<Communicator> apart{};  // null: `bus` is all there is
+    std::unique_ptr<Communicator> apart{};  // null: only `bus` exists
 
     [[nodiscard]] Communicator& host() const { return apart ? *apart : *bus; }
 };
 
-// Says how long a rank waits for another on the host. Where a GPU or another machine has part in a
-// step, who waits must say who is missing before the scheduler's clock runs out, which knows only
-// that the step does not end.
+// How long a rank waits for another on the host. If a GPU or another machine takes part in a step,
+// the waiting rank must name the missing one before the scheduler's deadline, which only knows that
+// the step does not end.
 Duration host_patience(const Options& options) {
     if (options.engine.device != DeviceKind::kCpu || options.nodes > 1)
         return options.engine.exchange_limit;
     return std::chrono::milliseconds(options.peer_timeout_ms);
 }
 
-// Says where the scheduler's workers come in, and by which key.
+// Where the scheduler's workers connect, and with which key.
 struct SchedulerDoor {
     zmq::context_t& context;
     std::string endpoint{};
@@ -135,14 +135,14 @@ Result<Ranks> join_peers(
         ranks.apart = make_solo_communicator();
         return ranks;
     }
-    // On GPUs the id of NCCL's communicator goes by the bus.
+    // On GPUs the bus carries the id of NCCL's communicator.
     if (options.nodes > 1 || options.engine.device != DeviceKind::kCpu) {
         ASSIGN_OR_RETURN(ranks.bus, join_bus(options, door));
     }
     if (options.nodes == 1) {
         ASSIGN_OR_RETURN(ranks.apart, join_on_machine(options, run_dir));
     } else {
-        // Machines are started by hand, one after the other: nothing else has begun meanwhile.
+        // Machines are started by hand, one after the other, and nothing else has begun meanwhile.
         const auto limit = std::chrono::milliseconds(options.attach_timeout_ms);
         RETURN_IF_ERROR(ranks.bus->barrier_within(limit));
     }
@@ -174,7 +174,7 @@ Result<std::unique_ptr<Engine>> load_engine(
     return engine;
 }
 
-// Has the updater write what is committed to the directory of --keep-committed.
+// Has the updater write committed versions to the directory of --keep-committed.
 Result<> keep_committed(const Options& options, Engine& engine, Pace& pace, Updater& updater) {
     Keeper::Args keeper{
         .directory = options.keep_committed,
@@ -192,7 +192,7 @@ Result<> keep_committed(const Options& options, Engine& engine, Pace& pace, Upda
     return Ok{};
 }
 
-// Says what this rank is, then works until its end. The scheduler learns of an error in the loop.
+// Announces this rank, then works until its end. The scheduler learns of an error in the loop.
 Result<> serve(
     const Options& options,
     const Engine& engine,
@@ -245,7 +245,7 @@ Result<> load_and_serve(
 }
 
 Result<> run(Options& options, Supervision& supervision) {
-    yield_to_others();  // before there are other threads, which inherit it
+    yield_to_others();  // before other threads exist, which inherit it
     ASSIGN_OR_RETURN(const bus::RunDir run_dir, bus::RunDir::open(options.run_dir));
     const std::string endpoint = scheduler_endpoint(options, run_dir);
     ASSIGN_OR_RETURN(const std::optional<bus::ClientKey> key, read_node_key(options));
@@ -261,11 +261,11 @@ Result<> run(Options& options, Supervision& supervision) {
     return served;
 }
 
-// It hears of a CUDA call that failed.
+// Notified before the process exits on a failed CUDA call.
 Supervision* told_of_cuda_failure = nullptr;
 
-// This may run on any thread. What the GPU holds is lost, so there is nothing to put in order: the
-// launcher is told which call it was, and ends the tree.
+// May run on any thread. The GPU's contents are lost, so there is nothing to clean up: tells the
+// launcher which call failed, and the launcher ends the tree.
 void end_by_failed_call(const std::string& line) {
     spdlog::critical("a CUDA call failed: {}", line);
     if (told_of_cuda_failure != nullptr) told_of_cuda_failure->say_failed(line);
@@ -304,7 +304,7 @@ int main(int argc, char** argv) {
 int main(int argc, char** argv) {
     try {
         return pitstop::tp_worker::main(argc, argv);
-    } catch (const std::exception& error) {  // start-up alone may throw
+    } catch (const std::exception& error) {  // only start-up may throw
         std::fprintf(stderr, "pitstop_tp_worker: %s\n", error.what());
         return 1;
     }

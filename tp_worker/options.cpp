@@ -16,7 +16,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// These say which rank of which tree it is, and what it loads.
+// Flags for which rank of which tree it is, and what it loads.
 void add_place_flags(Options& options, FlagSet& flags) {
     flags.add("run-dir", &options.run_dir, "the tree's run directory, where its sockets are");
     flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
@@ -35,7 +35,7 @@ void add_place_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// These say on which of the replica's machines it is, where they are several.
+// Flags for which of the replica's machines it is on, if there are several.
 void add_node_flags(Options& options, FlagSet& flags) {
     flags.add("nodes", &options.nodes, "machines that the ranks are on, equally many on each");
     flags.add("node-rank", &options.node, "this machine, from 0; 0: the head, with the scheduler");
@@ -47,7 +47,7 @@ void add_node_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// These say where it computes, and what it may take of a GPU.
+// Flags for where it computes, and how much of a GPU it may use.
 void add_device_flags(Options& options, FlagSet& flags) {
     flags.add(
         "device",
@@ -93,7 +93,7 @@ void add_device_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// These say what it computes with, and in what portions.
+// Flags for what it computes with, and in which portions.
 void add_engine_flags(Options& options, FlagSet& flags) {
     flags.add("load-format", &options.load_format, "auto, or null: compute nothing");
     flags.add(
@@ -127,7 +127,7 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// These say how long it waits for others, and how much of their time it takes.
+// Flags for how long it waits for others, and how much of their time it uses.
 void add_wait_flags(Options& options, FlagSet& flags) {
     flags.add(
         "attach-timeout-ms", &options.attach_timeout_ms, "milliseconds for all ranks to start"
@@ -147,7 +147,7 @@ void add_wait_flags(Options& options, FlagSet& flags) {
     );
 }
 
-// These say which version it begins with, and where the next ones are kept.
+// Flags for the version it begins with, and where later ones are kept.
 void add_version_flags(Options& options, FlagSet& flags) {
     flags.add("epoch", &options.epoch, "epoch of the loaded weights; above 0 after a restart");
     flags.add(
@@ -183,7 +183,7 @@ Result<> check_node_flags(const Options& options) {
     return Ok{};
 }
 
-// Refuses what goes with one machine only. REQUIRES: the device is parsed.
+// Refuses what only works on one machine. REQUIRES: the device is parsed.
 Result<> check_across_nodes(const Options& options) {
     if (options.nodes == 1) return Ok{};
     const DeviceKind device = options.engine.device;
@@ -265,7 +265,7 @@ Result<> check_options(Options& options) {
     if (options.replica < 0) return bad("replica", "0 or more");
     RETURN_IF_ERROR(check_node_flags(options));
     if (options.epoch < 1) return bad("epoch", "1 or more");
-    constexpr int kGpusMax = 1 << 20;  // no machine has as many; one more can still be counted
+    constexpr int kGpusMax = 1 << 20;  // above any machine's number; one more can still be counted
     if (options.engine.gpu < 0 || options.engine.gpu >= kGpusMax)
         return bad("gpu", fmt::format("0 to {}", kGpusMax - 1));
     if (options.num_gpus < 1 || options.num_gpus > kGpusMax)
@@ -284,7 +284,7 @@ Result<> check_options(Options& options) {
     }
     if (!(options.step_timeout_s > 0 && options.step_timeout_s < 1e6))
         return bad("step-timeout-s", "more than 0 seconds");
-    // A step has room for both; each is bounded before they are added up.
+    // A step has room for both; each is bounded before they are added.
     constexpr auto kTokensMax = static_cast<std::int64_t>(messages::StepPlan::kTokensMax);
     if (options.chunked_prefill_size < 1 || options.chunked_prefill_size > kTokensMax)
         return bad("chunked-prefill-size", fmt::format("1 to {}", kTokensMax));
@@ -302,11 +302,10 @@ Result<> check_options(Options& options) {
     engine.has_graphs = !options.has_no_graphs;
     if (options.is_deterministic) engine.determinism = Determinism::kBatchInvariant;
     engine.tokens_per_step_max = options.chunked_prefill_size + engine.num_slots;
-    // This comes before the scheduler's clock for the same pass runs out: the worker knows what
-    // stands still.
+    // Ends before the scheduler's deadline for the same pass: the worker knows what is stuck.
     constexpr double kOfStepTimeout = 0.8;
     engine.step_timeout = duration_of(kOfStepTimeout * options.step_timeout_s);
-    // The wait for another rank ends even before that: who waits knows who is missing.
+    // The wait for another rank ends even earlier: the waiting rank knows which one is missing.
     constexpr double kOfDeviceWait = 0.75;
     engine.exchange_limit = std::min(
         Duration(std::chrono::milliseconds(options.peer_timeout_ms)),

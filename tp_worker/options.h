@@ -1,4 +1,4 @@
-// Holds what the command line of a tp_worker says.
+// The command line of a tp_worker.
 #pragma once
 
 #include "base/flags.h"
@@ -44,19 +44,17 @@ struct Options {
 
 void add_flags(Options& options, FlagSet& flags);
 
-// Fills `options.engine` from the rest. An error names the flag and what it takes.
+// Fills `options.engine` from the rest. An error names the flag and what it accepts.
 [[nodiscard]] Result<> check_options(Options& options);
 
-// Returns NAME=VALUE of what the ranks of all machines must be started with alike; also what the
-// model's config.json and, where they are several, its weights are. REQUIRES: the options are
-// checked.
+// Returns NAME=VALUE for everything in which the ranks of all machines must agree, including the
+// model's config.json and, with several machines, its weights. REQUIRES: the options are checked.
 [[nodiscard]] std::vector<std::string> settings_of(const Options& options);
 
-// Returns the name by which the logs, the launcher and PITSTOP_FAULT_POINT call this rank:
-// tp_worker[replica.rank].
+// Returns this rank's name in logs, the launcher and PITSTOP_FAULT_POINT: tp_worker[replica.rank].
 [[nodiscard]] std::string worker_name(const Options& options);
 
-// Returns the number asked for, or an even share of the machine's cores.
+// Returns the requested number, or an even share of the machine's cores.
 [[nodiscard]] int choose_threads(const Options& options);
 
 }  // namespace pitstop::tp_worker

@@ -14,15 +14,15 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Where the kernel shares cores among sessions (autogroup), priorities count inside a session
-// alone, and the launcher gives each process one of its own: so the session is given one, too.
+// If the kernel shares cores among sessions (autogroup), priorities count only inside a session,
+// and the launcher gives each process its own: so the session gets a priority, too.
 // Source: sched(7), "The autogroup feature".
 void yield_session(int nice) {
-    if (::getsid(0) != ::getpid()) return;  // somebody's shell, started by hand
+    if (::getsid(0) != ::getpid()) return;  // a user's shell, for a start by hand
     const int fd = ::open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return;  // a kernel without them
+    if (fd < 0) return;  // a kernel without autogroups
     const std::string text = std::to_string(nice);
-    // The kernel takes ten of these a second, of all processes together.
+    // The kernel accepts ten of these per second, from all processes together.
     constexpr int kTriesMax = 20;
     constexpr auto kRest = std::chrono::milliseconds(110);
     bool is_done = false;
@@ -38,9 +38,9 @@ void yield_session(int nice) {
 }  // namespace
 
 void yield_to_others() {
-    constexpr int kNice = 5;  // more than the others have, whatever that is
+    constexpr int kNice = 5;  // more than the other processes', whatever that is
     const int inherited = ::getpriority(PRIO_PROCESS, 0);
-    if (::setpriority(PRIO_PROCESS, 0, inherited + kNice) != 0)  // 19 at most
+    if (::setpriority(PRIO_PROCESS, 0, inherited + kNice) != 0)  // limited to 19
         spdlog::warn("cannot lower the priority: {}", std::strerror(errno));
     yield_session(kNice);
 }

@@ -1,4 +1,4 @@
-// Leaves cores to the processes beside it.
+// Leaves cores to other processes.
 #pragma once
 
 namespace pitstop::tp_worker {

@@ -16,8 +16,8 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr auto kIdle = std::chrono::seconds(60);
-// Without a message for so long, the worker has time for KV memory: the next plan of a request that
-// goes on is here sooner.
+// After this long without a message the worker has time for KV memory: the next plan of a running
+// request arrives sooner.
 constexpr auto kIdleBeforeTouch = std::chrono::milliseconds(2);
 // The scheduler has a result and answers with a plan, or has nothing to run.
 constexpr auto kPlanIsDue = std::chrono::milliseconds(100);
@@ -44,13 +44,13 @@ Result<> WorkerLoop::run() {
         const bool touches = kv_ahead != nullptr && kv_ahead->is_behind();
         TimePoint deadline = next_deadline();
         if (touches) deadline = std::min(deadline, Clock::now() + kIdleBeforeTouch);
-        poller.wait(deadline);  // the only place this process waits for work
+        poller.wait(deadline);  // the only place where this process waits for work
         if (is_over()) return Ok{};
         RETURN_IF_ERROR(look_at_head());
         if (poller.is_ready(answers)) RETURN_IF_ERROR(send_all(updater_.take_answers()));
         if (poller.is_ready(orders)) {
             Result<> handled = handle_orders();
-            if (is_over()) return Ok{};  // also what a peer's orderly end looks like
+            if (is_over()) return Ok{};  // also the result of a peer's regular end
             RETURN_IF_ERROR(look_at_head());
             if (!has_head_ended_) RETURN_IF_ERROR(std::move(handled));
         } else if (engine_.wants_graph() && !has_result()) {
@@ -65,8 +65,8 @@ Result<> WorkerLoop::run() {
     }
 }
 
-// With a step under way it is now: the GPU has no file descriptor. A graph is made as soon as there
-// is nothing else to do, beside the step that the GPU has.
+// With a step in progress, now: the GPU has no file descriptor. A graph is made as soon as there is
+// nothing else to do, while the GPU runs the step.
 TimePoint WorkerLoop::next_deadline() {
     const TimePoint now = Clock::now();
     if (engine_.num_under_way() > 0 || engine_.wants_graph()) return now;
@@ -81,7 +81,7 @@ Result<> WorkerLoop::handle_orders() {
         if (!received) break;
         RETURN_IF_ERROR(handle(*received));
         if (is_over()) return Ok{};
-        // Under load the next plan is here already: a vote does not wait for the last.
+        // Under load the next plan has arrived already: a vote does not wait for the last one.
         RETURN_IF_ERROR(send_all(updater_.take_answers()));
     }
     return Ok{};
@@ -128,7 +128,7 @@ Result<> WorkerLoop::handle(const bus::Received& received) {
     return start(plan);
 }
 
-// What is left under way while the next plan comes is the step that was enqueued last.
+// While the next plan arrives, only the step that was enqueued last is still in progress.
 Result<> WorkerLoop::start(const messages::StepPlan& plan) {
     RETURN_IF_ERROR(finish_steps(engine_.runs_ahead() ? Engine::kStepsMax - 1 : 0));
     if (engine_.num_under_way() == 0) pace_.begin_pass();
@@ -149,8 +149,8 @@ Result<> WorkerLoop::finish_steps(std::size_t num) {
     return Ok{};
 }
 
-// The next plan comes soon or not at all: then the wait is the engine's. A step's time is counted
-// there either way.
+// The next plan arrives soon or not at all: then the engine waits. A step's time is counted there
+// in any case.
 Result<> WorkerLoop::watch_step() {
     if (engine_.is_over() || Clock::now() - last_turn_ > kPlanIsDue) return finish_steps(0);
     std::this_thread::yield();

@@ -175,7 +175,7 @@ MUTATIONS = (
     Mutation(
         "a graph whose launches follow the longest row of the step that it was made of",
         "tp_worker/model/step_batch.cpp",
-        "    q_len_max_ = 0;  // not known: a launch that followed it would not be the shape's\n",
+        "    q_len_max_ = 0;  // unknown: a launch that depended on it would not depend only on the shape\n",
         "",
         "tp_worker_gpu_test GpuSmallSteps.AreNotThoseThatTheirGraphWasMadeOf",
     ),
@@ -219,7 +219,7 @@ MUTATIONS = (
     Mutation(
         "the time of the second of two slow steps counted from when it was enqueued",
         "tp_worker/device/transfers.cpp",
-        "    turns_[1 - ended].since = Clock::now();  // of two the second has the device from now on\n",
+        "    turns_[1 - ended].since = Clock::now();  // the second of two turns has the device from now on\n",
         "",
         "tp_worker_gpu_faults_test TransferTurns.P5_OfTwoSlowOnesTheSecondHasATimeOfItsOwn",
     ),

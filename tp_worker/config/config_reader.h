@@ -1,6 +1,6 @@
-// Reads typed values out of one JSON object of a checkpoint's configuration, collecting all that is
-// wrong with it. A key that is absent has the default that its reader names; null is another value,
-// and a problem unless the reader asks for it: transformers, too, knows which keys may be null.
+// Reads typed values from one JSON object of a checkpoint's configuration, and collects all
+// problems. An absent key has the default that its reader names; null is a value of its own, and a
+// problem unless the reader allows it: transformers, too, knows which keys may be null.
 #pragma once
 
 #include "base/result.h"
@@ -17,23 +17,23 @@
 
 namespace pitstop::tp_worker {
 
-// Collects the problems of one file.
+// The problems of one file.
 struct ConfigProblems {
     std::vector<std::string> list{};
-    bool any_unsupported = false;  // else each is malformed
+    bool any_unsupported = false;  // otherwise each is malformed
 };
 
 class ConfigReader {
   public:
     using Json = nlohmann::json;
 
-    // `prefix` stands before each problem: where in its file the object is.
+    // `prefix` precedes each problem: the object's place in its file.
     ConfigReader(const Json& object, std::string prefix, ConfigProblems* problems)
         : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
 
-    // Returns the key's value; a null pointer where it is absent.
+    // Returns the key's value, or a null pointer if absent.
     [[nodiscard]] const Json* find(const char* key) const;
-    // Returns the same where it is absent or null.
+    // The same, also null for a JSON null.
     [[nodiscard]] const Json* find_value(const char* key) const;
 
     template <class... Args>
@@ -46,11 +46,11 @@ class ConfigReader {
         problems_->list.push_back(prefix_ + fmt::format(format, std::forward<Args>(args)...));
     }
 
-    // Reads a whole number from 1 to `max`; `absent` empty: the key must be there.
+    // Reads a whole number from 1 to `max`; `absent` empty: the key is required.
     std::int64_t whole(const char* key, std::optional<std::int64_t> absent, std::int64_t max);
-    // Reads any whole number, for keys whose value may be of no consequence; clamped to +-2^62.
+    // Reads any whole number, for keys whose value may not matter; clamped to +-2^62.
     std::int64_t any_whole(const char* key, std::int64_t absent);
-    // Reads a number > 0, or >= 0, that fp32 holds.
+    // Reads a number > 0, or >= 0, that fp32 can represent.
     double positive(const char* key, std::optional<double> absent);
     double not_negative(const char* key, double absent);
     bool flag(const char* key, bool absent);

@@ -22,7 +22,7 @@ LayerBlocks mixed_layer(const ModelConfig& config, std::int64_t layer) {
     return is_sparse ? LayerBlocks{BlockKind::kAttention, BlockKind::kExperts} : kDenseLayer;
 }
 
-// Reads the number of experts, which has two names in configurations of Qwen and one in Mixtral's.
+// Reads the number of experts, which has two names in Qwen's configurations and one in Mixtral's.
 std::int64_t read_num_experts(ConfigReader& reader, std::int64_t absent) {
     const bool has_both =
         reader.find("num_experts") != nullptr && reader.find("num_local_experts") != nullptr;
@@ -48,7 +48,7 @@ std::int64_t read_per_token(ConfigReader& reader, std::int64_t num_experts, std:
     return std::min(num, kChosenMax);
 }
 
-// mlp_only_layers: whose MLP is dense, whatever decoder_sparse_step says.
+// mlp_only_layers: the layers whose MLP is dense, whatever decoder_sparse_step says.
 std::vector<std::int64_t> read_dense_layers(ConfigReader& reader) {
     const nlohmann::json* list = reader.find_value("mlp_only_layers");
     std::vector<std::int64_t> layers;
@@ -81,7 +81,7 @@ void read_qwen_experts(ConfigReader& reader, ModelConfig* config, const QwenDefa
         experts.shared_ffn =
             reader.whole("shared_expert_intermediate_size", absent.shared_ffn, kExpertFfnMax);
     }
-    // Absent is false, as in transformers; SGLang takes true.
+    // Absent means false, as in transformers; SGLang's default is true.
     experts.norm_chosen = reader.flag("norm_topk_prob", false);
     experts.sparse_step = reader.whole("decoder_sparse_step", 1, kSparseStepMax);
     experts.dense_layers = read_dense_layers(reader);
@@ -92,7 +92,7 @@ void read_qwen3_experts(ConfigReader& reader, ModelConfig* config) {
 void read_qwen2_experts(ConfigReader& reader, ModelConfig* config) {
     read_qwen_experts(reader, config, {.num = 60, .per_token = 4, .ffn = 1408, .shared_ffn = 5632});
 }
-// router_jitter_noise is not read: transformers applies it in training alone.
+// router_jitter_noise is not read: transformers uses it only in training.
 void read_mixtral_experts(ConfigReader& reader, ModelConfig* config) {
     ExpertsConfig& experts = config->experts;
     experts.num = read_num_experts(reader, 8);

@@ -1,6 +1,6 @@
-// The families of models. A row is all that is to be said of one: its names, how the keys of its
-// config.json are read where families differ, and the blocks of its layers. What a block computes
-// and which weights it has is the block's (tp_worker/blocks).
+// The families of models. A row describes one completely: its names, how its config.json is read
+// where families differ, and the blocks of its layers. Blocks themselves know what they compute and
+// which weights they have (tp_worker/blocks).
 #pragma once
 
 #include "tp_worker/config/config_reader.h"
@@ -14,39 +14,40 @@
 namespace pitstop::tp_worker {
 
 struct Family {
-    std::string_view model_type{};    // as config.json has it: "qwen3"
-    std::string_view architecture{};  // the same: "Qwen3ForCausalLM"
+    std::string_view model_type{};    // as in config.json: "qwen3"
+    std::string_view architecture{};  // as in config.json: "Qwen3ForCausalLM"
 
-    // num_key_value_heads, where the key is absent (empty: as many as query heads) and where it is
-    // null (as many as query heads, or refused).
+    // num_key_value_heads, if the key is absent (empty: as many as query heads) and if it is null
+    // (as many as query heads, or refused).
     std::optional<std::int64_t> absent_kv_heads{};
     bool has_null_kv_heads = true;
-    // head_dim, where the key is absent; empty: hidden_size / num_attention_heads, which must be
-    // whole in some.
+    // head_dim, if the key is absent; empty: hidden_size / num_attention_heads, which must be a
+    // whole number for some families.
     std::optional<std::int64_t> absent_head_dim{};
     bool needs_whole_head_dim = false;
 
     enum class Window : std::uint8_t {
-        kNone,              // sliding_window is refused, if it would be one
+        kNone,              // a sliding_window that would be one is refused
         kOfAll,             // of all layers
         kIfAsked,           // with use_sliding_window, from max_window_layers on
         kOfAllIfAsked,      // with use_sliding_window, of all layers
         kAlternateIfAsked,  // with use_sliding_window, of every other layer below max_window_layers
     };
     Window window = Window::kNone;
-    bool has_null_window = false;   // none, where sliding_window is absent
-    bool reads_layer_types = true;  // otherwise they must say what the window's keys say
+    bool has_null_window = false;   // no window if sliding_window is absent
+    bool reads_layer_types = true;  // otherwise they must agree with the window's keys
     std::optional<double> absent_rope_theta{};
     double absent_norm_eps = 1e-6;
-    // kByKey: attention_bias, o's as well. kByOwnKey: qkv_bias, o has none.
+    // kByKey: attention_bias, for o as well. kByOwnKey: qkv_bias; o has none.
     enum class QkvBias : std::uint8_t { kNever, kAlways, kByKey, kByOwnKey };
     QkvBias qkv_bias = QkvBias::kNever;
-    bool has_mlp_bias = false;  // it has a key mlp_bias
+    bool has_mlp_bias = false;  // has a key mlp_bias
     bool has_qk_norm = false;
 
-    // Reads what its blocks of experts are made of; null: it has none.
+    // Reads the parameters of its blocks of experts; null: it has none.
     void (*read_experts)(ConfigReader& reader, ModelConfig* config) = nullptr;
-    // The blocks of one layer, in order. REQUIRES: the configuration is read but for its layers.
+    // Returns the blocks of one layer, in order. REQUIRES: the configuration is read except for its
+    // layers.
     LayerBlocks (*blocks_of)(const ModelConfig& config, std::int64_t layer) = nullptr;
 };
 

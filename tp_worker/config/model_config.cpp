@@ -19,20 +19,20 @@ namespace {
 
 using Json = nlohmann::json;
 
-// This is far above any model of these families, and small enough that no product of two sizes and
-// a layer count overflows.
+// Far above any model of these families, and small enough that no product of two sizes and a layer
+// count overflows.
 constexpr std::int64_t kSizeMax = 1 << 20;  // hidden, ffn, heads, head_dim
 constexpr std::int64_t kLayersMax = 1024;
 constexpr std::int64_t kVocabMax = 1 << 22;
 constexpr std::int64_t kContextMax = 1 << 24;
 constexpr std::size_t kEosMax = 64;
-constexpr std::size_t kNameShownMax = 256;  // bytes, of a name that is not known
-// config.json may nest so deep. What copies or shows a value does so by recursion.
+constexpr std::size_t kNameShownMax = 256;  // bytes of an unknown name in an error
+// The deepest nesting of config.json: copying or printing a value recurses.
 constexpr std::size_t kDepthMax = 32;
 constexpr std::size_t kConfigValuesMax = 200'000;
-constexpr std::int64_t kHeadDimMax = 256;  // what attention takes (kernels/attention.h)
+constexpr std::int64_t kHeadDimMax = 256;  // the limit of attention (kernels/attention.h)
 
-// transformers goes by model_type, SGLang and vLLM by architectures: they must agree.
+// transformers uses model_type, SGLang and vLLM use architectures: they must agree.
 const Family* read_family(ConfigReader& reader) {
     std::string architecture;
     if (const Json* list = reader.find_value("architectures"); list != nullptr && !list->empty()) {
@@ -74,7 +74,7 @@ const Family* read_family(ConfigReader& reader) {
     return named;
 }
 
-// Names the method, " by awq"; empty: the file does not say.
+// Returns the method, " by awq"; empty if the file does not name it.
 std::string quantization_method(const ConfigReader& reader) {
     const Json* settings = reader.find_value("quantization_config");
     if (settings == nullptr) settings = reader.find_value("compression_config");
@@ -84,8 +84,8 @@ std::string quantization_method(const ConfigReader& reader) {
     return fmt::format(" by {}", utf8_prefix(method->get_ref<const std::string&>(), kNameShownMax));
 }
 
-// Refuses settings that change the arithmetic and that nothing here computes, unless they have the
-// value that means "off".
+// Refuses settings that change the arithmetic and are not implemented, unless their value means
+// "off".
 void refuse_unsupported(ConfigReader& reader, const Family& family) {
     const std::string act = reader.text("hidden_act", "silu");
     if (act != "silu" && act != "swish") {
@@ -101,7 +101,7 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
             quantization_method(reader)
         );
     }
-    // null is no "off" here: transformers takes it for false.
+    // null does not mean "off" here: transformers treats it as false.
     if (const Json* causal = reader.find("is_causal"); causal != nullptr && *causal != true) {
         reader.unsupported(
             "is_causal {}; only causal attention is supported", ConfigReader::shown(*causal)
@@ -136,10 +136,9 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
     }
 }
 
-using Window = std::optional<std::int64_t>;  // keys a token sees; empty: all
+using Window = std::optional<std::int64_t>;  // visible keys per token; empty: all
 
-// Reads `sliding_window`, where the model has one at all. Absent is not the same as null, which
-// means none.
+// Reads `sliding_window`, if the family has one. Absent differs from null, which means none.
 Window read_window(ConfigReader& reader, const Family& family, std::int64_t max_positions) {
     constexpr std::int64_t kDefault = 4096;
     const bool has_none = family.window == Family::Window::kNone;
@@ -164,8 +163,8 @@ Window read_window(ConfigReader& reader, const Family& family, std::int64_t max_
     return std::clamp<std::int64_t>(window, 1, kContextMax);
 }
 
-// Returns which layers look at a window only, as in transformers: all, or those from
-// max_window_layers on; `layer_types` overrides both.
+// Returns which layers have a window, as in transformers: all, or those from max_window_layers on;
+// `layer_types` overrides both.
 std::vector<Window> read_windows(
     ConfigReader& reader,
     const Family& family,
@@ -220,8 +219,8 @@ std::vector<Window> read_windows(
     return windows;
 }
 
-// Takes the defaults of transformers' config classes, where the key is absent; null: as many as
-// there are query heads.
+// Uses the defaults of transformers' config classes if the key is absent; null: as many as query
+// heads.
 std::int64_t read_kv_heads(ConfigReader& reader, const Family& family, const ModelConfig& config) {
     constexpr const char* kKey = "num_key_value_heads";
     const Json* value = reader.find(kKey);
@@ -380,14 +379,14 @@ Result<ModelConfig> ModelConfig::read(const std::string& directory) {
     std::string generation;
     if (::stat(generation_path.c_str(), &info) == 0) {
         ASSIGN_OR_RETURN(generation, MappedFile::read(generation_path, kConfigBytesMax));
-        if (generation.empty()) generation = " ";  // not JSON, which is not the same as no file
+        if (generation.empty()) generation = " ";  // not valid JSON, unlike a missing file
     }
     return parse(config, generation, directory);
 }
 
 namespace {
 
-// Compares one after the other; keeps the first that differs.
+// Compares key by key, and keeps the first difference.
 class Comparison {
   public:
     template <class T>
@@ -460,7 +459,7 @@ std::optional<std::string> difference_in_shape(
     compare.of("decoder_sparse_step", serving.experts.sparse_step, other.experts.sparse_step);
     compare_rope(serving.rope, other.rope, &compare);
     compare.of_windows(serving.windows, other.windows);
-    // They are not equal: what has no name above differs all the same.
+    // They are not equal, so anything without a name above differs.
     return compare.first().value_or("its configuration computes something else");
 }
 

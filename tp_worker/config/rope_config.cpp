@@ -23,11 +23,11 @@ constexpr std::array<std::pair<std::string_view, Scaling>, 4> kTypes{{
     {"yarn", Scaling::kYarn},
 }};
 
-// Holds the two objects a config.json may have. Where both stand, transformers goes by
-// rope_scaling, all of it: what rope_parameters has besides is not looked at.
+// The two objects that a config.json may have. If both exist, transformers uses only rope_scaling,
+// and ignores rope_parameters entirely.
 struct Settings {
     const char* key = nullptr;
-    const Json* object = nullptr;  // null where there is none
+    const Json* object = nullptr;  // null if there is none
 };
 
 Settings find_settings(ConfigReader& config) {
@@ -48,7 +48,7 @@ std::int64_t read_original_context(
     ConfigReader& config, ConfigReader& settings, std::int64_t max_positions
 ) {
     constexpr const char* kKey = "original_max_position_embeddings";
-    // A value beside the object goes before the one in it.
+    // A value next to the object has precedence over the one inside.
     ConfigReader& reader = config.find(kKey) != nullptr ? config : settings;
     return reader.whole(kKey, max_positions, kOriginalContextMax);
 }
@@ -66,7 +66,7 @@ double mscale_of(double factor, double m) {
     return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
 }
 
-// Optional numbers are absent, null, or 0 where transformers takes 0 for absent.
+// Optional numbers are absent, null, or 0 where transformers treats 0 as absent.
 double positive_or(ConfigReader& settings, const char* key, double otherwise) {
     if (settings.find_value(key) == nullptr) return otherwise;
     const double value = settings.not_negative(key, otherwise);
@@ -75,7 +75,7 @@ double positive_or(ConfigReader& settings, const char* key, double otherwise) {
 
 void read_yarn(ConfigReader& settings, std::int64_t max_positions, RopeConfig* rope) {
     const Json* factor = settings.find("factor");
-    // A null, but not an absent key, means the ratio of the two lengths.
+    // A null, unlike an absent key, means the ratio of the two lengths.
     rope->factor =
         factor != nullptr && factor->is_null()
             ? static_cast<double>(max_positions) / static_cast<double>(rope->original_context)
@@ -105,8 +105,8 @@ void read_theta(ConfigReader& config, ConfigReader* settings, RopeConfig* rope) 
     rope->theta = reader.positive("rope_theta", rope->theta);
 }
 
-// Both objects stand there, and the one that counts has no theta: what transformers computes with
-// then is most likely not what was meant.
+// Both objects exist, and the one that counts has no theta: what transformers computes then is most
+// likely not intended.
 void note_replaced(ConfigReader& config, const RopeConfig& rope, std::vector<std::string>* notes) {
     const Json* replaced = config.find_value("rope_parameters");
     if (replaced == nullptr || !replaced->is_object()) return;
@@ -158,7 +158,7 @@ RopeConfig read_rope(
             "partial_rotary_factor {} is not supported", ConfigReader::shown(*part)
         );
     }
-    // "type" is the older spelling. Without either, the settings mean nothing to transformers, too.
+    // "type" is the older spelling. Without either, transformers ignores the settings, too.
     const char* type_key = settings.find("rope_type") != nullptr ? "rope_type" : "type";
     const std::string type = settings.text(type_key, "default");
     const auto row =
@@ -179,21 +179,21 @@ RopeConfig read_rope(
     return rope;
 }
 
-// Computes it as vLLM does. SGLang multiplies for linear, too; for YaRN it keeps
-// max_position_embeddings where the original length is named. transformers has no limit.
+// As in vLLM. SGLang multiplies for linear, too; for YaRN it keeps max_position_embeddings if the
+// original length is given. transformers has no limit.
 std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positions) {
     if (rope.scaling != Scaling::kLinear && rope.scaling != Scaling::kYarn) return max_positions;
     const std::int64_t original =
         rope.scaling == Scaling::kYarn ? rope.original_context : max_positions;
-    constexpr double kMax = 1e15;  // a number of its own size again: whoever asks bounds it
+    constexpr double kMax = 1e15;  // a plausible size; the caller bounds it
     const double scaled = std::min(static_cast<double>(original) * rope.factor, kMax);
     return std::max(max_positions, static_cast<std::int64_t>(scaled));
 }
 
 namespace {
 
-// Computes theta^(2i / D). PyTorch's loop takes two vectors at a time, of 16 floats each with
-// AVX-512, and what is left over one by one, by the C library's powf.
+// Computes theta^(2i / D). PyTorch's loop processes two vectors at a time, of 16 floats each with
+// AVX-512, and the remainder one by one, with the C library's powf.
 std::vector<float> powers_of_theta(double theta, std::int64_t head_dim) {
     constexpr std::size_t kVectorLoop = 32;
     const auto base = static_cast<float>(theta);
@@ -206,7 +206,7 @@ std::vector<float> powers_of_theta(double theta, std::int64_t head_dim) {
     return powers;
 }
 
-// Scales by how often the wave fits into the pretraining's context: Llama 3.1's reference code.
+// Scales by how many wavelengths fit into the pretraining's context: Llama 3.1's reference code.
 float llama3_frequency(const RopeConfig& rope, float frequency) {
     const auto context = static_cast<double>(rope.original_context);
     const auto factor = static_cast<float>(rope.factor);
@@ -219,8 +219,8 @@ float llama3_frequency(const RopeConfig& rope, float frequency) {
     return (1.f - kept) * frequency / factor + kept * frequency;
 }
 
-// Frequencies between those that turn beta_fast and beta_slow times over the pretraining's context
-// lie on a ramp from kept to divided.
+// Frequencies that turn between beta_fast and beta_slow times over the pretraining's context are on
+// a ramp from kept to divided.
 std::vector<float> yarn_frequencies(const RopeConfig& rope, std::int64_t head_dim) {
     const auto dim = static_cast<double>(head_dim);
     const auto dimension_of = [&](double turns) {

@@ -1,5 +1,5 @@
-// Says how positions turn queries and keys: the frequencies of a checkpoint's rotary embedding, bit
-// for bit those that transformers computes, and what its cosines and sines are multiplied by.
+// How positions rotate queries and keys: the frequencies of a checkpoint's rotary embedding, bit
+// for bit those of transformers, and the factor of its cosines and sines.
 //
 // Source: transformers 5.23, modeling_rope_utils.py: what is read from where, and the arithmetic,
 //         which is fp32 there (torch_pow.h). YaRN: Peng et al. 2023 (arXiv:2309.00071).
@@ -14,15 +14,15 @@
 
 namespace pitstop::tp_worker {
 
-// Holds what a configuration asks for it, whichever of its spellings it uses: settings that its
-// type does not read have the values here, so that two that are equal compute the same.
-inline constexpr double kRopeTheta = 10000.0;  // where no configuration says another
+// A configuration's settings, in whichever spelling: settings that its type does not read have the
+// values here, so that equal settings compute the same.
+inline constexpr double kRopeTheta = 10000.0;  // unless a configuration gives another
 
 struct RopeConfig {
     enum class Scaling : std::uint8_t {
         kNone,
         kLinear,  // frequencies divided by factor
-        kLlama3,  // low frequencies divided by factor, high ones kept, a ramp between
+        kLlama3,  // low frequencies divided by factor, high ones kept, with a ramp between
         kYarn,    // the same with a ramp over the dimensions, and longer queries and keys
     };
     Scaling scaling = Scaling::kNone;
@@ -31,17 +31,17 @@ struct RopeConfig {
     double low_freq_factor = 1.0;       // kLlama3
     double high_freq_factor = 4.0;      // kLlama3
     std::int64_t original_context = 0;  // kLlama3, kYarn: positions of the pretraining, tokens
-    double beta_fast = 32.0;            // kYarn: turns over that context, above: kept
-    double beta_slow = 1.0;             // kYarn: below: divided by factor
-    bool truncate = true;               // kYarn: the ramp begins and ends at whole dimensions
-    double attention_factor = 1.0;      // kYarn: of cosines and sines
+    double beta_fast = 32.0;        // kYarn: frequencies with more turns over that context are kept
+    double beta_slow = 1.0;         // kYarn: those with fewer turns are divided by factor
+    bool truncate = true;           // kYarn: the ramp begins and ends at whole dimensions
+    double attention_factor = 1.0;  // kYarn: of cosines and sines
 
     bool operator==(const RopeConfig&) const = default;
 };
 [[nodiscard]] std::string_view name_of(RopeConfig::Scaling scaling);  // as rope_type: "yarn"
 
-// Reads it from a whole config.json, with `max_positions` its max_position_embeddings. What is read
-// and may surprise is said in `notes`.
+// Reads the settings from a whole config.json, with `max_positions` its max_position_embeddings.
+// Surprising values are reported in `notes`.
 RopeConfig read_rope(
     ConfigReader& config,
     std::int64_t max_positions,

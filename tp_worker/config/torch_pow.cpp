@@ -2,12 +2,12 @@
 
 #include <cmath>
 
-// Each rounding counts here: the order of the terms is the source's, and nothing is contracted
-// except where the source says fma (cmake/toolchain.cmake has -ffp-contract=off).
+// Each rounding matters here: the order of the terms is the source's, and nothing is contracted
+// except where the source uses fma (cmake/toolchain.cmake has -ffp-contract=off).
 namespace pitstop::tp_worker {
 namespace {
 
-// Holds an unevaluated sum of two floats, the second below the last bit of the first.
+// An unevaluated sum of two floats, the second below the last bit of the first.
 struct FloatPair {
     float hi = 0.f;
     float lo = 0.f;
@@ -18,7 +18,7 @@ FloatPair normalized(FloatPair a) {
     return {sum, a.hi - sum + a.lo};
 }
 
-// Returns what a + b lost when it was rounded to `sum`, whichever of them is larger.
+// Returns what a + b lost when rounded to `sum`, whichever of them is larger.
 float lost_bits(float a, float b, float sum) {
     const float b_seen = sum - a;
     return (a - (sum - b_seen)) + (b - b_seen);
@@ -39,7 +39,7 @@ FloatPair exact_sum(FloatPair a, FloatPair b) {
     return {sum, lost_bits(a.hi, b.hi, sum) + (a.lo + b.lo)};
 }
 
-// Costs less than exact_sum(). REQUIRES: |a| >= |b|.
+// Cheaper than exact_sum(). REQUIRES: |a| >= |b|.
 FloatPair ordered_sum(FloatPair a, FloatPair b) {
     const float sum = a.hi + b.hi;
     return {sum, a.hi - sum + b.hi + a.lo + b.lo};
@@ -85,7 +85,7 @@ FloatPair log_of(float d) {
     return ordered_sum(sum, product(product(x2, x), exact_sum(product(x2, t), two_thirds)));
 }
 
-// Computes 2^q times a polynomial in what is left, |s| <= ln(2) / 2.
+// Computes 2^q times a polynomial in the remainder, |s| <= ln(2) / 2.
 float exp_of(FloatPair d) {
     constexpr float kInverseLn2 =
         1.442695040888963407359924681001892137426645954152985934135449406931f;

@@ -1,5 +1,5 @@
-// Computes powf as PyTorch does on x86: rotary frequencies are powers in fp32, and at position
-// 131,072 the last bit of the largest of them is worth an angle of 0.008.
+// powf as PyTorch computes it on x86: rotary frequencies are powers in fp32, and at position
+// 131,072 the last bit of the largest of them is an angle of 0.008.
 //
 // Source: what PyTorch's vector loops call, Sleef_powf8_u10 and Sleef_powf16_u10, in scalar form;
 // the

@@ -13,7 +13,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Addresses start on a huge page, so that the kernel may back the whole of a large arena with them.
+// Addresses start at a huge page, so that the kernel may back all of a large arena with huge pages.
 constexpr std::int64_t kHugePageBytes = std::int64_t{2} << 20;
 
 std::int64_t page_bytes() {
@@ -106,8 +106,7 @@ Result<> Arena::commit() {
             std::strerror(errno)
         );
     }
-    // There are fewer TLB misses where there is more than one huge page; a refusal costs speed
-    // alone.
+    // Huge pages reduce TLB misses if there is more than one; a refusal only costs speed.
     if (bytes_ >= kHugePageBytes) ::madvise(data_, size, MADV_HUGEPAGE);
     is_committed_ = true;
     return Ok{};
@@ -124,7 +123,7 @@ Result<std::int64_t> Arena::release() {
         return bytes_;
     }
     const std::int64_t before = resident_bytes();
-    // A new mapping is put over the old one: the pages are freed and the addresses stay ours,
+    // Maps a new mapping over the old one: the pages are freed and the addresses stay ours,
     // atomically.
     void* start = ::mmap(
         data_,
@@ -147,11 +146,12 @@ Result<std::int64_t> Arena::release() {
 void Arena::move_to(Arena& to) {
     CHECK(is_committed_ && to.is_committed_);
     CHECK(!is_on_gpu() && !to.is_on_gpu() && to.bytes_ == bytes_);
-    constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;  // whole pages each, huge ones too
+    // whole pages each, also huge ones
+    constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
     for (std::int64_t begin = 0; begin < bytes_; begin += kPieceBytes) {
         const auto size = static_cast<std::size_t>(std::min(kPieceBytes, bytes_ - begin));
         std::memcpy(to.data_ + begin, data_ + begin, size);
-        // It is private anonymous memory, which reads as zeros from here on.
+        // Private anonymous memory, which reads as zeros from here on.
         ::madvise(data_ + begin, size, MADV_DONTNEED);
     }
 }

@@ -1,8 +1,8 @@
-// Holds memory at an address that stays: it is reserved once, given to the operating system and
-// taken back while pointers into it stay valid. Weights and KV live in arenas (design section 6).
+// Memory at a constant address: reserved once, released to the operating system and taken again
+// while pointers into it stay valid. Weights and KV live in arenas (design section 6).
 //
 // Owns:   the address range, and its physical pages while committed.
-// Thread: one at a time changes its state; nobody else may touch what is being released.
+// Thread: one at a time changes its state; no other thread may touch memory that is being released.
 #pragma once
 
 #include "base/result.h"
@@ -17,50 +17,50 @@ namespace pitstop::tp_worker {
 
 class Arena {
   public:
-    // Reserves addresses for `bytes`, rounded up to whole pages; takes no memory yet. `tag` names
-    // it in errors: "weights", "kv_cache".
+    // Reserves addresses for `bytes`, rounded up to whole pages, without memory. `tag` names the
+    // arena in errors: "weights", "kv_cache".
     static Result<Arena> reserve(std::string tag, std::int64_t bytes);
-    // Does the same in the opened GPU's memory, which the host cannot touch (device.h).
+    // The same in the opened GPU's memory, which the host cannot touch (device.h).
     static Result<Arena> reserve_on_gpu(std::string tag, std::int64_t bytes);
 
     Arena(Arena&& other) noexcept;
     Arena& operator=(Arena&& other) noexcept;
     ~Arena();
 
-    // Makes the range readable and writable; reads as zeros. Physical memory comes when it is first
-    // touched, on a GPU at once. kFailedPrecondition if it is committed, kResourceExhausted if
-    // there is no room.
+    // Makes the range readable and writable; reads as zeros. Physical memory is allocated at the
+    // first access, on a GPU at once. kFailedPrecondition if it is committed, kResourceExhausted if
+    // there is no memory.
     Result<> commit();
 
-    // Gives the physical memory back; returns the bytes that were resident and no longer are, as
-    // the kernel counts them. Until the next commit() an access faults. kFailedPrecondition if it
-    // is not committed.
+    // Releases the physical memory; returns the bytes that were resident and no longer are, as the
+    // kernel counts them. Until the next commit() an access faults. kFailedPrecondition if it is
+    // not committed.
     Result<std::int64_t> release();
 
-    // Copies everything to the start of `to`, piece by piece, and gives each piece's physical
-    // memory back when it is copied: both together never take much more than one of them. REQUIRES:
-    // both are the host's and committed; `to` was reserved for as many bytes.
+    // Copies everything to the start of `to`, piece by piece, and releases each piece's physical
+    // memory after copying it: both together never use much more than one of them. REQUIRES: both
+    // are the host's and committed; `to` was reserved for as many bytes.
     void move_to(Arena& to);
 
-    // Has the range's memory be this memfd's from now on: read-only, sealed, as large as the range.
-    // What was there is given back. REQUIRES: is_committed().
+    // Backs the range with this memfd from now on: read-only, sealed, as large as the range. The
+    // earlier memory is released. REQUIRES: is_committed().
     Result<> adopt(int fd);
-    // Replaces adopted memory by memory of our own with the same bytes, which may be written.
+    // Replaces adopted memory by writable memory of our own with the same bytes.
     Result<> disown();
-    // Leaves memory of our own, which may be written, whatever was there: other bytes, adopted
-    // ones, none. Errors: commit()'s.
+    // Leaves writable memory of our own, whatever was there before: other bytes, adopted memory,
+    // none. Errors: commit()'s.
     Result<> renew();
 
-    // Copies bytes from `begin` on to the host, wherever they are, and waits for it. REQUIRES:
-    // is_committed(); nothing writes to them. Thread: any.
+    // Copies bytes from `begin` on to the host, wherever they are, and waits for that. REQUIRES:
+    // is_committed(); no writes to them meanwhile. Thread: any.
     void fetch(std::int64_t begin, std::span<std::byte> out) const;
 
     [[nodiscard]] bool is_committed() const { return is_committed_; }
-    // Counts what makes its bytes others without a write to data(): commit(), release(), adopt().
+    // Counts changes of the bytes without a write to data(): commit(), release(), adopt().
     [[nodiscard]] std::uint64_t mapping() const { return mapping_; }
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-    // Returns the physical memory in it now, in bytes.
+    // Returns the physical memory of the range now, in bytes.
     [[nodiscard]] std::int64_t resident_bytes() const;
 
   private:
@@ -74,7 +74,7 @@ class Arena {
     std::byte* data_ = nullptr;
     std::int64_t bytes_ = 0;
     bool is_committed_ = false;
-    kernels::DeviceRange gpu_{};  // empty: the range is the host's
+    kernels::DeviceRange gpu_{};  // empty: a range of the host
     bool is_adopted_ = false;
     std::uint64_t mapping_ = 0;
 };

@@ -46,8 +46,8 @@ Result<Device> Device::open(const DeviceOptions& options, kernels::ThreadPool& t
         device->why_ = fmt::format("GPU {} can be used", options.gpu);
         return device;
     }
-    // Whoever shares a GPU with a trainer is not served by a CPU, a hundred times slower, in
-    // silence.
+    // A worker that shares its GPU with a trainer must not silently use a CPU, which is a hundred
+    // times slower.
     if (device.error().code == ErrorCode::kResourceExhausted) return device;
     cpu.why_ = device.error().message;
     return cpu;
@@ -59,7 +59,7 @@ Result<Device> Device::open_cuda(const DeviceOptions& options, kernels::ThreadPo
     device.ops_ = options.determinism == Determinism::kBatchInvariant
                       ? kernels::cuda_deterministic_ops()
                       : kernels::cuda_ops();
-    CHECK(device.ops_ != nullptr);  // there is a device, so there is CUDA
+    CHECK(device.ops_ != nullptr);  // a device exists, so there is CUDA
     ASSIGN_OR_RETURN(
         device.stream_owner_, kernels::DeviceStream::create(kernels::StreamPriority::kStep)
     );

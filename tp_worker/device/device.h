@@ -1,5 +1,5 @@
-// This is what a rank computes on: the CPU, or one GPU. The engine, the model and the sampler are
-// the same code on both; what differs is here, in the ops, and in transfers.h.
+// Where a rank computes: on the CPU, or on one GPU. The engine, the model and the sampler are the
+// same code on both; the differences are here, in the ops, and in transfers.h.
 //
 // Owns:   the GPU's stream.
 // Thread: any may ask; the stream is the loop's.
@@ -20,14 +20,14 @@
 namespace pitstop::tp_worker {
 
 enum class DeviceKind : std::uint8_t {
-    kAuto,  // a GPU where one can be used, else the CPU
+    kAuto,  // a GPU if one can be used, else the CPU
     kCpu,
     kCuda,
 };
 // Accepts auto, cpu and cuda. Errors: kInvalidArgument names what is accepted.
 [[nodiscard]] Result<DeviceKind> parse_device_kind(std::string_view name);
 
-// Says whether a row's bits may depend on the batch it is in. On the CPU they never do (P6).
+// Whether a row's bits may depend on its batch. On the CPU they never do (P6).
 enum class Determinism : std::uint8_t { kFast, kBatchInvariant };
 
 struct DeviceOptions {
@@ -35,14 +35,14 @@ struct DeviceOptions {
     int gpu = 0;  // its index, as the driver counts
     IsaLevel isa = IsaLevel::kScalar;
     Determinism determinism = Determinism::kFast;
-    std::string why{};  // it is this kind, where that was chosen before
+    std::string why{};  // the reason for this kind, if it was chosen before
 };
 
 class Device {
   public:
-    // Errors with kCuda: kUnsupported (a build without CUDA, an old GPU), kUnavailable (no
-    // driver), kNotFound (no such GPU, no cuBLASLt), kResourceExhausted (others have the GPU). With
-    // kAuto the last alone: else why() says what decided.
+    // Errors with kCuda: kUnsupported (a build without CUDA, an old GPU), kUnavailable (no driver),
+    // kNotFound (no such GPU, no cuBLASLt), kResourceExhausted (other processes use the GPU). With
+    // kAuto only the last; otherwise why() gives the reason for the choice.
     // `threads` outlives the device.
     static Result<Device> open(const DeviceOptions& options, kernels::ThreadPool& threads);
     // Without `threads` the calling thread works alone.
@@ -52,14 +52,14 @@ class Device {
     [[nodiscard]] const std::string& name() const { return name_; }  // "cpu avx2", "NVIDIA H200"
     // Returns "GPU-5b3f...", as nvidia-smi prints it; empty on the CPU.
     [[nodiscard]] const std::string& uuid() const { return uuid_; }
-    // Lists NVIDIA's that were found, with version and file; none on the CPU.
+    // Returns NVIDIA's libraries that were found, with version and file; none on the CPU.
     [[nodiscard]] const std::vector<std::string>& libraries() const { return libraries_; }
-    // Says why kAuto chose this one; empty where it was asked for by its name.
+    // Returns why kAuto chose this device; empty if it was asked for by name.
     [[nodiscard]] const std::string& why() const { return why_; }
 
     [[nodiscard]] const kernels::Ops& ops() const { return *ops_; }
     [[nodiscard]] kernels::Stream stream() const { return stream_; }
-    // These are for what is done in host memory on either: loading, staging.
+    // For work in host memory, on either kind: loading, staging.
     [[nodiscard]] const kernels::Ops& host_ops() const { return *host_ops_; }
     [[nodiscard]] digest::AddRun add_run() const { return add_run_; }  // digests in host memory
     [[nodiscard]] kernels::Stream host_stream() const { return host_stream_; }
@@ -67,12 +67,12 @@ class Device {
     // Reserves an arena in the device's memory.
     [[nodiscard]] Result<Arena> reserve(std::string tag, std::int64_t bytes) const;
 
-    // Copies from the device's memory to the host's, and waits for it; after everything that was
+    // Copies from the device's memory to the host's, and waits for that; ordered after everything
     // enqueued on stream().
     void read(void* to_host, const void* from, std::int64_t bytes) const;
-    // Copies from the host's memory to the device's, and waits for it.
+    // Copies from the host's memory to the device's, and waits for that.
     void write(void* to, const void* from_host, std::int64_t bytes) const;
-    // Fills the device's memory with zeros, after everything that was enqueued on stream().
+    // Fills the device's memory with zeros, ordered after everything enqueued on stream().
     void clear(void* to, std::int64_t bytes) const;
 
   private:

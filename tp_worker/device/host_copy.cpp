@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// A small model has several chunks, too.
+// Even a small model has several chunks.
 std::int64_t chunk_bytes_of(std::int64_t bytes) {
     constexpr std::int64_t kAlignment = 256;
     constexpr std::int64_t kChunksWanted = 8;
@@ -31,7 +31,7 @@ Result<HostCopy> HostCopy::make(std::int64_t bytes) {
     made.bytes_ = bytes;
     made.chunk_bytes_ = chunk_bytes_of(bytes);
     made.num_chunks_ = (bytes + made.chunk_bytes_ - 1) / made.chunk_bytes_;
-    // Nothing runs beside an exchange that either could give way to.
+    // No other work runs during an exchange, so priority does not matter.
     constexpr auto kPriority = kernels::StreamPriority::kStep;
     ASSIGN_OR_RETURN(made.up_, kernels::DeviceStream::create(kPriority));
     ASSIGN_OR_RETURN(made.down_, kernels::DeviceStream::create(kPriority));
@@ -60,14 +60,14 @@ void HostCopy::exchange(std::byte* gpu, kernels::Stream steps) {
     is_before_.order_before(down_.stream());
     const std::int64_t to_slot = kFreeSlots - first_slot_;
     for (std::int64_t i = 0; i < num_chunks_; ++i) {
-        // The chunks next to the free slots come first.
+        // The chunks next to the free slots are first.
         const std::int64_t chunk = to_slot == 0 ? i : num_chunks_ - 1 - i;
         const std::int64_t begin = chunk * chunk_bytes_;
         const std::int64_t size = std::min(chunk_bytes_, bytes_ - begin);
         std::byte* const from = memory_.data() + (chunk + first_slot_) * chunk_bytes_;
         std::byte* const to = memory_.data() + (chunk + to_slot) * chunk_bytes_;
         const auto event = static_cast<std::size_t>(i) % kEvents;
-        if (i >= kFreeSlots) {  // what lay at `to` has been sent
+        if (i >= kFreeSlots) {  // the previous content of `to` has been sent
             const auto vacated = static_cast<std::size_t>(i - kFreeSlots) % kEvents;
             is_up_[vacated].order_before(down_.stream());
         }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
-// Returns the number behind `name` at the beginning of a line.
+// Returns the number after `name` at the beginning of a line.
 std::optional<std::int64_t> number_of(const std::string& path, const std::string& name) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -25,7 +25,7 @@ std::optional<std::int64_t> number_of(const std::string& path, const std::string
 
 std::optional<std::int64_t> number_in(const std::string& path) {
     std::int64_t number = 0;
-    if (std::ifstream(path) >> number) return number;  // "max" is none
+    if (std::ifstream(path) >> number) return number;  // "max" means none
     return std::nullopt;
 }
 
@@ -37,13 +37,13 @@ std::int64_t free_in_group(const std::string& directory) {
     const std::optional<std::int64_t> limit = number_in(directory + "/memory.max");
     const std::optional<std::int64_t> used = number_in(directory + "/memory.current");
     if (!limit || !used) return kUnlimited;
-    // Files that are cached and not in use make room.
+    // Cached files that are not in use make room.
     const std::int64_t cached = number_of(directory + "/memory.stat", "inactive_file").value_or(0);
     return std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - cached));
 }
 
-// Returns the least of what the machine has and of what `bytes_in` says of each group, from this
-// process's to the top.
+// Returns the least of the machine's number and `bytes_in` of each group, from this process's to
+// the top.
 template <class BytesInGroup>
 std::int64_t least_bytes(
     const std::string& root, const std::string& of_machine, BytesInGroup bytes_in

@@ -11,7 +11,7 @@ namespace {
 
 // Copies within the host's memory.
 void copy_by(TaskPool* threads, std::byte* to, const std::byte* from, std::int64_t bytes) {
-    // This is twice what it costs to start a thread (task_pool.h).
+    // Twice the cost of starting a thread (task_pool.h).
     constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
     if (threads == nullptr) {
         std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -84,7 +84,7 @@ void PinnedPieces::fetch(
     std::byte* to_host, const std::byte* from, std::int64_t bytes, TaskPool* threads
 ) {
     kernels::enter_cuda_device();
-    wait();  // no piece is on its way to the GPU any more
+    wait();  // no piece is on its way to the GPU afterwards
     const std::int64_t num_pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
     const auto size_of = [&](std::int64_t number) {
         return std::min(kPieceBytes, bytes - number * kPieceBytes);

@@ -81,8 +81,8 @@ void Transfers::take_out(Turn& turn, std::size_t first, TimePoint since) const {
 void Transfers::wait() {
     if (is_on_cpu()) return;
     CHECK(unsent_begin_ == unsent_end_);
-    // A turn that has ended and is not finished comes first, and takes a time of its own: two that
-    // are slow are not one that never ends.
+    // A turn that has ended but is not finished comes first, and has a time limit of its own: two
+    // slow turns are not one that never ends.
     const Turn& older = turns_[1 - current_];
     if (older.has_ended) {
         older.event.wait(
@@ -106,7 +106,7 @@ void Transfers::end_turn() {
     used_ = kept_ = unsent_begin_ = unsent_end_ = 0;
 }
 
-// Where both have ended, the one that is next has done so first.
+// If both have ended, the next one in order ended first.
 std::size_t Transfers::first_ended() const {
     const std::size_t first = turns_[current_].has_ended ? current_ : 1 - current_;
     CHECK(turns_[first].has_ended);
@@ -125,7 +125,7 @@ void Transfers::finish_turn() {
     Turn& first = turns_[ended];
     take_out(first, 0, first.since);
     first.has_ended = false;
-    turns_[1 - ended].since = Clock::now();  // of two the second has the device from now on
+    turns_[1 - ended].since = Clock::now();  // the second of two turns has the device from now on
 }
 
 std::int64_t Transfers::bytes_left() const {

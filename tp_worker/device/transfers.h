@@ -1,4 +1,4 @@
-// Carries small arrays between the host and the ops: a step's inputs, what was sampled.
+// Moves small arrays between the host and the ops: a step's inputs, and what was sampled.
 //
 //   const SampleRow* there = transfers.in(rows);
 //   Choice* chosen = transfers.out(choices);
@@ -6,23 +6,23 @@
 //   ops.sample({.rows = there, .choices = chosen, ...});
 //   transfers.wait();  // `choices` is filled
 //
-// On the CPU an op works on the caller's arrays, and send() and wait() have nothing to do. On a GPU
-// in() gathers arrays in page-locked memory, and send() takes all of them up in one copy, on the
-// stream, before the op that reads them; out() hands out device memory, and wait() brings all of it
-// back in one copy and waits for its event.
+// On the CPU an op works on the caller's arrays, and send() and wait() do nothing. On a GPU, in()
+// gathers arrays in page-locked memory, and send() uploads all of them in one copy, on the stream,
+// before the op that reads them; out() returns device memory, and wait() downloads all of it in one
+// copy and waits for its event.
 //
-// Two steps may be under way: end_turn() leaves a step's arrays to the stream, and those of the
-// next are placed and sent while its ops run; finish_turn() waits for it. The turns have
-// page-locked memory of their own and share the device's, whose copies the stream orders.
+// Two steps may be in progress: end_turn() leaves a step's arrays to the stream, and the next
+// step's arrays are placed and sent while its ops run; finish_turn() waits for it. Each turn has
+// page-locked memory of its own; they share the device's, whose copies the stream orders.
 //
 //   ...  transfers.end_turn();     // of step k
 //   ...  transfers.end_turn();     // of step k + 1
 //   transfers.finish_turn();       // k's arrays are filled
 //
-// What is placed first in a turn has the same addresses as what was placed first in the last one,
-// as long as the sizes before it are the same: a graph of the step may keep them.
+// The first arrays of a turn have the same addresses as the first of the last turn, as long as the
+// sizes before them are the same: a graph of the step may keep them.
 //
-// Arrays given to out() stay where they are until they are filled; those given to in() may go at
+// Arrays passed to out() must stay in place until they are filled. Those passed to in() may go at
 // once on a GPU, and when the op has returned on the CPU.
 // Thread:  the stream's.
 // Bounded: bytes_max of arrays between two wait()s or in a turn, each rounded up to kAlignment.
@@ -46,9 +46,9 @@ class Transfers {
   public:
     static constexpr std::int64_t kAlignment = 256;  // bytes
 
-    // A turn that is not done `wait_max` after its end, or after that of the turn before it where
-    // this is later, ends the process by the next call that waits for it (P5; DeviceEvent::wait).
-    // So does a wait() that takes longer. Errors: kResourceExhausted, no page-locked or device
+    // A turn that is not done `wait_max` after its end, or after the end of the turn before it if
+    // that is later, ends the process in the next call that waits for it (P5; DeviceEvent::wait).
+    // So does a wait() that takes longer. Errors: kResourceExhausted without page-locked or device
     // memory.
     static Result<Transfers> make(
         const Device& device, std::int64_t bytes_max, Duration wait_max = kernels::kDeviceWaitMax
@@ -63,7 +63,7 @@ class Transfers {
     [[nodiscard]] const T* in(const std::vector<T>& array) {
         return in(std::span<const T>(array));
     }
-    // This is for an array that the op writes to, too: on a GPU the caller's stays as it is.
+    // For an array that the op also writes to: on a GPU the caller's array is unchanged.
     template <class T>
     [[nodiscard]] T* in_writable(std::span<T> array) {
         static_assert(std::is_trivially_copyable_v<T>);
@@ -75,43 +75,42 @@ class Transfers {
         return static_cast<T*>(place(nullptr, array.data(), array.size_bytes()));
     }
 
-    // Puts every array that in() was given since the last send() on its way.
+    // Starts the upload of every array passed to in() since the last send().
     void send();
 
-    // Has what this turn has placed so far keep its place; it is filled by the turn's end alone,
-    // whatever waits come before that.
+    // Keeps the places of this turn's arrays so far: only the turn's end fills them, whatever waits
+    // come before that.
     void keep();
 
     // Returns when everything enqueued on the stream is done and every out() array since keep() is
-    // filled; what comes next takes their place. A turn that has ended and is not finished has
+    // filled; later arrays reuse their places. A turn that has ended but is not finished has
     // `wait_max` for itself. REQUIRES: every array of in() was sent.
     void wait();
 
-    // Has what is placed from now on be the next turn's. REQUIRES: every array of in() was sent;
+    // Arrays placed from now on belong to the next turn. REQUIRES: every array of in() was sent;
     // before the next array is placed, at most one turn has ended and is not finished.
     void end_turn();
     // Returns whether finish_turn() would not wait: the turn that ended first is done, or its time
-    // is over. REQUIRES: there is one that is not finished; on the CPU there is nothing to do.
+    // is over. REQUIRES: one turn is not finished; on the CPU there is nothing to do.
     [[nodiscard]] bool is_turn_over() const;
-    // Returns when everything that was enqueued before its end is done and its out() arrays are
-    // filled.
+    // Returns when everything enqueued before its end is done and its out() arrays are filled.
     void finish_turn();
 
-    // Counts the bytes that send() has sent so far, what was rounded up between arrays included; 0
-    // on the CPU.
+    // Returns the bytes that send() has sent so far, including the rounding between arrays; 0 on
+    // the CPU.
     [[nodiscard]] std::int64_t bytes_sent() const { return bytes_sent_; }
 
-    // Returns the bytes that still fit before a wait(); there is no bound on the CPU.
+    // Returns the bytes that still fit before a wait(); unbounded on the CPU.
     [[nodiscard]] std::int64_t bytes_left() const;
-    // Returns what an array takes of them.
+    // Returns the bytes of an array, as counted there.
     [[nodiscard]] static constexpr std::int64_t bytes_of(std::int64_t array_bytes) {
         return (array_bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
 
   private:
     Transfers() = default;
-    // Returns the op's address for an array of the host's, which is read from `from` and written
-    // back to `to`.
+    // Returns the op's address for an array of the host, which is read from `from` and written back
+    // to `to`.
     void* place(const void* from, void* to, std::size_t bytes);
 
     struct Output {
@@ -124,29 +123,30 @@ class Transfers {
         kernels::PinnedBuffer pinned{};
         kernels::DeviceEvent event{};
         std::vector<Output> outputs{};  // by offset
-        bool has_ended = false;         // and finish_turn() has not come
-        TimePoint since{};              // it has ended, and the device is its own
+        bool has_ended = false;         // and finish_turn() was not called yet
+        TimePoint since{};              // it has ended, and the device works on it
     };
     [[nodiscard]] bool is_on_cpu() const { return stream_.handle == nullptr; }
     [[nodiscard]] Turn& turn() { return turns_[current_]; }
     [[nodiscard]] std::size_t first_ended() const;
-    // Has the turn's outputs from `first` on brought to its page-locked memory, and marks that.
+    // Starts the download of the turn's outputs from `first` on to its page-locked memory, and
+    // marks that point.
     void bring_back(Turn& turn, std::size_t first) const;
-    // Takes them from there, once the mark is reached; has time for it from `since` on.
+    // Copies them from there once the mark is reached; the time limit counts from `since`.
     void take_out(Turn& turn, std::size_t first, TimePoint since) const;
 
-    // These are empty on the CPU. An array has one offset in both buffers.
+    // Empty on the CPU. An array has the same offset in both buffers.
     kernels::Stream stream_{};
     Duration wait_max_{};
     kernels::DeviceBuffer device_{};
     std::array<Turn, 2> turns_{};
     std::size_t current_ = 0;
     std::int64_t bytes_sent_ = 0;
-    // These belong to the current turn.
+    // Of the current turn:
     std::int64_t used_ = 0;
     std::int64_t kept_ = 0;
     std::int64_t unsent_begin_ = 0;
-    std::int64_t unsent_end_ = 0;  // is unsent_begin_: nothing is to be sent
+    std::int64_t unsent_end_ = 0;  // equal to unsent_begin_: nothing to send
 };
 
 }  // namespace pitstop::tp_worker

@@ -13,7 +13,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The scheduler watches the ranks' patience; it is late itself only where it stands still.
+// The scheduler watches the ranks' limits; it answers later than this only if it has stopped.
 constexpr auto kSchedulerSlack = std::chrono::seconds(5);
 constexpr std::size_t kFloatsMax = messages::kRankPartBytesMax / sizeof(float);
 
@@ -37,7 +37,8 @@ Result<std::unique_ptr<BusCommunicator>> BusCommunicator::join(
     std::unique_ptr<BusCommunicator> ranks(
         new BusCommunicator(std::move(args), std::move(socket), std::move(monitor))
     );
-    CHECK(ranks->socket_.send(encode(ranks->args_.join)) == bus::Sent::kSent);  // of an empty queue
+    // into an empty queue
+    CHECK(ranks->socket_.send(encode(ranks->args_.join)) == bus::Sent::kSent);
     RETURN_IF_ERROR(ranks->wait_for_place());
     return ranks;
 }
@@ -60,8 +61,8 @@ void BusCommunicator::note_events() {
                 args_.endpoint
             ));
         } else if (is_placed_) {
-            // Nobody was there before that; the socket tries again by itself. What was said last
-            // counts, though its end is noticed first.
+            // Nobody was there before; the socket retries by itself. A last message counts, though
+            // its sender's end is noticed first.
             while (take_answer()) {
             }
             note_end(
@@ -256,7 +257,7 @@ Result<> BusCommunicator::gather_columns(View2<const float> part, View2<float> w
 
 Result<bool> BusCommunicator::has_ended() {
     while (take_answer()) {
-    }  // these answer a meeting that nobody waits for any more
+    }  // answers a meeting that nothing waits for any more
     note_events();
     if (is_asked_to_end_) return true;
     if (end_) return *end_;

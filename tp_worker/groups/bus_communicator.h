@@ -1,13 +1,13 @@
-// This is a Communicator for ranks that meet over the bus, at their scheduler (messages/ranks.h),
-// from one machine or from several. All that it carries goes through the scheduler's process:
-// enough for what ranks tell each other at the start and around steps, and slow for tensors, which
-// go this way where ranks of several machines compute on CPUs.
+// A Communicator for ranks that meet over the bus, at their scheduler (messages/ranks.h), from one
+// machine or from several. Everything passes through the scheduler's process. That is enough for
+// what ranks exchange at the start and around steps, and slow for tensors, which use it if ranks of
+// several machines compute on CPUs.
 //
-// Where the scheduler is on another machine there is no launcher here that knows of the replica's
-// end: has_ended() tells.
+// If the scheduler is on another machine, no launcher here knows of the replica's end: has_ended()
+// tells.
 //
-// Owns:    the connection. Waits: for the peers, whom the scheduler names; for the scheduler itself
-//          a little longer.
+// Owns:    the connection. Waits: for peers, whom the scheduler names; for the scheduler itself a
+//          little longer.
 // Bounded: a part of each rank, of messages::kRankPartBytesMax.
 #pragma once
 
@@ -31,18 +31,19 @@
 namespace pitstop::tp_worker {
 
 struct BusCommunicatorArgs {
-    std::string endpoint{};               // where the scheduler's workers come in
-    std::optional<bus::ClientKey> key{};  // the scheduler is on another machine
+    std::string endpoint{};               // where the scheduler's workers connect
+    std::optional<bus::ClientKey> key{};  // set if the scheduler is on another machine
     messages::RankJoin join{};            // valid
-    Duration join_limit{};                // until the scheduler must be there
-    Duration peer_limit{};                // until a rank must come to an operation
+    Duration join_limit{};                // for reaching the scheduler
+    Duration peer_limit{};                // for another rank to join an operation
 };
 
 class BusCommunicator final : public Communicator {
   public:
-    // Returns when the scheduler has taken this rank; the others need not be there. Errors: the
-    // scheduler's (scheduler_proc/rank_meeting.h); kPermissionDenied, it does not let this key in;
-    // kDeadlineExceeded, nobody answered there, or somebody whom this key does not trust.
+    // Returns when the scheduler has accepted this rank; other ranks need not exist yet. Errors:
+    // the scheduler's (scheduler_proc/rank_meeting.h); kPermissionDenied if it refuses this key;
+    // kDeadlineExceeded without an answer, or with an answer from a key that this one does not
+    // trust.
     static Result<std::unique_ptr<BusCommunicator>> join(
         zmq::context_t& context, BusCommunicatorArgs args
     );
@@ -58,12 +59,12 @@ class BusCommunicator final : public Communicator {
     Result<> barrier() override { return barrier_within(args_.peer_limit); }
     Result<> barrier_within(Duration limit) override;
 
-    // Adds what a loop waits for besides. REQUIRES: this stays where it is.
+    // Adds what a loop must also wait for. REQUIRES: this object does not move.
     void add_to(bus::Poller& poller);
-    // Returns whether the replica was asked to end. Errors: why it cannot go on, or that the
+    // Returns whether the replica was told to end. Errors: why it cannot continue, or that the
     // scheduler is gone.
     [[nodiscard]] Result<bool> has_ended();
-    // Sends this rank's last words: the scheduler tells everybody.
+    // Sends this rank's last error: the scheduler tells all ranks.
     void say_why(const Error& error);
 
   private:
@@ -72,7 +73,7 @@ class BusCommunicator final : public Communicator {
         : args_(std::move(args)), socket_(std::move(socket)), monitor_(std::move(monitor)) {}
 
     Result<> wait_for_place();
-    // Returns all parts that are not empty, in rank order; `num_bytes` is the size of each.
+    // Returns all nonempty parts, in rank order; `num_bytes` is the size of each.
     Result<Bytes> meet(
         std::string_view what,
         std::size_t num_bytes,
@@ -80,7 +81,7 @@ class BusCommunicator final : public Communicator {
         Duration limit
     );
     Result<messages::RankMet> wait_for_parts(std::string_view what, Duration limit);
-    // Returns the next message that answers something; notes an end on the way.
+    // Returns the next message that answers something; records an end on the way.
     std::optional<messages::Frames> take_answer();
     void note_events();
     void note_end(Error error);
@@ -89,10 +90,10 @@ class BusCommunicator final : public Communicator {
     BusCommunicatorArgs args_;
     bus::Socket socket_;
     bus::SocketMonitor monitor_;
-    std::int64_t meeting_ = 0;  // the last one that was asked for
+    std::int64_t meeting_ = 0;  // the latest one asked for
     bool is_placed_ = false;
     bool is_asked_to_end_ = false;
-    std::optional<Error> end_{};  // no meeting takes place any more
+    std::optional<Error> end_{};  // no further meeting takes place
 };
 
 }  // namespace pitstop::tp_worker

@@ -21,7 +21,7 @@ namespace {
 using kernels::Exchange;
 using kernels::ExchangeFailure;
 
-// Holds what each rank tells the others of itself, in the bytes of one machine's processes.
+// What each rank tells the others about itself, as raw bytes between processes of one machine.
 struct Offer {
     std::array<char, kernels::kIpcHandleBytes> handle{};
     std::int32_t gpu = 0;
@@ -113,9 +113,9 @@ class GpuCommunicator final : public Communicator {
     kernels::PinnedBuffer failure_{};
     std::vector<kernels::DeviceImport> peers_{};
     Exchange exchange_{};
-    std::unique_ptr<RankNccl> nccl_{};  // null where no NCCL is between the ranks
+    std::unique_ptr<RankNccl> nccl_{};  // null without NCCL between the ranks
     std::string why_no_nccl_{};
-    std::int64_t nccl_bytes_min_ = kNeverBytes;  // sums of so many bytes go by it
+    std::int64_t nccl_bytes_min_ = kNeverBytes;  // sums of at least this many bytes use NCCL
     bool is_measured_ = false;
 };
 
@@ -178,7 +178,7 @@ Result<> GpuCommunicator::connect() {
     RETURN_IF_ERROR(host_.all_gather(
         std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(offers))
     ));
-    // A launch has as many blocks on every rank as are there at once on each.
+    // A launch has the same number of blocks on every rank: as many as run at once on each.
     exchange_.num_blocks = kernels::kExchangeBlocksMax;
     for (int rank = 0; rank < exchange_.size; ++rank) {
         const auto at = static_cast<std::size_t>(rank);
@@ -192,14 +192,14 @@ Result<> GpuCommunicator::connect() {
     return host_.barrier();
 }
 
-// So many sums of zeros are timed, and one before, which loads and connects what is needed.
+// The timed sums of zeros; one before them is not timed, because it loads and connects what is
+// needed.
 constexpr int kNumTimed = 5;
 
-// Sums, one after another, by one of the ways. Returns the milliseconds of one, here, or 0 where
-// none is timed.
+// Sums repeatedly in one of the ways. Returns the milliseconds per sum here, or 0 if none is timed.
 Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path, int num) {
-    if (path == SumPath::kNccl) RETURN_IF_ERROR(nccl_->begin_trial());  // first, as all ranks do
-    CHECK(path == SumPath::kOwn || nccl_->is_in_use());  // nobody else uses NCCL at the start
+    if (path == SumPath::kNccl) RETURN_IF_ERROR(nccl_->begin_trial());  // first, as on all ranks
+    CHECK(path == SumPath::kOwn || nccl_->is_in_use());  // nothing else uses NCCL at the start
     ASSIGN_OR_RETURN(const kernels::DeviceEvent begin, kernels::DeviceEvent::create());
     ASSIGN_OR_RETURN(const kernels::DeviceEvent end, kernels::DeviceEvent::create());
     RETURN_IF_ERROR(all_reduce_sum(data));
@@ -212,8 +212,9 @@ Result<double> GpuCommunicator::time_sum(std::span<float> data, SumPath path, in
     return num == 0 ? 0.0 : end.ms_since(begin) / num;
 }
 
-// Returns the milliseconds of one sum by NCCL, here; 0 on every rank where it fails on one, and all
-// do without. What NCCL needs for sums it makes with the first: it may join and be of no use.
+// Returns the milliseconds per sum with NCCL here; 0 on every rank if it fails on one, and then no
+// rank uses NCCL. The first sum allocates what NCCL needs for sums: a communicator that joined may
+// still be unusable.
 Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data, int num) {
     Result<double> timed = time_sum(data, SumPath::kNccl, num);
     ASSIGN_OR_RETURN(
@@ -227,7 +228,7 @@ Result<double> GpuCommunicator::try_nccl_sum(std::span<float> data, int num) {
     return 0.0;
 }
 
-// Tries one small sum, where none is timed: an NCCL that cannot sum is known before any serving.
+// Tries one small sum if none is timed, so that an NCCL that cannot sum is known before serving.
 Result<> GpuCommunicator::try_nccl() {
     constexpr std::int64_t kBytes = 4096;
     ASSIGN_OR_RETURN(const kernels::DeviceBuffer data, kernels::DeviceBuffer::create(kBytes));
@@ -239,7 +240,7 @@ Result<> GpuCommunicator::try_nccl() {
     return Ok{};
 }
 
-// Returns the same numbers on every rank; none where they do without NCCL.
+// Returns the same numbers on every rank; none if they do not use NCCL.
 Result<std::vector<SumTime>> GpuCommunicator::time_sums(std::int64_t bytes_max) {
     std::vector<SumTime> times;
     for (const std::int64_t bytes : sizes_to_measure(bytes_max)) times.push_back({.bytes = bytes});
@@ -305,7 +306,7 @@ Result<> GpuCommunicator::connect_nccl(const GpuCommunicatorArgs& args) {
     }
     if (!nccl_ || !is_timed) return Ok{};
     ASSIGN_OR_RETURN(const std::vector<SumTime> times, time_sums(args.sum_bytes_max));
-    nccl_bytes_min_ = nccl_bytes_min(times);  // never, where none was timed
+    nccl_bytes_min_ = nccl_bytes_min(times);  // never, if none was timed
     is_measured_ = true;
     return Ok{};
 }

@@ -1,5 +1,5 @@
-// Holds the groups that this rank has joined, for broadcasts from a trainer (messages/groups.h).
-// What a broadcast is, and what comes of one that fails, is the same whatever carries it:
+// The groups that this rank has joined, for broadcasts from a trainer (messages/groups.h).
+// Broadcasts and their failures are the same for each transport:
 //
 //   host_group.h  TCP, into the host's memory
 //   nccl_group.h  NCCL, into the GPU's
@@ -26,7 +26,7 @@
 
 namespace pitstop::tp_worker {
 
-// Says what the trainer broadcasts next.
+// What the trainer broadcasts next.
 struct Broadcast {
     std::int64_t num = 0;  // elements
     kernels::NcclType type = kernels::NcclType::kBytes;
@@ -34,31 +34,30 @@ struct Broadcast {
     [[nodiscard]] std::int64_t bytes() const { return num * kernels::bytes_of(type); }
 };
 
-// Says where a broadcast has landed. It is good until the group receives the next.
+// Where a broadcast has landed. Valid until the group receives the next.
 struct Landed {
     std::span<const std::byte> bytes{};
     bool is_on_gpu = false;
     std::shared_ptr<const void> owner{};  // shared with the group, which may be destroyed meanwhile
 };
 
-// This is one rank's end of a group whose rank 0 is a trainer.
+// One rank's end of a group whose rank 0 is a trainer.
 class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
   public:
     virtual ~BroadcastGroup() = default;
-    // Is called before an update whose largest broadcast has so many bytes, and makes room for it
-    // if it lands in memory of the group's own. Errors: kTooLarge, kResourceExhausted; nothing was
-    // received.
+    // Called before an update whose largest broadcast has this many bytes; makes room for it if it
+    // lands in the group's own memory. Errors: kTooLarge, kResourceExhausted; nothing was received.
     virtual Result<> make_room(std::int64_t bytes_max) = 0;
-    // Waits for the trainer's next broadcast, which is exactly this one. It lands in `host` where
-    // the group has no memory of its own. After an error the group is of no use.
+    // Waits for the trainer's next broadcast, which must be exactly this one. It lands in `host` if
+    // the group has no memory of its own. After an error the group is unusable.
     virtual Result<Landed> receive(
         const Broadcast& broadcast, std::vector<std::byte>& host, const Patience& patience
     ) = 0;
-    // Tells the trainer, where there is a way to, that nothing more will be received.
+    // Tells the trainer, if there is a way to, that nothing more will be received.
     virtual void refuse(const std::string& reason) = 0;
-    // Takes leave of the trainer, which does the same now.
+    // Leaves the trainer's group at the same time as the trainer.
     virtual void leave() = 0;
-    // Says whether the trainer is known to be gone: nothing more will come.
+    // Returns whether the trainer is known to be gone: no broadcast will follow.
     [[nodiscard]] virtual bool is_over() = 0;
 };
 
@@ -66,29 +65,29 @@ class Groups {
   public:
     static constexpr std::size_t kGroupsMax = 64;
 
-    // `nccl_turn` says whose turn it is to use NCCL, of all in this process that do.
+    // `nccl_turn`: shared by everything in this process that uses NCCL.
     explicit Groups(std::shared_ptr<NcclTurn> nccl_turn) : nccl_turn_(std::move(nccl_turn)) {}
     Groups() : Groups(std::make_shared<NcclTurn>()) {}
 
     // Joins as `rank` of the group, and waits as long as the backend's rendezvous does. A group
-    // whose trainer died is in nobody's way: it is forgotten first.
+    // whose trainer died does not block: it is removed first.
     // Errors: kAlreadyExists, kResourceExhausted, kUnsupported, those of the rendezvous.
     Result<> init(const messages::GroupSpec& spec, std::int64_t rank, const Patience& patience);
-    // Leaves the group. Errors: kNotFound, where there is none of this name.
+    // Leaves the group. Errors: kNotFound if there is none of this name.
     Result<> destroy(const std::string& name);
 
-    // Is called before an update out of the group. Errors: kNotFound, and those of the group's
+    // Called before an update from the group. Errors: kNotFound, and those of the group's
     // make_room().
     Result<> make_room(const std::string& name, std::int64_t bytes_max);
-    // Waits for the next broadcast. An error ends the group: the trainer is told, and the next one
-    // may be joined under the same name.
+    // Waits for the next broadcast. An error ends the group: the trainer is told, and a new group
+    // of the same name may be joined.
     Result<Landed> receive(
         const std::string& name,
         const Broadcast& broadcast,
         std::vector<std::byte>& host,
         const Patience& patience
     );
-    // Ends the group, as an error of receive() does: what was announced cannot be received.
+    // Ends the group like an error of receive(): the announced broadcasts cannot be received.
     void refuse(const std::string& name, const std::string& reason);
 
   private:
@@ -96,8 +95,7 @@ class Groups {
 
     Mutex mutex_{};
     std::shared_ptr<NcclTurn> nccl_turn_;
-    // A group is null while it is being joined, and shared with whoever receives while it is
-    // destroyed.
+    // A group is null while it is being joined; a receiver shares it while it is destroyed.
     std::map<std::string, std::shared_ptr<BroadcastGroup>> groups_ GUARDED_BY(mutex_){};
 };
 

@@ -15,8 +15,8 @@ constexpr std::uint32_t kVersion = 1;
 constexpr char kBroadcast[] = {'B', 'C', 'S', 'T'};
 constexpr std::uint32_t kTextMax = 16 << 10;
 constexpr auto kHostFarewellMax = std::chrono::milliseconds(200);
-// A trainer listens before it can say where. If nobody does for so long, it has died, and others
-// wait to join theirs.
+// A trainer listens before it can tell where. If nobody listens for this long, it has died, and
+// other groups wait to be joined.
 constexpr auto kListenMax = std::chrono::seconds(5);
 
 struct Header {
@@ -75,13 +75,13 @@ class HostGroup : public BroadcastGroup {
         append(message, static_cast<std::uint32_t>(text.size()));
         message += text;
         const std::atomic<bool> never{false};
-        // A trainer that reads no more learns it from the hang-up alone.
+        // A trainer that no longer reads learns it from the hang-up alone.
         static_cast<void>(stream_.write(
             std::as_bytes(std::span(message)), {Clock::now() + kHostFarewellMax, never}
         ));
     }
 
-    void leave() override {}  // the connection's end says it
+    void leave() override {}  // closing the connection is enough
     [[nodiscard]] bool is_over() override { return stream_.is_closed(); }
 
   private:
@@ -127,7 +127,11 @@ Result<std::shared_ptr<BroadcastGroup>> join_host_group(
         std::string why(length, '\0');
         RETURN_IF_ERROR(stream.read(std::as_writable_bytes(std::span(why)), patience));
         return make_error(
-            ErrorCode::kFailedPrecondition, "the trainer refuses: {}", printable(why)  // any bytes
+            // may be any bytes
+            //
+            ErrorCode::kFailedPrecondition,
+            "the trainer refuses: {}",
+            printable(why)
         );
     }
     return std::shared_ptr<BroadcastGroup>(std::make_shared<HostGroup>(std::move(stream)));

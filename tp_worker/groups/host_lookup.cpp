@@ -19,7 +19,7 @@ namespace {
 
 using Found = Result<std::vector<HostAddress>>;
 
-// Waits for name servers, unless the host is a number.
+// Only a name needs a name server; a number does not.
 enum class Kind { kNumber, kName };
 Found resolve(const std::string& host, std::int64_t port, Kind kind) {
     addrinfo hints{};
@@ -47,14 +47,14 @@ Found resolve(const std::string& host, std::int64_t port, Kind kind) {
 
 std::atomic<int> num_lookups{0};
 
-// This is shared by whoever waits and the thread, which may come later.
+// Shared by the caller that waits and the thread, which may finish later.
 struct Lookup {
     Mutex mutex{};
     Condition done{};
     std::optional<Found> found GUARDED_BY(mutex){};
 };
 
-// Resolves on a thread of its own, without signals: those are for the loop's.
+// Resolves on a thread of its own, with signals blocked: those are for the loop's thread.
 Result<> start_lookup(
     const std::shared_ptr<Lookup>& lookup, const std::string& host, std::int64_t port
 ) {

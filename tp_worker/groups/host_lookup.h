@@ -1,11 +1,11 @@
 // Looks up the addresses of a host with a deadline.
 //
-// getaddrinfo has none: a name server that does not answer holds its caller for minutes. So a name
-// is looked up on a thread that may be left behind; what it finds then is forgotten. Numbers are no
-// names, and need no thread.
+// getaddrinfo has none: a name server that does not answer blocks its caller for minutes. So a
+// thread that can be left behind looks up names; a result that comes too late is dropped. Numeric
+// addresses need no thread.
 //
 // Thread:  any.
-// Bounded: kLookupsMax at once in this process, those that were left behind included.
+// Bounded: kLookupsMax at once in this process, including those left behind.
 #pragma once
 
 #include "base/result.h"

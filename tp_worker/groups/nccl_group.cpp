@@ -16,20 +16,20 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::size_t kPickledIdBytesMax = 4096;
-constexpr std::string_view kCountKey = "init/";  // the one key without a leading slash
+constexpr std::string_view kCountKey = "init/";  // the only key without a leading slash
 constexpr std::string_view kVllmKey = "/broadcast_from/0/0";
 constexpr int kTrainer = 0;                        // its rank
-constexpr std::int64_t kLandingGranule = 2 << 20;  // so that a little more takes no new memory
-// Bounds a broadcast: it is enough for NVLink's rate, and little of a GPU for steps to miss while
-// it waits.
+constexpr std::int64_t kLandingGranule = 2 << 20;  // so that slightly more needs no new memory
+// The thread blocks of a broadcast: enough for NVLink's rate, and little of the GPU for steps to
+// lose while it waits.
 constexpr int kCtasMax = 8;
 constexpr auto kNcclLook = std::chrono::microseconds(100);
-// A trainer whose store has gone may still end what it has begun: nothing says that it keeps its
-// store as long as its group.
+// A trainer whose store has gone may still finish what it has begun: nothing requires that it keeps
+// its store as long as its group.
 constexpr auto kStoreGoneMax = std::chrono::seconds(10);
 constexpr auto kNcclFarewellMax = std::chrono::seconds(2);
 
-// It goes through PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/), to the group's first
+// Passes through PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/), to the group's first
 // communicator.
 std::string sglang_key(const std::string& group) {
     return fmt::format("/{}/{}//cuda//0", group, group);
@@ -62,7 +62,7 @@ class NcclGroup : public BroadcastGroup {
     )
         : spec_(std::move(spec)), rank_(rank), store_(std::move(store)), turn_(turn) {}
 
-    // Joins at once, with an id that is there.
+    // Joins at once, with an id that exists already.
     enum class WarmUp : std::uint8_t { kNone, kOneFloat };
     Result<> join(const std::string& id, WarmUp warm_up, const Patience& patience) {
         ASSIGN_OR_RETURN(const NcclTurn::Held turn, turn_.take(spec_.group, patience));
@@ -84,7 +84,7 @@ class NcclGroup : public BroadcastGroup {
             );
         }
         if (bytes_max <= landing_.bytes() || kernels::compute_capability() == 0) return Ok{};
-        landing_ = {};  // first, as there may be room for one of them only
+        landing_ = {};  // first, as there may be room for only one of them
         const std::int64_t rounded =
             (bytes_max + kLandingGranule - 1) / kLandingGranule * kLandingGranule;
         Result<kernels::DeviceBuffer> made = kernels::DeviceBuffer::create(rounded);
@@ -117,13 +117,13 @@ class NcclGroup : public BroadcastGroup {
         return landed;
     }
 
-    // NCCL has no words for it: the trainer's own deadline tells it.
+    // NCCL cannot transmit a reason: the trainer's own deadline tells it.
     void refuse(const std::string&) override {
         const Use use(*this);
         if (use.is_mine) abort();
     }
 
-    // What is received meanwhile ends first, and the communicator with it.
+    // A broadcast that is being received ends first, and the communicator with it.
     void leave() override {
         const Use use(*this);
         if (!use.is_mine || !comm_) return;
@@ -135,8 +135,8 @@ class NcclGroup : public BroadcastGroup {
             num_bytes_
         );
         const std::atomic<bool> never{false};
-        // Where another group keeps it for longer, this one, which has nothing in flight, leaves
-        // without it.
+        // If another group keeps the turn for longer, this group, which has nothing in flight,
+        // leaves without it.
         const Result<NcclTurn::Held> turn =
             turn_.take(spec_.group, {Clock::now() + kNcclFarewellMax, never});
         const Patience patience{Clock::now() + kNcclFarewellMax, never};
@@ -156,8 +156,8 @@ class NcclGroup : public BroadcastGroup {
     }
 
   private:
-    // Lets in one call at a time: a communicator is one thread's. Others that come meanwhile do
-    // without.
+    // Admits one call at a time: a communicator belongs to one thread. Concurrent calls are
+    // refused.
     struct Use {
         explicit Use(NcclGroup& group) : is_mine(!group.is_in_use_.exchange(true)), group_(group) {}
         ~Use() {
@@ -171,7 +171,7 @@ class NcclGroup : public BroadcastGroup {
         NcclGroup& group_;
     };
 
-    // Takes the turn when there is an id; whoever calls gives it back.
+    // Takes the turn when there is an id; the caller gives it back.
     Result<Landed> receive_alone(
         const Broadcast& broadcast, const Patience& patience, std::optional<NcclTurn::Held>& turn
     ) {
@@ -217,7 +217,7 @@ class NcclGroup : public BroadcastGroup {
         return id;
     }
 
-    // REQUIRES: the turn is this group's.
+    // REQUIRES: this group has the turn.
     Result<> connect(const std::string& id, const Patience& patience) {
         ASSIGN_OR_RETURN(
             stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
@@ -246,7 +246,7 @@ class NcclGroup : public BroadcastGroup {
         return wait_for_collective("the first all-reduce", patience);
     }
 
-    // Returns when it is done on the GPU.
+    // Returns when the collective is done on the GPU.
     Result<> wait_for_collective(std::string_view what, const Patience& patience) {
         bool is_enqueued = false;
         return wait(what, patience, [&]() -> Result<bool> {
@@ -294,13 +294,13 @@ class NcclGroup : public BroadcastGroup {
         );
     }
 
-    // Ends what is in flight. REQUIRES: the turn is this group's, or nothing is in flight.
+    // Ends what is in flight. REQUIRES: this group has the turn, or nothing is in flight.
     void abort() {
         is_ended_ = true;
         if (!comm_) return;
         comm_->abort();
         comm_.reset();
-        // Its kernels see the abort: this is soon, or the GPU is lost.
+        // Its kernels notice the abort: this is soon, or the GPU is lost.
         is_done_.record(stream_.stream());
         is_done_.wait(
             kernels::kDeviceWaitMax,
@@ -311,7 +311,7 @@ class NcclGroup : public BroadcastGroup {
 
     messages::GroupSpec spec_;
     std::int64_t rank_;
-    std::optional<TcpStore> store_;  // kept, as its end is the trainer's
+    std::optional<TcpStore> store_;  // kept, because its end shows the trainer's
     NcclTurn& turn_;
     std::atomic<bool> is_in_use_{false};
     bool is_ended_ = false;
@@ -320,7 +320,8 @@ class NcclGroup : public BroadcastGroup {
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_done_{};
     kernels::DeviceBuffer landing_{};
-    std::optional<kernels::NcclCommunicator> comm_{};  // last, as it ends before what it writes to
+    // last, so that it is destroyed before the memory it writes to
+    std::optional<kernels::NcclCommunicator> comm_{};
 };
 
 }  // namespace
@@ -346,7 +347,7 @@ Result<std::shared_ptr<BroadcastGroup>> join_nccl_group(
         const StoreVersion version =
             spec.store_version == 1 ? StoreVersion::kTorch1 : StoreVersion::kTorch2;
         ASSIGN_OR_RETURN(store, TcpStore::connect(spec.address, spec.port, version, patience));
-        // The trainer's constructor returns when everybody has counted itself in, exactly once.
+        // The trainer's constructor returns when every rank has counted itself in, exactly once.
         RETURN_IF_ERROR(store->increase(kCountKey, 1, patience));
         if (is_vllm) {
             ASSIGN_OR_RETURN(

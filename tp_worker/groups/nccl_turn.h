@@ -1,10 +1,9 @@
-// Says whose turn it is to have something of NCCL's in flight: one group's at a time, of all that
-// this process has joined.
+// The turn to have NCCL work in flight: one group's at a time, of all that this process has joined.
 //
-// Communicators' kernels spin until the peers come, and NCCL guarantees nothing for two
+// Communicators' kernels spin until the peers arrive, and NCCL guarantees nothing for two
 // communicators of one GPU whose kernels do not run in the same order on every rank. With one at a
-// time no order can be wrong. A step's sums (rank_nccl.h) take the turn only where it is nobody's
-// and nobody waits for it: a group's turn comes, however close steps follow one another. Source:
+// time no order can be wrong. A step's sums (rank_nccl.h) take the turn only if it is free and
+// nothing waits for it: so a group gets its turn, however close steps follow each other. Source:
 // NCCL documentation, "Using multiple NCCL communicators concurrently".
 //
 // Thread: any.
@@ -22,7 +21,7 @@ namespace pitstop::tp_worker {
 
 class NcclTurn {
   public:
-    // This is somebody's turn, until it ends.
+    // The turn of one owner, until destroyed.
     class Held {
       public:
         explicit Held(NcclTurn& turn) : turn_(&turn) {}
@@ -36,16 +35,16 @@ class NcclTurn {
         NcclTurn* turn_;
     };
 
-    // Takes the turn where it is nobody's and nobody waits for it. It waits for nothing.
+    // Takes the turn if it is free and nothing waits for it. Does not wait.
     [[nodiscard]] std::optional<Held> try_take(const std::string& group);
-    // Waits for the turn. Errors: kDeadlineExceeded names the group whose turn it is; kAborted.
+    // Waits for the turn. Errors: kDeadlineExceeded names the group that has the turn; kAborted.
     Result<Held> take(const std::string& group, const Patience& patience);
-    // Sets how long a group may have the turn, where steps cannot do without it
+    // Limits how long a group may have the turn, if steps cannot do without it
     // (nodes_communicator.h).
     void bound(Duration held_max);
-    // Returns the same patience, and none beyond that bound. REQUIRES: the turn was taken just now.
+    // Returns the same patience, limited by that bound. REQUIRES: the turn was taken just now.
     [[nodiscard]] Patience within_bound(const Patience& patience) const;
-    // Counts the calls of take() that wait.
+    // Returns how many calls of take() wait.
     [[nodiscard]] int num_waiting() const;
 
   private:
@@ -58,7 +57,7 @@ class NcclTurn {
     bool is_taken_ GUARDED_BY(mutex_) = false;
     int num_waiting_ GUARDED_BY(mutex_) = 0;
     std::optional<Duration> held_max_ GUARDED_BY(mutex_){};
-    std::string group_ GUARDED_BY(mutex_){};  // the one whose turn it is
+    std::string group_ GUARDED_BY(mutex_){};  // the group that has the turn
 };
 
 }  // namespace pitstop::tp_worker

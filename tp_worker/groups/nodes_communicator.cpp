@@ -59,7 +59,7 @@ class NodesCommunicator final : public Communicator {
     Result<> begin();
     Result<> try_sum();
     Result<> gather_piece(View2<const float> part, View2<float> whole);
-    // Enqueues within a step's turn, or in one of its own.
+    // Enqueues within a step's turn, or in a turn of its own.
     template <class Enqueue>
     Result<> in_turn(Enqueue enqueue) {
         if (nccl_->is_in_use()) return enqueue();
@@ -98,7 +98,7 @@ Result<> NodesCommunicator::connect() {
     return try_sum();
 }
 
-// What NCCL needs for sums it makes with the first: what fails is known before anything is served.
+// The first sum allocates what NCCL needs for sums, so a failure is known before serving.
 Result<> NodesCommunicator::try_sum() {
     constexpr std::int64_t kBytes = 4096;
     kernels::fill_device(columns_.data(), 0, kBytes, args_.stream);
@@ -107,7 +107,7 @@ Result<> NodesCommunicator::try_sum() {
     );
 }
 
-// The ranks agree on each try, so that all go on with the same one.
+// The ranks agree on each try, so that all continue with the same one.
 Result<> NodesCommunicator::begin() {
     const TimePoint deadline = Clock::now() + args_.limit;
     while (true) {

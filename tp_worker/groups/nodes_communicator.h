@@ -1,12 +1,13 @@
-// A Communicator for ranks that have a GPU each, on several machines: sums, records and columns all
-// go by NCCL (rank_nccl.h), as no kernel of ours reads another machine's memory; what is in the
-// host's memory goes by the bus. NCCL sums in an order of its own: the same bits on every rank, and
-// other bits for other sizes, so there is no deterministic mode.
+// A Communicator for ranks that have a GPU each, on several machines. Sums, records and columns use
+// NCCL (rank_nccl.h), because our kernels cannot read another machine's memory; bytes in the host's
+// memory use the bus. NCCL sums in an order of its own: the same bits on every rank, but other bits
+// for other sizes, so there is no deterministic mode.
 //
-// A step takes NCCL's turn for all that it enqueues. Where a trainer's group has it, the step
-// waits: with the others, who try anew together, so that no two communicators are ever in flight on
-// a GPU and no order of theirs can be wrong. So that a trainer that stands still costs its group
-// and not the replica, a group keeps its turn for no longer than kTrainerShare of a step's limit.
+// A step takes NCCL's turn for everything that it enqueues. If a trainer's group has the turn, the
+// step waits, together with the other ranks, which retry together. So no two communicators are ever
+// in flight on a GPU, and their order cannot be wrong. A group keeps its turn for no longer than
+// kTrainerShare of a step's limit, so that a trainer that stalls costs its group and not the
+// replica.
 //
 // Owns:    NCCL's communicator, and room for parts of columns. Thread: the steps'.
 // Waits:   for NCCL's turn, and for a step's end on the GPU, until `limit`; the errors name ranks.
@@ -33,9 +34,9 @@ struct NodesCommunicatorArgs {
     std::shared_ptr<NcclTurn> nccl_turn{};  // of the process
 };
 
-// Returns when all ranks have joined and one sum went through. REQUIRES: the GPU is open.
-// Errors: kUnsupported (there is no NCCL between the ranks), kResourceExhausted; the host
-// communicator's and NCCL's.
+// Returns when all ranks have joined and one sum succeeded. REQUIRES: the GPU is open.
+// Errors: kUnsupported (no NCCL between the ranks), kResourceExhausted; the host communicator's and
+// NCCL's.
 Result<std::unique_ptr<Communicator>> connect_nodes_communicator(const NodesCommunicatorArgs& args);
 
 }  // namespace pitstop::tp_worker

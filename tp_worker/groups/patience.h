@@ -1,4 +1,4 @@
-// Says until when to wait, and what calls the wait off.
+// The end of a wait: its deadline, and what cancels it.
 #pragma once
 
 #include "base/time.h"
@@ -7,7 +7,7 @@
 
 namespace pitstop::tp_worker {
 
-// A wait without a poll looks this often whether it was called off.
+// A wait without a poll checks this often whether it was cancelled.
 inline constexpr auto kCallOffLook = std::chrono::milliseconds(50);
 
 struct Patience {

@@ -14,19 +14,21 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr Duration kJointMax = seconds(30);  // bounds a join or a trial: then the ranks do without
-// Counts the sums from one mark to the next. Two such stretches are ahead of the GPU at most: those
-// of eight layers, whose launches come to a fraction of what its queue takes (about a thousand).
+// limits a join or a trial: after that the ranks do without
+constexpr Duration kJointMax = seconds(30);
+// The sums between two marks. At most two such stretches are ahead of the GPU: the sums of eight
+// layers, whose launches are a fraction of its queue's capacity (about a thousand).
 constexpr std::int64_t kSumsPerMark = 8;
 constexpr auto kSumLook = std::chrono::microseconds(50);
 constexpr auto kSpinMax =
-    std::chrono::microseconds(200);  // what follows waits; then every kSumLook
-// Divides a step's limit: in that part of it the ranks say on the host that they are there.
+    std::chrono::microseconds(200);  // then the wait sleeps, for kSumLook at a time
+// Divides a step's limit: within that part of it the ranks report on the host that they have
+// arrived.
 constexpr int kNamingShare = 4;
 
 constexpr const char* kTurnName = "the ranks' sums";
 
-// Returns for each rank which NCCL it has; 0 where it has none.
+// Returns each rank's NCCL version; 0 if it has none.
 Result<std::vector<std::int32_t>> versions_of_all(std::int32_t mine, Communicator& host) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(host.size()));
     RETURN_IF_ERROR(
@@ -35,7 +37,7 @@ Result<std::vector<std::int32_t>> versions_of_all(std::int32_t mine, Communicato
     return all;
 }
 
-// Says why ranks with these versions cannot have a communicator; nothing where they can.
+// Returns why ranks with these versions cannot have a communicator; nothing if they can.
 std::string find_mismatch(const std::vector<std::int32_t>& versions) {
     const auto text = [](std::int32_t version) {
         return kernels::NcclLibrary{.version = version}.version_text();
@@ -50,10 +52,10 @@ std::string find_mismatch(const std::vector<std::int32_t>& versions) {
     return "";
 }
 
-// Holds rank 0's id and whether there is one, in its last byte.
+// Rank 0's id; the last byte tells whether there is one.
 using SharedId = std::array<char, kernels::kNcclIdBytes + 1>;
 
-// Returns rank 0's id on every rank, or an empty one where rank 0 cannot make one.
+// Returns rank 0's id on every rank, or an empty one if rank 0 cannot make one.
 Result<std::string> share_id(Communicator& bus, std::string& why_not) {
     SharedId shared{};
     if (raw(bus.rank()) == 0) {
@@ -155,12 +157,12 @@ Result<> RankNccl::wait_for(const kernels::DeviceEvent& event) {
     });
 }
 
-// NCCL knows that somebody is missing, and not always who: the ranks that are there say so.
+// NCCL knows that a rank is missing, but not always which: the present ranks find out.
 Error RankNccl::fail_sums(Error error) {
     comm_->abort();
     comm_.reset();
     if (use_ == Use::kTrial) {
-        // What follows uses the stream. Its kernels see the abort: this is soon, or the GPU is
+        // Later work uses the stream. Its kernels notice the abort: this is soon, or the GPU is
         // lost.
         is_done_.record(args_.stream);
         is_done_.wait(
@@ -170,7 +172,7 @@ Error RankNccl::fail_sums(Error error) {
     }
     const Result<> met = args_.host.barrier_within(args_.limit / kNamingShare);
     if (met) return error;
-    // Where the failure is this rank's own, the others still wait in NCCL, and none is missing.
+    // If the failure is this rank's own, the others still wait in NCCL, and none is missing.
     const bool is_late = error.code == ErrorCode::kDeadlineExceeded;
     if (!is_late && met.error().code == ErrorCode::kDeadlineExceeded) return error;
     return make_error(met.error().code, "{} ({})", met.error().message, error.message);
@@ -209,7 +211,7 @@ Result<> RankNccl::all_gather(std::span<const std::byte> mine, std::byte* all) {
 }
 
 Result<> RankNccl::follow(Result<> enqueued) {
-    // A call that does not block may enqueue later, and what follows on the stream may not pass it.
+    // A nonblocking call may enqueue later, and later work on the stream must not overtake it.
     if (enqueued) {
         enqueued = wait("to enqueue a sum", sums_limit(), [this] { return comm_->is_ready(); });
     }
@@ -218,8 +220,8 @@ Result<> RankNccl::follow(Result<> enqueued) {
     if (++num_sums_in_step_ % kSumsPerMark != 0) return Ok{};
     const auto at = static_cast<std::size_t>(num_sums_in_step_ / kSumsPerMark % 2);
     marks_[at].record(args_.stream);
-    // The one before is waited for; at a step's first that is one of an earlier step or none, and
-    // is done.
+    // Waits for the previous one; at a step's first sum that belongs to an earlier step, or does
+    // not exist, and is done.
     const Result<> passed = wait_for(marks_[1 - at]);
     return passed ? Result<>(Ok{}) : Result<>(fail_sums(passed.error()));
 }

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kRanksMax = 64;
 constexpr std::uint64_t kSegmentMagic = 0x70697473746f7001;  // "pitstop", layout 1
-constexpr int kSpinIterations = 4000;  // each a `pause`: 60 us, a small op's skew
+constexpr int kSpinIterations = 4000;  // each a `pause`: 60 us, the skew of a small op
 constexpr auto kAttachPoll = std::chrono::microseconds(200);
 
 enum class Op : std::uint32_t { kAllReduce = 1, kGather, kBroadcast, kAllGather, kBarrier };
@@ -39,7 +39,7 @@ std::string_view name_of(Op op) {
     return kNames[index < kNames.size() ? index : 0];
 }
 
-// Says what a rank is doing, so that ranks out of step are an error and not a wrong sum.
+// The operation of a rank, so that ranks out of step cause an error and not a wrong sum.
 struct Tag {
     Op op{};
     std::uint32_t reserved = 0;
@@ -56,10 +56,11 @@ struct alignas(64) RankSlot {
 
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): each word its own cache line
 struct Segment {
-    std::atomic<std::uint64_t> magic{0};  // last to be written
+    std::atomic<std::uint64_t> magic{0};  // written last
     std::int32_t size = 0;
     alignas(64) std::atomic<std::uint32_t> num_arrived{0};  // shared by all ranks
-    alignas(64) std::atomic<std::uint32_t> generation{0};   // chunks all have arrived at: the futex
+    // chunks that all ranks have reached: the futex
+    alignas(64) std::atomic<std::uint32_t> generation{0};
     std::array<RankSlot, kRanksMax> slots{};
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
@@ -80,7 +81,7 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// It is a system call here, as glibc 2.36 declares pidfd_open without extern "C".
+// A direct system call, because glibc 2.36 declares pidfd_open without extern "C".
 int open_pid(std::int32_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 Error from_errno(std::string_view what) {
@@ -154,7 +155,7 @@ class ShmCommunicator final : public Communicator {
     std::size_t size_;
     int spins_;
     Segment* segment_ = nullptr;
-    int memfd_ = -1;             // rank 0, until all have attached
+    int memfd_ = -1;             // of rank 0, until all have attached
     std::vector<int> pidfds_{};  // [size]; -1: this process
     std::uint32_t chunk_ = 0;    // the chunk being written or read
     std::optional<Error> broken_{};
@@ -180,7 +181,7 @@ Result<> ShmCommunicator::attach() {
         pidfds_.push_back(fd);
     }
     if (rank_ == 0) {
-        // It stays until every rank has opened its own: until then the file is how they find it.
+        // The file stays until every rank has opened the memory: ranks find it through the file.
         ::unlink(args_.path.c_str());
         ::close(std::exchange(memfd_, -1));
     }
@@ -200,7 +201,7 @@ Result<> ShmCommunicator::make_segment() {
     segment_->size = args_.size;
     segment_->magic.store(kSegmentMagic, std::memory_order_release);
 
-    // It is written whole under another name, so that nobody reads half of it.
+    // Written completely under another name, so that no rank reads half of it.
     const std::string partial = args_.path + ".partial";
     const std::string text = fmt::format("/proc/{}/fd/{}", ::getpid(), memfd_);
     const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -228,13 +229,13 @@ Result<> ShmCommunicator::map(int fd) {
     return Ok{};
 }
 
-// Returns false where it is not there yet.
+// Returns false if it does not exist yet.
 Result<bool> ShmCommunicator::try_open_segment() {
     constexpr std::size_t kTextMax = 64;
     const Result<std::string> where = MappedFile::read(args_.path, kTextMax);
     if (!where) return false;
     const int fd = ::open(where->c_str(), O_RDWR | O_CLOEXEC);
-    if (fd < 0) return false;  // an older tree's file: its process is gone
+    if (fd < 0) return false;  // a file of an older tree, whose process has ended
     struct stat info {};
     const bool fits = ::fstat(fd, &info) == 0 && info.st_size == segment_bytes(args_.size);
     Result<> mapped = fits ? map(fd) : Result<>(Ok{});
@@ -292,7 +293,7 @@ std::string ShmCommunicator::missing_ranks() const {
 std::optional<Error> ShmCommunicator::find_dead_peer(Op op) const {
     for (std::size_t i = 0; i < size_; ++i) {
         const RankSlot& slot = segment_->slots[i];
-        if (slot.num_arrived.load() == chunk_ + 1) continue;  // it has done its part of this chunk
+        if (slot.num_arrived.load() == chunk_ + 1) continue;  // has done its part of this chunk
         bool is_gone = slot.has_left;
         if (pidfds_[i] >= 0) {
             pollfd item{.fd = pidfds_[i], .events = POLLIN, .revents = 0};
@@ -315,7 +316,7 @@ Result<> ShmCommunicator::wait_for_generation(Op op, Duration limit) {
     }
     const TimePoint deadline = Clock::now() + limit;
     while (true) {
-        // While it is not the target it is chunk_: it cannot pass the target without this rank.
+        // Until it is the target it is chunk_: it cannot pass the target without this rank.
         const std::uint32_t seen = generation.load(std::memory_order_acquire);
         if (seen == target) return Ok{};
         futex_wait(generation, seen, kLivenessMs);
@@ -330,7 +331,7 @@ Result<> ShmCommunicator::wait_for_generation(Op op, Duration limit) {
                 std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()
             );
         }
-        // A peer that came, went on and left meanwhile owes this chunk nothing.
+        // A peer that arrived, continued and left meanwhile owes this chunk nothing.
         if (error && generation.load(std::memory_order_acquire) != target) return *std::move(error);
     }
 }

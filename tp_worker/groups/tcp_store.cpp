@@ -17,7 +17,7 @@ constexpr std::uint32_t kNonce = 0x01020304;
 template <class Number>
 void put(std::string& bytes, Number number) {
     char raw[sizeof number];
-    std::memcpy(raw, &number, sizeof number);  // little-endian, as this machine is
+    std::memcpy(raw, &number, sizeof number);  // little-endian, like this machine
     bytes.append(raw, sizeof raw);
 }
 
@@ -49,7 +49,7 @@ Result<TcpStore> TcpStore::connect(
     ASSIGN_OR_RETURN(TcpStream stream, TcpStream::connect(address, port, patience));
     TcpStore store(std::move(stream), version);
     if (version == StoreVersion::kTorch1) return store;
-    // It goes in one write: a server that sees a part of VALIDATE first drops the connection.
+    // In one write: a server that sees only a part of VALIDATE drops the connection.
     std::string greeting;
     put(greeting, kValidate);
     put(greeting, kStoreMagic);
@@ -78,7 +78,7 @@ Result<std::int64_t> TcpStore::increase(
     return read_number<std::int64_t>(stream_, patience);
 }
 
-// A GET of what is not there ends the connection of some servers: so it waits first.
+// A GET of a missing key ends the connection with some servers, so this waits first.
 Result<std::string> TcpStore::wait_for_value(
     std::string_view key, std::size_t bytes_max, const Patience& patience
 ) {

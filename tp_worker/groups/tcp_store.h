@@ -1,7 +1,7 @@
-// Speaks to torch's TCPStore, as far as a foreign member of a process group needs it: it counts
-// itself in, waits for a key and reads it.
+// Talks to torch's TCPStore, as far as a foreign member of a process group needs it: counts itself
+// in, waits for a key and reads it.
 //
-// Thread: one. Every call has a deadline; after an error the store is of no use.
+// Thread: one. Every call has a deadline; after an error the store is unusable.
 // Source: torch/csrc/distributed/c10d/TCPStore*.cpp.
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace pitstop::tp_worker {
 
-// Queries of torch 1.x are one lower than those of 2.x, which has VALIDATE first.
+// The query numbers of torch 1.x are one lower than those of 2.x, where VALIDATE is first.
 enum class StoreVersion { kTorch1, kTorch2 };
 
 class TcpStore {
   public:
-    // Waits for a trainer that is still to start its server. Errors: tcp_stream.h's.
+    // Waits for a trainer that has not started its server yet. Errors: tcp_stream.h's.
     static Result<TcpStore> connect(
         const std::string& address,
         std::int64_t port,
@@ -27,17 +27,17 @@ class TcpStore {
         const Patience& patience
     );
 
-    // Adds to a counter, and returns what it is then. Keys are as they are on the wire: torch puts
-    // "/" before a user's.
+    // Adds to a counter, and returns its new value. Keys are as on the wire: torch puts "/" before
+    // a user's.
     Result<std::int64_t> increase(
         std::string_view key, std::int64_t delta, const Patience& patience
     );
-    // Returns the key's value once there is one. Errors: kTooLarge (more than bytes_max).
+    // Returns the key's value once it exists. Errors: kTooLarge (more than bytes_max).
     Result<std::string> wait_for_value(
         std::string_view key, std::size_t bytes_max, const Patience& patience
     );
 
-    // Says whether whoever serves it has hung up.
+    // Returns whether the server has hung up.
     [[nodiscard]] bool is_closed() const { return stream_.is_closed(); }
 
   private:

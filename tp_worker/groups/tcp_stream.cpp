@@ -28,7 +28,7 @@ Result<> check_patience(const Patience& patience, const std::string& peer) {
     return Ok{};
 }
 
-// Waits for the socket as poll() does; false: the caller's patience is to be looked at.
+// Waits for the socket like poll(); false: check the caller's patience.
 bool poll_once(int fd, short events, TimePoint deadline) {
     const Duration left = std::min<Duration>(kCallOffLook, deadline - Clock::now());
     pollfd item{fd, events, 0};
@@ -45,7 +45,7 @@ Result<TcpStream> TcpStream::connect(
     Duration pause = kRetryMin;
     while (true) {
         RETURN_IF_ERROR(check_patience(patience, peer));
-        // It is looked up each time: a trainer that comes later may have another address.
+        // Looked up each time: a trainer that starts later may have another address.
         ASSIGN_OR_RETURN(
             const std::vector<HostAddress> found, look_up_host(address, port, patience)
         );
@@ -127,7 +127,7 @@ Result<> TcpStream::write(std::span<const std::byte> bytes, const Patience& pati
 
 bool TcpStream::is_closed() const {
     pollfd item{.fd = fd_, .events = POLLRDHUP, .revents = 0};
-    return ::poll(&item, 1, 0) > 0;  // POLLHUP and POLLERR need not be asked for
+    return ::poll(&item, 1, 0) > 0;  // POLLHUP and POLLERR are always reported
 }
 
 }  // namespace pitstop::tp_worker

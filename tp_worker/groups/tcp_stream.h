@@ -1,4 +1,4 @@
-// This is a TCP connection whose every wait has a deadline and can be called off.
+// A TCP connection whose every wait has a deadline and can be cancelled.
 //
 // Owns: the socket. Thread: one at a time.
 #pragma once
@@ -15,9 +15,9 @@ namespace pitstop::tp_worker {
 
 class TcpStream {
   public:
-    // Tries again, ever more slowly, while nobody listens there: a trainer may come later.
+    // Retries, ever more slowly, while nothing listens there: a trainer may start later.
     // Errors: kNotFound (no such host), kDeadlineExceeded, kAborted, kResourceExhausted (too many
-    // names are looked up).
+    // names are being looked up).
     static Result<TcpStream> connect(
         const std::string& address, std::int64_t port, const Patience& patience
     );
@@ -25,13 +25,13 @@ class TcpStream {
     TcpStream& operator=(TcpStream&& other) noexcept;
     ~TcpStream();
 
-    // These move all of the bytes. Errors: kUnavailable (the peer is gone), kDeadlineExceeded,
+    // Transfer all of the bytes. Errors: kUnavailable (the peer is gone), kDeadlineExceeded,
     // kAborted.
     Result<> read(std::span<std::byte> out, const Patience& patience);
     Result<> write(std::span<const std::byte> bytes, const Patience& patience);
 
-    // Says whether the peer has hung up, maybe with bytes that are still to be read, or the
-    // connection is broken.
+    // Returns whether the peer has hung up, possibly with bytes still to be read, or the connection
+    // is broken.
     [[nodiscard]] bool is_closed() const;
 
   private:

@@ -70,7 +70,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
             spdlog::warn("'{}/config.json': {}", options.model_dir, note);
     }
     ASSIGN_OR_RETURN(Device device, open_device(options, threads, communicator));
-    // Of the whole model, without the copies of heads that ranks may have.
+    // The whole model, without the copies of heads that several ranks may have.
     ASSIGN_OR_RETURN(const Stack whole, Stack::make(config, Rank{0}, 1));
     ASSIGN_OR_RETURN(
         const ModelSizes sizes,
@@ -145,14 +145,14 @@ Result<> Engine::connect_gpus() {
     return Ok{};
 }
 
-// A CPU has no padding, as a further row costs it what it computes.
+// A CPU uses no padding: there, every further row costs its computation.
 std::int64_t Engine::padded_rows_max() const {
     if (!device_.is_cuda() || !model_) return 0;
     return std::min({kPaddedRowsMax, sizes_.tokens_max, sizes_.logit_rows_max});
 }
 
-// Padding goes as far as sums over the ranks can be captured. It has positions of its own, which
-// the context must have, too.
+// Padding goes as far as sums over the ranks can be captured. It has positions of its own, so the
+// context must have these, too.
 std::int64_t Engine::padded_tokens_max() {
     if (!device_.is_cuda() || !model_ || sizes_.num_positions < kPaddingTokenStep) return 0;
     std::int64_t num =
@@ -166,7 +166,7 @@ Result<> Engine::load_model() {
     if (device_.is_cuda()) sizes_.num_scratch_pages = num_scratch_pages(sizes_.page_size);
     if (device_.is_cuda()) gpu_free_bytes_ = kernels::device_memory_info().free_bytes;
     ASSIGN_OR_RETURN(weights_, WeightStore::make(layout_, device_));
-    // A tree that was restarted after an update has its weights.
+    // A tree that was restarted after an update loads its weights.
     if (options_.awaits_weights && options_.weights_dir.empty()) {
         weights_->mark_lost();
     } else {
@@ -177,8 +177,8 @@ Result<> Engine::load_model() {
     return load_runtime();
 }
 
-// Divides what a GPU still has when weights are there and activations are counted: within the
-// fraction for KV, unless its size is given, less the room for a second copy of the weights.
+// Divides what a GPU has left after weights and activations: within the fraction, all of it is for
+// KV, unless KV's size is given, less the room for a second copy of the weights.
 Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ModelSizes one_page = sizes_;
     one_page.num_pages = 1;
@@ -196,7 +196,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
     const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
-    // It is one request of the whole context, or what was asked for.
+    // One request of the whole context, or what was requested.
     const std::int64_t pages_wanted =
         is_kv_open ? (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size
                    : sizes_.num_pages;
@@ -235,13 +235,13 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     return Ok{};
 }
 
-// The driver rounds a range up. It is asked by reserving addresses, which takes no memory.
+// The driver rounds up ranges. Reserving addresses, which takes no memory, shows by how much.
 Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
     ASSIGN_OR_RETURN(const Arena range, device_.reserve("a range that is measured", bytes));
     return range.bytes();
 }
 
-// They must hold a full step's arrays, and the sampler's on top of them.
+// Enough for a full step's arrays, and the sampler's in addition.
 std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t rows = options_.num_slots + kPaddingStep;
     const std::int64_t pages =
@@ -251,8 +251,7 @@ std::int64_t Engine::transfer_bytes_max() const {
         constexpr std::int64_t kIdBytesMax = 2;
         token_bytes += 4 + config_.num_layers * config_.experts.per_token * kIdBytesMax;
     }
-    // Counts starts and lengths, whose logits follow, and what has changed of a row's pages
-    // (kernels/step_rows.h).
+    // Starts and lengths, the rows of logits, and changes of a row's pages (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
     constexpr std::int64_t kArraysMax = 16;
     return sizes_.tokens_max * token_bytes + (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
@@ -260,7 +259,7 @@ std::int64_t Engine::transfer_bytes_max() const {
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
 }
 
-// Takes what runs need: KV memory, activations, sampler.
+// Allocates what runs need: KV memory, activations, sampler.
 Result<> Engine::load_runtime() {
     Model::Args args{
         .stack = stack_,

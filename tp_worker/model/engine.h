@@ -1,13 +1,13 @@
-// This is one rank, without its sockets: the weights it holds, its KV memory, the forward pass and
-// the sampler. A plan goes in, a result comes out.
+// One rank without its sockets: its weights, its KV memory, the forward pass and the sampler. A
+// plan goes in, a result comes out.
 //
-// On a GPU two steps may be under way: the second is enqueued behind the first while
-// that runs, and takes what it draws from the device's memory. The bits are those of one step at a
+// On a GPU two steps may be in progress: the second is enqueued behind the first while that runs,
+// and reads the first one's draws from the device's memory. The bits are those of one step at a
 // time.
 //
 // Owns:   everything of the rank but the thread pool and the communicator's peers.
 // Thread: one.
-// Every rank of a replica runs the same plans in the same order; only rank 0's results carry
+// Every rank of a replica runs the same plans in the same order; only rank 0's results have
 // numbers.
 #pragma once
 
@@ -48,89 +48,89 @@ namespace pitstop::tp_worker {
 
 enum class LoadFormat : std::uint8_t {
     kAuto,  // the checkpoint's safetensors
-    kNull,  // config.json alone; see null_model.h
+    kNull,  // only config.json; see null_model.h
 };
 
 struct EngineOptions {
     std::string model_dir{};
-    bool awaits_weights = false;  // it loads none: the first complete update brings them
+    bool awaits_weights = false;  // loads no weights: the first complete update brings them
     std::string weights_dir{};  // a checkpoint of the same shape to load instead; empty: model_dir
     LoadFormat load_format = LoadFormat::kAuto;
     ExtraTensors extra_tensors = ExtraTensors::kRefuse;  // in checkpoints and in updates
     Compute compute = Compute::kBf16;
     IsaLevel isa = IsaLevel::kScalar;
     DeviceKind device = DeviceKind::kCpu;
-    std::string device_why{};  // it is this one, where --device auto chose
+    std::string device_why{};  // the reason, if --device auto chose this device
     int gpu = 0;
     Determinism determinism = Determinism::kFast;
     SumPath sums = SumPath::kAuto;  // between ranks on GPUs
-    Communicator* bus = nullptr;    // the same ranks over their scheduler: the id of NCCL's
-                                    // communicator goes by it; null: by the ranks' own
-    bool has_graphs = true;         // on a GPU: steps are CUDA graphs (step_padding.h)
-    double mem_fraction = 0.9;      // what this rank may take of the GPU's free memory
-    UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU; elsewhere unused
+    Communicator* bus = nullptr;  // the same ranks over their scheduler, to carry the id of NCCL's
+                                  // communicator; null: the ranks' own communicator carries it
+    bool has_graphs = true;       // on a GPU: steps are CUDA graphs (step_padding.h)
+    double mem_fraction = 0.9;    // the part of the GPU's free memory for this rank
+    UpdateRoom update_room = UpdateRoom::kAuto;  // on a GPU; otherwise unused
     std::int64_t page_size = 16;                 // tokens
-    std::int64_t max_total_tokens = 0;           // KV's; 0: by kv_share, on a GPU mem_fraction
+    std::int64_t max_total_tokens = 0;           // of KV; 0: by kv_share, on a GPU by mem_fraction
     double kv_share = 0.25;                      // part of host memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
-    std::string tuning_dir{};                    // with cuda: where what was timed is kept
-                                                 // (linear_tuning.h); empty: nothing is timed
-    std::int64_t num_slots = 256;                // requests that may run at once
+    std::string tuning_dir{};  // with cuda: where timed choices are kept (linear_tuning.h); empty:
+                               // nothing is timed
+    std::int64_t num_slots = 256;  // requests that may run at once
     std::int64_t tokens_per_step_max = 8192;
     Duration step_timeout =
-        kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer never ends (P5)
+        kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer is assumed never to end (P5)
     Duration exchange_limit =
-        kernels::kDeviceWaitMax;  // on GPUs: a rank waits this long for another within a step
-    // It is told why the checkpoint cannot be loaded, before load() fails of that.
+        kernels::kDeviceWaitMax;  // on GPUs: how long a rank waits for another within a step
+    // Called with the reason if the checkpoint cannot be loaded, before load() fails.
     std::function<void(const Error&)> weights_are_lost{};
 };
 
 inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all ranks, by default
-// This many bytes of logits are held at a time: a GPU has the room, and each part costs it a round
-// trip.
+// This many bytes of logits exist at a time: a GPU has the room, and each part costs a round trip.
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
 inline constexpr std::int64_t kLogitRowsMax = 512;
-// One part in this many of what is free of a GPU's memory at start is for graphs of steps: 550 MB
-// of an H200's.
+// Divides a GPU's memory that is free at start: this part is for graphs of steps, 550 MB of an
+// H200's.
 inline constexpr std::int64_t kGraphShare = 256;
 
 class Engine {
   public:
-    // `communicator` says which rank of how many this is; both outlive the engine.
-    // Errors: what the directory lacks or holds wrongly, every problem; what is not supported; no
-    // memory. Peers do not wait here: a rank that fails to load is noticed as gone.
+    // `communicator` knows which rank of how many this is; both outlive the engine.
+    // Errors: everything that the directory lacks or has wrong; what is not supported; no memory.
+    // Peers do not wait here: a rank that fails to load is noticed as gone.
     static Result<std::unique_ptr<Engine>> load(
         const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
     );
 
-    // Waits for the steps under way.
+    // Waits for the steps in progress.
     ~Engine();
-    // A rank that ends in order calls this first: a peer may still read this rank's memory, so they
-    // meet once more when their steps are done; who is late by more than a moment has gone.
+    // Called first by a rank that ends regularly. A peer may still read this rank's memory, so the
+    // ranks meet once more when their steps are done; a rank that is late by more than a moment
+    // counts as gone.
     void leave();
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    // So many steps may be under way at once.
+    // The most steps in progress at once.
     static constexpr std::size_t kStepsMax = 2;
 
-    // Enqueues a step; where only one may be under way it is done when this returns.
-    // REQUIRES: invalid(plan) found nothing; fewer than kStepsMax are under way, none where
+    // Enqueues a step; if only one may be in progress, it is done when this returns.
+    // REQUIRES: invalid(plan) found nothing; fewer than kStepsMax are in progress, none if
     // runs_ahead() is false.
     // Errors: kInvalidArgument (a range this worker does not have), kFailedPrecondition (another
     // epoch's plan: P1), or the communicator's. After any of them the rank is out of step with its
     // peers and must end.
     [[nodiscard]] Result<> start(const messages::StepPlan& plan);
-    // Waits for the step started first, and returns its result. REQUIRES: one is under way.
+    // Waits for the step started first, and returns its result. REQUIRES: one is in progress.
     // Errors: the communicator's.
     [[nodiscard]] Result<messages::StepResult> finish();
-    // Counts the steps that were started and not finished.
+    // Returns how many steps were started and not finished.
     [[nodiscard]] std::size_t num_under_way() const { return num_under_way_; }
-    // Tells whether finish() would not wait: the step is done, or its time is over, of which
-    // finish() says so. REQUIRES: one is under way.
+    // Returns whether finish() would not wait: the step is done, or its time is over, which
+    // finish() reports. REQUIRES: one is in progress.
     [[nodiscard]] bool is_over() const;
-    // Tells whether a step may be started while another is under way, as on a GPU. Ranks do not
+    // Returns whether a step may be started while another is in progress, as on a GPU. Ranks do not
     // meet on the host after a step, only before the sums of some (rank_nccl.h): when a step is
     // started, which all do in the same order.
     [[nodiscard]] bool runs_ahead() const { return device_.is_cuda() && model_.has_value(); }
@@ -138,14 +138,15 @@ class Engine {
     // Does start() and finish().
     Result<messages::StepResult> run(const messages::StepPlan& plan);
 
-    // Tests and tools read the last step's logits of every token, by a chunk of rows, on rank 0.
-    // REQUIRES: no step is under way.
+    // For tests and tools: reads the last step's logits of every token, a chunk of rows at a time,
+    // on rank 0.
+    // REQUIRES: no step is in progress.
     Result<std::vector<float>> read_logits(std::span<const std::int32_t> token_rows);
 
     [[nodiscard]] messages::WorkerHello describe() const;
     [[nodiscard]] const ModelConfig& config() const { return config_; }
-    // What a row of routes is; nothing where none are reported: by a model without experts, and the
-    // null model.
+    // Returns the shape of a row of routes; nothing if none are reported, as by a model without
+    // experts and by the null model.
     [[nodiscard]] std::optional<messages::RouteShape> routes() const;
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
@@ -153,40 +154,40 @@ class Engine {
     [[nodiscard]] int tp() const { return communicator_.size(); }
     [[nodiscard]] int num_threads() const { return kernels::num_threads_of(device_.host_stream()); }
     [[nodiscard]] const Device& device() const { return device_; }
-    // Says whose turn it is to use NCCL in this process: the steps', or a trainer's group's.
+    // Returns the turn to use NCCL in this process, which steps and trainers' groups share.
     [[nodiscard]] const std::shared_ptr<NcclTurn>& nccl_turn() const { return nccl_turn_; }
     // Returns the ops for weights in host memory, which stage them.
     [[nodiscard]] const kernels::Ops& ops() const { return device_.host_ops(); }
 
-    // Returns the graphs of this engine's steps, for their thread alone; null with the null model.
+    // Returns the graphs of this engine's steps, only for their thread; null with the null model.
     [[nodiscard]] const StepGraphs* graphs() const { return model_ ? &model_->graphs() : nullptr; }
 
-    // Tells whether make_graph() has something to do: steps of a shape run without a graph that
-    // there is room for.
+    // Returns whether make_graph() has work: steps of some shape run without a graph although there
+    // is room for one.
     [[nodiscard]] bool wants_graph() const { return model_ && model_->graphs().wants_one(); }
-    // Captures the steps of one shape, for a time when the rank has nothing else to do. Steps may
-    // be under way, and go on meanwhile; nothing is launched. A rank need not do it when its peers
-    // do: their steps have the same launches with graphs and without. Errors: the communicator's.
+    // Captures the steps of one shape, when the rank has nothing else to do. Steps may be in
+    // progress, and continue meanwhile; nothing is launched. A rank need not do it when its peers
+    // do: their steps have the same launches with and without graphs. Errors: the communicator's.
     [[nodiscard]] Result<> make_graph() { return model_->make_graph(); }
 
-    // Counts the bytes that steps have sent to a GPU; 0 on the CPU.
+    // Returns the bytes that steps have sent to a GPU; 0 on the CPU.
     [[nodiscard]] std::int64_t bytes_sent() const {
         return transfers_ ? transfers_->bytes_sent() : 0;
     }
 
-    // Returns the copies of the weights, for updates; null with the null model. Only with no step
-    // under way may the live copy change, and the epoch with it.
+    // Returns the copies of the weights, for updates; null with the null model. The live copy, and
+    // the epoch with it, may change only with no step in progress.
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
     // Returns the KV memory, which no pass may use while it is released; null with the null model.
     [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }
     [[nodiscard]] const Arena* kv_memory() const { return kv_memory_ ? &*kv_memory_ : nullptr; }
-    // An idle worker touches KV by this; null on a GPU and with the null model.
+    // For an idle worker to touch KV; null on a GPU and with the null model.
     [[nodiscard]] KvAhead* kv_ahead() { return kv_ahead_ ? &*kv_ahead_ : nullptr; }
 
   private:
-    // Holds a step that was started.
+    // A step that was started.
     struct RunningStep {
         RunningStep();
         ~RunningStep();
@@ -196,16 +197,17 @@ class Engine {
         PlannedStep planned{};
         messages::StepResult result{};
         TimePoint begun{};
-        std::vector<std::int32_t> token_rows{};  // rows of the logits that are wanted
+        std::vector<std::int32_t> token_rows{};  // rows of the wanted logits
         const std::int32_t* token_rows_there = nullptr;
-        // Null where no routes are wanted, and on all ranks but the first.
+        // Null if no routes are wanted, and on all ranks but the first.
         const std::int32_t* device_routed_rows = nullptr;
         std::uint8_t* device_routes = nullptr;
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
-        std::vector<TokenId> ids{};             // by row of logits, on every rank: what it drew
+        std::vector<TokenId> ids{};             // by row of logits, on every rank: what was drawn
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)
-        std::vector<SlotId> set_up_anew{};      // since then: what it drew for them is nobody's
-        bool is_complete = false;               // its result is there, or the rank has to end
+        // slots set up anew since then: its draws for them are void
+        std::vector<SlotId> set_up_anew{};
+        bool is_complete = false;  // its result is ready, or the rank has to end
     };
 
     Engine(
@@ -244,12 +246,12 @@ class Engine {
     void take_sampled(const RunningStep& step);
     void wait_for_steps();
     [[nodiscard]] RunningStep& oldest() { return steps_[first_]; }
-    // The model's tensors go by this one.
+    // Carries the model's tensors.
     [[nodiscard]] Communicator& tensor_communicator() {
         return gpu_communicator_ ? *gpu_communicator_ : communicator_;
     }
     [[nodiscard]] bool is_root() const { return raw(communicator_.rank()) == 0; }
-    // Counts the bytes of a sum over the ranks in a step of so many tokens.
+    // Returns the bytes of a sum over the ranks in a step of this many tokens.
     [[nodiscard]] std::int64_t sum_bytes(std::int64_t num_tokens) const {
         return num_tokens * config_.hidden * static_cast<std::int64_t>(sizeof(float));
     }
@@ -262,9 +264,9 @@ class Engine {
     Device device_;
     Communicator& communicator_;
     std::shared_ptr<NcclTurn> nccl_turn_ = std::make_shared<NcclTurn>();
-    std::unique_ptr<Communicator> gpu_communicator_{};  // null where ranks have no GPUs
+    std::unique_ptr<Communicator> gpu_communicator_{};  // null if ranks have no GPUs
     ModelSizes sizes_{};
-    std::int64_t gpu_free_bytes_ = 0;  // before anything was put there
+    std::int64_t gpu_free_bytes_ = 0;  // before anything was allocated there
     StepLimits limits_{};
     RequestSlots slots_;
     std::array<RunningStep, kStepsMax> steps_{};  // a ring
@@ -273,12 +275,12 @@ class Engine {
     TimePoint last_finish_{};
     Epoch epoch_{1};
 
-    // This is empty with the null model.
+    // Empty with the null model.
     std::optional<WeightStore> weights_{};
     std::vector<messages::PartDigest>
-        digests_{};  // as loaded; empty where they cannot be had (weight_digest.h)
+        digests_{};  // as loaded; empty if they cannot be computed (weight_digest.h)
     std::optional<Arena> kv_memory_{};
-    std::optional<KvAhead> kv_ahead_{};  // empty on a GPU, whose memory comes at once
+    std::optional<KvAhead> kv_ahead_{};  // empty on a GPU, whose memory is allocated at once
     std::optional<Transfers> transfers_{};
     std::optional<Model> model_{};
     std::optional<Sampler> sampler_{};

@@ -62,7 +62,7 @@ Result<> check_sizes(const EngineOptions& options, const ModelConfig& config) {
     return Ok{};
 }
 
-// Memory of KV that is never written is never taken of the machine.
+// KV memory that is never written costs the machine nothing.
 std::int64_t default_tokens(
     const EngineOptions& options, std::int64_t context, std::int64_t token_bytes_all_ranks
 ) {

@@ -1,4 +1,4 @@
-// Chooses what options leave open of a model's sizes: positions, pages of KV, rows of logits.
+// Chooses the sizes of a model that options leave open: positions, pages of KV, rows of logits.
 #pragma once
 
 #include "base/result.h"
@@ -8,27 +8,27 @@
 
 namespace pitstop::tp_worker {
 
-// Pages can number so many tokens of KV, with room for scratch pages behind them.
+// Page numbers suffice for this many tokens of KV, with room for scratch pages after them.
 inline constexpr std::int64_t kPageSizeMax = 4096;
 inline constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPageSizeMax;
 
-// Holds what the default number of tokens of KV is made of.
+// What determines the default number of tokens of KV.
 struct KvFacts {
-    std::int64_t host_bytes = 0;   // what the machine or container has; 0: not known
-    double share = 0;              // the part of them that KV may have
-    std::int64_t token_bytes = 0;  // all ranks' together
+    std::int64_t host_bytes = 0;   // of the machine or container; 0: unknown
+    double share = 0;              // the part of them for KV
+    std::int64_t token_bytes = 0;  // of all ranks together
     std::int64_t page_size = 0;    // tokens
     std::int64_t num_slots = 0;    // requests that run at once
     std::int64_t context = 0;      // tokens of a request, at most
 };
 
-// Returns a whole number of pages, in tokens: what the share holds, but not more than as many
-// requests can fill as run at once, and at least kLeastKvBytes and a page. At most kKvTokensMax.
+// Returns a whole number of pages, in tokens: what fits into the share, but not more than the
+// requests that run at once can fill, and at least kLeastKvBytes and a page. At most kKvTokensMax.
 [[nodiscard]] std::int64_t default_kv_tokens(const KvFacts& facts);
 
-// On a GPU the number of pages may stay open (0) until what else takes memory is there:
-// Engine::divide_gpu_memory. All ranks of a machine find the same.
-// Errors: kInvalidArgument, what the options say of sizes, whatever the device has.
+// On a GPU the number of pages may stay open (0) until everything else is allocated:
+// Engine::divide_gpu_memory. All ranks of a machine get the same.
+// Errors: kInvalidArgument for the options' sizes, whatever the device has.
 [[nodiscard]] Result<ModelSizes> choose_sizes(
     const EngineOptions& options,
     const ModelConfig& config,

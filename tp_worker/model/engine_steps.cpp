@@ -1,4 +1,4 @@
-// Takes the engine's steps from a plan to what is enqueued, and from that to a result.
+// From a plan to what is enqueued, and from that to a result.
 #include "base/check.h"
 #include "base/time.h"
 #include "tp_worker/model/engine.h"
@@ -19,7 +19,7 @@ Engine::~Engine() { wait_for_steps(); }
 void Engine::wait_for_steps() {
     for (std::size_t i = 0; i < num_under_way_; ++i) {
         RunningStep& step = steps_[(first_ + i) % kStepsMax];
-        if (!step.is_complete) transfers_->finish_turn();  // it writes to what goes now
+        if (!step.is_complete) transfers_->finish_turn();  // it writes to memory that is freed now
         step.is_complete = true;
     }
 }
@@ -77,7 +77,7 @@ Result<messages::StepResult> Engine::finish() {
     RETURN_IF_ERROR(complete(&step));
     first_ = (first_ + 1) % kStepsMax;
     --num_under_way_;
-    // Where two steps are under way the second has the GPU when the first is done.
+    // If two steps are in progress, the second has the GPU once the first is done.
     const TimePoint now = Clock::now();
     const Duration elapsed = now - std::max(step.begun, last_finish_);
     last_finish_ = now;
@@ -90,13 +90,13 @@ Result<messages::StepResult> Engine::run(const messages::StepPlan& plan) {
     return finish();
 }
 
-// Enqueues the step. What it draws from has to wait for the host where that depends on what an
-// older step draws (RequestState::follows_tokens()); the layers need not.
+// Enqueues the step. If its draws depend on an older step's draws (RequestState::follows_tokens()),
+// the logits must wait for the host; the layers need not.
 Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
     const std::span<const LogitRow> wanted = step->planned.logit_rows();
     const bool is_long = static_cast<std::int64_t>(wanted.size()) > sizes_.logit_rows_max;
     const bool waits = num_under_way_ > 0 && follows_tokens(*step);
-    // Its chunks take turns of their own.
+    // Its chunks use turns of their own.
     if (is_long) RETURN_IF_ERROR(complete_older());
     const bool samples = !wanted.empty() && !is_long;
     ASSIGN_OR_RETURN(const StepBatch placed, place(plan, step));
@@ -130,7 +130,7 @@ bool Engine::follows_tokens(const RunningStep& step) const {
     });
 }
 
-// Places the step's arrays, and which tokens its logits are of, among the transfers.
+// Places the step's arrays, and the tokens whose logits are wanted, among the transfers.
 Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* step) {
     StepBatch batch = step->planned.batch(plan);
     if (runs_ahead()) batch.sampled = sampler_->sampled();
@@ -147,7 +147,7 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     return placed;
 }
 
-// Where nothing is captured, steps that are padded for it have sums to begin, too.
+// Without capturing, steps that are padded for it also have sums to begin.
 bool Engine::begins_sums(const RunningStep& step) {
     return !step.planned.is_padded() || !tensor_communicator().may_be_captured();
 }
@@ -172,7 +172,7 @@ Result<> Engine::enqueue_layers(const StepBatch& placed, RunningStep* step) {
     return Ok{};
 }
 
-// What is brought back comes last, so that what goes up leaves it out.
+// Downloads are placed last, so that the upload excludes them.
 void Engine::place_routes(RunningStep* step) {
     const std::span<const std::int32_t> rows = step->planned.routed_rows();
     step->device_routed_rows = nullptr;
@@ -201,7 +201,7 @@ void Engine::enqueue_routes(const RunningStep& step) {
     });
 }
 
-// Thus scoring a long prompt needs no more memory than a step of decodes.
+// So scoring a long prompt needs no more memory than a step of decodes.
 Result<> Engine::compute_in_chunks(RunningStep* step) {
     std::span<const LogitRow> left = step->planned.logit_rows();
     while (!left.empty()) {
@@ -246,7 +246,7 @@ Result<> Engine::complete(RunningStep* step) {
     return Ok{};
 }
 
-// The next step's rows may take it; every rank knows it.
+// The next step's rows may use it; every rank knows it.
 void Engine::take_sampled(const RunningStep& step) {
     const std::span<const LogitRow> rows = step.planned.logit_rows();
     CHECK(step.ids.size() == rows.size());

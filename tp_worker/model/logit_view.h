@@ -1,5 +1,5 @@
-// Holds what one call of the sampler (tp_worker/model/sampler.h) works on: rows of logits, and what
-// is drawn and reported of them.
+// What one call of the sampler (tp_worker/model/sampler.h) works on: rows of logits, and what is
+// drawn and reported of them.
 #pragma once
 
 #include "base/ids.h"
@@ -14,50 +14,48 @@
 
 namespace pitstop::tp_worker {
 
-// Holds a row of the call, and what follows from its request.
+// A row of the call, and the consequences of its request.
 struct SampledRow {
     const LogitRow* place = nullptr;
-    const RequestState* request = nullptr;  // until the call is enqueued: the next step may set its
-                                            // slot up anew
-    bool is_sample = false;                 // else it scores
-    bool is_ranked = false;                 // its rank among all is wanted
-    std::int64_t num_top = 0;               // best ids that are wanted, at most V
-    std::size_t num_ids = 0;                // ids that were asked for
-    bool is_raw = false;                    // its logprobs are of the logits as the model made them
-    bool is_truncated = false;              // they are of what was kept for the draw
-    bool is_edited = false;                 // it is drawn from logits after penalties and bias
-    bool is_whole = true;                   // its logits are needed in one place (rank_call.h)
-    bool sums_parts = false;                // its softmax sums are merged of the ranks'
+    // valid until the call is enqueued: the next step may set its slot up anew
+    const RequestState* request = nullptr;
+    bool is_sample = false;     // otherwise it scores
+    bool is_ranked = false;     // its rank among all is wanted
+    std::int64_t num_top = 0;   // wanted best ids, at most V
+    std::size_t num_ids = 0;    // requested ids
+    bool is_raw = false;        // its logprobs are of the logits as the model made them
+    bool is_truncated = false;  // its logprobs are of what was kept for the draw
+    bool is_edited = false;     // drawn from logits after penalties and bias
+    bool is_whole = true;       // its logits are needed in one place (rank_call.h)
+    bool sums_parts = false;    // its softmax sums are merged from the ranks'
     kernels::SampleRow draw{};  // for a sample; its position counts from the call's first
 
-    // Tells whether its logprobs are of the edited logits.
+    // Returns whether its logprobs are of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
 };
 
-// Holds logits side by side, some of whose rows are drawn from, and some reported from: those that
-// the model made, or the edited copies. [R] are their rows, each with the row of the call that it
-// is.
+// Adjacent logits, of which some rows are drawn from and some reported from: those that the model
+// made, or the edited copies. [R] are their rows, each with its row of the call.
 struct LogitView {
     View2<float> logits{};                    // [R, V]
-    bool is_edited = false;                   // a copy, still to be made
+    bool is_edited = false;                   // a copy that is still to be made
     std::vector<std::size_t> rows{};          // [R]
-    std::vector<kernels::SampleRow> draws{};  // [R], of those drawn from here
+    std::vector<kernels::SampleRow> draws{};  // [R], for rows drawn from here
     const kernels::SampleRow* draws_there = nullptr;
-    kernels::Choice* choices = nullptr;          // [R], the sampler's, where the ops work
+    kernels::Choice* choices = nullptr;          // [R], of the sampler, in the ops' memory
     std::size_t num_reported = 0;                // only rows before it are reported from
-    std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], and so the next
+    std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], like the next ones
     std::vector<kernels::SoftmaxStats> stats{};
     kernels::SoftmaxRow* softmax_there = nullptr;
     kernels::SoftmaxStats* stats_there = nullptr;
-    // They come row by row in each: the choices and targets that are ranked, those that are not,
-    // and the ids asked for.
+    // Row by row in each: the ranked choices and targets, the others, and the requested ids.
     std::vector<kernels::LogitPick> picks{};
-    std::vector<float> picked{};             // their logits
-    std::vector<std::int32_t> num_before{};  // for those that are ranked
+    std::vector<float> picked{};             // logits of the picks
+    std::vector<std::int32_t> num_before{};  // for the ranked ones
     kernels::LogitPick* picks_there = nullptr;
     float* picked_there = nullptr;
     std::int32_t* num_before_there = nullptr;
-    std::size_t ids_begin = 0;              // the first pick of an id asked for
+    std::size_t ids_begin = 0;              // the first pick of a requested id
     std::vector<std::size_t> top_starts{};  // [num_reported + 1], in the next two
     std::vector<TokenId> top_ids{};
     std::vector<float> top_logits{};
@@ -65,7 +63,7 @@ struct LogitView {
         std::size_t row = 0;
         std::vector<float> logits{};  // [V]
     };
-    std::vector<Wide> wide{};  // whole rows, of those that want more than an op finds
+    std::vector<Wide> wide{};  // whole rows that want more than an op finds
 };
 
 }  // namespace pitstop::tp_worker

@@ -11,7 +11,7 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     const auto bytes = [](auto array) {
         return Transfers::bytes_of(static_cast<std::int64_t>(array.size_bytes()));
     };
-    if (batch.num_padded > 0) return bytes(batch.update);  // it brings the rows
+    if (batch.num_padded > 0) return bytes(batch.update);  // the update brings the rows
     return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
            bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows) +
@@ -34,12 +34,12 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         );
     }
     const auto move = [&](auto& array) { array = {transfers_->in(array), array.size()}; };
-    // A graph keeps where they are: what is placed before each has the size that its shape says,
-    // and the update, whose size differs from step to step, comes last.
+    // A graph keeps the arrays' places. Each array before the last has the size of the step's
+    // shape; the update, whose size differs between steps, is placed last.
     if (placed.num_padded > 0) {
         take_rows(placed);
     } else {
-        // These come first, before all that goes up.
+        // These are placed first, before everything that is uploaded.
         placed.marks = {transfers_->out(placed.marks), placed.marks.size()};
         move(placed.tokens);
         move(placed.positions);
@@ -80,8 +80,7 @@ Result<> Model::run_padded(const StepBatch& placed, const BoundWeights& weights)
     const bool has_prompts = !placed.token_rows.empty();
     const auto L = has_prompts ? static_cast<std::int64_t>(placed.token_rows.size()) : T;
     CHECK(T <= sizes_.tokens_max && L <= sizes_.logit_rows_max);
-    // It is kept for a graph: what it has of the step is where arrays are and how many rows they
-    // have.
+    // Kept for a graph: it only refers to the arrays' places and numbers of rows.
     const auto enqueue = [this, placed, T, L, has_prompts, &weights]() -> Result<> {
         RETURN_IF_ERROR(run_blocks(placed, weights));
         if (has_prompts) {

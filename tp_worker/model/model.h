@@ -1,13 +1,13 @@
-// This is the forward pass of one rank: token ids in, KV pages filled, logits out. The same code
-// prefills, decodes and scores, so a score is bit for bit what sampling saw (P6): each op sums in
-// an order that the batch does not change, and the ranks' parts add up in rank order.
+// The forward pass of one rank: token ids in, KV pages filled, logits out. The same code prefills,
+// decodes and scores, so a score is bit for bit what sampling saw (P6): each op sums in an order
+// that the batch does not change, and the ranks' parts add up in rank order.
 //
-// On a GPU all of it is enqueued, the exchanges too; nothing here waits for a peer.
+// On a GPU all of it is enqueued, including the exchanges; nothing here waits for a peer.
 //
-// What is computed is the blocks' matter (blocks/stack.h). Here a step is placed, run over them,
-// and its rows of logits made; a shape of steps that may come again is made a graph.
+// Blocks decide what is computed (blocks/stack.h). Here a step is placed, run through the blocks,
+// and its rows of logits are made; a shape of steps that may recur becomes a graph.
 //
-// Owns:    what blocks compute in. Weights and KV are the caller's (engine.h).
+// Owns:    the buffers of blocks. Weights and KV are the caller's (engine.h).
 // Bounded: nothing is allocated after construction.
 #pragma once
 
@@ -32,7 +32,7 @@
 
 namespace pitstop::tp_worker {
 
-// Returns what a batch takes of the transfers (transfers.h).
+// Returns a batch's bytes of the transfers (transfers.h).
 [[nodiscard]] std::int64_t transfer_bytes(const StepBatch& batch);
 
 class Model {
@@ -45,21 +45,21 @@ class Model {
         const Device& device;
         Transfers* transfers = nullptr;
         Communicator* communicator = nullptr;
-        std::byte* kv = nullptr;  // KvPool's memory, for these sizes
+        std::byte* kv = nullptr;  // the memory of KvPool, for these sizes
         bool has_graphs = false;  // padded steps are launched as graphs (step_graphs.h)
         std::int64_t graph_bytes_max = 0;
     };
-    // Returns what make() takes of the device's memory; does not depend on sizes.num_pages, kv or
+    // Returns the device memory that make() needs; does not depend on sizes.num_pages, kv or
     // transfers.
     [[nodiscard]] static std::int64_t bytes(const Args& args);
-    // Errors: kResourceExhausted if the activations cannot be had; kInvalidArgument where requests
-    // have more pages than can be numbered.
+    // Errors: kResourceExhausted if the activations cannot be allocated; kInvalidArgument if
+    // requests have more pages than can be numbered.
     static Result<Model> make(const Args& args);
 
-    // Places the step's arrays among the transfers; returns the batch as the ops read it. On a GPU
-    // pages go where they changed alone, and so do the rows of a padded step (step_updates.h).
-    // REQUIRES: what is placed is run, in this order.
-    // Errors: kInvalidArgument where they do not fit, or one request's rows disagree on its pages.
+    // Places the step's arrays among the transfers; returns the batch as the ops read it. On a GPU,
+    // only changed pages are uploaded, and only changed rows of a padded step (step_updates.h).
+    // REQUIRES: placed batches are run, in this order.
+    // Errors: kInvalidArgument if they do not fit, or one request's rows disagree on its pages.
     [[nodiscard]] Result<StepBatch> place(const StepBatch& batch);
 
     // What follows takes what place() returned. REQUIRES: the transfers were sent.
@@ -68,27 +68,27 @@ class Model {
     // Errors: the communicator's.
     Result<> forward(const StepBatch& placed, const BoundWeights& weights);
 
-    // Computes this rank's logits of `num_rows` tokens of the last forward() by their index in it,
-    // which lie where the ops read them: they are in logits_of(num_rows). REQUIRES: num_rows <=
+    // Computes this rank's logits of `num_rows` tokens of the last forward(), by their index in it,
+    // which is in the ops' memory: the result is in logits_of(num_rows). REQUIRES: num_rows <=
     // logit_rows_max.
     void logits(const std::int32_t* token_rows, std::int64_t num_rows, const BoundWeights& weights);
 
-    // Does forward() and logits(), of every token or of those in token_rows, for a padded batch: as
-    // a graph, where one was made of its shape. REQUIRES: at most logit_rows_max rows of logits;
-    // its sums may be captured (Communicator::may_capture_sum); `weights` outlive this.
+    // Runs forward() and logits(), of every token or of those in token_rows, for a padded batch: as
+    // a graph, if its shape has one. REQUIRES: at most logit_rows_max rows of logits; its sums may
+    // be captured (Communicator::may_capture_sum); `weights` outlive this.
     Result<> run_padded(const StepBatch& placed, const BoundWeights& weights);
     // Makes a graph of a shape that ran without one. REQUIRES: graphs().wants_one().
     Result<> make_graph() { return graphs_.make_one(stream_); }
 
-    // Says where logits are; they are borrowed until the next step.
+    // Returns where the logits are; borrowed until the next step.
     [[nodiscard]] RowLogits logits_of(std::int64_t num_rows) const {
         return stack_.head().logits_of(num_rows);
     }
-    // What the last step's routers chose, in the device's memory; empty where none did.
+    // The choices of the last step's routers, in the device's memory; empty without routers.
     [[nodiscard]] const std::optional<Choices>& choices() const { return stack_.choices(); }
     [[nodiscard]] const StepGraphs& graphs() const { return graphs_; }
 
-    // Has the device choose how it multiplies, for every number of rows that a step may have
+    // Lets the device choose how it multiplies, for every number of rows that a step may have
     // (linear_tuning.h); overwrites the activations. Returns how many products were timed.
     int tune(const BoundWeights& weights) { return tune_products(stack_, weights); }
 
@@ -100,11 +100,11 @@ class Model {
     void run_head_of(
         const std::int32_t* token_rows,
         std::int64_t num_rows,
-        bool is_summed,  // x has the last delta
+        bool is_summed,  // x includes the last delta
         const BoundWeights& weights
     );
 
-    // On a GPU these are the rows of padded steps, and the pages of all requests.
+    // On a GPU: the rows of padded steps, and the pages of all requests.
     struct Rows {
         kernels::StepRowsArgs args{};
         std::span<std::int32_t> q_starts{};
@@ -122,7 +122,7 @@ class Model {
     Arena memory_;
     Rows rows_{};
     std::optional<StepUpdates> updates_{};  // on a GPU
-    bool is_summed_ = false;                // x has the last delta: the last step was of decodes
+    bool is_summed_ = false;  // x includes the last delta: the last step was of decodes
     bool has_graphs_;
     StepGraphs graphs_;
 };

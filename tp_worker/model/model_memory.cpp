@@ -1,4 +1,4 @@
-// Makes a model: takes its memory, and says where what lies and what it holds from the start.
+// Makes a model: allocates its memory, assigns its parts, and fills in their initial contents.
 #include "tp_worker/blocks/narrow.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/step_padding.h"
@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace pitstop::tp_worker {
-// Asks for the rows of padded steps, and the pages of all requests.
+// Reserves the rows of padded steps, and the pages of all requests.
 void Model::Rows::ask(const Args& model, Scratch& scratch) {
     constexpr std::int64_t R = kPaddedRowsMax;
     const ModelSizes& sizes = model.sizes;

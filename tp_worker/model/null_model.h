@@ -1,6 +1,6 @@
-// This is a model that computes nothing: every distribution is uniform over the vocabulary, and the
-// token drawn at a position is that position, modulo the vocabulary (the next one that does not end
-// the request). With it (--load-format null) what is left to measure is the tree.
+// A model that computes nothing: every distribution is uniform over the vocabulary, and the token
+// drawn at a position is that position, modulo the vocabulary (the next one that does not end the
+// request). With it (--load-format null), measurements show only the tree's own cost.
 #pragma once
 
 #include "messages/steps.h"

@@ -1,14 +1,14 @@
-// Does what the ranks do together of one call of the sampler (sampler.h), where each has a part of
-// the vocabulary: it draws among its part and sums it, and every rank makes the same of what all
-// say of a row, 20 bytes each (kernels/rank_records.h). Where a rank among all is wanted, 4 more
-// follow: how many logits of the part stand before the one that was drawn or given.
+// The ranks' joint work for one call of the sampler (sampler.h), when each has a part of the
+// vocabulary: each draws among its part and sums it, and every rank computes the same from what all
+// report of a row, 20 bytes each (kernels/rank_records.h). If a rank among all is wanted, 4 more
+// bytes follow: how many logits of the part precede the drawn or given one.
 //
 // A row is *whole* if its draw or its report needs logits in one place: it truncates, has penalties
-// or biases, or wants the top or given ids. Those come to rank 0, which draws for all: its record
-// of the row is the row's, the other ranks' are empty. With them come the rows between the first
-// and the last of them. The softmax sums of a whole row are merged of the parts like any other's,
-// unless they are of edited logits, or of what was kept: so what a row reports does not depend on
-// what else is asked of it, and scoring has the bits of sampling (P6).
+// or biases, or wants the top or given ids. Such rows are gathered to rank 0, which draws for all:
+// its record of the row is the row's, the other ranks' are empty. The rows between the first and
+// the last of them are gathered too. The softmax sums of a whole row are merged from the parts like
+// any other's, unless they are of edited logits, or of what was kept. So what a row reports does
+// not depend on what else it requests, and scoring has the bits of sampling (P6).
 //
 // Owns: the host's arrays, which the transfers fill.
 #pragma once
@@ -36,28 +36,28 @@ class Sampler::RankCall {
     RankCall(const RankCall&) = delete;
     RankCall& operator=(const RankCall&) = delete;
 
-    // Returns those of a rank's counts: a multiple of 16 (exchange.h).
+    // Returns the bytes of a rank's counts: a multiple of 16 (exchange.h).
     [[nodiscard]] static std::int64_t count_bytes(std::int64_t num_rows);
 
-    // These are the rows that come to rank 0.
+    // The rows that are gathered to rank 0.
     [[nodiscard]] std::size_t whole_begin() const { return whole_begin_; }
     [[nodiscard]] std::size_t num_whole() const { return num_whole_; }
 
-    // These place its arrays: those that stand, and those that come back. On rank 0 drawn[i].choice
-    // is where its draw of a whole row will be.
+    // Place its arrays: the standing ones, and those that are downloaded. On rank 0,
+    // drawn[i].choice is the place of its draw of a whole row.
     void place_inputs(std::span<const kernels::DrawnRow> drawn);
     void place_outputs();
 
-    // Enqueues the draws and the sums of this rank's part, and what brings the whole rows to
-    // rank 0. Errors: the communicator's.
+    // Enqueues the draws and the sums of this rank's part, and the gathering of whole rows to rank
+    // 0. Errors: the communicator's.
     Result<> start();
-    // Enqueues what makes the row's of the ranks' parts: `ids` by row, as note_draws has them.
+    // Enqueues the merge of the ranks' parts of each row: `ids` by row, as note_draws writes them.
     // REQUIRES: rank 0's draws of whole rows are enqueued. Errors: the communicator's.
     Result<> merge(TokenId* ids);
 
-    // They are of row i, once all is done.
+    // The values of row i, once all is done.
     [[nodiscard]] const kernels::SoftmaxStats& stats(std::size_t i) const { return stats_[i]; }
-    // Writes the numbers of the row, which is not whole.
+    // Writes the numbers of a row that is not whole.
     void finish(std::size_t i, messages::StepResult* result) const;
 
   private:
@@ -73,13 +73,13 @@ class Sampler::RankCall {
     std::uint32_t first_position_;
     std::size_t whole_begin_ = 0;
     std::size_t num_whole_ = 0;
-    bool has_draws_ = false;  // a row is drawn by parts
-    bool has_ranks_ = false;  // the rank of a row that is not whole is wanted
-    std::vector<kernels::SampleRow> draws_of_rows_{};  // [R], and so the next
+    bool has_draws_ = false;  // some row is drawn by parts
+    bool has_ranks_ = false;  // the rank of some row that is not whole is wanted
+    std::vector<kernels::SampleRow> draws_of_rows_{};  // [R], like the next one
     std::vector<kernels::SoftmaxRow> softmax_{};
     std::vector<kernels::RankRow> rank_rows_{};
     std::vector<kernels::SoftmaxStats> stats_{};
-    std::vector<float> picked_{};             // logits of what was drawn or given
+    std::vector<float> picked_{};             // logits of the drawn or given ids
     std::vector<std::int32_t> num_before_{};  // per rank, count_bytes() of them
     const kernels::SampleRow* draws_there_ = nullptr;
     const kernels::SoftmaxRow* softmax_there_ = nullptr;

@@ -1,5 +1,5 @@
-// The ranks of a replica find these out together at the start, each from its own GPU, so that all
-// of them decide alike.
+// Facts that the ranks of a replica collect together at the start, each from its own GPU, so that
+// all of them decide alike.
 //
 // Waits: for the peers, up to the communicator's deadline.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace pitstop::tp_worker {
 
-// Returns whether it holds on every rank.
+// Returns whether the condition is true on every rank.
 Result<bool> holds_on_all(bool holds, Communicator& communicator);
 
-// Returns the facts under which what fits fits on every rank, of each number the worst. Host memory
-// is a machine's, and its ranks share it.
+// Returns facts with which what fits fits on every rank: the worst of each number. Host memory
+// belongs to a machine, and its ranks share it.
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator);
 
 }  // namespace pitstop::tp_worker

@@ -8,7 +8,8 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
-// A bias is cut to this, to stay finite when it is added to a logit and divided by a temperature.
+// A bias is limited to this, to stay finite when it is added to a logit and divided by a
+// temperature.
 constexpr double kBiasMax = 1e30;
 
 }  // namespace
@@ -71,7 +72,7 @@ void RequestState::set_biases(const messages::SamplingParams& params, std::int64
     for (const auto& [id, bias] : biases) early_biases_.now.push_back({id, bias});
 }
 
-// Keeps those of two tokens or more: whether their last may come depends on the output.
+// Keeps sequences of two tokens or more: whether their last token may come depends on the output.
 void RequestState::set_bad_tokens(const messages::RequestSetup& setup) {
     for (const std::vector<TokenId>& sequence : setup.sampling.bad_tokens) {
         if (sequence.size() == 1) continue;
@@ -90,7 +91,8 @@ void RequestState::set_bad_tokens(const messages::RequestSetup& setup) {
     ban_completions();
 }
 
-// Makes the biases of the next token: a bad sequence but for its last token ends the output.
+// Makes the biases of the next token: bans the last token of each bad sequence whose other tokens
+// end the output.
 void RequestState::ban_completions() {
     std::vector<TokenId> banned;
     for (const std::vector<TokenId>& sequence : bad_tokens_) {

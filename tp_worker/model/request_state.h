@@ -1,6 +1,6 @@
-// Holds what a worker keeps of a running request, by slot: how it draws, what its penalties count,
-// which logprobs it wants. Set up by a plan, the same on every rank; it lives until the slot is set
-// up again.
+// A worker's state of a running request, by slot: how it draws, what its penalties count, which
+// logprobs it wants. Set up by a plan, the same on every rank; it lives until the slot is set up
+// again.
 #pragma once
 
 #include "base/ids.h"
@@ -16,8 +16,8 @@
 
 namespace pitstop::tp_worker {
 
-// Below it a temperature is greedy: its inverse would leave fp32's range, and long before that the
-// best id has all of the mass.
+// Below this a temperature is greedy: its inverse would leave fp32's range, and long before that
+// the best id has all of the mass.
 inline constexpr double kTemperatureMin = 1e-6;
 
 class RequestState {
@@ -29,9 +29,9 @@ class RequestState {
     [[nodiscard]] kernels::SampleRow draw(std::int64_t output_index) const;
     [[nodiscard]] const kernels::PenaltyRow& penalty() const { return penalty_; }
     [[nodiscard]] std::span<const kernels::TokenCount> counts() const { return counts_; }
-    // Returns what is added to the logits of the next output token, which is `output_index`: the
-    // request's biases, and minus infinity for what is not allowed, for what would complete bad
-    // tokens, and until min_new_tokens for the ids that would end the request.
+    // Returns what is added to the logits of the next output token, number `output_index`: the
+    // request's biases, and minus infinity for ids that are not allowed, that would complete bad
+    // tokens, or that would end the request before min_new_tokens.
     [[nodiscard]] std::span<const kernels::LogitBias> biases(std::int64_t output_index) const {
         return output_index < min_new_tokens_ ? early_biases_.now : biases_.now;
     }
@@ -41,8 +41,7 @@ class RequestState {
     }
     [[nodiscard]] const messages::LogprobOptions& logprobs() const { return logprobs_; }
     [[nodiscard]] std::span<const TokenId> stop_ids() const { return stop_ids_; }
-    // Tells whether what it draws depends on what it drew before beyond the logits: by counts and
-    // by bans.
+    // Returns whether its draws depend on earlier draws beyond the logits: by counts and by bans.
     [[nodiscard]] bool follows_tokens() const { return has_penalty_ || !bad_tokens_.empty(); }
 
     // A step that draws for it is enqueued, perhaps not done: the device has, or will have, its
@@ -50,16 +49,16 @@ class RequestState {
     void note_draw() { has_drawn_ = true; }
     [[nodiscard]] bool has_drawn() const { return has_drawn_; }
 
-    // Returns what it sampled last, the input of a row that takes_sampled; -1 if nothing, or the
+    // Returns what it sampled last, the input of a row that takes_sampled; -1 if nothing, or if the
     // logits were not finite.
     [[nodiscard]] TokenId last_token() const { return last_token_; }
     void take_sampled(TokenId id);
 
   private:
-    // Holds biases in the order of their ids, each id once: those of every token, and with them the
+    // Biases in the order of their ids, each id once: those of every token, and those including the
     // bans of the next one.
     struct Biases {
-        std::vector<kernels::LogitBias> always{};  // empty where there are no bad tokens
+        std::vector<kernels::LogitBias> always{};  // empty without bad tokens
         std::vector<kernels::LogitBias> now{};
     };
     void count(TokenId id, std::int32_t num_output);
@@ -74,8 +73,8 @@ class RequestState {
     std::int64_t min_new_tokens_ = 0;
     Biases biases_{};
     Biases early_biases_{};
-    // These are sequences that may not come, of two tokens or more, and the end of the output: one
-    // token less than the longest.
+    // Forbidden sequences of two tokens or more, and the end of the output: one token less than the
+    // longest.
     std::vector<std::vector<TokenId>> bad_tokens_{};
     std::vector<TokenId> output_tail_{};
     std::size_t tail_len_max_ = 0;

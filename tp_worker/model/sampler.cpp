@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;  // a GPU's workspaces
+constexpr std::int64_t kAlignment = 256;  // of a GPU's workspaces
 
 std::int64_t aligned(std::int64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -48,7 +48,7 @@ Sampler::Layout Sampler::lay_out(const kernels::Ops& ops, const Sizes& sizes) {
     return layout;
 }
 
-// Counts what Call::place() and RankCall::place_inputs() place there.
+// Counts the bytes that Call::place() and RankCall::place_inputs() place there.
 std::int64_t Sampler::standing_bytes(const Sizes& sizes) {
     const auto of = [&](std::size_t element_bytes, std::int64_t per_row) {
         return StandingArrays::bytes_of(
@@ -71,7 +71,7 @@ std::int64_t Sampler::bytes(const kernels::Ops& ops, const Sizes& sizes) {
 std::int64_t Sampler::transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len) {
     constexpr std::int64_t kPickBytes = sizeof(kernels::LogitPick) + sizeof(float);
     constexpr std::int64_t kRowBytes = 1024;  // a row's settings, choice and sums, rounded up
-    // One row that is more than its share has a count and a bias for each token.
+    // A row that exceeds its share has a count and a bias for each token.
     constexpr std::int64_t kEditBytes =
         std::int64_t{sizeof(kernels::TokenCount)} + std::int64_t{sizeof(kernels::LogitBias)};
     return kShareBytes + vocab_len * kEditBytes +
@@ -129,7 +129,8 @@ void Sampler::set_up_ranks(const Layout& layout, const Device& device) {
     counts_ = reinterpret_cast<std::int32_t*>(begin + layout.counts);
     records_ = reinterpret_cast<kernels::RankRecord*>(begin + layout.records);
     all_records_ = begin + layout.all_records;
-    // A rank without ids never writes its counts; and what fills a rank's bytes up goes with them.
+    // A rank without ids never writes its counts, and the padding of a rank's bytes is sent with
+    // them.
     const std::int64_t num_bytes = layout.all_records - layout.counts;
     device.clear(counts_, num_bytes);
 }
@@ -167,7 +168,7 @@ Result<std::vector<TokenId>> Sampler::run(
     return std::vector(ids.begin(), ids.end());
 }
 
-// Rounds up by two alignments an array: what a call asks for is never a close fit.
+// Rounds up by two alignments per array: a call's request is never a close fit.
 void Sampler::make_room(std::int64_t transfer_bytes) {
     constexpr std::int64_t kArraysMax = 8;
     if (transfers_->bytes_left() < transfer_bytes + kArraysMax * Transfers::kAlignment) {

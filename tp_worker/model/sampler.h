@@ -1,43 +1,42 @@
-// Goes from logits to tokens and logprobs.
+// From logits to tokens and logprobs.
 //
 // Each row of logits gets: a draw (kSample) or the score of a given token (kScore), the request's
-// top ids and the ids it asked for, and where logprobs are wanted the rank of the drawn or given
-// token among all. The draw is from the logits after penalties and bias; a logprob of an output
-// token comes from the distribution that the request's mode names (messages/sampling.h), of a
-// prompt token always from the raw one. A row with a logit that is not finite is neither drawn from
-// nor scored: its token is -1, and what it has of a result stays as it was (the step's result names
-// the row: PlannedStep::not_finite_rows()). Where the request's own bans leave nothing to draw the
-// token is -2; where its penalties, bias and temperature make an infinite score of finite logits it
-// is -3.
+// top ids and the ids it requested, and if logprobs are wanted the rank of the drawn or given token
+// among all. The draw is from the logits after penalties and bias. A logprob of an output token
+// comes from the distribution of the request's mode (messages/sampling.h), of a prompt token always
+// from the raw one. A row with a logit that is not finite is neither drawn from nor scored: its
+// token is -1, and its part of a result is unchanged (the step's result names the row:
+// PlannedStep::not_finite_rows()). If the request's own bans leave nothing to draw, the token is
+// -2; if its penalties, bias and temperature make an infinite score of finite logits, it is -3.
 //
-// A request may want the top of more than the op finds, up to the whole vocabulary: such rows come
-// to the host and are sorted there.
+// A request may want more of the top than the op finds, up to the whole vocabulary: such rows are
+// downloaded and sorted on the host.
 //
-// Which rows share a call decides no bit of any of them (P6).
+// Which rows share a call affects no bit of any of them (P6).
 //
-// Where the ranks have a part of the vocabulary each, all of them take part in every call, and know
-// what was drawn; rank 0 has the numbers. What a rank says of a row is 20 bytes, and 4 more where
-// its rank among all is wanted (rank_call.h). Rows that need more have their logits gathered to
-// rank 0, which draws for all.
+// If the ranks have a part of the vocabulary each, all take part in every call, and know what was
+// drawn; rank 0 has the numbers. A rank reports 20 bytes per row, and 4 more if its rank among all
+// is wanted (rank_call.h). Rows that need more have their logits gathered to rank 0, which draws
+// for all.
 //
 // Rows with penalties or bias are copied and edited, and are one more view of logits from then on:
-// both views are drawn from and reported from by the same ops, a few calls for all their rows.
+// the same ops draw from and report from both views, with a few calls for all their rows.
 //
-// What was drawn stays on the device: the logprobs are of it, and the next step embeds it
-// (sampled()), before the host has seen it (kernels/draws.h).
+// Draws stay on the device: their logprobs are computed, and the next step embeds them (sampled()),
+// before the host has seen them (kernels/draws.h).
 //
-// What rows are drawn and reported by stays on a GPU, too: a call brings what differs of it from
-// the last (standing_arrays.h), nothing where the same requests go on by a token each. Where rows
-// list more ids than four each, those go up whole.
+// The settings of rows stay on a GPU, too: a call uploads only differences from the last
+// (standing_arrays.h), nothing if the same requests continue by a token each. If rows list more
+// than four ids each, these are uploaded whole.
 //
-// Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, what rows are
-//          drawn by, and the ops' scratch memory.
-// Bounded: rows_max rows a call.
+// Owns:    the edited copies, the choices, the ids drawn last, the ranks' records, the settings of
+//          rows, and the ops' scratch memory.
+// Bounded: rows_max rows per call.
 //
-// On a GPU a call is enqueued without a wait, but for one whenever an op's arrays do not fit beside
-// those under way (transfer_bytes()): at most for each 4 MiB of token counts and biases, or of top
-// logits, and for each row that is sorted on the host. On the CPU it never waits: an op is done
-// when it returns.
+// On a GPU a call is enqueued without a wait, except when an op's arrays do not fit besides those
+// in use (transfer_bytes()): at most once per 4 MiB of token counts and biases, or of top logits,
+// and once per row that is sorted on the host. On the CPU it never waits: an op is done when it
+// returns.
 #pragma once
 
 #include "base/result.h"
@@ -61,8 +60,8 @@ class Sampler {
   public:
     struct Sizes {
         std::int64_t rows_max = 0;
-        std::int64_t vocab_len = 0;  // all ranks' together
-        std::int64_t num_slots = 0;  // requests whose draws sampled() holds
+        std::int64_t vocab_len = 0;  // of all ranks together
+        std::int64_t num_slots = 0;  // requests whose draws sampled() has
         int num_ranks = 1;
         Rank rank{};
     };
@@ -70,20 +69,20 @@ class Sampler {
         const Device& device;
         Transfers* transfers = nullptr;  // has room for transfer_bytes()
         Sizes sizes{};
-        Communicator* communicator = nullptr;  // the ranks'; null where there is one rank
+        Communicator* communicator = nullptr;  // of the ranks; null for a single rank
         std::int64_t vocab_begin = 0;          // this rank's first id
     };
-    // Returns what make() takes of a GPU's memory.
+    // Returns the GPU memory that make() needs.
     [[nodiscard]] static std::int64_t bytes(const kernels::Ops& ops, const Sizes& sizes);
     [[nodiscard]] static std::int64_t transfer_bytes(std::int64_t rows_max, std::int64_t vocab_len);
     static Result<Sampler> make(const Args& args);
 
-    // This is a call that is under way (sampler_call.h).
+    // A call in progress (sampler_call.h).
     class Call;
 
-    // Places the small arrays of a call; waits for nothing. Row i of the logits, in the device's
-    // memory, belongs to rows[i], which outlive the call. The logits need not be there yet, but
-    // what the requests drew before must be known where their next draw depends on it
+    // Places the small arrays of a call, without waiting. Row i of the logits, in the device's
+    // memory, belongs to rows[i], which outlive the call. The logits need not exist yet, but
+    // earlier draws of a request must be known if its next draw depends on them
     // (RequestState::follows_tokens()). REQUIRES: calls are enqueued in the order prepared.
     [[nodiscard]] std::unique_ptr<Call> prepare(
         const RowLogits& logits, std::span<const LogitRow> rows, const RequestSlots& slots
@@ -92,8 +91,8 @@ class Sampler {
     // communicator's.
     [[nodiscard]] Result<> enqueue(Call& call);
 
-    // Runs all of a call, until it is done. On rank 0 writes the result's entries that the rows
-    // name; changes no request. Returns what was drawn, by row, as note_draws says it
+    // Runs a whole call, until it is done. On rank 0 writes the result's entries that the rows
+    // name; changes no request. Returns what was drawn, by row, as note_draws writes it
     // (kernels/draws.h).
     [[nodiscard]] Result<std::vector<TokenId>> run(
         const RowLogits& logits,
@@ -102,15 +101,15 @@ class Sampler {
         messages::StepResult* result
     );
 
-    // [num_slots] in the device's memory: what each slot's request drew last, as note_draws says it
-    // (kernels/draws.h). Undefined where it drew nothing.
+    // [num_slots] in the device's memory: what each slot's request drew last, as note_draws writes
+    // it (kernels/draws.h). Undefined if it drew nothing.
     [[nodiscard]] const TokenId* sampled() const { return sampled_; }
 
   private:
-    // Does what the ranks do together of a call.
+    // The ranks' joint work for a call.
     class RankCall;
 
-    // Says where the parts lie in the memory.
+    // The places of the parts in the memory.
     struct Layout {
         std::int64_t edited = 0;
         std::int64_t model_choices = 0;
@@ -120,28 +119,28 @@ class Sampler {
         std::int64_t arrivals = 0;
         std::int64_t sample_workspace = 0;
         std::int64_t stats_workspace = 0;
-        std::int64_t part_choices = 0;  // with several ranks, as the next ones
+        std::int64_t part_choices = 0;  // with several ranks, like the next ones
         std::int64_t part_stats = 0;
         std::int64_t noted_ids = 0;
         std::int64_t picks = 0;
         std::int64_t counts = 0;
         std::int64_t records = 0;
         std::int64_t all_records = 0;
-        std::int64_t standing = 0;  // on a GPU, behind the others
+        std::int64_t standing = 0;  // on a GPU, after the others
         std::int64_t bytes = 0;     // all of them together
     };
     [[nodiscard]] static std::int64_t standing_bytes(const Sizes& sizes);
     static Layout lay_out(const kernels::Ops& ops, const Sizes& sizes);
     Sampler(const Args& args, Arena memory);
 
-    // A row picks its choice or its given id, and the ids that it asked for.
+    // A row picks its choice or its given id, and the requested ids.
     static constexpr auto kPicksMax = std::int64_t{1 + messages::kLogprobIdsMax};
-    // So many of a row, on average, stay on the device: all that rows may list would take
+    // The picks per row, on average, that stay on the device: all that rows may list would be
     // megabytes, and few requests list any.
     static constexpr std::int64_t kStandingPicks = 4;
-    // Rows share a call of an op up to so many bytes of counts and biases, or of top logits.
+    // Rows share a call of an op up to this many bytes of counts and biases, or of top logits.
     static constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
-    // Waits for what is under way if an op's arrays of so many bytes do not fit beside it.
+    // Waits for work in progress if an op's arrays of this many bytes do not fit besides.
     void make_room(std::int64_t transfer_bytes);
 
     void set_up_ranks(const Layout& layout, const Device& device);
@@ -164,13 +163,13 @@ class Sampler {
     kernels::Choice* edited_choices_ = nullptr;  // [rows_max]
     std::int32_t* num_nonfinite_ = nullptr;      // [rows_max], of this rank's part
     TokenId* sampled_ = nullptr;                 // [num_slots]
-    std::uint32_t* arrivals_ = nullptr;          // sampling's, zeros between its calls
+    std::uint32_t* arrivals_ = nullptr;          // for sampling, zeros between its calls
     kernels::Workspace sample_workspace_{};
     kernels::Workspace stats_workspace_{};
-    // Several ranks have these: [rows_max] but for the last, of this rank's part.
+    // With several ranks, [rows_max] except the last, of this rank's part:
     kernels::Choice* part_choices_ = nullptr;
     kernels::SoftmaxStats* part_stats_ = nullptr;
-    TokenId* noted_ids_ = nullptr;  // rank 0's, of what it drew for all
+    TokenId* noted_ids_ = nullptr;  // of rank 0, for what it drew for all
     kernels::LogitPick* picks_ = nullptr;
     std::int32_t* counts_ = nullptr;
     kernels::RankRecord* records_ = nullptr;

@@ -15,8 +15,8 @@ static_assert(kernels::kNotFiniteDraw == messages::kNotFinite);
 static_assert(kernels::kDrewNothing == messages::kNothingLeft);
 static_assert(kernels::kScoreNotFinite == messages::kScoresNotFinite);
 
-// The host has these for what note_draws() writes into picks and softmax rows in each call
-// (standing_arrays.h): no pick and no row that it does not write has them.
+// The host's values for what note_draws() writes into picks and softmax rows in each call
+// (standing_arrays.h): all other picks and rows have different values.
 constexpr TokenId kIdDrawn{-1};
 constexpr float kKeptMinDrawn = std::numeric_limits<float>::quiet_NaN();
 
@@ -63,7 +63,7 @@ Sampler::Call::Call(
     place();
 }
 
-// Without several ranks every row is whole.
+// With a single rank every row is whole.
 void Sampler::Call::set_up_views(const RowLogits& logits) {
     const std::size_t begin = ranks_ ? ranks_->whole_begin() : 0;
     const std::size_t num = ranks_ ? ranks_->num_whole() : rows_.size();
@@ -86,8 +86,7 @@ void Sampler::Call::set_up_views(const RowLogits& logits) {
     set_up(edited_);
 }
 
-// Sets up the arrays that need no draw: which ids the picks are of and what was kept is noted on
-// the device.
+// Sets up the arrays that need no draw; the device adds the ids of the picks and what was kept.
 void Sampler::Call::set_up(LogitView& view) {
     for (const std::size_t i : view.rows) view.draws.push_back(rows_[i].draw);
     for (std::size_t k = 0; k < view.rows.size(); ++k) {
@@ -125,7 +124,8 @@ void Sampler::Call::set_picks(LogitView& view) {
     view.picked.resize(view.picks.size());
 }
 
-// Where there are more than stay on the device, they go up whole and leave what is there as it is.
+// If there are more than can stay on the device, they are uploaded whole, and what is there stays
+// unchanged.
 void Sampler::Call::place_picks(LogitView& view) {
     const std::int64_t num_max = sampler_.sizes_.rows_max * kStandingPicks;
     const std::span<kernels::LogitPick> picks(view.picks);
@@ -134,7 +134,7 @@ void Sampler::Call::place_picks(LogitView& view) {
     if (!stands) view.picks_there = transfers_.in_writable(picks);
 }
 
-// What goes up comes first, then what comes back: one copy each way.
+// Places uploads first, then downloads: one copy each way.
 void Sampler::Call::place() {
     StandingArrays& standing = sampler_.standing_;
     const std::int64_t rows_max = sampler_.sizes_.rows_max;
@@ -160,7 +160,8 @@ void Sampler::Call::place() {
     transfers_.keep();
 }
 
-// Says where each row's choice will be, and who needs it. Of several ranks the merge has the token.
+// Returns where each row's choice will be, and where it is needed. With several ranks the merge has
+// the token.
 std::vector<kernels::DrawnRow> Sampler::Call::drawn_rows() const {
     std::vector<kernels::DrawnRow> drawn(rows_.size());
     for (const LogitView* view : {&model_, &edited_}) {
@@ -219,14 +220,14 @@ Result<> Sampler::Call::enqueue() {
     return Ok{};
 }
 
-// Tells whether one draw reads every row as the model made it, and so counts what is not finite. Of
-// several ranks the parts' draws do.
+// Returns whether one draw reads every row as the model made it, and so counts values that are not
+// finite. With several ranks the parts' draws do.
 bool Sampler::Call::draw_counts() const {
     return !ranks_ && edited_.rows.empty() &&
            std::ranges::all_of(rows_, [](const SampledRow& row) { return row.is_sample; });
 }
 
-// Goes by runs of neighbours.
+// Enqueues draws for runs of adjacent rows.
 void Sampler::Call::start_draws(const LogitView& view) {
     for (std::size_t begin = 0; begin < view.rows.size();) {
         const std::size_t end = end_of_run(view, begin);
@@ -265,8 +266,8 @@ std::int64_t Sampler::Call::edit_bytes_of(std::size_t i) const {
     );
 }
 
-// Rows [begin, end) of the view are drawn from; of edited ones no more than their counts and biases
-// fit, one at least.
+// Rows [begin, end) of the view are drawn from; of edited ones as many as have room for their
+// counts and biases, and at least one.
 std::size_t Sampler::Call::end_of_run(const LogitView& view, std::size_t begin) const {
     std::int64_t bytes = 0;
     std::size_t end = begin;
@@ -320,7 +321,7 @@ void Sampler::Call::edit(std::span<const std::size_t> rows, View2<float> edited)
     sampler_.ops_->penalties(change);
 }
 
-// Tells whether a row that is reported from here has no sums of the ranks' parts.
+// Returns whether a row that is reported from here lacks sums from the ranks' parts.
 bool Sampler::Call::sums_view(const LogitView& view) const {
     for (std::size_t k = 0; k < view.num_reported; ++k) {
         if (is_reported(view, k) && !rows_[view.rows[k]].sums_parts) return true;
@@ -359,7 +360,7 @@ void Sampler::Call::start_reports(LogitView& view) {
     start_tops(view);
 }
 
-// Goes by runs of neighbours that want as many.
+// Enqueues for runs of adjacent rows that want as many.
 void Sampler::Call::start_tops(LogitView& view) {
     view.top_starts.assign(1, 0);
     for (std::size_t k = 0; k < view.num_reported; ++k)

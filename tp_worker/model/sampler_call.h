@@ -1,5 +1,5 @@
-// This is one call of the sampler (sampler.h), from its rows to a result: everything that lives
-// until its numbers are there. Owns the host's arrays, which the transfers fill.
+// One call of the sampler (sampler.h), from its rows to a result: everything that lives until its
+// numbers are ready. Owns the host's arrays, which the transfers fill.
 #pragma once
 
 #include "kernels/draws.h"
@@ -28,7 +28,7 @@ class Sampler::Call {
     Call& operator=(const Call&) = delete;
 
     Result<> enqueue();  // errors: the communicator's
-    // REQUIRES: the turn that it was enqueued in is finished (transfers.h).
+    // REQUIRES: the turn in which it was enqueued is finished (transfers.h).
     void finish(messages::StepResult* result);
     // Returns what was drawn, by row, once it is finished.
     [[nodiscard]] std::span<const TokenId> ids() const { return ids_; }
@@ -57,8 +57,7 @@ class Sampler::Call {
         const SampledRow& row = rows_[view.rows[k]];
         return row.is_sample && row.is_whole && row.is_edited == view.is_edited;
     }
-    // Tells whether its numbers come from this view; they are nobody's where the logits are not
-    // finite.
+    // Returns whether its numbers come from this view; there are none if the logits are not finite.
     [[nodiscard]] bool is_reported(const LogitView& view, std::size_t k) const {
         const SampledRow& row = rows_[view.rows[k]];
         return row.is_whole && row.reports_edited() == view.is_edited;
@@ -70,20 +69,21 @@ class Sampler::Call {
 
     Sampler& sampler_;
     Transfers& transfers_;
-    // A request that goes on by a token in each call has the same position from here in all.
+    // A request that advances by a token in each call has the same position relative to this in
+    // all.
     std::uint32_t first_position_;
     std::vector<SampledRow> rows_{};
     std::vector<TokenId> ids_{};              // by row, as note_draws writes them
-    std::vector<float> kept_mins_{};          // by row likewise, on rank 0
+    std::vector<float> kept_mins_{};          // by row, on rank 0
     std::vector<kernels::DrawnRow> drawn_{};  // by row
     const kernels::DrawnRow* drawn_there_ = nullptr;
     TokenId* ids_there_ = nullptr;
     float* kept_mins_there_ = nullptr;
     const std::int32_t* changes_there_ = nullptr;  // for the standing arrays; null: none
-    std::optional<RankCall> ranks_{};              // empty where there is only one rank
-    // These are rows that are whole, on rank 0.
-    LogitView model_{};   // neighbours, and with several ranks all between them
-    LogitView edited_{};  // those with edits; first those that are reported from here
+    std::optional<RankCall> ranks_{};              // empty with a single rank
+    // Rows that are whole, on rank 0:
+    LogitView model_{};   // adjacent, and with several ranks including all between them
+    LogitView edited_{};  // rows with edits; first those that are reported from here
 };
 
 }  // namespace pitstop::tp_worker

@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Makes the order of logits that of integers; -0 is 0.
+// Maps logits to integers in the same order; -0 is 0.
 std::uint32_t ordered_image(float logit) {
     const auto bits = std::bit_cast<std::uint32_t>(logit + 0.f);
     return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
@@ -19,7 +19,7 @@ std::uint32_t ordered_image(float logit) {
 }  // namespace
 
 void sort_top(std::span<const float> logits, std::span<TokenId> ids, std::span<float> values) {
-    std::vector<std::uint64_t> keys(logits.size());  // the image, then the id from its end
+    std::vector<std::uint64_t> keys(logits.size());  // the image, then the id counted from the end
     for (std::size_t i = 0; i < keys.size(); ++i)
         keys[i] = std::uint64_t{ordered_image(logits[i])} << 32 | static_cast<std::uint32_t>(~i);
     const auto end = keys.begin() + static_cast<std::ptrdiff_t>(ids.size());

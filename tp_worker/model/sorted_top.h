@@ -8,8 +8,8 @@
 
 namespace pitstop::tp_worker {
 
-// Writes the ids.size() largest of a row as top_logits has them: descending, of equals the lower id
-// first. REQUIRES: no NaN; ids.size() == values.size() <= logits.size().
+// Writes the ids.size() largest of a row like top_logits: descending, of equals the lower id first.
+// REQUIRES: no NaN; ids.size() == values.size() <= logits.size().
 void sort_top(std::span<const float> logits, std::span<TokenId> ids, std::span<float> values);
 
 }  // namespace pitstop::tp_worker

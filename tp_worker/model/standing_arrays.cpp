@@ -27,8 +27,8 @@ void StandingArrays::begin_call() {
     values_.clear();
 }
 
-// Notes what differs, in runs; words between two that are cheaper to bring than another run go with
-// them.
+// Records differences, in runs; a run includes unchanged words between two differences if that is
+// cheaper than another run.
 void StandingArrays::compare(std::int64_t begin, const void* array, std::size_t num_bytes) {
     CHECK(used_ <= static_cast<std::int64_t>(words_.size() * kWordBytes));
     const std::size_t at = static_cast<std::size_t>(begin) / kWordBytes;

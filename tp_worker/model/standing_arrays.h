@@ -1,14 +1,14 @@
-// Keeps small arrays that the ops of a call read on the device from call to call: a call brings
-// only the words that differ from those of the last. The device applies them (kernels/word_runs.h).
+// Keeps small arrays on the device that the ops of a call read: a call uploads only the words that
+// differ from the last call's. The device applies them (kernels/word_runs.h).
 //
 //   standing.begin_call();
 //   const SampleRow* there = standing.place(std::span(rows), rows_max);
-//   standing.update();  // the words to bring; none where all is as it was
+//   standing.update();  // the words to upload; none if nothing changed
 //
-// Each array has a place of its own for as many elements as it may have, so that one which grows or
-// shrinks leaves the others where they are. What the device has is known here by value. What an op
-// writes there, the host has a value for that nothing else has, as long as the op writes it anew in
-// each call: then it is not brought, and no other value that comes after it is taken for it.
+// Each array has a place of its own for its largest size, so that one which grows or shrinks does
+// not move the others. The device's contents are known here by value. For a word that an op writes
+// in each call, the host uses a value that nothing else has: so the word is not uploaded, and no
+// later value is mistaken for it.
 //
 // Thread: the stream's.
 // Bounded: the memory, and as many words of the host's.
@@ -26,12 +26,12 @@ namespace pitstop::tp_worker {
 
 class StandingArrays {
   public:
-    // This is for the CPU: ops read the host's arrays.
+    // For the CPU, where ops read the host's arrays.
     StandingArrays() = default;
-    // `there` [num_bytes] is the device's, and holds zeros.
+    // `there` [num_bytes] is in the device's memory, and initially zeros.
     StandingArrays(std::byte* there, std::int64_t num_bytes);
 
-    // Returns what an array of so many bytes takes of the memory.
+    // Returns the bytes of an array in the memory.
     [[nodiscard]] static constexpr std::int64_t bytes_of(std::int64_t num_bytes) {
         constexpr std::int64_t kAlignment = 16;
         return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -40,7 +40,7 @@ class StandingArrays {
     // Every call places the same arrays, in the same order.
     void begin_call();
     // Returns where the ops read the array: its place on the device, the array itself on the CPU.
-    // `num_max` is the same in each call. REQUIRES: no byte of T is a gap.
+    // `num_max` is the same in each call. REQUIRES: T has no padding bytes.
     template <class T>
     [[nodiscard]] T* place(std::span<T> array, std::int64_t num_max) {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::int32_t) == 0);
@@ -51,8 +51,8 @@ class StandingArrays {
         compare(begin, array.data(), array.size_bytes());
         return reinterpret_cast<T*>(there_ + begin);
     }
-    // Returns the words that bring the device there, from what it has after the last update
-    // (word_runs.h). Borrowed until the next call. REQUIRES: each that is not empty is applied, in
+    // Returns the words that change the device's contents from those after the last update
+    // (word_runs.h). Borrowed until the next call. REQUIRES: each nonempty update is applied, in
     // the order made.
     [[nodiscard]] std::span<const std::int32_t> update();
     [[nodiscard]] std::int32_t* words_there() const {
@@ -63,9 +63,9 @@ class StandingArrays {
     void compare(std::int64_t begin, const void* array, std::size_t num_bytes);
 
     std::byte* there_ = nullptr;         // null: on the CPU
-    std::int64_t used_ = 0;              // bytes, by this call
-    std::vector<std::int32_t> words_{};  // as the device has them after the last update
-    // These belong to this call.
+    std::int64_t used_ = 0;              // bytes used by this call
+    std::vector<std::int32_t> words_{};  // the device's, after the last update
+    // Of this call:
     std::vector<std::int32_t> runs_{};
     std::vector<std::int32_t> values_{};
     std::vector<std::int32_t> update_{};

@@ -135,13 +135,14 @@ bool PlannedStep::only_samples() const {
     });
 }
 
-// Every row has one token, which is sampled after.
+// Every row has one token, and samples after it.
 bool PlannedStep::is_of_decodes() const {
     return q_len_max_ == 1 && tokens_.size() == kv_lens_.size() &&
            logit_rows_.size() == tokens_.size() && only_samples();
 }
 
-// It has few tokens, and logits of at most one in a row: as many rows of logits as rows are enough.
+// A step with few tokens, and at most one row of logits per row: as many rows of logits as rows
+// suffice.
 bool PlannedStep::is_small(const StepLimits& limits) const {
     return padded_tokens(static_cast<std::int64_t>(tokens_.size())) <= limits.padded_tokens_max &&
            padded_prompt_rows(static_cast<std::int64_t>(kv_lens_.size())) <=
@@ -149,7 +150,7 @@ bool PlannedStep::is_small(const StepLimits& limits) const {
            only_samples();
 }
 
-// Adds a row of the tokens of padding, in scratch pages, and rows without tokens behind it.
+// Adds a row with the tokens of padding, in scratch pages, and rows without tokens after it.
 void PlannedStep::pad_prompts(const StepLimits& limits) {
     const auto T = static_cast<std::int64_t>(tokens_.size());
     const std::int64_t num_tokens = padded_tokens(T);
@@ -165,8 +166,8 @@ void PlannedStep::pad_prompts(const StepLimits& limits) {
     q_starts_.resize(num_with_padding + 1, static_cast<std::int32_t>(num_tokens));
     kv_lens_.push_back(static_cast<std::int32_t>(num_tokens - T));
     kv_lens_.resize(num_with_padding, 0);
-    page_starts_.resize(num_with_padding, 0);  // those on the device are StepUpdates'
-    q_len_max_ = 0;  // not known: a launch that followed it would not be the shape's
+    page_starts_.resize(num_with_padding, 0);  // those on the device are in StepUpdates
+    q_len_max_ = 0;  // unknown: a launch that depended on it would not depend only on the shape
 }
 
 Result<> PlannedStep::add_row(
@@ -191,7 +192,7 @@ Result<> PlannedStep::add_row(
     if (row.output_index >= limits.num_positions) {
         return bad("more outputs than the model has positions:", row.output_index);
     }
-    // Each would leave its token where the request's next row finds it.
+    // Each would leave its token where the request's next row reads it.
     if (row.output_index >= 0 && samples_[slot])
         return bad("another row samples for the same request; its output is", row.output_index);
     if (row.num_pages * limits.page_size < kv_len) return bad("too few pages for length", kv_len);
@@ -202,8 +203,8 @@ Result<> PlannedStep::add_row(
     for (std::int64_t i = 0; i < row.num_new; ++i) {
         TokenId token = plan.tokens.values[token_at_ + static_cast<std::size_t>(i)];
         if (!is_token(token, limits.vocab_len)) return bad("no such token:", raw(token));
-        // Where the logits were not finite this is -1, which embeds as zeros; the request is ended
-        // when the scheduler reads of it, and this result is dropped.
+        // If the logits were not finite this is -1, which embeds as zeros; the scheduler ends the
+        // request when it reads the result, and drops this one.
         if (row.takes_sampled) {
             const bool is_on_device = limits.has_drawn_on_device && request.has_drawn();
             token = is_on_device ? kernels::sampled_in(raw(row.slot)) : request.last_token();
@@ -299,7 +300,7 @@ std::vector<messages::NotFiniteRow> PlannedStep::not_finite_rows(
     const auto is_fine = [&](TokenId id) { return !kind_of(id); };
     if (std::ranges::all_of(ids, is_fine) && std::ranges::count(marks, 0) == std::ssize(marks))
         return found;
-    std::size_t at = 0;  // rows of logits come in the order of their tokens
+    std::size_t at = 0;  // rows of logits are in the order of their tokens
     for (std::size_t r = 0; r < slots_.size(); ++r) {
         std::optional<Kind> kind;
         for (std::int32_t t = q_starts_[r]; t < q_starts_[r + 1]; ++t) {

@@ -1,6 +1,6 @@
-// Makes, of a plan, which is pages and slots, what the ops run on: a position and a place in the KV
-// for each token, and the list of logits wanted. Everything in a plan is checked here against this
-// worker's own bounds; past this point ranges are trusted.
+// Turns a plan of pages and slots into the ops' inputs: a position and a place in the KV for each
+// token, and the list of wanted logits. Everything in a plan is checked here against this worker's
+// own bounds; after that, ranges are trusted.
 #pragma once
 
 #include "base/ids.h"
@@ -15,21 +15,21 @@
 
 namespace pitstop::tp_worker {
 
-// Holds one row of logits, and says where its numbers go in the result.
+// One row of logits, and where its numbers go in the result.
 struct LogitRow {
     enum class Kind : std::uint8_t { kSample, kScore };
     Kind kind = Kind::kSample;
-    std::int32_t token_row = 0;  // the one whose hidden state it is
+    std::int32_t token_row = 0;  // the token whose hidden state it uses
     SlotId slot{};
     std::int64_t output_index = 0;  // kSample
-    TokenId target{};               // kScore: the token after it
-    // It is the first entry in the arrays of StepResult (kSample) or StepScores (kScore).
+    TokenId target{};               // kScore: the next token
+    // The first entry in the arrays of StepResult (kSample) or StepScores (kScore).
     std::size_t entry = 0;
     std::size_t top_begin = 0;
     std::size_t ids_begin = 0;
 };
 
-// Says where a row's numbers go in a result that was sized for its step.
+// Where a row's numbers go in a result that was sized for its step.
 struct RowOutputs {
     float* logprob = nullptr;
     std::int32_t* rank = nullptr;
@@ -39,7 +39,7 @@ struct RowOutputs {
 };
 [[nodiscard]] RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result);
 
-// Holds the requests by slot; empty where none was set up yet.
+// The requests by slot; empty if none was set up yet.
 using RequestSlots = std::vector<std::optional<RequestState>>;
 
 struct StepLimits {
@@ -48,12 +48,12 @@ struct StepLimits {
     std::int64_t num_pages = 0;
     std::int64_t page_size = 0;
     std::int64_t vocab_len = 0;
-    // These bound the steps that are padded (step_padding.h): rows of decodes, or of logits; tokens
-    // of a step with prompts. With 0 none is.
+    // Bounds of the steps that are padded (step_padding.h): rows of decodes, or of logits; tokens
+    // of a step with prompts. 0: no padding.
     std::int64_t padded_rows_max = 0;
     std::int64_t padded_tokens_max = 0;
-    // What a request drew last is on the device (Sampler::sampled()): rows that take it name its
-    // slot (kernels/embedding.h).
+    // A request's last draw is on the device (Sampler::sampled()): rows that use it name its slot
+    // (kernels/embedding.h).
     bool has_drawn_on_device = false;
     bool has_routes = false;  // the model has experts
 };
@@ -74,16 +74,16 @@ class PlannedStep {
 
     // Borrows from this and from the plan.
     [[nodiscard]] StepBatch batch(const messages::StepPlan& plan) const;
-    // Tells whether the batch is padded: then its logits come with it, and all of them are wanted
-    // but for the padding's: row i of them is logit_rows()[i].
+    // Returns whether the batch is padded: then its logits are computed with it, and all except the
+    // padding's are wanted: row i of them is logit_rows()[i].
     [[nodiscard]] bool is_padded() const { return num_padded_ > 0 || !token_rows_.empty(); }
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
     // The tokens whose routes are reported, by their index in the step, in the plan's order.
     [[nodiscard]] std::span<const std::int32_t> routed_rows() const { return routed_rows_; }
-    // Finds the rows of the plan with a token that is not finite, and the first such of each: by
-    // its logits where they are wanted, `ids` as note_draws has them (kernels/draws.h), one for
-    // each of logit_rows(); else by `marks` (StepBatch). So it does not matter to a row what else
-    // the step has, or how its prompt was cut.
+    // Finds the rows of the plan with a token that is not finite, and the first such token of each:
+    // by its logits if these are wanted, with `ids` as note_draws writes them (kernels/draws.h),
+    // one for each of logit_rows(); otherwise by `marks` (StepBatch). So a row's result does not
+    // depend on the rest of the step, or on how its prompt was cut.
     [[nodiscard]] std::vector<messages::NotFiniteRow> not_finite_rows(
         std::span<const TokenId> ids, std::span<const std::uint8_t> marks
     ) const;
@@ -106,7 +106,7 @@ class PlannedStep {
         const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
     );
 
-    // Says how far the arrays of a result have been handed out.
+    // How much of a result's arrays has been assigned.
     struct Sizes {
         std::size_t entries = 0;
         std::size_t top = 0;
@@ -119,14 +119,14 @@ class PlannedStep {
     std::vector<std::int32_t> q_starts_{};
     std::vector<std::int32_t> kv_lens_{};
     std::vector<std::int32_t> page_starts_{};
-    std::vector<SlotId> slots_{};             // by row
-    std::int64_t num_padded_ = 0;             // rows of decodes with padding; 0: it is another step
+    std::vector<SlotId> slots_{};  // by row
+    std::int64_t num_padded_ = 0;  // rows of decodes with padding; 0: another kind of step
     std::vector<std::int32_t> token_rows_{};  // for a small step with prompts (StepBatch)
     std::vector<std::int32_t> routed_rows_{};
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};
-    std::vector<bool> samples_{};  // by slot; a row of the plan samples for it
+    std::vector<bool> samples_{};  // by slot: whether a row of the plan samples for it
     Sizes sampled_{};
     Sizes scored_{};
     std::size_t token_at_ = 0;

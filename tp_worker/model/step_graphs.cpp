@@ -58,7 +58,7 @@ void StepGraphs::stop_making() {
     wanted_.clear();
 }
 
-// Leaves it without a graph where the device has no memory for one.
+// Leaves the shape without a graph if the device has no memory for one.
 Result<> StepGraphs::capture(const Shape& shape, kernels::Stream stream) {
     Steps& steps = by_shape_.at(shape);
     const std::int64_t free_before = kernels::device_memory_info().free_bytes;

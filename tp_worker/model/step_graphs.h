@@ -1,15 +1,14 @@
-// Keeps graphs of a rank's steps of decodes and of its small steps with prompts: what a step of a
-// shape that may come again enqueues is captured, and then launched as a whole, for the host's cost
-// of one launch in place of some hundreds.
+// The graphs of a rank's steps of decodes and of its small steps with prompts. The work of a step
+// whose shape may recur is captured, and then launched as a whole, so that the host pays for one
+// launch instead of hundreds.
 //
-// The first step of a shape runs as it is, which has the driver load what it needs, and so do those
-// that follow until the rank has time to make the graph: no step makes one, and a plan that comes
-// while one is made waits for that one at most. A graph stays valid for as long as the arenas stay
-// where they are: through updates, rollbacks, releases and resumes. Each copy of the weights has
-// its own.
+// The first step of a shape runs without a graph, so that the driver loads what it needs, and so do
+// later ones until the rank has time to make the graph. No step makes one, and a plan that arrives
+// meanwhile waits for at most that one. A graph stays valid as long as the arenas stay in place:
+// through updates, rollbacks, releases and resumes. Each copy of the weights has its own.
 //
 // Thread: the stream's.
-// Bounded: kGraphsMax, and by the device's memory that they may take; shapes beyond run without.
+// Bounded: kGraphsMax, and by the device memory that they may use; further shapes run without.
 #pragma once
 
 #include "base/result.h"
@@ -27,25 +26,23 @@ namespace pitstop::tp_worker {
 class StepGraphs {
   public:
     static constexpr std::size_t kGraphsMax = 256;
-    // A graph is charged so much for each of its kernels and copies at most: what is free of the
-    // device's memory goes down by what others take meanwhile, too, and their gigabytes must not
-    // end the making of graphs. A node's parameters are 4 KiB at most, and its launch's description
-    // is smaller.
+    // The most that a graph is charged for each of its kernels and copies: the device's free memory
+    // also falls by other processes' use, and their gigabytes must not end the making of graphs. A
+    // node's parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 
-    // Those of steps with prompts may take one part in so many of the memory: they have many shapes
-    // and come first, and decodes, which come again and again, need room for theirs.
+    // Divides the memory for the graphs of steps with prompts: they have many shapes and come
+    // first, and decodes, which recur most, need room for theirs.
     static constexpr std::int64_t kPromptShare = 4;
 
-    // None is made once they have taken so much of the device's memory: by one graph at most they
-    // take more.
+    // No graph is made once they use this much of the device's memory; one graph may exceed it.
     explicit StepGraphs(std::int64_t bytes_max) : bytes_max_(bytes_max) {}
 
-    // Holds what the launches of a step follow from; the lengths of its requests are not among it.
+    // What the launches of a step depend on; the lengths of its requests are not included.
     struct Shape {
-        const void* weights = nullptr;  // those of the copy that the step uses
+        const void* weights = nullptr;  // of the copy that the step uses
         const void* inputs = nullptr;   // the place of its arrays
-        std::int64_t num_tokens = 0;    // with padding, as the next two
+        std::int64_t num_tokens = 0;    // with padding, like the next two
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;
         [[nodiscard]] bool has_prompts() const { return num_tokens > num_rows; }
@@ -58,38 +55,38 @@ class StepGraphs {
     // Errors: enqueue's.
     Result<> run(const Shape& shape, kernels::Stream stream, const Enqueue& enqueue);
 
-    // Tells whether a shape ran whose graph can be made.
+    // Returns whether a shape ran whose graph can be made.
     [[nodiscard]] bool wants_one() const { return !wanted_.empty(); }
-    // Makes the one that is wanted first, decodes before others, if there is room for it; nothing
-    // runs. REQUIRES: wants_one(). Errors: that enqueue's.
+    // Makes the graph that was wanted first, decodes before others, if there is room; nothing runs.
+    // REQUIRES: wants_one(). Errors: that enqueue's.
     Result<> make_one(kernels::Stream stream);
 
     [[nodiscard]] std::int64_t num_graphs() const { return num_graphs_; }
-    // What is free of the device's memory went down by so much while graphs were made, as far as
-    // that can be theirs (kNodeBytesMax).
+    // Returns by how much the device's free memory fell while graphs were made, as far as graphs
+    // can be the cause (kNodeBytesMax).
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
     [[nodiscard]] std::int64_t bytes_max() const { return bytes_max_; }
-    // Counts the steps that were launched as a graph.
+    // Returns how many steps were launched as a graph.
     [[nodiscard]] std::int64_t num_launched() const { return num_launched_; }
 
   private:
     struct Steps {
-        Enqueue enqueue{};  // until there is a graph
+        Enqueue enqueue{};  // until the graph exists
         std::optional<kernels::DeviceGraph> graph{};
     };
-    // Warns when there is no more.
+    // Warns when there is no more room.
     [[nodiscard]] bool has_room();
     void stop_making();
     [[nodiscard]] Shape take_wanted();
     Result<> capture(const Shape& shape, kernels::Stream stream);
 
-    std::map<Shape, Steps> by_shape_{};  // those that ran
-    std::vector<Shape> wanted_{};        // those without a graph, as they came
+    std::map<Shape, Steps> by_shape_{};  // shapes that ran
+    std::vector<Shape> wanted_{};        // shapes without a graph, in order of arrival
     std::int64_t bytes_max_;
-    bool is_full_ = false;  // they have what they may take, or the device had no more
+    bool is_full_ = false;  // they use all they may, or the device had no more
     std::int64_t num_graphs_ = 0;
     std::int64_t bytes_ = 0;
-    std::int64_t bytes_with_prompts_ = 0;  // the part that steps with prompts have
+    std::int64_t bytes_with_prompts_ = 0;  // the part of steps with prompts
     std::int64_t num_launched_ = 0;
 };
 

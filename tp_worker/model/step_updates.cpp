@@ -29,10 +29,10 @@ Result<std::span<const std::int32_t>> StepUpdates::make(const StepBatch& batch) 
     page_starts_.clear();
     words_.clear();
     for (std::size_t row = 0; row < batch.slots.size(); ++row) RETURN_IF_ERROR(add_row(batch, row));
-    // Behind the requests' rows stand the rows of padding that the batch has.
+    // After the requests' rows come the batch's rows of padding.
     page_starts_.resize(batch.kv_lens.size(), narrow(std::ssize(tables_)));
     const bool is_padded = batch.num_padded > 0;
-    const bool is_always_there = is_padded || !batch.token_rows.empty();  // a graph needs it
+    const bool is_always_there = is_padded || !batch.token_rows.empty();  // a graph needs one
     if (!is_always_there && runs_.empty()) return std::span<const std::int32_t>{};
     const bool is_given = is_padded && !goes_on(batch);
     const std::size_t num_given = is_given ? batch.slots.size() : 0;
@@ -50,7 +50,7 @@ Result<std::span<const std::int32_t>> StepUpdates::make(const StepBatch& batch) 
     return std::span<const std::int32_t>(words_);
 }
 
-// Notes what differs of a row's pages, from the first that does to the last: one run.
+// Records how a row's pages differ, from the first to the last difference: one run.
 Result<> StepUpdates::add_row(const StepBatch& batch, std::size_t row) {
     const auto slot = static_cast<std::size_t>(raw(batch.slots[row]));
     const std::size_t begin = slot * static_cast<std::size_t>(slot_pages_);
@@ -90,7 +90,8 @@ Result<> StepUpdates::add_row(const StepBatch& batch, std::size_t row) {
     return Ok{};
 }
 
-// Its rows are those of the last padded batch, each a position on: the device has them.
+// Returns whether its rows are those of the last padded batch, each one position later: then the
+// device has them.
 bool StepUpdates::goes_on(const StepBatch& batch) const {
     return batch.num_padded == num_padded_ && std::ranges::equal(batch.slots, slots_) &&
            std::ranges::equal(batch.tokens, tokens_) &&

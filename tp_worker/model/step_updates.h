@@ -1,9 +1,9 @@
-// Makes, of each step for a GPU, what brings the device there from the step before: the pages that
-// changed in the tables of the requests, and of a step of decodes its rows, unless they are those
-// of the last such step, each a position on. The device applies it (kernels/step_rows.h).
+// For each step on a GPU, the difference from the step before: changed pages in the tables of the
+// requests, and for a step of decodes its rows, unless they are those of the last such step, each
+// one position later. The device applies it (kernels/step_rows.h).
 //
-// What the device has is known here by value: a slot that another request takes over, a retraction
-// or a step of prompts between two of decodes need no word.
+// The device's contents are known here by value: a slot that another request takes over, a
+// retraction, or a step of prompts between two of decodes need no notice.
 //
 // Thread: the stream's.
 // Bounded: the tables, and the words of a step's rows and pages.
@@ -24,34 +24,34 @@ struct StepBatch;
 
 class StepUpdates {
   public:
-    // Requests have `num_positions` positions at most. REQUIRES: num_entries() <= kEntriesMax.
+    // Requests have at most `num_positions` positions. REQUIRES: num_entries() <= kEntriesMax.
     StepUpdates(std::int64_t num_slots, std::int64_t num_positions, std::int64_t page_size);
 
     static constexpr std::int64_t kEntriesMax = (std::int64_t{1} << 31) - 1;
-    // Counts those of all tables, with those of the scratch pages behind them.
+    // Returns the entries of all tables, including the scratch pages after them.
     [[nodiscard]] static std::int64_t num_entries(
         std::int64_t num_slots, std::int64_t num_positions, std::int64_t page_size
     );
-    // Counts those of a slot.
+    // Returns the entries of a slot.
     [[nodiscard]] static std::int64_t slot_pages(
         std::int64_t num_positions, std::int64_t page_size
     ) {
         return (num_positions + page_size - 1) / page_size;
     }
 
-    // Returns the words of the update; none where nothing changes, but of a padded batch, which
+    // Returns the words of the update; none if nothing changes, except for a padded batch, which
     // always has one. Borrowed until the next call. REQUIRES: the batch's ranges are checked; its
-    // slots have tables; each update is applied, in the order made. Errors: kInvalidArgument, rows
-    // of one request with different pages at one place.
+    // slots have tables; each update is applied, in the order made. Errors: kInvalidArgument for
+    // rows of one request with different pages at one place.
     [[nodiscard]] Result<std::span<const std::int32_t>> make(const StepBatch& batch);
-    // [R] for the last batch: where its rows' tables begin, and the scratch pages for rows of
-    // padding that it has.
+    // [R] of the last batch: where its rows' tables begin, and the scratch pages for its rows of
+    // padding.
     [[nodiscard]] std::span<const std::int32_t> page_starts() const { return page_starts_; }
 
   private:
-    // Says until when a slot's table may not change again, and how much of it.
+    // The step during which a slot's table must not change again, and the part concerned.
     struct Use {
-        std::int64_t step = 0;  // counted as num_made_ is
+        std::int64_t step = 0;  // counted like num_made_
         std::size_t num_pages = 0;
     };
     struct Run {
@@ -66,13 +66,13 @@ class StepUpdates {
     std::int64_t page_size_;
     std::int64_t slot_pages_;
     std::int64_t num_made_ = 0;
-    // They are as the device has them after the last update.
+    // As the device has them after the last update:
     std::vector<PageId> tables_;  // [num_slots][slot_pages]; -1: none yet
     std::vector<TokenId> tokens_{};
     std::vector<std::int32_t> positions_{};
     std::vector<SlotId> slots_{};
     std::int64_t num_padded_ = 0;
-    // These belong to the last update.
+    // Of the last update:
     std::vector<Use> uses_;  // by slot
     std::vector<Run> runs_{};
     std::vector<PageId> pages_{};

@@ -93,7 +93,7 @@ Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
     if (asked == UpdateRoom::kAuto && fits) {
         chosen = {UpdateRoom::kStaged, "auto: a second copy of the weights fits beside KV"};
     } else if (asked == UpdateRoom::kAuto) {
-        // It counts twice, as other workers of the machine may look at the same memory.
+        // Counts twice, because other workers of the machine may look at the same memory.
         const bool has_host = facts.host_free / 2 >= facts.host_copy;
         if (has_host) {
             chosen = {

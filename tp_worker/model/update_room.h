@@ -1,7 +1,7 @@
-// Says where a GPU's rank puts a version that is staged, and how much KV is left beside it: chosen
-// at the start from what was measured, and said in `status` with the numbers.
+// Where a GPU's rank puts a staged version, and how much KV is left besides: chosen at the start
+// from measurements, and reported in `status` with the numbers.
 //
-// It is pure.
+// Pure.
 #pragma once
 
 #include "base/result.h"
@@ -13,39 +13,39 @@
 namespace pitstop::tp_worker {
 
 enum class UpdateRoom : std::uint8_t {
-    kAuto,    // staged where KV for a request of the whole context fits beside it; else host where
-              // host memory for two versions is free; else lend where it fits; else direct
+    kAuto,    // staged if KV for a request of the whole context fits besides; else host if host
+              // memory for two versions is free; else lend if it fits; else direct
     kStaged,  // a second copy in the GPU's memory, or the start fails
     kHost,    // in page-locked host memory, uploaded by the commit, or the start fails
-    kLend,    // a second copy where KV lies otherwise: nothing is generated from the stage to the
-              // end of the update, nothing is retained; or the start fails
+    kLend,    // a second copy in the memory of KV, or the start fails; from the stage to the end of
+              // the update nothing is generated, and nothing is retained
     kDirect,  // nowhere: an update overwrites what serves
 };
-// Takes "auto", "staged", "host", "lend" or "direct". kInvalidArgument names what is accepted.
+// Accepts "auto", "staged", "host", "lend" or "direct". kInvalidArgument names what is accepted.
 [[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 [[nodiscard]] std::string_view name_of(UpdateRoom room);
 
-// Holds what was measured, and what is asked for; bytes where nothing else is said.
+// What was measured, and what was requested; in bytes unless stated otherwise.
 struct RoomFacts {
     std::string device{};
-    std::int64_t free = 0;    // before anything was put there
-    std::int64_t budget = 0;  // what of that may be taken
-    std::int64_t others = 0;  // the weights that serve, activations, everything but KV
+    std::int64_t free = 0;    // before anything was allocated there
+    std::int64_t budget = 0;  // the part of that which may be used
+    std::int64_t others = 0;  // the serving weights, activations, everything but KV
     std::int64_t copy = 0;    // a second copy of the weights
     std::int64_t page = 0;    // per page of KV
-    // So many pages of KV are asked for, or are those of one request of the whole context.
+    // The requested pages of KV, or those of one request of the whole context.
     std::int64_t pages_wanted = 0;
-    std::int64_t host_free = 0;  // host memory, now
-    std::int64_t host_copy = 0;  // host memory, for a version
+    std::int64_t host_free = 0;  // free host memory, now
+    std::int64_t host_copy = 0;  // host memory for a version
 };
 
 struct ChosenRoom {
     UpdateRoom room = UpdateRoom::kStaged;  // never kAuto
     std::string why{};
-    std::int64_t num_pages = 0;  // pages of KV that fit beside it within the budget; may be below 1
+    std::int64_t num_pages = 0;  // pages of KV that fit besides within the budget; may be below 1
 };
 
-// Errors: kResourceExhausted, what was asked for does not fit; with the numbers.
+// Errors: kResourceExhausted if the request does not fit; with the numbers.
 [[nodiscard]] Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts);
 
 }  // namespace pitstop::tp_worker

@@ -43,14 +43,14 @@ Result<> CheckpointEngine::converse() {
                            : socket_.receive(args_.stall_deadline(), args_.stage.args().is_dropped);
         args_.stage.add_wait(Clock::now() - begun);
         if (!frames) {
-            // One None was the end of releases before 0.4.0: they close then.
+            // Before 0.4.0, a single None was the end of a release: such senders close then.
             const bool is_over =
                 frames.error().code == ErrorCode::kUnavailable && num_nones_ > 0 && !error_;
             if (is_over) return Ok{};
             const bool is_dropped = frames.error().code == ErrorCode::kAborted && !parting_until_;
             if (!error_) error_ = std::move(frames).error();
-            // A sender whose update was dropped is told why with its next messages; else it is past
-            // hearing.
+            // A sender whose update was dropped is told why when it next sends; without a message
+            // it cannot be told.
             if (!is_dropped) return *std::move(error_);
             parting_until_ = Clock::now() + kFarewellMax;
             continue;
@@ -61,7 +61,7 @@ Result<> CheckpointEngine::converse() {
     }
 }
 
-// "" is the only yes. An answer is owed even to what could not be understood.
+// "" is the only success. Even an unintelligible message must be answered.
 void CheckpointEngine::answer(const Result<>& result) {
     if (!result) {
         spdlog::warn("bucket refused: {}", result.error().message);
@@ -76,7 +76,7 @@ CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& messa
     const bool is_exception = document && document->root().kind == Kind::kRecord &&
                               document->root().global == Global::kException;
     if (!document || is_exception) {
-        // What cannot be read is where an exception would be: the update is over.
+        // Unreadable data is where an exception would be: the update is over.
         std::string what = document ? document->root().text : document.error().message;
         for (std::size_t i = 0; is_exception && i < document->root().children.size(); ++i)
             what += ": " + document->child(document->root(), i).text;
@@ -98,7 +98,7 @@ CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& messa
         return num_nones_ == 2 ? Next::kOver : Next::kGoOn;
     }
     if (error_) {
-        answer(*error_);  // still
+        answer(*error_);  // still the first error
         return Next::kGoOn;
     }
     Result<> taken = stage_bucket(*document);
@@ -107,8 +107,7 @@ CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& messa
     return Next::kGoOn;
 }
 
-// The sender has lent a reference with it, whatever comes of the buffer. `why_not`: it is to be
-// given back, and nothing else.
+// The message lends a reference, whatever happens to the buffer. `why_not`: only give it back.
 Result<> CheckpointEngine::open_buffer(
     const std::string& message, const std::optional<Error>& why_not
 ) {

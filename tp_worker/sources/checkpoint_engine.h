@@ -1,4 +1,4 @@
-// Speaks the worker's side of MoonshotAI's checkpoint-engine: pickles on a REP socket.
+// The worker's side of MoonshotAI's checkpoint-engine: pickles on a REP socket.
 //
 //   sender                               worker
 //   (rebuild function, arguments)        opens the buffer             -> "" or an error's text
@@ -6,11 +6,11 @@
 //   ...
 //   None                                 lets go of the buffer        -> ""
 //   None                                 (from 0.4.0 on)              -> ""
-// or, any time after an answer, a pickled exception: the sender gives up, and wants no answer.
+// or, any time after an answer, a pickled exception: the sender gives up, and expects no answer.
 //
-// After an error of its own the worker goes on answering until the sender ends the conversation:
-// the sender looks at an error only with its next bucket, and a worker that falls silent would hang
-// its whole group. Source: checkpoint_engine/worker.py and ps.py at 59a3c4f.
+// After an error of its own the worker continues to answer until the sender ends the conversation:
+// the sender looks at an error only with its next bucket, and a silent worker would hang its whole
+// group. Source: checkpoint_engine/worker.py and ps.py at 59a3c4f.
 #pragma once
 
 #include "pickle/reader.h"
@@ -30,8 +30,8 @@ class CheckpointEngine {
 
     // Receives everything from the sender's first message to its last. Errors: ipc_source.h.
     Result<> run(const std::string& first);
-    // Takes nothing: the sender is told why, from its first message on, and has back what it
-    // lent with that. Returns `why`.
+    // Stages nothing: tells the sender why, from its first message on, and gives back what that
+    // lent. Returns `why`.
     Result<> refuse(const std::string& first, Error why, TimePoint until);
 
   private:
@@ -47,14 +47,14 @@ class CheckpointEngine {
 
     const SourceArgs& args_;
     ReplySocket& socket_;
-    std::optional<TorchStorages> storages_{};  // the buffer's one
+    std::optional<TorchStorages> storages_{};  // of the single buffer
     StorageBytes buffer_{};                    // in the storage
-    std::int64_t buffer_offset_ = 0;           // where the buffer begins in its storage
+    std::int64_t buffer_offset_ = 0;           // of the buffer's beginning in its storage
     std::int64_t buffer_bytes_ = 0;
     int num_nones_ = 0;
-    std::optional<Error> error_{};  // the first
+    std::optional<Error> error_{};  // the first error
     std::optional<TimePoint>
-        parting_until_{};  // nothing comes of it, and the sender is not yet told
+        parting_until_{};  // the update failed, and the sender does not know yet
 };
 
 }  // namespace pitstop::tp_worker

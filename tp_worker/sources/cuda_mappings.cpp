@@ -9,8 +9,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// CUDA says of every handle that opens nothing that it is invalid; what is known of its process is
-// added. (Runs of expandable segments are taken from the process itself, whose errors say this.)
+// CUDA calls every handle that opens nothing invalid; this adds what is known of its process. (Runs
+// of expandable segments are copied from the process itself, whose errors include this.)
 Error with_sender(Error error, const std::string& handle, pid_t pid) {
     if (error.code != ErrorCode::kUnavailable || is_segment_run(handle)) return error;
     const Result<PeerDescriptors> sender = PeerDescriptors::open(pid);
@@ -73,7 +73,7 @@ Result<const kernels::DeviceImport*> CudaMappings::find(
     Entry& entry = entries_[key];
     entry.import = *std::move(import);
     entry.last_message = message_;
-    // A process that cannot be watched may end unseen.
+    // A process that cannot be watched may end unnoticed.
     Result<PeerDescriptors> process = PeerDescriptors::open(sender.pid);
     entry.is_kept = process.has_value() && !is_segment_run(handle);
     if (process) entry.sender.emplace(*std::move(process));

@@ -1,20 +1,21 @@
-// Keeps mappings of senders' GPU memory for one update: an allocation is opened when it is first
-// named, and found again by every later tensor and message of the update that lies in it.
+// Mappings of senders' GPU memory for one update: an allocation is opened when it is first named,
+// and reused by every later tensor and message of the update in it.
 //
-// A mapping is found by the handle's bytes and by the name of the sender's reference counters,
-// which no other process has: so one of a process that has ended never answers a new one that was
-// given its number. The device is this worker's one. What is closed:
-//   - all, when the update has its bytes or is given up: the sender's memory goes back to its
-//     driver then, where the sender has freed it meanwhile;
+// A mapping is identified by the handle's bytes and by the name of the sender's reference counters,
+// which no other process has: so a mapping of a process that has ended is never used for a new
+// process with the same number. The device is always this worker's. What is closed:
+//   - all, when the update has its bytes or is abandoned: the sender's memory returns to its driver
+//     then, if the sender has freed it meanwhile;
 //   - those of a sender that has ended, when the next message begins;
-//   - the one used longest ago, when there are kMax; and those that this message does not use, when
-//     an allocation cannot be opened: a stale one may lie where the sender's new one is;
-//   - runs of expandable segments, with their message: the numbers of file descriptors, which are
-//     their handle, may mean other memory in the next.
+//   - the least recently used, when there are kMax; and those that this message does not use, when
+//     an
+//     allocation cannot be opened: a stale one may be at the sender's new address;
+//   - runs of expandable segments, with their message: their handles are numbers of file
+//     descriptors, which may mean other memory in the next message.
 //
 // Owns:    the mappings.
 // Thread:  one at a time.
-// Bounded: kMax mappings beside those of the message that is read.
+// Bounded: kMax mappings besides those of the current message.
 #pragma once
 
 #include "base/result.h"
@@ -34,7 +35,7 @@ namespace pitstop::tp_worker {
 
 class CudaMappings {
   public:
-    // Opening one takes 0.1 to 1 ms (UNMEASURED here); a model's tensors lie in some hundreds.
+    // Opening one takes 0.1 to 1 ms (UNMEASURED here); a model's tensors are in some hundreds.
     static constexpr std::size_t kMax = 512;
 
     struct Sender {
@@ -42,15 +43,15 @@ class CudaMappings {
         std::string counters{};  // the name of its shared memory
     };
 
-    // What begins here ends with end_message(): what it found stays open as long.
+    // Begins a message, which ends with end_message(): what is found stays open until then.
     void begin_message();
-    // Finds the allocation behind `handle` (cuda_memory.h). Errors: open_cuda_memory()'s; of one
-    // that cannot be opened with what is known of the sender.
+    // Finds the allocation of `handle` (cuda_memory.h). Errors: open_cuda_memory()'s, with what is
+    // known of the sender.
     Result<const kernels::DeviceImport*> find(const std::string& handle, const Sender& sender);
     // REQUIRES: nothing reads what was found.
     void end_message();
 
-    // Closes all. REQUIRES: no message is read.
+    // Closes all. REQUIRES: no message is being read.
     void clear() { entries_.clear(); }
 
     [[nodiscard]] std::int64_t num_opened() const { return num_opened_; }
@@ -60,7 +61,8 @@ class CudaMappings {
   private:
     struct Entry {
         kernels::DeviceImport import{};
-        std::optional<PeerDescriptors> sender{};  // empty: it is not seen from here, nor kept
+        // empty: not visible from here, so the mapping is not kept
+        std::optional<PeerDescriptors> sender{};
         std::int64_t last_message = 0;
         bool is_kept = false;  // beyond its message
     };

@@ -34,7 +34,7 @@ Error with_help(Error error) {
 
 Result<kernels::DeviceImport> open_run(std::string_view handle, pid_t owner) {
     ASSIGN_OR_RETURN(const SegmentRun run, read_segment_run(handle));
-    // Another process's descriptors are not the sender's to lend.
+    // The sender may not lend another process's descriptors.
     if (run.pid != owner) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -62,7 +62,7 @@ bool is_segment_run(std::string_view handle) {
 
 Result<SegmentRun> read_segment_run(std::string_view handle) {
     constexpr std::size_t kFabricBytes = 64;
-    // pid, size and number stand at bytes 0, 8 and 16; from version 3 on the kind of handle at 24.
+    // pid, size and number are at bytes 0, 8 and 16; from version 3 on the kind of handle at 24.
     const std::size_t header_bytes = version_of(handle) < 3 ? 24 : 32;
     if (!is_known_version(handle) || handle.size() < kTagBytes + header_bytes) {
         return make_error(

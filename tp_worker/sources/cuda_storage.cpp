@@ -14,11 +14,11 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The object that holds the counters begins with a header of torch's, of so many bytes.
+// The shared object with the counters begins with torch's header of this many bytes.
 constexpr std::int64_t kHeaderBytes = 64;
 constexpr std::int64_t kCounterBytes = 8;
 
-// A sender that is gone has taken its counters along; there is nothing to be told then.
+// A sender that is gone took its counters along; nothing need be given back then.
 void give_back(const std::string& counter, std::int64_t index) {
     if (!torch_sender_of(counter)) return;
     const int fd = ::shm_open(counter.c_str(), O_RDWR | O_CLOEXEC, 0);
@@ -33,7 +33,7 @@ void give_back(const std::string& counter, std::int64_t index) {
             auto* const counters =
                 reinterpret_cast<std::int64_t*>(static_cast<std::byte*>(start) + kHeaderBytes);
             const std::atomic_ref<std::int64_t> references(counters[index]);
-            // Below zero the sender would keep the memory for ever.
+            // Below zero, the sender would keep the memory forever.
             std::int64_t num = references.load();
             while (num > 0 && !references.compare_exchange_weak(num, num - 1)) continue;
             ::munmap(start, size);
@@ -61,7 +61,7 @@ Result<> wait_for(const kernels::EventImport& event, const CudaWait& wait) {
 }  // namespace
 
 CudaStorages::~CudaStorages() {
-    // What is not kept is closed before the sender may free it.
+    // Mappings that are not kept are closed before the sender may free the memory.
     if (mappings_ != nullptr) mappings_->end_message();
     for (const auto& [counter, index] : references_) give_back(counter, index);
 }

@@ -1,9 +1,9 @@
-// Opens storages of torch's in a peer's GPU memory, as one message hands them over: each allocation
-// is read where it is, through the update's mappings (cuda_mappings.h).
+// Opens torch's storages in a peer's GPU memory, as one message passes them: each allocation is
+// read in place, through the update's mappings (cuda_mappings.h).
 //
-// What the sender lends is counted in its shared memory, a reference for each handle; they are
-// given back at the end of the message, when nothing reads the memory any more: from then on the
-// sender may write to it or free it.
+// The sender counts what it lends in its shared memory, one reference per handle. The references
+// are given back at the end of the message, when nothing reads the memory any more: from then on
+// the sender may write to it or free it.
 //
 // Owns:   the references.
 // Source: torch/csrc/CudaIPCTypes.h, torch/csrc/StorageSharing.cpp.
@@ -25,7 +25,7 @@ namespace pitstop::tp_worker {
 
 struct CudaHandle;
 
-// A sender's work on its GPU may take so long until what it sent is there.
+// How long a sender's work on its GPU may take until its data is ready.
 struct CudaWait {
     TimePoint until = TimePoint::max();
     const std::atomic<bool>& is_dropped;
@@ -33,19 +33,19 @@ struct CudaWait {
 
 class CudaStorages {
   public:
-    // With null nothing is opened here, on a CPU; references are given back all the same.
+    // With null, on a CPU, nothing is opened here; references are given back anyway.
     explicit CudaStorages(CudaMappings* mappings) : mappings_(mappings) {
         if (mappings_ != nullptr) mappings_->begin_message();
     }
-    // REQUIRES: nothing enqueued reads a storage any more.
+    // REQUIRES: no enqueued work reads a storage.
     ~CudaStorages();
     CudaStorages(const CudaStorages&) = delete;
     CudaStorages& operator=(const CudaStorages&) = delete;
 
-    // Returns the storage's bytes on the opened GPU, once the sender's GPU is done with them. From
-    // here on its reference is this one's, whatever comes of it. REQUIRES: there are mappings.
-    // Errors: kInvalidArgument (another GPU's, sizes beyond the allocation), kUnavailable (nothing
-    // is opened by it), kDeadlineExceeded, kAborted (the stage was dropped).
+    // Returns the storage's bytes on the opened GPU, once the sender's GPU is done with them. Takes
+    // over its reference in any case. REQUIRES: there are mappings.
+    // Errors: kInvalidArgument (another GPU's, sizes beyond the allocation), kUnavailable (it
+    // cannot be opened), kDeadlineExceeded, kAborted (the stage was dropped).
     Result<std::span<const std::byte>> open(
         const CudaHandle& handle, const std::string& device_uuid, const CudaWait& wait
     );

@@ -18,7 +18,7 @@ Result<> deliver_disk(const SourceArgs& args) {
             path, {.tensors_max = offered_max(stage.layout), .is_dropped = &stage.is_dropped}
         )
     );
-    std::error_code unseen;  // what cannot be looked at is not there: the tensors decide
+    std::error_code unseen;  // an unreadable file counts as missing: the tensors decide
     if (std::filesystem::exists(std::filesystem::path(path) / "config.json", unseen)) {
         ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::read(path));
         if (const auto difference = difference_in_shape(stage.config, config)) {

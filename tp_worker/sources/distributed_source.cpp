@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kBroadcastBytesMax = std::int64_t{16} << 30;
 
-// Names the type as torch broadcasts a tensor: ranks must have the same count and type. Source:
+// The type that torch uses to broadcast a tensor: ranks must have the same count and type. Source:
 // torch/csrc/distributed/c10d/NCCLUtils.cpp, getNcclDataType.
 Broadcast broadcast_of(checkpoint::StoredDtype dtype, std::int64_t bytes) {
     using kernels::NcclType;
@@ -65,7 +65,7 @@ class Broadcasts {
                 checkpoint::TensorSpec spec, read_spec(info.name, info.dtype, info.shape)
             );
             ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
-            // One that the model ignores may have any shape; sums of these do not overflow.
+            // A tensor that the model ignores may have any shape; sums of these do not overflow.
             if (args_.source.format != messages::TensorFormat::kSparse &&
                 bytes > kBroadcastBytesMax) {
                 return make_error(
@@ -79,7 +79,7 @@ class Broadcasts {
             specs_.push_back(std::move(spec));
             bytes_.push_back(bytes);
         }
-        // What the model does not have is refused before anything is received.
+        // Tensors that the model does not have are refused before anything is received.
         const std::vector<std::string> problems =
             find_problems(args_.stage.args().layout, specs_, Completeness::kPartial);
         if (!problems.empty()) return error_of("the announced tensors", problems);
@@ -101,7 +101,7 @@ class Broadcasts {
         return landed;
     }
 
-    // Returns how many tensors from `begin` on come in one broadcast.
+    // Returns the end of the tensors, from `begin` on, that share one broadcast.
     [[nodiscard]] std::size_t end_of_pack(std::size_t begin) const {
         if (args_.source.format == messages::TensorFormat::kEach) return begin + 1;
         if (args_.source.packed_bytes == 0) return specs_.size();
@@ -111,7 +111,8 @@ class Broadcasts {
         return end;
     }
 
-    // Plans what comes together, each as large as it may be, before the first is received.
+    // Plans which tensors share a broadcast, each as large as allowed, before the first is
+    // received.
     Result<> plan() {
         std::int64_t largest = 0;
         for (std::size_t begin = 0; begin < specs_.size(); begin = ends_.back()) {
@@ -150,7 +151,7 @@ class Broadcasts {
         return Ok{};
     }
 
-    // Receives into the host's memory, where elements are looked at.
+    // Receives into the host's memory, for tensors whose elements are examined.
     Result<std::vector<std::byte>> receive_to_host(
         checkpoint::StoredDtype dtype, std::int64_t bytes
     ) {
@@ -197,16 +198,16 @@ class Broadcasts {
 
     const SourceArgs& args_;
     std::vector<checkpoint::TensorSpec> specs_{};
-    std::vector<std::int64_t> bytes_{};  // each tensor's
+    std::vector<std::int64_t> bytes_{};  // of each tensor
     std::vector<std::size_t> ends_{};    // one past the last tensor of each broadcast
-    std::vector<std::byte> buffer_{};    // a group of the host's lands here
+    std::vector<std::byte> buffer_{};    // where a group of the host lands
 };
 
 }  // namespace
 
 Result<> deliver_distributed(const SourceArgs& args) {
     Result<> result = Broadcasts(args).run();
-    // Whatever went wrong, the trainer's broadcasts that still come have no receiver.
+    // Whatever went wrong, the trainer's remaining broadcasts have no receiver.
     if (!result) args.worker.groups->refuse(args.source.group, result.error().message);
     return result;
 }

@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Connects to the socket of whoever sends to this rank's device.
+// Connects to the socket of the sender for this rank's device.
 Result<ReplySocket> connect(const SourceArgs& args) {
     const auto& handles = args.source.handles;
     const auto found = handles.find(args.worker.device_uuid);
@@ -28,7 +28,7 @@ Result<ReplySocket> connect(const SourceArgs& args) {
     );
 }
 
-// A sender that is on its way would wait without end for somebody to hear it.
+// A sender that is already connecting would wait forever for a receiver.
 Result<> decline(const SourceArgs& args, ReplySocket& socket, const Error& why) {
     const TimePoint until = Clock::now() + kFarewellMax;
     const auto first = socket.receive(until, args.is_over());

@@ -10,7 +10,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The numbers of both calls are the same on every architecture; headers of before 2020 lack them.
+// Both calls have the same numbers on every architecture; headers before 2020 lack them.
 constexpr long kPidfdOpen = 434;
 constexpr long kPidfdGetfd = 438;
 
@@ -46,7 +46,7 @@ PeerDescriptors::~PeerDescriptors() {
     if (fd_ >= 0) ::close(fd_);
 }
 
-// Its descriptor can be read from the process's end on.
+// Its descriptor becomes readable when the process ends.
 bool PeerDescriptors::has_ended() const {
     pollfd end{.fd = fd_, .events = POLLIN, .revents = 0};
     return ::poll(&end, 1, 0) > 0;

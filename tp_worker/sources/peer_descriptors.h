@@ -1,9 +1,9 @@
-// Takes file descriptors out of another process of this machine, by their numbers there.
+// Copies file descriptors from another process of this machine, by their numbers there.
 //
-// The kernel lets whoever may attach a debugger to that process do so: a process of the same user,
-// where the security module Yama does not forbid it, or one with CAP_SYS_PTRACE.
+// The kernel allows it to a process that may attach a debugger to the other one: of the same user,
+// unless the security module Yama forbids it, or with CAP_SYS_PTRACE.
 //
-// Owns:   a descriptor of the process, so that its number is nobody else's meanwhile.
+// Owns:   a descriptor of the process, so that its number cannot be reused meanwhile.
 // Source: pidfd_open(2), pidfd_getfd(2), ptrace(2) ("PTRACE_MODE_ATTACH_REALCREDS").
 #pragma once
 
@@ -16,8 +16,8 @@ namespace pitstop::tp_worker {
 
 class PeerDescriptors {
   public:
-    // Errors: kUnavailable, no such process; kUnsupported, the kernel does not know the call or a
-    // container's filter forbids it; kResourceExhausted.
+    // Errors: kUnavailable if there is no such process; kUnsupported if the kernel lacks the call
+    // or a container's filter forbids it; kResourceExhausted.
     static Result<PeerDescriptors> open(pid_t pid);
     ~PeerDescriptors();
     PeerDescriptors(PeerDescriptors&& other) noexcept
@@ -26,8 +26,8 @@ class PeerDescriptors {
 
     [[nodiscard]] bool has_ended() const;
 
-    // Gives the caller one of its own, which it closes. Errors: as open(); kUnavailable, it has no
-    // such descriptor; kPermissionDenied, which says what would permit it.
+    // Returns a copy, which the caller must close. Errors: as open(); kUnavailable if there is no
+    // such descriptor; kPermissionDenied, naming what would permit it.
     [[nodiscard]] Result<int> duplicate(int fd) const;
 
   private:

@@ -17,8 +17,8 @@ ProcessMaps::ProcessMaps(pid_t process) {
         std::fopen(path.c_str(), "re"), std::fclose
     );
     if (!file) return;
-    // A line is "begin-end perms offset major:minor inode path", its numbers but the inode's
-    // hexadecimal.
+    // A line is "begin-end perms offset major:minor inode path", with hexadecimal numbers except
+    // for the inode.
     char* line = nullptr;
     std::size_t room = 0;
     for (std::size_t i = 0; i < kMapsMax; ++i) {

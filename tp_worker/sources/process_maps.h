@@ -1,6 +1,6 @@
-// Tells which files another process has mapped, at one moment.
+// The files that another process has mapped, at one moment.
 //
-// Bounded: kMapsMax mappings are looked at, more than the kernel allows by default.
+// Bounded: looks at kMapsMax mappings, more than the kernel allows by default.
 // Source: proc(5), /proc/PID/maps.
 #pragma once
 
@@ -14,7 +14,7 @@ class ProcessMaps {
   public:
     static constexpr std::size_t kMapsMax = std::size_t{1} << 20;
 
-    // It is empty where there is no such process, or this one may not look at it.
+    // Empty if there is no such process, or this one may not look at it.
     explicit ProcessMaps(pid_t process);
 
     [[nodiscard]] bool has(dev_t device, ino_t inode) const;

@@ -70,7 +70,8 @@ Result<> PushSession::run(std::vector<std::string> frames) {
         args_.stage.add_wait(Clock::now() - begun);
         if (!received) {
             if (received.error().code == ErrorCode::kAborted) {
-                // A pusher whose update was dropped hears it with its next message, if it has one.
+                // A pusher whose update was dropped learns it with its next message, if there is
+                // one.
                 const TimePoint until = Clock::now() + kFarewellMax;
                 if (socket_.receive(until, args_.is_over())) refuse(received.error());
             }
@@ -219,7 +220,7 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
     if (!memory_ && !is_all_on_gpu)
         return make_error(ErrorCode::kFailedPrecondition, "a bucket before any memory was named");
     ASSIGN_OR_RETURN(const auto allocations, open_allocations(message));
-    // These are those of the GPU, then the host's.
+    // The memories of the GPU, then the host's.
     std::vector<std::span<const std::byte>> memories;
     for (const kernels::DeviceImport& each : allocations)
         memories.emplace_back(each.data(), static_cast<std::size_t>(each.bytes()));
@@ -243,7 +244,7 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
             );
         }
         Placed placed{tensor.offset, tensor.offset + bytes, tensor.name};
-        if (tensor.allocation) {  // two names of one tensor lie in one place
+        if (tensor.allocation) {  // two names of one tensor share a place
             RETURN_IF_ERROR(check_places({placed}, static_cast<std::int64_t>(memory.size())));
         } else {
             places.push_back(std::move(placed));

@@ -1,4 +1,4 @@
-// Speaks the worker's side of pitstop's own push protocol (messages/push.h).
+// The worker's side of pitstop's own push protocol (messages/push.h).
 #pragma once
 
 #include "kernels/device_import.h"
@@ -20,7 +20,7 @@ class PushSession {
 
     // Receives everything from the pusher's first message to its last. Errors: ipc_source.h.
     Result<> run(std::vector<std::string> first);
-    // Answers a message that is owed one: nothing is taken, and why.
+    // Answers a message that expects it: nothing is staged, and why.
     void refuse(const Error& why);
 
   private:
@@ -30,9 +30,8 @@ class PushSession {
     Result<Next> handle_open(const messages::Frames& frames);
     Result<> open(const messages::PushOpen& message);
     Result<> close(const messages::PushEnd& message);
-    // Opens them for as long as the bucket is read; none where it names none. Errors: kUnsupported
-    // (a worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (nothing is opened by
-    // the handle).
+    // Opens a bucket's allocations while it is read; none if it names none. Errors: kUnsupported (a
+    // worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (a handle opens nothing).
     [[nodiscard]] Result<std::vector<kernels::DeviceImport>> open_allocations(
         const messages::PushBucket& message
     ) const;
@@ -43,7 +42,7 @@ class PushSession {
     const SourceArgs& args_;
     ReplySocket& socket_;
     std::optional<SharedMapping> memory_{};
-    std::optional<SharedFd> file_{};  // the memory's, if that may become shorter
+    std::optional<SharedFd> file_{};  // of the memory, if that may become shorter
     bool is_open_ = false;
 };
 

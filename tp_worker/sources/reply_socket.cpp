@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kFramesMax = 16;
 constexpr auto kLook = std::chrono::milliseconds(20);  // how soon a drop is noticed
-constexpr int kLingerMs = 1000;                        // lets the last answer go out
+constexpr int kLingerMs = 1000;                        // for sending the last answer
 const char* const kMonitor = "inproc://monitor";
 
 }  // namespace
@@ -32,7 +32,7 @@ struct ReplySocket::State {
     bool is_gone = false;
     bool owes_answer = false;
 
-    // Returns whether a frame is there, whatever signals come meanwhile.
+    // Returns whether a frame has arrived, regardless of signals.
     static bool take_frame(zmq::socket_t& from, zmq::message_t& frame) {
         while (::zmq_msg_recv(frame.handle(), from.handle(), ZMQ_DONTWAIT) < 0) {
             if (errno != EINTR) return false;
@@ -40,7 +40,7 @@ struct ReplySocket::State {
         return true;
     }
 
-    // Reads what the monitor has to say. An event is a 16-bit number and 32 bits of detail.
+    // Reads the monitor's events. An event is a 16-bit number and 32 bits of detail.
     void read_monitor() {
         zmq::message_t event;
         while (take_frame(monitor, event)) {
@@ -57,7 +57,7 @@ struct ReplySocket::State {
         if (!take_frame(socket, part)) return std::nullopt;
         frames.push_back(part.to_string());
         while (part.more()) {
-            // The rest of a message is there once its first frame is.
+            // The rest of a message has arrived once its first frame has.
             if (!take_frame(socket, part)) break;
             if (frames.size() < kFramesMax) frames.push_back(part.to_string());
         }
@@ -126,7 +126,7 @@ Result<std::vector<std::string>> ReplySocket::receive(
         }};
         const auto wait =
             std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(kLook, deadline - now));
-        // A signal ends it early, and it is asked again.
+        // A signal ends the poll early; it is repeated.
         if (::zmq_poll(items.data(), static_cast<int>(items.size()), wait.count()) < 0 &&
             errno != EINTR) {
             return make_error(

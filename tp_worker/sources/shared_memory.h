@@ -10,16 +10,16 @@
 
 namespace pitstop::tp_worker {
 
-// Says what a sender may still do to its memory.
+// What a sender may still do to its memory.
 enum class Seal {
-    kNone,   // write; and make it shorter, unless it is sealed against that
+    kNone,   // write; and truncate it, unless it is sealed against that
     kFinal,  // nothing
 };
 
-// Holds such a file (messages/push.h), opened and checked, not mapped.
+// Such a file (messages/push.h), opened and checked, not mapped.
 class SharedFd {
   public:
-    // Errors: kNotFound (no such process or descriptor), kPermissionDenied, kInvalidArgument (no
+    // Errors: kNotFound (no such process or descriptor), kPermissionDenied, kInvalidArgument (not
     // shared memory, another size, not sealed).
     static Result<SharedFd> open(const messages::SharedMemory& memory, Seal seal);
     SharedFd(SharedFd&& other) noexcept;
@@ -28,8 +28,8 @@ class SharedFd {
 
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-    // Returns whether somebody may make it shorter: a mapping of it is then read in a CutGuard
-    // (base/cut_guard.h), and is_whole() asked after that.
+    // Returns whether another process may truncate it: a mapping must then be read in a CutGuard
+    // (base/cut_guard.h), and is_whole() called afterwards.
     [[nodiscard]] bool may_shrink() const { return may_shrink_; }
     // Errors: kDataLoss.
     [[nodiscard]] Result<> is_whole() const;
@@ -41,7 +41,7 @@ class SharedFd {
     bool may_shrink_ = false;
 };
 
-// Holds such a file, mapped for reading.
+// Such a file, mapped for reading.
 class SharedMapping {
   public:
     static Result<SharedMapping> map(const SharedFd& fd);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kNameBytesMax = 1024;
 
-// Takes dtypes as safetensors writes them, and as torch does.
+// Accepts dtypes in safetensors' spelling and in torch's.
 constexpr std::array<std::pair<std::string_view, checkpoint::StoredDtype>, 22> kDtypes{{
     {"BF16", checkpoint::StoredDtype::kBf16},
     {"bfloat16", checkpoint::StoredDtype::kBf16},
@@ -128,7 +128,7 @@ Result<> deliver(const SourceArgs& args) {
 Result<> decline(const SourceArgs& args, const Error& why) {
     if (args.source.kind == messages::SourceKind::kIpc) return decline_ipc(args, why);
     if (args.source.kind == messages::SourceKind::kTensors) return decline_tensors(args, why);
-    return why;  // the others send nothing to this rank alone
+    return why;  // the other sources send nothing to this rank alone
 }
 
 }  // namespace pitstop::tp_worker

@@ -1,13 +1,12 @@
-// Says where weights come from: each source delivers tensors into a stage, whichever way they came.
+// The sources of weights: each delivers tensors into a stage.
 //
 //   disk_source.h         a checkpoint directory
 //   ipc_source.h          buckets of shared memory, announced on a sender's socket
 //   tensor_source.h       bytes or handles in the call
 //   distributed_source.h  broadcasts in a group
 //
-// A source believes nothing it was sent: names, shapes, offsets and sizes are checked before a byte
-// is touched. Whatever goes wrong is a typed error here and at the sender's, where there is a way
-// to tell it.
+// A source trusts nothing it was sent: names, shapes, offsets and sizes are checked before any byte
+// is touched. Every fault is a typed error here, and at the sender's if there is a way to tell it.
 #pragma once
 
 #include "base/result.h"
@@ -29,12 +28,12 @@ namespace pitstop::tp_worker {
 
 class Groups;
 
-// Holds what a source needs to know of this rank.
+// What a source needs to know of this rank.
 struct Worker {
     ReplicaId replica{};
     Rank rank{};
     int tp = 1;
-    std::string device_uuid{};  // as senders' handles name it
+    std::string device_uuid{};  // as in senders' handles
     Groups* groups = nullptr;
     const std::atomic<bool>* is_over = nullptr;  // set when the process ends
 };
@@ -43,17 +42,17 @@ struct SourceArgs {
     const messages::WeightSource& source;
     const Worker& worker;
     WeightStage& stage;
-    CudaMappings& mappings;                                  // the update's
+    CudaMappings& mappings;                                  // of the update
     WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
-    TimePoint deadline = TimePoint::max();                   // the whole delivery's
+    TimePoint deadline = TimePoint::max();                   // of the whole delivery
 
-    // Returns what ends even a farewell.
+    // Returns what ends even the last answers to a sender.
     [[nodiscard]] const std::atomic<bool>& is_over() const {
         static const std::atomic<bool> never{false};
         return worker.is_over == nullptr ? never : *worker.is_over;
     }
 
-    // Says how CUDA handles of the source are opened; nothing on the CPU.
+    // How CUDA handles of the source are opened; nothing on the CPU.
     [[nodiscard]] std::optional<CudaOpening> cuda_opening() const {
         const bool is_on_gpu = stage.args().gpu != nullptr || stage.args().pieces != nullptr;
         if (!is_on_gpu) return std::nullopt;
@@ -63,23 +62,23 @@ struct SourceArgs {
             .wait = {.until = stall_deadline(), .is_dropped = stage.args().is_dropped}};
     }
 
-    // Returns how long a sender may be silent from now on.
+    // Returns until when a sender may be silent from now.
     [[nodiscard]] TimePoint stall_deadline() const {
-        // This bounds whatever the wire said: far more overflows the clock.
+        // Bounds the number from the wire: much more overflows the clock.
         constexpr std::int64_t kDayMs = std::int64_t{24} * 3600 * 1000;
         const std::chrono::milliseconds stall(std::min(source.stall_ms, kDayMs));
         return std::min(deadline, Clock::now() + stall);
     }
 };
 
-// Brings everything of `args.source` into the stage. Waits no longer than args.deadline, and ends
+// Delivers everything of `args.source` into the stage. Waits no longer than args.deadline, and ends
 // soon after the stage was dropped.
 Result<> deliver(const SourceArgs& args);
 
 // Tells a sender that would wait for this rank that the stage could not begin. Returns `why`.
 Result<> decline(const SourceArgs& args, const Error& why);
 
-// Reads a tensor of a message from outside; kInvalidArgument names what is wrong with it.
+// Reads a tensor of a message from outside; kInvalidArgument names the fault.
 Result<checkpoint::TensorSpec> read_spec(
     std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape
 );

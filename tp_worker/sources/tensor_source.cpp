@@ -34,7 +34,7 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
         return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
     if (payloads.size() == 1) return data_of(payloads.front());
-    // There is one for each: of a replica, which are every replica's, or of all replicas.
+    // One per rank: of a replica, and then the same for every replica, or of all replicas.
     const std::size_t index = payloads.size() > tp ? replica * tp + rank : rank;
     if (payloads.size() % tp != 0 || index >= payloads.size()) {
         return bad_payload(
@@ -44,11 +44,11 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     return data_of(payloads[index]);
 }
 
-// Holds what one pickle has. Documents and storages live as long as the tensors are read: storages
-// are known by their nodes, and end first.
+// The contents of one pickle. Documents and storages live as long as the tensors are read: storages
+// refer to the documents' nodes, and are destroyed first.
 class PickledTensors {
   public:
-    // With `why_not` the stage takes nothing, and what was lent is given back.
+    // With `why_not` the stage gets nothing, and what was lent is given back.
     explicit PickledTensors(const SourceArgs& args, std::optional<Error> why_not = std::nullopt)
         : args_(args), problem_(std::move(why_not)), storages_(args.cuda_opening()) {}
 
@@ -67,7 +67,7 @@ class PickledTensors {
         return bad_payload("neither a list of (name, tensor) nor a flattened bucket");
     }
 
-    // Reads vLLM's: per tensor a dict of handles by device, or one for all of them, packed.
+    // Reads vLLM's format: per tensor a dict of handles by device, or one for all of them, packed.
     Result<> read_vllm(std::span<const std::byte> bytes) {
         ASSIGN_OR_RETURN(const Document* const parsed, parse(bytes));
         const Document& document = *parsed;
@@ -110,11 +110,11 @@ class PickledTensors {
         return Ok{};
     }
 
-    // Describes a handle of this message. It lends a reference, whatever becomes of the others: so
-    // all are found before one of them is opened.
+    // A handle of this message. It lends a reference, whatever happens to the others: so all are
+    // found before any is opened.
     struct Found {
         std::string name{};
-        const messages::TensorInfo* declared = nullptr;  // null: the handle says it
+        const messages::TensorInfo* declared = nullptr;  // null: the handle itself declares it
         TensorHandle handle{};
     };
 
@@ -130,8 +130,8 @@ class PickledTensors {
         }
     }
 
-    // Returns the first problem of any. Who was not opened then gives its reference back all the
-    // same.
+    // Returns the first problem of any. Handles that were not opened also give their references
+    // back.
     Result<> add_found() {
         Result<> result = Ok{};
         if (problem_) result = *problem_;
@@ -145,7 +145,7 @@ class PickledTensors {
         return result;
     }
 
-    // Describes a buffer that holds several tensors: the message's one handle.
+    // A buffer with several tensors: the message's single handle.
     struct Whole {
         checkpoint::TensorSpec spec{};
         TensorBytes bytes{};
@@ -196,7 +196,7 @@ class PickledTensors {
         return add_found();
     }
 
-    // Reads a pickle per rank inside the pickle; one level, as `parse` of it allows no other.
+    // Reads a pickle per rank inside the pickle; one level, because `parse` allows no other in it.
     Result<TensorHandle> read_local(
         const Document& document, const std::string& name, const Node& record
     ) {
@@ -212,7 +212,7 @@ class PickledTensors {
     }
 
     // Reads {"flattened_tensor": tensor, "metadata": [FlattenedTensorMetadata, ...]}. Offsets are
-    // bytes where the flattened tensor is uint8, else elements of its dtype.
+    // bytes if the flattened tensor is uint8, else elements of its dtype.
     Result<> read_bucket(const Document& document) {
         const Node* flattened = document.find(document.root(), "flattened_tensor");
         const Node* metadata = document.find(document.root(), "metadata");
@@ -275,7 +275,7 @@ class PickledTensors {
         return Ok{};
     }
 
-    // Adds one buffer that holds all the tensors back to back.
+    // Adds one buffer with all the tensors back to back.
     Result<> add_packed(const TensorHandle& handle) {
         ASSIGN_OR_RETURN(const Whole whole, open_whole("packed", handle));
         ASSIGN_OR_RETURN(const std::int64_t room, bytes_of(whole.spec));
@@ -296,7 +296,7 @@ class PickledTensors {
         return Ok{};
     }
 
-    // Finds the entry of this worker's device; "GPU-" may be left out.
+    // Finds the entry of this worker's device; "GPU-" may be missing.
     Result<const Node*> own_entry(const Document& document, const Node& by_device) const {
         if (by_device.kind != Kind::kDict) return bad_payload("a handle that is not by device");
         const std::string& uuid = args_.worker.device_uuid;
@@ -314,7 +314,7 @@ class PickledTensors {
     const SourceArgs& args_;
     std::deque<Document> documents_{};
     std::vector<Found> found_{};
-    std::optional<Error> problem_;  // the first, before anything is opened
+    std::optional<Error> problem_;  // the first one, before anything is opened
     TorchStorages storages_;
     std::vector<Incoming> incoming_{};
 };
@@ -426,7 +426,7 @@ Result<> decline_tensors(const SourceArgs& args, const Error& why) {
     if (const Result<std::span<const std::byte>> payload = payload_of(args)) {
         static_cast<void>(PickledTensors(args, why).read_as(format, *payload));
     } else if (args.worker.rank == Rank{} && args.worker.replica == ReplicaId{}) {
-        // They are for another number of ranks, and so nobody's: one rank gives all of them back.
+        // For another number of ranks, and so for none: one rank gives all of them back.
         for (const messages::RankPayload& each : args.source.payloads)
             static_cast<void>(PickledTensors(args, why).read_as(format, data_of(each)));
     }

@@ -124,7 +124,7 @@ struct Extent {
     bool is_contiguous = true;
 };
 
-// Errors: kInvalidArgument, strides that reach out of what 62 bits count.
+// Errors: kInvalidArgument for strides beyond what 62 bits can count.
 Result<Extent> extent_of(const TensorHandle& handle) {
     constexpr std::int64_t kMax = std::int64_t{1} << 56;
     Extent extent;
@@ -153,7 +153,7 @@ Result<Extent> extent_of(const TensorHandle& handle) {
 }  // namespace
 
 Result<TensorHandle> read_handle(const Document& document, const Node& node) {
-    // torch's reduce_tensor gives (function, arguments), which a sender may pickle as it is.
+    // torch's reduce_tensor returns (function, arguments), which a sender may pickle unchanged.
     const auto is_pair_of = [&](Global function) {
         if (node.kind != Kind::kTuple || node.children.size() != 2) return false;
         const Node& label = document.child(node, 0);
@@ -216,7 +216,8 @@ Result<StorageBytes> TorchStorages::storage(const TensorHandle& handle) {
 void TorchStorages::hold(const TensorHandle& handle) {
     if (handle.cuda) return cuda_storages_.hold(*handle.cuda);
     if (by_node_.contains(handle.storage)) return;  // tried before
-    static_cast<void>(host_storage(handle));  // what cannot be opened has no reference to give back
+    // a storage that cannot be opened has no reference to give back
+    static_cast<void>(host_storage(handle));
 }
 
 Result<TensorBytes> TorchStorages::open(const TensorHandle& handle, checkpoint::StoredDtype dtype) {
@@ -277,7 +278,7 @@ Result<> TorchStorages::count_gathered(
     return Ok{};
 }
 
-// Goes element by element: that is rare, and never large (a transposed view).
+// Copies element by element: rare, and never large (a transposed view).
 const std::byte* TorchStorages::gather(
     const TensorHandle& handle,
     std::int64_t num_elements,

@@ -1,9 +1,8 @@
-// These are handles to tensors in a PyTorch peer's memory, as its pickles name them: parsed and
-// checked, then opened where this build can.
+// Handles to tensors in a PyTorch peer's memory, as its pickles name them: parsed and checked, then
+// opened if this build can.
 //
 //   CPU   torch.multiprocessing's file_system strategy: POSIX shared memory
-//   CUDA  a handle of the allocation (cuda_memory.h), a counter to be lowered, an event to be
-//   waited for
+//   CUDA  a handle of the allocation (cuda_memory.h), a counter to decrement, an event to wait for
 //
 // Source: torch/multiprocessing/reductions.py; torch/csrc/StorageSharing.cpp.
 #pragma once
@@ -27,10 +26,10 @@
 
 namespace pitstop::tp_worker {
 
-// Holds the 15 arguments of rebuild_cuda_tensor that matter to a receiver.
+// The arguments of rebuild_cuda_tensor, of its 15, that matter to a receiver.
 struct CudaHandle {
     std::string device_uuid{};  // without "GPU-"; empty: the sender gave its own index
-    std::string memory{};       // cuda_memory.h opens it; empty: an empty storage
+    std::string memory{};       // for cuda_memory.h; empty: an empty storage
     std::int64_t storage_bytes = 0;
     std::int64_t storage_offset = 0;  // bytes from the base of the allocation
     std::string counter{};            // shared memory of the reference counters
@@ -39,13 +38,13 @@ struct CudaHandle {
     bool waits_for_event = false;
 };
 
-// Describes a tensor in a peer's memory, contiguous or not.
+// A tensor in a peer's memory, contiguous or not.
 struct TensorHandle {
     std::string dtype{};  // torch's name
     std::vector<std::int64_t> shape{};
     std::vector<std::int64_t> stride{};     // elements
     std::int64_t offset = 0;                // elements, in the storage
-    const pickle::Node* storage = nullptr;  // what made it: one reference of the sender's
+    const pickle::Node* storage = nullptr;  // its constructor: one reference of the sender's
     std::string segment{};                  // CPU: the shared memory's name
     std::int64_t segment_bytes = 0;         // CPU
     std::unique_ptr<CudaHandle> cuda{};
@@ -54,14 +53,14 @@ struct TensorHandle {
 // Errors: kInvalidArgument, kUnsupported (what this engine never opens, and what to do instead).
 Result<TensorHandle> read_handle(const pickle::Document& document, const pickle::Node& node);
 
-// Holds a storage's bytes, valid as long as the storages are.
+// A storage's bytes, valid as long as the storages are.
 struct StorageBytes {
     std::span<const std::byte> bytes{};
-    std::function<Result<>()> is_whole{};  // empty where nobody can cut them short
+    std::function<Result<>()> is_whole{};  // empty if no process can truncate them
     bool is_on_gpu = false;
 };
 
-// Says what a worker on a GPU opens CUDA handles with.
+// What a worker on a GPU opens CUDA handles with.
 struct CudaOpening {
     CudaMappings& mappings;
     std::string device_uuid{};
@@ -70,11 +69,11 @@ struct CudaOpening {
 
 // Opens the storages of one message, each once: a storage that several tensors share was sent once.
 //
-// Owns: the storages, whose references it gives back at its end, and what was gathered.
+// Owns: the storages, whose references it gives back at its end, and gathered copies.
 class TorchStorages {
   public:
-    // What is gathered of one storage may be so many times its bytes: a flat buffer's views are
-    // once its bytes together, tied tensors twice.
+    // Gathered copies of one storage may be this many times its bytes: a flat buffer's views
+    // together are once its bytes, tied tensors twice.
     static constexpr std::int64_t kGatheredTimesMax = 4;
 
     // Without `cuda` this worker computes on the CPU, and refuses CUDA handles.
@@ -84,19 +83,19 @@ class TorchStorages {
     TorchStorages(const TorchStorages&) = delete;
     TorchStorages& operator=(const TorchStorages&) = delete;
 
-    // Returns the tensor's bytes, valid as long as this is: where they are, if they are contiguous;
-    // others are gathered here, in host memory. kUnsupported for CUDA handles on a worker without a
+    // Returns the tensor's bytes, valid as long as this is: in place if they are contiguous,
+    // otherwise gathered here, in host memory. kUnsupported for CUDA handles on a worker without a
     // GPU.
-    // REQUIRES: the document of handles from before is still there.
+    // REQUIRES: the document of earlier handles still exists.
     Result<TensorBytes> open(const TensorHandle& handle, checkpoint::StoredDtype dtype);
-    // Returns the storage behind it, for a buffer that is read again and again.
+    // Returns the storage of the tensor, for a buffer that is read repeatedly.
     Result<StorageBytes> storage(const TensorHandle& handle);
-    // Gives its reference back at the end, too, though nobody reads it: the message has failed.
+    // Also gives its reference back at the end, although nothing reads it: the message has failed.
     void hold(const TensorHandle& handle);
 
   private:
     Result<const TorchStorage*> host_storage(const TensorHandle& handle);
-    // Errors: kInvalidArgument, views that are larger than what they are views of.
+    // Errors: kInvalidArgument for views that are larger than their storage.
     Result<> count_gathered(
         const StorageBytes& storage, std::int64_t num_elements, std::int64_t element_bytes
     );

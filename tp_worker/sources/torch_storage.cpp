@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kHeaderBytes = 64;
 
-// Holds the header of an object, while it is counted in.
+// The header of an object, while this process counts in it.
 class Header {
   public:
     explicit Header(int fd) {
@@ -37,7 +37,7 @@ class Header {
     Header(const Header&) = delete;
     Header& operator=(const Header&) = delete;
 
-    // Calls use(references) unless there is none; the sender may cut even that away.
+    // Calls use(references) unless the header is gone; the sender may truncate even that.
     template <class F>
     void count(F use) {
         if (start_ == nullptr) return;
@@ -70,7 +70,7 @@ std::optional<pid_t> torch_sender_of(std::string_view name) {
         }
     }
     if (!was_digit || num_numbers != 3) return std::nullopt;
-    pid_t sender = 0;  // a number with more digits than a process's is nobody's
+    pid_t sender = 0;  // a number with more digits than any process id
     std::from_chars(name.data(), name.data() + name.size(), sender);
     return sender;
 }
@@ -168,8 +168,8 @@ void give_back(std::span<const std::unique_ptr<TorchStorage>> storages) {
     for (const std::unique_ptr<TorchStorage>& storage : storages) {
         if (storage->give_back() == TorchStorage::Returned::kLast) last.push_back(storage.get());
     }
-    // This is looked at after the count: a sender that has it mapped now held that reference then.
-    std::map<pid_t, ProcessMaps> maps;  // most often of one sender
+    // Looked at after the count: a sender that has it mapped now held that reference then.
+    std::map<pid_t, ProcessMaps> maps;  // usually of one sender
     for (TorchStorage* storage : last) {
         const pid_t sender = storage->sender();
         const auto of_sender = maps.try_emplace(sender, sender).first;
