@@ -71,6 +71,13 @@ def test_what_is_not_run_is_installing_and_building_alone(page):
             assert all((ROOT / name).is_file() for name in names if "/" in name)
 
 
+def test_what_the_pages_call_is_among_the_packages_that_are_installed():
+    listed = (ROOT / "launch" / "dependencies.txt").read_text()
+    packages = [line.split("#")[0].strip() for line in listed.splitlines() if "# tests:" not in line]
+    assert any("curl " in text for page in PAGES for _, _, text in blocks(page, "sh")) and "curl" in packages
+    assert any("-m venv" in text for page in PAGES for _, _, text in blocks(page, "sh")) and "python3-venv" in packages
+
+
 @pytest.mark.parametrize("number", range(2))
 def test_the_programs_of_the_first_page_run(number, reader):
     _, needs, text = blocks("docs/first_steps.md", "python")[number]
