@@ -11,15 +11,16 @@
 namespace pitstop {
 namespace {
 
-// The innermost guard is read by the handler, which runs on the thread that made the access.
+// The handler, which runs on the thread that made the access, reads the innermost guard.
 thread_local CutGuard* current = nullptr;
 
 struct sigaction before {};  // written once, before any guard exists
 
 void on_sigbus(int, siginfo_t* info, void*) {
-    if (info->si_code > 0 && CutGuard::mend(info->si_addr)) return;  // the access is tried again
+    if (info->si_code > 0 && CutGuard::mend(info->si_addr)) return;  // the access is repeated
     ::sigaction(SIGBUS, &before, nullptr);
-    if (info->si_code <= 0) ::raise(SIGBUS);  // somebody sent it; else the access raises it again
+    // a signal that somebody sent; otherwise the repeated access raises it again
+    if (info->si_code <= 0) ::raise(SIGBUS);
 }
 
 void install() {
@@ -52,7 +53,7 @@ bool CutGuard::mend(const void* address) {
         void* zeros = ::mmap(
             reinterpret_cast<void*>(from),  // NOLINT(performance-no-int-to-ptr)
             to - from,
-            PROT_READ | PROT_WRITE,  // whichever the access was
+            PROT_READ | PROT_WRITE,  // the access may have been either
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
             -1,
             0

@@ -1,15 +1,15 @@
-// Guards the reading of memory that is mapped from somebody else's file: whoever makes the file
-// shorter meanwhile makes an access past its new end raise SIGBUS, which ends a process. Inside a
-// guard it is an error that can be asked for:
+// Guards reads of memory that is mapped from somebody else's file. If the file is truncated
+// meanwhile, an access past its new end raises SIGBUS, which would end the process. Inside a guard
+// it becomes an error that can be queried:
 //
 //   CutGuard guard(bytes);          // of a mapping
 //   use(bytes);                     // on this thread
 //   if (guard.is_cut()) return ...  // what was read is not the file's
 //
-// Pages that are gone read as zeros from then on, for every thread, as long as the mapping stays.
+// The lost pages read as zeros from then on, for every thread, as long as the mapping exists.
 //
-// Thread: guards are their thread's own, and may be nested. The first one installs a handler of
-//         SIGBUS for the process; what is not of a guarded range goes to the handler before it.
+// Thread: a guard belongs to its thread; guards may be nested. The first one installs a handler of
+//         SIGBUS for the process; a SIGBUS outside of guarded ranges goes to the previous handler.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@ class CutGuard {
 
     [[nodiscard]] bool is_cut() const { return is_cut_.load(std::memory_order_relaxed); }
 
-    // The handler calls this: if `address` lies in the range or in another guard's around this one,
-    // it puts zeros there. Async-signal-safe.
+    // Called by the handler: if `address` lies in the range of this guard or of one around it, puts
+    // zeros there. Async-signal-safe.
     [[nodiscard]] static bool mend(const void* address);
 
   private:

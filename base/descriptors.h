@@ -1,24 +1,25 @@
-// Raises the number of file descriptors that this process may have open. Each connection takes one,
-// and the soft limit that a shell gives is often 1024, or less.
+// Raises the number of file descriptors that this process may have open. Each connection needs one,
+// and a shell's soft limit is often 1024 or less.
 #pragma once
 
 #include "base/result.h"
 
 namespace pitstop {
 
-// Each process of a tree needs at least this many for itself; some need more, by their number of
-// peers.
+// Each process of a tree needs at least this many for itself; some need more, depending on their
+// number of peers.
 inline constexpr int kDescriptorsMin = 48;
-// Raising further helps nobody, and where the hard limit is a milliard some programs that are
-// started from here would look at each.
+// More would be of no use, and where the hard limit is 10^9 some programs that are started from
+// here would iterate over all of them.
 inline constexpr int kDescriptorsMax = 1 << 20;
 
-// Raises the soft limit as far as the hard one and kDescriptorsMax allow. Returns what it is then.
+// Raises the soft limit as far as the hard limit and kDescriptorsMax allow. Returns the resulting
+// limit.
 // Errors: kResourceExhausted, less than `needed`.
 Result<int> raise_descriptor_limit(int needed = kDescriptorsMin);
 
-// Tells whether `num` more can be opened now. Others may take them right after: this is for
-// libraries that abort where there is none, and it makes that unlikely.
+// Returns whether `num` more can be opened now. Other threads may open them right afterwards: this
+// is for libraries that abort when none is left, and only makes that unlikely.
 bool has_descriptors(int num);
 
 }  // namespace pitstop

@@ -14,10 +14,11 @@
 // mix64 is the finalizer of SplitMix64 (Steele, Lea and Flood 2014; Stafford's variant 13), and the
 // constant is its increment: h of a tensor of zeros is SplitMix64's own sequence from seed 0.
 //
-// A version's digest is the same function over a text, as one row: for each tensor, in ascending
-// byte order of the names, the line "<name> <dtype> <d0>x<d1>... <32 hex digits>\n".
+// A version's digest is the same function of a text, taken as one row: for each tensor, in
+// ascending byte order of the names, the line "<name> <dtype> <d0>x<d1>... <32 hex digits>\n".
 //
-// It finds lost, swapped, stale and damaged bytes; it is not a defence against a forger.
+// It detects lost, swapped, stale and damaged bytes; it does not protect against deliberate
+// forgery.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,7 @@ inline constexpr std::int64_t kDigestWordBytes = 8;
     return static_cast<std::uint64_t>((row_bytes + kDigestWordBytes - 1) / kDigestWordBytes);
 }
 
-// Digests a text as one row. Tensors go through digest/ and kernels/digest.h instead.
+// Digests a text as one row. For tensors use digest/ and kernels/digest.h instead.
 [[nodiscard]] Digest digest_of(std::string_view text);
 
 // Writes 32 lower-case hex digits: lane 0, then lane 1.

@@ -1,11 +1,11 @@
-// Decides whose turn it is among clients. A client is named by a path, outermost name first: each
-// name divides the share of the one before it, and those beside each other take turns, one item
-// each. So whoever makes up names divides its own share, and takes nothing from others.
+// Decides which client is served next. A client is named by a path, outermost name first: each name
+// divides the share of the one before it, and names at the same level take turns, one item each. So
+// a client that makes up names only divides its own share and takes nothing from others.
 //
-// Items of one path come in the order of their ids. A path that had its turn, or that is new, comes
-// behind all that wait beside it: an item waits for at most one of each neighbour, at each of its
-// levels, per item of its own path before it, whoever comes meanwhile. The order depends on the
-// calls alone: no clock, no hash.
+// Items of one path are served in the order of their ids. A new path, or one that was just served,
+// queues behind all paths that wait at its level: an item waits, per item of its own path before
+// it, for at most one item of each neighbour at each of its levels, whatever arrives meanwhile. The
+// order depends on the calls alone: no clock, no hash.
 //
 // Thread:  one at a time.
 // Bounded: by its user, through size(); a name without items is forgotten.
@@ -27,10 +27,10 @@
 
 namespace pitstop {
 
-// Says who is served first: kFair takes clients in turns, kFcfs whoever came first.
+// Selects who is served first: with kFair clients take turns, with kFcfs it is whoever came first.
 enum class Fairness : std::uint8_t { kFair, kFcfs };
 
-// Reads a flag's value.
+// Parses a flag's value.
 [[nodiscard]] inline Result<Fairness> fairness_of(std::string_view name) {
     if (name == "fair") return Fairness::kFair;
     if (name == "fcfs") return Fairness::kFcfs;
@@ -39,7 +39,7 @@ enum class Fairness : std::uint8_t { kFair, kFcfs };
     );
 }
 inline constexpr std::string_view kSchedulingHelp =
-    "whose request is next, of one priority: fair, clients take turns; fcfs, who came first";
+    "order of requests of equal priority: fair, clients take turns; fcfs, by arrival";
 
 template <class Id>
 class FairQueue {
@@ -57,7 +57,7 @@ class FairQueue {
     [[nodiscard]] std::size_t size() const { return root_->items; }
     [[nodiscard]] std::size_t weight() const { return root_->weight; }
 
-    // `weight` is what counts where somebody has too much. REQUIRES: the id is not here.
+    // last_of_largest() compares sums of weights. REQUIRES: the id is not here.
     void push(Path path, Id id, std::size_t weight = 1) {
         Node* node = root_.get();
         node->add(1, weight);
@@ -76,8 +76,8 @@ class FairQueue {
         CHECK(is_new);
     }
 
-    // Puts back what pop() has just given, whoever was served meanwhile: its path comes first
-    // again. Of several, the first that was popped is put back last.
+    // Puts back an item that pop() has just returned, even if others were served since: its path
+    // comes first again. Several are put back in the reverse order of their pops.
     void put_back(Path path, Id id, std::size_t weight = 1) {
         push(path, id, weight);
         const std::vector<Node*> way = way_to(path);
@@ -109,7 +109,8 @@ class FairQueue {
 
     // REQUIRES: !empty().
     [[nodiscard]] Id front() const { return first_way().back()->ids.begin()->first; }
-    // Takes front(); who had a turn goes behind its neighbours. REQUIRES: !empty().
+    // Removes and returns front(); each path that had a turn goes behind its neighbours. REQUIRES:
+    // !empty().
     Id pop() {
         const std::vector<Node*> way = first_way();
         for (std::size_t i = 0; i < way.size(); ++i) {
@@ -126,8 +127,8 @@ class FairQueue {
         return id;
     }
 
-    // Returns the newest of who has the most, at each level; of equals, of who joined or was served
-    // last.
+    // Returns the newest item of the largest client: at each level the path with the most weight,
+    // of equals the one that joined or was served last.
     // REQUIRES: !empty().
     [[nodiscard]] Id last_of_largest() const {
         const Node* node = root_.get();
@@ -149,14 +150,14 @@ class FairQueue {
   private:
     struct Node {
         std::string name{};
-        std::int64_t turn = 0;        // its place in the ring around it
-        std::int64_t own_turn = 0;    // the place of `ids` in its own ring
+        std::int64_t turn = 0;        // its position in the parent's ring
+        std::int64_t own_turn = 0;    // the position of `ids` in its own ring
         std::int64_t next_turn = 1;   // never used again
-        std::int64_t first_turn = 0;  // comes before all others; never used again, either
+        std::int64_t first_turn = 0;  // comes before all others; never used again either
         std::map<std::string, std::unique_ptr<Node>> children{};
         std::map<Id, std::size_t> ids{};       // items whose path ends here -> weight
-        std::map<std::int64_t, Node*> ring{};  // by turn; itself by own_turn
-        std::size_t items = 0;                 // here and further inside
+        std::map<std::int64_t, Node*> ring{};  // by turn; this node itself at own_turn
+        std::size_t items = 0;                 // here and in all descendants
         std::size_t weight = 0;
 
         void add(std::size_t num, std::size_t added) {
@@ -183,7 +184,7 @@ class FairQueue {
     };
     static std::unique_ptr<Node> make_root() { return std::make_unique<Node>(); }
 
-    // Returns the nodes from the root to where the path ends; empty if there is no such path.
+    // Returns the nodes from the root to the end of the path; empty if there is no such path.
     [[nodiscard]] std::vector<Node*> way_to(Path path) const {
         std::vector<Node*> way{root_.get()};
         for (const std::string& name : path) {
@@ -214,7 +215,8 @@ class FairQueue {
         }
         for (std::size_t i = way.size() - 1; i > 0 && way[i]->items == 0; --i) {
             way[i - 1]->ring.erase(way[i]->turn);
-            const std::string name = way[i]->name;  // erase() must not be given a part of it
+            // a copy: erase() must not be given a part of what it erases
+            const std::string name = way[i]->name;
             way[i - 1]->children.erase(name);
         }
     }

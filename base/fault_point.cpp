@@ -70,7 +70,7 @@ void reach_fault_point(std::string_view verb, std::string_view what) {
     std::ifstream file(path);
     if (!file) return;
     const std::string action{std::istreambuf_iterator<char>(file), {}};
-    if (::unlink(path.c_str()) == 0) act(action);  // else another thread was first
+    if (::unlink(path.c_str()) == 0) act(action);  // otherwise another thread was first
 }
 
 #else

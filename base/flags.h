@@ -1,6 +1,6 @@
-// Parses the command-line flags of the processes: `--name value` or `--name=value`; a flag that is
-// a bool takes no value. Every flag has a help line; an unknown flag or a bad value is an Error
-// that lists what is accepted.
+// Parses the command-line flags of the processes: `--name value` or `--name=value`; a bool flag
+// takes no value. Every flag has a help line; an unknown flag or a bad value is an Error that lists
+// what is accepted.
 //
 //   FlagSet flags("tp_worker", "One tensor-parallel rank: weights, KV memory, forward pass.");
 //   int rank = 0;
@@ -25,7 +25,7 @@ class FlagSet {
 
     // The value in *target is the default and is shown by --help.
     void add(std::string_view name, std::string* target, std::string_view help);
-    // Without the flag the target stays nothing: an empty value was given.
+    // Without the flag the target stays nullopt, which differs from an empty value.
     void add(std::string_view name, std::optional<std::string>* target, std::string_view help);
     void add(std::string_view name, int* target, std::string_view help);
     void add(std::string_view name, std::int64_t* target, std::string_view help);
@@ -34,8 +34,8 @@ class FlagSet {
     // The flag may be given more than once; each value is appended.
     void add(std::string_view name, std::vector<std::string>* target, std::string_view help);
 
-    // Parses what a main() was given. Returns the exit code where the program ends here: help was
-    // asked for and is printed, or the flags are wrong.
+    // Parses main()'s arguments. Returns the exit code if the program is to end: help was requested
+    // and has been printed, or the flags are wrong.
     [[nodiscard]] std::optional<int> read(int argc, char** argv);
 
     // Arguments that are not flags go to positional(). After "--" everything is positional.

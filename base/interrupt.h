@@ -1,4 +1,4 @@
-// Tells work on another thread to stop: whoever works asks now and then.
+// Tells work on another thread to stop: the worker asks from time to time.
 #pragma once
 
 #include "base/result.h"
@@ -8,8 +8,8 @@
 
 namespace pitstop {
 
-// Returns why to stop now, or nothing. An empty function never interrupts. It must be cheap (it is
-// asked about once in 100 us of work) and may be called on any thread.
+// Returns the reason to stop now, or nothing. An empty function never interrupts. It must be cheap
+// (it is called about once per 100 us of work) and may be called on any thread.
 using Interrupt = std::function<std::optional<Error>()>;
 
 }  // namespace pitstop

@@ -13,7 +13,8 @@ constexpr std::array kLevels = {
     IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16};
 
 #if defined(__x86_64__)
-// clang 14's run-time check does not know f16c. Its registers are avx's.
+// clang 14's run-time check does not know F16C. Its registers are AVX's, so no check for them is
+// needed.
 bool has_f16c() {
     unsigned eax = 0;
     unsigned ebx = 0;
@@ -41,7 +42,7 @@ std::string_view name_of(IsaLevel level) {
 
 IsaLevel best_isa() {
 #if defined(__x86_64__)
-    // The compiler's run-time check also asks the operating system whether it saves the registers.
+    // The compiler's run-time check also verifies that the operating system saves the registers.
     const bool has_avx2 =
         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     if (!has_avx2) return IsaLevel::kScalar;

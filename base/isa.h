@@ -1,14 +1,14 @@
-// Says which instructions the fast CPU ops may use. This is found at run time, so that one binary
-// runs everywhere.
+// Selects the instructions that the fast CPU ops may use. This happens at run time, so that one
+// binary runs everywhere.
 //
 //   scalar      what every x86-64 has (SSE2); also any other processor
 //   avx2        AVX2, FMA, F16C
 //   avx512      AVX-512 F, BW, DQ, VL
 //   avx512bf16  and AVX512_BF16, for products of two bf16 matrices
 //
-// avx2 and avx512 give equal bits. avx512bf16 differs from them where two bf16 matrices are
+// avx2 and avx512 give identical bits. avx512bf16 differs from them where two bf16 matrices are
 // multiplied (linear with bf16 activations, the scores of attention), scalar everywhere (no fused
-// multiply-add); KERNELS.md states by how much at most.
+// multiply-add); KERNELS.md bounds the difference.
 #pragma once
 
 #include "base/result.h"
@@ -25,7 +25,7 @@ enum class IsaLevel : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 // Returns the highest level this processor and its operating system support.
 [[nodiscard]] IsaLevel best_isa();
 
-// Returns the level to use: `asked` if it is not empty, else the environment variable PITSTOP_CPU,
+// Returns the level to use: `asked` unless it is empty, else the environment variable PITSTOP_CPU,
 // else best_isa(). Errors: kInvalidArgument for an unknown name, kUnsupported for a level that this
 // machine does not have.
 Result<IsaLevel> choose_isa(std::string_view asked);

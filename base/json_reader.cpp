@@ -7,7 +7,7 @@
 namespace pitstop {
 namespace {
 
-constexpr int kNumberOutOfRange = 406;  // nlohmann's id of it
+constexpr int kNumberOutOfRange = 406;  // nlohmann's id for it
 
 class TreeReader final : public JsonReader {
   public:
@@ -40,7 +40,7 @@ Result<> JsonReader::read(std::string_view json) {
     nlohmann::json_sax<Json>* const events = this;
     const bool is_read = Json::sax_parse(json.data(), json.data() + json.size(), events);
     if (problem_) return *std::move(problem_);
-    CHECK(is_read);  // what ends it is a problem
+    CHECK(is_read);  // only a problem ends it early
     return Ok{};
 }
 
@@ -83,7 +83,7 @@ bool JsonReader::start_array(std::size_t) {
     return start(on_array());
 }
 
-// The parser's own words are not repeated: they quote what it read last, however long that is.
+// The parser's own message is not repeated: it quotes what was read last, however long that is.
 bool JsonReader::parse_error(std::size_t byte, const std::string&, const Json::exception& error) {
     return refuse(fmt::format(
         "{} at byte {}",

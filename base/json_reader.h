@@ -1,11 +1,11 @@
-// Reads JSON of files that nobody vouches for: a checkpoint's header, index and configuration, a
-// tokenizer.json. It is read as a stream of events, so that nothing is built but what a reader
-// keeps; reading ends where the text goes wrong, lies too deep, or is wanted no more. JsonTree
-// keeps values as they are, and counts them.
+// Reads JSON from files that nobody vouches for: a checkpoint's header, index and configuration, a
+// tokenizer.json. The text is read as a stream of events, so that nothing is built but what a
+// reader keeps; reading ends where the text is malformed or nested too deep, or when it is
+// interrupted. JsonTree builds values and limits their number.
 //
-// Only .cpp files include it, for it knows nlohmann::json.
+// Only .cpp files include this header, because it includes nlohmann::json.
 //
-// Bounded: JsonLimits::depth_max, JsonTree's values_max; what a reader keeps is its own to bound.
+// Bounded: JsonLimits::depth_max, JsonTree's values_max; a reader bounds what it keeps itself.
 #pragma once
 
 #include "base/interrupt.h"
@@ -23,39 +23,41 @@
 namespace pitstop {
 
 struct JsonLimits {
-    std::size_t depth_max = 64;  // objects and arrays in each other, the root among them
-    Interrupt interrupt{};       // asked at every event
+    std::size_t depth_max = 64;  // nested objects and arrays, including the root
+    Interrupt interrupt{};       // called at every event
 };
 
-// A reader of one kind of file says what to do with an event; whatever it returns as a problem ends
-// the reading.
+// A derived reader handles the events of one kind of file; any problem that it returns ends the
+// reading.
 class JsonReader : private nlohmann::json_sax<nlohmann::json> {
   public:
     using Json = nlohmann::json;
 
-    // `where` stands before the messages of this class: the file.
+    // `where`, the file, precedes the messages of this class.
     JsonReader(std::string where, JsonLimits limits)
         : where_(std::move(where)), limits_(std::move(limits)) {}
 
-    // Reads the whole of `json`, which must be one object. Errors: the reader's and the interrupt's
-    // own; kMalformed: no JSON (at which byte), no object, nested deeper than the limit.
+    // Reads the whole of `json`, which must be one object. Errors: the derived reader's and the
+    // interrupt's; kMalformed: not JSON (with the position in bytes), not an object, nested deeper
+    // than the limit.
     Result<> read(std::string_view json);
 
   protected:
-    // Holds a value that is no object and no array.
+    // Holds a value that is neither an object nor an array.
     struct Scalar {
-        std::string* text = nullptr;  // a string, which may be taken; null: another value,
-        Json other{};                 // the value, if it is no string
+        // a string, which may be moved from; null: the value is in `other`
+        std::string* text = nullptr;
+        Json other{};  // the value, unless it is a string
     };
-    // Says how deep the event is: 1 in the root object. A start is told before the depth grows, an
-    // end after it has shrunk; the root's own are not told.
+    // Returns the depth of the event: 1 in the root object. A start is reported before the depth
+    // increases, an end after it has decreased; the root's own start and end are not reported.
     [[nodiscard]] std::size_t depth() const { return depth_; }
 
     virtual std::optional<Error> on_key(std::string& name) = 0;
     virtual std::optional<Error> on_scalar(const Scalar& scalar) = 0;
     virtual std::optional<Error> on_object() = 0;
     virtual std::optional<Error> on_array() = 0;
-    virtual std::optional<Error> on_end() = 0;  // ends an object or an array
+    virtual std::optional<Error> on_end() = 0;  // the end of an object or an array
 
   private:
     bool go_on(std::optional<Error> problem);
@@ -74,7 +76,7 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
         return scalar({.other = value});
     }
     bool string(std::string& text) override { return scalar({.text = &text}); }
-    bool binary(Json::binary_t&) override { return scalar({}); }  // JSON text has none
+    bool binary(Json::binary_t&) override { return scalar({}); }  // does not occur in JSON text
     bool key(std::string& name) override { return go_on(on_key(name)); }
     bool start_object(std::size_t) override;
     bool start_array(std::size_t) override;
@@ -88,21 +90,21 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
     std::optional<Error> problem_{};
 };
 
-// Builds an object from a reader's events. A value takes 16 to 100 bytes however few it is written
-// with ("[],[],[]"), so that their number is what bounds the memory.
+// Builds an object from a reader's events. A value takes 16 to 100 bytes even if its text is as
+// short as in "[],[],[]", so the memory is bounded by the number of values.
 class JsonTree {
   public:
-    // `where` stands before the message, as a reader's does.
+    // `where` precedes the message, as in JsonReader.
     JsonTree(std::string where, std::size_t values_max)
         : where_(std::move(where)), values_max_(values_max) {}
 
     // Sets the key of the next value.
     void set_key(std::string name) { key_ = std::move(name); }
-    // Puts a value where the tree is open. kTooLarge: there are values_max already.
+    // Adds a value to the innermost open object or array. kTooLarge: there are values_max already.
     [[nodiscard]] std::optional<Error> add(nlohmann::json value);
-    // Puts an object or an array there, which is open from then on, until it is closed.
+    // Adds an object or an array, which is open from then on until close().
     [[nodiscard]] std::optional<Error> open(nlohmann::json value);
-    // REQUIRES: one is open.
+    // REQUIRES: an object or an array is open.
     void close() { open_.pop_back(); }
     // REQUIRES: none is open.
     [[nodiscard]] nlohmann::json take() { return std::move(root_); }
@@ -117,10 +119,10 @@ class JsonTree {
     std::size_t num_values_ = 0;
     std::string key_{};
     nlohmann::json root_ = nlohmann::json::object();
-    std::vector<nlohmann::json*> open_{};  // from the root to the innermost that is open
+    std::vector<nlohmann::json*> open_{};  // from the root to the innermost open one
 };
 
-// Reads all of a file's object. Where a key is there twice, the last value is kept.
+// Reads all of a file's object. If a key occurs twice, the last value is kept.
 [[nodiscard]] Result<nlohmann::json> read_json_tree(
     std::string_view json, const std::string& where, JsonLimits limits, std::size_t values_max
 );

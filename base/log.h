@@ -1,6 +1,6 @@
-// Logs through spdlog to standard error, one line per event, `process` in front. Messages may quote
-// what came over a wire: control characters and bytes that are no ASCII stand as \xNN, so that no
-// sender writes lines of its own into the log, or to a terminal.
+// Logs through spdlog to standard error, one line per event, preceded by `process`. Messages may
+// quote text from a wire: control characters and non-ASCII bytes are written as \xNN, so that no
+// sender can write lines of its own into the log, or control a terminal.
 //
 // Thread: any.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace pitstop {
 
-// Call once, first thing in main. `process` is how this process names itself: "tp_worker[0.1]".
+// Call once, first thing in main. `process` is this process's name, such as "tp_worker[0.1]".
 // `level` is one of trace, debug, info, warning, error, off.
 Result<> init_logging(std::string_view process, std::string_view level);
 

@@ -24,7 +24,7 @@ Error cannot(const char* verb, const std::string& path) {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
     const int fd =
-        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO does not block
+        ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not block
     if (fd < 0) return cannot("open", path);
     struct stat info {};
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -1,7 +1,7 @@
 // Maps a file read-only into memory.
 //
-// Owns: the mapping. The file may be replaced on disk meanwhile; one that is *truncated* under a
-// mapping raises SIGBUS on access, so readers that must survive that use a CutGuard (cut_guard.h).
+// Owns: the mapping. The file may be replaced on disk meanwhile; if it is *truncated* under a
+// mapping, an access raises SIGBUS, so readers that must survive that use a CutGuard (cut_guard.h).
 #pragma once
 
 #include "base/result.h"
@@ -15,10 +15,10 @@ namespace pitstop {
 class MappedFile {
   public:
     static Result<MappedFile> open(const std::string& path);
-    // Maps the first `size` bytes of an open file, which is `path` in errors. The descriptor may be
-    // closed afterwards. kUnsupported: its file system maps no files.
+    // Maps the first `size` bytes of an open file; `path` names it in errors. The descriptor may be
+    // closed afterwards. kUnsupported: its file system cannot map files.
     static Result<MappedFile> of(int fd, std::size_t size, const std::string& path);
-    // Reads a whole small file. kTooLarge over `size_max` bytes; kDataLoss if it is cut short
+    // Reads a whole small file. kTooLarge over `size_max` bytes; kDataLoss if it is truncated
     // meanwhile.
     static Result<std::string> read(const std::string& path, std::size_t size_max);
 

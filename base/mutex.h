@@ -1,5 +1,5 @@
-// Wraps std::mutex, its lock and its condition variable, in types that Clang's thread safety
-// analysis knows (libstdc++'s have no attributes). They cost what std's cost.
+// Wraps std::mutex, its lock and its condition variable in types that Clang's thread safety
+// analysis knows (libstdc++'s have no attributes). They cost no more than std's.
 #pragma once
 
 #include "base/thread_annotations.h"
@@ -21,7 +21,7 @@ class CAPABILITY("mutex") Mutex {
     std::mutex mutex_{};
 };
 
-// Holds a mutex as long as it lives, but for the time between unlock() and lock().
+// Holds a mutex for its lifetime, except between unlock() and lock().
 class SCOPED_CAPABILITY MutexLock {
   public:
     explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -37,8 +37,8 @@ class SCOPED_CAPABILITY MutexLock {
     std::unique_lock<std::mutex> lock_;
 };
 
-// Waits return for a notification, for none, and (wait_until) at the deadline: the caller looks at
-// what it waits for in a loop of its own, where the analysis sees that the mutex is held.
+// A wait returns on a notification, spuriously, and (wait_until) at the deadline: the caller tests
+// its condition in a loop of its own, where the analysis sees that the mutex is held.
 class Condition {
   public:
     void wait(MutexLock& lock) { condition_.wait(lock.lock_); }

@@ -1,7 +1,8 @@
-// Names what may go wrong with the outside: a request, a file, a full queue, a peer.
+// Defines the errors for what may go wrong outside of this process: a request, a file, a full
+// queue, a peer.
 //
-// An Error says what, which and what is accepted. Its code is part of the protocol
-// (docs/protocol.md lists the names): clients switch on it, people read the message.
+// An Error's message says what failed, which one, and what is accepted. Its code is part of the
+// protocol (docs/protocol.md lists the names): clients switch on it, people read the message.
 #pragma once
 
 #include "base/check.h"
@@ -26,14 +27,14 @@ enum class ErrorCode : std::uint8_t {
     kAlreadyExists,       // an id that is in use
     kFailedPrecondition,  // not in this state: paused, torn, released, stale epoch
     kResourceExhausted,   // a queue or pool is full; later may work
-    kPermissionDenied,    // the wrong door
-    kUnsupported,         // well-formed, but not something this build or model does
-    kDeadlineExceeded,    // the call's time ran out; the message names the rank and phase
+    kPermissionDenied,    // of a file, a key, a door or a pickle
+    kUnsupported,         // well-formed, but this build or model cannot do it
+    kDeadlineExceeded,    // the call timed out; the message names the rank and phase
     kUnavailable,         // a peer is gone
     kAborted,             // ended by an abort
     kDataLoss,            // a checksum or size does not match
-    kNotFinite,           // the model has overflowed, or is NaN; the message names where
-    kInternal,            // a bug, said aloud
+    kNotFinite,           // the model's values overflowed or are NaN; the message says where
+    kInternal,            // a bug in pitstop
 };
 
 inline constexpr std::array kAllErrorCodes{
@@ -55,7 +56,7 @@ inline constexpr std::array kAllErrorCodes{
     ErrorCode::kInternal,
 };
 
-// These are their names on the wire, in the order of the enumerators.
+// The names on the wire, in the order of the enumerators.
 inline constexpr std::array<std::string_view, kAllErrorCodes.size()> kErrorCodeNames{
     "invalid_argument",
     "unknown_message",
@@ -77,7 +78,7 @@ inline constexpr std::array<std::string_view, kAllErrorCodes.size()> kErrorCodeN
 [[nodiscard]] constexpr std::string_view name_of(ErrorCode code) {
     return kErrorCodeNames[static_cast<std::size_t>(code)];
 }
-// Inverts name_of(); a name that this build does not know is kInternal.
+// Inverts name_of(); a name that this build does not know becomes kInternal.
 [[nodiscard]] ErrorCode error_code_named(std::string_view name);
 
 struct Error {
@@ -136,7 +137,7 @@ class [[nodiscard]] Result {
 
 }  // namespace pitstop
 
-// Evaluates a Result; on an error returns it from the calling function, else assigns the value.
+// Evaluates a Result; returns an error from the calling function, else assigns the value.
 // NOLINTBEGIN(bugprone-macro-parentheses): a declaration in parentheses is none.
 #define PITSTOP_CONCAT_INNER(a, b) a##b
 #define PITSTOP_CONCAT(a, b) PITSTOP_CONCAT_INNER(a, b)

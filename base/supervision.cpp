@@ -13,7 +13,7 @@
 namespace pitstop {
 namespace {
 
-// A version's line has a path, of PATH_MAX bytes at most, and a label, which is shorter.
+// The longest line is a version's: a path of at most PATH_MAX bytes and a label, which is shorter.
 constexpr std::size_t kLineBytesMax = 8192;
 
 }  // namespace
@@ -58,7 +58,7 @@ void Supervision::say(std::string_view kind, std::string_view line) {
         if (c == '\n') c = ' ';
     }
     text += '\n';
-    // One write suffices for a line; if the launcher is gone the process ends anyway.
+    // A line is short enough for one write; if the launcher is gone this process ends anyway.
     [[maybe_unused]] const ssize_t num = ::write(ready_fd_, text.data(), text.size());
 }
 
@@ -85,7 +85,7 @@ std::vector<std::string> Supervision::read_lines() {
     char buffer[512];
     while (supervisor_fd_ >= 0 && !is_over_ && lines.size() < 64) {
         const ssize_t num = ::read(supervisor_fd_, buffer, sizeof buffer);
-        if (num < 0) break;  // nothing more for now
+        if (num < 0) break;  // nothing to read for now
         if (num == 0) {
             is_over_ = true;
             break;

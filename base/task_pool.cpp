@@ -11,7 +11,8 @@ TaskPool::TaskPool(int num_threads) {
         try {
             threads_.emplace_back([this] { help(); });
         } catch (const std::system_error&) {
-            break;  // the system gives no more: the threads there are, and the caller, do it
+            break;  // the system gives no more threads: those there are, and the caller, do the
+                    // work
         }
     }
 }
@@ -59,7 +60,7 @@ void TaskPool::run_items() {
     MutexLock lock(mutex_);
     while (next_ < num_) {
         const std::size_t item = next_++;
-        const Work& work = *work_;  // stays as long as an item runs
+        const Work& work = *work_;  // valid while an item runs
         ++num_running_;
         lock.unlock();
         Result<> done = work(item);

@@ -1,11 +1,11 @@
-// These threads share the items of one piece of work after the other, and sleep between two: to
-// start one takes as long as to copy some 256 KiB.
+// Threads that share the items of one piece of work after another, and sleep in between: starting a
+// piece takes as long as copying some 256 KiB.
 //
 // It is for work that copies megabytes. (The ops of a forward pass have kernels/thread_pool.h,
 // whose threads spin.)
 //
 // Owns:   num_threads - 1 threads, or as many as the system gives, which sleep between two runs;
-// the caller of run() is the last. Thread: one caller at a time.
+//         the caller of run() is the last. Thread: one caller at a time.
 #pragma once
 
 #include "base/mutex.h"
@@ -26,21 +26,21 @@ class TaskPool {
     TaskPool(const TaskPool&) = delete;
     TaskPool& operator=(const TaskPool&) = delete;
 
-    // Calls work(i) for i in [0, num), on any thread, in ascending order of their beginnings;
-    // returns when none runs any more. The first error ends it: what was not begun is left out.
+    // Calls work(i) for i in [0, num), on any thread, starting them in ascending order; returns
+    // when none runs any more. The first error ends it: items that have not started are skipped.
     using Work = std::function<Result<>(std::size_t item)>;
     Result<> run(std::size_t num, const Work& work);
 
   private:
     void help();
-    // Runs items as long as there are any.
+    // Runs items until none is left.
     void run_items();
 
     Mutex mutex_{};
     Condition there_is_work_{};
     Condition is_done_{};
     const Work* work_ GUARDED_BY(mutex_) = nullptr;
-    std::size_t next_ GUARDED_BY(mutex_) = 0;  // item to begin
+    std::size_t next_ GUARDED_BY(mutex_) = 0;  // the next item to start
     std::size_t num_ GUARDED_BY(mutex_) = 0;
     std::size_t num_running_ GUARDED_BY(mutex_) = 0;
     std::optional<Error> error_ GUARDED_BY(mutex_){};  // the first

@@ -1,8 +1,9 @@
-// Says what a mutex guards, so that Clang checks it (-Wthread-safety); other compilers read
-// nothing. Source: Clang, "Thread Safety Analysis", clang.llvm.org/docs/ThreadSafetyAnalysis.html.
+// States what a mutex guards, so that Clang checks it (-Wthread-safety); for other compilers the
+// macros are empty. Source: Clang, "Thread Safety Analysis",
+// clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
-// A member that is touched without its mutex, and a function that is called without the one it
-// needs, are errors of tests/tidy/test_clang.py.
+// tests/tidy/test_clang.py fails if a member is accessed without its mutex, or a function is called
+// without the mutex that it requires.
 #pragma once
 
 #ifdef __clang__
@@ -16,7 +17,7 @@
 // Marks a function whose caller holds `mutex` before and after.
 #define REQUIRES(...) PITSTOP_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 
-// These are for base/mutex.h, whose types are what the analysis speaks of.
+// For base/mutex.h, whose types the analysis is about.
 #define CAPABILITY(name) PITSTOP_THREAD_ATTRIBUTE(capability(name))
 #define SCOPED_CAPABILITY PITSTOP_THREAD_ATTRIBUTE(scoped_lockable)
 #define ACQUIRE(...) PITSTOP_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))

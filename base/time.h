@@ -1,4 +1,4 @@
-// Defines the one clock. Pure cores take a TimePoint; only the thin loops read it.
+// Defines the one clock. Pure cores take a TimePoint; only the thin loops read the clock.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Duration = Clock::duration;
 
-// Returns seconds with their fraction, as messages, metrics and logs have them.
+// Returns seconds with their fraction, the unit of messages, metrics and logs.
 [[nodiscard]] inline double seconds(Duration duration) {
     return std::chrono::duration<double>(duration).count();
 }
 
-// Inverts seconds(), for what a message or a flag says. It returns ten years at most, so that
-// `now + duration_of(s)` cannot overflow.
+// Inverts seconds(), for values of messages and flags. It returns ten years at most, so that `now +
+// duration_of(s)` cannot overflow.
 [[nodiscard]] inline Duration duration_of(double seconds) {
     constexpr std::chrono::duration<double> kMost = std::chrono::hours(24 * 365 * 10);
     return std::chrono::duration_cast<Duration>(

@@ -8,8 +8,8 @@ namespace pitstop {
 
 [[nodiscard]] bool is_utf8(std::string_view text);
 
-// Returns the start of a UTF-8 text, at most so many bytes, without half a character. It serves to
-// quote what somebody sent.
+// Returns the longest prefix of a UTF-8 text with at most this many bytes and no partial character.
+// It serves to quote what a peer sent.
 [[nodiscard]] std::string_view utf8_prefix(std::string_view text, std::size_t bytes_max);
 
 }  // namespace pitstop

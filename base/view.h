@@ -1,6 +1,6 @@
-// Describes borrowed tensors: a pointer, extents and strides in elements. They are row-major, the
-// last dimension contiguous. They own nothing and check nothing: a launcher checks the shape its
-// comment states.
+// Describes borrowed tensors: a pointer, extents, and strides in elements. They are row-major, the
+// last dimension contiguous. Views own nothing and check nothing: a launcher checks the shape that
+// its comment states.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ template <class T>
     return {view.data + index * view.stride, static_cast<std::size_t>(view.cols)};
 }
 
-// Returns `num` rows from `begin`.
+// Returns `num` rows, starting at `begin`.
 template <class T>
 [[nodiscard]] View2<T> rows(const View2<T>& view, std::int64_t begin, std::int64_t num) {
     return {view.data + begin * view.stride, num, view.cols, view.stride};
