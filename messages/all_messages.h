@@ -1,6 +1,6 @@
-// Every message there is, for what must know them all: the codecs, their tests, and the protocol's
-// page. Calls, their replies and the parts of those come from calls.h. A test compares the page,
-// which has every message of the list, with the headers.
+// Every message there is, for code that must know all of them: the codecs, their tests, and the
+// protocol's page. Calls, their replies and the parts of those come from calls.h. A test compares
+// the page, which contains every message of the list, with the headers.
 #pragma once
 
 #include "messages/calls.h"
@@ -19,7 +19,7 @@
 
 namespace pitstop::messages {
 
-// They stand in the order of docs/protocol.md: what the two doors take and give, and all others.
+// In the order of docs/protocol.md: first the messages of the two doors, then all others.
 using DoorMessages = decltype(
     MessageList<Hello, HelloReply, ErrorReply, Generate, Cancel, Outputs>{} + Calls::Messages{}
 );

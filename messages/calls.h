@@ -1,8 +1,9 @@
-// Says which call goes to which door, and what answers it. A call is a message with a `call` number
-// that is answered once, by its reply or by an `error`.
+// Lists which call goes to which door, and what answers it. A call is a message with a `call`
+// number that is answered once, by its reply or by an `error`.
 //
-// The doors are two sockets: neither keeps its messages behind those of the other. A call at the
-// admin door that is about requests is therefore sent when the data door has read those before it.
+// The doors are two independent sockets: no order holds between messages to one and messages to the
+// other. A call at the admin door that concerns requests is therefore sent only after the data door
+// has read the requests before it.
 #pragma once
 
 #include "messages/control.h"
@@ -17,21 +18,21 @@
 namespace pitstop::messages {
 
 enum class Door { kData, kAdmin };
-// Says when a client sends it: at once, or when the data door has read the requests before it.
+// When a client sends the call: at once, or after the data door has read the requests before it.
 enum class CallOrder { kAtOnce, kAfterRequests };
 // What a call does to calls without a session that are being collected into one update
-// (docs/weights.md). Whatever the column says, a call that is refused for a reason of its own
-// leaves the collection as it is.
+// (docs/weights.md). A call that is refused for another reason leaves the collection unchanged in
+// any case.
 enum class OnCollection {
-    kNone,       // nothing: what serves stays what it was
+    kNone,       // nothing: what serves stays the same
     kJoins,      // adds to it
-    kPublishes,  // commits it, if the call lets generation go on
-    kCommits,    // commits it, as its caller says so
-    kDrops,      // forgets it
-    kRefused,    // is refused while there is one, but a begin that takes over from an idle one
+    kPublishes,  // commits it, if the call lets generation continue
+    kCommits,    // commits it, because the caller requests that
+    kDrops,      // discards it
+    kRefused,    // is refused during one; a begin may take over from an idle one
 };
-// Whether the door refuses the call while an update is under way. The door decides it for all
-// replicas: those that have ended the update would accept it.
+// Whether the door refuses the call during an update. The door decides that for all replicas,
+// because those that have ended the update already would accept it.
 enum class BesideUpdate { kTaken, kRefused };
 
 template <
@@ -91,7 +92,7 @@ using Calls = CallTable<
     CallRow<InitGroup, GroupReply, Door::kAdmin, OnCollection::kNone>,
     CallRow<DestroyGroup, GroupReply, Door::kAdmin, OnCollection::kNone>>;
 
-// Lists what the admin door takes, "hello" apart.
+// Lists the requests that the admin door accepts, except "hello".
 using AdminCalls = Calls::RequestsAt<Door::kAdmin>;
 
 template <class Request, class Reply, auto... columns>

@@ -20,7 +20,7 @@ void append(std::vector<T>& whole, std::vector<T>&& next) {
     }
 }
 
-// Keeps the spans run-length encoded: one like the last makes that longer.
+// Keeps the spans run-length encoded: a span that continues the last one extends it.
 void append_spans(std::vector<Span>& whole, std::vector<Span>&& next) {
     for (Span& span : next) {
         if (!whole.empty()) {
@@ -35,7 +35,8 @@ void append_spans(std::vector<Span>& whole, std::vector<Span>&& next) {
     }
 }
 
-// Keeps the entries of the first num_kept of num_tokens tokens: each token has the same number.
+// Keeps the entries of the first num_kept of num_tokens tokens; all tokens have equally many
+// entries.
 template <class T>
 void keep_share(std::vector<T>& values, std::size_t num_kept, std::size_t num_tokens) {
     if (num_tokens > 0) values.resize(values.size() / num_tokens * num_kept);
@@ -79,7 +80,7 @@ void keep_tokens(OutputChunk& chunk, std::size_t num_tokens) {
     keep_share(chunk.top_ids, num_tokens, num_before);
     keep_share(chunk.top_logprobs, num_tokens, num_before);
     keep_share(chunk.ids_logprobs, num_tokens, num_before);
-    if (chunk.routes) {  // the last rows go with the tokens
+    if (chunk.routes) {  // the last rows belong to the removed tokens
         const auto num_cut = static_cast<std::int64_t>(num_before - num_tokens);
         chunk.routes->keep(std::max<std::int64_t>(chunk.routes->num_rows() - num_cut, 0));
     }

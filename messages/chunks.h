@@ -1,6 +1,7 @@
-// Joins and cuts output chunks. Whoever holds output back (the detokenizer for a request that does
-// not stream, the door for a slow reader, a client for a stream nobody reads yet) joins it; whoever
-// ends an output early cuts it. Both keep P3: tokens, logprobs and spans stay in step.
+// Joins and truncates output chunks. Output is joined where it is held back: in the detokenizer for
+// a request that does not stream, at the door for a slow reader, in a client for a stream that
+// nobody reads yet. It is truncated where it ends early. Both preserve P3: tokens, logprobs and
+// spans stay in step.
 #pragma once
 
 #include "messages/generation.h"
@@ -10,14 +11,14 @@
 namespace pitstop::messages {
 
 // Appends `next`, the chunk that follows `whole` in the same request. `whole` keeps its key and
-// rid; counts and finish become those of `next` where it has them.
+// rid; counts and finish are taken from `next` where it has them.
 void append_chunk(OutputChunk& whole, OutputChunk next);
 
-// Keeps the first `num_tokens` tokens with all that belongs to them. The text stays as it is.
+// Keeps the first `num_tokens` tokens and everything that belongs to them. The text is unchanged.
 // REQUIRES: num_tokens <= chunk.tokens.size().
 void keep_tokens(OutputChunk& chunk, std::size_t num_tokens);
 
-// Returns an upper bound of the bytes the chunk takes in a message body, within a small factor.
+// Returns an upper bound, tight within a small factor, of the chunk's bytes in a message body.
 [[nodiscard]] std::size_t bytes_bound(const OutputChunk& chunk);
 
 }  // namespace pitstop::messages

@@ -45,8 +45,8 @@ Result<msgpack::object_handle> parse(const Frames& frames) {
             kBodyBytesMax
         );
     }
-    // An array or map may claim no more entries than the body has bytes, so a few bytes cannot ask
-    // for gigabytes.
+    // An array or map may declare no more entries than the body has bytes, so that a few bytes
+    // cannot demand gigabytes.
     const std::size_t size = frames.body.size();
     const msgpack::unpack_limit limit(size, size, size, size, 0, kDepthMax);
     try {

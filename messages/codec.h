@@ -1,4 +1,4 @@
-// Encodes and decodes messages. What is decoded is bounded, typed, validated; nothing is run.
+// Encodes and decodes messages. Decoded data is bounded, typed and validated; nothing is executed.
 #pragma once
 
 #include "base/result.h"
@@ -10,8 +10,8 @@
 
 namespace pitstop::messages {
 
-// Says what to do with a field that this build does not know: refuse it from a client (it is a
-// typo, or asks for what is not there), ignore it from a newer peer.
+// What to do with a field that this build does not know: refuse it from a client (it is a typo, or
+// requests a feature that does not exist), ignore it from a newer peer.
 enum class UnknownFields { kRefuse, kIgnore };
 
 template <class Message>
@@ -23,8 +23,8 @@ template <class Message>
 template <class Message>
 [[nodiscard]] Result<Message> decode(const Frames& frames, UnknownFields unknown_fields);
 
-// These read the part of a malformed message that an answer needs: the field `name` as an integer
-// or a string, or nothing. They never fail.
+// These read the part of a malformed message that a reply needs: the field `name` as an integer or
+// a string, or nothing. They never fail.
 [[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
 [[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
 

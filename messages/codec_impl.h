@@ -1,9 +1,9 @@
-// This is the codec's body. Only codec.cpp includes it, and door_codecs.cpp and tree_codecs.cpp,
-// which instantiate it for all messages.
+// The codec's implementation. It is included only by codec.cpp, and by door_codecs.cpp and
+// tree_codecs.cpp, which instantiate it for all messages.
 //
 // Decoding reads msgpack-cxx's object tree under limits on every size and depth, so that memory is
-// bounded by the bytes received; it then fills the struct field by field and names the path of what
-// does not fit ("sampling.top_p: expected a number, got a string").
+// bounded by the bytes received; it then fills the struct field by field, and an error names the
+// path of the wrong field ("sampling.top_p: expected a number, got a string").
 #pragma once
 
 #include "base/utf8.h"
@@ -86,7 +86,8 @@ struct Encoder {
     void put(std::int32_t value) { packer.pack(value); }
     void put(std::int64_t value) { packer.pack(value); }
     void put(std::uint64_t value) { packer.pack(value); }
-    // pack_float would write a whole number as an integer, and -0 as 0; a field has one type.
+    // pack_float would write a whole number as an integer, and -0 as 0; a field always has the same
+    // type.
     void put(float value) { put_big_endian('\xca', std::bit_cast<std::uint32_t>(value)); }
     void put(double value) { put_big_endian('\xcb', std::bit_cast<std::uint64_t>(value)); }
     void put(const std::string& value) {
@@ -104,7 +105,7 @@ struct Encoder {
     }
     template <class T>
     void put(const std::optional<T>& value) {
-        put(*value);  // an absent one was left out
+        put(*value);  // an absent one was skipped
     }
     template <class T>
     void put(const std::vector<T>& values) {
@@ -138,7 +139,7 @@ struct Encoder {
     }
     template <Fielded T>
     void put(const T& value) {
-        auto& fields_of = const_cast<T&>(value);  // fields() only reads here
+        auto& fields_of = const_cast<T&>(value);  // fields() does not write here
         std::uint32_t num_fields = 0;
         fields_of.fields([&](std::string_view, auto& field, std::string_view) {
             if (!is_left_out(field)) ++num_fields;
@@ -159,7 +160,7 @@ struct Encoder {
         for (std::size_t i = sizeof(Bits); i > 0; --i, bits >>= 8) {
             bytes[i] = static_cast<char>(bits & 0xff);
         }
-        packer.pack_bin_body(bytes, sizeof bytes);  // appends them as they are
+        packer.pack_bin_body(bytes, sizeof bytes);  // appends the bytes unchanged
     }
 };
 
@@ -256,7 +257,7 @@ class Decoder {
             value = static_cast<E>(number);
         }
     }
-    // A name that only a newer peer knows is an error all the same.
+    // A name that only a newer peer knows is an error here too.
     void get(const msgpack::object& object, ErrorCode& code) {
         std::string name;
         get(object, name);
@@ -361,7 +362,7 @@ class Decoder {
         return false;
     }
 
-    // Names the field or element that is being read by the way to it, should it be wrong.
+    // While a field or element is read, records its path for errors.
     class Step {
       public:
         Step(Decoder& decoder, std::string_view name)
@@ -396,13 +397,14 @@ class Decoder {
         return kv.key.type == msgpack::type::STR &&
                std::string_view(kv.key.via.str.ptr, kv.key.via.str.size) == name;
     }
-    // Holds a map while a struct is filled from it.
+    // The entries of a map from which a struct is filled.
     struct Entries {
         const msgpack::object_kv* begin;
         const msgpack::object_kv* end;
-        bool is_in_order;  // our own encoder keeps the order of fields(): read front to back
+        bool is_in_order;  // our own encoder keeps the order of fields(), so one pass from front to
+                           // back suffices
 
-        // Returns the field's value, or null. Ask for the fields in the order of fields().
+        // Returns the field's value, or null. Call it in the order of fields().
         const msgpack::object* next(std::string_view name) {
             if (is_in_order) {
                 return begin != end && has_name(*begin, name) ? &(begin++)->val : nullptr;
@@ -413,7 +415,7 @@ class Decoder {
             return nullptr;
         }
     };
-    // Fails where a name is none of `names`, or comes twice.
+    // Fails if a name is not in `names` or occurs twice.
     Entries entries_of(const msgpack::object_map& map, std::span<const std::string_view> names);
     void check_names(const Entries& entries, std::span<const std::string_view> names);
 
@@ -423,13 +425,14 @@ class Decoder {
 
     const std::vector<std::string>& raw_;
     UnknownFields unknown_fields_;
-    std::int64_t part_bytes_left_ = 0;  // of all raw frames, less the parts read
-    const Step* step_ = nullptr;        // the innermost
+    // bytes of all raw frames, minus those of the parts read so far
+    std::int64_t part_bytes_left_ = 0;
+    const Step* step_ = nullptr;  // the innermost
     std::optional<Error> error_{};
 };
 
-// Parses a body under the limits; kMalformed otherwise. Texts stay in `frames`, which must outlive
-// what comes back.
+// Parses a body under the limits; kMalformed on failure. Texts stay in `frames`, which must outlive
+// the result.
 Result<msgpack::object_handle> parse(const Frames& frames);
 
 template <class Message>
@@ -473,7 +476,7 @@ Result<Message> decode(const Frames& frames, UnknownFields unknown_fields) {
     return message;
 }
 
-// Makes the codecs of a list, by referring to them: `template struct Codecs<List>;`
+// Instantiates the codecs of a list: `template struct Codecs<List>;`
 template <class List>
 struct Codecs;
 template <class... Messages>

@@ -1,5 +1,6 @@
-// Refuses a request that does not fit into the model's context. Agents act on this refusal, by
-// shortening what they send, so front ends have words of their own for it: they need its numbers.
+// The refusal of a request that does not fit into the model's context. Agents react to it by
+// shortening what they send, so front ends phrase it in their own way, for which they need its
+// numbers.
 #pragma once
 
 #include "base/result.h"
@@ -11,7 +12,7 @@ namespace pitstop::messages {
 
 struct ContextLimit {
     std::int64_t prompt_len = 0;
-    std::int64_t output_len = 0;  // as many as are asked for; without a number 1
+    std::int64_t output_len = 0;  // the requested number of tokens; if none was given, 1
     std::int64_t context_len = 0;
 
     [[nodiscard]] bool fits() const {
@@ -22,7 +23,7 @@ struct ContextLimit {
 };
 
 [[nodiscard]] Error beyond_context(const ContextLimit& limit);
-// Reads the numbers of an error that beyond_context() made; nothing: it is another error.
+// Returns the numbers of an error that beyond_context() made; nothing for another error.
 [[nodiscard]] std::optional<ContextLimit> context_limit_of(const Error& error);
 
 }  // namespace pitstop::messages

@@ -1,9 +1,9 @@
 // Defines the control calls of the admin door: pause, continue, abort, flush, relabel, shut down.
 //
-// Every call has a number, chosen by the caller, and a deadline. The door fans it out to all
-// replicas and answers once with the parts of all of them: `ok` is true only if every part is. Past
-// the deadline the answer is an `error` deadline_exceeded that names who did not answer and in
-// which phase. Order: a replica handles control in the order sent, before generation.
+// Every call has a number, chosen by the caller, and a deadline. The door sends it to all replicas
+// and answers once with the parts of all of them: `ok` is true only if every part is. After the
+// deadline the answer is an `error` deadline_exceeded that names who did not answer and in which
+// phase. Order: a replica handles control calls in the order sent, before generation.
 #pragma once
 
 #include "base/ids.h"
@@ -19,7 +19,7 @@
 
 namespace pitstop::messages {
 
-// Says what becomes of running requests in a pause (design section 4).
+// What a pause does to running requests (design section 4).
 enum class PauseMode : std::uint8_t { kAbort, kInPlace, kRetract, kWait };
 template <>
 struct EnumNames<PauseMode> {
@@ -115,7 +115,7 @@ struct ContinuePart {
 
 using ContinueReply = ReplyOf<ContinuePart>;
 
-// Says what an abort did to one id.
+// The result of an abort for one id.
 enum class AbortOutcome : std::uint8_t { kAborted, kAlreadyDone, kUnknown };
 template <>
 struct EnumNames<AbortOutcome> {

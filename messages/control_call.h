@@ -1,5 +1,5 @@
-// Defines what control calls have in common: a call, the part of an answer that each replica sends,
-// and the reply that all parts make.
+// Defines what control calls share: the call, the part of a reply that each replica sends, and the
+// reply that is made of all parts.
 #pragma once
 
 #include "base/ids.h"
@@ -15,8 +15,8 @@
 
 namespace pitstop::messages {
 
-// A control call has its caller's number and a deadline; every message with these two fields is
-// checked for them (codec_impl.h).
+// A control call has its caller's number and a deadline; codec_impl.h checks both in every message
+// that has these two fields.
 template <class Message>
 concept ControlCall = requires(const Message& message) {
     requires std::is_same_v<decltype(message.call), CallId>;
@@ -38,7 +38,7 @@ void part_fields(F&& f, Part& part) {
     );
 }
 
-// An update that was collected from calls without a session, and took effect.
+// An update that was collected from calls without a session and has taken effect.
 struct CollectedVersion {
     Epoch epoch{};
     std::string label{};
@@ -56,14 +56,14 @@ struct CollectedVersion {
     }
     friend bool operator==(const CollectedVersion&, const CollectedVersion&) = default;
 };
-// Parts of calls that let generation go on, and with it what was collected.
+// Parts of calls that let generation continue, which publishes what was collected.
 template <class Part>
 concept LetsGenerationGoOn = requires {
     Part::kLetsGenerationGoOn;
 };
 struct NoVersion {};
 
-// This is the one reply that all parts make.
+// The one reply that is made of all parts.
 template <class Part>
 struct ReplyOf {
     static constexpr std::string_view kType = Part::kReplyType;

@@ -11,20 +11,20 @@ namespace {
 
 // Source: the msgpack specification. Numbers are big-endian.
 constexpr std::string_view kName = "tree";
-constexpr std::size_t kShortTextMax = 31;  // in bytes; longer ones have their length in a byte
+constexpr std::size_t kShortTextMax = 31;  // in bytes; longer ones have a separate length byte
 
 std::uint8_t byte_at(std::string_view body, std::size_t at) {
     return static_cast<std::uint8_t>(body[at]);
 }
 
-// Returns the number in `size` bytes at `at`. REQUIRES: they are there.
+// Returns the number in `size` bytes at `at`. REQUIRES: they exist.
 std::uint64_t number_at(std::string_view body, std::size_t at, std::size_t size) {
     std::uint64_t number = 0;
     for (std::size_t i = 0; i < size; ++i) number = number << 8 | byte_at(body, at + i);
     return number;
 }
 
-// Holds the head of a value: what follows its bytes.
+// The head of a value: what its first bytes say about the rest.
 struct Head {
     std::size_t size = 1;      // bytes of the head itself
     std::uint64_t bytes = 0;   // bytes that follow the head
@@ -34,11 +34,11 @@ struct Head {
     bool is_nil = false;
 };
 
-// Returns nothing if that is no msgpack, or it ends there.
+// Returns nothing if the bytes are not msgpack, or end within the head.
 std::optional<Head> head_at(std::string_view body, std::size_t at) {
     if (at >= body.size()) return std::nullopt;
     const std::uint8_t type = byte_at(body, at);
-    // These have a length behind their type, of `size` bytes.
+    // These types are followed by a length of `size` bytes.
     const auto sized = [&](std::size_t size) -> std::optional<std::uint64_t> {
         if (body.size() - at - 1 < size) return std::nullopt;
         return number_at(body, at + 1, size);
@@ -48,7 +48,7 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
     if (type < 0xa0) return Head{.values = type & 0x0fu};
     if (type < 0xc0) return Head{.bytes = type & 0x1fu, .is_text = true};
     if (type == 0xc0) return Head{.is_nil = true};
-    if (type == 0xc1) return std::nullopt;  // never used
+    if (type == 0xc1) return std::nullopt;  // not a type
     if (type <= 0xc3) return Head{};
     if (type >= 0xcc && type <= 0xd3) return Head{.bytes = std::uint64_t{1} << (type & 3u)};
     if (type == 0xca || type == 0xcb) return Head{.bytes = type == 0xca ? 4u : 8u};
@@ -56,9 +56,10 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
         return Head{.bytes = 1 + (std::uint64_t{1} << (type - 0xd4u))};
     struct Sized {
         std::uint8_t first;
-        std::size_t size;  // bytes of the first type's length; the next has twice as many
+        // bytes of the first type's length; each next type's length has twice as many
+        std::size_t size;
         std::uint64_t extra;
-        std::uint64_t per_item;  // values; 0: bytes
+        std::uint64_t per_item;  // values; 0: the length counts bytes
         bool is_text;
         bool is_map;
         std::uint8_t last;
@@ -83,11 +84,11 @@ std::optional<Head> head_at(std::string_view body, std::size_t at) {
     return std::nullopt;
 }
 
-// Returns where the value at `at` ends, with all that is in it; nothing if it is no msgpack, or the
-// bytes end before.
+// Returns where the value at `at`, including everything in it, ends; nothing if it is not msgpack,
+// or the bytes end before that.
 std::optional<std::size_t> end_of(std::string_view body, std::size_t at) {
-    // Every value takes a byte at least, so this ends with the body; the sum cannot overflow, as a
-    // body of kBodyBytesMax has room for 2^26 heads of 2^33 values.
+    // Every value takes at least one byte, so the loop ends with the body; the sum cannot overflow,
+    // as a body of kBodyBytesMax has room for 2^26 heads of 2^33 values.
     for (std::uint64_t left = 1; left > 0; --left) {
         const std::optional<Head> head = head_at(body, at);
         if (!head || head->size + head->bytes > body.size() - at) return std::nullopt;
@@ -97,7 +98,8 @@ std::optional<std::size_t> end_of(std::string_view body, std::size_t at) {
     return at;
 }
 
-// Gives a map's head another number of entries, in as many bytes: the formats' lengths are fixed.
+// Changes the number of entries in a map's head, in the same number of bytes: each format's length
+// is fixed.
 void set_entries(std::string& body, std::size_t head_size, std::uint64_t entries) {
     if (head_size == 1) {
         body[0] = static_cast<char>(0x80u | entries);

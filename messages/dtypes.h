@@ -1,4 +1,4 @@
-// Dtypes by the names that messages give them: those of safetensors.
+// Dtypes by their names in messages, which are those of safetensors.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace pitstop::messages {
 
-// A resident weight whose message names no dtype has this one.
+// The dtype of a resident weight whose message names none.
 inline constexpr std::string_view kUsualDtype = "BF16";
 
 [[nodiscard]] constexpr std::string_view dtype_or_usual(std::string_view dtype) {
     return dtype.empty() ? kUsualDtype : dtype;
 }
 
-// Returns the bytes of one element; nothing for a dtype that no weight here has.
+// Returns the bytes of one element; nothing for a dtype that no weight here can have.
 [[nodiscard]] constexpr std::optional<std::int64_t> element_bytes_of(std::string_view dtype) {
     if (dtype == "BF16" || dtype == "F16") return 2;
     if (dtype == "F32") return 4;

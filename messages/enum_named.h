@@ -1,4 +1,4 @@
-// Finds an enumerator by the name that it crosses the wire with: what name_of() says, read again.
+// Finds an enumerator by its name on the wire: the inverse of name_of().
 #pragma once
 
 #include "messages/fields.h"

@@ -1,12 +1,13 @@
-// Says how a message lists its fields. A message is a plain struct with
+// Defines how a message lists its fields. A message is a plain struct with
 //
 //   static constexpr std::string_view kType = "cancel";            // frame 0
 //   static constexpr std::string_view kAbout = "client -> data door: ...";
 //   template <class F> void fields(F&& f) { f("rids", rids, "what the field means"); }
 //
-// and, where not every value is acceptable, `std::optional<std::string> invalid(const Message&)`,
-// what is wrong with it or nothing, run by decode() before anybody uses it. The one list makes
-// encoding, decoding and docs/protocol.md. A struct without kType is a part of other messages.
+// and, if not every value is acceptable, `std::optional<std::string> invalid(const Message&)`,
+// which returns what is wrong with it, or nothing; decode() calls it before anybody uses the
+// message. This one list is the source of encoding, decoding and docs/protocol.md. A struct without
+// kType is a part of other messages.
 //
 // On the wire an empty string, array or map and an absent optional are left out; so every such
 // member's default must be empty, and an absent field keeps its default.
@@ -43,7 +44,7 @@ template <NamedEnum E>
     return EnumNames<E>::kNames[static_cast<std::size_t>(value)];
 }
 
-// A large array has its frame number in the body (the first raw frame is 0), and in that frame its
+// A large array: the body has the number of a raw frame (the first is 0), and that frame has the
 // elements, little-endian, back to back.
 template <class T>
 struct RawArray {
@@ -52,9 +53,9 @@ struct RawArray {
     friend bool operator==(const RawArray&, const RawArray&) = default;
 };
 
-// One of many arrays of a message, which share one raw frame: in the body there are the frame's
-// number, the byte of it at which the elements begin, and how many they are. Parts do not overlap:
-// a message whose parts have more bytes than its raw frames is refused.
+// One of several arrays of a message that share one raw frame: the body has the frame's number, the
+// byte offset of the first element, and the number of elements. Parts do not overlap: a message
+// whose parts have more bytes than its raw frames is refused.
 template <class T>
 struct RawPart {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -1,7 +1,7 @@
 // Defines the messages of generation, from a client's prompt to its text.
 //
-// Order: a request's chunks arrive in order and the one with `finish` is the last. Loss: a door
-// whose peer is gone ends that peer's requests; nothing is sent twice.
+// Order: a request's chunks arrive in order and the one with `finish` is the last. Loss: when a
+// peer is gone its door ends the peer's requests; nothing is sent twice.
 #pragma once
 
 #include "base/ids.h"
@@ -20,12 +20,12 @@ namespace pitstop::messages {
 
 inline constexpr std::size_t kRidBytesMax = 256;
 // A request's client is named outermost first; each name divides the share of the one before it,
-// and the first divides that of the connection it came by (base/fair_queue.h).
+// and the first divides that of its connection (base/fair_queue.h).
 inline constexpr std::size_t kClientLevelsMax = 3;
 inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr std::int64_t kPromptTokensMax = std::int64_t{1} << 22;
 
-// Says which cached prefixes a request accepts (P9).
+// Which cached prefixes a request accepts (P9).
 enum class KvTolerance : std::uint8_t { kNever, kMaxLag, kKeep };
 template <>
 struct EnumNames<KvTolerance> {
@@ -96,7 +96,7 @@ struct Cancel {
     }
 };
 
-// Describes a run of output tokens that were sampled under one weight version (P3).
+// A run of output tokens that were sampled under one weight version (P3).
 struct Span {
     Epoch epoch{};
     std::string label{};
@@ -142,7 +142,7 @@ struct Finish {
     friend bool operator==(const Finish&, const Finish&) = default;
 };
 
-// Holds the logprobs of prompt tokens [start, prompt length).
+// The logprobs of prompt tokens [start, prompt length).
 struct PromptLogprobs {
     std::int64_t start = 0;
     std::vector<float> logprobs{};
@@ -191,8 +191,8 @@ struct RequestCounts {
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };
 
-// Holds what one step added to one request. The same struct goes from the scheduler through the
-// detokenizer to the client: inside the tree it carries `key`, outside `rid`.
+// What one step added to one request. The same struct goes from the scheduler through the
+// detokenizer to the client: inside the tree it has `key`, outside `rid`.
 struct OutputChunk {
     RequestKey key{};
     std::string rid{};
@@ -245,8 +245,8 @@ struct Outputs {
     }
 };
 
-// Holds what the detokenizer must know of a request. It travels with the request through the
-// scheduler and reaches the detokenizer ahead of the first chunk, on the same socket.
+// What the detokenizer must know about a request. It travels with the request through the scheduler
+// and reaches the detokenizer before the first chunk, on the same socket.
 struct TextOptions {
     std::vector<TokenId> prompt_tail{};
     std::vector<std::string> stop{};
@@ -307,11 +307,11 @@ struct TokenizedRequest {
     }
 };
 
-// Says why a request is ended from outside the scheduler.
+// Why a request is ended from outside the scheduler.
 enum class EndCause : std::uint8_t {
-    kAbort,     // a caller asked for it; finish.reason is abort
+    kAbort,     // a caller requested it; finish.reason is abort
     kStopText,  // the detokenizer found a stop text: nothing more is sent
-    kPeerGone,  // nobody is left to answer: nothing more is sent
+    kPeerGone,  // nobody is left to receive it: nothing more is sent
 };
 template <>
 struct EnumNames<EndCause> {

@@ -1,4 +1,4 @@
-// Defines what a peer says first of itself, and how a refusal is said.
+// Defines how a peer introduces itself, and how a refusal is reported.
 #pragma once
 
 #include "base/ids.h"

@@ -1,6 +1,6 @@
-// Groups serve broadcasts from a trainer: every worker joins before an update names the group as
-// its source (weight_source.h). Setting up and tearing down have deadlines; a group that fails is
-// forgotten on every rank, and the next one can be joined at once.
+// Groups are for broadcasts from a trainer: every worker joins before an update names the group as
+// its source (weight_source.h). Setup and teardown have deadlines; every rank forgets a group that
+// fails, and the next one can be joined at once.
 //
 // The trainer is rank 0 of the group; a worker is rank_offset + replica * tp + rank.
 #pragma once
@@ -20,19 +20,19 @@ namespace pitstop::messages {
 
 enum class GroupBackend : std::uint8_t {
     kNccl,  // NCCL's broadcast
-    kHost,  // pitstop's own, over TCP; the client library has the trainer's side
+    kHost,  // pitstop's own, over TCP; the client library implements the trainer's side
 };
 template <>
 struct EnumNames<GroupBackend> {
     static constexpr std::array<std::string_view, 2> kNames{"nccl", "host"};
 };
 
-// Says how a worker of an NCCL group learns its unique id.
+// How a worker of an NCCL group learns the group's unique id.
 enum class Rendezvous : std::uint8_t {
     kSglang,  // torch's TCPStore, key /G/G//cuda//0, before the first broadcast
-    kVllm,    // torch's TCPStore, key /broadcast_from/0/0, at once, or it is in the call; then all
-              // ranks add up one float, as vLLM's do
-    kDirect,  // it is in the call
+    kVllm,    // torch's TCPStore, key /broadcast_from/0/0, at once, or in the call; then all ranks
+              // sum one float, as vLLM's do
+    kDirect,  // in the call
 };
 template <>
 struct EnumNames<Rendezvous> {

@@ -1,10 +1,11 @@
-// --keep-committed has the version that serves written to a directory, behind its commit, so that a
+// --keep-committed writes the version that serves to a directory, after its commit, so that a
 // restart finds exactly what was committed, whatever its source.
 //
-// The door orders it of replica 0 (all replicas hold the same weights), one step after the other:
-// begin makes the file, write fills it with every rank's shard, seal reads it back and gives it its
-// name. A step that fails, or a newer version, ends it: drop. Steps stand between two plans on a
-// worker's socket, as commits do, so that all ranks write the same version.
+// The door orders it of replica 0 (all replicas hold the same weights), one step after another:
+// begin creates the file, write fills it with every rank's shard, seal reads it back and gives it
+// its final name. If a step fails, or a newer version is committed, a drop ends it. The orders of
+// steps are sent between two plans on a worker's socket, as commits are, so that all ranks write
+// the same version.
 #pragma once
 
 #include "base/ids.h"

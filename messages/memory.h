@@ -1,11 +1,12 @@
-// These calls give the memory of the weights or the KV back by tags while others need it, and take
-// it again at the same addresses (design section 6).
+// These calls give back the memory of the weights or the KV, by tags, while others need it, and
+// take it again at the same addresses (design section 6).
 //
-// Which memory is there (released) and whether requests run (paused) are two things: a release
-// needs requests that hold nothing it takes away, and while something is released nothing is
-// generated. Order: a replica handles these calls with control, in the order sent. A call in the
-// wrong state is refused and changes nothing. Weights that were released without being kept are
-// gone: the replica generates nothing until the next complete update brings new ones.
+// Which memory exists (released or not) and whether requests run (paused or not) are independent: a
+// release requires that requests hold none of the memory it takes away, and while something is
+// released nothing is generated. Order: a replica handles these calls together with control calls,
+// in the order sent. A call in the wrong state is refused and changes nothing. Weights that were
+// released without being kept are gone: the replica generates nothing until the next complete
+// update brings new ones.
 #pragma once
 
 #include "base/ids.h"
@@ -35,7 +36,7 @@ struct EnumNames<MemoryState> {
         "resident", "releasing", "released", "resuming"};
 };
 
-// Says what a rank has under a tag; in a status, what all ranks of a replica have together.
+// A rank's memory under a tag; in a status, that of all ranks of a replica together.
 struct TagMemory {
     MemoryTag tag = MemoryTag::kWeights;
     MemoryState state = MemoryState::kResident;

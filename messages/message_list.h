@@ -1,4 +1,4 @@
-// Lists types of messages, and is the one way to find which of them some frames are.
+// Lists of message types, and the one way to find which of them some frames are.
 #pragma once
 
 #include "base/result.h"
@@ -14,7 +14,7 @@ namespace pitstop::messages {
 
 template <class... Messages>
 struct MessageList {
-    // Calls f.template operator()<Message>() for each, in order.
+    // Calls f.template operator()<Message>() for each message, in order.
     template <class F>
     static void for_each(F&& f) {
         (f.template operator()<Messages>(), ...);
@@ -24,14 +24,15 @@ struct MessageList {
         return ((type == Messages::kType) || ...);
     }
 
-    // Calls f.template operator()<Message>() for the one with this type. False: there is none.
+    // Calls f.template operator()<Message>() for the message with this type. False: there is none.
     template <class F>
     static bool for_type(std::string_view type, F&& f) {
         return ((type == Messages::kType && (f.template operator()<Messages>(), true)) || ...);
     }
 
-    // Decodes the frames as the one that they name, and gives it to `use`, whose errors come back.
-    // False: none of them. Errors: as decode().
+    // Decodes the frames as the message that they name, and passes it to `use`, whose errors are
+    // returned.
+    // False: it is none of the list. Errors: those of decode() too.
     template <class Use>
     static Result<bool> dispatch(const Frames& frames, UnknownFields unknown_fields, Use&& use) {
         Result<bool> taken = false;
@@ -53,17 +54,17 @@ MessageList<Messages..., Others...> operator+(MessageList<Messages...>, MessageL
     return {};
 }
 
-// Is the message, or none: what a sum of these leaves is part of a list.
+// A list of the message, or an empty one: operator| sums these into a part of a list.
 template <bool is_in, class Message>
 using ListedIf = std::conditional_t<is_in, MessageList<Message>, MessageList<>>;
 
-// Lists those of the first that are not in the second, and then the second.
+// Lists the messages of the first that are not in the second, followed by the second.
 template <class... Messages, class... Others>
 auto operator|(MessageList<Messages...>, MessageList<Others...> others) {
     return (ListedIf<!MessageList<Others...>::has(Messages::kType), Messages>{} + ... + others);
 }
 
-// Holds any one message of a list.
+// A variant of all messages of a list.
 template <class List>
 struct VariantOf;
 template <class... Messages>
@@ -78,7 +79,8 @@ struct ListOf<std::variant<Messages...>> {
     using Type = MessageList<Messages...>;
 };
 
-// Appends what the frames are to `to`, of the variant's types; it answers as MessageList::dispatch.
+// Decodes the frames as one of the variant's types and appends it to `to`; returns what
+// MessageList::dispatch does.
 template <class Variant>
 Result<bool> dispatch_to(const Frames& frames, std::vector<Variant>& to) {
     return ListOf<Variant>::Type::dispatch(

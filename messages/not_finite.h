@@ -1,5 +1,6 @@
-// Names what of a forward pass was infinite or NaN. A request with such a token ends with the error
-// not_finite: nothing is drawn, scored or cached of it (kernels/KERNELS.md, "What is not finite").
+// Names which values of a forward pass were infinite or NaN. A request with such a token ends with
+// the error not_finite: nothing of the token is drawn, scored or cached (kernels/KERNELS.md, "What
+// is not finite").
 #pragma once
 
 #include "messages/fields.h"
@@ -11,8 +12,8 @@
 namespace pitstop::messages {
 
 enum class NotFiniteKind : std::uint8_t {
-    kState,   // the hidden state of a token whose logits nobody wants
-    kLogits,  // logits, as the model made them
+    kState,   // the hidden state of a token whose logits are not needed
+    kLogits,  // logits as computed by the model
     kScores,  // logits after the request's own penalties, bias and temperature, and not before
 };
 template <>
@@ -20,7 +21,7 @@ struct EnumNames<NotFiniteKind> {
     static constexpr std::array<std::string_view, 3> kNames{"state", "logits", "scores"};
 };
 
-// Names the first token of a plan's row that is not finite.
+// The first token of a plan's row that is not finite.
 struct NotFiniteRow {
     std::int64_t row = 0;
     std::int64_t position = 0;
@@ -35,7 +36,7 @@ struct NotFiniteRow {
     friend bool operator==(const NotFiniteRow&, const NotFiniteRow&) = default;
 };
 
-// Counts the requests that ended for it.
+// Counts the requests that ended because of it.
 struct NotFiniteCount {
     NotFiniteKind kind{};
     std::int64_t requests = 0;

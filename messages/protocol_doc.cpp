@@ -1,9 +1,9 @@
 // pitstop_protocol_doc prints the tables of docs/protocol.md from the messages' own field lists, or
-// puts them into the page, between its markers.
+// writes them into the page, between its markers.
 //
 //   pitstop_protocol_doc                           print
 //   pitstop_protocol_doc --write docs/protocol.md  update the page
-//   pitstop_protocol_doc --check docs/protocol.md  exit code 1 if the page says something else
+//   pitstop_protocol_doc --check docs/protocol.md  exit code 1 if the page differs
 #include "base/flags.h"
 #include "base/mapped_file.h"
 #include "messages/all_messages.h"
@@ -36,7 +36,7 @@ concept Message = Fielded<T> && requires {
     T::kType;
 };
 
-// Takes "PlanRow" from the compiler's own spelling of this function: "... [with T =
+// Extracts "PlanRow" from the compiler's spelling of this function: "... [with T =
 // pitstop::PlanRow; std::string_view = ...]" (GCC) or "... [T = pitstop::PlanRow]".
 template <class T>
 std::string_view cpp_name() {
@@ -46,7 +46,7 @@ std::string_view cpp_name() {
     return text.substr(text.rfind(':') + 1);
 }
 
-// Describes a type as a reader in another language sees it.
+// Describes a type to a reader who uses another language.
 template <class T>
 struct Type;
 template <class T>
@@ -109,7 +109,7 @@ struct Type<std::map<K, V>> {
 };
 template <>
 struct Type<ErrorCode> {
-    static std::string name() { return "error code"; }  // the page lists them once
+    static std::string name() { return "error code"; }  // the page lists its values once
 };
 template <NamedEnum E>
 struct Type<E> {
@@ -137,8 +137,8 @@ struct Type<T> {
     }
 };
 
-// Returns what a field is while a message does not say it: an empty text, array, map or absent
-// optional is not worth words.
+// Describes a field's default; an empty text, array or map and an absent optional are not worth
+// mentioning.
 template <class T>
 std::string default_of(const T&) {
     return "";
@@ -160,7 +160,7 @@ class Page {
         text_ += fmt::format("### `{}`\n\n{}\n\n", T::kType, T::kAbout);
         add_table<T>();
     }
-    // Appends the structs that messages are made of, once each, after the messages.
+    // Appends the structs that are parts of messages, once each, after the messages.
     [[nodiscard]] std::string text() const {
         return text_ + "## Parts\n\nMaps inside messages.\n\n" + parts_;
     }
@@ -185,7 +185,7 @@ class Page {
             );
             find_parts<Field>();
         });
-        // find_parts may have added to parts_ meanwhile; a table goes out in one piece.
+        // find_parts may have added to parts_ meanwhile; a table must not be interrupted.
         (Message<T> ? text_ : parts_) +=
             (Message<T> ? "" : fmt::format("### {}\n\n", cpp_name<T>())) + table + "\n";
     }

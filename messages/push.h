@@ -1,27 +1,29 @@
 // Defines pitstop's own protocol on the sockets of an ipc source, for pushers without PyTorch.
 //
-// The pusher binds a REQ socket per worker and says where in the update call (weight_source.h,
-// `handles`); the worker connects a REP socket. Each message of the pusher's gets one answer:
+// The pusher binds a REQ socket per worker and gives its address in the update call
+// (weight_source.h, `handles`); the worker connects a REP socket. Each message of the pusher gets
+// one answer:
 //
 //   push_open     -> push_layout    greeting; where the worker wants its shard, if it can adopt
-//   push_bucket*  -> push_done      tensors in the pusher's memory; answered when they were read
+//   push_bucket*  -> push_done      tensors in the pusher's memory; answered once they are read
 //   push_shard    -> push_done      instead: the whole shard, laid out as push_layout asked; the
 //                                   worker computes from this very memory after the commit
-//   push_end      -> push_done      that was all; nothing more comes
+//   push_end      -> push_done      the end; nothing more follows
 //
 // Answers come in the order of the messages, and a pusher need not wait for one before it sends the
-// next: a bucket's place in the memory is its own again with the bucket's answer. A push_done with
-// a code ends the push: the stage is dropped, the old version serves on.
+// next message: it may reuse a bucket's memory once the bucket is answered. A push_done with a code
+// ends the push: the stage is dropped, and the old version continues to serve.
 //
 // Memory is a file of shared memory, named by a process that has it open and its descriptor there,
-// and opened through /proc. What may become shorter ends the push if it does. An adopted shard's is
-// a memfd that is sealed: from then on its bytes are what was digested, whoever has it open.
-// A tensor in a bucket is whole, row-major; every worker may read the same bucket, and reads only
-// what its shard needs.
+// and opened through /proc. If it is truncated during the push, the push ends. The memory of an
+// adopted shard is a sealed memfd: from then on its bytes are the digested ones, whoever has it
+// open. A tensor in a bucket is whole, row-major; every worker may read the same bucket, and reads
+// only what its shard needs.
 //
 // A tensor may lie in the memory of the worker's GPU instead: its bucket names the allocations by
 // their CUDA IPC handles, which the worker opens, reads and closes again before it answers. The
-// pusher's GPU is done with them before it sends the bucket, and it keeps them until the answer.
+// pusher's GPU has finished writing them before it sends the bucket, and it keeps them until the
+// answer.
 #pragma once
 
 #include "base/ids.h"
@@ -37,7 +39,7 @@
 
 namespace pitstop::messages {
 
-// Names a file of shared memory.
+// A file of shared memory.
 struct SharedMemory {
     std::int64_t pid = 0;
     std::int64_t fd = 0;
@@ -66,7 +68,7 @@ struct PushOpen {
     }
 };
 
-// Describes a rectangle of a tensor, in a shard.
+// A rectangle of a tensor, in a shard.
 struct ShardPiece {
     std::int64_t row_begin = 0;
     std::int64_t num_rows = 0;
@@ -122,7 +124,7 @@ struct PushLayout {
     }
 };
 
-// Names memory of the pusher's on a GPU, as cudaMalloc gave it.
+// Memory of the pusher on a GPU, as cudaMalloc returned it.
 struct PushAllocation {
     std::string handle{};
     std::string device_uuid{};

@@ -1,10 +1,10 @@
-// The ranks of a replica meet over the bus: each joins once, and then all bring their parts to one
-// meeting after the other, out of which every rank is given all parts. The id of NCCL's
-// communicator goes this way, and where a replica spans machines everything that ranks say to each
-// other outside of a GPU.
+// The ranks of a replica meet over the bus: each joins once; then all bring their parts to one
+// meeting after another, and every rank is given all parts of each meeting. The id of NCCL's
+// communicator is exchanged this way and, where a replica spans machines, everything that ranks
+// tell each other outside of a GPU.
 //
-// Order: a rank brings its part of meeting n + 1 when it was given those of n. Loss: a rank whose
-// connection ends is gone, and with it the replica; nothing is sent twice.
+// Order: a rank brings its part of meeting n + 1 after it was given the parts of n. Loss: a rank
+// whose connection ends is gone, and with it the replica; nothing is sent twice.
 #pragma once
 
 #include "base/ids.h"
@@ -22,10 +22,10 @@
 
 namespace pitstop::messages {
 
-// A part is cut so that no meeting holds the scheduler for long.
+// Larger data is cut into parts, so that no meeting occupies the scheduler for long.
 inline constexpr std::size_t kRankPartBytesMax = std::size_t{1} << 20;
 inline constexpr int kNodesMax = 64;
-// A rank's patience is a flag's number of milliseconds, and can be added to a time.
+// The longest time that a rank waits; it can be added to a time point without overflow.
 inline constexpr std::int64_t kRankLimitMsMax = std::numeric_limits<std::int32_t>::max();
 
 struct RankJoin {
@@ -34,8 +34,8 @@ struct RankJoin {
         "tp_worker -> scheduler_proc: a rank is there, before it loads anything. Answered by "
         "`rank_joined`.";
     static constexpr std::size_t kSettingsMax = 64;
-    static constexpr std::size_t kSettingBytesMax = 8192;  // a path, and more
-    static constexpr std::size_t kNameBytesMax = 255;      // a host's (RFC 1035), and a build's
+    static constexpr std::size_t kSettingBytesMax = 8192;  // a path and more
+    static constexpr std::size_t kNameBytesMax = 255;      // a host's (RFC 1035) or a build's
     int protocol = kProtocolVersion;
     std::string build{};
     Rank rank{};

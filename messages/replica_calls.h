@@ -1,6 +1,6 @@
-// The admin door passes these calls on to every replica, which each answers with its part of the
-// one reply; which calls they are follows from calls.h. Doors and schedulers take and give these
-// lists, so a further such call is a row there.
+// The admin door forwards these calls to every replica, and each replica answers with its part of
+// the one reply; calls.h determines which calls they are. Doors and schedulers use these lists, so
+// one more such call is one more row there.
 #pragma once
 
 #include "messages/calls.h"
@@ -10,7 +10,7 @@
 
 namespace pitstop::messages {
 
-// Names the type of the parts that a reply is made of.
+// The type of the parts that a reply is made of.
 template <class Reply>
 struct PartOfReply {};
 template <class Part>

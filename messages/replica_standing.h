@@ -1,6 +1,6 @@
-// Defines what a replica reports of itself unasked: whether it is paused, what memory is released,
-// whether it has weights. The door derives from these reports what it may do, and owns no timer of
-// a pause.
+// Defines what a replica reports about itself without being asked: whether it is paused, which
+// memory is released, whether it has weights. The door derives from these reports what it may do,
+// and has no timer for a pause of its own.
 #pragma once
 
 #include "base/ids.h"

@@ -1,7 +1,7 @@
 // Defines routes: the experts that the router of each layer chose for a token (kernels/router.h).
 //
-// The row of token r is of the pass that took token r in, whose logits predict token r + 1. So a
-// sequence of n tokens has n - 1 rows: its last token was never taken in.
+// The row of token r comes from the pass whose input was token r and whose logits predict token r +
+// 1. So a sequence of n tokens has n - 1 rows: its last token was never an input.
 #pragma once
 
 #include "base/ids.h"
@@ -16,7 +16,7 @@
 
 namespace pitstop::messages {
 
-// Says what a row is: [layers, per_token] ids below num_experts, of one byte each, or of two where
+// The layout of a row: [layers, per_token] ids below num_experts, of one byte each, or of two if
 // there are more than 256 experts. A layer without experts has zeros.
 struct RouteShape {
     std::int64_t layers = 0;
@@ -49,7 +49,7 @@ struct RouteSpan {
     friend bool operator==(const RouteSpan&, const RouteSpan&) = default;
 };
 
-// Holds the rows of tokens [start, start + n).
+// The rows of tokens [start, start + n).
 struct Routes {
     std::int64_t start = 0;
     RouteShape shape{};
@@ -57,11 +57,11 @@ struct Routes {
     std::vector<RouteSpan> spans{};
 
     [[nodiscard]] std::int64_t num_rows() const;
-    // Appends the rows that follow these, of the same shape.
+    // Appends the rows that follow these; they have the same shape.
     void append(Routes next);
     // Appends rows that were computed under `epoch`. REQUIRES: whole rows.
     void append(std::span<const std::uint8_t> rows, Epoch epoch);
-    // Keeps the first rows. REQUIRES: 0 <= num <= num_rows().
+    // Keeps the first `num` rows. REQUIRES: 0 <= num <= num_rows().
     void keep(std::int64_t num);
 
     template <class F>
@@ -77,7 +77,7 @@ struct Routes {
     friend bool operator==(const Routes&, const Routes&) = default;
 };
 
-// Appends the rows that follow those of `whole`, of the same shape. Either may have none.
+// Appends the rows that follow those of `whole`; they have the same shape. Either may be absent.
 void append_routes(std::optional<Routes>& whole, std::optional<Routes> next);
 
 // Returns what is wrong with it, or nothing.

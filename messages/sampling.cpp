@@ -13,7 +13,7 @@ Problem out_of_range(
     std::string_view field, double value, double low, double high, bool is_low_open = false
 ) {
     const bool is_inside = is_low_open ? value > low : value >= low;
-    if (is_inside && value <= high) return std::nullopt;  // a NaN is never inside
+    if (is_inside && value <= high) return std::nullopt;  // false for a NaN
     return fmt::format(
         "{} is {}; accepted is {}{}, {}]", field, value, is_low_open ? '(' : '[', low, high
     );

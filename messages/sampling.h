@@ -1,4 +1,4 @@
-// Says how a request's next tokens are drawn, and what is reported of their distributions. It is
+// Defines how a request's next tokens are drawn, and what is reported of their distributions. It is
 // part of generate, tokenized_request (messages/generation.h) and a step's setups
 // (messages/steps.h).
 #pragma once
@@ -24,17 +24,17 @@ inline constexpr std::size_t kLogitBiasMax = std::size_t{1} << 20;      // entri
 inline constexpr std::size_t kAllowedTokensMax = std::size_t{1} << 20;  // entries
 inline constexpr std::size_t kBadWordsMax = 1024;
 inline constexpr std::size_t kBadWordBytesMax = 1024;
-inline constexpr std::size_t kBadSequencesMax = 4096;  // two of each word, and the caller's
-inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // all sequences together
+inline constexpr std::size_t kBadSequencesMax = 4096;  // two per word, and the caller's
+inline constexpr std::size_t kBadTokensMax = std::size_t{1} << 16;  // of all sequences together
 inline constexpr int kTopLogprobsMax = 1 << 20;                     // a whole vocabulary
-// A request that asks for more of a position is wide: it may ask for few positions (the door says
-// how many), and a step has few of them.
+// A request for more logprobs per position than this is wide: it may request few positions (the
+// door says how many), and a step has few of them.
 inline constexpr int kWideTopLogprobs = 256;
 inline constexpr std::size_t kLogprobIdsMax = 1024;
 
-// Says how the next token is drawn. The order is: penalties, logit bias, temperature, then top-k,
-// top-p, min-p on the scaled distribution, then one draw. A token that is not allowed, or would
-// complete bad words, has a bias of minus infinity.
+// How the next token is drawn. The order is: penalties, logit bias, temperature, then top-k, top-p,
+// min-p on the scaled distribution, then one draw. A token that is not allowed, or would complete
+// bad words, has a bias of minus infinity.
 struct SamplingParams {
     std::optional<std::int64_t> max_new_tokens{};
     std::int64_t min_new_tokens = 0;
@@ -112,7 +112,7 @@ struct SamplingParams {
     friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
-// Says which distribution a reported logprob comes from.
+// Which distribution a reported logprob comes from.
 //   kRaw        log-softmax of the model's logits
 //   kScaled     of the logits after penalties, bias and temperature (0 divides by 1)
 //   kTruncated  the same, renormalized over what top-k, top-p and min-p left

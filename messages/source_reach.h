@@ -1,5 +1,5 @@
-// Says how far the bytes of a source reach: handles to memory mean nothing on another machine, or
-// something else.
+// Tells how far the bytes of a source reach: on another machine, a handle to memory means nothing,
+// or something else.
 #pragma once
 
 #include "messages/weight_source.h"
@@ -11,8 +11,8 @@ namespace pitstop::messages {
 inline constexpr std::string_view kSourcesThatTravel =
     "disk, distributed, and tensors in the call itself (each, flattened, sparse)";
 
-// Returns the name of what hands tensors over in memory of the sender's machine; empty: they reach
-// any machine.
+// Returns the name of the source or format if its tensors are in memory of the sender's machine;
+// empty if it reaches any machine.
 [[nodiscard]] inline std::string_view shared_memory_of(const WeightSource& source) {
     const bool is_handles =
         source.kind == SourceKind::kTensors &&

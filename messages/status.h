@@ -82,10 +82,10 @@ struct WorkerStatus {
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;
 };
 
-// Counts the prompt tokens found in the prefix cache, by how many epochs older than the version
-// that served the oldest KV of their page was.
+// Counts the prompt tokens found in the prefix cache, by their lag: the number of epochs between
+// the oldest KV of their page and the version that served.
 struct CacheHits {
-    static constexpr std::int64_t kLagMax = 16;  // and more
+    static constexpr std::int64_t kLagMax = 16;  // or more
     std::int64_t lag = 0;
     std::int64_t tokens = 0;
 
@@ -109,7 +109,7 @@ struct FinishCount {
     friend bool operator==(const FinishCount&, const FinishCount&) = default;
 };
 
-// Says what a replica does; of several that hold, the first is told.
+// What a replica does; of several states that hold, the first is reported.
 enum class ReplicaState : std::uint8_t {
     kLoading,
     kTorn,
@@ -133,7 +133,7 @@ struct EnumNames<ReplicaState> {
         "running"};
 };
 
-// Describes one place where a door listens.
+// One place where a door listens.
 struct ListenerStatus {
     std::string door{};
     std::string endpoint{};
@@ -162,7 +162,7 @@ struct ListenerStatus {
     friend bool operator==(const ListenerStatus&, const ListenerStatus&) = default;
 };
 
-// Describes one replica's state.
+// One replica's state.
 struct ReplicaStatus {
     static constexpr std::string_view kType = "replica_status";
     static constexpr std::string_view kAbout =
@@ -263,7 +263,7 @@ struct ReplicaStatus {
     }
 };
 
-// Describes one update, rollback or drop, as its caller was told.
+// One update, rollback or drop, as reported to its caller.
 struct UpdateRecord {
     std::string what{};
     bool ok = false;
@@ -290,8 +290,8 @@ struct UpdateRecord {
     friend bool operator==(const UpdateRecord&, const UpdateRecord&) = default;
 };
 
-// Describes an update that is collected from calls without a session: they come under a pause, or
-// where there are no weights.
+// An update that is being collected from calls without a session, which come during a pause or
+// while there are no weights.
 struct CollectingStatus {
     std::int64_t calls = 0;
     std::int64_t bytes = 0;
@@ -315,7 +315,7 @@ struct CollectingStatus {
     friend bool operator==(const CollectingStatus&, const CollectingStatus&) = default;
 };
 
-// Describes a session, or a stage that is held.
+// A session, or a stage that is held.
 struct SessionStatus {
     std::uint64_t session = 0;
     std::string holder{};
@@ -342,7 +342,7 @@ struct SessionStatus {
     friend bool operator==(const SessionStatus&, const SessionStatus&) = default;
 };
 
-// Calls without a session that were answered as collected, and take no effect.
+// Calls without a session that were answered as collected but will take no effect.
 struct LostCalls {
     std::int64_t calls = 0;
     std::int64_t bytes = 0;
@@ -362,7 +362,7 @@ struct LostCalls {
     friend bool operator==(const LostCalls&, const LostCalls&) = default;
 };
 
-// Describes what served last before a restart, and could not be brought back.
+// The version that served last before a restart, and could not be restored.
 struct LostVersion {
     Epoch epoch{};
     std::string label{};
@@ -387,7 +387,7 @@ struct EnumNames<KeepState> {
     static constexpr std::array<std::string_view, 4> kNames{"idle", "writing", "kept", "failed"};
 };
 
-// Says what --keep-committed has done.
+// What --keep-committed has done.
 struct KeepStatus {
     KeepState state{};
     Epoch epoch{};

@@ -5,7 +5,8 @@
 namespace pitstop::messages {
 namespace {
 
-// Positions are int32 in the kernels; what is added to one of a plan cannot overflow either.
+// Positions are int32 in the kernels; sums of a plan's position and a length cannot overflow
+// either.
 constexpr std::int64_t kPositionsMax = (std::int64_t{1} << 31) - 1;
 
 }  // namespace
@@ -40,7 +41,8 @@ std::optional<std::string> invalid(const StepPlan& plan) {
         if (row.takes_sampled && row.num_new != 1) {
             return fmt::format("row {}: takes_sampled with {} new tokens", i, row.num_new);
         }
-        // Each is bounded by the arrays they index, checked below; no sum can overflow before that.
+        // Each is bounded by the arrays that it indexes, as checked below; no sum can overflow
+        // before that.
         if (row.num_new > static_cast<std::int64_t>(StepPlan::kTokensMax) ||
             row.num_pages > kPromptTokensMax) {
             return fmt::format("row {}: too many tokens or pages", i);

@@ -1,7 +1,7 @@
 // Defines the steps: the scheduler's plans and the workers' results.
 //
 // Order: a worker's socket is first in, first out, and every rank gets the same bytes in the same
-// order; so what lies between two plans (a commit) takes effect at the same step boundary on all
+// order; so an order between two plans (a commit) takes effect at the same step boundary on all
 // ranks (P1). Loss: a worker that stops answering ends the tree; nothing is sent twice.
 #pragma once
 
@@ -83,8 +83,8 @@ struct WorkerHello {
     }
 };
 
-// Holds what a worker keeps of a running request, from the plan that starts (or resumes) it until
-// the slot is set up again.
+// What a worker keeps of a running request, from the plan that starts (or resumes) it until the
+// slot is set up again.
 struct RequestSetup {
     SlotId slot{};
     RequestKey key{};
@@ -108,7 +108,7 @@ struct RequestSetup {
     friend bool operator==(const RequestSetup&, const RequestSetup&) = default;
 };
 
-// Describes one request's part of a step: tokens [begin, begin + num_new) of its context.
+// One request's part of a step: tokens [begin, begin + num_new) of its context.
 struct PlanRow {
     SlotId slot{};
     std::int64_t begin = 0;
@@ -168,7 +168,7 @@ struct StepPlan {
     }
 };
 
-// Holds the prompt scores of a step, in the order of the plan's targets.
+// The prompt scores of a step, in the order of the plan's targets.
 struct StepScores {
     RawArray<float> logprobs{};
     RawArray<std::int32_t> ranks{};
@@ -187,8 +187,8 @@ struct StepScores {
     friend bool operator==(const StepScores&, const StepScores&) = default;
 };
 
-// A result has this for a token that could not be drawn: the logits were not finite, the request's
-// own bans left nothing, or its penalties, bias and temperature made scores that are not finite.
+// The result for a token that could not be drawn: the logits were not finite, the request's own
+// bans left nothing, or its penalties, bias and temperature made scores that are not finite.
 inline constexpr TokenId kNotFinite{-1};
 inline constexpr TokenId kNothingLeft{-2};
 inline constexpr TokenId kScoresNotFinite{-3};

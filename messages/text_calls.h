@@ -1,4 +1,4 @@
-// Defines the calls of the data door about text alone, which no replica runs.
+// Defines the calls of the data door that concern only text, and which no replica runs.
 #pragma once
 
 #include "base/ids.h"

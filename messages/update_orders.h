@@ -1,9 +1,9 @@
 // Defines what the tree's own processes tell each other during an update: the door's orders to the
-// schedulers, and theirs to the workers. weights.h has the transaction they carry out, and its
-// callers' side.
+// schedulers, and theirs to the workers. weights.h describes the transaction that they carry out,
+// and its messages from and to callers.
 //
 // Order: first in, first out per socket; a commit goes to the workers on the socket of the plans.
-// Every order names its update, so that an answer to an earlier one is known as late.
+// Every order names its update, so that an answer to an earlier update is recognized as late.
 #pragma once
 
 #include "base/ids.h"

@@ -1,12 +1,12 @@
 // Defines the one state machine of a weight update, at each of its three levels: the tree
 // (tokenizer_proc) asks its replicas, a replica (scheduler_proc) asks its ranks, a rank (tp_worker)
-// asks its background. At each level an order asks all, collects the answers of all, and goes on
-// (or one fails, and the update is dropped): update_round.h.
+// asks its background thread. At each level an order goes to all; once all have answered, the
+// update proceeds, or, if one fails, is dropped: update_round.h.
 //
 //   staged    stage -> prepared; ready -> ready; commit -> committed
 //   session   open -> open; fill -> open, any number of times; stage -> prepared; and so on
 //   direct    ready -> stopped; stage, over the live copy -> ready; commit -> committed
-//   rollback  as staged, but nothing is brought: the retained copy is there
+//   rollback  as staged, but nothing is transferred: the retained copy is there
 //
 // It is pure: an enum, a table, and functions of them.
 #pragma once
@@ -21,20 +21,20 @@
 namespace pitstop::messages {
 
 enum class UpdatePhase : std::uint8_t {
-    kIdle,         // nothing was ordered; of a rank: nothing was written
-    kOpening,      // a session's stage is being made
+    kIdle,         // no order was given; for a rank: nothing was written
+    kOpening,      // a session's stage is being created
     kOpen,         // a session, between two calls
-    kFilling,      // a bucket of it is on its way
-    kStaging,      // bytes come into the shadow copy; at the end they are verified and voted for
+    kFilling,      // a bucket of it is being transferred
+    kStaging,      // the shadow copy is being filled; at the end it is verified and voted on
     kPrepared,     // all have voted yes
-    kReadying,     // what runs comes to where the swap can happen at once
+    kReadying,     // running work proceeds to a point where the swap can happen at once
     kReady,        // all are prepared and stand: only now may a commit be ordered
-    kStopping,     // direct: what runs comes to its end
+    kStopping,     // direct: running work is being brought to its end
     kStopped,      // direct: nothing runs
-    kOverwriting,  // direct: bytes come over the live copy
-    kCommitting,   // the swap is ordered: nothing brings the version before it back
+    kOverwriting,  // direct: the live copy is being overwritten
+    kCommitting,   // the swap is ordered: the previous version cannot be restored
     kCommitted,
-    kDropping,  // the stage is being forgotten
+    kDropping,  // the stage is being discarded
     kDropped,
 };
 template <>
@@ -57,7 +57,7 @@ struct EnumNames<UpdatePhase> {
         "dropped"};
 };
 
-// Says what is asked of everybody on the level below.
+// What is ordered from everybody on the level below.
 enum class UpdateOrder : std::uint8_t { kOpen, kFill, kStage, kReady, kCommit, kDrop };
 template <>
 struct EnumNames<UpdateOrder> {
@@ -69,12 +69,12 @@ struct UpdateTransition {
     UpdatePhase from{};
     UpdateOrder order{};
     UpdatePhase asking{};  // until all have answered
-    UpdatePhase done{};    // once all have done it
+    UpdatePhase done{};    // once all have carried it out
 
     friend bool operator==(const UpdateTransition&, const UpdateTransition&) = default;
 };
 
-// Only the drops are missing here: an update may be dropped in every phase before its commit.
+// All transitions except drops: an update may be dropped in every phase before its commit.
 inline constexpr std::array kUpdateTransitions{
     UpdateTransition{
         UpdatePhase::kIdle, UpdateOrder::kOpen, UpdatePhase::kOpening, UpdatePhase::kOpen},
@@ -97,7 +97,7 @@ inline constexpr std::array kUpdateTransitions{
         UpdatePhase::kCommitted},
 };
 
-// Returns what the order does in that phase; nothing if it may not come then.
+// Returns the transition of the order in that phase; nothing if the order is not allowed then.
 [[nodiscard]] constexpr std::optional<UpdateTransition> transition(
     UpdatePhase from, UpdateOrder order
 ) {
@@ -109,19 +109,19 @@ inline constexpr std::array kUpdateTransitions{
     return std::nullopt;
 }
 
-// Returns whether `ready` was ordered: what runs has been asked to stand, and does so until the
+// Returns whether `ready` was ordered: running work was asked to stand still, and does until the
 // update is over.
 [[nodiscard]] constexpr bool is_asked_to_stand(UpdatePhase phase) {
     return phase >= UpdatePhase::kReadying && phase < UpdatePhase::kCommitting;
 }
 
-// Says in what state an engine is, as callers are told.
+// The state of an engine, as reported to callers.
 enum class UpdateState : std::uint8_t {
     kServing,
-    kAwaitingWeights,  // it has none
+    kAwaitingWeights,  // there are none
     kTorn,
-    kCollecting,  // calls without a session that become one update
-    kOpening,     // from here on it names the phase of the update under way
+    kCollecting,  // calls without a session, which will become one update
+    kOpening,     // from here on it names the phase of the update in progress
     kOpen,
     kFilling,
     kStaging,
@@ -147,7 +147,7 @@ struct EnumNames<UpdateState> {
         "drop"};
 };
 
-// kServing means that no update is under way.
+// kServing means that no update is in progress.
 [[nodiscard]] constexpr UpdateState state_of(UpdatePhase phase) {
     switch (phase) {
         case UpdatePhase::kOpening:

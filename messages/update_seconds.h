@@ -1,10 +1,10 @@
-// Says where the time of an update went, so that every millisecond of it is in a field.
+// Accounts for the time of an update, so that every millisecond of it is in some field.
 #pragma once
 
 namespace pitstop::messages {
 
-// Holds the seconds of one rank's stage, from its order to its latest answer: their sum. With
-// several threads it is the time of the one that was at it longest.
+// The seconds of one rank's stage; they add up to the time from its order to its latest answer.
+// Where several threads worked, they are those of the thread that worked longest.
 struct StageSeconds {
     double open_s = 0;
     double wait_s = 0;
@@ -27,7 +27,7 @@ struct StageSeconds {
     friend bool operator==(const StageSeconds&, const StageSeconds&) = default;
 };
 
-// Holds the seconds of the whole update: `stage` is the slowest rank's.
+// The seconds of the whole update; `stage` is the slowest rank's.
 struct UpdateSeconds {
     StageSeconds stage{};
     double stage_s = 0;

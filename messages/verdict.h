@@ -1,4 +1,4 @@
-// Says what came of an order or a call, as every answer to one does: done, or an error.
+// The outcome of an order or a call, which every answer to one has: done, or an error.
 #pragma once
 
 #include "base/result.h"
@@ -13,7 +13,7 @@ namespace pitstop::messages {
 
 struct Verdict {
     std::optional<ErrorCode> code{};  // nothing: done
-    std::string message{};            // says what the error was, or what was harmless about it
+    std::string message{};            // the error's message, or a harmless note
 
     Verdict() = default;
     static Verdict done(std::string note) {
@@ -24,12 +24,12 @@ struct Verdict {
     Verdict(Error error) : code(error.code), message(std::move(error.message)) {}
 
     [[nodiscard]] bool is_done() const { return !code.has_value(); }
-    // REQUIRES: !is_done(), or somebody else says so.
+    // REQUIRES: !is_done(), or another source says that it failed.
     [[nodiscard]] Error error() const { return {code.value_or(ErrorCode::kInternal), message}; }
-    // Returns an empty name where it is done.
+    // Returns an empty name if it is done.
     [[nodiscard]] std::string_view code_name() const { return code ? name_of(*code) : ""; }
 
-    // Adds two fields to the message that has this: `code` and `message`.
+    // Lists the two fields `code` and `message` in the message that has this as a member.
     template <class F>
     void fields_in(
         F&& f,

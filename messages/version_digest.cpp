@@ -17,7 +17,7 @@ struct Tensor {
     std::vector<std::int64_t> shape{};
     std::string_view dtype{};
     std::int64_t num_parts = 0;
-    Rank rank{};  // the rank that named it first
+    Rank rank{};  // the first rank that named it
     std::map<std::int64_t, Part> parts{};
 };
 

@@ -1,4 +1,4 @@
-// Makes, of the parts that ranks report, the digests of tensors and of the version.
+// Computes the digests of tensors and of the version from the parts that ranks report.
 #pragma once
 
 #include "base/digest.h"
@@ -14,7 +14,7 @@
 
 namespace pitstop::messages {
 
-// Holds the digest of one rank's part of one tensor.
+// The digest of one rank's part of one tensor.
 struct PartDigest {
     std::string name{};
     std::vector<std::int64_t> shape{};
@@ -42,7 +42,7 @@ struct VersionDigest {
     std::vector<TensorInfo> tensors{};  // in name order, each with its digest; dtype as resident
 };
 
-// Holds the parts of one rank, and which rank that is.
+// The parts of one rank.
 struct RankParts {
     Rank rank{};
     std::span<const PartDigest> parts{};

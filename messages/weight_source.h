@@ -1,8 +1,8 @@
-// Says where the bytes of an update come from: a part of the messages in weights.h.
+// Describes where the bytes of an update come from: a part of the messages in weights.h.
 //
 //   disk         every worker reads a checkpoint directory
-//   ipc          every worker connects to a socket of the sender's, and is handed buckets of shared
-//                memory there (checkpoint-engine's protocol, or pitstop's own: push.h)
+//   ipc          every worker connects to a socket of the sender, which passes it buckets of shared
+//                memory (checkpoint-engine's protocol, or pitstop's own: push.h)
 //   tensors      in the call itself: the bytes, or handles to shared memory as PyTorch pickles them
 //   distributed  broadcast in a group that was joined before (init_group)
 //   buckets      nothing yet: a session, whose update_bucket calls each bring a source
@@ -29,10 +29,10 @@ struct EnumNames<SourceKind> {
         "disk", "ipc", "tensors", "distributed", "buckets"};
 };
 
-// Says how tensors lie in what is sent.
+// The layout of the tensors that are sent.
 enum class TensorFormat : std::uint8_t {
     kEach,       // distributed: one broadcast per tensor
-    kFlattened,  // back to back in the order of `tensors`, nothing between
+    kFlattened,  // back to back in the order of `tensors`, without gaps
     kSparse,     // per tensor: flat int32 indices, then as many values
     kPickle,     // tensors: SGLang's serialized payload, per rank
     kVllmIpc,    // tensors: vLLM's list of handles by device
@@ -43,7 +43,7 @@ struct EnumNames<TensorFormat> {
         "each", "flattened", "sparse", "pickle", "vllm_ipc"};
 };
 
-// Describes a tensor as the sender declares it.
+// A tensor as the sender declares it.
 struct TensorInfo {
     std::string name{};
     std::string dtype{};

@@ -3,22 +3,23 @@
 // One update is one transaction over all ranks of all replicas. The admin door drives it:
 //
 //   stage   door -> schedulers -> workers: bytes into the shadow copy, checked and digested, while
-//           generation goes on (direct: into the live copy, under a pause)
-//   ready   door -> schedulers: stand so that the swap can happen at once (drain: run out first)
+//           generation continues (direct: into the live copy, under a pause)
+//   ready   door -> schedulers: stand still so that the swap can happen at once (drain: finish
+//   first)
 //   commit  door -> schedulers: sent only when all are staged and ready. A scheduler puts the
 //           commit between two plans on every worker's socket, so all ranks swap at the same step
 //           boundary
-//   drop    instead, if any rank failed, vanished or was late: the old version serves on
+//   drop    instead, if any rank failed, vanished or was late: the old version continues to serve
 //
-// An update that comes in many calls is a session: begin, then buckets, then commit (or drop). A
-// call that brings everything is a session of its own. A session that nobody goes on with is
-// dropped by its deadline; a trainer that comes while it is open may take its place.
+// An update that comes in several calls is a session: begin, then buckets, then commit (or drop). A
+// call that brings everything is a session of its own. A session is dropped at its deadline if
+// nobody continues it; a trainer that comes while it is open may replace it.
 //
 // Each call of a session names it. Trainers whose protocol has no such number mark their calls as
-// unnamed: these belong to the session that was begun for them, if one is, and what follows the
-// loss of such a session is refused by name.
+// unnamed: these belong to the session that was begun for unnamed calls, if there is one; after the
+// loss of such a session, what follows is refused by name.
 //
-// Here is what callers say and hear; update_orders.h has the tree's own half.
+// This header has the messages from and to callers; update_orders.h has the tree's own half.
 //
 // Order: first in, first out per socket. Loss: a process that dies takes the tree down; a rank that
 // does not answer is named when the deadline comes.
@@ -42,35 +43,36 @@
 namespace pitstop::messages {
 
 inline constexpr std::size_t kLabelBytesMax = 256;
-inline constexpr Epoch kEpochMax{std::int64_t{1} << 62};  // so that counting on never overflows
+// so that counting on from it never overflows
+inline constexpr Epoch kEpochMax{std::int64_t{1} << 62};
 inline constexpr std::size_t kManifestMax = 1 << 20;
-inline constexpr std::size_t kProblemsMax = 64;  // listed; further ones are counted
+inline constexpr std::size_t kProblemsMax = 64;  // listed; further ones are only counted
 
 // Numbers an update, from its first stage to its commit or drop; the door counts from 1.
 enum class UpdateId : std::uint64_t {};
 
 enum class UpdateMode : std::uint8_t {
     kStaged,  // into the shadow copy; needs room for two
-    kDirect,  // over the live copy, under a pause; a failure half-way leaves the engine torn
+    kDirect,  // over the live copy, under a pause; a failure in the middle leaves the engine torn
 };
 template <>
 struct EnumNames<UpdateMode> {
     static constexpr std::array<std::string_view, 2> kNames{"staged", "direct"};
 };
 
-// Says what becomes of running requests and their KV at the commit.
+// What happens to running requests and their KV at the commit.
 enum class KvPolicy : std::uint8_t {
-    kKeep,       // go on with their KV
+    kKeep,       // continue with their KV
     kRecompute,  // retracted, then prefilled again under the new weights
-    kDrain,      // run out first under the old weights; new ones wait
-    kAbort,      // ended with their output so far
+    kDrain,      // finish first under the old weights; new ones wait
+    kAbort,      // end with their output so far
 };
 template <>
 struct EnumNames<KvPolicy> {
     static constexpr std::array<std::string_view, 4> kNames{"keep", "recompute", "drain", "abort"};
 };
 
-// Describes an update. It is part of update_weights, stage_weights and the workers' orders.
+// An update; part of update_weights, stage_weights and the workers' orders.
 struct UpdateSpec {
     WeightSource source{};
     UpdateMode mode = UpdateMode::kStaged;
@@ -269,10 +271,10 @@ struct RollbackWeights {
     }
 };
 
-// A reply names so many of the tensors that a session still waits for.
+// A reply names at most this many of the tensors that a session still waits for.
 inline constexpr std::size_t kMissingShownMax = 16;
 
-// Tells one rank's part of an update.
+// One rank's part of an update.
 struct RankOutcome {
     Rank rank{};
     bool ok = false;
@@ -307,7 +309,7 @@ struct RankOutcome {
     friend bool operator==(const RankOutcome&, const RankOutcome&) = default;
 };
 
-// Tells one replica's part of an update.
+// One replica's part of an update.
 struct ReplicaOutcome {
     ReplicaId replica{};
     std::vector<RankOutcome> ranks{};
@@ -388,7 +390,7 @@ struct UpdateReply {
     }
 };
 
-// Returns whether one of a replica's ranks may have written over what it had: a rank that failed
+// Returns whether one of a replica's ranks may have overwritten its weights: a rank that failed
 // before its first byte says so.
 [[nodiscard]] bool may_have_written(const std::vector<RankOutcome>& ranks);
 

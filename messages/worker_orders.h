@@ -1,5 +1,5 @@
-// Lists what a scheduler orders its ranks to do beside the steps: each gets the same, between two
-// plans.
+// Lists the orders that a scheduler gives to its ranks besides the steps: each rank gets the same
+// ones, between two plans.
 #pragma once
 
 #include "messages/groups.h"
