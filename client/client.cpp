@@ -41,7 +41,8 @@ Result<messages::Frames> to_frames(const messages::Generate& request) {
     return frames;
 }
 
-// Returns nothing if the request could not be sent. Either way it ends through its sink.
+// Returns nothing if the request could not be sent; its sink gets the error in that case, and the
+// output otherwise.
 std::optional<RequestNumber> start(
     IoLoop& io, messages::Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
 ) {

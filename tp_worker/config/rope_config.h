@@ -14,8 +14,9 @@
 
 namespace pitstop::tp_worker {
 
-// A configuration's settings, in whichever spelling: settings that its type does not read have the
-// values here, so that equal settings compute the same.
+// The settings of a configuration, whose keys differ between families. Settings that its type of
+// scaling does not use have the defaults here, so that configurations that compute the same compare
+// equal.
 inline constexpr double kRopeTheta = 10000.0;  // unless a configuration gives another
 
 struct RopeConfig {

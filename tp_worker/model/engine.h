@@ -86,7 +86,8 @@ struct EngineOptions {
 };
 
 inline constexpr std::int64_t kLeastKvBytes = std::int64_t{1} << 30;  // of all ranks, by default
-// This many bytes of logits exist at a time: a GPU has the room, and each part costs a round trip.
+// Logits are computed in parts of at most this many bytes. On a GPU each part costs a round trip,
+// and there is room for larger ones.
 inline constexpr std::int64_t kLogitBytesMax = std::int64_t{64} << 20;
 inline constexpr std::int64_t kGpuLogitBytesMax = std::int64_t{512} << 20;
 inline constexpr std::int64_t kLogitRowsMax = 512;

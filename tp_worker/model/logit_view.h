@@ -24,7 +24,7 @@ struct SampledRow {
     std::int64_t num_top = 0;   // wanted best ids, at most V
     std::size_t num_ids = 0;    // requested ids
     bool is_raw = false;        // its logprobs are of the logits as the model made them
-    bool is_truncated = false;  // its logprobs are of what was kept for the draw
+    bool is_truncated = false;  // its logprobs are those of the tokens kept for the draw
     bool is_edited = false;     // drawn from logits after penalties and bias
     bool is_whole = true;       // its logits are needed in one place (rank_call.h)
     bool sums_parts = false;    // its softmax sums are merged from the ranks'

@@ -68,9 +68,9 @@ class Model {
     // Errors: the communicator's.
     Result<> forward(const StepBatch& placed, const BoundWeights& weights);
 
-    // Computes this rank's logits of `num_rows` tokens of the last forward(), by their index in it,
-    // which is in the ops' memory: the result is in logits_of(num_rows). REQUIRES: num_rows <=
-    // logit_rows_max.
+    // Computes this rank's logits of `num_rows` tokens of the last forward() into
+    // logits_of(num_rows). `token_rows`, in the ops' memory, are the tokens' indices in that pass.
+    // REQUIRES: num_rows <= logit_rows_max.
     void logits(const std::int32_t* token_rows, std::int64_t num_rows, const BoundWeights& weights);
 
     // Runs forward() and logits(), of every token or of those in token_rows, for a padded batch: as

@@ -360,7 +360,7 @@ void Sampler::Call::start_reports(LogitView& view) {
     start_tops(view);
 }
 
-// Enqueues for runs of adjacent rows that want as many.
+// Enqueues one op for each run of adjacent rows that want equally many logprobs.
 void Sampler::Call::start_tops(LogitView& view) {
     view.top_starts.assign(1, 0);
     for (std::size_t k = 0; k < view.num_reported; ++k)

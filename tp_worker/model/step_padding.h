@@ -36,8 +36,8 @@ inline constexpr std::int64_t kPaddingTokenStep = 32;
 [[nodiscard]] constexpr std::int64_t padded_tokens(std::int64_t num_tokens) {
     return (num_tokens + kPaddingTokenStep - 1) / kPaddingTokenStep * kPaddingTokenStep;
 }
-// Returns its rows without the one of padding, and its rows of logits: powers of two, so that few
-// occur with each number of tokens.
+// Returns its number of rows (without the row of padding) and of rows of logits, which are equal:
+// powers of two, so that few numbers occur with each number of tokens.
 [[nodiscard]] constexpr std::int64_t padded_prompt_rows(std::int64_t num_rows) {
     constexpr std::int64_t kLeast = 8;
     if (num_rows <= kLeast) return kLeast;
