@@ -13,6 +13,7 @@ const Ops* reference_ops() {
         .embedding = embedding_ref,
         .rmsnorm = rmsnorm_ref,
         .linear = linear_ref,
+        .low_rank = low_rank_ref,
         .route = route_ref,
         .sort_rows_by_expert = sort_rows_by_expert_ref,
         .expert_linear = expert_linear_ref,

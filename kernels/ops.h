@@ -17,6 +17,7 @@
 #include "kernels/gather_rows.h"
 #include "kernels/linear.h"
 #include "kernels/logprobs.h"
+#include "kernels/low_rank.h"
 #include "kernels/nonfinite.h"
 #include "kernels/penalties.h"
 #include "kernels/rank_records.h"
@@ -49,6 +50,8 @@ struct Ops {
     bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
     // Null if there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
+    // This is null where adapters are not computed: on a GPU.
+    void (*low_rank)(const LowRankArgs&) = nullptr;
     void (*route)(const RouteArgs&) = nullptr;
     void (*sort_rows_by_expert)(const SortRowsByExpertArgs&) = nullptr;
     void (*expert_linear)(const ExpertLinearArgs&) = nullptr;

@@ -9,6 +9,7 @@ namespace pitstop::kernels::PITSTOP_ISA {
 void embedding(const EmbeddingArgs& args);
 void rmsnorm(const RmsNormArgs& args);
 void linear(const LinearArgs& args);
+void low_rank(const LowRankArgs& args);
 void expert_linear(const ExpertLinearArgs& args);
 void sum_expert_rows(const SumExpertRowsArgs& args);
 void rope(const RopeArgs& args);

@@ -12,6 +12,7 @@ constinit const Ops kOps = {
     .embedding = embedding,
     .rmsnorm = rmsnorm,
     .linear = linear,
+    .low_rank = low_rank,
     .route = route_cpu,
     .sort_rows_by_expert = sort_rows_by_expert_ref,  // exact; a load and a store per pair
     .expert_linear = expert_linear,

@@ -1,0 +1,185 @@
+// Runs in two passes over all segments: every h, then every y. A pass is cut into pieces of a few
+// rows or columns, so that one row of one adapter has work for several threads.
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/parallel.h"
+
+namespace pitstop::kernels::PITSTOP_ISA {
+namespace {
+
+constexpr std::int64_t kRowsPerPiece = 4;  // of x, for h
+constexpr std::int64_t kRanksPerPiece = 8;
+constexpr std::int64_t kColsPerPiece = 64;  // of y
+
+std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// The pieces of h: rows, then ranks within them.
+std::int64_t num_h_pieces(const LowRankSegment& segment) {
+    return div_up(segment.num_rows, kRowsPerPiece) * div_up(segment.a.rows, kRanksPerPiece);
+}
+std::int64_t num_y_pieces(const LowRankSegment& segment) {
+    return segment.num_rows == 0 ? 0 : div_up(segment.y.cols, kColsPerPiece);
+}
+
+// Sums h of some rows and of ranks [j, j + kRanks), which share what they read.
+template <int kRows, int kRanks, class X>
+PITSTOP_INLINE void sum_h(
+    const LowRankSegment& segment,
+    const X* x,
+    std::int64_t x_stride,
+    std::int64_t K,
+    std::int64_t row,
+    std::int64_t j
+) {
+    F32x16 sums_of[kRows][kRanks];
+    for (int i = 0; i < kRows; ++i) {
+        for (int c = 0; c < kRanks; ++c) sums_of[i][c] = zero();
+    }
+    const float* const a = segment.a.data + j * segment.a.stride;
+    for (std::int64_t k = 0; k < K; k += kLanes) {
+        F32x16 of_x[kRows];
+        for (int i = 0; i < kRows; ++i) of_x[i] = load_up_to(x + i * x_stride + k, K - k);
+        for (int c = 0; c < kRanks; ++c) {
+            const F32x16 of_a = load_up_to(a + c * segment.a.stride + k, K - k);
+            for (int i = 0; i < kRows; ++i) sums_of[i][c] = fma(of_a, of_x[i], sums_of[i][c]);
+        }
+    }
+    for (int i = 0; i < kRows; ++i) {
+        float* const h = segment.h.data + (row + i) * segment.h.stride + j;
+        for (int c = 0; c < kRanks; ++c) h[c] = sum(sums_of[i][c]);
+    }
+}
+
+template <class X>
+void sum_h_piece(const LowRankArgs& args, const LowRankSegment& segment, std::int64_t piece) {
+    const std::int64_t num_rank_pieces = div_up(segment.a.rows, kRanksPerPiece);
+    const std::int64_t row_begin = piece / num_rank_pieces * kRowsPerPiece;
+    const std::int64_t rank_begin = piece % num_rank_pieces * kRanksPerPiece;
+    const std::int64_t rows_left = segment.num_rows - row_begin;
+    const std::int64_t ranks_left = segment.a.rows - rank_begin;
+    const std::int64_t num_rows = rows_left < kRowsPerPiece ? rows_left : kRowsPerPiece;
+    const std::int64_t num_ranks = ranks_left < kRanksPerPiece ? ranks_left : kRanksPerPiece;
+    const std::int64_t K = args.x.cols;
+    const X* const x =
+        static_cast<const X*>(args.x.data) + (segment.row_begin + row_begin) * args.x.stride;
+    constexpr int kRows = 2;
+    constexpr int kRanks = 4;
+    for (std::int64_t j = 0; j < num_ranks;) {
+        const bool is_tile = j + kRanks <= num_ranks;
+        for (std::int64_t i = 0; i < num_rows;) {
+            const X* const rows_of_x = x + i * args.x.stride;
+            const std::int64_t row = row_begin + i;
+            const std::int64_t rank = rank_begin + j;
+            if (i + kRows <= num_rows) {
+                if (is_tile) {
+                    sum_h<kRows, kRanks>(segment, rows_of_x, args.x.stride, K, row, rank);
+                } else {
+                    sum_h<kRows, 1>(segment, rows_of_x, args.x.stride, K, row, rank);
+                }
+                i += kRows;
+            } else {
+                if (is_tile) {
+                    sum_h<1, kRanks>(segment, rows_of_x, args.x.stride, K, row, rank);
+                } else {
+                    sum_h<1, 1>(segment, rows_of_x, args.x.stride, K, row, rank);
+                }
+                ++i;
+            }
+        }
+        j += is_tile ? kRanks : 1;
+    }
+}
+
+// Adds to columns [n, n + 16) of all rows. Rows of b become its columns first, so that sixteen
+// outputs are summed side by side, each in order.
+template <class Y>
+void add_cols(const LowRankSegment& segment, std::int64_t n) {
+    const std::int64_t rank = segment.a.rows;
+    const std::int64_t num_cols = segment.y.cols - n < kLanes ? segment.y.cols - n : kLanes;
+    F32x16 columns[LowRankArgs::kRankMax];
+    for (std::int64_t j = 0; j < rank; j += kLanes) {
+        U32x16 block[kLanes];
+        for (std::int64_t i = 0; i < kLanes; ++i) {
+            block[i] =
+                i < num_cols
+                    ? as_u32(load_up_to(segment.b.data + (n + i) * segment.b.stride + j, rank - j))
+                    : set1_u32(0);
+        }
+        transpose16(block);
+        for (std::int64_t i = 0; i < kLanes && j + i < rank; ++i) columns[j + i] = as_f32(block[i]);
+    }
+    const F32x16 scale = set1(segment.scale);
+    for (std::int64_t i = 0; i < segment.num_rows; ++i) {
+        const float* const h = segment.h.data + i * segment.h.stride;
+        F32x16 sum = zero();
+        for (std::int64_t j = 0; j < rank; ++j) sum = fma(columns[j], set1(h[j]), sum);
+        Y* const y =
+            static_cast<Y*>(segment.y.data) + (segment.row_begin + i) * segment.y.stride + n;
+        store_up_to(y, load_up_to(y, num_cols) + scale * sum, num_cols);
+    }
+}
+
+void add_y_piece(const LowRankSegment& segment, std::int64_t piece) {
+    const std::int64_t begin = piece * kColsPerPiece;
+    const std::int64_t left = segment.y.cols - begin;
+    const std::int64_t end = begin + (left < kColsPerPiece ? left : kColsPerPiece);
+    for (std::int64_t n = begin; n < end; n += kLanes) {
+        if (segment.y.dtype == DType::kF32) {
+            add_cols<float>(segment, n);
+        } else {
+            add_cols<bf16>(segment, n);
+        }
+    }
+}
+
+// Calls fn(segment, piece) for pieces [begin, end) of all segments' pieces, one after the other.
+template <class Num, class F>
+PITSTOP_INLINE void walk(
+    const LowRankArgs& args, std::int64_t begin, std::int64_t end, Num num_of, F fn
+) {
+    std::int64_t first = 0;
+    for (const LowRankSegment& segment : args.segments) {
+        const std::int64_t num = num_of(segment);
+        for (std::int64_t piece = begin < first ? 0 : begin - first;
+             piece < num && first + piece < end;
+             ++piece)
+            fn(segment, piece);
+        first += num;
+        if (first >= end) return;
+    }
+}
+
+}  // namespace
+
+void low_rank(const LowRankArgs& args) {
+    check(args);
+    std::int64_t num_h = 0;
+    std::int64_t num_y = 0;
+    for (const LowRankSegment& segment : args.segments) {
+        num_h += num_h_pieces(segment);
+        num_y += num_y_pieces(segment);
+    }
+    auto sum_some = [&](std::int64_t begin, std::int64_t end) {
+        walk(
+            args,
+            begin,
+            end,
+            num_h_pieces,
+            [&](const LowRankSegment& segment, std::int64_t piece) {
+                if (args.x.dtype == DType::kF32) {
+                    sum_h_piece<float>(args, segment, piece);
+                } else {
+                    sum_h_piece<bf16>(args, segment, piece);
+                }
+            }
+        );
+    };
+    for_ranges(args.stream, num_h, grain_of_bytes(kRanksPerPiece * args.x.cols * 4), sum_some);
+    auto add_some = [&](std::int64_t begin, std::int64_t end) {
+        walk(args, begin, end, num_y_pieces, [](const LowRankSegment& segment, std::int64_t piece) {
+            add_y_piece(segment, piece);
+        });
+    };
+    for_ranges(args.stream, num_y, /*grain=*/8, add_some);
+}
+
+}  // namespace pitstop::kernels::PITSTOP_ISA
