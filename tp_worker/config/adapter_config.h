@@ -1,0 +1,66 @@
+// Reads what an adapter is from PEFT's adapter_config.json: of which modules, with which rank and
+// scale. A key that would change the result and is not computed is refused by its name, never
+// ignored.
+//
+// Source: PEFT 0.21: LoraConfig, check_target_module_exists and get_pattern_key; the scale is that
+// of peft.tuners.lora.layer.
+#pragma once
+
+#include "base/result.h"
+#include "tp_worker/config/module_pattern.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+inline constexpr std::size_t kAdapterConfigBytesMax = std::size_t{1} << 20;
+
+class AdapterConfig {
+  public:
+    // `where` stands before the messages: the file, or the call. Errors: kMalformed; kUnsupported,
+    // the keys that are not computed; kInvalidArgument, a pattern that is none.
+    static Result<AdapterConfig> parse(std::string_view json, const std::string& where);
+
+    struct Module {
+        std::int64_t rank = 0;
+        double scale = 0;  // of B (A x)
+    };
+    // Says what the module of this path is adapted by; nothing: it is left alone.
+    // Errors: kResourceExhausted, a pattern that needs too many steps.
+    [[nodiscard]] Result<std::optional<Module>> of(const std::string& path) const;
+    // It names no module, but PEFT's "all-linear": of a checkpoint that has not been resolved.
+    [[nodiscard]] bool is_of_all_linear() const { return targets_.is_all_linear; }
+
+  private:
+    // Names of modules, or one pattern over whole paths.
+    struct Names {
+        std::vector<std::string> list{};
+        std::optional<ModulePattern> pattern{};
+        bool is_all_linear = false;  // PEFT's word for every product but the head
+    };
+    template <class T>
+    using Patterns = std::vector<std::pair<ModulePattern, T>>;
+
+    AdapterConfig() = default;
+    friend class AdapterConfigReader;
+    [[nodiscard]] static Result<bool> matches(const Names& names, const std::string& path);
+    [[nodiscard]] Result<bool> is_in_layers(const std::string& path) const;
+
+    std::int64_t rank_ = 8;
+    double alpha_ = 8;
+    bool is_rank_stabilized_ = false;
+    Names targets_{};
+    Names excluded_{};
+    Patterns<std::int64_t> ranks_{};  // the first that matches counts
+    Patterns<double> alphas_{};
+    std::optional<std::vector<std::int64_t>> layers_{};
+    std::vector<ModulePattern> layer_patterns_{};  // whose group "layer" is the number
+};
+
+}  // namespace pitstop::tp_worker
