@@ -23,6 +23,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kSingleFile = "model.safetensors";
+constexpr std::string_view kAdapterFile = "adapter_model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 // per read; between reads, a drop of the stage is noticed
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
@@ -175,6 +176,27 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory, const ReadLimi
         RETURN_IF_ERROR(checkpoint.open_shards(directory, limits));
     }
     return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open_adapter(
+    const std::string& directory, const ReadLimits& limits
+) {
+    Checkpoint checkpoint;
+    checkpoint.seen_.look(path_in(directory, "adapter_config.json"));
+    const std::string file = path_in(directory, kAdapterFile);
+    if (is_file(file)) {
+        RETURN_IF_ERROR(checkpoint.add_file(file, limits));
+        return checkpoint;
+    }
+    if (is_file(path_in(directory, "adapter_model.bin"))) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "'{}' holds adapter_model.bin, a pickle; accepted is adapter_model.safetensors (PEFT: "
+            "save_pretrained)",
+            directory
+        );
+    }
+    return make_error(ErrorCode::kNotFound, "'{}' holds no adapter_model.safetensors", directory);
 }
 
 Result<> Checkpoint::open_shards(const std::string& directory, const ReadLimits& limits) {

@@ -41,6 +41,11 @@ class Checkpoint {
     // `directory` contains model.safetensors, or model.safetensors.index.json and its shards.
     // kNotFound names every missing shard; other errors name the file and the tensor.
     static Result<Checkpoint> open(const std::string& directory, const ReadLimits& limits = {});
+    // `directory` holds an adapter as PEFT writes it: adapter_config.json and
+    // adapter_model.safetensors. kNotFound, kUnsupported: it holds another format, by its name.
+    static Result<Checkpoint> open_adapter(
+        const std::string& directory, const ReadLimits& limits = {}
+    );
 
     Checkpoint(Checkpoint&& other) noexcept;
     Checkpoint& operator=(Checkpoint&& other) noexcept;
@@ -55,9 +60,9 @@ class Checkpoint {
     // Errors: kDataLoss if the file now ends before the tensor does, or was written to since it was
     // opened.
     Result<> is_whole(const StoredTensor& tensor) const;
-    // Errors: kDataLoss if one of the files, config.json among them, was written to, replaced,
-    // created or removed since open() began. Call it after reading everything: success means that
-    // all bytes belong to one state.
+    // Errors: kDataLoss if one of the files, its configuration among them, was written to,
+    // replaced, created or removed since open() began. Call it after reading everything: success
+    // means that all bytes belong to one state.
     Result<> is_unchanged() const;
 
     // Fills `out` with the tensor's bytes from `begin` on. Errors: kDataLoss if the file became

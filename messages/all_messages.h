@@ -3,6 +3,7 @@
 // the page, which contains every message of the list, with the headers.
 #pragma once
 
+#include "messages/adapters.h"
 #include "messages/calls.h"
 #include "messages/generation.h"
 #include "messages/greeting.h"
@@ -55,6 +56,7 @@ using TreeMessages = decltype(
         WorkerCommitted,
         WorkerDrop,
         WorkerDropped,
+        WorkerForget,
         WorkerReadTensor,
         WorkerTensor,
         WorkerDigest,

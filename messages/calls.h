@@ -6,6 +6,7 @@
 // has read the requests before it.
 #pragma once
 
+#include "messages/adapters.h"
 #include "messages/control.h"
 #include "messages/groups.h"
 #include "messages/memory.h"
@@ -76,6 +77,13 @@ using Calls = CallTable<
         Door::kAdmin,
         OnCollection::kJoins,
         CallOrder::kAtOnce,
+        BesideUpdate::kRefused>,
+    CallRow<
+        UnloadAdapter,
+        AdapterReply,
+        Door::kAdmin,
+        OnCollection::kNone,
+        CallOrder::kAfterRequests,
         BesideUpdate::kRefused>,
     CallRow<ReleaseMemory, MemoryReply, Door::kAdmin, OnCollection::kNone>,
     CallRow<ResumeMemory, MemoryReply, Door::kAdmin, OnCollection::kPublishes>,

@@ -68,6 +68,7 @@ void append_chunk(OutputChunk& whole, OutputChunk next) {
     }
     append_routes(whole.routes, std::move(next.routes));
     if (next.counts) whole.counts = next.counts;
+    if (next.adapter) whole.adapter = std::move(next.adapter);
     if (next.finish) whole.finish = std::move(next.finish);
 }
 
@@ -111,6 +112,10 @@ std::size_t bytes_bound(const OutputChunk& chunk) {
     }
     for (const Span& span : chunk.spans) {
         num_bytes += kSpanBytes + span.label.size() + span.digest.size();
+    }
+    if (chunk.adapter) {
+        num_bytes += kSpanBytes + chunk.adapter->name.size() + chunk.adapter->label.size() +
+                     chunk.adapter->digest.size();
     }
     if (chunk.finish) {
         num_bytes += chunk.finish->matched_text.size() + chunk.finish->verdict.message.size();

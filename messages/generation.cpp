@@ -28,6 +28,9 @@ Problem invalid_client(const std::vector<std::string>& client) {
 
 Problem invalid(const Generate& message) {
     if (auto problem = invalid_client(message.client)) return problem;
+    if (!message.adapter.empty()) {
+        if (auto problem = invalid_adapter_name(message.adapter)) return problem;
+    }
     if (message.rid.size() > kRidBytesMax) {
         return fmt::format(
             "rid has {} bytes; at most {} are accepted", message.rid.size(), kRidBytesMax

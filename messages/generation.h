@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/adapters.h"
 #include "messages/fields.h"
 #include "messages/routes.h"
 #include "messages/sampling.h"
@@ -49,6 +50,7 @@ struct Generate {
     std::int64_t kv_max_lag = 0;
     std::optional<std::int64_t> replica{};
     std::vector<std::string> client{};
+    std::string adapter{};
 
     template <class F>
     void fields(F&& f) {
@@ -77,6 +79,7 @@ struct Generate {
           client,
           "on whose behalf, outermost name first: with fair scheduling those of this connection "
           "take turns; empty: the connection's own");
+        f("adapter", adapter, "the adapter to generate with; empty: the model alone");
     }
 };
 
@@ -208,6 +211,7 @@ struct OutputChunk {
     std::optional<Routes> routes{};
     std::optional<RequestCounts> counts{};
     std::optional<Finish> finish{};
+    std::optional<AdapterVersion> adapter{};
 
     template <class F>
     void fields(F&& f) {
@@ -229,6 +233,7 @@ struct OutputChunk {
           "chunk has the prompt's rows, too");
         f("counts", counts, "in the first and the last chunk");
         f("finish", finish, "in the last chunk");
+        f("adapter", adapter, "with counts: the version of its adapter; absent: it has none");
     }
     friend bool operator==(const OutputChunk&, const OutputChunk&) = default;
 };
@@ -289,6 +294,7 @@ struct TokenizedRequest {
     KvTolerance kv_tolerance = KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
     std::vector<std::string> client{};
+    std::string adapter{};
 
     template <class F>
     void fields(F&& f) {
@@ -304,6 +310,7 @@ struct TokenizedRequest {
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights");
         f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
         f("client", client, "whose it is: the connection, then the names it gave");
+        f("adapter", adapter, "the adapter to generate with; empty: the model alone");
     }
 };
 

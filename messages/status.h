@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/adapters.h"
 #include "messages/fields.h"
 #include "messages/generation.h"
 #include "messages/memory.h"
@@ -206,6 +207,7 @@ struct ReplicaStatus {
     std::vector<NotFiniteCount> not_finite{};
     std::string pause_expiry{};
     std::vector<ListenerStatus> listeners{};
+    std::vector<AdapterStatus> adapters{};
 
     template <class F>
     void fields(F&& f) {
@@ -260,6 +262,7 @@ struct ReplicaStatus {
           "what came of the latest pause's max_pause_s when it ran out: it went on by itself, or "
           "why it stays paused (it goes on as soon as it may); empty: it has not run out");
         f("listeners", listeners, "its door for ranks of other machines, where it has one");
+        f("adapters", adapters, "those that are loaded, by name");
     }
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/adapters.h"
 #include "messages/fields.h"
 #include "messages/frames.h"
 #include "messages/generation.h"
@@ -49,6 +50,7 @@ struct WorkerHello {
     std::string update_mode{};
     std::string update_mode_why{};
     std::optional<RouteShape> routes{};
+    std::int64_t adapter_rank_max = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -80,6 +82,9 @@ struct WorkerHello {
         f("update_mode", update_mode, "how updates are staged: staged, host, lend or direct");
         f("update_mode_why", update_mode_why, "why, with the bytes that decided it");
         f("routes", routes, "what a row of routes is; absent: the worker reports none");
+        f("adapter_rank_max",
+          adapter_rank_max,
+          "the highest rank of an adapter; 0: the worker computes none");
     }
 };
 
@@ -118,6 +123,7 @@ struct PlanRow {
     std::int64_t num_scored = 0;
     std::int64_t num_routed = 0;
     bool takes_sampled = false;
+    std::optional<AdapterId> adapter{};
 
     template <class F>
     void fields(F&& f) {
@@ -135,6 +141,7 @@ struct PlanRow {
         f("takes_sampled",
           takes_sampled,
           "its one new token is the one this slot sampled last; the entry in `tokens` is 0");
+        f("adapter", adapter, "the version of its adapter; absent: it has none");
     }
     friend bool operator==(const PlanRow&, const PlanRow&) = default;
 };

@@ -22,6 +22,36 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
     );
 }
 
+// An adapter is small: it comes whole, beside the one that serves, and running requests keep
+// theirs.
+Problem invalid_adapter(const UpdateSpec& spec) {
+    if (spec.adapter.empty()) {
+        if (spec.adapter_config.empty()) return std::nullopt;
+        return "adapter_config is of an adapter; adapter names none";
+    }
+    if (auto problem = invalid_adapter_name(spec.adapter)) return problem;
+    if (spec.adapter_config.size() > kAdapterConfigTextMax) {
+        return fmt::format(
+            "adapter_config has {} bytes; at most {} are accepted",
+            spec.adapter_config.size(),
+            kAdapterConfigTextMax
+        );
+    }
+    if (spec.adapter_config.empty() && spec.source.kind != SourceKind::kDisk)
+        return "adapter_config is empty; only a source of kind disk has a file for it";
+    if (spec.mode != UpdateMode::kStaged) return "an adapter needs mode staged";
+    if (spec.kv_policy != KvPolicy::kKeep)
+        return "an adapter needs kv_policy keep: requests end with the version that they began "
+               "with";
+    if (spec.partial || spec.source.format == TensorFormat::kSparse)
+        return "an adapter comes whole: partial and sparse are for the model's weights";
+    if (spec.epoch)
+        return "epoch is of the model's weights; an adapter's version is its update's number";
+    if (!spec.base_digest.empty())
+        return "base_digest is for partial updates of the model's weights";
+    return std::nullopt;
+}
+
 }  // namespace
 
 bool may_have_written(const std::vector<RankOutcome>& ranks) {
@@ -31,6 +61,7 @@ bool may_have_written(const std::vector<RankOutcome>& ranks) {
 }
 
 Problem invalid(const UpdateSpec& spec) {
+    if (auto problem = invalid_adapter(spec)) return problem;
     if (auto problem = invalid(spec.source)) return problem;
     if (auto problem = invalid_label(spec.label)) return problem;
     if (spec.epoch && (raw(*spec.epoch) < 1 || *spec.epoch > kEpochMax)) {

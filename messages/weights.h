@@ -26,6 +26,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/adapters.h"
 #include "messages/control_call.h"
 #include "messages/fields.h"
 #include "messages/update_phase.h"
@@ -84,6 +85,8 @@ struct UpdateSpec {
     std::string base_digest{};
     bool partial = false;
     bool allow_nonfinite = false;
+    std::string adapter{};
+    std::string adapter_config{};
 
     template <class F>
     void fields(F&& f) {
@@ -112,6 +115,14 @@ struct UpdateSpec {
         f("partial", partial, "only some tensors are sent, the others stay; false: all must arrive"
         );
         f("allow_nonfinite", allow_nonfinite, "accept infinities and NaNs in the weights");
+        f("adapter",
+          adapter,
+          "these are weights of the adapter of this name, at most 256 bytes in one line, which is "
+          "loaded or replaced; label and digest are the adapter's; empty: of the model");
+        f("adapter_config",
+          adapter_config,
+          "of an adapter: PEFT's adapter_config.json as text, at most 1 MiB; empty: the one in the "
+          "directory that the source names");
     }
     friend bool operator==(const UpdateSpec&, const UpdateSpec&) = default;
 };
@@ -361,6 +372,7 @@ struct UpdateReply {
     std::int64_t bytes = 0;
     UpdateSeconds seconds{};
     std::vector<ReplicaOutcome> replicas{};
+    std::string adapter{};
 
     template <class F>
     void fields(F&& f) {
@@ -387,6 +399,7 @@ struct UpdateReply {
         f("bytes", bytes, "bytes written, all ranks");
         seconds.fields_in(f);
         f("replicas", replicas, "every rank's outcome");
+        f("adapter", adapter, "the adapter that epoch, label and digest are of; empty: the model");
     }
 };
 

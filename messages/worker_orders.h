@@ -2,6 +2,7 @@
 // ones, between two plans.
 #pragma once
 
+#include "messages/adapters.h"
 #include "messages/groups.h"
 #include "messages/keep.h"
 #include "messages/memory.h"
@@ -17,6 +18,7 @@ using WorkerOrders = MessageList<
     WorkerFinish,
     WorkerCommit,
     WorkerDrop,
+    WorkerForget,
     WorkerReadTensor,
     WorkerDigest,
     WorkerMemory,

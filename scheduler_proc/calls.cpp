@@ -102,6 +102,19 @@ std::optional<Error> Scheduler::problem_of_release(const std::vector<messages::M
     return std::nullopt;
 }
 
+void Scheduler::handle(const messages::UnloadAdapter& call, TurnOutput& out) {
+    messages::AdapterPart part{.call = call.call, .replica = config_.replica};
+    if (!is_ready()) {
+        part.verdict = not_ready();
+    } else if (auto unloaded = runner_.adapters().unload(call.name, out)) {
+        part.adapter = unloaded->version;
+        part.num_requests = runner_.adapters().num_requests(unloaded->id);
+    } else {
+        part.verdict = unloaded.error();
+    }
+    out.tokenizer.emplace_back(std::move(part));
+}
+
 void Scheduler::handle(const messages::ReleaseMemory& call, TurnOutput& out) {
     std::optional<Error> problem;
     if (!is_ready()) {
@@ -178,6 +191,11 @@ std::optional<std::string> Scheduler::why_no_update() const {
 void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     if (!update_.may_commit(order, out)) return;
     ReplicaUpdate::KvCounts counts;
+    if (std::optional<AdapterUse> adapter = update_.new_adapter()) {
+        counts.num_kept = runner_.requests().num_running();  // each with the version that it has
+        update_.commit(now_, counts, out);
+        return runner_.adapters().commit(*std::move(adapter), out);
+    }
     switch (update_.kv_policy()) {
         case messages::KvPolicy::kKeep:
             counts.num_recomputed = runner_.retract_scorings();

@@ -233,13 +233,18 @@ void Runner::collect_token(
     if (row.output_index == 0 || chunk.counts ||
         request.told_retractions != request.num_retractions) {
         request.told_retractions = request.num_retractions;
-        chunk.counts = request.counts(config_.replica);
+        tell_counts(request, chunk);
     }
     if (row.output_index == 0 && request.wants_scores())
         chunk.prompt = scores_of(request, step, row);
     if (auto how = request.finish_of(token, row.output_index)) {
         finish(request, *std::move(how), out);
     }
+}
+
+void Runner::tell_counts(const Request& request, messages::OutputChunk& chunk) const {
+    chunk.counts = request.counts(config_.replica);
+    if (request.adapter) chunk.adapter = request.adapter->version;
 }
 
 messages::TokenBatch& Runner::batch_of(TurnOutput& out) const {

@@ -25,7 +25,11 @@ std::optional<Lease> KvPool::start(
         cache_.unlock(match.pages);
         return std::nullopt;
     }
-    Lease lease{.slot = free_slots_.back(), .num_shared = match.pages.size(), .kv = match.epochs};
+    Lease lease{
+        .slot = free_slots_.back(),
+        .num_shared = match.pages.size(),
+        .kv = match.epochs,
+        .adapter = match.adapter};
     free_slots_.pop_back();
     for (const PageId page : match.pages) lease.page_epochs.push_back(cache_.epochs_of(page));
     lease.pages = std::move(match.pages);
@@ -62,6 +66,7 @@ void KvPool::share(
             .tokens = tokens.subspan(i * page_size, page_size),
             .epochs = lease.page_epochs[i],
             .step = step,
+            .adapter = lease.adapter,
         };
         if (i > 0) node.parent = lease.pages[i - 1];
         const std::optional<PageId> first = cache_.find(node);

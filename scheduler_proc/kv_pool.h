@@ -30,6 +30,7 @@ struct Lease {
     std::size_t num_shared = 0;  // of the first pages, this many are nodes of the prefix cache
     EpochRange kv{};             // the epochs of all its KV
     StepId last_step{};          // the last step that may use the lease
+    std::optional<messages::AdapterId> adapter{};  // that computes it
 };
 
 class KvPool {

@@ -14,6 +14,10 @@
 namespace pitstop::scheduler {
 
 void Scheduler::stage(messages::UpdateStage order, TurnOutput& out) {
+    if (!order.spec.adapter.empty() && is_ready()) {
+        if (auto error = runner_.adapters().problem_of(order.spec.adapter))
+            return update_.refuse_stage(order, *std::move(error), out);
+    }
     const bool is_drain = order.spec.kv_policy == messages::KvPolicy::kDrain;
     if (!update_.stage(std::move(order), now_, why_no_update(), out)) return;
     runner_.watch_steps();

@@ -95,6 +95,14 @@ std::string OpenRequests::describe_page_holders() const {
     return fmt::format("{} requests hold {} pages", running_.size(), num_pages);
 }
 
+std::map<messages::AdapterId, std::int64_t> OpenRequests::num_by_adapter() const {
+    std::map<messages::AdapterId, std::int64_t> num;
+    for (const auto& [key, request] : requests_) {
+        if (const auto adapter = request.adapter_id()) ++num[*adapter];
+    }
+    return num;
+}
+
 std::optional<std::string> OpenRequests::audit(const std::map<RequestKey, std::int64_t>& num_sampled
 ) const {
     if (num_open() != num_running() + num_waiting()) return "a request neither runs nor waits";

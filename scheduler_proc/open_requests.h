@@ -62,6 +62,9 @@ class OpenRequests {
     // Returns what is in use, for an error: "2 requests hold 5 pages".
     [[nodiscard]] std::string describe_page_holders() const;
 
+    // Returns how many requests have each version of an adapter.
+    [[nodiscard]] std::map<messages::AdapterId, std::int64_t> num_by_adapter() const;
+
     // Returns what is wrong if steps in flight sample this many tokens of each request, or nothing.
     [[nodiscard]] std::optional<std::string> audit(
         const std::map<RequestKey, std::int64_t>& num_sampled

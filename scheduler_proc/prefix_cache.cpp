@@ -30,8 +30,10 @@ std::span<const TokenId> PrefixCache::tokens_of(PageId page) const {
     return std::span(tokens_).subspan(static_cast<std::size_t>(raw(page)) * size, size);
 }
 
-std::uint64_t PrefixCache::hash_of(std::int32_t parent, std::span<const TokenId> block) const {
-    std::uint64_t hash = mix64(static_cast<std::uint64_t>(parent + 1) + kDigestStep);
+std::uint64_t PrefixCache::hash_of(const Parent& parent, std::span<const TokenId> block) const {
+    std::uint64_t hash = mix64(static_cast<std::uint64_t>(parent.node + 1) + kDigestStep);
+    if (parent.adapter)
+        hash = mix64(hash + static_cast<std::uint64_t>(*parent.adapter) + kDigestStep);
     for (const TokenId token : block) {
         hash = mix64(hash + static_cast<std::uint64_t>(raw(token)) + kDigestStep);
     }
@@ -39,7 +41,7 @@ std::uint64_t PrefixCache::hash_of(std::int32_t parent, std::span<const TokenId>
 }
 
 void PrefixCache::find_children(
-    std::int32_t parent,
+    const Parent& parent,
     std::span<const TokenId> block,
     const EpochRange& accepted,
     std::vector<PageId>& found
@@ -50,7 +52,9 @@ void PrefixCache::find_children(
          i = nodes_[static_cast<std::size_t>(i)].next) {
         const auto page = static_cast<PageId>(i);
         const Node& node = at(page);
-        if (node.hash != hash || node.parent != parent || !accepted.contains(node.epochs)) continue;
+        if (node.hash != hash || node.parent != parent.node || node.adapter != parent.adapter ||
+            !accepted.contains(node.epochs))
+            continue;
         if (!std::ranges::equal(tokens_of(page), block)) continue;
         found.push_back(page);
     }
@@ -63,11 +67,14 @@ void PrefixCache::find_children(
 }
 
 PrefixCache::Match PrefixCache::match(
-    std::span<const TokenId> tokens, const EpochRange& accepted, StepId step
+    std::span<const TokenId> tokens,
+    const EpochRange& accepted,
+    StepId step,
+    std::optional<messages::AdapterId> adapter
 ) const {
     const auto size = static_cast<std::size_t>(page_size_);
     const std::size_t num_blocks = tokens.size() / size;
-    Match best;
+    Match best{.adapter = adapter};
     if (buckets_.empty() || num_blocks == 0) return best;
 
     // Depth first, the newest first. A request that accepts one epoch has one path to walk.
@@ -90,7 +97,7 @@ PrefixCache::Match PrefixCache::match(
         bool is_pending = false;
         std::size_t num_next = 0;
         if (path.size() < num_blocks) {
-            const std::int32_t parent = path.empty() ? kNone : raw(path.back());
+            const Parent parent{path.empty() ? kNone : raw(path.back()), adapter};
             find_children(parent, tokens.subspan(path.size() * size, size), accepted, children);
             for (auto child = children.rbegin(); child != children.rend(); ++child) {
                 if (at(*child).step >= step) {
@@ -136,7 +143,7 @@ void PrefixCache::unlock(std::span<const PageId> path) {
 }
 
 std::optional<PageId> PrefixCache::find(const NewNode& node) const {
-    const std::int32_t parent = node.parent ? raw(*node.parent) : kNone;
+    const Parent parent{node.parent ? raw(*node.parent) : kNone, node.adapter};
     std::vector<PageId> found;
     find_children(parent, node.tokens, node.epochs, found);
     for (const PageId page : found) {
@@ -155,12 +162,13 @@ void PrefixCache::insert(const NewNode& node) {
     made.num_refs = 1;
     made.epochs = node.epochs;
     made.step = node.step;
+    made.adapter = node.adapter;
     if (node.parent) {
         CHECK(at(*node.parent).is_used && at(*node.parent).num_refs > 0);
         made.parent = raw(*node.parent);
         ++at(*node.parent).num_children;
     }
-    made.hash = hash_of(made.parent, node.tokens);
+    made.hash = hash_of({made.parent, made.adapter}, node.tokens);
     const auto first = static_cast<std::size_t>(raw(node.page)) * node.tokens.size();
     std::ranges::copy(node.tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(first));
     std::int32_t& bucket = buckets_[made.hash & (buckets_.size() - 1)];

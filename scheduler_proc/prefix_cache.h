@@ -1,5 +1,8 @@
 // Which pages hold the KV of which token prefixes, so that requests share them (P9).
 //
+// A prefix belongs to the version of an adapter that computed it, or to the model alone: the first
+// node says which, and every node below it belongs to the same.
+//
 // A radix tree over page-sized blocks of tokens: a node is one page, and its path from the root is
 // the prefix that the page continues. A node is tagged with the weight epochs that computed it, and
 // the tag is part of its identity: the same tokens computed under new weights are another node. KV
@@ -19,6 +22,7 @@
 #pragma once
 
 #include "base/ids.h"
+#include "messages/adapters.h"
 #include "scheduler_proc/epoch_range.h"
 #include "scheduler_proc/page_allocator.h"
 
@@ -41,11 +45,15 @@ class PrefixCache {
         std::vector<PageId> pages{};  // whole pages, from the first token on
         EpochRange epochs{};          // the epochs that computed them; empty without pages
         bool is_pending = false;      // the step being planned computes the next page
+        std::optional<messages::AdapterId> adapter{};  // as asked for
     };
     // Finds the longest prefix of `tokens` in whole pages that only `accepted` epochs computed, by
     // a step before `step`; among equally long ones, the newer. Adds no reference.
     [[nodiscard]] Match match(
-        std::span<const TokenId> tokens, const EpochRange& accepted, StepId step
+        std::span<const TokenId> tokens,
+        const EpochRange& accepted,
+        StepId step,
+        std::optional<messages::AdapterId> adapter = std::nullopt
     ) const;
 
     // Add references on a path from the root, to keep it, and release them.
@@ -53,11 +61,12 @@ class PrefixCache {
     void unlock(std::span<const PageId> path);
 
     struct NewNode {
-        std::optional<PageId> parent{};     // the page before it; nothing for the first
-        PageId page{};                      // allocated; the caller's until insert()
-        std::span<const TokenId> tokens{};  // [page_size]
-        EpochRange epochs{};                // the epochs that computed it
-        StepId step{};                      // the last step that writes to it
+        std::optional<PageId> parent{};                // the page before it; nothing for the first
+        PageId page{};                                 // allocated; the caller's until insert()
+        std::span<const TokenId> tokens{};             // [page_size]
+        EpochRange epochs{};                           // the epochs that computed it
+        StepId step{};                                 // the last step that writes to it
+        std::optional<messages::AdapterId> adapter{};  // that computed it
     };
     // Returns the node with this parent, these tokens and these epochs, if it exists.
     [[nodiscard]] std::optional<PageId> find(const NewNode& node) const;
@@ -95,6 +104,7 @@ class PrefixCache {
         StepId step{};
         std::uint64_t hash = 0;
         std::uint64_t last_used = 0;
+        std::optional<messages::AdapterId> adapter{};
         bool is_used = false;
         bool is_listed = false;  // in its bucket: not forgotten
     };
@@ -103,7 +113,12 @@ class PrefixCache {
         return nodes_[static_cast<std::size_t>(raw(page))];
     }
     [[nodiscard]] std::span<const TokenId> tokens_of(PageId page) const;
-    [[nodiscard]] std::uint64_t hash_of(std::int32_t parent, std::span<const TokenId> block) const;
+    // Says whose children are looked for: a node's, or the first nodes of an adapter, or of none.
+    struct Parent {
+        std::int32_t node = kNone;
+        std::optional<messages::AdapterId> adapter{};
+    };
+    [[nodiscard]] std::uint64_t hash_of(const Parent& parent, std::span<const TokenId> block) const;
     [[nodiscard]] bool is_evictable(const Node& node) const {
         return node.is_used && node.num_refs == 0 && node.num_children == 0;
     }
@@ -111,7 +126,7 @@ class PrefixCache {
     void unlist(PageId page);
     // Finds the acceptable children of `parent` with this `block`, the newest first.
     void find_children(
-        std::int32_t parent,
+        const Parent& parent,
         std::span<const TokenId> block,
         const EpochRange& accepted,
         std::vector<PageId>& found

@@ -38,8 +38,20 @@ void ReplicaUpdate::commit(TimePoint now, const KvCounts& counts, TurnOutput& ou
         .epoch = job.new_epoch,
         .rollback = job.kind == UpdateJob::Kind::kRollback,
     });
-    swap_version();
+    if (!job.is_of_adapter()) swap_version();
     tell_who_is_awaited(out);
+}
+
+std::optional<AdapterUse> ReplicaUpdate::new_adapter() const {
+    if (!job_->is_of_adapter()) return std::nullopt;
+    return AdapterUse{
+        .id = static_cast<messages::AdapterId>(static_cast<std::uint64_t>(job_->id)),
+        .version =
+            {.name = job_->spec.adapter,
+             .version = job_->new_epoch,
+             .label = job_->label,
+             .digest = job_->digest},
+        .path = job_->spec.source.path};
 }
 
 // The next plan runs under the new version.

@@ -74,7 +74,9 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
     if (const auto problem = messages::invalid(order.spec))
         return Error{ErrorCode::kInvalidArgument, *problem};
     if (auto error = problem_of_reach(order.spec.source)) return error;
-    if (auto error = problem_of_epoch(order.new_epoch)) return error;
+    if (order.spec.adapter.empty()) {  // an adapter's own versions are looked at by who has them
+        if (auto error = problem_of_epoch(order.new_epoch)) return error;
+    }
     if (!has_weights() && order.spec.partial) {
         return wrong_order(
             "stage", order.update, "torn or without weights; only a complete update repairs it"
@@ -90,6 +92,11 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
         );
     }
     return std::nullopt;
+}
+
+void ReplicaUpdate::refuse_stage(const messages::UpdateStage& order, Error error, TurnOutput& out)
+    const {
+    refuse_order(order.update, order_of(order), std::move(error), out);
 }
 
 bool ReplicaUpdate::stage(
@@ -110,14 +117,15 @@ bool ReplicaUpdate::stage(
     job.label = order.spec.label;
     for (messages::RankOutcome& rank : job.ranks) rank.phase = messages::UpdatePhase::kStaging;
     job.spec = std::move(order.spec);
-    retained_.reset();  // the stage overwrites the retained copy
+    // The stage overwrites the retained copy; an adapter has memory of its own.
+    if (!job.is_of_adapter()) retained_.reset();
     messages::WorkerStage to_workers{
         .update = job.id,
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
     };
     // Also without weights: a rank may have kept its own when another rank lost them.
-    job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged;
+    job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged && !job.is_of_adapter();
     if (job.is_on_loan) {
         job.held = std::move(to_workers);
     } else {

@@ -13,6 +13,7 @@
 // Bounded: one update at a time; a second one is refused meanwhile.
 #pragma once
 
+#include "scheduler_proc/adapters.h"
 #include "scheduler_proc/in_flight_step.h"
 #include "scheduler_proc/scheduler_config.h"
 #include "scheduler_proc/tallies.h"
@@ -99,6 +100,7 @@ class ReplicaUpdate {
 
     // ---- orders of the door. `why_not`: the objection of other parts of the scheduler ----
     using WhyNot = std::optional<std::string>;
+    void refuse_stage(const messages::UpdateStage& order, Error error, TurnOutput& out) const;
     // Returns false if it was refused.
     bool stage(messages::UpdateStage order, TimePoint now, const WhyNot& why_not, TurnOutput& out);
     // Records the durations of steps since the stage was ordered, for its answer.
@@ -120,6 +122,9 @@ class ReplicaUpdate {
     // REQUIRES: may_commit().
     [[nodiscard]] messages::KvPolicy kv_policy() const { return job_->kv_policy; }
     [[nodiscard]] Epoch new_epoch() const { return job_->new_epoch; }
+    // Returns the adapter that the update loads, for whoever gives it to requests; nothing: it is
+    // of the model's weights.
+    [[nodiscard]] std::optional<AdapterUse> new_adapter() const;
     struct KvCounts {
         std::int64_t num_kept = 0;
         std::int64_t num_recomputed = 0;

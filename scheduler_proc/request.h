@@ -6,6 +6,7 @@
 #include "base/time.h"
 #include "messages/generation.h"
 #include "messages/steps.h"
+#include "scheduler_proc/adapters.h"
 #include "scheduler_proc/epoch_range.h"
 #include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/progress.h"
@@ -48,6 +49,7 @@ struct Request {
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
+    std::optional<AdapterUse> adapter{};  // from its arrival to its end
 
     // ---- its progress and results ----
     Progress progress{};                // its position in its sequence
@@ -116,6 +118,9 @@ struct Request {
         const;
     [[nodiscard]] messages::RequestCounts counts(ReplicaId replica) const;
     [[nodiscard]] messages::RequestSetup setup(SlotId slot) const;
+    [[nodiscard]] std::optional<messages::AdapterId> adapter_id() const {
+        return adapter ? std::optional(adapter->id) : std::nullopt;
+    }
 };
 
 // The older first: by priority, then by arrival. The order is total, since keys are unique.

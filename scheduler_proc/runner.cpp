@@ -10,10 +10,12 @@ namespace pitstop::scheduler {
 Runner::Runner(const SchedulerConfig& config)
     : config_(config),
       requests_(config.fairness),
+      adapters_(config.adapters_max),
       steps_(config.tp, config.step_timeout, config.nodes) {}
 
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
+    adapters_.open(workers.adapter_rank_max());
     pool_ = KvPool({
         .num_pages = workers.num_pages(),
         .page_size = config_.page_size,
@@ -58,7 +60,15 @@ void Runner::enqueue(
     }
     if (refusal) return refuse_with(*refusal);
     if (const auto error = problem_of(arrived, limits_)) return refuse_with(*error);
+    std::optional<AdapterUse> adapter;
+    if (!arrived.adapter.empty()) {
+        Result<AdapterUse> taken = adapters_.take(arrived.adapter);
+        if (!taken) return refuse_with(taken.error());
+        adapter = *std::move(taken);
+    }
+    const RequestKey key = arrived.key;
     requests_.add(std::move(arrived), limits_, now_);
+    requests_.find(key)->adapter = std::move(adapter);
     if (requests_.num_waiting() > config_.queue_len_max) push_out(out);
 }
 
@@ -102,15 +112,20 @@ void Runner::end_request(
         cause == messages::EndCause::kStopText ? messages::FinishReason::kStop
                                                : messages::FinishReason::kAbort
     );
-    pool_.give_back(requests_.remove(*request));
+    remove(*request, out);
+}
+
+void Runner::remove(Request& request, TurnOutput& out) {
+    if (request.adapter) adapters_.give_back(request.adapter->id, out);
+    pool_.give_back(requests_.remove(request));
 }
 
 void Runner::finish(Request& request, messages::Finish how, TurnOutput& out) {
     tallies_.count_finish(how.reason);
     messages::OutputChunk& chunk = chunk_of(request, out);
-    chunk.counts = request.counts(config_.replica);
+    tell_counts(request, chunk);
     chunk.finish = std::move(how);
-    pool_.give_back(requests_.remove(request));
+    remove(request, out);
 }
 
 void Runner::abort(Request& request, const std::string& message, TurnOutput& out) {
@@ -193,6 +208,7 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.cache_hits = tallies_.cache_hits_by_lag();
     status.finished = tallies_.finish_counts();
     status.not_finite = tallies_.not_finite_counts();
+    status.adapters = adapters_.status();
 }
 
 std::optional<std::string> Runner::audit(Epoch serving) const {
@@ -203,6 +219,7 @@ std::optional<std::string> Runner::audit(Epoch serving) const {
             return fmt::format("request {}: positions without pages", raw(request->key));
     }
     if (auto problem = pool_.audit(held)) return problem;
+    if (auto problem = adapters_.audit(requests_.num_by_adapter())) return problem;
     if (auto problem = steps_.audit(serving)) return problem;
     return requests_.audit(steps_.num_sampled());
 }

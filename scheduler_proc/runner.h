@@ -1,6 +1,7 @@
 // Runs the replica's requests, with parts that each keep their own books:
 //
 //   OpenRequests   the running and waiting requests
+//   Adapters       the loaded ones, and the version of each request
 //   KvPool         their KV pages, the prefix cache and the slots
 //   StepPlanner    which rows the next step has
 //   StepsInFlight  the steps whose results are awaited
@@ -19,6 +20,7 @@
 // Bounded: requests by queue_len_max and running_max, pages by the workers' hellos.
 #pragma once
 
+#include "scheduler_proc/adapters.h"
 #include "scheduler_proc/early_ends.h"
 #include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/open_requests.h"
@@ -61,6 +63,10 @@ class Runner {
     // Requests that ran before no longer get KV of older versions, whatever they tolerate.
     void refuse_older_kv(Epoch floor);
 
+    // ---- adapters ----
+    [[nodiscard]] Adapters& adapters() { return adapters_; }
+    [[nodiscard]] const Adapters& adapters() const { return adapters_; }
+
     // ---- steps ----
     using Scope = StepPlanner::Scope;
     // Returns the next step, which runs under `version`; nothing if no request can advance, or
@@ -100,6 +106,7 @@ class Runner {
     void end_request(
         RequestKey key, messages::EndCause cause, const std::string& message, TurnOutput& out
     );
+    void remove(Request& request, TurnOutput& out);
     void finish(Request& request, messages::Finish how, TurnOutput& out);  // with its last chunk
     // with its last chunk
     void abort(Request& request, const std::string& message, TurnOutput& out);
@@ -118,6 +125,7 @@ class Runner {
         TurnOutput& out
     );
     messages::OutputChunk& chunk_of(Request& request, TurnOutput& out);
+    void tell_counts(const Request& request, messages::OutputChunk& chunk) const;
     void refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out);
     [[nodiscard]] messages::TokenBatch& batch_of(TurnOutput& out) const;
 
@@ -126,6 +134,7 @@ class Runner {
 
     KvPool pool_{};
     OpenRequests requests_;
+    Adapters adapters_;
     EarlyEnds early_ends_{};
     RequestKey last_key_{};
 

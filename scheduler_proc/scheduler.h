@@ -82,6 +82,7 @@ class Scheduler {
     void handle(const messages::ContinueGeneration& call, TurnOutput& out);
     void handle(const messages::FlushCache& call, TurnOutput& out);
     void handle(const messages::SetWeightLabel& call, TurnOutput& out);
+    void handle(const messages::UnloadAdapter& call, TurnOutput& out);
     void handle(const messages::ReleaseMemory& call, TurnOutput& out);
     void handle(const messages::ResumeMemory& call, TurnOutput& out);
     void handle(const messages::UpdateReady& order, TurnOutput& out);

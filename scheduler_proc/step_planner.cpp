@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -111,7 +112,8 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     PrefixCache::Match match = pool_.cache().match(
         std::span(first.tokens).first(static_cast<std::size_t>(first.cacheable_len())),
         first.accepted_epochs(plan_.epoch),
-        plan_.step
+        plan_.step,
+        first.adapter_id()
     );
     // This very step computes more of its prefix: the next step can share it.
     if (match.is_pending) return Admission::kPassedOver;
@@ -211,11 +213,8 @@ void StepPlanner::add_row(const Draft& draft) {
     if (is_first) plan_.setups.push_back(request.setup(*request.lease.slot));
 
     const auto num_pages = static_cast<std::size_t>(pool_.pages_for(end));
-    plan_.pages.values.insert(
-        plan_.pages.values.end(),
-        request.lease.pages.begin(),
-        request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
-    );
+    const auto pages = std::span(request.lease.pages).first(num_pages);
+    plan_.pages.values.insert(plan_.pages.values.end(), pages.begin(), pages.end());
     if (takes_sampled) {
         plan_.tokens.values.push_back(TokenId{0});
     } else {
@@ -234,6 +233,7 @@ void StepPlanner::add_row(const Draft& draft) {
         .num_scored = num_scored,
         .num_routed = request.num_routed(begin, end),
         .takes_sampled = takes_sampled,
+        .adapter = request.adapter_id(),
     });
 
     pool_.stamp(request.lease, begin, end, plan_.epoch);

@@ -55,6 +55,7 @@ struct UpdateJob {
     UpdateJob(messages::UpdateId update, Kind update_kind, int tp);
 
     [[nodiscard]] messages::UpdatePhase phase() const { return round.phase(); }
+    [[nodiscard]] bool is_of_adapter() const { return !spec.adapter.empty(); }
     // Returns whether workers may have begun to write.
     [[nodiscard]] bool is_stage_sent() const {
         return kind != Kind::kRollback && !held && phase() != messages::UpdatePhase::kStopping &&

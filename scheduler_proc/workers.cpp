@@ -110,6 +110,12 @@ Result<std::string> Workers::digest() const {
     return to_hex(version.digest);
 }
 
+std::int64_t Workers::adapter_rank_max() const {
+    std::int64_t rank_max = first().adapter_rank_max;
+    for (const auto& hello : hellos_) rank_max = std::min(rank_max, hello->adapter_rank_max);
+    return rank_max;
+}
+
 bool Workers::lend() const {
     return std::ranges::any_of(hellos_, [](const auto& hello) {
         return hello->update_mode == "lend";

@@ -37,6 +37,8 @@ class Workers {
     // Whether a rank has no room for two copies of the weights except in the memory of its KV
     // (--update-mode lend).
     [[nodiscard]] bool lend() const;
+    // The highest rank of adapters that all ranks compute; 0: one of them computes none.
+    [[nodiscard]] std::int64_t adapter_rank_max() const;
     [[nodiscard]] const std::string& model_type() const { return first().model_type; }
     [[nodiscard]] ModelLimits limits() const;
     [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax

@@ -157,8 +157,8 @@ Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
     return handle(now, peer, std::move(message));
 }
 
-// In a tree without weights, a complete update replaces a collection that is not complete yet,
-// unless the update would be refused.
+// In a tree without weights, a complete update of the model replaces a collection that is not
+// complete yet, unless the update would be refused.
 template <class Message>
 bool Admin::replaces_collection(const Message& message) const {
     if constexpr (std::is_same_v<Message, messages::UpdateWeights>) {
@@ -166,8 +166,8 @@ bool Admin::replaces_collection(const Message& message) const {
     }
     messages::UpdateSpec spec = message.update;
     if constexpr (std::is_same_v<Message, messages::BeginUpdate>) spec.partial = false;
-    return !closing_ && updates_.is_collecting() && updates_.must_be_complete() &&
-           !updates_.problem_of(spec);
+    return !closing_ && spec.adapter.empty() && updates_.is_collecting() &&
+           updates_.must_be_complete() && !updates_.problem_of(spec);
 }
 
 template <class Message, class Passed>

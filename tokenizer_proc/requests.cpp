@@ -273,6 +273,7 @@ Result<> Doors::dispatch(
     tokenized.kv_tolerance = message.kv_tolerance;
     tokenized.kv_max_lag = message.kv_max_lag;
     tokenized.client = std::move(message.client);
+    tokenized.adapter = std::move(message.adapter);
     tokenized.prompt.values = std::move(prompt);
     out_.to_replicas.push_back({replica, ReplicaSocket::kRequests, encode(tokenized), tokenized.key}
     );

@@ -26,6 +26,7 @@ std::optional<Error> UpdateCoordinator::refusal(TimePoint now, const messages::U
 
 // Returns why no update with this spec could begin, whatever is in progress, or nothing.
 std::optional<Error> UpdateCoordinator::problem_of(const messages::UpdateSpec& spec) const {
+    if (!spec.adapter.empty()) return std::nullopt;
     if (spec.epoch && *spec.epoch <= version_.epoch) {
         return make_error(
             ErrorCode::kFailedPrecondition,
@@ -137,12 +138,15 @@ void UpdateCoordinator::begin(TimePoint now, Begin begin, Out& out) {
     job.is_rollback = begin.is_rollback;
     job.new_epoch = begin.spec.epoch.value_or(next(version_.epoch));
     job.spec = std::move(begin.spec);
+    if (job.is_of_adapter())
+        job.new_epoch = Epoch{static_cast<std::int64_t>(static_cast<std::uint64_t>(job.id))};
     begin_waiting(now, std::move(begin.caller), begin.timeout_ms);
     if (job.is_rollback)
         return order(
             messages::UpdateOrder::kStage, messages::UpdateRollback{job.id, job.new_epoch}, out
         );
-    has_retained_ = false;  // the stage overwrites the retained copy
+    // The stage overwrites the retained copy; an adapter has memory of its own.
+    if (!job.is_of_adapter()) has_retained_ = false;
     if (job.spec.mode == messages::UpdateMode::kDirect) return order_ready(now, out);
     order_stage(now, out);
 }
@@ -211,7 +215,7 @@ void UpdateCoordinator::handle_part(TimePoint now, const messages::UpdatePart& p
     }
     // Refused although it was prepared and ready: other replicas may have committed. So no replica
     // generates until the next complete update, which must be newer than theirs.
-    if (is_committing) version_ = decided_;
+    if (is_committing && !job_->is_of_adapter()) version_ = decided_;
     begin_drop(
         now, make_error(ErrorCode::kInternal, "replica {}: {}", at, part.verdict.message), out
     );
@@ -248,7 +252,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
             return order_stage(now, out);
         case messages::UpdatePhase::kReady:  // only all votes lead to a commit (P2)
             job.commit_ordered = now;
-            decide();
+            if (!job.is_of_adapter()) decide();
             return order(messages::UpdateOrder::kCommit, messages::UpdateCommit{job.id}, out);
         case messages::UpdatePhase::kCommitted:
             return finish_commit(now, out);
@@ -279,6 +283,7 @@ std::optional<Error> UpdateCoordinator::problem_of_stages() const {
 // Returns whether replicas may differ, or one be half-written. True if a commit was ordered; or if
 // a direct stage was, unless every rank has reported that it failed before it wrote anything.
 bool UpdateCoordinator::may_be_torn() const {
+    if (job_->is_of_adapter()) return false;  // the model's weights are as they were
     if (phase() == messages::UpdatePhase::kCommitting) return true;
     const bool is_overwritten = job_->spec.mode == messages::UpdateMode::kDirect &&
                                 (phase() == messages::UpdatePhase::kOverwriting ||
@@ -327,6 +332,17 @@ void UpdateCoordinator::decide() {
 
 void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     Job& job = *job_;
+    if (job.is_of_adapter()) {
+        reply(now, std::nullopt, out);
+        end_session(
+            fmt::format(
+                "was committed as version {} of '{}'", raw(job.new_epoch), job.spec.adapter
+            ),
+            Loss::kNone
+        );
+        job_.reset();
+        return;
+    }
     // A direct update keeps no copy of the previous version; a rollback keeps the version it left.
     has_retained_ = job.spec.mode == messages::UpdateMode::kStaged;
     is_torn_ = false;

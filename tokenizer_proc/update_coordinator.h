@@ -217,6 +217,8 @@ class UpdateCoordinator {
         explicit Job(std::size_t num_replicas)
             : round(num_replicas), answers(num_replicas), outcomes(num_replicas) {}
 
+        [[nodiscard]] bool is_of_adapter() const { return !spec.adapter.empty(); }
+
         messages::UpdateId id{};
         messages::UpdateRound round;  // asks the replicas
         // Up to this phase it proceeds without further calls: a session to kOpen and a stage to

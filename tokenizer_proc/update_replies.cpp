@@ -71,7 +71,9 @@ void UpdateCoordinator::reply(TimePoint now, std::optional<Error> error, Out& ou
     }
     if (!error) reply.verdict.message = std::exchange(job.note, {});
     reply.state = state();
-    const bool is_about_stage = is_staged();
+    const bool is_about_stage =
+        is_staged() || (job.is_of_adapter() && phase() == messages::UpdatePhase::kCommitted);
+    reply.adapter = job.spec.adapter;
     if (is_collecting()) {
         reply.verdict.message = fmt::format(
             "received, checked and staged, {} calls so far; {}",

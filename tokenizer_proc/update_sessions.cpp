@@ -268,6 +268,15 @@ void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::CommitWeights& call, Out& out
 ) {
     if (auto error = not_committable(now, call)) return refuse(std::move(caller), *error, out);
+    if (job_->is_of_adapter() &&
+        call.kv_policy.value_or(messages::KvPolicy::kKeep) != messages::KvPolicy::kKeep) {
+        return refuse(
+            std::move(caller),
+            {ErrorCode::kInvalidArgument,
+             "an adapter needs kv_policy keep: requests end with the version that they began with"},
+            out
+        );
+    }
     begin_waiting(now, std::move(caller), call.timeout_ms);
     if (call.kv_policy) job_->spec.kv_policy = *call.kv_policy;
     job_->goal = messages::UpdatePhase::kCommitted;

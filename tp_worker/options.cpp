@@ -119,6 +119,11 @@ void add_engine_flags(Options& options, FlagSet& flags) {
         "(0, 1]"
     );
     flags.add("context-len", &options.engine.context_len, "positions of a request; 0: the model's");
+    flags.add(
+        "max-adapter-rank",
+        &options.engine.adapter_rank_max,
+        "the highest rank of an adapter; 0: this rank computes none"
+    );
     flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
     flags.add(
         "chunked-prefill-size",
@@ -271,6 +276,9 @@ Result<> check_options(Options& options) {
     if (options.num_gpus < 1 || options.num_gpus > kGpusMax)
         return bad("num-gpus", fmt::format("1 to {}", kGpusMax));
     if (options.threads < 0 || options.threads > 1024) return bad("threads", "0 to 1024");
+    if (options.engine.adapter_rank_max < 0 ||
+        options.engine.adapter_rank_max > kernels::LowRankArgs::kRankMax)
+        return bad("max-adapter-rank", fmt::format("0 to {}", kernels::LowRankArgs::kRankMax));
     if (options.load_format != "auto" && options.load_format != "null") {
         return bad("load-format", "auto or null");
     }

@@ -166,6 +166,7 @@ class Filler {
         make_valid(spec.source);
         spec.base_digest = digest;
         spec.digest = digest;
+        spec.adapter = spec.adapter_config = "";  // an update of a model has neither
         int i = 0;
         for (TensorInfo& tensor : spec.manifest) {
             tensor.name = "tensor." + std::to_string(i++);

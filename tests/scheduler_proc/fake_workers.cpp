@@ -23,7 +23,15 @@ std::uint64_t extended(std::uint64_t prefix, TokenId token) {
     return mix64(prefix ^ (static_cast<std::uint64_t>(raw(token)) + 0x100000001b3u));
 }
 
+std::uint64_t number_of(messages::AdapterId adapter) { return static_cast<std::uint64_t>(adapter); }
+
 }  // namespace
+
+FakeModel FakeModel::adapted(std::optional<messages::AdapterId> adapter) const {
+    FakeModel model = *this;
+    if (adapter) model.weights = mix64(weights ^ (number_of(*adapter) + 0x9e3779b9u));
+    return model;
+}
 
 TokenId fake_next_token(
     const FakeModel& model,
@@ -117,6 +125,7 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
         hello.graph_bytes_max = 500 + rank;
         hello.has_weights = model_.has_weights;
         hello.routes = model_.routes;
+        hello.adapter_rank_max = model_.adapter_rank_max;
         hello.update_mode = model_.lends ? "lend" : "staged";
         all.emplace_back(std::move(hello));
     }
@@ -217,7 +226,10 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     using Kind = messages::NotFiniteKind;
     const messages::PlanRow& row = placed.row;
     Slot& slot = slots_.at(static_cast<std::size_t>(raw(row.slot)));
-    Context context;
+    if (row.adapter && !adapters_.contains(*row.adapter))
+        fail(placed.plan, fmt::format("adapter {} is not resident", number_of(*row.adapter)));
+    const FakeModel model = model_.adapted(row.adapter);
+    Context context(row.adapter);
     read_context(placed, context);
     const auto is_bad = [&] {
         return std::ranges::find(context.tokens, model_.overflowing) != context.tokens.end();
@@ -237,7 +249,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             .epoch = epoch_,
         };
         if (position >= row.begin + row.num_new - row.num_routed) {
-            const std::vector<std::uint8_t> routes = fake_routes(model_, context.tokens);
+            const std::vector<std::uint8_t> routes = fake_routes(model, context.tokens);
             result.routes.values.insert(result.routes.values.end(), routes.begin(), routes.end());
         }
         const bool has_logits =
@@ -250,9 +262,9 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         const auto target_index = static_cast<std::size_t>(position - first_scored);
         const TokenId target = placed.plan.targets.values[placed.first_target + target_index];
         messages::StepScores& scores = result.scores;
-        scores.logprobs.values.push_back(fake_logprob(model_, context.tokens, target));
+        scores.logprobs.values.push_back(fake_logprob(model, context.tokens, target));
         scores.ranks.values.push_back(fake_rank(context.tokens, target));
-        add_alternatives(*slot.setup, context.tokens, scores);
+        add_alternatives(model, *slot.setup, context.tokens, scores);
     }
     num_tokens_run_ += row.num_new;
     const auto context_len = static_cast<std::int64_t>(context.tokens.size());
@@ -266,18 +278,22 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         fail(placed.plan, fmt::format("output {} after {} tokens", row.output_index, context_len));
     }
     slot.sampled = fake_next_token(
-        model_, context.tokens, slot.setup->sampling, slot.setup->stop_ids, row.output_index
+        model, context.tokens, slot.setup->sampling, slot.setup->stop_ids, row.output_index
     );
     kv_read_[{slot.setup->key, row.output_index}] = context.read;
     result.sampled.values.push_back(slot.sampled);
-    result.logprobs.values.push_back(fake_logprob(model_, context.tokens, slot.sampled));
+    result.logprobs.values.push_back(fake_logprob(model, context.tokens, slot.sampled));
     result.ranks.values.push_back(fake_rank(context.tokens, slot.sampled));
     if (is_bad()) slot.sampled = messages::kNotFinite;
     if (!bad && slot.sampled == messages::kNotFinite)
         bad = {placed.index, row.begin + row.num_new - 1, Kind::kLogits};
     if (bad) result.not_finite.push_back(*bad);
-    add_alternatives(*slot.setup, context.tokens, result);
+    add_alternatives(model, *slot.setup, context.tokens, result);
 }
+
+// KV that an adapter computed is nobody else's: its prefixes begin with another number.
+FakeWorkers::Context::Context(std::optional<messages::AdapterId> adapter)
+    : prefix(adapter ? mix64(number_of(*adapter)) : 0) {}
 
 void FakeWorkers::Context::append(TokenId token, Epoch epoch) {
     tokens.push_back(token);
@@ -306,15 +322,18 @@ void FakeWorkers::read_context(const PlacedRow& placed, Context& context) {
 
 template <class Logprobs>
 void FakeWorkers::add_alternatives(
-    const messages::RequestSetup& setup, std::span<const TokenId> context, Logprobs& logprobs
-) const {
+    const FakeModel& model,
+    const messages::RequestSetup& setup,
+    std::span<const TokenId> context,
+    Logprobs& logprobs
+) {
     for (std::int64_t n = 0; n < setup.logprobs.top; ++n) {
-        const TokenId top = fake_top_token(model_, context, n);
+        const TokenId top = fake_top_token(model, context, n);
         logprobs.top_ids.values.push_back(top);
-        logprobs.top_logprobs.values.push_back(fake_logprob(model_, context, top));
+        logprobs.top_logprobs.values.push_back(fake_logprob(model, context, top));
     }
     for (const TokenId id : setup.logprobs.ids)
-        logprobs.ids_logprobs.values.push_back(fake_logprob(model_, context, id));
+        logprobs.ids_logprobs.values.push_back(fake_logprob(model, context, id));
 }
 
 std::vector<FromWorker> FakeWorkers::run_one() {
@@ -341,7 +360,11 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& sta
             !tags.contains(messages::MemoryTag::kKvCache))
             problems_.emplace_back("a stage beside KV, where only one of them has room");
     }
-    shadow_weights_ = staged_weights.value_or(model_.weights);
+    if (stage.spec.adapter.empty()) {
+        shadow_weights_ = staged_weights.value_or(model_.weights);
+    } else {
+        staged_adapter_ = stage.update;
+    }
     for (int i = 0; i < model_.tp; ++i) {
         const auto at = static_cast<std::size_t>(i);
         if (is_silent[at]) continue;
@@ -364,10 +387,15 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerStage& sta
 
 std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerCommit& commit) {
     std::vector<FromWorker> answers;
-    const std::uint64_t old = model_.weights;
-    model_.weights = commit.rollback ? retained_weights_ : shadow_weights_;
-    retained_weights_ = old;
-    epoch_ = commit.epoch;
+    if (std::exchange(staged_adapter_, std::nullopt) == commit.update) {
+        adapters_.insert(static_cast<messages::AdapterId>(static_cast<std::uint64_t>(commit.update))
+        );
+    } else {
+        const std::uint64_t old = model_.weights;
+        model_.weights = commit.rollback ? retained_weights_ : shadow_weights_;
+        retained_weights_ = old;
+        epoch_ = commit.epoch;
+    }
     for (int rank = 0; rank < model_.tp; ++rank) {
         if (never_ends[static_cast<std::size_t>(rank)]) continue;
         answers.emplace_back(messages::WorkerCommitted{
@@ -388,6 +416,14 @@ std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerDrop& drop
             .update = drop.update, .rank = static_cast<Rank>(rank)});
     }
     return answers;
+}
+
+std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerForget& order) {
+    for (const messages::AdapterId adapter : order.adapters) {
+        if (adapters_.erase(adapter) == 0)
+            problems_.push_back(fmt::format("adapter {} is not resident", number_of(adapter)));
+    }
+    return {};
 }
 
 std::vector<FromWorker> FakeWorkers::answers_to(const messages::WorkerMemory& order) {

@@ -34,6 +34,10 @@ struct FakeModel {
     std::int64_t nan_one_in = 0;  // every so many contexts have logits that are not finite
     std::optional<messages::RouteShape> routes{};  // nothing: it has no experts
     TokenId overflowing{-1};  // from this token on, nothing of a context is finite
+    std::int64_t adapter_rank_max = 8;
+
+    // What it is with this version of an adapter.
+    [[nodiscard]] FakeModel adapted(std::optional<messages::AdapterId> adapter) const;
 };
 
 // What the model says after this context, as a list of token ids. An independent statement of what
@@ -80,6 +84,7 @@ class FakeWorkers {
     [[nodiscard]] std::int64_t num_tokens_run() const { return num_tokens_run_; }
     [[nodiscard]] const std::vector<messages::StepPlan>& plans() const { return plans_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
+    [[nodiscard]] const std::set<messages::AdapterId>& adapters() const { return adapters_; }
     [[nodiscard]] const FakeModel& model() const { return model_; }
 
     // The weights that the next stage brings; else they stay as they are.
@@ -126,6 +131,7 @@ class FakeWorkers {
         std::vector<TokenId> tokens{};
         EpochRange read{};
         std::uint64_t prefix = 0;
+        explicit Context(std::optional<messages::AdapterId> adapter);
         void append(TokenId token, Epoch epoch);
     };
     messages::StepResult run(const messages::StepPlan& plan);
@@ -134,15 +140,19 @@ class FakeWorkers {
     void read_context(const PlacedRow& placed, Context& context);
     // The top tokens and the ids that the request asked logprobs of.
     template <class Logprobs>
-    void add_alternatives(
-        const messages::RequestSetup& setup, std::span<const TokenId> context, Logprobs& logprobs
-    ) const;
+    static void add_alternatives(
+        const FakeModel& model,
+        const messages::RequestSetup& setup,
+        std::span<const TokenId> context,
+        Logprobs& logprobs
+    );
 
     // Every rank's answers to an order, rank 0 first.
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::StepPlan& plan);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerStage& stage);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerCommit& commit);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerDrop& drop);
+    [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerForget& order);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerMemory& order);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerReadTensor& read);
     [[nodiscard]] std::vector<FromWorker> answers_to(const messages::WorkerDigest& order);
@@ -165,6 +175,8 @@ class FakeWorkers {
     std::vector<messages::WorkerMemory> memory_orders_{};
     std::vector<std::set<messages::MemoryTag>> released_{};  // by rank
     std::map<std::pair<RequestKey, std::int64_t>, EpochRange> kv_read_{};
+    std::set<messages::AdapterId> adapters_{};
+    std::optional<messages::UpdateId> staged_adapter_{};
     Epoch epoch_{1};
     std::uint64_t retained_weights_ = 0;
     std::uint64_t shadow_weights_ = 0;

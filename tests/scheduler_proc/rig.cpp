@@ -55,6 +55,7 @@ messages::TokenizedRequest Rig::make(const Ask& ask) {
     request.kv_tolerance = ask.kv_tolerance;
     request.kv_max_lag = ask.kv_max_lag;
     request.client = ask.client;
+    request.adapter = ask.adapter;
     return request;
 }
 
@@ -115,6 +116,7 @@ void Rig::take_batch(const messages::TokenBatch& batch) {
         }
         messages::append_routes(all.routes, chunk.routes);
         if (chunk.counts) all.counts = chunk.counts;
+        if (chunk.adapter) all.adapter = chunk.adapter;
         if (chunk.finish) {
             all.finish = chunk.finish;
             EXPECT_EQ(
@@ -156,8 +158,9 @@ std::optional<messages::Routes> Rig::expected_routes(
     return routes;
 }
 
-Received Rig::expected(const Ask& ask) const {
-    const FakeModel& model = workers.model();
+Received Rig::expected(const Ask& ask) const { return expected(workers.model(), ask); }
+
+Received Rig::expected(const FakeModel& model, const Ask& ask) {
     Received want;
     std::vector<TokenId> context = ask.prompt;
     std::vector<TokenId> stop_ids = ask.sampling.stop_token_ids;

@@ -25,6 +25,7 @@ struct Received {
     std::optional<messages::Routes> routes{};
     std::optional<messages::RequestCounts> first_counts{};
     std::optional<messages::RequestCounts> counts{};
+    std::optional<messages::AdapterVersion> adapter{};
     std::optional<messages::Finish> finish{};
     std::int64_t num_starts = 0;
     std::int64_t num_chunks = 0;
@@ -41,6 +42,7 @@ struct Ask {
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
     std::vector<std::string> client{};
+    std::string adapter{};
 };
 
 class Rig {
@@ -64,6 +66,7 @@ class Rig {
     [[nodiscard]] const std::map<RequestKey, Received>& all() const { return received_; }
     // What the model says to this ask, computed without a scheduler.
     [[nodiscard]] Received expected(const Ask& ask) const;
+    [[nodiscard]] static Received expected(const FakeModel& model, const Ask& ask);
     [[nodiscard]] static std::optional<messages::Routes> expected_routes(
         const FakeModel& model, std::span<const TokenId> tokens, std::optional<std::int64_t> start
     );

@@ -267,5 +267,24 @@ TEST_F(CollectedBesideTest, P5_AContinueWhoseCommitIsLateSaysThatItMayTakeEffect
     EXPECT_TRUE(go_on().ok);
 }
 
+// An adapter is no part of the model, and mends no missing weights.
+TEST_F(CollectedTest, AnAdapterNeitherJoinsNorReplacesACollection) {
+    has_weights_ = false;
+    start();
+    begin_collecting(/*is_partial=*/false);
+    answer(messages::UpdateOrder::kFill, 2);
+    reply<messages::UpdateReply>();
+    messages::UpdateWeights adapter;
+    adapter.update.source.path = "/adapters/a";
+    adapter.update.adapter = "a";
+    call(adapter, 30);
+    const auto refused = reply<messages::UpdateReply>();
+    EXPECT_EQ(refused.verdict.code, ErrorCode::kFailedPrecondition);
+    EXPECT_NE(refused.verdict.message.find("collected"), std::string::npos)
+        << refused.verdict.message;
+    send_tensors(31);  // the collection goes on
+    order<messages::UpdateFill>();
+}
+
 }  // namespace
 }  // namespace pitstop::tokenizer

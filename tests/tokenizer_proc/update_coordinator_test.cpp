@@ -32,6 +32,74 @@ TEST_F(UpdateCoordinatorTest, P2_CommitsOnlyAfterEveryReplicaIsPreparedAndReady)
     EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
 }
 
+TEST_F(UpdateCoordinatorTest, AnAdaptersCommitLeavesTheModelsVersion) {
+    start(call());
+    for (const auto order :
+         {messages::UpdateOrder::kStage,
+          messages::UpdateOrder::kReady,
+          messages::UpdateOrder::kCommit})
+        both_answer(order);
+    ++next_update_;
+    out_ = {};
+    messages::UpdateWeights load = call();
+    load.update.adapter = "a";
+    start(load);
+    EXPECT_EQ(last_order<messages::UpdateStage>().new_epoch, Epoch{2}) << "its update's number";
+    both_answer(messages::UpdateOrder::kStage);
+    both_answer(messages::UpdateOrder::kReady);
+    EXPECT_EQ(count_orders<messages::UpdateCommit>(), 1u);
+    answer(0, messages::UpdateOrder::kCommit);
+    EXPECT_TRUE(out_.replies.empty());
+    answer(1, messages::UpdateOrder::kCommit);
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_TRUE(out_.replies.front().second.ok);
+    EXPECT_EQ(out_.replies.front().second.adapter, "a");
+    // The copy that the model's commit retained is there, and its next epoch is 3.
+    out_ = {};
+    ++next_update_;
+    messages::RollbackWeights rollback;
+    rollback.call = CallId{9};
+    coordinator_.handle(now_, {"trainer", rollback.call}, rollback, out_);
+    EXPECT_EQ(last_order<messages::UpdateRollback>().new_epoch, Epoch{3});
+}
+
+TEST_F(UpdateCoordinatorTest, P2_AReplicaThatRefusesAnAdapterLeavesItNowhere) {
+    messages::UpdateWeights load = call();
+    load.update.adapter = "a";
+    start(load);
+    answer(0, messages::UpdateOrder::kStage);
+    answer(1, messages::UpdateOrder::kStage, false, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(count_orders<messages::UpdateCommit>(), 0u);
+    EXPECT_FALSE(last_order<messages::UpdateDrop>().torn);
+    both_answer(messages::UpdateOrder::kDrop);
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_FALSE(out_.replies.front().second.ok);
+    EXPECT_EQ(out_.replies.front().second.adapter, "a");
+    EXPECT_EQ(coordinator_.state(), messages::UpdateState::kServing);
+}
+
+TEST_F(UpdateCoordinatorTest, AnAdaptersCommitTakesNoKvPolicy) {
+    messages::BeginUpdate begin;
+    begin.call = CallId{1};
+    begin.update.source.kind = messages::SourceKind::kBuckets;
+    begin.update.adapter = "a";
+    begin.update.adapter_config = "{}";
+    coordinator_.handle(now_, {"peer", begin.call}, begin, out_);
+    both_answer(messages::UpdateOrder::kOpen);
+    out_ = {};
+    messages::CommitWeights commit;
+    commit.call = CallId{2};
+    commit.session = 1;
+    commit.kv_policy = messages::KvPolicy::kRecompute;
+    coordinator_.handle(now_, {"peer", commit.call}, commit, out_);
+    ASSERT_EQ(out_.replies.size(), 1u);
+    EXPECT_EQ(out_.replies.front().second.verdict.code, ErrorCode::kInvalidArgument);
+    commit.call = CallId{3};
+    commit.kv_policy = messages::KvPolicy::kKeep;
+    coordinator_.handle(now_, {"peer", commit.call}, commit, out_);
+    EXPECT_EQ(count_orders<messages::UpdateFinish>(), 1u);
+}
+
 // 2^63 ms and more are far past what the clock counts.
 TEST_F(UpdateCoordinatorTest, P5_TheLongestTimeoutsOverflowNothing) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();

@@ -143,6 +143,7 @@ void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* pla
         }
     }
     if (request->wants_routes) row.num_routed = num_new;
+    row.adapter = request->adapter;
     plan->rows.push_back(row);
     request->num_done = end;
 }
@@ -243,9 +244,13 @@ void retract(TestRequest* request) {
 }
 
 std::vector<TokenId> generate(
-    TestReplica* replica, const std::vector<TokenId>& prompt, std::int64_t num_tokens
+    TestReplica* replica,
+    const std::vector<TokenId>& prompt,
+    std::int64_t num_tokens,
+    std::optional<messages::AdapterId> adapter
 ) {
     TestRequest request;
+    request.adapter = adapter;
     request.tokens = prompt;
     request.prompt_len = static_cast<std::int64_t>(prompt.size());
     request.sampling = greedy();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,7 @@ struct TestRequest {
     messages::LogprobOptions logprobs{};
     std::vector<TokenId> stop_ids{};
     bool wants_routes = false;
+    std::optional<messages::AdapterId> adapter{};
     bool is_set_up = false;
 
     // What came back: of each output token, and of each scored prompt position (-> the next token).
@@ -91,7 +93,10 @@ void retract(TestRequest* request);
 
 // The prompt in one chunk, then one token at a time.
 std::vector<TokenId> generate(
-    TestReplica* replica, const std::vector<TokenId>& prompt, std::int64_t num_tokens
+    TestReplica* replica,
+    const std::vector<TokenId>& prompt,
+    std::int64_t num_tokens,
+    std::optional<messages::AdapterId> adapter = std::nullopt
 );
 
 // In launch/models: "stories", "bard".

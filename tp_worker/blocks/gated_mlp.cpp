@@ -50,10 +50,14 @@ void GatedMlp::ask(Scratch& scratch, const Trunk& trunk, View2<float> y) {
 void GatedMlp::run(const Trunk& trunk, const Pass& pass) const {
     const std::int64_t T = pass.batch.num_tokens();
     const kernels::ActView gated = rows(gated_, 0, T);
-    const ProductArgs gate_up(gate_up_, trunk, pass.weights, T);
     const kernels::Ops& ops = *trunk.ops;
-    if (ops.linear_silu_mul == nullptr || !ops.linear_silu_mul(gate_up.args(), gated)) {
-        ops.linear(gate_up.args());
+    const auto fused = [&] {
+        if (ops.linear_silu_mul == nullptr || !pass.batch.adapted.empty()) return false;
+        const ProductArgs gate_up(gate_up_, trunk, pass.weights, T);
+        return ops.linear_silu_mul(gate_up.args(), gated);
+    };
+    if (!fused()) {
+        trunk.multiply(gate_up_, pass);
         ops.silu_mul(
             {.gate = rows(gate_, 0, T), .up = rows(up_, 0, T), .y = gated, .stream = trunk.stream}
         );

@@ -105,7 +105,9 @@ void Stack::attach(const KvPool& pool) {
 
 Result<> Stack::run(const StepBatch& batch, const BoundWeights& weights, const Sum& sum) const {
     const std::int64_t T = batch.num_tokens();
-    Pass pass{.batch = batch, .weights = weights};
+    std::vector<kernels::LowRankSegment> segments;
+    segments.reserve(batch.adapted.size() * kernels::LinearArgs::kPartsMax);
+    Pass pass{.batch = batch, .weights = weights, .segments = &segments};
     embedding_.run(trunk_, pass);
     RETURN_IF_ERROR(sum(rows(trunk_.x, 0, T)));
     for (const Block& block : blocks_) {
@@ -128,6 +130,22 @@ std::vector<const Product*> Stack::products() const {
         );
     }
     return all;
+}
+
+std::vector<WeightId> Stack::adaptable() const {
+    std::vector<WeightId> ids;
+    for (const Block& block : blocks_) {
+        if (std::holds_alternative<Experts>(block)) continue;
+        std::visit(
+            [&](const auto& each) {
+                for (const Product* product : each.products()) {
+                    for (const Product::Part& part : product->parts) ids.push_back(part.w);
+                }
+            },
+            block
+        );
+    }
+    return ids;
 }
 
 }  // namespace pitstop::tp_worker

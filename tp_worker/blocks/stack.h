@@ -60,6 +60,8 @@ class Stack {
     Trunk& trunk() { return trunk_; }
     // The blocks' products, in order. The head's has rows of its own.
     [[nodiscard]] std::vector<const Product*> products() const;
+    // The weights that adapters may adapt: the products of attention and of dense MLPs.
+    [[nodiscard]] std::vector<WeightId> adaptable() const;
 
   private:
     Stack(const ModelConfig& config, const RankOf& rank);

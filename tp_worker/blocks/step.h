@@ -2,12 +2,22 @@
 #pragma once
 
 #include "base/ids.h"
+#include "kernels/low_rank.h"
+#include "tp_worker/weights/bound_adapter.h"
 #include "tp_worker/weights/bound_weights.h"
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace pitstop::tp_worker {
+
+// Tokens of a step that follow each other and have an adapter.
+struct AdaptedTokens {
+    std::int64_t begin = 0;
+    std::int64_t num = 0;
+    const BoundAdapter* adapter = nullptr;
+};
 
 // A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller
 // (model/step_batch.h).
@@ -37,6 +47,8 @@ struct StepBatch {
     // so wherever what any block keeps of it is (kernels/KERNELS.md); else 0. A step of padded
     // decodes has none: all its tokens have logits, which say it too.
     std::span<std::uint8_t> marks{};
+    // Ascending; no two overlap. Empty: no token has an adapter, as on a GPU.
+    std::span<const AdaptedTokens> adapted{};
 
     [[nodiscard]] std::int64_t num_tokens() const {
         return static_cast<std::int64_t>(tokens.size());
@@ -50,6 +62,8 @@ struct Pass {
     // The block before left its output in the trunk's delta, which x still lacks.
     bool lacks_delta = false;
     std::uint8_t* marks = nullptr;  // [T], StepBatch's; null before all blocks but the last
+    // What products of adapters are made of, one product after the other: its memory is kept.
+    std::vector<kernels::LowRankSegment>* segments = nullptr;
 };
 
 }  // namespace pitstop::tp_worker

@@ -31,6 +31,9 @@ void Trunk::ask(Scratch& scratch, std::int64_t hidden) {
     delta = scratch.floats("delta", T, hidden);
     normed = scratch.acts("normed", scratch.act_dtype(), T, hidden);
     products = scratch.workspace("products", ops->linear_workspace_bytes());
+    constexpr std::int64_t kParts = kernels::LinearArgs::kPartsMax;
+    const std::int64_t rank_max = scratch.sizes().adapter_rank_max;
+    if (rank_max > 0) low_ranks = scratch.floats("low_ranks", T, kParts * rank_max);
 }
 
 void Trunk::norm(const Pass& pass, WeightId w) const {
@@ -49,6 +52,38 @@ void Trunk::norm(const Pass& pass, WeightId w) const {
 void Trunk::multiply(const Product& product, const Pass& pass) const {
     const ProductArgs args(product, *this, pass.weights, pass.batch.num_tokens());
     ops->linear(args.args());
+    if (!pass.batch.adapted.empty()) adapt(product, pass);
+}
+
+// Each pair of an adapter and a weight is a segment. The parts of a product lie side by side in the
+// scratch.
+void Trunk::adapt(const Product& product, const Pass& pass) const {
+    std::vector<kernels::LowRankSegment>& segments = *pass.segments;
+    segments.clear();
+    const std::int64_t T = pass.batch.num_tokens();
+    const std::int64_t rank_max = low_ranks.cols / std::int64_t{kernels::LinearArgs::kPartsMax};
+    for (const AdaptedTokens& tokens : pass.batch.adapted) {
+        for (std::size_t i = 0; i < product.parts.size(); ++i) {
+            const BoundAdapter::Pair* const pair = tokens.adapter->find(product.parts[i].w);
+            if (pair == nullptr) continue;
+            const std::int64_t rank = pair->a.rows;
+            CHECK(rank <= rank_max);
+            View2<float> h = rows(low_ranks, tokens.begin, tokens.num);
+            h.data += static_cast<std::int64_t>(i) * rank_max;
+            h.cols = rank;
+            segments.push_back({
+                .row_begin = tokens.begin,
+                .num_rows = tokens.num,
+                .a = pair->a,
+                .b = pair->b,
+                .scale = pair->scale,
+                .y = rows(product.parts[i].y, 0, T),
+                .h = h,
+            });
+        }
+    }
+    if (segments.empty()) return;
+    ops->low_rank({.x = rows(product.x, 0, T), .segments = segments, .stream = stream});
 }
 
 }  // namespace pitstop::tp_worker

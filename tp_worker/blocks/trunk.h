@@ -24,11 +24,16 @@ struct Trunk {
     View2<float> delta{};           // [T, H]
     kernels::ActView normed{};      // [T, H], x as the block's products read it
     kernels::Workspace products{};  // what they may use
+    View2<float> low_ranks{};       // [T, kPartsMax * rank], of adapters; no rows without
 
     void ask(Scratch& scratch, std::int64_t hidden);
     // Adds what x lacks of the block before, and leaves its norm in `normed`, and the marks.
     void norm(const Pass& pass, WeightId w) const;
+    // With what the adapters of tokens add.
     void multiply(const Product& product, const Pass& pass) const;
+
+  private:
+    void adapt(const Product& product, const Pass& pass) const;
 };
 
 }  // namespace pitstop::tp_worker

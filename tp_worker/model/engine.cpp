@@ -351,6 +351,20 @@ std::optional<messages::RouteShape> Engine::routes() const {
         .num_experts = choices.num_experts};
 }
 
+Result<std::unique_ptr<Adapter>> Engine::make_adapter(const AdapterConfig& config) const {
+    if (!model_ || sizes_.adapter_rank_max == 0) {
+        return Error{
+            ErrorCode::kUnsupported,
+            "this rank computes no adapters (--device cuda, --load-format null or "
+            "--max-adapter-rank 0)"};
+    }
+    ASSIGN_OR_RETURN(
+        AdapterSlots slots,
+        AdapterSlots::make(stack_.slots(), stack_.adaptable(), config, sizes_.adapter_rank_max)
+    );
+    return Adapter::make(std::move(slots), device_);
+}
+
 messages::WorkerHello Engine::describe() const {
     messages::WorkerHello hello;
     hello.rank = communicator_.rank();
@@ -378,6 +392,7 @@ messages::WorkerHello Engine::describe() const {
     }
     hello.has_weights = !weights_ || !weights_->is_lost();
     hello.routes = routes();
+    hello.adapter_rank_max = model_ ? sizes_.adapter_rank_max : 0;
     return hello;
 }
 

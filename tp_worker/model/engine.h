@@ -27,6 +27,7 @@
 #include "tp_worker/groups/communicator.h"
 #include "tp_worker/groups/nccl_turn.h"
 #include "tp_worker/groups/sum_choice.h"
+#include "tp_worker/model/adapters.h"
 #include "tp_worker/model/kv_ahead.h"
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
@@ -73,6 +74,7 @@ struct EngineOptions {
     std::int64_t max_total_tokens = 0;           // of KV; 0: by kv_share, on a GPU by mem_fraction
     double kv_share = 0.25;                      // part of host memory, for all ranks' KV together
     std::int64_t context_len = 0;                // 0: the model's
+    std::int64_t adapter_rank_max = 64;          // of adapters, on a CPU; 0: it computes none
     std::string tuning_dir{};  // with cuda: where timed choices are kept (linear_tuning.h); empty:
                                // nothing is timed
     std::int64_t num_slots = 256;  // requests that may run at once
@@ -181,6 +183,11 @@ class Engine {
     [[nodiscard]] WeightStore* weights() { return weights_ ? &*weights_ : nullptr; }
     [[nodiscard]] const WeightStore* weights() const { return weights_ ? &*weights_ : nullptr; }
     void set_epoch(Epoch epoch) { epoch_ = epoch; }
+    // Makes an adapter as its configuration says, to be filled. Thread: any. Errors: those of
+    // AdapterConfig and AdapterSlots; kUnsupported where this rank computes none.
+    [[nodiscard]] Result<std::unique_ptr<Adapter>> make_adapter(const AdapterConfig& config) const;
+    // The versions of adapters that plans may name. Only with no step under way may one go.
+    [[nodiscard]] Adapters& adapters() { return adapters_; }
     // Returns the KV memory, which no pass may use while it is released; null with the null model.
     [[nodiscard]] Arena* kv_memory() { return kv_memory_ ? &*kv_memory_ : nullptr; }
     [[nodiscard]] const Arena* kv_memory() const { return kv_memory_ ? &*kv_memory_ : nullptr; }
@@ -206,6 +213,7 @@ class Engine {
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what was drawn
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)
+        std::vector<AdaptedTokens> adapted{};
         // slots set up anew since then: its draws for them are void
         std::vector<SlotId> set_up_anew{};
         bool is_complete = false;  // its result is ready, or the rank has to end
@@ -237,6 +245,7 @@ class Engine {
     Result<> compute(const messages::StepPlan& plan, RunningStep* step);
     Result<StepBatch> place(const messages::StepPlan& plan, RunningStep* step);
     Result<> enqueue_layers(const StepBatch& placed, RunningStep* step);
+    Result<> find_adapters(const messages::StepPlan& plan, RunningStep* step) const;
     void place_routes(RunningStep* step);
     void enqueue_routes(const RunningStep& step);
     [[nodiscard]] bool begins_sums(const RunningStep& step);
@@ -270,6 +279,7 @@ class Engine {
     std::int64_t gpu_free_bytes_ = 0;  // before anything was allocated there
     StepLimits limits_{};
     RequestSlots slots_;
+    Adapters adapters_{};
     std::array<RunningStep, kStepsMax> steps_{};  // a ring
     std::size_t first_ = 0;
     std::size_t num_under_way_ = 0;

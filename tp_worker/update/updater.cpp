@@ -29,6 +29,10 @@ TimePoint deadline_of(std::int64_t timeout_ms) {
     return timeout_ms > 0 ? Clock::now() + std::chrono::milliseconds(timeout_ms) : TimePoint::max();
 }
 
+messages::AdapterId id_of(messages::UpdateId update) {
+    return static_cast<messages::AdapterId>(static_cast<std::uint64_t>(update));
+}
+
 }  // namespace
 
 // A worker on a CPU has a name of its own, as a sender must name each rank.
@@ -180,6 +184,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
              "this worker computes nothing (--load-format null) and has no weights"}
         )};
     }
+    if (!order.spec.adapter.empty()) return stage_adapter(std::move(order));
     HostCopy* const host = store->host_target(order.spec.mode);
     Arena* const target = host == nullptr ? &store->target(order.spec.mode) : nullptr;
     const bool is_in_place = target == &store->live_memory();
@@ -194,21 +199,30 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     stage_->fill.emplace(args_for(target));
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
     if (is_in_place && !is_session) stand();
-    const messages::UpdateOrder what =
-        is_session ? messages::UpdateOrder::kOpen : messages::UpdateOrder::kStage;
-    give(
-        what,
-        0,
-        [this,
-         is_session,
-         target,
-         &live = store->live_memory(),
-         ledgers = store->ledgers(target),
-         deadline = deadline_of(order.timeout_ms)](Stage& stage) {
+    give_stage(
+        order.timeout_ms,
+        [this, target, &live = store->live_memory(), ledgers = store->ledgers(target)](Stage& stage
+        ) {
             // Somebody who reads what the target held before may have kept this waiting until now.
             Result<> result = reserve_memory(stage, target, *ledgers.target);
             ledgers.live->look_at(live);
             if (result) result = stage.fill->begin(stage.host ? stage.host->data() : nullptr);
+            return result;
+        }
+    );
+    return std::vector<messages::Frames>{};
+}
+
+// `prepare` is what the source waits for: the memory that it fills.
+void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
+    const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
+    give(
+        is_session ? messages::UpdateOrder::kOpen : messages::UpdateOrder::kStage,
+        0,
+        [this, is_session, prepare = std::move(prepare), deadline = deadline_of(timeout_ms)](
+            Stage& stage
+        ) {
+            Result<> result = prepare(stage);
             if (is_session) return result;
             const SourceArgs source{
                 .source = stage.spec.source,
@@ -223,7 +237,6 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
             return result ? stage.fill->finish() : result;
         }
     );
-    return std::vector<messages::Frames>{};
 }
 
 // Returns whether the order may come now: the scheduler gives the next when it has the answer to
@@ -347,6 +360,11 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
                 static_cast<std::uint64_t>(order.update)
             );
         }
+        if (stage_->adapter) {
+            engine_.adapters().add(id_of(order.update), std::move(stage_->adapter));
+            stage_.reset();
+            return std::vector{committed(order, begin)};
+        }
         store->commit(stage_->spec.mode);
         (stage_->host != nullptr ? host_digests_ : live_digests_) = stage_->fill->digests();
         if (stage_->host != nullptr) RETURN_IF_ERROR(exchange(order.epoch));
@@ -355,6 +373,10 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
     }
     engine_.set_epoch(order.epoch);
     committed_ = &store->live_memory();
+    return std::vector{committed(order, begin)};
+}
+
+messages::Frames Updater::committed(const messages::WorkerCommit& order, TimePoint begin) {
     messages::WorkerCommitted answer;
     answer.update = order.update;
     answer.rank = engine_.rank();
@@ -362,7 +384,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerC
     answer.elapsed_us =
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
     fault_point_.reach("commit_done");
-    return std::vector{encode(answer)};
+    return encode(answer);
 }
 
 // With --update-mode lend the copy that does not serve has no memory before the KV cache is to have

@@ -68,6 +68,7 @@ class Updater {
         messages::UpdateSpec spec{};
         bool is_in_place = false;             // it fills the live copy
         HostCopy* host = nullptr;             // it is staged in host memory; null: on the device
+        std::unique_ptr<Adapter> adapter{};   // that it loads; the background makes it
         messages::UpdateRound round{1};       // the loop's; the background is who is asked
         std::atomic<bool> is_dropped{false};  // set by the loop
         std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from the background
@@ -78,17 +79,24 @@ class Updater {
     static constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
 
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerStage order);
+    Result<std::vector<messages::Frames>> stage_adapter(messages::WorkerStage order);
+    // ---- adapters (updater_adapters.cpp) ----
+    [[nodiscard]] StageArgs args_for(Stage& stage, Adapter* adapter);
+    Result<> open_adapter(Stage& stage);
     StageArgs args_for(Arena* target);
     Result<> reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger);
     Result<> exchange(Epoch epoch);
+    [[nodiscard]] messages::Frames committed(const messages::WorkerCommit& order, TimePoint begin);
     void end_loan();
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerFill order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerFinish& order);
     [[nodiscard]] bool may(messages::UpdateId update, messages::UpdateOrder order);
     void stand();
     void give(messages::UpdateOrder order, std::int64_t bucket, StageJob job);
+    void give_stage(std::int64_t timeout_ms, StageJob prepare);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerCommit& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDrop& order);
+    Result<std::vector<messages::Frames>> carry_out(const messages::WorkerForget& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerReadTensor& order);
     Result<std::vector<messages::Frames>> carry_out(const messages::WorkerDigest& order);
     Result<std::vector<messages::Frames>> carry_out(messages::WorkerMemory order);
@@ -108,7 +116,8 @@ class Updater {
     std::vector<messages::PartDigest> host_digests_{};
     std::vector<messages::PartDigest> live_digests_{};
     const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that
-    std::shared_ptr<Stage> stage_{};    // shared with its jobs, which may outlast a drop
+    CopyLedger no_ledger_{/*copy=*/0, /*num_tensors=*/0};
+    std::shared_ptr<Stage> stage_{};  // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;
     Background background_{};           // comes last: its jobs use the rest
     Background joining_{};              // joins groups, which may wait long for a trainer

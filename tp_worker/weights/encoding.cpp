@@ -3,6 +3,7 @@
 #include "base/bf16.h"
 #include "base/check.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -22,6 +23,12 @@ T read(const std::byte* at) {
     return value;
 }
 
+float float_of(checkpoint::StoredDtype dtype, const std::byte* at) {
+    if (dtype == checkpoint::StoredDtype::kF32) return read<float>(at);
+    const auto bits = read<std::uint16_t>(at);
+    return dtype == checkpoint::StoredDtype::kF16 ? to_float(f16{bits}) : to_float(bf16{bits});
+}
+
 bf16 bf16_of(checkpoint::StoredDtype dtype, const std::byte* at) {
     if (dtype == checkpoint::StoredDtype::kF32) return to_bf16(read<float>(at));
     const auto bits = read<std::uint16_t>(at);
@@ -34,20 +41,16 @@ std::string_view name_of(Encoding encoding) {
     return checkpoint::name_of(stored_dtype_of(encoding));
 }
 
-bool is_accepted(Encoding encoding, checkpoint::StoredDtype dtype) {
-    CHECK(encoding == Encoding::kBf16);
+bool is_accepted(Encoding, checkpoint::StoredDtype dtype) {
     return dtype == checkpoint::StoredDtype::kBf16 || dtype == checkpoint::StoredDtype::kF16 ||
            dtype == checkpoint::StoredDtype::kF32;
 }
 
-std::string_view accepted_dtypes(Encoding encoding) {
-    CHECK(encoding == Encoding::kBf16);
-    return "BF16, F16 and F32";
-}
+std::string_view accepted_dtypes(Encoding) { return "BF16, F16 and F32"; }
 
 checkpoint::StoredDtype stored_dtype_of(Encoding encoding) {
-    CHECK(encoding == Encoding::kBf16);
-    return checkpoint::StoredDtype::kBf16;
+    return encoding == Encoding::kF32 ? checkpoint::StoredDtype::kF32
+                                      : checkpoint::StoredDtype::kBf16;
 }
 
 void encode(
@@ -60,13 +63,18 @@ void encode(
     CHECK(is_accepted(encoding, dtype));
     const std::int64_t stored_bytes = bytes_of(dtype);
     for (std::int64_t i = 0; i < num; ++i) {
+        if (encoding == Encoding::kF32) {
+            const float value = float_of(dtype, from + i * stored_bytes);
+            std::memcpy(to + bytes_of(encoding, i), &value, sizeof value);
+            continue;
+        }
         const bf16 value = bf16_of(dtype, from + i * stored_bytes);
         std::memcpy(to + bytes_of(encoding, i), &value, sizeof value);
     }
 }
 
 kernels::ShardCopy conversion_of(Encoding encoding, const StoredRectangle& rectangle) {
-    CHECK(is_accepted(encoding, rectangle.dtype));
+    CHECK(encoding == Encoding::kBf16 && is_accepted(encoding, rectangle.dtype));
     return {
         .src = rectangle.from,
         .src_dtype = op_dtype(rectangle.dtype),
@@ -79,6 +87,28 @@ kernels::ShardCopy conversion_of(Encoding encoding, const StoredRectangle& recta
     };
 }
 
+void convert(
+    Encoding encoding,
+    const StoredRectangle& rectangle,
+    const kernels::Ops& ops,
+    kernels::Stream stream
+) {
+    if (encoding == Encoding::kBf16) {
+        const std::array<kernels::ShardCopy, 1> copies{conversion_of(encoding, rectangle)};
+        return ops.shard_copy({.copies = copies, .stream = stream});
+    }
+    const std::int64_t stored_bytes = bytes_of(rectangle.dtype);
+    for (std::int64_t row = 0; row < rectangle.rows; ++row) {
+        encode(
+            encoding,
+            rectangle.dtype,
+            rectangle.from + row * rectangle.from_stride * stored_bytes,
+            rectangle.cols,
+            rectangle.to + bytes_of(encoding, row * rectangle.to_stride)
+        );
+    }
+}
+
 kernels::ScatterArgs scatter_of(Encoding encoding, const std::byte* values, std::byte* shard) {
     CHECK(encoding == Encoding::kBf16);
     return {
@@ -88,10 +118,24 @@ kernels::ScatterArgs scatter_of(Encoding encoding, const std::byte* values, std:
 std::optional<Nonfinite> find_nonfinite(Encoding encoding, std::span<const std::byte> bytes) {
     const std::int64_t num = std::ssize(bytes) / bytes_of(encoding, 1);
     for (std::int64_t i = 0; i < num; ++i) {
-        const float value = to_float(read<bf16>(bytes.data() + bytes_of(encoding, i)));
+        const float value =
+            float_of(stored_dtype_of(encoding), bytes.data() + bytes_of(encoding, i));
         if (!std::isfinite(value)) return Nonfinite{.index = i, .value = value};
     }
     return std::nullopt;
+}
+
+std::uint64_t count_nonfinite_f32(
+    const std::byte* first, std::int64_t rows, std::int64_t cols, std::int64_t stride_bytes
+) {
+    std::uint64_t num = 0;
+    for (std::int64_t row = 0; row < rows; ++row) {
+        const std::byte* const at = first + row * stride_bytes;
+        for (std::int64_t col = 0; col < cols; ++col) {
+            if (!std::isfinite(read<float>(at + bytes_of(Encoding::kF32, col)))) ++num;
+        }
+    }
+    return num;
 }
 
 }  // namespace pitstop::tp_worker

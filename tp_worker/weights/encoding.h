@@ -6,6 +6,7 @@
 #pragma once
 
 #include "checkpoint/safetensors_header.h"
+#include "kernels/ops.h"
 #include "kernels/scatter.h"
 #include "kernels/shard_copy.h"
 
@@ -17,7 +18,8 @@
 
 namespace pitstop::tp_worker {
 
-enum class Encoding : std::uint8_t { kBf16 };
+// kF32 is how adapters are resident: a bf16 one is there exactly, and an fp32 one is not rounded.
+enum class Encoding : std::uint8_t { kBf16, kF32 };
 
 inline constexpr std::int64_t kDigestWordBytes = 8;
 
@@ -29,6 +31,9 @@ inline constexpr std::int64_t kDigestWordBytes = 8;
     switch (encoding) {
         case Encoding::kBf16:
             element_bytes = 2;
+            break;
+        case Encoding::kF32:
+            element_bytes = 4;
             break;
     }
     return num_elements * element_bytes;
@@ -68,10 +73,18 @@ struct StoredRectangle {
     std::int64_t rows = 0;
     std::int64_t cols = 0;
 };
+// REQUIRES: kBf16, to which ops convert.
 [[nodiscard]] kernels::ShardCopy conversion_of(Encoding encoding, const StoredRectangle& rectangle);
+// Converts it now: by the op, or by plain loops where it has no such conversion.
+void convert(
+    Encoding encoding,
+    const StoredRectangle& rectangle,
+    const kernels::Ops& ops,
+    kernels::Stream stream
+);
 
 // Elements that change: `values` lie back to back; `shard` is the tensor's first byte in the arena.
-// What is left to fill in of the arguments is where the elements are.
+// What is left to fill in of the arguments is where the elements are. REQUIRES: kBf16.
 [[nodiscard]] kernels::ScatterArgs scatter_of(
     Encoding encoding, const std::byte* values, std::byte* shard
 );
@@ -83,6 +96,10 @@ struct Nonfinite {
 };
 [[nodiscard]] std::optional<Nonfinite> find_nonfinite(
     Encoding encoding, std::span<const std::byte> bytes
+);
+// Returns how many elements of the rows are; the digest's own count is of bf16 alone.
+[[nodiscard]] std::uint64_t count_nonfinite_f32(
+    const std::byte* first, std::int64_t rows, std::int64_t cols, std::int64_t stride_bytes
 );
 
 }  // namespace pitstop::tp_worker

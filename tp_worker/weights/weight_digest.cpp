@@ -90,7 +90,16 @@ std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::Pa
         kernels::DigestArgs part =
             digest_args(args.tensor.encoding, rows, args.arena + args.tensor.offset);
         part.sum = &sum;
-        part.num_nonfinite = &num_nonfinite;
+        if (args.tensor.encoding == Encoding::kBf16) {
+            part.num_nonfinite = &num_nonfinite;
+        } else {
+            num_nonfinite += count_nonfinite_f32(
+                static_cast<const std::byte*>(part.data),
+                part.rows,
+                rows.cols,
+                part.row_stride_bytes
+            );
+        }
         part.stream = args.stream;
         args.ops.digest(part);
         parts[i].lane0 += sum.lane0;
@@ -127,7 +136,11 @@ std::uint64_t copy_rows_and_digest(
             },
             args.add_run
         );
-        num_nonfinite += sum.num_nonfinite;
+        num_nonfinite += tensor.encoding == Encoding::kBf16
+                             ? sum.num_nonfinite
+                             : count_nonfinite_f32(
+                                   args.arena + shard_at, rows.rows, rows.cols, shard_stride_bytes
+                               );
         parts[i].lane0 += sum.digest.lane0;
         parts[i].lane1 += sum.digest.lane1;
     }

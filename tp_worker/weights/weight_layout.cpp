@@ -1,5 +1,6 @@
 #include "tp_worker/weights/weight_layout.h"
 
+#include "tp_worker/weights/adapter_names.h"
 #include "tp_worker/weights/wrapped_names.h"
 
 #include <fmt/ranges.h>
@@ -117,8 +118,11 @@ ShardPart ShardPart::cut(std::int64_t begin, std::int64_t num) const {
 }
 
 // Places weights in the order of their declaration, which is that of use; lists them by name.
-Result<WeightLayout> WeightLayout::make(const WeightSlots& slots, ExtraTensors extra) {
+Result<WeightLayout> WeightLayout::make(
+    const WeightSlots& slots, ExtraTensors extra, TensorNames names
+) {
     WeightLayout layout;
+    layout.names_ = names;
     layout.extra_ = extra;
     std::vector<std::size_t> order;  // by place in the list of names: the slot's number
     for (const WeightSlot& slot : slots.list()) {
@@ -157,7 +161,7 @@ Result<WeightLayout> WeightLayout::make(const WeightSlots& slots, ExtraTensors e
 }
 
 const WeightTensor* WeightLayout::find(std::string_view name) const {
-    const auto place = by_name_.find(name);
+    const auto place = is_of_adapter() ? by_name_.find(adapter_name_of(name)) : by_name_.find(name);
     return place == by_name_.end() ? nullptr : &tensors_[place->second];
 }
 
@@ -179,6 +183,18 @@ bool WeightLayout::is_ignored(std::string_view name) const {
 std::size_t offered_max(const WeightLayout& layout) {
     return std::max(kOfferedMin, kOfferedPerTensor * layout.tensors().size());
 }
+
+namespace {
+
+std::string problem_of_stranger(const WeightLayout& layout, std::string_view name) {
+    if (layout.is_of_adapter())
+        return fmt::format("'{}' is no tensor of the adapter that its config says", name);
+    return fmt::format(
+        "'{}' is no tensor of this model (--ignore-extra-tensors leaves such out)", name
+    );
+}
+
+}  // namespace
 
 std::vector<std::string> find_problems(
     const WeightLayout& layout,
@@ -202,14 +218,11 @@ std::vector<std::string> find_problems(
                 seen.insert(std::string_view(spec.name).substr(wrapper.size()));
                 continue;
             }
-            problems.push_back(fmt::format(
-                "'{}' is no tensor of this model (--ignore-extra-tensors leaves such out)",
-                spec.name
-            ));
+            problems.push_back(problem_of_stranger(layout, spec.name));
             continue;
         }
         if (pack == nullptr) {
-            see(spec.name);
+            see(layout.is_of_adapter() ? std::string_view(tensor->name) : spec.name);
         } else {
             for (const std::size_t index : pack->tensors) see(layout.tensors()[index].name);
         }

@@ -90,6 +90,9 @@ struct WeightTensor {
     }
 };
 
+// Says in which form names of tensors are looked for.
+enum class TensorNames : std::uint8_t { kOwn, kOfAdapter };  // adapter_names.h
+
 // Says what becomes of names that the model has no use for.
 enum class ExtraTensors : std::uint8_t { kRefuse, kIgnore };
 
@@ -98,8 +101,11 @@ class WeightLayout {
     // Errors: kUnsupported, which slot has a shape that is none of a weight, or a name that another
     // has, too.
     static Result<WeightLayout> make(
-        const WeightSlots& slots, ExtraTensors extra = ExtraTensors::kRefuse
+        const WeightSlots& slots,
+        ExtraTensors extra = ExtraTensors::kRefuse,
+        TensorNames names = TensorNames::kOwn
     );
+    [[nodiscard]] bool is_of_adapter() const { return names_ == TensorNames::kOfAdapter; }
 
     // In name order.
     [[nodiscard]] std::span<const WeightTensor> tensors() const { return tensors_; }
@@ -109,7 +115,8 @@ class WeightLayout {
     [[nodiscard]] std::size_t num_slots() const { return by_id_.size(); }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // the arena's
 
-    // By its own name alone; null: none. find_tied() knows the other name of a tied one as well.
+    // By its own name alone, in whichever form an adapter's comes; null: none. find_tied() knows
+    // the other name of a tied one as well.
     [[nodiscard]] const WeightTensor* find(std::string_view name) const;
     [[nodiscard]] const WeightTensor* find_tied(std::string_view name) const {
         return is_tied_head(name) ? tied() : find(name);
@@ -145,6 +152,7 @@ class WeightLayout {
     std::string head_name_{};
     std::int64_t bytes_ = 0;
     ExtraTensors extra_ = ExtraTensors::kRefuse;
+    TensorNames names_ = TensorNames::kOwn;
 };
 
 // Returns how many tensors a checkpoint of this model may hold, those of other layers and heads

@@ -5,7 +5,6 @@
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -130,7 +129,7 @@ void copy_rows(const RowsArgs& args) {
         const ShardPart part = whole_part.in_whole_rows(args.row_begin, args.num_rows);
         if (part.is_empty()) continue;
         const std::int64_t src_begin = part.whole_begin() - args.row_begin * part.whole_stride;
-        const std::array<kernels::ShardCopy, 1> copies{conversion_of(
+        convert(
             tensor.encoding,
             {.dtype = args.dtype,
              .from = args.src + src_begin * bytes_of(args.dtype),
@@ -138,9 +137,10 @@ void copy_rows(const RowsArgs& args) {
              .to = args.arena + tensor.offset_of(part.shard_begin()),
              .to_stride = part.shard_stride,
              .rows = part.rows,
-             .cols = part.cols}
-        )};
-        args.ops.shard_copy({.copies = copies, .stream = args.stream});
+             .cols = part.cols},
+            args.ops,
+            args.stream
+        );
     }
 }
 

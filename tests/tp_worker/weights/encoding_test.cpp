@@ -67,6 +67,60 @@ TEST(Encoding, ConvertsWhatArrivesToTheNearestBf16) {
     }
 }
 
+// F32 has all of BF16's and F16's values, bit for bit in its upper half or by IEEE 754's widening.
+TEST(Encoding, F32HoldsWhatArrivesExactly) {
+    const auto widened = [](checkpoint::StoredDtype dtype, const std::vector<std::byte>& stored) {
+        std::vector<float> values(3, -1.0f);
+        encode(
+            Encoding::kF32, dtype, stored.data(), 3, reinterpret_cast<std::byte*>(values.data())
+        );
+        // A rectangle of three rows and one column, with strides, has the same values.
+        std::vector<float> shard(6, -1.0f);
+        convert(
+            Encoding::kF32,
+            {.dtype = dtype,
+             .from = stored.data(),
+             .from_stride = 1,
+             .to = reinterpret_cast<std::byte*>(shard.data()),
+             .to_stride = 2,
+             .rows = 3,
+             .cols = 1},
+            *kernels::reference_ops(),
+            {}
+        );
+        EXPECT_EQ(shard, (std::vector{values[0], -1.0f, values[1], -1.0f, values[2], -1.0f}));
+        return values;
+    };
+    using checkpoint::StoredDtype;
+    EXPECT_EQ(
+        widened(StoredDtype::kF32, bytes_of_values(std::vector{1.1f, -3.1415927f, 1e-40f})),
+        (std::vector{1.1f, -3.1415927f, 1e-40f})
+    );
+    EXPECT_EQ(
+        widened(
+            StoredDtype::kF16, bytes_of_values(std::vector<std::uint16_t>{0x3c00, 0xc248, 0x0001})
+        ),
+        (std::vector{1.0f, -3.140625f, 0x1p-24f})
+    );
+    EXPECT_EQ(
+        widened(
+            StoredDtype::kBf16, bytes_of_values(std::vector<std::uint16_t>{0x3f80, 0xc049, 0x0001})
+        ),
+        (std::vector{1.0f, -3.140625f, 0x1p-133f})
+    );
+}
+
+TEST(Encoding, CountsWhatIsNotFiniteOfF32) {
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    const std::vector<float> values{1.0f, kInf, 7.0f, std::nanf(""), -kInf, 7.0f};
+    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+    EXPECT_EQ(count_nonfinite_f32(bytes, 2, 3, 3 * sizeof(float)), 3u);
+    EXPECT_EQ(count_nonfinite_f32(bytes, 2, 1, 3 * sizeof(float)), 1u)
+        << "the third of a row is not its";
+    EXPECT_EQ(find_nonfinite(Encoding::kF32, std::span(bytes, sizeof(float))).has_value(), false);
+    EXPECT_EQ(find_nonfinite(Encoding::kF32, std::span(bytes, 6 * sizeof(float)))->index, 1);
+}
+
 TEST(Encoding, AcceptsTheDtypesThatItNamesAndNoOther) {
     std::vector<std::string_view> accepted;
     for (int i = 0; i <= static_cast<int>(checkpoint::StoredDtype::kC64); ++i) {

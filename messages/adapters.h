@@ -1,0 +1,118 @@
+// Defines what messages say of adapters (LoRA): small sets of weights beside the model's, each with
+// a name. An adapter is loaded and replaced by an update whose spec names it (weights.h): staged,
+// verified, voted on and committed as the model's are. A version is named by its update.
+//
+// A request resolves the name when it arrives, and keeps that version to its end.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/control_call.h"
+#include "messages/fields.h"
+#include "messages/verdict.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pitstop::messages {
+
+inline constexpr std::size_t kAdapterNameBytesMax = 256;
+inline constexpr std::size_t kAdapterConfigTextMax = std::size_t{1} << 20;
+
+// Numbers a loaded version of an adapter within a tree: the update that brought it. Never used
+// again, so nothing that it computed is taken for another's. 0: none.
+enum class AdapterId : std::uint64_t {};
+
+// Names a version of an adapter.
+struct AdapterVersion {
+    std::string name{};
+    Epoch version{};
+    std::string label{};
+    std::string digest{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("name", name, "the adapter's name");
+        f("version", version, "the number of the update that brought it: a newer one has a larger");
+        f("label", label, "its label");
+        f("digest", digest, "of its resident tensors, 32 hex digits");
+    }
+    friend bool operator==(const AdapterVersion&, const AdapterVersion&) = default;
+};
+
+struct AdapterStatus {
+    AdapterVersion adapter{};
+    std::string path{};
+    std::int64_t num_requests = 0;
+    std::int64_t num_older = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("adapter", adapter, "the version that new requests get");
+        f("path", path, "the directory that it came from; empty: its tensors were sent");
+        f("num_requests", num_requests, "open requests that have this version");
+        f("num_older", num_older, "open requests that began with an older one");
+    }
+    friend bool operator==(const AdapterStatus&, const AdapterStatus&) = default;
+};
+
+struct UnloadAdapter {
+    static constexpr std::string_view kType = "unload_adapter";
+    static constexpr std::string_view kAbout =
+        "client -> admin door -> schedulers: no new request gets this adapter; its memory is freed "
+        "when the last request that has it ends. Refused while an update is under way. Answered by "
+        "`adapter_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::string name{};
+
+    template <class F>
+    void fields(F&& f) {
+        call_fields(f, *this);
+        f("name", name, "the adapter's name");
+    }
+};
+
+struct AdapterPart {
+    static constexpr std::string_view kType = "adapter_part";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tokenizer_proc: a replica's part of unload_adapter.";
+    static constexpr std::string_view kReplyType = "adapter_reply";
+    static constexpr std::string_view kReplyAbout =
+        "admin door -> client: no replica has the adapter for new requests, or which refused.";
+    CallId call{};
+    ReplicaId replica{};
+    Verdict verdict{};
+    AdapterVersion adapter{};
+    std::int64_t num_requests = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        part_fields(f, *this);
+        f("adapter", adapter, "the version that was unloaded");
+        f("num_requests", num_requests, "open requests that go on with it");
+    }
+};
+
+using AdapterReply = ReplyOf<AdapterPart>;
+
+struct WorkerForget {
+    static constexpr std::string_view kType = "worker_forget";
+    static constexpr std::string_view kAbout =
+        "scheduler_proc -> tp_worker, between two plans: no plan names these versions of adapters "
+        "any more. Not answered.";
+    std::vector<AdapterId> adapters{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("adapters", adapters, "the updates that brought them");
+    }
+};
+
+// Returns what is wrong with it, or nothing.
+std::optional<std::string> invalid_adapter_name(std::string_view name);
+std::optional<std::string> invalid(const UnloadAdapter& message);
+
+}  // namespace pitstop::messages

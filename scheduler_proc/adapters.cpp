@@ -1,0 +1,133 @@
+#include "scheduler_proc/adapters.h"
+
+#include "base/check.h"
+
+#include <fmt/ranges.h>
+
+namespace pitstop::scheduler {
+
+std::string Adapters::names() const {
+    constexpr std::size_t kShownMax = 16;
+    if (serving_.empty()) return "none is loaded";
+    std::vector<std::string> shown;
+    for (const auto& [name, id] : serving_) {
+        if (shown.size() < kShownMax) shown.push_back(name);
+    }
+    std::string text = fmt::format("loaded are '{}'", fmt::join(shown, "', '"));
+    if (serving_.size() > kShownMax)
+        text += fmt::format(" and {} more", serving_.size() - kShownMax);
+    return text;
+}
+
+std::optional<Error> Adapters::problem_of(const std::string& name) const {
+    if (rank_max_ == 0) {
+        return Error{
+            ErrorCode::kUnsupported,
+            "this replica computes no adapters (--device cuda, --load-format null or "
+            "--max-adapter-rank 0)"};
+    }
+    if (serving_.contains(name) || std::ssize(serving_) < loaded_max_) return std::nullopt;
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        "{} adapters are loaded, as many as may be (--max-adapters): unload one; {}",
+        serving_.size(),
+        names()
+    );
+}
+
+void Adapters::retire(Resident& resident, TurnOutput& out) {
+    resident.is_serving = false;
+    if (resident.num_requests > 0) return;
+    const messages::AdapterId id = resident.use.id;
+    out.workers.emplace_back(messages::WorkerForget{.adapters = {id}});
+    residents_.erase(id);
+}
+
+void Adapters::commit(AdapterUse loaded, TurnOutput& out) {
+    CHECK(!residents_.contains(loaded.id));
+    const auto place = serving_.find(loaded.version.name);
+    if (place != serving_.end()) retire(residents_.at(place->second), out);
+    const messages::AdapterId id = loaded.id;
+    serving_[loaded.version.name] = id;
+    residents_.emplace(id, Resident{.use = std::move(loaded), .is_serving = true});
+}
+
+Result<AdapterUse> Adapters::unload(const std::string& name, TurnOutput& out) {
+    const auto place = serving_.find(name);
+    if (place == serving_.end()) {
+        return make_error(ErrorCode::kNotFound, "no adapter '{}' is loaded; {}", name, names());
+    }
+    Resident& resident = residents_.at(place->second);
+    AdapterUse use = resident.use;
+    serving_.erase(place);
+    retire(resident, out);
+    return use;
+}
+
+Result<AdapterUse> Adapters::take(const std::string& name) {
+    const auto place = serving_.find(name);
+    if (place == serving_.end()) {
+        return make_error(ErrorCode::kNotFound, "no adapter '{}' is loaded; {}", name, names());
+    }
+    Resident& resident = residents_.at(place->second);
+    ++resident.num_requests;
+    return resident.use;
+}
+
+void Adapters::give_back(messages::AdapterId id, TurnOutput& out) {
+    Resident& resident = residents_.at(id);
+    CHECK(resident.num_requests > 0);
+    --resident.num_requests;
+    if (!resident.is_serving) retire(resident, out);
+}
+
+std::int64_t Adapters::num_requests(messages::AdapterId id) const {
+    const auto place = residents_.find(id);
+    return place == residents_.end() ? 0 : place->second.num_requests;
+}
+
+std::vector<messages::AdapterStatus> Adapters::status() const {
+    std::vector<messages::AdapterStatus> all;
+    for (const auto& [name, id] : serving_) {
+        const Resident& resident = residents_.at(id);
+        all.push_back(
+            {.adapter = resident.use.version,
+             .path = resident.use.path,
+             .num_requests = resident.num_requests}
+        );
+        for (const auto& [other, older] : residents_) {
+            if (other != id && older.use.version.name == name)
+                all.back().num_older += older.num_requests;
+        }
+    }
+    return all;
+}
+
+std::optional<std::string> Adapters::audit(
+    const std::map<messages::AdapterId, std::int64_t>& num_open
+) const {
+    for (const auto& [id, num] : num_open) {
+        if (num_requests(id) != num)
+            return fmt::format(
+                "adapter {}: {} requests are open, {} are counted",
+                static_cast<std::uint64_t>(id),
+                num,
+                num_requests(id)
+            );
+    }
+    for (const auto& [id, resident] : residents_) {
+        if (resident.num_requests > 0 && !num_open.contains(id))
+            return fmt::format(
+                "adapter {}: {} requests are counted, none is open",
+                static_cast<std::uint64_t>(id),
+                resident.num_requests
+            );
+        if (resident.num_requests == 0 && !resident.is_serving)
+            return fmt::format(
+                "adapter {}: nobody has it, and it is resident", static_cast<std::uint64_t>(id)
+            );
+    }
+    return std::nullopt;
+}
+
+}  // namespace pitstop::scheduler

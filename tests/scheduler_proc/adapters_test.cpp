@@ -1,0 +1,243 @@
+// Adapters: a request has one version from its arrival to its end, and nobody else's KV.
+#include "tests/scheduler_proc/rig.h"
+#include "tests/scheduler_proc/update_fixture.h"
+
+#include <gtest/gtest.h>
+
+namespace pitstop::scheduler {
+namespace {
+
+using messages::AdapterId;
+
+class AdaptersTest : public UpdateTest {
+  protected:
+    messages::UpdatePart stage(const std::string& name, std::uint64_t id) {
+        messages::UpdateSpec spec =
+            spec_of(messages::UpdateMode::kStaged, messages::KvPolicy::kKeep);
+        spec.adapter = name;
+        order_stage(std::move(spec), Epoch{static_cast<std::int64_t>(id)}, messages::UpdateId{id});
+        return answer();
+    }
+    void load(const std::string& name, std::uint64_t id) {
+        const messages::UpdateId update{id};
+        const messages::UpdatePart staged = stage(name, id);
+        ASSERT_TRUE(staged.ok) << staged.verdict.message;
+        order(messages::UpdateReady{.update = update, .kv_policy = messages::KvPolicy::kKeep});
+        ASSERT_TRUE(answer().ok);
+        order(messages::UpdateCommit{.update = update});
+        const messages::UpdatePart committed = answer();
+        ASSERT_TRUE(committed.ok) << committed.verdict.message;
+    }
+    messages::AdapterPart unload(const std::string& name) {
+        order(messages::UnloadAdapter{.call = CallId{7}, .name = name});
+        const auto parts = rig.take<messages::AdapterPart>();
+        EXPECT_EQ(parts.size(), 1u);
+        return parts.empty() ? messages::AdapterPart{} : parts[0];
+    }
+    static Ask ask_of(std::string adapter, std::int64_t first = 100) {
+        return {
+            .prompt = prompt_of(13, first), .max_new_tokens = 24, .adapter = std::move(adapter)};
+    }
+    // What the model with this version says; 0: the model alone.
+    Received expected(const Ask& ask, std::uint64_t id) {
+        std::optional<AdapterId> adapter;
+        if (id != 0) adapter = AdapterId{id};
+        return Rig::expected(rig.workers.model().adapted(adapter), ask);
+    }
+    std::set<AdapterId> resident() const { return rig.workers.adapters(); }
+};
+
+TEST_F(AdaptersTest, P6_EachRequestGetsItsOwnWhateverRunsWithIt) {
+    load("a", 3);
+    load("b", 4);
+    const std::vector<std::pair<Ask, std::uint64_t>> sent{
+        {ask_of("a"), 3}, {ask_of(""), 0}, {ask_of("b"), 4}, {ask_of("a", 200), 3}};
+    std::vector<RequestKey> got;
+    for (const auto& [ask, id] : sent) got.push_back(rig.send(ask));
+    rig.run();
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+        const auto& [ask, id] = sent[i];
+        EXPECT_EQ(rig.of(got[i]).tokens, expected(ask, id).tokens) << i;
+        ASSERT_EQ(rig.of(got[i]).adapter.has_value(), id != 0);
+        if (id == 0) continue;
+        EXPECT_EQ(rig.of(got[i]).adapter->name, ask.adapter);
+        EXPECT_EQ(raw(rig.of(got[i]).adapter->version), static_cast<std::int64_t>(id));
+        EXPECT_EQ(rig.of(got[i]).adapter->label, "step-2");
+        EXPECT_EQ(rig.of(got[i]).adapter->digest.size(), 32u);
+    }
+}
+
+TEST_F(AdaptersTest, P3_ACommitIsForRequestsThatComeAfterIt) {
+    load("a", 3);
+    const Ask ask = ask_of("a");
+    const RequestKey before = rig.send(ask);
+    const RequestKey waits = rig.send(ask_of("a", 200));
+    rig.turn();
+    for (int i = 0; i < 4; ++i) rig.step();
+    load("a", 4);
+    const RequestKey after = rig.send(ask);
+    rig.turn();
+    EXPECT_EQ(resident(), (std::set{AdapterId{3}, AdapterId{4}}));
+    const auto status = rig.status().adapters;
+    ASSERT_EQ(status.size(), 1u);
+    EXPECT_EQ(raw(status[0].adapter.version), 4);
+    EXPECT_EQ(status[0].num_requests, 1);
+    EXPECT_EQ(status[0].num_older, 2);
+    rig.run();
+    EXPECT_EQ(rig.of(before).tokens, expected(ask, 3).tokens);
+    EXPECT_EQ(rig.of(waits).tokens, expected(ask_of("a", 200), 3).tokens);
+    EXPECT_EQ(rig.of(after).tokens, expected(ask, 4).tokens);
+    EXPECT_EQ(raw(rig.of(before).adapter->version), 3);
+    EXPECT_EQ(raw(rig.of(after).adapter->version), 4);
+    EXPECT_EQ(resident(), std::set{AdapterId{4}}) << "the last request of the old one has ended";
+}
+
+TEST_F(AdaptersTest, P9_APrefixIsOfTheVersionThatComputedIt) {
+    load("a", 3);
+    const auto cached = [&](const Ask& ask, std::uint64_t id) {
+        const RequestKey key = rig.send(ask);
+        rig.run();
+        EXPECT_EQ(rig.of(key).tokens, expected(ask, id).tokens);
+        return rig.of(key).counts->cached_tokens;
+    };
+    const Ask with = ask_of("a");
+    const Ask alone = ask_of("");
+    EXPECT_EQ(cached(alone, 0), 0);
+    EXPECT_EQ(cached(alone, 0), 12);
+    EXPECT_EQ(cached(with, 3), 0);
+    EXPECT_EQ(cached(with, 3), 12);
+    load("a", 4);
+    EXPECT_EQ(cached(with, 4), 0) << "the name is the same, the weights are not";
+    EXPECT_EQ(cached(alone, 0), 12) << "the model's prefixes stay";
+}
+
+TEST_F(AdaptersTest, P9_AnUpdateOfTheModelAgesTheAdaptersPrefixes) {
+    load("a", 3);
+    const Ask ask = ask_of("a");
+    rig.send(ask);
+    rig.run();
+    rig.workers.staged_weights = kNewWeights;
+    ASSERT_TRUE(update(
+                    messages::UpdateMode::kStaged,
+                    messages::KvPolicy::kKeep,
+                    Epoch{2},
+                    messages::UpdateId{4}
+    )
+                    .ok);
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    EXPECT_EQ(rig.of(key).counts->cached_tokens, 0);
+    EXPECT_EQ(rig.of(key).tokens, expected(ask, 3).tokens);
+    EXPECT_EQ(raw(rig.of(key).adapter->version), 3);
+    EXPECT_EQ(rig.of(key).spans[0].epoch, Epoch{2});
+}
+
+TEST_F(AdaptersTest, P4_AnUnloadEndsNoRequest) {
+    load("a", 3);
+    load("b", 4);
+    const Ask ask = ask_of("a");
+    const RequestKey open = rig.send(ask);
+    rig.turn();
+    rig.step();
+    const messages::AdapterPart unloaded = unload("a");
+    ASSERT_TRUE(unloaded.verdict.is_done()) << unloaded.verdict.message;
+    EXPECT_EQ(unloaded.num_requests, 1);
+    EXPECT_EQ(raw(unloaded.adapter.version), 3);
+    const RequestKey late = rig.send(ask);
+    rig.run();
+    EXPECT_EQ(rig.of(open).tokens, expected(ask, 3).tokens);
+    ASSERT_TRUE(rig.of(late).finish);
+    EXPECT_EQ(rig.of(late).finish->verdict.code, ErrorCode::kNotFound);
+    EXPECT_EQ(rig.of(late).finish->verdict.message, "no adapter 'a' is loaded; loaded are 'b'");
+    EXPECT_EQ(resident(), std::set{AdapterId{4}});
+    EXPECT_EQ(unload("a").verdict.code, ErrorCode::kNotFound);
+    EXPECT_EQ(unload("b").num_requests, 0);
+    rig.run();
+    EXPECT_TRUE(resident().empty()) << "nobody had it";
+}
+
+TEST_F(AdaptersTest, ARequestThatIsCancelledOrRetractedGivesItsVersionBackOnce) {
+    Rig small({.num_pages = 14});
+    std::swap(rig, small);
+    load("a", 3);
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 4; ++i) {
+        Ask ask = ask_of("a", 100 + i);
+        ask.max_new_tokens = 30;
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.turn();
+    while (rig.status().retractions_total == 0) ASSERT_TRUE(rig.step());
+    load("a", 4);
+    messages::EndRequests ended{.cause = messages::EndCause::kAbort};
+    for (const auto& [key, ask] : sent) ended.keys.push_back(key);
+    rig.control(std::move(ended));
+    rig.run();
+    EXPECT_EQ(resident(), std::set{AdapterId{4}});
+    EXPECT_EQ(rig.status().adapters[0].num_older, 0);
+}
+
+TEST_F(AdaptersTest, ARetractedRequestGoesOnWithItsVersion) {
+    Rig small({.num_pages = 14});
+    std::swap(rig, small);
+    load("a", 3);
+    std::vector<std::pair<RequestKey, Ask>> sent;
+    for (int i = 0; i < 3; ++i) {
+        Ask ask = ask_of("a", 100 + i);
+        ask.max_new_tokens = 30;
+        sent.emplace_back(rig.send(ask), ask);
+    }
+    rig.turn();
+    while (rig.status().retractions_total == 0) ASSERT_TRUE(rig.step());
+    load("a", 4);
+    rig.run();
+    for (const auto& [key, ask] : sent) {
+        EXPECT_EQ(rig.of(key).tokens, expected(ask, 3).tokens);
+        EXPECT_EQ(raw(rig.of(key).adapter->version), 3);
+    }
+}
+
+TEST_F(AdaptersTest, AStageThatFailsChangesNothing) {
+    load("a", 3);
+    rig.workers.stage_failures[1] = "k_proj.lora_A is missing";
+    EXPECT_FALSE(stage("a", 4).ok);
+    order(messages::UpdateDrop{.update = messages::UpdateId{4}});
+    EXPECT_TRUE(answer().ok);
+    const Ask ask = ask_of("a");
+    const RequestKey key = rig.send(ask);
+    rig.run();
+    EXPECT_EQ(rig.of(key).tokens, expected(ask, 3).tokens);
+    EXPECT_EQ(resident(), std::set{AdapterId{3}});
+    EXPECT_EQ(rig.status().epoch, Epoch{1}) << "the model's version is its own";
+}
+
+TEST_F(AdaptersTest, AsManyAreLoadedAsMayBe) {
+    Rig narrow({}, {.adapters_max = 2});
+    std::swap(rig, narrow);
+    load("a", 3);
+    load("b", 4);
+    const messages::UpdatePart third = stage("c", 5);
+    EXPECT_EQ(third.verdict.code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(
+        third.verdict.message,
+        "2 adapters are loaded, as many as may be (--max-adapters): unload one; loaded are 'a', 'b'"
+    );
+    load("b", 6);  // a name that is loaded may be replaced
+    EXPECT_TRUE(unload("a").verdict.is_done());
+    load("c", 7);
+    EXPECT_EQ(resident(), (std::set{AdapterId{6}, AdapterId{7}}));
+}
+
+TEST_F(AdaptersTest, WorkersThatComputeNoneRefuseThem) {
+    Rig without({.adapter_rank_max = 0});
+    std::swap(rig, without);
+    const messages::UpdatePart part = stage("a", 3);
+    EXPECT_FALSE(part.ok);
+    EXPECT_EQ(part.verdict.code, ErrorCode::kUnsupported);
+    const RequestKey key = rig.send(ask_of("a"));
+    rig.run();
+    EXPECT_EQ(rig.of(key).finish->verdict.message, "no adapter 'a' is loaded; none is loaded");
+}
+
+}  // namespace
+}  // namespace pitstop::scheduler

@@ -1,0 +1,401 @@
+// Adapters from their files to logits, against PEFT (tests/golden/make_adapters.py made
+// tests/data/golden/MODEL/adapters and says how); and what of them is refused.
+#include "base/bf16.h"
+#include "base/isa.h"
+#include "tests/source_dir.h"
+#include "tests/tp_worker/update/updater_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+namespace pitstop::tp_worker {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string golden_dir(const std::string& name) {
+    return source_dir() + "/tests/data/golden/" + name;
+}
+
+std::string adapter_dir(const std::string& name) {
+    const std::size_t slash = name.find('/');
+    return golden_dir(name.substr(0, slash)) + "/adapters/" + name.substr(slash + 1);
+}
+
+// "MODEL/ADAPTER" of all.
+std::vector<std::string> adapter_names() {
+    std::vector<std::string> names;
+    for (const auto& model : fs::directory_iterator(golden_dir(""))) {
+        if (!fs::is_directory(model.path() / "adapters")) continue;
+        for (const auto& adapter : fs::directory_iterator(model.path() / "adapters"))
+            names.push_back(
+                model.path().filename().string() + "/" + adapter.path().filename().string()
+            );
+    }
+    std::ranges::sort(names);
+    return names;
+}
+
+class Adapted : public testing::Test {
+  protected:
+    void open(const std::string& model, int tp, Compute compute = Compute::kFp32) {
+        ReplicaOptions options;
+        options.engine.model_dir = golden_dir(model);
+        options.engine.compute = compute;
+        options.engine.isa = best_isa();
+        options.engine.page_size = 5;
+        options.engine.max_total_tokens = 400;
+        options.tp = tp;
+        auto replica = TestReplica::make(options);
+        if (!replica && replica.error().code == ErrorCode::kUnsupported)
+            GTEST_SKIP() << replica.error().message;
+        ASSERT_TRUE(replica.has_value()) << replica.error().message;
+        replica_ = *std::move(replica);
+        for (int rank = 0; rank < tp; ++rank) {
+            updaters_.push_back(
+                std::make_unique<Updater>(replica_->engine(rank), pace_, fault_point_)
+            );
+        }
+    }
+    ~Adapted() override { updaters_.clear(); }
+
+    static messages::UpdateSpec from_disk(const std::string& dir) {
+        messages::UpdateSpec spec;
+        spec.adapter = "one";
+        spec.source.path = dir;
+        return spec;
+    }
+
+    std::vector<messages::WorkerStaged> stage(messages::UpdateSpec spec) {
+        const messages::WorkerStage order{
+            .update = messages::UpdateId{++last_update_}, .spec = std::move(spec)};
+        std::vector<messages::WorkerStaged> votes;
+        for (const auto& updater : updaters_) {
+            if (auto vote = tp_worker::ask<messages::WorkerStaged>(*updater, order))
+                votes.push_back(*std::move(vote));
+        }
+        return votes;
+    }
+    messages::AdapterId commit() {
+        for (const auto& updater : updaters_) {
+            const messages::WorkerCommit order{
+                .update = messages::UpdateId{last_update_}, .epoch = Epoch{7}};
+            EXPECT_TRUE(tp_worker::ask<messages::WorkerCommitted>(*updater, order));
+        }
+        return messages::AdapterId{last_update_};
+    }
+    messages::AdapterId load(const std::string& dir) {
+        for (const messages::WorkerStaged& vote : stage(from_disk(dir))) {
+            EXPECT_TRUE(vote.outcome.ok) << vote.outcome.problems.front();
+            if (!vote.outcome.ok) return {};
+        }
+        return commit();
+    }
+    void expect_refused(messages::UpdateSpec spec, ErrorCode code, const std::string& why) {
+        const std::vector<messages::WorkerStaged> votes = stage(std::move(spec));
+        ASSERT_EQ(votes.size(), updaters_.size());
+        for (const messages::WorkerStaged& vote : votes) {
+            EXPECT_FALSE(vote.outcome.ok) << why;
+            if (vote.outcome.ok) continue;
+            EXPECT_EQ(vote.outcome.code, code) << vote.outcome.problems.front();
+            EXPECT_NE(vote.outcome.problems.front().find(why), std::string::npos)
+                << vote.outcome.problems.front();
+        }
+        const messages::WorkerDrop drop{.update = messages::UpdateId{last_update_}};
+        for (const auto& updater : updaters_)
+            EXPECT_TRUE(tp_worker::ask<messages::WorkerDropped>(*updater, drop));
+    }
+
+    // The last logits of a prompt, in chunks of so many tokens.
+    std::vector<float> logits_of(
+        const std::vector<TokenId>& prompt, std::optional<messages::AdapterId> adapter
+    ) {
+        generate(replica_.get(), prompt, 1, adapter);
+        std::vector<std::int32_t> rows;
+        for (std::size_t i = 0; i < prompt.size(); ++i)
+            rows.push_back(static_cast<std::int32_t>(i));
+        return replica_->read_logits(rows);
+    }
+
+    Pace pace_{1.0};
+    FaultPoint fault_point_{"none"};
+    std::unique_ptr<TestReplica> replica_{};
+    std::vector<std::unique_ptr<Updater>> updaters_{};
+    std::uint64_t last_update_ = 0;
+};
+
+// As model/golden_test.cpp.
+constexpr double kLogitError = 1e-4;
+
+class GoldenAdapters : public Adapted,
+                       public testing::WithParamInterface<std::tuple<std::string, int>> {};
+
+TEST_P(GoldenAdapters, Fp32GivesTheLogitsAndGreedyIdsOfPeft) {
+    const auto& [name, tp] = GetParam();
+    open(name.substr(0, name.find('/')), tp);
+    if (IsSkipped() || HasFatalFailure()) return;
+    const Json golden = load_json(adapter_dir(name) + "/golden.json");
+    const std::vector<TokenId> first = ids_of(golden["prompts"].back()["ids"]);
+    const std::vector<float> before = logits_of(first, std::nullopt);
+    const messages::AdapterId adapter = load(adapter_dir(name));
+    const auto V = static_cast<std::size_t>(replica_->vocab_len());
+    double worst = 0.0;
+    for (const Json& prompt : golden["prompts"]) {
+        const std::vector<TokenId> ids = ids_of(prompt["ids"]);
+        const std::vector<TokenId> expected = ids_of(prompt["greedy"]);
+        EXPECT_EQ(generate(replica_.get(), ids, std::ssize(expected), adapter), expected);
+        const std::vector<float> logits = logits_of(ids, adapter);
+        for (std::size_t t = 0; t < ids.size(); ++t) {
+            for (std::size_t k = 0; k < V; ++k) {
+                const double error = std::abs(
+                    static_cast<double>(logits[t * V + k]) - prompt["logits"][t][k].get<double>()
+                );
+                worst = std::max(worst, error);
+                EXPECT_LE(error, kLogitError) << "position " << t << " id " << k;
+            }
+        }
+    }
+    std::printf("largest logit error %.6f\n", worst);
+    EXPECT_EQ(logits_of(first, std::nullopt), before) << "the model alone is as it was";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    GoldenAdapters,
+    testing::Combine(testing::ValuesIn(adapter_names()), testing::Values(1, 2)),
+    [](const auto& parameter) {
+        std::string name = std::get<0>(parameter.param);
+        std::ranges::replace(name, '/', '_');
+        return name + "_tp" + std::to_string(std::get<1>(parameter.param));
+    }
+);
+
+// P6: whichever adapters share the pass, and however a prompt is cut.
+TEST_F(Adapted, P6_ARowHasTheBitsThatItHasAlone) {
+    for (const Compute compute : {Compute::kFp32, Compute::kBf16}) {
+        replica_.reset();
+        updaters_.clear();
+        open("qwen3_tied", 1, compute);
+        const std::vector<std::optional<messages::AdapterId>> adapters{
+            load(adapter_dir("qwen3_tied/all")),
+            std::nullopt,
+            load(adapter_dir("qwen3_tied/bf16")),
+            load(adapter_dir("qwen3_tied/rank_stabilized")),
+            std::nullopt};
+        std::vector<TestRequest> together(adapters.size());
+        std::vector<TestRequest> alone(adapters.size());
+        for (std::size_t i = 0; i < adapters.size(); ++i) {
+            TestRequest& request = together[i];
+            for (std::int32_t t = 0; t < 9; ++t)
+                request.tokens.push_back(TokenId{(t * 7 + static_cast<std::int32_t>(i)) % 67});
+            request.prompt_len = 9;
+            request.sampling = greedy();
+            request.logprobs = {.enabled = true, .prompt_start = 1};
+            request.slot = static_cast<SlotId>(i);
+            request.adapter = adapters[i];
+            for (std::int32_t p = 0; p < 4; ++p)
+                request.pages.push_back(PageId{static_cast<std::int32_t>(i) * 4 + p});
+            alone[i] = request;
+        }
+        for (int step = 0; step < 6; ++step) {
+            messages::StepPlan plan;
+            std::vector<TestRequest*> rows;
+            for (TestRequest& request : together) {
+                add_row(&request, std::ssize(request.tokens) - request.num_done, &plan);
+                rows.push_back(&request);
+            }
+            run_step(replica_.get(), std::move(plan), rows);
+        }
+        for (TestRequest& request : alone) {
+            for (const std::int64_t num : {3, 1, 5, 1, 1, 1, 1, 1}) {
+                messages::StepPlan plan;
+                add_row(&request, num, &plan);
+                run_step(replica_.get(), std::move(plan), {&request});
+            }
+        }
+        for (std::size_t i = 0; i < alone.size(); ++i) {
+            EXPECT_EQ(together[i].tokens, alone[i].tokens) << i;
+            EXPECT_EQ(together[i].outputs, alone[i].outputs) << i;
+            EXPECT_EQ(together[i].scores, alone[i].scores) << i;
+        }
+        EXPECT_NE(together[0].scores, together[1].scores) << "an adapter changes something";
+    }
+}
+
+// A copy of an adapter's directory that a test may change.
+class AdapterFiles {
+  public:
+    explicit AdapterFiles(const std::string& name) {
+        dir_ = testing::TempDir() + "adapter_" +
+               testing::UnitTest::GetInstance()->current_test_info()->name();
+        fs::remove_all(dir_);
+        fs::copy(adapter_dir(name), dir_);
+    }
+    ~AdapterFiles() { fs::remove_all(dir_); }
+    AdapterFiles(const AdapterFiles&) = delete;
+    AdapterFiles& operator=(const AdapterFiles&) = delete;
+
+    [[nodiscard]] const std::string& dir() const { return dir_; }
+    [[nodiscard]] Json config() const { return load_json(dir_ + "/adapter_config.json"); }
+    void write_config(const Json& config) const {
+        std::ofstream(dir_ + "/adapter_config.json") << text_of(config);
+    }
+    // The file's header and its bytes.
+    [[nodiscard]] std::pair<Json, std::string> tensors() const {
+        std::ifstream file(path(), std::ios::binary);
+        const std::string all{std::istreambuf_iterator<char>(file), {}};
+        std::uint64_t header = 0;
+        std::memcpy(&header, all.data(), sizeof header);
+        return {parse_json(all.substr(8, header)), all.substr(8 + header)};
+    }
+    void write_tensors(const Json& header, const std::string& bytes) const {
+        const std::string text = text_of(header);
+        const std::uint64_t size = text.size();
+        std::ofstream file(path(), std::ios::binary | std::ios::trunc);
+        file.write(reinterpret_cast<const char*>(&size), sizeof size);
+        file << text << bytes;
+    }
+    [[nodiscard]] std::string path() const { return dir_ + "/adapter_model.safetensors"; }
+
+  private:
+    std::string dir_{};
+};
+
+const std::string kQ0 = "base_model.model.model.layers.0.self_attn.q_proj.";
+
+TEST_F(Adapted, RefusesWhatIsNotTheAdapterOfItsConfigurationByName) {
+    open("qwen3_tied", 2);
+    const AdapterFiles files("qwen3_tied/all");
+    const Json config = files.config();
+    const auto& [header, bytes] = files.tensors();
+    const auto refused = [&](ErrorCode code, const std::string& why) {
+        expect_refused(from_disk(files.dir()), code, why);
+        files.write_config(config);
+        files.write_tensors(header, bytes);
+    };
+    Json changed = config;
+    changed["target_modules"] = {"c_attn"};
+    files.write_config(changed);
+    refused(ErrorCode::kInvalidArgument, "adapts no module of this model");
+
+    changed = config;
+    changed["target_modules"] = {"q_proj"};  // the file has more
+    files.write_config(changed);
+    refused(ErrorCode::kInvalidArgument, "down_proj.lora_A.weight' is no tensor of the adapter");
+
+    changed = config;
+    changed["target_modules"].push_back("lm_head");
+    files.write_config(changed);
+    refused(ErrorCode::kUnsupported, "'lm_head' are not served");
+
+    changed = config;
+    changed["r"] = 65;
+    files.write_config(changed);
+    refused(ErrorCode::kInvalidArgument, "over 64");
+
+    changed = config;
+    changed["r"] = 5;
+    files.write_config(changed);
+    refused(ErrorCode::kInvalidArgument, "has shape [4,");
+
+    changed = config;
+    changed["use_dora"] = true;
+    files.write_config(changed);
+    refused(ErrorCode::kUnsupported, "use_dora");
+
+    Json tensors = header;
+    tensors.erase(kQ0 + "lora_B.weight");
+    tensors["unknown.lora_B.weight"] = header[kQ0 + "lora_B.weight"];
+    files.write_tensors(tensors, bytes);
+    refused(ErrorCode::kInvalidArgument, "'unknown.lora_B.weight' is no tensor of the adapter");
+
+    std::string broken = bytes;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const auto at = header[kQ0 + "lora_A.weight"]["data_offsets"][0].get<std::size_t>();
+    std::memcpy(broken.data() + at + 12, &nan, sizeof nan);
+    files.write_tensors(header, broken);
+    refused(ErrorCode::kInvalidArgument, "q_proj.lora_A.weight' is not finite");
+
+    fs::rename(files.path(), files.dir() + "/adapter_model.bin");
+    refused(ErrorCode::kUnsupported, "a pickle");
+    fs::remove(files.dir() + "/adapter_config.json");
+    expect_refused(from_disk(files.dir()), ErrorCode::kNotFound, "adapter_config.json");
+}
+
+// Trainers send what a live state dict has, in the call itself.
+TEST_F(Adapted, TensorsInTheCallUnderOtherNamesAreTheSameAdapter) {
+    open("qwen3_tied", 2);
+    const AdapterFiles files("qwen3_tied/bf16");
+    const std::vector<messages::WorkerStaged> from_file = stage(from_disk(files.dir()));
+    ASSERT_TRUE(from_file.at(0).outcome.ok) << from_file[0].outcome.problems.front();
+    const messages::AdapterId first = commit();
+
+    const auto& [header, bytes] = files.tensors();
+    messages::UpdateSpec spec;
+    spec.adapter = "one";
+    spec.adapter_config = text_of(files.config());
+    spec.source.kind = messages::SourceKind::kTensors;
+    spec.source.format = messages::TensorFormat::kFlattened;
+    messages::RankPayload payload;
+    for (const auto& [name, tensor] : header.items()) {
+        if (name == "__metadata__") continue;
+        std::string given = name.substr(std::string("base_model.model.").size());
+        given.replace(given.find(".weight"), 7, ".default.weight");
+        given.insert(given.find("layers"), "language_model.");
+        spec.source.tensors.push_back(
+            {.name = given,
+             .dtype = tensor["dtype"].get<std::string>(),
+             .shape = tensor["shape"].get<std::vector<std::int64_t>>()}
+        );
+        const auto begin = tensor["data_offsets"][0].get<std::ptrdiff_t>();
+        const auto end = tensor["data_offsets"][1].get<std::ptrdiff_t>();
+        payload.data.values.insert(
+            payload.data.values.end(), bytes.begin() + begin, bytes.begin() + end
+        );
+    }
+    spec.source.payloads.push_back(std::move(payload));
+    const std::vector<messages::WorkerStaged> from_call = stage(std::move(spec));
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+        ASSERT_TRUE(from_call.at(rank).outcome.ok) << from_call[rank].outcome.problems.front();
+        EXPECT_EQ(from_call[rank].digests, from_file[rank].digests);
+    }
+    const messages::AdapterId second = commit();
+    const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};
+    EXPECT_EQ(logits_of(prompt, first), logits_of(prompt, second));
+}
+
+// A version that is replaced serves on for whoever has it, until it is forgotten.
+TEST_F(Adapted, VersionsLiveSideBySideUntilTheyAreForgotten) {
+    open("qwen3_tied", 1);
+    const std::vector<TokenId> prompt{TokenId{3}, TokenId{9}, TokenId{27}};
+    const messages::AdapterId first = load(adapter_dir("qwen3_tied/all"));
+    const std::vector<float> of_first = logits_of(prompt, first);
+    const messages::AdapterId second = load(adapter_dir("qwen3_tied/bf16"));
+    EXPECT_NE(logits_of(prompt, second), of_first);
+    EXPECT_EQ(logits_of(prompt, first), of_first);
+    EXPECT_EQ(replica_->root().epoch(), Epoch{1}) << "of the model";
+    const messages::WorkerForget forget{.adapters = {first, messages::AdapterId{999}}};
+    ASSERT_TRUE(updaters_[0]->handle_order(encode(forget)));
+    EXPECT_EQ(replica_->root().adapters().find(first), nullptr);
+    messages::StepPlan plan;
+    TestRequest request{
+        .tokens = prompt,
+        .prompt_len = 3,
+        .pages = {PageId{0}},
+        .sampling = greedy(),
+        .adapter = first};
+    add_row(&request, 3, &plan);
+    plan.step = StepId{1};
+    plan.epoch = Epoch{1};
+    const Result<> started = replica_->root().start(plan);
+    ASSERT_FALSE(started);
+    EXPECT_NE(started.error().message.find("has no adapter of update 1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker

@@ -1,0 +1,73 @@
+// Fills adapters in memory of their own: nothing that serves is touched, or waits for it.
+#include "base/mapped_file.h"
+#include "tp_worker/config/adapter_config.h"
+#include "tp_worker/update/updater.h"
+
+#include <utility>
+
+namespace pitstop::tp_worker {
+
+// What a stage of an adapter fills; null: it is not known yet. Then the stage only speaks to its
+// source, which may have to be told that it cannot begin.
+StageArgs Updater::args_for(Stage& stage, Adapter* adapter) {
+    CopyLedger& ledger = adapter != nullptr ? adapter->ledger() : no_ledger_;
+    std::byte* const memory = adapter != nullptr ? adapter->memory().data() : nullptr;
+    return {
+        .update = stage.update,
+        .spec = stage.spec,
+        .rank = engine_.rank(),
+        .layout = adapter != nullptr ? adapter->layout() : engine_.layout(),
+        .config = engine_.config(),
+        .ops = engine_.ops(),
+        .add_run = engine_.device().add_run(),
+        .target = memory,
+        .live = memory,
+        .target_ledger = ledger,
+        .live_ledger = ledger,
+        .target_bytes = adapter != nullptr ? adapter->bytes() : 0,
+        .pace = pace_,
+        .num_threads = 1,
+        .is_dropped = stage.is_dropped,
+        .at = [this](std::string_view name) { fault_point_.reach(name); },
+    };
+}
+
+Result<std::vector<messages::Frames>> Updater::stage_adapter(messages::WorkerStage order) {
+    stage_ = std::make_shared<Stage>();
+    stage_->update = order.update;
+    stage_->spec = std::move(order.spec);
+    stage_->fill.emplace(args_for(*stage_, nullptr));
+    give_stage(order.timeout_ms, [this](Stage& stage) -> Result<> {
+        RETURN_IF_ERROR(open_adapter(stage));
+        return stage.fill->begin();
+    });
+    return std::vector<messages::Frames>{};
+}
+
+// Reads what the adapter is, and makes it. After an error nothing was touched.
+Result<> Updater::open_adapter(Stage& stage) {
+    std::string config = stage.spec.adapter_config;
+    std::string where = "adapter_config";
+    if (config.empty()) {
+        where = stage.spec.source.path + "/adapter_config.json";
+        ASSIGN_OR_RETURN(config, MappedFile::read(where, kAdapterConfigBytesMax));
+    }
+    ASSIGN_OR_RETURN(const AdapterConfig parsed, AdapterConfig::parse(config, where));
+    ASSIGN_OR_RETURN(stage.adapter, engine_.make_adapter(parsed));
+    stage.fill.emplace(args_for(stage, stage.adapter.get()));
+    stage.fill->begin_work();
+    return Ok{};
+}
+
+// The memory is given back in the background: to unmap it takes time by its size.
+Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerForget& order) {
+    for (const messages::AdapterId id : order.adapters) {
+        std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);
+        if (!adapter) continue;
+        background_.give([adapter = std::move(adapter)] { return std::vector<messages::Frames>{}; }
+        );
+    }
+    return std::vector<messages::Frames>{};
+}
+
+}  // namespace pitstop::tp_worker

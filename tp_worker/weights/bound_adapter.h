@@ -1,0 +1,38 @@
+// Where the matrices of an adapter are, by the weights of the base model that they adapt.
+#pragma once
+
+#include "base/view.h"
+#include "tp_worker/weights/adapter_slots.h"
+#include "tp_worker/weights/weight_layout.h"
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+// Borrowed views: they stay valid while the adapter's memory does.
+class BoundAdapter {
+  public:
+    // This rank's part: y += scale * B (A x).
+    struct Pair {
+        View2<const float> a{};  // [rank, in]
+        View2<const float> b{};  // [out, rank]
+        float scale = 0;
+    };
+
+    BoundAdapter() = default;
+    // REQUIRES: `layout` is of these slots; `memory` has layout.bytes().
+    BoundAdapter(const AdapterSlots& slots, const WeightLayout& layout, const std::byte* memory);
+
+    // Null: the adapter leaves the product of this weight alone.
+    [[nodiscard]] const Pair* find(WeightId base) const {
+        const auto index = static_cast<std::size_t>(raw(base));
+        return index < pairs_.size() && pairs_[index] ? &*pairs_[index] : nullptr;
+    }
+
+  private:
+    std::vector<std::optional<Pair>> pairs_{};  // by the base's slot
+};
+
+}  // namespace pitstop::tp_worker
