@@ -33,6 +33,8 @@ Router all_routes() {
     add_weight_label(router);
     add_sglang_weight_transfer(router);
     add_vllm_weight_transfer(router);
+    add_sglang_adapters(router);
+    add_vllm_adapters(router);
     add_pitstop_drop_update(router);
     add_trainers(router);
     add_server_info(router);

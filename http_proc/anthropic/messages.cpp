@@ -24,7 +24,7 @@ struct Message : ChatAnswer {
     static Result<Message> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(ChatCall call, parse_anthropic_messages(exchange.request().body));
-        RETURN_IF_ERROR(check_model(exchange, call.model));
+        RETURN_IF_ERROR(read_adapter_of(exchange, call.model, call.request.adapter));
         return Message(exchange, std::move(call));
     }
     static Response refusal(const Error& error) {

@@ -48,6 +48,7 @@ void read_chat_call(FieldReader& fields, ChatCall& call) {
         if (given != nullptr && *given != 0 && !asks_for_nothing(*given))
             fields.refuse(entry.name, entry.why);
     }
+    fields.read("lora_path", call.request.adapter);
     std::int64_t num_samples = 1;
     fields.read("n", num_samples);
     if (num_samples != 1) fields.refuse("n", kElsewhere);

@@ -19,7 +19,8 @@ struct Unsupported {
     std::string_view why{};
 };
 constexpr std::string_view kTextAlone = "the model accepts text only";
-constexpr std::string_view kNoAdapters = "no adapters are loaded";
+constexpr std::string_view kAdapterIsModel =
+    "name the adapter as the model or as lora_path, outside of sampling_params";
 constexpr std::string_view kNotKept = "the engine does not keep hidden states";
 constexpr std::string_view kNoCode = "code is not run";
 constexpr std::string_view kNoThinking = "thinking is not separated from other output";
@@ -49,9 +50,8 @@ constexpr std::array kUnsupported{
     Unsupported{"thinking_token_budget", kNoThinking},
     Unsupported{"max_thinking_tokens", kNoThinking},
     Unsupported{"require_reasoning", kNoThinking},
-    Unsupported{"lora_path", kNoAdapters},
-    Unsupported{"lora_request", kNoAdapters},
-    Unsupported{"lora_id", kNoAdapters},
+    Unsupported{"lora_request", kAdapterIsModel},
+    Unsupported{"lora_id", kAdapterIsModel},
     Unsupported{"session_params", "there are no sessions"},
     Unsupported{"prompt_embeds", "prompts are text or tokens"},
     Unsupported{"input_embeds", "prompts are text or tokens"},
@@ -248,6 +248,11 @@ void refuse_routed_experts(FieldReader& fields) {
     const Json* given = fields.find("return_routed_experts");
     if (given != nullptr && !asks_for_nothing(*given))
         fields.refuse("return_routed_experts", "SGLang's /generate answers with them");
+}
+
+void refuse_adapter(FieldReader& fields) {
+    const Json* given = fields.find("lora_path");
+    if (given != nullptr && !asks_for_nothing(*given)) fields.refuse("lora_path", kAdapterIsModel);
 }
 
 void refuse_unsupported(FieldReader& fields) {

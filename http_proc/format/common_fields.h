@@ -43,6 +43,8 @@ void read_placement(FieldReader& fields, messages::Generate& request);
 // field is never ignored silently. Null, false, "" and containers of only such values request
 // nothing.
 void refuse_unsupported(FieldReader& fields);
+// Refuses the name of an adapter (`lora_path`) where no route reads it.
+void refuse_adapter(FieldReader& fields);
 // Refuses `return_routed_experts` on routes that cannot return routes.
 void refuse_routed_experts(FieldReader& fields);
 

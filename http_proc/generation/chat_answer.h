@@ -36,6 +36,7 @@ struct ChatAnswer {
     ChatAnswer(Exchange& exchange, ChatCall given, std::string_view prefix);
 
     [[nodiscard]] bool is_streamed() const { return call.is_streamed; }
+    [[nodiscard]] const std::string& named_model() const { return call.model; }
     [[nodiscard]] bool wants_texts() const { return false; }
     [[nodiscard]] std::string rid_of(std::size_t /*index*/) const { return answer_id + "-0"; }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);

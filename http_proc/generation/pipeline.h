@@ -12,6 +12,7 @@
 
 #include "http_proc/generation/event_stream.h"
 #include "http_proc/generation/generation.h"
+#include "http_proc/generation/request_checks.h"
 #include "http_proc/server/errors.h"
 #include "messages/generation.h"
 
@@ -56,6 +57,7 @@ concept Answering = requires(
     { A::refusal(error) } -> std::same_as<Response>;
     { answer.is_streamed() } -> std::same_as<bool>;
     { answer.wants_texts() } -> std::same_as<bool>;
+    // A dialect that has the field returns the model that the caller named: answer.named_model().
     // Asks the tree for what the answer shows of a prompt or needs to run it (its tokens, its
     // text).
     { answer.complete(exchange, prompt) } -> std::same_as<Task<Result<>>>;
@@ -169,10 +171,18 @@ constexpr bool kNamesEvents = requires(A answer, EventStream& stream, const Erro
     answer.write_error(stream, error);
 };
 
+// A name that is not the model's was taken for an adapter's.
+template <Answering A>
+Response refusal_of(Exchange& exchange, const A& answer, Error error) {
+    if constexpr (requires { answer.named_model(); })
+        error = error_of_model(exchange, answer.named_model(), std::move(error));
+    return A::refusal(error);
+}
+
 template <Answering A>
 Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answer) {
     Result<std::vector<messages::OutputChunk>> outputs = co_await collect(generation);
-    if (!outputs) co_return A::refusal(outputs.error());
+    if (!outputs) co_return refusal_of(exchange, answer, outputs.error());
     for (std::size_t i = 0; i < outputs->size(); ++i) {
         Generation::Event event{.index = i, .chunk = std::move((*outputs)[i])};
         answer.handle_event(event);
@@ -199,7 +209,7 @@ Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& an
             continue;
         }
         if (const auto error = error_of(event->chunk)) {
-            if (!stream.has_begun()) co_return A::refusal(*error);
+            if (!stream.has_begun()) co_return refusal_of(exchange, answer, *error);
             if constexpr (kNamesEvents<A>) {
                 answer.write_error(stream, *error);
             } else {

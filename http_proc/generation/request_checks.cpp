@@ -1,14 +1,41 @@
 #include "http_proc/generation/request_checks.h"
 
 #include "base/utf8.h"
+#include "messages/adapters.h"
+
+#include <cstddef>
 
 namespace pitstop::http {
 
+namespace {
+
+std::string text_of_unknown(const std::string& model) {
+    return fmt::format("The model `{}` does not exist", utf8_prefix(model, 128));
+}
+
+}  // namespace
+
 Result<> check_model(Exchange& exchange, const std::string& model) {
     if (exchange.server().serves(model)) return Ok{};
-    return make_error(
-        ErrorCode::kNotFound, "The model `{}` does not exist.", utf8_prefix(model, 128)
-    );
+    return Error{ErrorCode::kNotFound, text_of_unknown(model) + "."};
+}
+
+Result<> read_adapter_of(Exchange& exchange, const std::string& model, std::string& adapter) {
+    if (exchange.server().serves(model)) return Ok{};
+    const std::size_t colon = model.find(':');
+    const bool has_base =
+        colon != std::string::npos && exchange.server().serves(model.substr(0, colon));
+    const std::string named = has_base ? model.substr(colon + 1) : model;
+    const bool is_other = !adapter.empty() && adapter != named;
+    if (is_other || messages::invalid_adapter_name(named)) return check_model(exchange, model);
+    adapter = named;
+    return Ok{};
+}
+
+Error error_of_model(Exchange& exchange, const std::string& model, Error error) {
+    if (error.code == ErrorCode::kNotFound && !exchange.server().serves(model))
+        error.message = text_of_unknown(model) + ": " + error.message;
+    return error;
 }
 
 Result<> check_tokens(Exchange& exchange, std::string_view field, std::span<const TokenId> ids) {

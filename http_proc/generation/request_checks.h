@@ -4,6 +4,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "http_proc/server/exchange.h"
+#include "http_proc/server/task.h"
 
 #include <span>
 #include <string>
@@ -13,6 +14,14 @@ namespace pitstop::http {
 
 // Errors: kNotFound if the model is not served: another model would answer.
 [[nodiscard]] Result<> check_model(Exchange& exchange, const std::string& model);
+
+// Reads an adapter out of a model's name that is not the model's: the adapter's own, or SGLang's
+// "MODEL:ADAPTER". Whether it is loaded the tree says. Errors: kNotFound: `adapter` is another.
+[[nodiscard]] Result<> read_adapter_of(
+    Exchange& exchange, const std::string& model, std::string& adapter
+);
+// Adds to the tree's error that no such adapter is loaded what the caller asked for: this model.
+[[nodiscard]] Error error_of_model(Exchange& exchange, const std::string& model, Error error);
 
 // Checks tokens in fields that have no effect: the tree never sees those, and checks all others
 // itself. Errors: kInvalidArgument for a token that the model lacks.

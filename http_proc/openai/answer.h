@@ -31,6 +31,7 @@ struct OpenAiAnswer {
     OpenAiAnswer(Exchange& exchange, OpenAiOptions options, std::string_view prefix);
 
     [[nodiscard]] bool is_streamed() const { return options.is_streamed; }
+    [[nodiscard]] const std::string& named_model() const { return options.model; }
     [[nodiscard]] bool wants_texts() const {
         return logprobs.asked.enabled && !options.shows_tokens_as_ids;
     }

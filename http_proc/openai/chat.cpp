@@ -49,7 +49,7 @@ struct Chat : OpenAiAnswer {
     static Result<Chat> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
-        RETURN_IF_ERROR(check_model(exchange, call.options.model));
+        RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
         RETURN_IF_ERROR(check_forced_call(call.forced_call, exchange.server().options().tool_format)
         );
         return Chat(exchange, std::move(call));

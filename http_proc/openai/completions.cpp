@@ -73,7 +73,7 @@ struct Completion : OpenAiAnswer {
 Result<Completion> Completion::parse(Exchange& exchange) {
     RETURN_IF_ERROR(check_is_json(exchange.request()));
     ASSIGN_OR_RETURN(OpenAiCompletions call, parse_openai_completions(exchange.request().body));
-    RETURN_IF_ERROR(check_model(exchange, call.options.model));
+    RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
     if (!call.logprobs)
         RETURN_IF_ERROR(check_tokens(exchange, "logprob_token_ids", call.options.logprob_ids));
     Completion answer(exchange, call);

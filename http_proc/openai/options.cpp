@@ -40,6 +40,7 @@ messages::Generate OpenAiOptions::request() const {
     request.replica = replica;
     request.kv_tolerance = kv_tolerance;
     request.kv_max_lag = kv_max_lag;
+    request.adapter = adapter;
     return request;
 }
 
@@ -72,6 +73,7 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     fields.read("return_meta_info", wants_meta_info);
     if (wants_meta_info) fields.refuse("return_meta_info", "SGLang's /generate answers with it");
     fields.read("model", options.model);
+    fields.read("lora_path", options.adapter);
     fields.read("request_id", options.id);
     fields.read("rid", options.id);
     fields.read("stream", options.is_streamed);

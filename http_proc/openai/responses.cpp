@@ -58,7 +58,7 @@ struct ResponseAnswer : ChatAnswer {
     static Result<ResponseAnswer> parse(Exchange& exchange) {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiResponses given, parse_openai_responses(exchange.request().body));
-        RETURN_IF_ERROR(check_model(exchange, given.call.model));
+        RETURN_IF_ERROR(read_adapter_of(exchange, given.call.model, given.call.request.adapter));
         return ResponseAnswer(exchange, std::move(given));
     }
     static Response refusal(const Error& error) {

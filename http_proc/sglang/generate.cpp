@@ -43,8 +43,9 @@ struct SglangAnswer {
 
     static Result<SglangAnswer> parse(Exchange& exchange);
 
-    // A rid in use is the caller's mistake, as in SGLang.
+    // A rid in use and an adapter that is not loaded are the caller's mistakes, as in SGLang.
     static Response refusal(const Error& error) {
+        if (error.code == ErrorCode::kNotFound) return error_response(kDialect, 400, error.message);
         if (error.code != ErrorCode::kAlreadyExists) return error_response(kDialect, error);
         return error_response(kDialect, 400, "Duplicate request ID detected: " + error.message);
     }

@@ -69,7 +69,8 @@ Result<Sampling> sampling_of(const Json& object) {
     }
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);
-    refuse_routed_experts(fields);  // they belong outside of this object
+    refuse_routed_experts(fields);  // routes and adapters belong outside of this object
+    refuse_adapter(fields);
     Sampling sampling;
     messages::SamplingParams& params = sampling.params;
     // Absent means 128; an explicit null means as many as fit.
@@ -350,6 +351,19 @@ Result<> read_routed_experts(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
+Result<> read_adapters(FieldReader& fields, SglangGenerate& call) {
+    return read_each(
+        fields,
+        "lora_path",
+        call,
+        "an adapter's name or null, or a list of them",
+        [](messages::Generate& prompt, const Json& value) {
+            if (value.is_string()) prompt.adapter = value.get<std::string>();
+            return value.is_string();
+        }
+    );
+}
+
 Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
     const Json* given = fields.find("sampling_params");
     const Json none = Json::object();
@@ -409,6 +423,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     RETURN_IF_ERROR(check_rids_of_samples(call));
     RETURN_IF_ERROR(read_logprob_options(fields, call));
     RETURN_IF_ERROR(read_routed_experts(fields, call));
+    RETURN_IF_ERROR(read_adapters(fields, call));
     fields.read("stream", call.is_streamed);
     fields.read("incremental_streaming_output", call.is_incremental);
     fields.read("return_text_in_logprobs", call.wants_text_in_logprobs);

@@ -102,6 +102,7 @@ void SglangOutput::append(messages::OutputChunk chunk) {
     messages::append_routes(routes_, std::move(chunk.routes));
     if (!spans_.empty()) current_ = spans_.back();
     if (chunk.counts) counts_ = *chunk.counts;
+    if (chunk.adapter) adapter_ = std::move(chunk.adapter);
     if (chunk.finish) finish_ = std::move(chunk.finish);
 }
 
@@ -178,6 +179,12 @@ void SglangOutput::write_meta(JsonWriter& json) const {
     json.key("cached_tokens").integer(counts_.cached_tokens).key("cached_tokens_details").null();
     json.key("reasoning_tokens").integer(0);
     json.key("dp_rank").integer(counts_.replica);
+    if (adapter_) {
+        json.key("adapter").begin_object().key("name").string(adapter_->name);
+        json.key("version").integer(raw(adapter_->version));
+        json.key("label").string(adapter_->label).key("digest").string(adapter_->digest);
+        json.end_object();
+    }
     if (is_done()) {
         write_versions(json);
         if (args_.routes_start) {

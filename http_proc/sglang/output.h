@@ -79,6 +79,7 @@ class SglangOutput {
     std::vector<messages::Span> spans_{};
     messages::Span current_{};
     messages::RequestCounts counts_{};
+    std::optional<messages::AdapterVersion> adapter_{};
     std::int64_t num_tokens_ = 0;
     std::optional<messages::Finish> finish_{};
 };

@@ -6,6 +6,7 @@
 namespace pitstop::http {
 
 void add_sglang_abort(Router& router);
+void add_sglang_adapters(Router& router);
 void add_sglang_control(Router& router);
 void add_sglang_drain(Router& router);
 void add_sglang_generate(Router& router);

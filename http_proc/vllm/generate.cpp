@@ -27,7 +27,7 @@ struct VllmAnswer : OpenAiAnswer {
 
     static Result<VllmAnswer> parse(Exchange& exchange) {
         ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(exchange.request().body));
-        RETURN_IF_ERROR(check_model(exchange, call.options.model));
+        RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
         if (!call.logprobs)
             RETURN_IF_ERROR(check_tokens(exchange, "logprob_token_ids", call.options.logprob_ids));
         return VllmAnswer(exchange, std::move(call));
@@ -36,6 +36,7 @@ struct VllmAnswer : OpenAiAnswer {
         const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
         return error_response(kDialect, status, error);
     }
+    [[nodiscard]] const std::string& named_model() const { return options.model; }
     static Task<Result<>> complete(Exchange& /*exchange*/, Prompt& /*prompt*/) { co_return Ok{}; }
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
         spans.emplace_back();

@@ -39,6 +39,7 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     options.n = 1;
     options.prompt_logprobs.reset();
     FieldReader sampling(*given, "sampling_params");
+    refuse_adapter(sampling);
     read_openai_sampling(sampling, options);
     sampling.read("logprobs", call.logprobs);
     read_logprobs_mode(sampling, options.logprobs_mode);

@@ -7,6 +7,7 @@
 
 namespace pitstop::http {
 
+void add_vllm_adapters(Router& router);
 void add_vllm_generate(Router& router);
 void add_vllm_pause(Router& router);
 void add_vllm_render(Router& router);

@@ -179,7 +179,6 @@ ABSENT = {
     "max_thinking_tokens": 0,
     "sampling_logprobs_mode": "raw",
     "lora_request": {"name": "a"},
-    "lora_path": "a",
     "return_routed_experts": True,
     "return_hidden_states": True,
     "regex": "a*",
@@ -228,6 +227,18 @@ def test_what_the_engine_has_not_is_refused_by_name_in_every_dialect(http, path,
     inside = http.post(path, body_of(path, sampling={name: ABSENT[name]}))
     assert inside.status == 400 and name in inside.message, inside
     assert http.post(path, body_of(path, **{name: None})).status == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_adapter_that_is_not_loaded_is_refused_by_name_in_every_dialect(http, path):
+    refused = http.post(path, body_of(path, lora_path="a"))
+    assert refused.status == (400 if path == "/generate" else 404) and "no adapter 'a' is loaded" in refused.message, refused
+    wrong = http.post(path, body_of(path, lora_path=7))
+    assert wrong.status == 400 and "lora_path" in wrong.message, wrong
+    if "sampling_params" in body_of(path):
+        inside = http.post(path, body_of(path, sampling={"lora_path": "a"}))
+        assert inside.status == 400 and "lora_path" in inside.message, inside
+    assert http.post(path, body_of(path, lora_path=None)).status == 200
 
 
 AGENTS_BODIES = {

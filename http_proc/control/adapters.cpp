@@ -1,0 +1,48 @@
+#include "http_proc/control/adapters.h"
+
+#include "http_proc/control/control.h"
+
+#include <utility>
+
+namespace pitstop::http::control {
+
+Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields) {
+    std::string name;
+    fields.read("lora_name", name);
+    if (name.empty() && !fields.error()) fields.fail("lora_name", "a name, not empty");
+    if (fields.error()) return *fields.error();
+    if (exchange.server().serves(name)) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "lora_name '{}' is the model's; choose another", name
+        );
+    }
+    if (auto problem = messages::invalid_adapter_name(name))
+        return Error{ErrorCode::kInvalidArgument, *problem};
+    return name;
+}
+
+Task<Result<messages::UpdateReply>> load_adapter(
+    Exchange& exchange, std::string name, messages::WeightSource source, std::string config
+) {
+    messages::UpdateWeights call;
+    call.update.adapter = std::move(name);
+    call.update.adapter_config = std::move(config);
+    call.update.source = std::move(source);
+    Result<messages::UpdateReply> reply = co_await exchange.tree().call(std::move(call), kTimeout);
+    co_return checked(std::move(reply));
+}
+
+Task<Result<messages::AdapterReply>> unload_adapter(Exchange& exchange, std::string name) {
+    messages::UnloadAdapter call;
+    call.name = std::move(name);
+    Result<messages::AdapterReply> reply = co_await exchange.tree().call(std::move(call));
+    co_return checked(std::move(reply));
+}
+
+Task<Result<std::vector<messages::AdapterStatus>>> adapters(Exchange& exchange) {
+    Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
+    if (!status) co_return status.error();
+    co_return std::move(status->replicas.front().adapters);
+}
+
+}  // namespace pitstop::http::control

@@ -1,0 +1,31 @@
+// Loads and unloads adapters, as both dialects' routes ask.
+//
+// Thread: the server's loop.
+#pragma once
+
+#include "base/result.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/server/exchange.h"
+#include "http_proc/server/task.h"
+#include "messages/adapters.h"
+#include "messages/weights.h"
+
+#include <optional>
+#include <string>
+
+namespace pitstop::http::control {
+
+// An adapter's name must not be the model's: a request that names it is for the model.
+[[nodiscard]] Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields);
+
+// Loads it, or replaces the one of this name.
+[[nodiscard]] Task<Result<messages::UpdateReply>> load_adapter(
+    Exchange& exchange, std::string name, messages::WeightSource source, std::string config
+);
+[[nodiscard]] Task<Result<messages::AdapterReply>> unload_adapter(
+    Exchange& exchange, std::string name
+);
+// Returns those that are loaded, by name.
+[[nodiscard]] Task<Result<std::vector<messages::AdapterStatus>>> adapters(Exchange& exchange);
+
+}  // namespace pitstop::http::control

@@ -1,0 +1,119 @@
+// Serves SGLang's routes of adapters. /load_lora_adapter is prime-rl's, too: a name that is loaded
+// is replaced, for requests that come from then on; SGLang refuses it. Both find what they wait
+// for.
+#include "http_proc/control/adapters.h"
+
+#include "http_proc/control/weight_session.h"
+#include "http_proc/format/control_fields.h"
+#include "http_proc/format/json_body.h"
+#include "http_proc/sglang/answers.h"
+#include "http_proc/sglang/routes.h"
+
+#include <nlohmann/json.hpp>
+
+#include <utility>
+
+namespace pitstop::http {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kSent = "__tensor__";  // SGLang's path of an adapter that was sent
+
+// {"success": true, "loaded_adapters": {name: path}}, with what was loaded.
+Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
+    const Result<std::vector<messages::AdapterStatus>> all = co_await control::adapters(exchange);
+    if (!all) co_return sglang_failure(all.error());
+    Json paths = Json::object();
+    for (const messages::AdapterStatus& each : *all)
+        paths[each.adapter.name] = each.path.empty() ? std::string(kSent) : each.path;
+    Json answer{
+        {"success", true}, {"error_message", nullptr}, {"loaded_adapters", std::move(paths)}};
+    if (reply != nullptr) {
+        answer["adapter_version"] = raw(reply->epoch);
+        answer["adapter_digest"] = reply->digest;
+    }
+    co_return Response::json(200, answer);
+}
+
+// What keeps its meaning only if it is not set.
+void refuse_options(FieldReader& fields) {
+    bool is_pinned = false;  // every adapter stays until it is unloaded
+    fields.read("pinned", is_pinned);
+    for (const std::string_view name : {"added_tokens_config", "expected_checksums"}) {
+        const nlohmann::json* const value = fields.find(name);
+        if (value != nullptr && !value->empty())
+            fields.refuse(name, "a digest is declared on the bus; the vocabulary is the model's");
+    }
+    const nlohmann::json* const format = fields.find("load_format");
+    if (format != nullptr && *format != "auto") fields.refuse("load_format", "tensors have names");
+}
+
+Task<Response> load(Exchange& exchange) {
+    FieldReader fields(parse_json_object(exchange.request().body));
+    messages::WeightSource source;
+    fields.read("lora_path", source.path);
+    refuse_options(fields);
+    if (source.path.empty() && !fields.error()) fields.fail("lora_path", "a directory");
+    Result<std::string> name = control::read_adapter_name(exchange, fields);
+    if (!name) co_return sglang_failure(name.error());
+    const Result<messages::UpdateReply> reply = co_await control::load_adapter(
+        exchange, *std::move(name), std::move(source), std::string()
+    );
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return co_await loaded(exchange, &*reply);
+}
+
+Task<Response> load_from_tensors(Exchange& exchange) {
+    FieldReader fields(parse_json_object(exchange.request().body));
+    std::vector<std::string> serialized;
+    fields.read("serialized_named_tensors", serialized);
+    fields.read("serialized_tensors", serialized);  // SGLang before 0.5.20, and its forks
+    bool replaces = true;
+    fields.read("upsert", replaces);
+    refuse_options(fields);
+    const nlohmann::json* const config = fields.find("config_dict");
+    if (!fields.error() && (config == nullptr || !config->is_object()))
+        fields.fail("config_dict", "an object as adapter_config.json has it");
+    if (!fields.error() && serialized.empty())
+        fields.fail("serialized_named_tensors", "a base64 text, or one for each rank");
+    Result<std::string> name = control::read_adapter_name(exchange, fields);
+    if (!name) co_return sglang_failure(name.error());
+    messages::WeightSource source;
+    source.kind = messages::SourceKind::kTensors;
+    source.format = messages::TensorFormat::kPickle;
+    for (const std::string& base64 : serialized) {
+        Result<messages::RankPayload> payload = weights::payload_of(base64);
+        if (!payload) co_return sglang_failure(payload.error());
+        source.payloads.push_back(*std::move(payload));
+    }
+    const Result<messages::UpdateReply> reply = co_await control::load_adapter(
+        exchange, *std::move(name), std::move(source), config->dump()
+    );
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return co_await loaded(exchange, &*reply);
+}
+
+Task<Response> unload(Exchange& exchange) {
+    FieldReader fields(parse_json_object(exchange.request().body));
+    Result<std::string> name = control::read_adapter_name(exchange, fields);
+    if (!name) co_return sglang_failure(name.error());
+    const Result<messages::AdapterReply> reply =
+        co_await control::unload_adapter(exchange, *std::move(name));
+    if (!reply) co_return sglang_failure(reply.error());
+    co_return co_await loaded(exchange, nullptr);
+}
+
+}  // namespace
+
+void add_sglang_adapters(Router& router) {
+    router.add(
+        Dialect::kSglang,
+        Access::kAdmin,
+        {{"POST", "/load_lora_adapter", load},
+         {"POST", "/load_lora_adapter_from_tensors", load_from_tensors},
+         {"POST", "/unload_lora_adapter", unload}}
+    );
+}
+
+}  // namespace pitstop::http
