@@ -319,6 +319,54 @@ int call_with_tags(FlagSet& flags, Request& call, int argc, char** argv) {
     return make_call(common, call, print_memory);
 }
 
+int cli_load_adapter(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop load-adapter NAME DIR",
+        "Loads a LoRA adapter, or replaces the one of this name, while the tree generates."
+    );
+    Common common;
+    messages::UpdateWeights call;
+    flags.add("label", &call.update.label, "the adapter's new label");
+    flags.add("digest", &call.update.digest, "the digest that must result, 32 hex digits");
+    if (auto code = read_arguments(flags, common, argc, argv, 2)) return *code;
+    if (flags.positional().size() < 2) {
+        return flags.fail(
+            {ErrorCode::kInvalidArgument, "name the adapter and the directory that it is in"}
+        );
+    }
+    call.update.adapter = flags.positional()[0];
+    // The workers may have another working directory.
+    call.update.source.path = std::filesystem::absolute(flags.positional()[1]).string();
+    call.update.mode = messages::UpdateMode::kStaged;
+    call.update.kv_policy = messages::KvPolicy::kKeep;
+    if (auto problem = messages::invalid_adapter_name(call.update.adapter))
+        return flags.fail({ErrorCode::kInvalidArgument, *problem});
+    return make_call(common, call, print_update);
+}
+
+int cli_unload_adapter(int argc, char** argv) {
+    FlagSet flags(
+        "pitstop unload-adapter NAME", "No new request gets this adapter; those that have it go on."
+    );
+    Common common;
+    messages::UnloadAdapter call;
+    if (auto code = read_arguments(flags, common, argc, argv, 1)) return *code;
+    if (flags.positional().empty())
+        return flags.fail({ErrorCode::kInvalidArgument, "name the adapter"});
+    call.name = flags.positional().front();
+    return make_call(common, call, [&](const messages::AdapterReply& reply) {
+        for (const messages::AdapterPart& part : reply.parts) {
+            if (!part.verdict.is_done()) continue;
+            fmt::print(
+                "replica {}: {} is unloaded; {} requests go on with it\n",
+                raw(part.replica),
+                adapter_text(part.adapter),
+                part.num_requests
+            );
+        }
+    });
+}
+
 int cli_release(int argc, char** argv) {
     FlagSet flags(
         "pitstop release [TAG...]", "Gives memory back: weights, kv_cache; default: all."
@@ -349,7 +397,7 @@ struct Command {
     std::string_view name;
     int (*run)(int argc, char** argv);
 };
-constexpr std::array<Command, 14> kCommands{{
+constexpr std::array<Command, 16> kCommands{{
     {"pause", cli_pause},
     {"continue", cli_continue},
     {"abort", cli_abort},
@@ -361,6 +409,8 @@ constexpr std::array<Command, 14> kCommands{{
     {"rollback", cli_rollback},
     {"digests", cli_digests},
     {"label", cli_label},
+    {"load-adapter", cli_load_adapter},
+    {"unload-adapter", cli_unload_adapter},
     {"release", cli_release},
     {"resume", cli_resume},
     {"shutdown", cli_shutdown},

@@ -39,6 +39,7 @@ struct GenerateFlags {
     bool json = false;
     bool no_stream = false;
     std::int64_t replica = -1;
+    std::string adapter{};
     double timeout_s = 0;
     double connect_timeout_s = 10;
     std::string update_to{};
@@ -73,6 +74,7 @@ struct GenerateFlags {
         flags.add("json", &json, "print a JSON object per chunk instead of text");
         flags.add("no-stream", &no_stream, "print one chunk at the end");
         flags.add("replica", &replica, "run on this replica; -1: the least loaded");
+        flags.add("adapter", &adapter, "generate with this loaded adapter; empty: without one");
         flags.add("timeout-s", &timeout_s, "give up after this many seconds; 0: never");
         flags.add("connect-timeout-s", &connect_timeout_s, "how long to wait for a tree");
         flags.add("update-to", &update_to, "update to this checkpoint while the text streams");
@@ -101,6 +103,7 @@ struct GenerateFlags {
         request.logprobs.top = top_logprobs;
         request.stream = !no_stream;
         if (replica >= 0) request.replica = replica;
+        request.adapter = adapter;
         return request;
     }
 };

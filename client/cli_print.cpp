@@ -12,6 +12,12 @@ std::string version_text(Epoch epoch, const std::string& label) {
                          : fmt::format("version {} ({})", raw(epoch), label);
 }
 
+std::string adapter_text(const messages::AdapterVersion& adapter) {
+    return fmt::format(
+        "adapter '{}' {}", adapter.name, version_text(adapter.version, adapter.label)
+    );
+}
+
 void print_collected(const std::optional<messages::CollectedVersion>& update) {
     if (!update) return;
     fmt::print(
@@ -45,7 +51,10 @@ void print_problems(const messages::UpdateReply& reply) {
 }  // namespace
 
 void print_update(const messages::UpdateReply& reply) {
-    const std::string version = version_text(reply.epoch, reply.label);
+    const std::string version =
+        reply.adapter.empty()
+            ? version_text(reply.epoch, reply.label)
+            : adapter_text({.name = reply.adapter, .version = reply.epoch, .label = reply.label});
     if (!reply.ok) {  // the update did not happen, so there are no times and counts
         fmt::print("not done: {} {}, digest {}\n", version, name_of(reply.state), reply.digest);
         return print_problems(reply);

@@ -43,6 +43,18 @@ void print_listener(const messages::ListenerStatus& listener) {
     );
 }
 
+void print_adapters(const std::vector<messages::AdapterStatus>& adapters) {
+    for (const messages::AdapterStatus& each : adapters) {
+        fmt::print(
+            "  {}, digest {}, {} requests{}\n",
+            adapter_text(each.adapter),
+            each.adapter.digest.substr(0, 8),
+            each.num_requests,
+            each.num_older == 0 ? "" : fmt::format(", {} with older versions", each.num_older)
+        );
+    }
+}
+
 void print_replica(const messages::ReplicaStatus& replica) {
     const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
     fmt::print(
@@ -81,6 +93,7 @@ void print_replica(const messages::ReplicaStatus& replica) {
         replica.steps_in_flight > 0 ? fmt::format(", the oldest {:.3f} s ago", replica.step_age_s)
                                     : ""
     );
+    print_adapters(replica.adapters);
     if (!replica.pause_mode.empty())
         fmt::print("  paused     {} for {:.1f} s\n", replica.pause_mode, replica.paused_s);
     if (!replica.pause_expiry.empty()) fmt::print("  max_pause  {}\n", replica.pause_expiry);

@@ -155,6 +155,7 @@ def _scheduler_flags(options, weights, replica):
         "chunked_prefill_size",
         "max_running_requests",
         "max_queued_requests",
+        "max_adapters",
         "scheduling",
     )
     return flags + [f"--step-timeout-s={options.step_timeout:g}", *_node_door_flags(options)]
@@ -196,6 +197,7 @@ def _worker_flags(options, weights, replica, rank):
         "page_size",
         "max_running_requests",
         "chunked_prefill_size",
+        "max_adapter_rank",
         "compute",
         "load_format",
         "stage_share",

@@ -16,6 +16,8 @@ MOST = {
     "--chunked-prefill-size": 126976,
     "--max-running-requests": 4096,
     "--max-queued-requests": 1 << 24,
+    "--max-adapters": 4096,
+    "--max-adapter-rank": 512,
     "--threads": 1024,
     "--nodes": 64,
 }
@@ -87,6 +89,8 @@ def add_limit_flags(parser):
     add_count(parser, "--chunked-prefill-size", "maximum number of tokens of a step")
     add_count(parser, "--max-running-requests", "maximum number of requests that run at once")
     add_count(parser, "--max-queued-requests", "maximum number of requests that wait")
+    add_count(parser, "--max-adapters", "maximum number of adapters (LoRA) that are loaded")
+    add_count(parser, "--max-adapter-rank", "the highest rank of an adapter")
     add(
         "--scheduling",
         choices=("fair", "fcfs"),

@@ -252,7 +252,8 @@ def test_what_is_not_served_is_refused_by_name(engine):
     for call, why in (
         (lambda: engine.encode(PROMPT), "Engine.encode is not served: models generate"),
         (lambda: engine.start_expert_distribution_record(), "no statistics of experts are kept"),
-        (lambda: engine.generate(PROMPT, lora_path="x"), "lora_path is not served: there are no adapters"),
+        (lambda: engine.generate(PROMPT, lora_path="x"), "no adapter 'x' is loaded; none is loaded"),
+        (lambda: engine.generate(PROMPT, lora_request=object()), "lora_request is not served: load_adapter"),
         (lambda: engine.update_weights_from_disk("x", load_format="gguf"), "load_format"),
         (lambda: engine.release_memory_occupation(["disk"]), "tags"),
     ):

@@ -16,12 +16,12 @@ from process_tree import environment  # noqa: E402
 PASSED = {
     "dtype": "bfloat16", "trust_remote_code": True, "enforce_eager": True, "max_model_len": 512,
     "gpu_memory_utilization": 0.5, "tensor_parallel_size": 1, "disable_log_stats": True, "seed": 0,
-    "enable_prefix_caching": True, "quantization": None, "enable_lora": False, "tokenizer": "stories",
+    "enable_prefix_caching": True, "quantization": None, "enable_lora": True, "tokenizer": "stories",
 }
 REFUSED = {
     "dtype": ("float32", "resident in bfloat16"),
     "quantization": ("fp8", "quantized checkpoints are not supported"),
-    "enable_lora": (True, "there are no adapters"),
+    "lora_paths": (["a=/a"], "load_adapter() loads one"),
     "pipeline_parallel_size": (2, "tp splits them"),
     "speculative_config": ({"model": "x"}, "no speculative decoding"),
     "worker_extension_cls": ("a.B", "nothing that is received is run"),

@@ -158,6 +158,8 @@ def test_an_absurd_number_is_refused_at_once_in_one_line(flag):
         ("scheduler_proc", "--chunked-prefill-size"),
         ("scheduler_proc", "--max-running-requests"),
         ("scheduler_proc", "--max-queued-requests"),
+        ("scheduler_proc", "--max-adapters"),
+        ("tp_worker", "--max-adapter-rank"),
         ("tp_worker", "--tp"),
         ("tp_worker", "--threads"),
     ],

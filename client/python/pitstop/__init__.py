@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, Any
 from .aio import AsyncClient, AsyncStream
 from .client import Client, Stream
 from .errors import PitstopError, WaitingWarning
-from .messages import Chunk, Counts, Finish, PromptLogprobs, ServerInfo, Span
+from .messages import AdapterVersion, Chunk, Counts, Finish, PromptLogprobs, ServerInfo, Span
 from .version import VERSION as __version__
 
 if TYPE_CHECKING:
     from .async_engine import AsyncEngine
     from .engine import Engine
-    from .outputs import Output, TensorDigest, Update, WeightDigests
+    from .outputs import Adapter, Output, TensorDigest, Update, WeightDigests
 
 # Modules that need NumPy are loaded on demand: a client needs none.
 _LAZY = {
+    "Adapter": "outputs",
     "AsyncEngine": "async_engine",
     "Engine": "engine",
     "Output": "outputs",
@@ -53,6 +54,8 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "__version__",
+    "Adapter",
+    "AdapterVersion",
     "AsyncClient",
     "AsyncEngine",
     "AsyncStream",

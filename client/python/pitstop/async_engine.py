@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Union
 
+from .adapter_calls import AdapterCalls
 from .aio import AsyncClient, off_loop
 from .calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
 from .client import Client
@@ -21,7 +22,7 @@ from .outputs import Pause, pause_of
 from .weight_calls import WeightCalls
 
 
-class AsyncEngine(GenerateCalls, WeightCalls):
+class AsyncEngine(GenerateCalls, WeightCalls, AdapterCalls):
     """Starts a tree of its own, or joins a running one.
 
     model      start a tree with this checkpoint directory, bundled model, or org/name of the Hugging Face cache

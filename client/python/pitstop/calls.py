@@ -37,6 +37,7 @@ class Calls(Generic[StreamType]):
         kv_tolerance: str = "never",
         kv_max_lag: int = 0,
         replica: Optional[int] = None,
+        adapter: str = "",
         timeout: Optional[float] = None,
         **sampling: Any,
     ) -> StreamType:
@@ -45,6 +46,7 @@ class Calls(Generic[StreamType]):
         prompt    text, or token ids
         rid       its id, unique among this client's open requests; empty: a random one
         stream    one chunk per step; False: one chunk at the end
+        adapter   the name of a loaded adapter; empty: the model alone
         logprobs  True, or a dict: {"enabled": True, "top": 5, "prompt_start": 0, "ids": [...]}
         timeout   seconds after which the request is cancelled and raises "deadline_exceeded"
         sampling  max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, ...: SamplingParams
@@ -59,6 +61,7 @@ class Calls(Generic[StreamType]):
             "kv_tolerance": kv_tolerance,
             "kv_max_lag": kv_max_lag,
             "replica": replica,
+            "adapter": adapter or None,
         }
         return self._start_request(rid, generate_body(rid, prompt, sampling, options), timeout)
 
@@ -143,6 +146,18 @@ class Calls(Generic[StreamType]):
         return self._control(
             "update_weights", timeout, update=_update(path, mode, kv_policy, label, update)
         )
+
+    def load_adapter(self, name: str, path: str, config: str = "", label: str = "", timeout: float = UPDATE_TIMEOUT_S,
+                     **update: Any) -> Any:
+        """Loads or replaces an adapter (LoRA) from a directory as PEFT writes it. `config`: adapter_config.json as text,
+        instead of the directory's. `update` are further fields of docs/protocol.md's UpdateSpec."""
+        if config:
+            update["adapter_config"] = config
+        return self.update_weights(path, label=label, timeout=timeout, adapter=name, **update)
+
+    def unload_adapter(self, name: str, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """New requests cannot name it any more; open requests end with it."""
+        return self._control("unload_adapter", timeout, name=name)
 
     def stage_weights(self, path: str, kv_policy: str = "keep", label: str = "",
                       timeout: float = UPDATE_TIMEOUT_S, **update: Any) -> Any:

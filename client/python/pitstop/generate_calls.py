@@ -32,6 +32,18 @@ def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> 
     return names
 
 
+Adapters = Union[str, Sequence[Optional[str]], None]
+
+
+def _adapters(given: Adapters, num_prompts: int) -> list[str]:
+    """The adapter of each prompt; empty: the model alone."""
+    if given is None or isinstance(given, str):
+        return [given or ""] * num_prompts
+    if len(given) != num_prompts:
+        raise TypeError(f"{len(given)} adapters for {num_prompts} prompts")
+    return [each or "" for each in given]
+
+
 def _logprobs(
     drawing: Drawing, is_wanted: bool, start: Optional[int], top: int, ids: Optional[Sequence[int]], mode: str
 ) -> Any:
@@ -75,6 +87,8 @@ class GenerateCalls:
         kv_max_lag: int = 0,
         routed_dp_rank: Optional[int] = None,
         data_parallel_rank: Optional[int] = None,
+        adapter: Adapters = None,
+        lora_path: Adapters = None,
         stream: bool = False,
         use_tqdm: Optional[bool] = None,
         timeout: Optional[float] = None,
@@ -87,6 +101,8 @@ class GenerateCalls:
         sampling_params     a dict in SGLang's or vLLM's names, or vLLM's SamplingParams; a list: one per prompt
         logprobs_mode       the distribution of the logprobs: raw, scaled or truncated
         kv_tolerance        never, max_lag or keep: cached prefixes of older weights (docs/provenance.md)
+        adapter             the name of a loaded adapter (LoRA), or a list: one per prompt, None for the model alone;
+                            lora_path is SGLang's name for it
         timeout             seconds after which each request is cancelled, with "deadline_exceeded" and the reason of
                             the wait; None: no limit. A tree that stands still for two seconds causes a WaitingWarning
         """
@@ -102,6 +118,7 @@ class GenerateCalls:
             "replica": replica, "timeout": timeout,
         }
         wants = return_logprob if isinstance(return_logprob, (list, tuple)) else [return_logprob] * len(prompts)
+        adapters = _adapters(adapter if adapter is not None else lora_path, len(prompts))
         rids = _names(rid, [drawing.n for drawing in drawings])
         jobs = []
         for index, (each, drawing) in enumerate(zip(prompts, drawings)):
@@ -111,7 +128,8 @@ class GenerateCalls:
             if logprobs is not None and logprobs["top"] == -1:
                 logprobs["top"] = self._open().info.vocab_size
             for sample in range(drawing.n):
-                jobs.append((each, drawing, sample, logprobs, {**options, "rid": rids[len(jobs)]}))
+                own = {**options, "adapter": adapters[index], "rid": rids[len(jobs)]}
+                jobs.append((each, drawing, sample, logprobs, own))
         if stream:
             return self._streamed(jobs)
         is_list = is_list or len(jobs) > 1

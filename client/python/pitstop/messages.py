@@ -52,6 +52,16 @@ class Span:
 
 
 @dataclass
+class AdapterVersion:
+    """A version of an adapter (LoRA), as an update brought it."""
+
+    name: str = ""
+    version: int = 0  # the number of the update
+    label: str = ""
+    digest: str = ""
+
+
+@dataclass
 class Finish:
     """Why a request ended: reason is "stop", "length", "abort" or "error"."""
 
@@ -105,6 +115,7 @@ class Chunk:
     prompt: Optional[PromptLogprobs] = None  # in the first chunk, if asked for
     counts: Optional[Counts] = None  # in the first and the last chunk
     finish: Optional[Finish] = None  # in the last chunk
+    adapter: Optional[AdapterVersion] = None  # with counts; None: the request has no adapter
 
     def append(self, other: Chunk) -> None:
         """Appends the next chunk; its counts and finish replace these."""
@@ -120,6 +131,7 @@ class Chunk:
         self.prompt = self.prompt or other.prompt
         self.counts = other.counts or self.counts
         self.finish = other.finish or self.finish
+        self.adapter = other.adapter or self.adapter
 
 
 @dataclass
@@ -160,6 +172,8 @@ def read_chunk(body: Mapping[str, Any]) -> Chunk:
         chunk.counts = read(Counts, chunk.counts)
     if chunk.finish is not None:
         chunk.finish = read(Finish, chunk.finish)
+    if chunk.adapter is not None:
+        chunk.adapter = read(AdapterVersion, chunk.adapter)
     return chunk
 
 

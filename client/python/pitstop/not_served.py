@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 from .errors import PitstopError
 
-ADAPTERS = "there are no adapters"
+ADAPTERS = "load_adapter() loads one, and adapter= names it"
 EXPERTS = "no statistics of experts are kept; return_routed_experts of /generate over HTTP has those of each token"
 ONE_TEXT_MODEL = "models read and write text alone"
 # Calls of the other engines -> why a tree does not have them.
@@ -21,9 +21,6 @@ CALLS = {
     "async_score": "models generate; prompt logprobs are logprob_start_len=0 of generate",
     "reward": "models generate; there are no rewards",
     "beam_search": "tokens are drawn or greedy",
-    "load_lora_adapter": ADAPTERS,
-    "load_lora_adapter_from_tensors": ADAPTERS,
-    "unload_lora_adapter": ADAPTERS,
     "add_lora": ADAPTERS,
     "open_session": "a prefix is cached by its tokens, without a session",
     "close_session": "a prefix is cached by its tokens, without a session",
@@ -47,7 +44,6 @@ ARGUMENTS = {
     "audio_data": ONE_TEXT_MODEL,
     "video_data": ONE_TEXT_MODEL,
     "mm_processor_kwargs": ONE_TEXT_MODEL,
-    "lora_path": ADAPTERS,
     "lora_request": ADAPTERS,
     "input_embeds": "prompts are text or tokens",
     "custom_logit_processor": "nothing that is received is run",

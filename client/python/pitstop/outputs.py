@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
-from .messages import Chunk, Counts, Finish, Span
+from .messages import AdapterVersion, Chunk, Counts, Finish, Span
 
 MINUS_INFINITY = -9999.0  # as HTTP says it
 
@@ -36,6 +36,7 @@ class Output:
     prompt_ranks: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     finish: Optional[Finish] = None  # None: the stream continues
+    adapter: Optional[AdapterVersion] = None  # the version of its adapter; None: it has none
 
     @property
     def epochs(self) -> list[int]:
@@ -68,6 +69,8 @@ class Output:
             "weight_version": self.label,
             "weight_version_spans": [dataclasses.asdict(span) for span in self.spans],
         }
+        if self.adapter is not None:
+            said["adapter"] = dataclasses.asdict(self.adapter)
         if self.logprobs:
             said["output_token_logprobs"] = [
                 (max(logprob, MINUS_INFINITY), token, None) for logprob, token in zip(self.logprobs, self.output_ids)
@@ -108,6 +111,7 @@ def output_of(chunk: Chunk, index: int) -> Output:
         prompt_ranks=list(prompt.ranks) if prompt else [],
         counts=chunk.counts or Counts(),
         finish=chunk.finish,
+        adapter=chunk.adapter,
     )
 
 
@@ -142,6 +146,23 @@ class Update:
     @property
     def is_in_effect(self) -> bool:
         return self.state != "collecting"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter (LoRA) that is loaded: the version that new requests get."""
+
+    name: str = ""
+    version: int = 0  # the number of the update that brought it
+    label: str = ""
+    digest: str = ""
+    path: str = ""  # the directory that it came from; empty: its tensors were sent
+    num_requests: int = 0  # open requests that have this version
+    num_older: int = 0  # open requests that began with an older one
+
+
+def adapter_of(status: Mapping[str, Any]) -> Adapter:
+    return _read(Adapter, {**status, **status["adapter"]})
 
 
 def update_of(reply: Mapping[str, Any]) -> Update:

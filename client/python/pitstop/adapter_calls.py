@@ -1,0 +1,118 @@
+"""An asyncio engine's calls about adapters (LoRA)."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import pathlib
+from typing import Any, Mapping, Optional, Union
+
+from .aio import AsyncClient, off_loop
+from .arrays import NamedTensors, weights_of
+from .calls import CALL_TIMEOUT_S, UPDATE_TIMEOUT_S
+from .client import Client
+from .errors import PitstopError
+from .outputs import Adapter, Update, adapter_of, update_of
+from .push import WeightPusher
+
+
+def config_text(config: Any) -> str:
+    """PEFT's adapter_config.json of a mapping or a LoraConfig."""
+    if isinstance(config, str):
+        return config
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config: a mapping or PEFT's LoraConfig, not {type(config).__name__}")
+
+    def written(value: Any) -> Any:
+        if isinstance(value, (set, frozenset, tuple)):
+            return sorted(value)
+        if isinstance(value, enum.Enum):
+            return value.value
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return dataclasses.asdict(value)
+        return str(value)
+
+    return json.dumps(dict(config), default=written)
+
+
+class AdapterCalls:
+    """A mixin for AsyncEngine, which has the connections."""
+
+    _doors: dict[str, Any]
+    _blocking: Optional[Client]
+
+    def _open(self) -> AsyncClient:
+        raise NotImplementedError
+
+    async def load_adapter(
+        self,
+        name: str,
+        adapter: Union[str, pathlib.Path, NamedTensors],
+        config: Any = None,
+        *,
+        label: str = "",
+        timeout: float = UPDATE_TIMEOUT_S,
+        **update: Any,
+    ) -> Update:
+        """Loads an adapter, or replaces the one of this name, while generation continues. Requests from then on that name
+        it get the new version; requests that are open end with the version that they began with.
+
+        adapter  a directory as PEFT writes it, which the workers can read; or its tensors: (name, tensor) pairs or a
+                 dict, of NumPy or torch, as peft.get_peft_model_state_dict(model) returns them
+        config   with tensors: the adapter's LoraConfig, or a mapping with its keys
+        update   further fields of docs/protocol.md's UpdateSpec: digest, manifest, allow_nonfinite
+
+        PitstopError: nothing changed; the message names the tensor or the key.
+        """
+        if isinstance(adapter, (str, pathlib.Path)):
+            if config is not None:
+                update["adapter_config"] = config_text(config)
+            path = str(pathlib.Path(adapter).absolute())
+            reply = await self._open().load_adapter(name, path, label=label, timeout=timeout, **update)
+            return update_of(reply)
+        if config is None:
+            raise TypeError("config: the tensors of an adapter need its LoraConfig, or a mapping with its keys")
+        weights = weights_of(adapter)
+        self._open()
+
+        def push() -> dict[str, Any]:
+            if self._blocking is None:
+                self._blocking = Client(**self._doors, name="engine")
+            return WeightPusher(self._blocking).push(
+                weights, digests=False, label=label, adapter=name, adapter_config=config_text(config), timeout=timeout,
+                **update,
+            )
+
+        return update_of(await off_loop(push))
+
+    async def unload_adapter(self, name: str, timeout: float = CALL_TIMEOUT_S) -> None:
+        """New requests cannot name it any more. Its memory is freed when the last request that has it ends."""
+        await self._open().unload_adapter(name, timeout)
+
+    async def adapters(self, timeout: float = CALL_TIMEOUT_S) -> list[Adapter]:
+        """The adapters that are loaded, by name."""
+        status = await self._open().status(timeout)
+        return [adapter_of(each) for each in status["replicas"][0].get("adapters", [])]
+
+    # ---- SGLang's names ----
+
+    async def load_lora_adapter(
+        self, lora_name: str, lora_path: str, pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S
+    ) -> Update:
+        """load_adapter() of a directory. `pinned` has no effect: an adapter stays until it is unloaded."""
+        return await self.load_adapter(lora_name, lora_path, timeout=timeout)
+
+    async def load_lora_adapter_from_tensors(
+        self, lora_name: str, tensors: NamedTensors, config_dict: Mapping[str, Any], load_format: Optional[str] = None,
+        pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S,
+    ) -> Update:
+        """load_adapter() of tensors."""
+        if load_format is not None:
+            raise PitstopError("unsupported", f"load_format: None, not '{load_format}'")
+        return await self.load_adapter(lora_name, tensors, config_dict, timeout=timeout)
+
+    async def unload_lora_adapter(self, lora_name: str, timeout: float = CALL_TIMEOUT_S) -> None:
+        await self.unload_adapter(lora_name, timeout)

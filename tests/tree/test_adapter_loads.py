@@ -1,0 +1,193 @@
+"""Adapters on trees whose processes die or stand still amid a load, from every kind of source, and by the command."""
+
+import json
+import os
+import signal
+import sys
+
+import numpy
+import pytest
+
+from lora_files import config_of, exact_adapter, write_adapter
+from process_tree import ROOT, run, wait_until
+from test_deaths import EXIT_CODES, reasons, start_long
+from test_faults import PHASES, PROCESSES, start_held  # noqa: F401  (a fixture)
+from test_updates import GREEDY
+
+sys.path.insert(0, str(ROOT / "client/python"))
+
+import pitstop  # noqa: E402  (after the path)
+
+PROMPT = "Once upon a time there was a little girl who lived in a house near the forest"
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory):
+    """Two directories, of adapters that tell other stories."""
+    place = tmp_path_factory.mktemp("adapters")
+    return [write_adapter(place / str(seed), exact_adapter(seed)[0]) for seed in (1, 2)]
+
+
+def spec_of(directory, name="policy", **more):
+    return {"adapter": name, "source": {"kind": "disk", "path": str(directory)}, **more}
+
+
+def load(admin, directory, **more):
+    reply = admin.call("update_weights", update=spec_of(directory, **more))
+    assert reply["ok"], reply
+    return reply
+
+
+def tokens_with(tree, adapter="policy"):
+    return tree.door().generate(PROMPT, max_new_tokens=16, adapter=adapter, **GREEDY).tokens
+
+
+def begin_load(tree, directory, timeout_ms=60_000):
+    """Sends a load and waits until the worker stands at the phase."""
+    admin = tree.door("admin")
+    admin.send("update_weights", call=1, timeout_ms=timeout_ms, update=spec_of(directory))
+    tree.wait_stopped("tp_worker[0.1]")
+    return admin
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("name", PROCESSES)
+def test_P2_a_process_killed_in_a_load_ends_the_tree_with_every_answer(start_held, adapters, phase, name):  # noqa: F811
+    tree = start_held(phase)
+    door = tree.door()
+    rids = start_long(door)
+    admin = begin_load(tree, adapters[0])
+    tree.kill(name)
+    if name != "tokenizer_proc":
+        for rid, reason in reasons(door, rids).items():
+            assert reason.startswith("unavailable: "), (rid, reason)
+        kind, reply = admin.receive(30)
+        assert kind in ("update_reply", "error") and reply["code"] == "unavailable", reply
+    assert tree.wait_exit(60) == EXIT_CODES.get(name, 13)
+    for rid in rids:  # the model's version is what it was
+        assert {span["epoch"] for span in door.outputs[rid].spans} <= {1}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_P4_a_worker_that_goes_on_completes_the_load(start_held, adapters, phase):  # noqa: F811
+    tree = start_held(phase)
+    before = tokens_with(tree, adapter="")
+    admin = begin_load(tree, adapters[0])
+    tree.kill("tp_worker[0.1]", signal.SIGCONT)
+    kind, reply = admin.receive(60)
+    assert kind == "update_reply" and reply["ok"] and reply["adapter"] == "policy", reply
+    (replica,) = admin.call("status")["replicas"]
+    (loaded,) = replica["adapters"]
+    assert loaded["adapter"]["digest"] == reply["digest"] and replica["epoch"] == 1
+    assert tokens_with(tree, adapter="") == before != tokens_with(tree)
+
+
+@pytest.mark.parametrize("phase", ("stage_begin", "stage_half"))
+def test_P5_a_worker_that_stands_still_in_a_load_is_named_by_the_deadline(start_held, adapters, phase):  # noqa: F811
+    tree = start_held(phase)
+    admin = begin_load(tree, adapters[0], timeout_ms=1500)
+    kind, reply = admin.receive(30)
+    assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
+    assert "rank 1" in reply["message"] and "stage" in reply["message"], reply["message"]
+    tree.kill("tp_worker[0.1]", signal.SIGCONT)
+    wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the stage to be dropped")
+    assert admin.call("status")["replicas"][0].get("adapters", []) == []
+    refused = tree.door().generate(PROMPT, max_new_tokens=1, adapter="policy").finish
+    assert refused["code"] == "not_found" and "no adapter 'policy' is loaded" in refused["message"], refused
+
+
+def test_P5_a_worker_that_stands_still_in_the_commit_carries_it_out_when_it_comes_to(start_held, adapters):  # noqa: F811
+    tree = start_held("commit_begin")
+    admin = begin_load(tree, adapters[0], timeout_ms=3000)
+    kind, reply = admin.receive(60)
+    assert kind == "update_reply" and reply["code"] == "deadline_exceeded", reply
+    tree.kill("tp_worker[0.1]", signal.SIGCONT)
+    wait_until(lambda: admin.call("status")["replicas"][0]["state"] == "running", "the commit to be done")
+    (loaded,) = admin.call("status")["replicas"][0]["adapters"]
+    assert loaded["adapter"]["name"] == "policy" and len(tokens_with(tree)) == 16
+
+
+def source_of(adapter):
+    """The bytes of tensors, in a call."""
+    tensors = {name: numpy.ascontiguousarray(tensor, numpy.float32) for name, tensor in adapter.items()}
+    return {
+        "kind": "tensors",
+        "format": "flattened",
+        "tensors": [
+            {"name": name, "dtype": "F32", "shape": list(tensor.shape)} for name, tensor in tensors.items()
+        ],
+        "payloads": [{"data": b"".join(tensor.tobytes() for tensor in tensors.values())}],
+    }
+
+
+def test_a_session_of_buckets_brings_an_adapter(shared_tree, adapters):
+    admin = shared_tree.door("admin")
+    expected = load(admin, adapters[0])
+    tokens = tokens_with(shared_tree)
+    items = list(exact_adapter(1)[0].items())
+    halves = dict(items[: len(items) // 2]), dict(items[len(items) // 2:])
+    with pitstop.Client(shared_tree.run_dir) as client:
+        session = client.begin_update(adapter="sent", adapter_config=json.dumps(config_of()))["session"]
+        for half in halves:
+            client.update_bucket(source_of(half), session=session)
+        with pytest.raises(pitstop.PitstopError, match="needs kv_policy keep"):
+            client.commit_weights(kv_policy="recompute", session=session)
+        assert client.commit_weights(session=session)["digest"] == expected["digest"]
+        assert tokens_with(shared_tree, "sent") == tokens
+        for name in ("policy", "sent"):
+            client.unload_adapter(name)
+
+
+def test_an_adapter_half_sent_is_never_loaded(shared_tree):
+    items = list(exact_adapter(1)[0].items())
+    half = source_of(dict(items[: len(items) // 2]))
+    spec = {"adapter": "half", "adapter_config": json.dumps(config_of())}
+    with pitstop.Client(shared_tree.run_dir) as client:
+        with pytest.raises(pitstop.PitstopError, match="is missing"):
+            client.update_weights(source=half, **spec)
+        session = client.begin_update(**spec)["session"]
+        client.update_bucket(half, session=session)
+        with pytest.raises(pitstop.PitstopError, match="is missing"):
+            client.commit_weights(session=session)
+        assert client.status()["replicas"][0].get("adapters", []) == []
+
+
+def test_a_file_that_changes_after_the_load_changes_nothing(shared_tree, adapters, tmp_path):
+    """What is resident is the version: the path is not read again."""
+    admin = shared_tree.door("admin")
+    copy = write_adapter(tmp_path / "a", exact_adapter(1)[0])
+    first = load(admin, copy)
+    tokens = tokens_with(shared_tree)
+    write_adapter(copy, exact_adapter(2)[0])
+    assert tokens_with(shared_tree) == tokens
+    wrong = admin.call("update_weights", update=spec_of(copy, digest=first["digest"]))
+    assert not wrong["ok"] and "digest" in wrong["message"], wrong
+    assert tokens_with(shared_tree) == tokens
+    second = load(admin, copy)
+    assert second["digest"] != first["digest"] == load(admin, adapters[0])["digest"]
+    assert admin.call("unload_adapter", name="policy")["ok"]
+
+
+def test_the_commands_load_use_show_and_unload(shared_tree, adapters):
+    def command(*words):
+        ended = run(words[0], "--run-dir", shared_tree.run_dir, *words[1:])
+        return ended.returncode, ended.stdout, ended.stderr
+
+    relative = os.path.relpath(adapters[0])
+    code, out, err = command("load-adapter", "policy", relative, "--label", "step 1")
+    assert code == 0 and "adapter 'policy' version" in out and "(step 1)" in out, (out, err)
+    tokens = shared_tree.door().generate(PROMPT, max_new_tokens=16, adapter="policy", **GREEDY)
+    code, out, err = command(
+        "generate", "--adapter", "policy", "--temperature", "0", "--max-new-tokens", "16", "--ignore-eos", PROMPT
+    )
+    assert code == 0 and out.rstrip("\n") == tokens.text.rstrip("\n"), (out, err)
+    code, out, _ = command("status")
+    assert code == 0 and "adapter 'policy'" in out and "0 requests" in out
+    code, out, err = command("unload-adapter", "policy")
+    assert code == 0 and "0 requests go on with it" in out, (out, err)
+    code, _, err = command("unload-adapter", "policy")
+    assert code == 1 and "no adapter 'policy' is loaded; none is loaded" in err
+    code, _, err = command("load-adapter", "policy")
+    assert code == 2 and "name the adapter and the directory" in err
+    code, out, err = command("load-adapter", "policy", "/nowhere")
+    assert code == 1 and "/nowhere/adapter_config.json" in out + err
