@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 
 from .episode import World  # noqa: E402  (after the path)
 from .trainers import TrainerThread  # noqa: E402
-from .tree import ChaosTree  # noqa: E402
+from .tree import tells_of_a_lost_version  # noqa: E402
 
 
 class Report:
@@ -58,11 +58,11 @@ def test_whatever_else_is_refused_so_is_a_finding(spec, result, has_lost_weights
 
 
 @pytest.mark.parametrize("line, is_lost", [("restart 1 of at most 5 in 0.5 s", False), (LOST, True)])
-def test_an_answer_before_the_wardens_next_look_finds_the_weights_lost(tmp_path, line, is_lost):
-    log = tmp_path / "tree.log"
-    log.write_text(f"pitstop: {line}\n")
+def test_an_answer_before_the_wardens_next_look_finds_the_weights_lost(line, is_lost):
+    log = f"pitstop: {line}\n"
+    tree = types.SimpleNamespace(has_lost_version=lambda: tells_of_a_lost_version(log))
     world = types.SimpleNamespace(
-        released_at=-float("inf"), warden=types.SimpleNamespace(has_lost_weights=False), tree=ChaosTree(tmp_path, [], log, {})
+        released_at=-float("inf"), warden=types.SimpleNamespace(has_lost_weights=False), tree=tree
     )
     assert World.has_lost_weights(world) == is_lost
 

@@ -51,6 +51,11 @@ def marked(mark):
     return found
 
 
+def tells_of_a_lost_version(log):
+    """A restart writes so, before the tree of its life answers anybody."""
+    return "cannot be brought back" in log
+
+
 class ChaosTree:
     """Owns: a launcher, until stop(). A life is from a ready line to the next death."""
 
@@ -120,8 +125,7 @@ class ChaosTree:
         return len(re.findall(r" died: ", self.log()))
 
     def has_lost_version(self):
-        """A restart says so, before the tree of its life answers anybody."""
-        return "cannot be brought back" in self.log()
+        return tells_of_a_lost_version(self.log())
 
     def log(self):
         return self.log_path.read_text(errors="replace")
