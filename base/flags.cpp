@@ -1,8 +1,10 @@
 #include "base/flags.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
+#include <utility>
 
 namespace pitstop {
 namespace {
@@ -151,10 +153,37 @@ Result<> FlagSet::parse(int argc, char** argv) {
     return Ok{};
 }
 
+namespace {
+
+// What --help shows for a flag's value; the launcher's --help has the same words.
+std::string_view placeholder(std::string_view name, std::string_view default_text) {
+    constexpr auto kByEnding = std::to_array<std::pair<std::string_view, std::string_view>>({
+        {"-s", "S"},
+        {"dir", "DIR"},
+        {"door", "H:P"},
+        {"key", "FILE"},
+        {"label", "NAME"},
+        {"client", "NAME"},
+        {"node", "NAME"},
+        {"remove", "NAME"},
+        {"digest", "HEX"},
+    });
+    for (const auto& [ending, word] : kByEnding) {
+        if (name.ends_with(ending)) return word;
+    }
+    return !default_text.empty() &&
+                   default_text.find_first_not_of("-.0123456789") == std::string_view::npos
+               ? "N"
+               : "X";
+}
+
+}  // namespace
+
 std::string FlagSet::help() const {
     std::string text = fmt::format("{}: {}\n\n", program_, purpose_);
     for (const Flag& flag : flags_) {
-        const std::string left = fmt::format("  --{}{}", flag.name, flag.takes_value ? " X" : "");
+        std::string left = fmt::format("  --{}", flag.name);
+        if (flag.takes_value) left += fmt::format(" {}", placeholder(flag.name, flag.default_text));
         text += fmt::format("{:<30} {}", left, flag.help);
         if (!flag.default_text.empty()) text += fmt::format(" (default {})", flag.default_text);
         text += "\n";

@@ -48,6 +48,24 @@ void print_problems(const messages::UpdateReply& reply) {
     }
 }
 
+// Prints how the time was spent. A version that was staged by a call of its own waited for this
+// commit: that wait is no part of the commit's time.
+void print_times(const messages::UpdateReply& reply) {
+    const messages::UpdateSeconds& spent = reply.seconds;
+    const double mib = static_cast<double>(reply.bytes) / (1 << 20);
+    const bool is_staged = reply.state == messages::UpdateState::kStaged;
+    const bool was_staged_before = !is_staged && spent.vote_s > spent.total_s;
+    fmt::print("  {:.1f} MiB; {}", mib, text_of(spent.stage));
+    if (was_staged_before) fmt::print("; staged {:.3f} s before this commit", spent.vote_s);
+    if (!is_staged && !was_staged_before) fmt::print(", vote {:.3f} ms", spent.vote_s * 1000);
+    if (!is_staged) {
+        fmt::print(
+            ", pause {:.3f} ms, commit {:.3f} ms", spent.pause_s * 1000, spent.commit_s * 1000
+        );
+    }
+    fmt::print("; {:.3f} s in {}\n", spent.total_s, was_staged_before ? "this call" : "all");
+}
+
 }  // namespace
 
 void print_update(const messages::UpdateReply& reply) {
@@ -56,19 +74,15 @@ void print_update(const messages::UpdateReply& reply) {
             ? version_text(reply.epoch, reply.label)
             : adapter_text({.name = reply.adapter, .version = reply.epoch, .label = reply.label});
     if (!reply.ok) {  // the update did not happen, so there are no times and counts
-        fmt::print("not done: {} {}, digest {}\n", version, name_of(reply.state), reply.digest);
+        const bool serves = reply.state == messages::UpdateState::kServing ||
+                            reply.state == messages::UpdateState::kStaged;
+        const std::string state = serves ? "serves on" : std::string(name_of(reply.state));
+        fmt::print("not done: {} {}, digest {}\n", version, state, reply.digest);
         return print_problems(reply);
     }
     fmt::print("{}: {}, digest {}\n", name_of(reply.state), version, reply.digest);
-    fmt::print(
-        "  {:.1f} MiB; {}, vote {:.3f} ms, pause {:.3f} ms, commit {:.3f} ms; {:.3f} s in all\n",
-        static_cast<double>(reply.bytes) / (1 << 20),
-        text_of(reply.seconds.stage),
-        reply.seconds.vote_s * 1000,
-        reply.seconds.pause_s * 1000,
-        reply.seconds.commit_s * 1000,
-        reply.seconds.total_s
-    );
+    print_times(reply);
+    if (reply.state == messages::UpdateState::kStaged) return print_problems(reply);
     for (const messages::ReplicaOutcome& replica : reply.replicas) {
         fmt::print(
             "  replica {}: requests: {} kept, {} recomputed, {} drained, {} aborted\n",

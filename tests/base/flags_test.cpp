@@ -93,7 +93,7 @@ TEST(Flags, HelpNamesEachFlagItsMeaningAndDefault) {
     EXPECT_TRUE(p.flags.help_asked());
     const std::string help = p.flags.help();
     EXPECT_NE(help.find("program: What it is for."), help.npos);
-    EXPECT_NE(help.find("--rank X"), help.npos);
+    EXPECT_NE(help.find("--rank N"), help.npos);
     EXPECT_NE(help.find("a rank (default 7)"), help.npos);
     EXPECT_EQ(help.find("--loud X"), help.npos);
 }

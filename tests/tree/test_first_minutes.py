@@ -138,9 +138,16 @@ def test_serve_takes_a_model_without_a_flag(place):
 def test_answers_say_what_happened(shared_tree):
     place = ("--run-dir", shared_tree.run_dir)
     refused = run("update", "/nonexistent", *place)
-    assert refused.returncode == 1 and refused.stdout.startswith("not done: ") and " serves" not in refused.stdout
+    assert refused.returncode == 1 and re.match(r"not done: epoch \d+ serves on, digest ", refused.stdout), refused.stdout
     assert "0.000 s" not in refused.stdout and "0 kept" not in refused.stdout
-    assert "version 1 (step-3), 0 requests ended" in run("label", "step-3", *place).stdout
+    assert "(step-3), 0 requests ended" in run("label", "step-3", *place).stdout
+    staged = run("stage", "bard", *place).stdout
+    assert staged.startswith("staged: ") and "vote" not in staged and "0.000 ms" not in staged and "0 kept" not in staged
+    again = run("stage", "bard", *place).stdout
+    assert again.startswith("not done: version 1 (step-3) serves on, digest "), again
+    committed = run("commit", *place).stdout
+    waited = re.search(r"staged (\d+\.\d+) s before this commit, .* s in this call\n", committed)
+    assert waited and "vote" not in committed, committed
     assert run("abort", "--all", *place).stdout == "no request was open\n"
     assert "paused after" in run("pause", *place).stdout
     released = run("release", "kv_cache", *place).stdout
