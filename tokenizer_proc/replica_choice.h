@@ -22,8 +22,8 @@ class ReplicaChoice {
     // A replica with a known prefix may have this many tokens more than the least loaded one: about
     // the cost of prefilling a long shared prompt again.
     static constexpr std::int64_t kAffinitySlackTokens = 8192;
-    // The output that is expected of a request without max_new_tokens, and the most for one with
-    // it.
+    // The output tokens that are expected of a request: this many without max_new_tokens, at most
+    // this many with it.
     static constexpr std::int64_t kExpectedOutputMax = 1024;
 
     ReplicaChoice(int num_replicas, std::int64_t page_size);

@@ -67,7 +67,7 @@ void Background::run() {
         jobs_.pop_front();
         lock.unlock();
         std::vector<messages::Frames> answers = job();
-        job = nullptr;  // what it holds may be a payload of many bytes: the loop waits for no such
+        job = nullptr;  // may free a large payload, so not under the lock
         lock.lock();
         for (messages::Frames& frames : answers) answers_.push_back(std::move(frames));
         if (answers.empty()) continue;

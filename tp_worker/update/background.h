@@ -1,11 +1,11 @@
-// Runs one thread for work that must not hold up the loop: staging, digesting, reading tensors out.
-// Jobs are done in the order given, one at a time, so none sees a copy of the weights that another
-// is writing.
+// Runs one thread for work that must not delay the loop: staging, digesting, reading tensors. Jobs
+// are done in the order given, one at a time, so none sees a copy of the weights that another is
+// writing.
 //
 // Thread:  the loop gives jobs and takes answers; fd() becomes readable when there are some.
-//          answer() is any thread's.
-// Bounded: offer() takes no job beyond kOffersMax that wait. Orders that must be carried out, and
-//          are few by the protocol, are given whatever waits.
+//          answer() may be called from any thread.
+// Bounded: offer() takes no job while more than kOffersMax wait. Orders that must be carried out,
+//          and that the protocol keeps few, are always taken.
 #pragma once
 
 #include "base/mutex.h"
@@ -21,22 +21,22 @@ namespace pitstop::tp_worker {
 class Background {
   public:
     static constexpr std::size_t kOffersMax = 1024;
-    // A job gives back what is to be sent, if anything.
+    // A job returns the messages to send, if any.
     using Job = std::function<std::vector<messages::Frames>()>;
 
     Background();
-    // The job under way is waited for: whoever owns this makes it end (a stage: by dropping it).
+    // Waits for the current job, which the owner makes end (a stage: by dropping it).
     ~Background();
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
 
-    // Takes one of the jobs whose number the protocol bounds: a stage's, one at a time.
+    // Takes a job of a kind whose number the protocol bounds: a stage's, one at a time.
     void give(Job job);
-    // Takes one of the jobs of which callers may order any number. Returns false if too many wait
+    // Takes a job of a kind that callers may order in any number. Returns false if too many wait
     // already; the job is not taken then.
     [[nodiscard]] bool offer(Job job);
     [[nodiscard]] std::vector<messages::Frames> take_answers();
-    // Says this too, from any thread.
+    // Adds an answer, from any thread.
     void answer(messages::Frames frames);
     [[nodiscard]] int fd() const { return event_fd_; }
 

@@ -1,13 +1,13 @@
 // Does a rank's part of --keep-committed: writes the version that serves to the disk, on a thread
 // of its own, while passes run and the next update is staged (messages/keep.h has the steps).
 //
-// The disk may be slow, or stand still: nothing waits for it. A piece of the weights is copied
-// under a lock and written without it, so whoever is about to change that memory waits for the copy
-// of one piece (let_go), and the version is given up.
+// The disk may be slow, or stall: nothing waits for it. A piece of the weights is copied under a
+// lock and written without it, so whoever is about to change that memory waits only for the copy of
+// one piece (let_go), and the version is given up.
 //
 // Thread:  the loop's for handle_step() and let_go(); its own for the work, which rests as
 //          stages do (pace.h).
-// Bounded: one step under way and one that waits: a newer one takes its place.
+// Bounded: one step in progress and one that waits, which a newer one replaces.
 #pragma once
 
 #include "base/fault_point.h"
@@ -44,14 +44,14 @@ class Keeper {
         std::function<void(messages::Frames)> answer{};  // called on any thread
     };
     explicit Keeper(Args args);
-    // The piece under way is waited for.
+    // Waits for the current piece.
     ~Keeper();
     Keeper(const Keeper&) = delete;
     Keeper& operator=(const Keeper&) = delete;
 
-    // `live` is the copy that serves, or null: it holds nothing to be kept.
+    // `live` is the copy that serves; null: it holds nothing to keep.
     void handle_step(const messages::WorkerKeep& step, const Arena* live);
-    // That memory is about to change: it is not read any more when this returns.
+    // That memory is about to change: it is not read any more once this returns.
     void let_go(const Arena& memory);
 
   private:

@@ -36,7 +36,7 @@ Error io_error(std::string_view what, const std::string& path, int number) {
     );
 }
 
-// Tells it from the weights, and from the list of their files.
+// Returns false for the weights and for the list of their files.
 bool is_small_file(const fs::path& path) {
     static constexpr std::array<std::string_view, 4> kEndings{".json", ".txt", ".model", ".jinja"};
     const std::string name = path.filename().string();
@@ -58,7 +58,7 @@ Result<> sync_path(const std::string& path) {
     if (fd < 0) return io_error("cannot open", path, errno);
     const int failed = ::fsync(fd) == 0 ? 0 : errno;
     ::close(fd);
-    // Some file systems sync no directories.
+    // Some file systems cannot sync directories.
     if (failed != 0 && failed != EINVAL) return io_error("cannot sync", path, failed);
     return Ok{};
 }

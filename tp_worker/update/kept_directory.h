@@ -1,15 +1,15 @@
-// Keeps the directory of --keep-committed on the disk:
+// Manages the directory of --keep-committed on the disk:
 //
 //   committed-00000004-<digest>/   a whole version, as a checkpoint directory of Hugging Face's
 //   committed-00000003-<digest>/   the one before it
-//   .writing/                    one that is being written: it has no name before it is whole
+//   .writing/                    one that is being written: it gets its name when it is whole
 //
 // The number counts the versions that were sealed, so that names tell which is newer; the digest is
 // the version's (base/digest.h), so that a version that was kept before is found and not written
-// again. Names come and go by rename alone, after everything is on the disk: a crash leaves what
-// was sealed as it was. Two versions are on the disk at most, the one being written included;
-// beside them the one that the tree was started from, if it lies here: that is never renamed or
-// removed.
+// again. Names are created and removed only by rename, after everything is on the disk: a crash
+// leaves what was sealed unchanged. There are at most two versions on the disk, including the one
+// being written, and besides them the one that the tree was started from, if it lies here: that one
+// is never renamed or removed.
 //
 // Thread: one. Nobody else changes the directory: the launcher holds its lock.
 #pragma once
@@ -23,8 +23,7 @@
 
 namespace pitstop::tp_worker {
 
-// Describes a file of the checkpoint beside its weights: config.json, the tokenizer's, the chat
-// template.
+// A file of the checkpoint besides its weights: config.json, the tokenizer's, the chat template.
 struct SmallFile {
     std::string name{};
     std::string bytes{};
@@ -32,8 +31,8 @@ struct SmallFile {
 inline constexpr std::size_t kSmallFileBytesMax = std::size_t{64} << 20;
 inline constexpr std::size_t kSmallFilesMax = 64;
 
-// Holds what `model_dir` has beside the weights, as it is now: the directory may change later.
-// Errors: a file cannot be read, or there are more or larger ones than the bounds.
+// Returns what `model_dir` has besides the weights now: the directory may change later.
+// Errors: a file cannot be read, or they exceed the bounds in number or size.
 Result<std::vector<SmallFile>> read_small_files(const std::string& model_dir);
 
 class KeptDirectory {
@@ -44,16 +43,16 @@ class KeptDirectory {
 
     [[nodiscard]] std::string writing() const { return path_ + "/.writing"; }
 
-    // Finds the version with this digest, if it is there; it is the newest from now on.
+    // Finds the version with this digest, if it is there; from now on it counts as the newest.
     Result<std::optional<std::string>> find(std::string_view digest);
-    // Makes an empty writing(), and leaves one version beside it at most: the newest.
+    // Creates an empty writing(), and leaves at most one version beside it: the newest.
     Result<> begin();
     Result<> write(const SmallFile& file);
-    // Makes writing() a version, the newest. Returns its path.
+    // Makes writing() the newest version. Returns its path.
     // REQUIRES: its weights are on the disk (fsync).
     Result<std::string> seal(std::string_view digest);
     Result<> drop();
-    // Removes the version at a path that find() gave.
+    // Removes the version at a path that find() returned.
     Result<> remove(const std::string& version);
 
   private:

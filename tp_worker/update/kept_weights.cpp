@@ -48,7 +48,7 @@ class OpenFile {
 
 }  // namespace
 
-// Holds the open file, and how much of it may not be on the disk yet.
+// The open file, and how much of it may not be on the disk yet.
 struct KeptWeights::Output {
     int fd = -1;
     std::string path{};
@@ -108,7 +108,8 @@ Result<> KeptWeights::create(const std::string& directory) const {
     const std::string path = file_in(directory);
     const OpenFile file(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
     if (file.fd() < 0) return cannot("make", path, errno);
-    // The room is taken now, where the file system can: a disk that is full is known at once.
+    // The space is reserved now, where the file system can do that, so that a full disk is detected
+    // at once.
     if (::fallocate(file.fd(), 0, 0, file_bytes_) != 0) {
         if (errno != EOPNOTSUPP) return cannot("take room for", path, errno);
         if (::ftruncate(file.fd(), file_bytes_) != 0) return cannot("enlarge", path, errno);

@@ -1,9 +1,9 @@
 // Writes the weights of a whole version as one safetensors file, into which every rank writes its
 // shard.
 //
-// Where a tensor lies follows from the layout and the version's name, so each rank knows it without
-// asking the others; and a rectangle of a tensor is some ranges of the file, so that no process has
-// to hold a whole tensor.
+// A tensor's place follows from the layout and the version's name, so each rank knows it without
+// asking the others; and a rectangle of a tensor is a set of ranges of the file, so that no process
+// has to hold a whole tensor.
 //
 // Thread: any, one per file and rank.
 #pragma once
@@ -23,26 +23,26 @@
 namespace pitstop::tp_worker {
 
 inline constexpr std::int64_t kKeepPieceBytes = std::int64_t{1} << 20;  // copied, then written
-// This much may be written and not yet on the disk, at most: what is dirty holds up others that
-// write.
+// At most this much may be written and not yet on the disk: more dirty pages would delay other
+// writers.
 inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 
 class KeptWeights {
   public:
-    // It is to write the file of that version: `name` has its epoch, label and digest, which the
-    // header tells.
+    // For the file of the version whose epoch, label and digest are in `name`; the header states
+    // them.
     KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name);
 
-    // Makes the file, as large as it will be, with its header.
-    // Errors: there is no room for it, or the directory cannot be written.
+    // Creates the file, in its final size, with its header.
+    // Errors: there is no space for it, or the directory cannot be written.
     Result<> create(const std::string& directory) const;
 
-    // Writes this rank's shard into the file that create() made, and forces it to the disk.
-    // `copy` fills `out` with the arena's bytes from `begin` on, or says why it may not any more;
+    // Writes this rank's shard into the file that create() made, and forces it to the disk. `copy`
+    // fills `out` with the arena's bytes from `begin` on, or returns why it may not any more;
     // `between` is called after each piece.
     struct WriteArgs {
         const std::string& directory;
-        bool is_root = false;  // writes what every rank holds whole
+        bool is_root = false;  // writes the tensors that every rank holds whole
         std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> copy{};
         std::function<void()> between{};
     };
@@ -55,7 +55,7 @@ class KeptWeights {
     Result<> write_tensor(
         const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
     ) const;
-    // `piece` is some rows of a part of it, and is read in one go.
+    // `piece` consists of rows of a part, and is read at once.
     Result<> write_piece(
         const WeightTensor& tensor,
         const ShardPart& piece,
@@ -66,12 +66,12 @@ class KeptWeights {
 
     const WeightLayout& layout_;
     std::string head_{};                   // the header's length and the header
-    std::vector<std::int64_t> offsets_{};  // by tensor in the file, in the layout's order
+    std::vector<std::int64_t> offsets_{};  // of each tensor in the file, in the layout's order
     std::int64_t file_bytes_ = 0;
 };
 
-// Returns the digest of the version that lies in `directory`, from its bytes; `between` is called
-// after each piece and may end it.
+// Returns the digest of the version in `directory`, computed from its bytes; `between` is called
+// after each piece and may end the work.
 Result<std::string> digest_of_checkpoint(
     const std::string& directory, digest::AddRun add_run, const std::function<Result<>()>& between
 );

@@ -7,12 +7,12 @@
 
 namespace pitstop::tp_worker {
 
-// Carries the order out; a tag that is in that state already stays as it is. Every tag is measured
-// afterwards. On an error some tags may be done: the scheduler orders the way back.
+// Carries out the order; a tag that is in the requested state already stays as it is. Every tag is
+// measured afterwards. After an error some tags may have changed: the scheduler orders them back.
 // Thread: no pass runs and nobody reads the weights meanwhile.
 messages::WorkerMemoryDone change_memory(Engine& engine, const messages::WorkerMemory& order);
 
-// Measures every tag of this rank, as the answer to no order (call 0). Says nothing of states,
+// Measures every tag of this rank, as an answer to no order (call 0). It does not report states,
 // which follow from orders.
 // Thread: the one that carries orders out. Passes may run.
 messages::WorkerMemoryDone measure_memory(const Engine& engine);

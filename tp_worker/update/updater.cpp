@@ -14,7 +14,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Makes a rank's answer to a bucket; 0: the session is open.
+// Makes a rank's answer to a bucket; bucket 0: the session is open.
 messages::Frames filled(
     messages::UpdateId update, std::int64_t bucket, messages::RankOutcome outcome
 ) {
@@ -35,7 +35,7 @@ messages::AdapterId id_of(messages::UpdateId update) {
 
 }  // namespace
 
-// A worker on a CPU has a name of its own, as a sender must name each rank.
+// On a CPU each worker has a different name, because a sender must name each rank.
 std::string device_uuid(const Device& device, ReplicaId replica, Rank rank) {
     if (device.is_cuda()) return device.uuid();
     return fmt::format("CPU-{}-{}", raw(replica), raw(rank));
@@ -58,7 +58,7 @@ Updater::Updater(Engine& engine, Pace& pace, FaultPoint& fault_point, ReplicaId 
 
 Updater::~Updater() {
     is_over_ = true;
-    if (stage_) stage_->is_dropped = true;  // so that the background comes to its end soon
+    if (stage_) stage_->is_dropped = true;  // so that the background ends soon
 }
 
 bool Updater::takes(std::string_view type) { return messages::WorkerOrders::has(type); }
@@ -81,7 +81,7 @@ Result<std::vector<messages::Frames>> Updater::handle_order(const messages::Fram
 
 std::vector<messages::Frames> Updater::take_answers() { return background_.take_answers(); }
 
-// Makes a vote of no: nothing was touched.
+// Makes a vote of no: nothing was changed.
 messages::Frames Updater::refusal(const messages::WorkerStage& order, Error error) const {
     messages::WorkerStaged vote;
     vote.update = order.update;
@@ -94,8 +94,8 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
     return encode(vote);
 }
 
-// Returns what the stage that is held needs, which fills `target`; null is host memory, whose place
-// is known when it is taken.
+// Returns the arguments of the current stage, which fills `target`; null: it fills host memory,
+// whose address is known once it is taken.
 StageArgs Updater::args_for(Arena* target) {
     WeightStore& store = *engine_.weights();
     GpuStaging* const gpu = store.gpu_staging();
@@ -121,7 +121,7 @@ StageArgs Updater::args_for(Arena* target) {
         .live = store.live_data(),
         .target_ledger = *ledgers.target,
         .live_ledger = *ledgers.live,
-        .target_bytes = store.live_memory().bytes(),  // each copy has as many
+        .target_bytes = store.live_memory().bytes(),  // all copies have equally many
         .takes_shards = !stage_->is_in_place,
         .adopt = std::move(adopt),
         .pace = pace_,
@@ -131,7 +131,7 @@ StageArgs Updater::args_for(Arena* target) {
     };
 }
 
-// Takes the memory that the stage writes to.
+// Takes the memory that the stage will write to.
 Result<> Updater::reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger) {
     if (stage.host != nullptr) {
         if (stage.host->host_bytes() == 0) ledger.forget_all();
@@ -142,11 +142,11 @@ Result<> Updater::reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger
     return result;
 }
 
-// Moves the bytes of a commit or a rollback, where versions are staged in host memory. This is done
-// in the background, behind reads and digests of the live copy that were ordered before; this
-// thread waits as for a pass, as the next plan is the new version's. What is resident then is
-// digested once more (P10).
-// Errors: kDataLoss, it is not what was staged.
+// Moves the bytes of a commit or a rollback if versions are staged in host memory. The background
+// does this, after reads and digests of the live copy that were ordered before; this thread waits
+// as it does for a pass, because the next plan belongs to the new version. Afterwards the resident
+// bytes are digested once more (P10).
+// Errors: kDataLoss, they are not what was staged.
 Result<> Updater::exchange(Epoch epoch) {
     WeightStore& store = *engine_.weights();
     let_go(store.live_memory());
@@ -203,7 +203,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
         order.timeout_ms,
         [this, target, &live = store->live_memory(), ledgers = store->ledgers(target)](Stage& stage
         ) {
-            // Somebody who reads what the target held before may have kept this waiting until now.
+            // A reader of the target's previous contents may have delayed this until now.
             Result<> result = reserve_memory(stage, target, *ledgers.target);
             ledgers.live->look_at(live);
             if (result) result = stage.fill->begin(stage.host ? stage.host->data() : nullptr);
@@ -239,8 +239,8 @@ void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
     );
 }
 
-// Returns whether the order may come now: the scheduler gives the next when it has the answer to
-// the last.
+// Returns whether the order may come now: the scheduler gives the next one after the answer to the
+// last.
 bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
     if (!stage_ || stage_->update != update) return false;
     if (const auto answer = stage_->answer.exchange(std::nullopt))
@@ -248,14 +248,14 @@ bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
     return stage_->round.may(order);
 }
 
-// A rank that has an order about weights stands: it comes between two passes.
+// A rank that has an order about weights stands still: the order comes between two passes.
 void Updater::stand() {
     stage_->round.ask(messages::UpdateOrder::kReady);
     stage_->round.finish();
 }
 
-// Does it in the background, after whatever was ordered before, and answers. `bucket`: 0 is the
-// opening of a session.
+// Does it in the background, after everything ordered before, and answers. `bucket`: 0 opens a
+// session.
 void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StageJob job) {
     stage_->round.ask(order);
     background_.give([stage = stage_, order, bucket, job = std::move(job)] {
@@ -312,7 +312,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
     return std::vector<messages::Frames>{};
 }
 
-// Joining waits for the other ranks; nothing else waits for it.
+// Joining waits for the other ranks; nothing else waits for the join.
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerGroup order) {
     messages::WorkerGrouped answer;
     answer.call = order.call;
@@ -337,7 +337,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerGroup o
     return std::vector{encode(answer)};
 }
 
-// This comes between two passes: the next plan is the new version's.
+// Runs between two passes: the next plan belongs to the new version.
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerCommit& order) {
     const TimePoint begin = Clock::now();
     fault_point_.reach("commit_begin");
@@ -387,8 +387,8 @@ messages::Frames Updater::committed(const messages::WorkerCommit& order, TimePoi
     return encode(answer);
 }
 
-// With --update-mode lend the copy that does not serve has no memory before the KV cache is to have
-// it again, which is ordered next.
+// With --update-mode lend the copy that does not serve must have no memory when the KV cache gets
+// it back, which is ordered next.
 void Updater::end_loan() {
     WeightStore* store = engine_.weights();
     if (!store->is_on_loan()) return;
@@ -408,7 +408,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
     stage_->is_dropped = true;
     stage_.reset();
     end_loan();
-    // This is said when the stage has stopped writing: jobs are done in order.
+    // Answers after the stage has stopped writing: jobs are done in order.
     background_.give([answer] { return std::vector{encode(answer)}; });
     return std::vector<messages::Frames>{};
 }
@@ -418,7 +418,7 @@ void Updater::keep_in(Keeper::Args args) {
     keeper_ = std::make_unique<Keeper>(std::move(args));
 }
 
-// That memory is about to hold something else, or nothing.
+// That memory is about to be overwritten or released.
 void Updater::let_go(const Arena& memory) {
     if (committed_ == &memory) committed_ = nullptr;
     if (keeper_) keeper_->let_go(memory);
@@ -438,8 +438,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerK
     return std::vector{encode(answer)};
 }
 
-// This goes to the background, where it waits for reads and digests ordered before: none sees
-// memory go away.
+// In the background, after reads and digests ordered before: none of them sees memory disappear.
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerMemory order) {
     messages::WorkerMemoryDone refusal;
     refusal.call = order.call;

@@ -1,6 +1,6 @@
 // Carries out a rank's part of weight updates and of releases of memory: orders come from the
-// scheduler, answers go to it (messages/weights.h). Staging, digesting and reading go to the
-// background; commits and rollbacks happen here, between two passes.
+// scheduler, answers go back to it (messages/weights.h). Staging, digesting and reading happen in
+// the background; commits and rollbacks happen here, between two passes.
 //
 // Thread: the loop's.
 #pragma once
@@ -32,7 +32,7 @@
 
 namespace pitstop::tp_worker {
 
-// Returns how this rank's device is named in an ipc source's handles.
+// Returns the name of this rank's device in an ipc source's handles.
 [[nodiscard]] std::string device_uuid(const Device& device, ReplicaId replica, Rank rank);
 
 class Updater {
@@ -43,26 +43,26 @@ class Updater {
     Updater(const Updater&) = delete;
     Updater& operator=(const Updater&) = delete;
 
-    // With --keep-committed, what is committed from now on may be ordered to be kept. `args.answer`
-    // is set here.
+    // With --keep-committed: versions committed from now on may be ordered to be kept. Sets
+    // `args.answer`.
     void keep_in(Keeper::Args args);
 
     // Returns whether `type` is a message for handle_order().
     [[nodiscard]] static bool takes(std::string_view type);
 
-    // Returns the answers that are there at once; others come from take_answers() later.
-    // Errors: the order breaks the protocol (a commit of what is not staged): this rank must end.
+    // Returns the answers that exist at once; later ones come from take_answers().
+    // Errors: the order violates the protocol (a commit of what is not staged): this rank must end.
     Result<std::vector<messages::Frames>> handle_order(const messages::Frames& order);
 
-    // Tells from time to time what this rank's memory takes, as an answer to no order.
+    // Reports from time to time how much memory this rank uses, as an answer to no order.
     [[nodiscard]] MemoryMeter& meter() { return meter_; }
 
-    // Poll it; when it is readable, call take_answers().
+    // To be polled; when it is readable, call take_answers().
     [[nodiscard]] int fd() const { return background_.fd(); }
     std::vector<messages::Frames> take_answers();
 
   private:
-    // Its spec and what it fills are the background's once the stage is ordered.
+    // Once the stage is ordered, its spec and the memory that it fills belong to the background.
     struct Stage {
         messages::UpdateId update{};
         messages::UpdateSpec spec{};
@@ -111,15 +111,15 @@ class Updater {
     Groups groups_;
     Worker worker_{};
     std::atomic<bool> is_over_{false};
-    // These are of the version in host memory, where updates are staged there, and of the live one;
-    // empty where they could not be had.
+    // Of the version in host memory, if updates are staged there, and of the live one; empty if
+    // they could not be computed.
     std::vector<messages::PartDigest> host_digests_{};
     std::vector<messages::PartDigest> live_digests_{};
     const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that
     CopyLedger no_ledger_{/*copy=*/0, /*num_tensors=*/0};
     std::shared_ptr<Stage> stage_{};  // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;
-    Background background_{};           // comes last: its jobs use the rest
+    Background background_{};           // after the members that its jobs use
     Background joining_{};              // joins groups, which may wait long for a trainer
     std::unique_ptr<Keeper> keeper_{};  // answers through background_
 };

@@ -1,5 +1,4 @@
-// Answers what an updater is asked of the weights that are live: a tensor's bytes, and the digests
-// of all.
+// Answers requests to read the live weights: a tensor's bytes, and the digests of all tensors.
 #include "base/log.h"
 #include "bus/limits.h"
 #include "messages/codec.h"
@@ -14,8 +13,8 @@ constexpr std::string_view kReleased = "the weights are released; resume them fi
 constexpr std::string_view kBeingWritten =
     "a direct update writes the live weights; read them when it is committed";
 
-// A reply about a tensor has at most what a message of the tree holds, less the head of one. A
-// larger one would end the connection to the scheduler.
+// A reply about a tensor has at most the bytes of a message of the tree, minus those of a message's
+// head. A larger one would end the connection to the scheduler.
 constexpr auto kReadBytesMax =
     static_cast<std::int64_t>(bus::kInnerLimits.message_bytes_max) - (std::int64_t{1} << 20);
 
@@ -32,7 +31,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerR
         head.verdict = make_error(
             ErrorCode::kNotFound,
             "'{}' is no tensor of this model; near are: {}",
-            printable(std::string_view(order.name).substr(0, 256)),  // a cut character is no UTF-8
+            // a partial character is not valid UTF-8
+            printable(std::string_view(order.name).substr(0, 256)),
             near_names(layout, order.name)
         );
         return std::vector{encode(head)};
@@ -78,8 +78,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
         answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
         return std::vector{encode(answer)};
     }
-    // The copy that is live now stays as it is until this job is done: only a stage writes to
-    // copies, and its job comes after this one. So the digest is of the epoch named here.
+    // The live copy does not change until this job is done: only a stage writes to copies, and its
+    // job comes after this one. So the digest belongs to the epoch named here.
     WeightStore& store = *engine_.weights();
     const bool is_given =
         background_.offer([this, &store, &live = store.live_memory(), answer]() mutable {
