@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kArrivalsBytes =
     kernels::AttentionArgs::kArrivals * static_cast<std::int64_t>(sizeof(std::uint32_t));
 
-// Even shares where tp divides the heads; else a copy of each that some query head here reads.
+// Even shares if tp divides the heads; otherwise a copy of each head that some query head here
+// reads.
 AxisShare share_kv_heads(const ModelConfig& config, const RankOf& rank) {
     if (config.num_kv_heads % rank.tp == 0) return even_share(config.num_kv_heads, rank);
     const std::int64_t group = config.num_q_heads / config.num_kv_heads;
@@ -30,7 +31,7 @@ AxisShare share_kv_heads(const ModelConfig& config, const RankOf& rank) {
 
 // The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
 // use it: at position 100,000 the rounding moves an angle by up to 0.004 radians, and the engine
-// should be off by the same. YaRN's factor multiplies what was rounded, there as here.
+// should be off by the same amount. As there, YaRN's factor multiplies the rounded value.
 Scratch::FillRow rope_row(
     const RopeConfig& rope, std::int64_t head_dim, double (*function)(double)
 ) {

@@ -1,7 +1,7 @@
-// The attention block: delta = o(attention(rope(qkv(norm(x))))), by this rank's heads.
+// The attention block: delta = o(attention(rope(qkv(norm(x))))), for this rank's heads.
 //
 // Weights are split as in Megatron: q, k and v by rows, o by columns; the norms and o's bias are
-// whole. Where tp does not divide the KV heads, a rank holds a copy of every KV head that its query
+// whole. If tp does not divide the KV heads, a rank holds a copy of every KV head that its query
 // heads need, arranged so that each copy serves the same number of them (gcd(Q / K, Q / tp)): local
 // query head h always reads local KV head h / (local Q / local K).
 #pragma once
@@ -21,12 +21,12 @@ namespace pitstop::tp_worker {
 class Attention {
   public:
     Attention(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
-    // Adds to `problems` what of the configuration does not split over tp ranks.
+    // Adds to `problems` which sizes of the configuration do not split over tp ranks.
     static void check_split(
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // `config` is the one that it was made of, here and below.
+    // Here and below, `config` is the configuration that the block was made of.
     void declare(const ModelConfig& config, WeightSlots& slots, KvPlan& kv);
     void ask(Scratch& scratch, const Trunk& trunk);
     void attach(const KvPool& pool) { kv_ = pool.cache(kv_id_); }

@@ -15,12 +15,12 @@ namespace pitstop::tp_worker {
 class DenseMlp {
   public:
     DenseMlp(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
-    // Adds to `problems` what of the configuration does not split over tp ranks.
+    // Adds to `problems` which sizes of the configuration do not split over tp ranks.
     static void check_split(
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // `config` is the one that it was made of.
+    // `config` is the configuration that the block was made of.
     void declare(const ModelConfig& config, WeightSlots& slots);
     void ask(Scratch& scratch, const Trunk& trunk) { mlp_.ask(scratch, trunk, trunk.delta); }
     void run(const Trunk& trunk, const Pass& pass) const;

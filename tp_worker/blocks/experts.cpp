@@ -14,7 +14,7 @@ namespace {
 static_assert(kExpertsMax == kernels::RouteArgs::kExpertsMax);
 static_assert(kChosenMax == kernels::RouteArgs::kChosenMax);
 
-// What a family calls the parts of a block of experts.
+// A family's names for the parts of a block of experts.
 struct Names {
     std::string_view block{};
     std::string_view gate{};
@@ -101,7 +101,7 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
         gates_ups.slots.insert(gates_ups.slots.end(), {last_.gate, last_.up});
         downs.slots.push_back(last_.down);
     }
-    // As transformers 5 holds them, Mixtral's as well.
+    // As in transformers 5, for Mixtral too.
     slots.pack(std::move(gates_ups));
     slots.pack(std::move(downs));
     if (config_.names == ExpertNames::kMixtral) {
@@ -216,8 +216,8 @@ void Experts::sort(const Trunk& trunk, const Pass& pass) const {
     });
 }
 
-// From one expert's weights to the next one's. The layout places weights as they are declared, at
-// multiples of one alignment, so all strides are the same.
+// The distance from one expert's weights to the next one's. The layout places weights in the order
+// of declaration, at multiples of one alignment, so all strides are equal.
 std::int64_t Experts::stride(const BoundWeights& weights) const {
     const std::int64_t to_last = weights.matrix(last_.down).data - weights.matrix(first_.down).data;
     const std::int64_t num = config_.num - 1;

@@ -1,5 +1,5 @@
-// The block of experts: of E gated MLPs each token is computed by the k that its router chooses,
-// weighted by the router; a shared one, where the model has it, computes every token:
+// The block of experts: E gated MLPs, of which each token is computed by the k that its router
+// chooses, weighted by the router; a shared one, if the model has it, computes every token:
 //
 //   delta = sum_j weight_j * expert_j(n)  (+ sigmoid(s n) * shared(n)),  n = norm(x)
 //
@@ -21,7 +21,7 @@
 
 namespace pitstop::tp_worker {
 
-// What the routers of a pass chose, in all layers: those of layers without experts are zeros.
+// The choices of a pass's routers, in all layers; layers without experts have zeros.
 struct Choices {
     std::span<std::int32_t> experts{};  // [num_layers, tokens_max, per_token]
     std::int64_t num_layers = 0;
@@ -37,21 +37,22 @@ struct Choices {
 class Experts {
   public:
     Experts(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
-    // Adds to `problems` what of the configuration does not split over tp ranks.
+    // Adds to `problems` which sizes of the configuration do not split over tp ranks.
     static void check_split(
         const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
     );
 
-    // `config` is the one that it was made of.
+    // `config` is the configuration that the block was made of.
     void declare(const ModelConfig& config, WeightSlots& slots);
-    // Its choices go to their place in `choices`.
+    // The block's choices go to its layer's part of `choices`.
     void ask(Scratch& scratch, const Trunk& trunk, const Choices& choices);
     void run(const Trunk& trunk, const Pass& pass) const;
-    // Those of every token; the experts' are no products of one weight.
+    // The products of every token; those of the experts are not products of a single weight.
     [[nodiscard]] std::vector<const Product*> products() const;
 
   private:
-    // The weights of one expert. All experts' follow each other in memory, as they are declared.
+    // The weights of one expert. The experts follow each other in memory, in the order of
+    // declaration.
     struct Expert {
         WeightId gate{};
         WeightId up{};
@@ -82,7 +83,7 @@ class Experts {
     kernels::ActView gate_{};             // [T * k, I]: gate and up are columns of one matrix
     kernels::ActView up_{};               // [T * k, I]
     kernels::ActView gated_{};            // [T * k, I]
-    View2<float> rows_{};                 // [T * k, H], what the experts make of them
+    View2<float> rows_{};                 // [T * k, H], the experts' outputs
     View2<float> shared_rows_{};          // [T, H]
     View2<float> shared_logits_{};        // [T, 1]
 };

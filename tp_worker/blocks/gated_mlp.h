@@ -1,4 +1,4 @@
-// The gated MLP: y = down(silu(gate(x)) * up(x)), by this rank's columns, of the trunk's normed x.
+// The gated MLP: y = down(silu(gate(x)) * up(x)), for this rank's columns, of the trunk's normed x.
 //
 // Gate and up are split by rows, down by columns, all three in whole words of the digest: tp need
 // not divide the intermediate size.
@@ -23,11 +23,11 @@ class GatedMlp {
         bool has_bias = false;
     };
     GatedMlp(Args args, const RankOf& rank);
-    // Whether each rank gets a word of its columns.
+    // Returns whether each rank gets at least one word of its columns.
     [[nodiscard]] static bool splits(std::int64_t ffn, std::int64_t tp);
 
     void declare(WeightSlots& slots);
-    // Its output goes to `y`: this rank's part, which is to be summed over the ranks.
+    // Its output goes to `y`: this rank's part, which is then summed over the ranks.
     void ask(Scratch& scratch, const Trunk& trunk, View2<float> y);
     void run(const Trunk& trunk, const Pass& pass) const;
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&gate_up_, &down_}; }

@@ -1,5 +1,5 @@
-// What blocks keep of requests between steps: pages of keys and values. A block says which heads it
-// keeps, and from that follow a page's bytes, the pool, and where each block has its part of it:
+// What blocks keep of requests between steps: pages of keys and values. Each block declares the
+// heads that it keeps; this determines the bytes of a page, the pool, and each block's part of it:
 //
 //   pool = [blocks][num_pages][K and V][num_kv_heads][P][D]
 //
@@ -19,7 +19,7 @@ namespace pitstop::tp_worker {
 // A block's number among those that keep pages.
 enum class KvId : std::int32_t {};
 
-// What the blocks of a rank declare.
+// The declarations of a rank's blocks.
 class KvPlan {
   public:
     struct Heads {
@@ -42,13 +42,14 @@ class KvPool {
     // One page of all blocks.
     [[nodiscard]] std::int64_t page_bytes() const { return page_bytes_; }
     [[nodiscard]] std::int64_t page_size() const { return page_size_; }  // P, tokens
-    [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }  // those for padding, too
+    // including those for padding
+    [[nodiscard]] std::int64_t num_pages() const { return num_pages_; }
 
-    // `memory` is the pool's, and has bytes().
+    // `memory` is the pool's, of bytes() bytes.
     void place(std::byte* memory) { memory_ = memory; }
     [[nodiscard]] kernels::KvCache cache(KvId block) const;
 
-    // A block's pages lie one after the other.
+    // A block's pages are contiguous.
     struct Region {
         std::int64_t offset = 0;      // bytes from the pool's start
         std::int64_t page_bytes = 0;  // this block's

@@ -1,4 +1,4 @@
-// What a model is run with: how many tokens at once, how much KV, and in which numbers.
+// The sizes with which a model runs: how many tokens at once, how much KV, and in which precision.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -13,7 +13,7 @@ namespace pitstop::tp_worker {
 // kFp32  the truth mode: fp32 activations and KV on the bf16 weights
 enum class Compute : std::uint8_t { kBf16, kFp32 };
 [[nodiscard]] std::string_view name_of(Compute compute);  // "bf16", "fp32"
-// The type of what goes into a product, and of KV.
+// The type of a product's inputs, and of KV.
 [[nodiscard]] kernels::DType act_dtype(Compute compute);
 
 struct ModelSizes {

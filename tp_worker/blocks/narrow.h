@@ -1,4 +1,4 @@
-// Narrows, in sight, what the ops number with 32 bits.
+// Explicit conversions to the 32-bit integers of the ops.
 #pragma once
 
 #include "base/check.h"
@@ -8,7 +8,7 @@
 
 namespace pitstop::tp_worker {
 
-// REQUIRES: it is a count or a place, which fits.
+// REQUIRES: `value` is a count or an index that fits.
 [[nodiscard]] inline std::int32_t narrow(std::int64_t value) {
     CHECK(value >= 0 && value <= std::numeric_limits<std::int32_t>::max());
     return static_cast<std::int32_t>(value);

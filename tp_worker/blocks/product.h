@@ -1,6 +1,6 @@
-// The products of a block: y = x times one to four weights that share x. A block says once which
+// The products of a block: y = x times one to four weights that share x. A block states once which
 // weights and which buffers; running a product and choosing how a GPU multiplies it
-// (product_tuning.h) take it from there.
+// (product_tuning.h) need nothing else.
 #pragma once
 
 #include "kernels/linear.h"

@@ -9,8 +9,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Products of one shape, of several blocks: timed over all of them in turn, their weights are
-// beyond the caches, as a step finds them.
+// Products of one shape from several blocks are timed in turn, so that their weights are not in the
+// caches, as in a step.
 constexpr std::size_t kRotationMax = 8;
 using Alike = std::vector<const Product*>;
 

@@ -1,4 +1,4 @@
-// Has a GPU choose how it multiplies, for every product of a model and every number of rows that a
+// Lets a GPU choose how it multiplies, for every product of a model and every number of rows that a
 // step may have (kernels/linear_tuning.h).
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace pitstop::tp_worker {
 
-// Overwrites the blocks' buffers. Returns how many products were timed; 0 where there is nothing to
-// choose. REQUIRES: the stack has its buffers; nothing else runs.
+// Overwrites the blocks' buffers. Returns how many products were timed; 0 if there is no choice.
+// REQUIRES: the stack has its buffers; nothing else runs.
 int tune_products(const Stack& stack, const BoundWeights& weights);
 
 }  // namespace pitstop::tp_worker

@@ -1,8 +1,8 @@
-// Memory that blocks compute in. They ask for buffers by name. Blocks that ask for the same name
-// have the same memory, as large as the largest of them needs: blocks run one after the other.
+// Memory in which blocks compute. They request buffers by name. Blocks that request the same name
+// share the memory, as large as the largest of them needs, because blocks run one after another.
 //
-// Every block asks twice, for the same: before place() buffers are counted and null, after it they
-// are where they stay.
+// Every block requests the same buffers twice: before place(), buffers are counted and null; after
+// it they have their addresses.
 //
 // Owns:   nothing; the range is the model's.
 // Thread: one.
@@ -36,7 +36,7 @@ class Scratch {
     [[nodiscard]] const ModelSizes& sizes() const { return args_.sizes; }
     [[nodiscard]] const kernels::Ops& ops() const { return args_.device.ops(); }
     [[nodiscard]] bool is_cuda() const { return args_.device.is_cuda(); }
-    // What goes into a product, and what leaves one and is not summed over the ranks.
+    // The type of a product's inputs, and of outputs that are not summed over the ranks.
     [[nodiscard]] kernels::DType act_dtype() const { return tp_worker::act_dtype(args_.compute); }
     [[nodiscard]] kernels::DType product_dtype() const;
 
@@ -51,19 +51,19 @@ class Scratch {
             reinterpret_cast<T*>(take(name, num * std::int64_t{sizeof(T)}).data),
             static_cast<std::size_t>(num)};
     }
-    // Zeros from the start; for what ops leave as they find it.
+    // Memory that is zero at the start, for ops that leave it zero.
     [[nodiscard]] void* zeros(std::string_view name, std::int64_t bytes);
-    // A table that fill() computes once, row by row. Blocks that ask for one name have one table: a
-    // name says what is in it.
+    // A table that fill() computes once, row by row. Blocks that request the same name share the
+    // table, so a name must determine its contents.
     using FillRow = std::function<void(std::int64_t row, std::span<float> values)>;
     [[nodiscard]] View2<float> table(
         std::string_view name, std::int64_t rows, std::int64_t cols, FillRow fill_row
     );
 
     [[nodiscard]] std::int64_t bytes() const;
-    // REQUIRES: `memory` has bytes(), 256-byte aligned, and every buffer was asked for once.
+    // REQUIRES: `memory` has bytes(), 256-byte aligned, and every buffer was requested once.
     void place(std::byte* memory);
-    // Writes zeros and tables, when all blocks have asked for the second time. Waits for a GPU's
+    // Writes zeros and tables, after all blocks have made their second requests. Waits for a GPU's
     // tables.
     void fill() const;
 
@@ -81,7 +81,7 @@ class Scratch {
     void fill(const Table& table) const;
 
     Args args_;
-    std::vector<Buffer> buffers_{};  // as they were asked for
+    std::vector<Buffer> buffers_{};  // in the order of the requests
     std::unordered_map<std::string, std::size_t> by_name_{};
     std::unordered_map<std::string, Table> tables_{};
     bool is_placed_ = false;

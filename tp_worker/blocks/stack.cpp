@@ -54,12 +54,13 @@ Stack::Stack(const ModelConfig& config, const RankOf& rank)
         for (const BlockKind kind : config.layers[static_cast<std::size_t>(layer)])
             blocks_.push_back(make_block(kind, layer, rank));
     }
-    // What a block keeps of a token is in x after it: the last block's norm marks it all.
+    // What a block keeps of a token is in x after it, so the norm of the last block marks all of
+    // it.
     CHECK(!std::holds_alternative<Attention>(blocks_.back()));
     head_.declare(config, embedding_, slots_);
 }
 
-// Makes a block, which declares what it has.
+// Makes a block, which declares its weights and pages.
 Block Stack::make_block(BlockKind kind, std::int64_t layer, const RankOf& rank) {
     if (kind == BlockKind::kDenseMlp) {
         DenseMlp mlp(config_, layer, rank);

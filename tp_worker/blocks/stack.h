@@ -4,8 +4,8 @@
 //   per block:  x += block(norm(x))        summed over the ranks
 //   logits = head(norm(x))                 each rank has its part of the vocabulary
 //
-// A block declares its weights and what it keeps of requests, asks for the memory that it computes
-// in, and runs. All that is to be known of a model beyond its configuration is in its blocks.
+// A block declares its weights and what it keeps of requests, requests the memory that it computes
+// in, and runs. Everything about a model that is not in its configuration is in its blocks.
 #pragma once
 
 #include "base/ids.h"
@@ -32,7 +32,7 @@ using Block = std::variant<Attention, DenseMlp, Experts>;
 
 class Stack {
   public:
-    // Errors: kUnsupported where the model does not split into tp ranks; says which size does not.
+    // Errors: kUnsupported if the model does not split into tp ranks, naming the sizes that do not.
     static Result<Stack> make(const ModelConfig& config, Rank rank, int tp);
 
     [[nodiscard]] const WeightSlots& slots() const { return slots_; }
@@ -41,24 +41,24 @@ class Stack {
     [[nodiscard]] const Head& head() const { return head_; }
     [[nodiscard]] std::span<const Block> blocks() const { return blocks_; }
     [[nodiscard]] bool has_experts() const;
-    // What the last pass chose; empty where no layer has experts.
+    // The choices of the last pass; nothing if no layer has experts.
     [[nodiscard]] const std::optional<Choices>& choices() const { return choices_; }
 
-    // Every part asks for its buffers; twice (scratch.h).
+    // Every part requests its buffers. To be called twice (scratch.h).
     void ask(Scratch& scratch);
     // REQUIRES: ask() after the scratch was placed; the pool has its memory.
     void attach(const KvPool& pool);
 
-    // Fills the tokens' KV and leaves x, which lacks the last block's delta then. `sum` sums over
+    // Fills the tokens' KV and leaves x, which then lacks the last block's delta. `sum` sums over
     // the ranks. Errors: sum's.
     using Sum = std::function<Result<>(View2<float> rows)>;
     [[nodiscard]] Result<> run(const StepBatch& batch, const BoundWeights& weights, const Sum& sum)
         const;
 
-    // Rows of x, and of the delta that they may lack: the whole step's.
+    // Rows of x, and of the delta that it may lack, for the whole step.
     [[nodiscard]] const Trunk& trunk() const { return trunk_; }
     Trunk& trunk() { return trunk_; }
-    // The blocks' products, in order. The head's has rows of its own.
+    // The blocks' products, in order. The head is not included: it has rows of its own.
     [[nodiscard]] std::vector<const Product*> products() const;
     // The weights that adapters may adapt: the products of attention and of dense MLPs.
     [[nodiscard]] std::vector<WeightId> adaptable() const;

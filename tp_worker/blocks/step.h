@@ -1,4 +1,4 @@
-// A step as blocks run it: the rows of a batch, and whose weights.
+// A step in the form in which blocks run it: the rows of a batch, and whose weights.
 #pragma once
 
 #include "base/ids.h"
@@ -31,21 +31,20 @@ struct StepBatch {
     std::span<const std::int32_t> page_starts{};  // [R]
     std::span<const PageId> pages{};
     std::span<const SlotId> slots{};  // [R], the rows' requests
-    // These belong to a step of decodes, as a GPU has it: R with rows of padding
-    // (model/step_padding.h), which are in none of the arrays before place(). 0: it is another
-    // step, or a CPU's.
+    // For a step of decodes on a GPU: R including rows of padding (model/step_padding.h), which are
+    // in none of the arrays before place(). 0: any other step, or one on a CPU.
     std::int64_t num_padded = 0;
-    // [L], for a small step with prompts (model/step_padding.h), whose arrays all have padding but
-    // `slots`: the tokens that its logits are of, in order. It is empty for any other step.
+    // [L], for a small step with prompts (model/step_padding.h), in which all arrays except `slots`
+    // are padded: the tokens that need logits, in order. Empty for any other step.
     std::span<const std::int32_t> token_rows{};
     std::int32_t kv_len_max = 0;
-    std::int32_t q_len_max = 0;  // new tokens of a row; 0: not known
-    // Made by place() on a GPU: what changes of the pages and rows that are there
+    std::int32_t q_len_max = 0;  // new tokens of a row; 0: unknown
+    // Made by place() on a GPU: the changes to the pages and rows that are there
     // (model/step_updates.h).
     std::span<const std::int32_t> update{};
-    // [T], or empty: 1 where a token's hidden state is infinite or NaN before the last block, and
-    // so wherever what any block keeps of it is (kernels/KERNELS.md); else 0. A step of padded
-    // decodes has none: all its tokens have logits, which say it too.
+    // [T], or empty: 1 if a token's hidden state is infinite or NaN before the last block, which it
+    // is if anything that a block keeps of the token is (kernels/KERNELS.md); else 0. A step of
+    // padded decodes has none: all its tokens have logits, which show the same.
     std::span<std::uint8_t> marks{};
     // Ascending; no two overlap. Empty: no token has an adapter, as on a GPU.
     std::span<const AdaptedTokens> adapted{};
@@ -59,7 +58,7 @@ struct StepBatch {
 struct Pass {
     const StepBatch& batch;  // placed
     const BoundWeights& weights;
-    // The block before left its output in the trunk's delta, which x still lacks.
+    // The previous block left its output in the trunk's delta, which x still lacks.
     bool lacks_delta = false;
     std::uint8_t* marks = nullptr;  // [T], StepBatch's; null before all blocks but the last
     // What products of adapters are made of, one product after the other: its memory is kept.

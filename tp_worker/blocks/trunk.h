@@ -1,7 +1,6 @@
-// What the blocks of a model share: the residual stream x, fp32 in both modes, where a block's
-// output goes, and what everything is computed with. A block reads x with the output of the block
-// before still to be added, and leaves its own in delta: its rank's part, which is then summed over
-// the ranks.
+// What the blocks of a model share: the residual stream x (fp32 in both modes), the place of a
+// block's output, and the ops. A block reads x, to which the previous block's output is still to be
+// added, and leaves its own output in delta: its rank's part, which is then summed over the ranks.
 #pragma once
 
 #include "kernels/ops.h"
@@ -18,7 +17,8 @@ struct Trunk {
     const kernels::Ops* ops = nullptr;
     kernels::Stream stream{};
     float norm_eps = 0;
-    // A bias of what is summed over the ranks is added once, by the rank that comes first in it.
+    // The bias of an output that is summed over the ranks is added once, by the first rank of the
+    // sum.
     bool adds_summed_bias = true;
     View2<float> x{};               // [T, H]
     View2<float> delta{};           // [T, H]
@@ -27,7 +27,8 @@ struct Trunk {
     View2<float> low_ranks{};       // [T, kPartsMax * rank], of adapters; no rows without
 
     void ask(Scratch& scratch, std::int64_t hidden);
-    // Adds what x lacks of the block before, and leaves its norm in `normed`, and the marks.
+    // Adds the previous block's output to x if it is lacking, and writes its norm to `normed`, and
+    // the marks.
     void norm(const Pass& pass, WeightId w) const;
     // With what the adapters of tokens add.
     void multiply(const Product& product, const Pass& pass) const;

@@ -1,6 +1,5 @@
 // The two ends of a model, which are split over the vocabulary: the embedding, x = table[id], and
-// the head, logits = head(norm(x)). A rank has the same number of rows as every other, padded with
-// zeros.
+// the head, logits = head(norm(x)). All ranks have equally many rows, padded with zeros.
 #pragma once
 
 #include "tp_worker/blocks/trunk.h"
@@ -19,7 +18,7 @@ class Embedding {
     Embedding(const ModelConfig& config, const RankOf& rank);
 
     void declare(const ModelConfig& config, WeightSlots& slots);
-    // Leaves x as this rank has it: rows of ids that others have are zeros.
+    // Writes this rank's part of x: rows of ids that other ranks have are zeros.
     void run(const Trunk& trunk, const Pass& pass) const;
 
     [[nodiscard]] WeightId table() const { return table_; }
@@ -33,7 +32,7 @@ class Embedding {
     WeightId table_{};
 };
 
-// Rows of logits where a rank has them: its part of each, and the place of the whole rows.
+// A rank's rows of logits: its part of each, and the memory of the whole rows.
 struct RowLogits {
     View2<float> part{};   // [R, V_rank], rows contiguous; padding included
     View2<float> whole{};  // [R, V], on rank 0 alone: undefined until it is gathered
@@ -44,15 +43,14 @@ class Head {
   public:
     explicit Head(const RankOf& rank) : rank_(rank) {}
 
-    // A head that is tied is the embedding under another name.
+    // A tied head is the embedding under another name.
     void declare(const ModelConfig& config, const Embedding& embedding, WeightSlots& slots);
     void ask(Scratch& scratch, const ModelConfig& config);
 
-    // Rows that are to have logits are gathered here first, where x has others as well.
+    // If x has other rows as well, the rows that need logits are gathered here first.
     [[nodiscard]] View2<float> x() const { return x_; }          // [L, H]
     [[nodiscard]] View2<float> delta() const { return delta_; }  // [L, H]
-    // Computes the logits of the rows of x, which still lack delta where that is not empty, and
-    // have it then.
+    // Computes the logits of the rows of x. If delta is not empty, x still lacks it; it is added.
     void run(
         const Trunk& trunk, const BoundWeights& weights, View2<float> x, View2<const float> delta
     ) const;
@@ -68,7 +66,7 @@ class Head {
     View2<float> delta_{};       // [L, H]
     kernels::ActView normed_{};  // [L, H]
     View2<float> part_{};        // [L, V_rank]
-    View2<float> whole_{};       // [L, V], rank 0; is part_ where there is one rank
+    View2<float> whole_{};       // [L, V], rank 0; with one rank it is part_
 };
 
 }  // namespace pitstop::tp_worker
