@@ -31,6 +31,7 @@ struct Flags {
     std::string run_dir{};
     std::string log_level = "info";
     std::string tool_call_parser{};
+    std::string return_routed_experts{};
     bool is_insecure = false;
     bool shows_routes = false;
     std::int64_t header_bytes_max = 0;
@@ -59,6 +60,12 @@ void add_flags(FlagSet& flags, Flags& values, ServerOptions& options) {
         "insecure", &values.is_insecure, "allow a --host that others can reach without an API key"
     );
     flags.add("incremental-streaming-output", &options.is_incremental, "/generate streams deltas");
+    flags.add(
+        "return-routed-experts",
+        &values.return_routed_experts,
+        "completions, chats and vLLM's generate return routed experts without a field: npy (vLLM's "
+        "form) or envelope (prime-rl's)"
+    );
     flags.add("cors-origin", &options.site.cors_origin, "browser pages of this origin may call");
     flags.add(
         "allowed-host",
@@ -114,6 +121,23 @@ Result<> take_tool_format(const Flags& values, ServerOptions& options) {
         values.tool_call_parser,
         tool_format_names()
     );
+}
+
+Result<> take_vllm_routes(const Flags& values, ServerOptions& options) {
+    using VllmRoutes = ServerOptions::VllmRoutes;
+    if (values.return_routed_experts.empty()) return Ok{};
+    if (values.return_routed_experts == "npy") {
+        options.vllm_routes = VllmRoutes::kNumpy;
+    } else if (values.return_routed_experts == "envelope") {
+        options.vllm_routes = VllmRoutes::kEnvelope;
+    } else {
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "--return-routed-experts is '{}'; accepted are npy and envelope",
+            values.return_routed_experts
+        );
+    }
+    return Ok{};
 }
 
 Result<> take_limits(const Flags& values, ServerOptions& options) {
@@ -283,6 +307,7 @@ int main_with(int argc, char** argv) {
     }
     if (auto taken = take_limits(values, options); !taken) return flags.fail(taken.error());
     if (auto taken = take_tool_format(values, options); !taken) return flags.fail(taken.error());
+    if (auto taken = take_vllm_routes(values, options); !taken) return flags.fail(taken.error());
     if (auto logging = init_logging("http_proc", values.log_level); !logging)
         return flags.fail(logging.error());
     if (auto attached = supervision.attach(); !attached) return supervision.fail(attached.error());

@@ -44,6 +44,7 @@ struct HelloReply {
     std::int64_t replicas = 0;
     std::int64_t tp = 0;
     std::vector<TokenId> eos_ids{};
+    std::optional<RouteShape> routes{};
 
     template <class F>
     void fields(F&& f) {
@@ -57,6 +58,7 @@ struct HelloReply {
         f("replicas", replicas, "data-parallel replicas");
         f("tp", tp, "ranks per replica");
         f("eos_ids", eos_ids, "end-of-sequence tokens");
+        f("routes", routes, "what a row of routes is; absent: the model has no experts");
     }
 };
 

@@ -215,6 +215,7 @@ Result<> Doors::hello(
     reply.replicas = config_.num_replicas;
     reply.tp = replica.tp;
     reply.eos_ids = end_tokens();
+    reply.routes = replica.routes;
     messages::Frames answer = encode(reply);
     add_tree(answer, config_.identity.id());
     outbox_.reply(door, peer, std::move(answer));

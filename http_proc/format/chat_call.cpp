@@ -42,7 +42,7 @@ constexpr std::array kNotHere{
 
 void read_chat_call(FieldReader& fields, ChatCall& call) {
     refuse_unsupported(fields);
-    refuse_routed_experts(fields);
+    refuse_routed_experts(fields, "/generate, completions and chats answer with them");
     for (const NotHere& entry : kNotHere) {
         const Json* given = fields.find(entry.name);
         if (given != nullptr && *given != 0 && !asks_for_nothing(*given))

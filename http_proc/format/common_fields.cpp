@@ -244,10 +244,15 @@ void refuse_sampling(FieldReader& fields) {
     }
 }
 
-void refuse_routed_experts(FieldReader& fields) {
-    const Json* given = fields.find("return_routed_experts");
-    if (given != nullptr && !asks_for_nothing(*given))
-        fields.refuse("return_routed_experts", "SGLang's /generate answers with them");
+void refuse_routed_experts(FieldReader& fields, std::string_view why) {
+    for (const std::string_view name :
+         {"return_routed_experts",
+          "routed_experts_start_len",
+          "routed_experts_prompt_start",
+          "stream_routed_experts"}) {
+        const Json* given = fields.find(name);
+        if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(name, why);
+    }
 }
 
 void refuse_adapter(FieldReader& fields) {

@@ -45,7 +45,7 @@ void read_placement(FieldReader& fields, messages::Generate& request);
 void refuse_unsupported(FieldReader& fields);
 // Refuses the name of an adapter (`lora_path`) where no route reads it.
 void refuse_adapter(FieldReader& fields);
-// Refuses `return_routed_experts` on routes that cannot return routes.
-void refuse_routed_experts(FieldReader& fields);
+// Refuses `return_routed_experts`, and the fields that go with it, on routes without routes.
+void refuse_routed_experts(FieldReader& fields, std::string_view why);
 
 }  // namespace pitstop::http

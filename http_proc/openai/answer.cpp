@@ -17,6 +17,7 @@ OpenAiAnswer::OpenAiAnswer(Exchange& exchange, OpenAiOptions given, std::string_
     model = options.model.empty() ? hello.model : options.model;
     created = ServerContext::unix_time();
     eos_ids = hello.eos_ids;
+    route_shape = hello.routes;
     names = {answer_id, caller};
 }
 
@@ -33,6 +34,27 @@ Prompt OpenAiAnswer::prompt() const {
 void OpenAiAnswer::write_head(JsonWriter& json, std::string_view object) const {
     json.begin_object().key("id").string(answer_id).key("object").string(object);
     json.key("created").integer(created).key("model").string(model);
+}
+
+void OpenAiAnswer::take_routes(std::size_t index, messages::OutputChunk& chunk) {
+    routes[index].usage.add(chunk);
+    routes[index].rows.append(std::move(chunk.routes));
+}
+
+void OpenAiAnswer::write_choice_routes(JsonWriter& json, std::size_t index, bool is_last) {
+    ChoiceRoutes& choice = routes[index];
+    if (options.routes.form == RoutesForm::kSglang || !choice.rows.has_part(is_last)) return;
+    const std::int64_t num_tokens = choice.usage.prompt_tokens + choice.usage.completion_tokens;
+    choice.rows.write(json, num_tokens, is_last);
+}
+
+void OpenAiAnswer::write_sglext(JsonWriter& json, std::size_t index, bool is_last) {
+    ChoiceRoutes& choice = routes[index];
+    if (options.routes.form != RoutesForm::kSglang || !choice.rows.has_part(is_last)) return;
+    const std::int64_t num_tokens = choice.usage.prompt_tokens + choice.usage.completion_tokens;
+    json.key("sglext").begin_object();
+    choice.rows.write(json, num_tokens, is_last);
+    json.end_object();
 }
 
 void OpenAiAnswer::write_usage_event(
@@ -58,6 +80,35 @@ ShownLogprobs shown_logprobs(
     asked.top = std::max(shown.output_top, shown.prompt_top);
     if (options.prompt_logprobs) asked.prompt_start = 0;
     return shown;
+}
+
+Result<> finish_routes(const Exchange& exchange, std::int64_t num_choices, OpenAiOptions& options) {
+    using VllmRoutes = ServerOptions::VllmRoutes;
+    RoutesAsked& asked = options.routes;
+    const VllmRoutes served = exchange.server().options().vllm_routes;
+    const bool has_experts = exchange.tree().hello().routes.has_value();
+    if (!asked.start && served != VllmRoutes::kOnRequest && has_experts) {
+        asked.start = 0;
+        asked.form = RoutesForm::kNumpy;
+    }
+    if (asked.form == RoutesForm::kNumpy && served == VllmRoutes::kEnvelope)
+        asked.form = RoutesForm::kEnvelope;
+    const auto wrong = [](std::string_view what) {
+        return make_error(ErrorCode::kInvalidArgument, "{}", what);
+    };
+    if (asked.is_streamed && !asked.start) {
+        return wrong(
+            "stream_routed_experts is true, but the answer has no routed experts; set "
+            "return_routed_experts or routed_experts_prompt_start, too"
+        );
+    }
+    if (asked.start && asked.form == RoutesForm::kSglang && num_choices > 1) {
+        return wrong(
+            "return_routed_experts is for one choice, because the answer has one sglext; for "
+            "several choices, set routed_experts_prompt_start: each choice then has its own"
+        );
+    }
+    return Ok{};
 }
 
 Response openai_refusal(const Error& error) {

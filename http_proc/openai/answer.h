@@ -4,12 +4,14 @@
 // Thread: the server's loop.
 #pragma once
 
+#include "http_proc/format/routed_experts.h"
 #include "http_proc/generation/pipeline.h"
 #include "http_proc/openai/choice.h"
 #include "http_proc/openai/options.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +28,12 @@ struct OpenAiAnswer {
     std::vector<std::string> names{};
     std::vector<Prompt> prompts{};
     const TokenTexts* texts = nullptr;
+    std::optional<messages::RouteShape> route_shape{};  // the model's
+    struct ChoiceRoutes {
+        RoutesOutput rows;
+        Usage usage{};
+    };
+    std::vector<ChoiceRoutes> routes{};  // by choice
 
     // The answer's id is `prefix` and the caller's name for it.
     OpenAiAnswer(Exchange& exchange, OpenAiOptions options, std::string_view prefix);
@@ -42,6 +50,15 @@ struct OpenAiAnswer {
 
     // Writes the object's first members.
     void write_head(JsonWriter& json, std::string_view object) const;
+    // Adds a choice to `routes`.
+    void add_routes() { routes.push_back({.rows = RoutesOutput(options.routes, route_shape)}); }
+    // Moves the chunk's routes to those of the choice.
+    void take_routes(std::size_t index, messages::OutputChunk& chunk);
+    // Writes routes as members of a choice, unless the form is SGLang's.
+    void write_choice_routes(JsonWriter& json, std::size_t index, bool is_last);
+    // Writes the answer's "sglext" with routes, if the form is SGLang's.
+    void write_sglext(JsonWriter& json, std::size_t index, bool is_last);
+
     // Writes a stream's last event, with only the usage, if it was requested.
     void write_usage_event(EventStream& stream, std::string_view object, const Usage& usage) const;
 };
@@ -50,6 +67,12 @@ struct OpenAiAnswer {
 // probable ones. -1 means the whole vocabulary.
 [[nodiscard]] ShownLogprobs shown_logprobs(
     const OpenAiOptions& options, bool is_enabled, std::int64_t top, std::int64_t vocab_size
+);
+
+// Completes `options.routes` with the server's --return-routed-experts.
+// Errors: kInvalidArgument: several choices in SGLang's form, or streamed routes without routes.
+[[nodiscard]] Result<> finish_routes(
+    const Exchange& exchange, std::int64_t num_choices, OpenAiOptions& options
 );
 
 // Answers errors like OpenAI's routes: a rid in use is the caller's mistake.

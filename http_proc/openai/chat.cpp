@@ -50,6 +50,7 @@ struct Chat : OpenAiAnswer {
         RETURN_IF_ERROR(check_is_json(exchange.request()));
         ASSIGN_OR_RETURN(OpenAiChat call, parse_openai_chat(exchange.request().body));
         RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
+        RETURN_IF_ERROR(finish_routes(exchange, call.options.n, call.options));
         RETURN_IF_ERROR(check_forced_call(call.forced_call, exchange.server().options().tool_format)
         );
         return Chat(exchange, std::move(call));
@@ -61,6 +62,7 @@ struct Chat : OpenAiAnswer {
     }
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
+        add_routes();
         ChatChoice& choice = choices.emplace_back();
         choice.turn = AssistantTurn(
             tool_format,
@@ -68,8 +70,9 @@ struct Chat : OpenAiAnswer {
             opening
         );
     }
-    bool handle_event(const Generation::Event& event) {
+    bool handle_event(Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
+        take_routes(event.index, event.chunk);
         return true;
     }
     void write_events(EventStream& stream, Generation::Event event);
@@ -78,8 +81,7 @@ struct Chat : OpenAiAnswer {
 
     void write_logprobs(JsonWriter& json, const messages::OutputChunk& chunk) const;
     void write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser::Part& part) const;
-    void write_rest_of_choice(JsonWriter& json, ChatChoice& choice, messages::OutputChunk& chunk)
-        const;
+    void write_rest_of_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk);
     void write_prompt(JsonWriter& json, const messages::PromptLogprobs* shown) const;
     void begin_choice(JsonWriter& json, std::size_t index) const;
     void write_first_event(JsonWriter& json, std::size_t index, const messages::OutputChunk& chunk)
@@ -147,8 +149,8 @@ void Chat::write_part(JsonWriter& json, ChatChoice& choice, const ToolCallParser
 }
 
 // Writes the members of a choice after its message or delta.
-void Chat::write_rest_of_choice(JsonWriter& json, ChatChoice& choice, messages::OutputChunk& chunk)
-    const {
+void Chat::write_rest_of_choice(JsonWriter& json, std::size_t index, messages::OutputChunk& chunk) {
+    ChatChoice& choice = choices[index];
     write_logprobs(json, chunk);
     const bool has_calls = choice.turn.has_calls();
     // If only one call was wanted and it is complete, a finish by length is not reported.
@@ -164,6 +166,7 @@ void Chat::write_rest_of_choice(JsonWriter& json, ChatChoice& choice, messages::
         json.key("weight_versions");
         write_weight_versions(json, choice.spans);
     }
+    write_choice_routes(json, index, chunk.finish.has_value());
     json.end_object();
 }
 
@@ -197,12 +200,13 @@ void Chat::write_whole(JsonWriter& json, std::vector<messages::OutputChunk>& out
         if (part.text.empty() && !part.calls.empty()) json.key("content").null();
         write_part(json, choice, part);
         json.key("refusal").null().end_object();
-        write_rest_of_choice(json, choice, outputs[i]);
+        write_rest_of_choice(json, i, outputs[i]);
     }
     json.end_array().key("usage");
     write_usage(json, usage());
     write_prompt(json, shown ? &*shown : nullptr);
     write_versions(json, choices.front().spans);
+    write_sglext(json, 0, /*is_last=*/true);
     json.end_object();
 }
 
@@ -231,10 +235,12 @@ void Chat::write_event(JsonWriter& json, std::size_t index, messages::OutputChun
     begin_choice(json, index);
     write_part(json, choice, choice.turn.append(chunk));
     json.end_object();
-    write_rest_of_choice(json, choice, chunk);
+    const bool is_last = chunk.finish.has_value();
+    write_rest_of_choice(json, index, chunk);
     json.end_array();
     write_event_usage(json, options, choice.usage);
-    if (chunk.finish && index == 0) write_versions(json, choice.spans);
+    if (is_last && index == 0) write_versions(json, choice.spans);
+    write_sglext(json, index, is_last);
     json.end_object();
 }
 

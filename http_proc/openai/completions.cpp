@@ -51,8 +51,9 @@ struct Completion : OpenAiAnswer {
     Task<Result<>> complete(Exchange& exchange, Prompt& prompt);
     void add_sample(std::size_t prompt, const messages::Generate& request);
 
-    bool handle_event(const Generation::Event& event) {
+    bool handle_event(Generation::Event& event) {
         choices[event.index].usage.add(event.chunk);
+        take_routes(event.index, event.chunk);
         return true;
     }
     void write_events(EventStream& stream, Generation::Event event);
@@ -74,6 +75,8 @@ Result<Completion> Completion::parse(Exchange& exchange) {
     RETURN_IF_ERROR(check_is_json(exchange.request()));
     ASSIGN_OR_RETURN(OpenAiCompletions call, parse_openai_completions(exchange.request().body));
     RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
+    const auto num_prompts = static_cast<std::int64_t>(call.prompts.size());
+    RETURN_IF_ERROR(finish_routes(exchange, num_prompts * call.options.n, call.options));
     if (!call.logprobs)
         RETURN_IF_ERROR(check_tokens(exchange, "logprob_token_ids", call.options.logprob_ids));
     Completion answer(exchange, call);
@@ -107,6 +110,7 @@ Task<Result<>> Completion::complete(Exchange& exchange, Prompt& prompt) {
 }
 
 void Completion::add_sample(std::size_t prompt, const messages::Generate& request) {
+    add_routes();
     CompletionChoice& choice = choices.emplace_back();
     choice.prompt = prompt;
     choice.echo = echo;
@@ -172,6 +176,7 @@ void Completion::write_choice(JsonWriter& json, std::size_t index, messages::Out
         json.key("weight_versions");
         write_weight_versions(json, choice.spans);
     }
+    write_choice_routes(json, index, chunk.finish.has_value());
     choice.is_first = false;
     json.end_object();
 }
@@ -195,6 +200,7 @@ void Completion::write_whole(JsonWriter& json, std::vector<messages::OutputChunk
     json.end_array().key("usage");
     write_usage(json, usage());
     write_versions(json, choices.front().spans);
+    write_sglext(json, 0, /*is_last=*/true);
     json.end_object();
 }
 
@@ -208,6 +214,7 @@ void Completion::write_events(EventStream& stream, Generation::Event event) {
     json.end_array();
     write_event_usage(json, options, choice.usage);
     if (is_last && event.index == 0) write_versions(json, choice.spans);
+    write_sglext(json, event.index, is_last);
     json.end_object();
     stream.end_event();
 }

@@ -12,6 +12,24 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Reads SGLang's return_routed_experts and routed_experts_start_len, and stream_routed_experts,
+// which is ours. REQUIRES: vLLM's routed_experts_prompt_start was read.
+void read_routes(FieldReader& fields, OpenAiOptions& options) {
+    bool wants_routes = false;
+    std::optional<std::int64_t> start;
+    fields.read("return_routed_experts", wants_routes);
+    fields.read("routed_experts_start_len", start);
+    if (start.value_or(0) < 0) fields.fail("routed_experts_start_len", "0 or more");
+    if (start && !wants_routes)
+        fields.refuse("routed_experts_start_len", "return_routed_experts is not true");
+    if (wants_routes && options.routes.start)
+        fields.refuse(
+            "routed_experts_prompt_start", "return_routed_experts asks for another form; set one"
+        );
+    if (wants_routes) options.routes = {.start = start.value_or(0), .form = RoutesForm::kSglang};
+    read_streamed_routes(fields, options.is_streamed, options.routes.is_streamed);
+}
+
 }  // namespace
 
 void check_top_logprobs(
@@ -35,6 +53,7 @@ messages::Generate OpenAiOptions::request() const {
     messages::Generate request;
     request.sampling = sampling;
     request.logprobs.mode = logprobs_mode;
+    request.routed_experts_start = routes.start;
     request.stream = is_streamed;
     request.priority = priority;
     request.replica = replica;
@@ -46,7 +65,6 @@ messages::Generate OpenAiOptions::request() const {
 
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     refuse_unsupported(fields);
-    refuse_routed_experts(fields);
     messages::SamplingParams& params = options.sampling;
     fields.read("max_tokens", params.max_new_tokens);
     fields.read("min_tokens", params.min_new_tokens);
@@ -56,6 +74,10 @@ void read_openai_sampling(FieldReader& fields, OpenAiOptions& options) {
     fields.read("include_stop_str_in_output", params.no_stop_trim);
     fields.read("prompt_logprobs", options.prompt_logprobs);
     fields.read("logprob_token_ids", options.logprob_ids);
+    fields.read("routed_experts_prompt_start", options.routes.start);
+    if (options.routes.start.value_or(0) < 0)
+        fields.fail("routed_experts_prompt_start", "0 or more");
+    options.routes.form = RoutesForm::kNumpy;
     fields.read("n", options.n);
     if (!fields.error() && (options.n < 1 || options.n > kOpenAiSamplesMax))
         fields.fail("n", fmt::format("[1, {}]", kOpenAiSamplesMax));
@@ -77,6 +99,7 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     fields.read("request_id", options.id);
     fields.read("rid", options.id);
     fields.read("stream", options.is_streamed);
+    read_routes(fields, options);
     fields.read("return_token_ids", options.wants_token_ids);
     fields.read("return_prompt_token_ids", options.wants_prompt_ids);
     if (options.wants_token_ids) options.wants_prompt_ids = true;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "http_proc/format/json_body.h"
+#include "http_proc/format/routed_experts.h"
 #include "messages/generation.h"
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct OpenAiOptions {
     std::optional<std::int64_t> prompt_logprobs{};  // vLLM's: this many per prompt token
     std::vector<TokenId> logprob_ids{};             // vLLM's logprob_token_ids
     messages::LogprobsMode logprobs_mode = messages::LogprobsMode::kRaw;
+    RoutesAsked routes{};
     std::int64_t priority = 0;  // larger first
     std::optional<std::int64_t> replica{};
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
@@ -40,7 +42,7 @@ struct OpenAiOptions {
 // Problems go into `fields`.
 void read_openai_options(FieldReader& fields, OpenAiOptions& options);
 // Reads the part that is an object of its own in vLLM's generate. `max_new_tokens` is unchanged
-// without max_tokens.
+// without max_tokens, and `routes.start` without routed_experts_prompt_start.
 void read_openai_sampling(FieldReader& fields, OpenAiOptions& options);
 
 // Checks the numbers of tokens, by the caller's names: `longest` is the name of the maximum.

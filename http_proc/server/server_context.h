@@ -44,6 +44,9 @@ struct ServerOptions {
     int port = 30000;  // 0: any free one
     Keys keys{};
     bool is_incremental = false;  // /generate streams deltas unless a request says otherwise
+    // Routes in answers of vLLM's shape: only on request, or in all, as .npy files or envelopes.
+    enum class VllmRoutes : std::uint8_t { kOnRequest, kNumpy, kEnvelope };
+    VllmRoutes vllm_routes = VllmRoutes::kOnRequest;
     std::vector<std::string> model_names{};  // besides the tree's own name for it
     std::string bundled_models{};  // the directory of models that can be given by name; empty: none
     SiteRules site{};  // which pages may call; with a cors_origin, answers have its header

@@ -36,6 +36,7 @@ struct SglangAnswer {
     SglangGenerate call{};
     std::vector<Prompt> prompts{};
     std::vector<std::string> names{};
+    std::optional<messages::RouteShape> route_shape{};  // the model's
     const TokenTexts* texts = nullptr;
     TimePoint start = Clock::now();
     std::vector<SglangOutput> outputs{};  // by sample
@@ -84,6 +85,7 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     for (const auto& [field, ids] : call.unused_ids)
         RETURN_IF_ERROR(check_tokens(exchange, field, ids));
     if (exchange.server().options().is_incremental) call.is_incremental = true;
+    answer.route_shape = exchange.tree().hello().routes;
     if (!call.batch_rid.empty()) answer.names.push_back(call.batch_rid);
     for (messages::Generate& request : call.prompts) {
         const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start >= 0;
@@ -123,7 +125,11 @@ void SglangAnswer::add_sample(std::size_t prompt, const messages::Generate& requ
         .logprobs = request.logprobs,
         .prompt_ids = is_shown ? *request.input_ids : std::vector<TokenId>{},
         .max_new_tokens = request.sampling.max_new_tokens,
-        .routes_start = request.routed_experts_start,
+        .routes =
+            {.start = request.routed_experts_start,
+             .form = RoutesForm::kSglang,
+             .is_streamed = call.streams_routes},
+        .route_shape = route_shape,
         .shows_prompt_ids = call.wants_prompt_token_ids,
         .is_incremental = call.is_streamed && call.is_incremental,
         .index = is_indexed ? std::optional(outputs.size()) : std::nullopt,

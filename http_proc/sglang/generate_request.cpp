@@ -2,6 +2,7 @@
 
 #include "http_proc/format/common_fields.h"
 #include "http_proc/format/json_body.h"
+#include "http_proc/format/routed_experts.h"
 
 #include <nlohmann/json.hpp>
 
@@ -69,7 +70,7 @@ Result<Sampling> sampling_of(const Json& object) {
     }
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);
-    refuse_routed_experts(fields);  // routes and adapters belong outside of this object
+    refuse_routed_experts(fields, "its place is outside sampling_params");
     refuse_adapter(fields);
     Sampling sampling;
     messages::SamplingParams& params = sampling.params;
@@ -425,6 +426,11 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     RETURN_IF_ERROR(read_routed_experts(fields, call));
     RETURN_IF_ERROR(read_adapters(fields, call));
     fields.read("stream", call.is_streamed);
+    read_streamed_routes(fields, call.is_streamed, call.streams_routes);
+    if (call.streams_routes && std::ranges::none_of(call.prompts, [](const auto& prompt) {
+            return prompt.routed_experts_start.has_value();
+        }))
+        fields.refuse("stream_routed_experts", "return_routed_experts is not true");
     fields.read("incremental_streaming_output", call.is_incremental);
     fields.read("return_text_in_logprobs", call.wants_text_in_logprobs);
     fields.read("return_prompt_token_ids", call.wants_prompt_token_ids);

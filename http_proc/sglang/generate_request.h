@@ -31,6 +31,7 @@ struct SglangGenerate {
     bool wants_text_in_logprobs = false;
     bool wants_prompt_token_ids = false;
     std::int64_t stream_interval = 1;
+    bool streams_routes = false;
     // Tokens in fields that have no effect, by field.
     std::vector<std::pair<std::string_view, std::vector<TokenId>>> unused_ids{};
 

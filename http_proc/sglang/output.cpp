@@ -1,7 +1,6 @@
 #include "http_proc/sglang/output.h"
 
 #include "base/time.h"
-#include "http_proc/format/routed_experts.h"
 #include "http_proc/format/versions.h"
 
 #include <fmt/format.h>
@@ -99,7 +98,7 @@ void SglangOutput::append(messages::OutputChunk chunk) {
     num_tokens_ += static_cast<std::int64_t>(chunk.tokens.size());
     if (chunk.prompt) append_prompt(*chunk.prompt);
     append_spans(spans_, std::move(chunk.spans));
-    messages::append_routes(routes_, std::move(chunk.routes));
+    routes_.append(std::move(chunk.routes));
     if (!spans_.empty()) current_ = spans_.back();
     if (chunk.counts) counts_ = *chunk.counts;
     if (chunk.adapter) adapter_ = std::move(chunk.adapter);
@@ -154,7 +153,7 @@ void SglangOutput::write_versions(JsonWriter& json) const {
     write_version_spans(json, spans);
 }
 
-void SglangOutput::write_meta(JsonWriter& json) const {
+void SglangOutput::write_meta(JsonWriter& json) {
     json.begin_object().key("id").string(args_.rid);
     json.key("finish_reason");
     write_finish(json);
@@ -185,12 +184,10 @@ void SglangOutput::write_meta(JsonWriter& json) const {
         json.key("label").string(adapter_->label).key("digest").string(adapter_->digest);
         json.end_object();
     }
+    if (is_done()) write_versions(json);
+    if (routes_.has_part(is_done()))
+        routes_.write(json, counts_.prompt_tokens + num_tokens_, is_done());
     if (is_done()) {
-        write_versions(json);
-        if (args_.routes_start) {
-            const std::int64_t num_tokens = counts_.prompt_tokens + num_tokens_;
-            write_routed_experts(json, routes_, *args_.routes_start, num_tokens);
-        }
         json.key("e2e_latency").number(seconds(Clock::now() - args_.start));
         json.key("response_sent_to_client_ts").number(unix_seconds());
     }

@@ -6,6 +6,7 @@
 
 #include "base/time.h"
 #include "http_proc/format/json_writer.h"
+#include "http_proc/format/routed_experts.h"
 #include "http_proc/server/token_texts.h"
 #include "messages/generation.h"
 
@@ -24,14 +25,16 @@ class SglangOutput {
         messages::LogprobOptions logprobs{};
         std::vector<TokenId> prompt_ids{};  // only if they or their logprobs are shown
         std::optional<std::int64_t> max_new_tokens{};
-        std::optional<std::int64_t> routes_start{};  // absent: routes are not shown
+        RoutesAsked routes{};
+        std::optional<messages::RouteShape> route_shape{};  // the model's
         bool shows_prompt_ids = false;
         bool is_incremental = false;
         std::optional<std::size_t> index{};  // place in a batch, for events
         const TokenTexts* texts = nullptr;   // null: no text in logprobs
         TimePoint start{};
     };
-    explicit SglangOutput(Args args) : args_(std::move(args)) {}
+    explicit SglangOutput(Args args)
+        : args_(std::move(args)), routes_(args_.routes, args_.route_shape) {}
 
     void append(messages::OutputChunk chunk);
     // Writes everything so far or, with is_incremental, the part since the last write(). REQUIRES:
@@ -62,11 +65,12 @@ class SglangOutput {
         std::size_t count
     ) const;
     void append_prompt(const messages::PromptLogprobs& prompt);
-    void write_meta(JsonWriter& json) const;
+    void write_meta(JsonWriter& json);
     void write_finish(JsonWriter& json) const;
     void write_versions(JsonWriter& json) const;
 
     Args args_;
+    RoutesOutput routes_;
     std::string text_{};
     List ids_{};
     List logprobs_{};
@@ -75,7 +79,6 @@ class SglangOutput {
     List input_logprobs_{};
     List input_top_{};
     List input_of_ids_{};
-    std::optional<messages::Routes> routes_{};
     std::vector<messages::Span> spans_{};
     messages::Span current_{};
     messages::RequestCounts counts_{};

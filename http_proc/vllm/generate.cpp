@@ -27,10 +27,15 @@ struct VllmAnswer : OpenAiAnswer {
 
     static Result<VllmAnswer> parse(Exchange& exchange) {
         ASSIGN_OR_RETURN(VllmGenerate call, parse_vllm_generate(exchange.request().body));
+        RETURN_IF_ERROR(check(exchange, call));
+        return VllmAnswer(exchange, std::move(call));
+    }
+    static Result<> check(Exchange& exchange, VllmGenerate& call) {
         RETURN_IF_ERROR(read_adapter_of(exchange, call.options.model, call.options.adapter));
+        RETURN_IF_ERROR(finish_routes(exchange, call.options.n, call.options));
         if (!call.logprobs)
             RETURN_IF_ERROR(check_tokens(exchange, "logprob_token_ids", call.options.logprob_ids));
-        return VllmAnswer(exchange, std::move(call));
+        return Ok{};
     }
     static Response refusal(const Error& error) {
         const int status = error.code == ErrorCode::kAlreadyExists ? 400 : status_of(error.code);
@@ -39,10 +44,12 @@ struct VllmAnswer : OpenAiAnswer {
     [[nodiscard]] const std::string& named_model() const { return options.model; }
     static Task<Result<>> complete(Exchange& /*exchange*/, Prompt& /*prompt*/) { co_return Ok{}; }
     void add_sample(std::size_t /*prompt*/, const messages::Generate& /*request*/) {
+        add_routes();
         spans.emplace_back();
     }
-    bool handle_event(const Generation::Event& event) {
+    bool handle_event(Generation::Event& event) {
         usage.add(event.chunk);
+        take_routes(event.index, event.chunk);
         return true;
     }
     void write_events(EventStream& stream, Generation::Event event);
@@ -132,7 +139,13 @@ void VllmAnswer::write_choice(JsonWriter& json, std::size_t index, messages::Out
     } else {
         json.null();
     }
-    json.key("routed_experts").null().key("sampling_mask").null().key("weight_versions");
+    const bool is_last = chunk.finish.has_value();
+    if (routes[index].rows.has_part(is_last)) {
+        write_choice_routes(json, index, is_last);
+    } else {
+        json.key("routed_experts").null();
+    }
+    json.key("sampling_mask").null().key("weight_versions");
     append_spans(spans[index], std::move(chunk.spans));
     if (chunk.finish) {
         write_weight_versions(json, spans[index]);
@@ -193,11 +206,26 @@ void VllmAnswer::write_end(EventStream& stream) const {
     stream.end_event();
 }
 
+// Adds routes to every answer of a model with experts, in SkyRL's form.
+struct SkyRlAnswer : VllmAnswer {
+    static Result<SkyRlAnswer> parse(Exchange& exchange) {
+        ASSIGN_OR_RETURN(VllmGenerate call, parse_skyrl_generate(exchange.request().body));
+        RoutesAsked& asked = call.options.routes;
+        if (!asked.start && exchange.tree().hello().routes) asked.start = 0;
+        asked.form = RoutesForm::kSmallest;
+        RETURN_IF_ERROR(check(exchange, call));
+        return SkyRlAnswer{VllmAnswer(exchange, std::move(call))};
+    }
+};
+
 }  // namespace
 
 void add_vllm_generate(Router& router) {
     router.add(
-        Dialect::kVllm, Access::kData, {{"POST", "/inference/v1/generate", serve<VllmAnswer>}}
+        Dialect::kVllm,
+        Access::kData,
+        {{"POST", "/inference/v1/generate", serve<VllmAnswer>},
+         {"POST", "/skyrl/v1/generate", serve<SkyRlAnswer>}}
     );
 }
 

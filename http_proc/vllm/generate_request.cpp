@@ -14,6 +14,13 @@ void read_output_mode(FieldReader& fields, VllmGenerate& call) {
     if (mode != "text" && mode != "tokens") fields.fail("output_mode", "tokens or text");
 }
 
+void refuse_misplaced_routes(FieldReader& sampling) {
+    for (const std::string_view name :
+         {"return_routed_experts", "routed_experts_start_len", "stream_routed_experts"}) {
+        if (sampling.has(name)) sampling.refuse(name, "its place is outside sampling_params");
+    }
+}
+
 }  // namespace
 
 Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
@@ -33,13 +40,18 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
 
     // The top level has fields about the answer, sampling_params those about the tokens.
     refuse_sampling(fields);
+    if (fields.has("routed_experts_prompt_start"))
+        fields.refuse("routed_experts_prompt_start", "its place is in sampling_params");
     read_openai_options(fields, options);
+    // With SGLang's return_routed_experts, routes have vLLM's form here.
+    options.routes.form = RoutesForm::kNumpy;
     options.priority = -options.priority;  // in vLLM lower is first
     options.sampling = {};
     options.n = 1;
     options.prompt_logprobs.reset();
     FieldReader sampling(*given, "sampling_params");
     refuse_adapter(sampling);
+    refuse_misplaced_routes(sampling);
     read_openai_sampling(sampling, options);
     sampling.read("logprobs", call.logprobs);
     read_logprobs_mode(sampling, options.logprobs_mode);
@@ -56,6 +68,18 @@ Result<VllmGenerate> parse_vllm_generate(std::string_view body) {
     if (auto problem = messages::invalid(options.sampling))
         return make_error(ErrorCode::kInvalidArgument, "sampling_params: {}", *problem);
     return call;
+}
+
+Result<VllmGenerate> parse_skyrl_generate(std::string_view body) {
+    ASSIGN_OR_RETURN(const nlohmann::json json, parse_json_object(body));
+    FieldReader fields(json);
+    for (const std::string_view name : {"return_sample_support", "return_full_logprobs"}) {
+        const nlohmann::json* given = fields.find(name);
+        if (given != nullptr && !asks_for_nothing(*given))
+            fields.refuse(name, "the answer can have tokens, logprobs and routed experts");
+    }
+    if (fields.error()) return *fields.error();
+    return parse_vllm_generate(body);
 }
 
 }  // namespace pitstop::http

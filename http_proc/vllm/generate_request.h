@@ -20,5 +20,7 @@ struct VllmGenerate {
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<VllmGenerate> parse_vllm_generate(std::string_view body);
+// Parses SkyRL's /skyrl/v1/generate: the same body. SkyRL's other side channels are refused.
+[[nodiscard]] Result<VllmGenerate> parse_skyrl_generate(std::string_view body);
 
 }  // namespace pitstop::http

@@ -46,6 +46,7 @@ nlohmann::ordered_json sampling_json(
     if (params.seed) json["seed"] = *params.seed;
     if (logprobs) json["logprobs"] = *logprobs;
     if (options.prompt_logprobs) json["prompt_logprobs"] = *options.prompt_logprobs;
+    if (options.routes.start) json["routed_experts_prompt_start"] = *options.routes.start;
     return json;
 }
 
@@ -64,6 +65,7 @@ nlohmann::ordered_json rendered(
         {"stream", options.is_streamed},
         {"priority", -options.priority},  // in vLLM lower is first
         {"kv_transfer_params", nullptr}};
+    if (options.routes.is_streamed) json["stream_routed_experts"] = true;
     for (const TokenId id : ids) json["token_ids"].push_back(raw(id));
     return json;
 }

@@ -268,6 +268,12 @@ def add_http_flags(parser, first):
         choices=("hermes", "qwen", "qwen25", "llama3", "llama3_json", "mistral"),
         help="chats: the format of the model's tool calls; without it, calls are returned as text",
     )
+    add(
+        "--return-routed-experts",
+        choices=("npy", "envelope"),
+        help="a model of experts: completions, chats and /inference/v1/generate return routed experts without a field, "
+        "as with vLLM's --enable-return-routed-experts; npy: vLLM's form; envelope: prime-rl's",
+    )
     add("--cors-origin", metavar="O", help="pages of this origin may call HTTP from a browser")
     add(
         "--allowed-host",

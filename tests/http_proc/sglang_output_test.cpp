@@ -72,7 +72,7 @@ messages::Routes routes(std::int64_t start, std::vector<int> ids, std::int64_t n
 
 TEST(SglangOutput, RoutesAreBase64OfInt32InTheLastEvent) {
     for (const std::int64_t num_experts : {256, 512}) {
-        SglangOutput output({.rid = "r", .routes_start = 2});
+        SglangOutput output({.rid = "r", .routes = {.start = 2}});
         messages::OutputChunk first = chunk("a", {TokenId{1}}, "");
         first.routes = routes(2, {1, 2, 255, 4}, num_experts);
         first.counts = messages::RequestCounts{.prompt_tokens = 4};
@@ -102,7 +102,7 @@ TEST(SglangOutput, RoutesAreBase64OfInt32InTheLastEvent) {
 // An abort before the prompt was computed: no rows are better than some.
 TEST(SglangOutput, RoutesThatAreNotCompleteAreNull) {
     for (const std::int64_t start : {0, 4}) {
-        SglangOutput output({.rid = "r", .routes_start = start});
+        SglangOutput output({.rid = "r", .routes = {.start = start}});
         messages::OutputChunk last;
         last.counts = messages::RequestCounts{.prompt_tokens = 4};
         last.finish = messages::Finish{.reason = messages::FinishReason::kAbort};
