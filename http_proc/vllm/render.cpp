@@ -56,12 +56,14 @@ nlohmann::ordered_json rendered(
     std::optional<std::int64_t> logprobs,
     const std::vector<TokenId>& ids
 ) {
+    // A generate names its adapter as the model.
+    const std::string& named = options.adapter.empty() ? options.model : options.adapter;
     nlohmann::ordered_json json{
         {"request_id", name_of_caller(exchange.request(), options.id)},
         {"token_ids", nlohmann::ordered_json::array()},
         {"features", nullptr},
         {"sampling_params", sampling_json(options, logprobs)},
-        {"model", options.model.empty() ? exchange.tree().hello().model : options.model},
+        {"model", named.empty() ? exchange.tree().hello().model : named},
         {"stream", options.is_streamed},
         {"priority", -options.priority},  // in vLLM lower is first
         {"kv_transfer_params", nullptr}};

@@ -35,3 +35,15 @@ def test_what_a_route_refuses_its_rendering_refuses(http):
     assert http.post("/v1/chat/completions/render", {"messages": []}).status == 400
     refused = http.post("/v1/completions/render", {"prompt": "a", "bad_words": [" "]})
     assert refused.status == 400 and "bad_words" in refused.message
+
+
+def test_a_rendered_request_names_the_adapter(http):
+    for route, body in (
+        ("/v1/chat/completions/render", {"messages": MESSAGES}),
+        ("/v1/completions/render", {"prompt": "a"}),
+    ):
+        rendered = http.post(route, {**body, "lora_path": "nobody"})
+        assert rendered.status == 200, rendered
+        [request] = [rendered.json] if isinstance(rendered.json, dict) else rendered.json
+        refused = http.post("/inference/v1/generate", request)
+        assert refused.status == 404 and "nobody" in refused.message, refused
