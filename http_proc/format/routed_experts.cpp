@@ -56,7 +56,7 @@ Dtype dtype_of(const messages::Routes& routes, RoutesForm form) {
 // Appends the ids in base64, little-endian, `bytes_each` bytes each. REQUIRES: the bytes before
 // them are a multiple of 3, so that base64's groups end there.
 void append_ids(std::string& to, const messages::Routes& routes, std::size_t bytes_each) {
-    constexpr std::size_t kIdsMax = 3 * 256;  // a multiple of 3 for the same reason
+    constexpr std::size_t kIdsMax = std::size_t{3} * 256;  // a multiple of 3 for the same reason
     std::array<std::uint8_t, kIdsMax * 4> bytes{};
     const std::vector<std::uint8_t>& ids = routes.experts.values;
     const std::size_t width = width_of(routes);
@@ -76,7 +76,7 @@ void append_ids(std::string& to, const messages::Routes& routes, std::size_t byt
 // The header of an .npy file, format 1.0. The size is a multiple of 64, as numpy writes it, and
 // of 3.
 std::string npy_header(const messages::Routes& routes, const Dtype& dtype) {
-    constexpr std::size_t kMultiple = 3 * 64;
+    constexpr std::size_t kMultiple = std::size_t{3} * 64;
     constexpr std::size_t kFixedBytes = 10;  // the magic, the version and the length
     std::string about = fmt::format(
         "{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}, {}), }}",
