@@ -38,7 +38,7 @@ class Call:
     keys: dict
     sent_at: float = math.inf
     collected_at: float = math.inf
-    is_refused: bool = False  # or was in effect when it was answered
+    is_refused: bool = False  # its latest sending, and none was collected
 
 
 @dataclasses.dataclass
@@ -99,13 +99,13 @@ class CallBook:
         else:
             call = self._calls[who][event["call"]]
             if what == "sent":
-                call.sent_at = min(call.sent_at, at)
+                call.sent_at, call.is_refused = min(call.sent_at, at), False  # it may be sent again
             elif what == "collected":
                 call.collected_at = min(call.collected_at, at)
             elif what == "alone":
                 self._alone = [*self._alone, call.keys][-PUBLISHES_MAX:]
             elif what == "refused":
-                call.is_refused = True
+                call.is_refused = call.collected_at == math.inf
 
     def told(self):
         """Versions that calls were answered with: each may be what the next is laid over."""
@@ -153,7 +153,10 @@ class CallBook:
         beside = [
             call
             for call in calls
-            if call.sent_at <= publish.end and not call.is_refused and call.collected_at > publish.begin
+            if call.sent_at < math.inf
+            and call.sent_at <= publish.end
+            and not call.is_refused
+            and call.collected_at > publish.begin
         ]
         cuts = [-math.inf, *(at for at, other in self._news if at <= publish.begin)]
         sets = []

@@ -75,6 +75,26 @@ def test_a_call_that_was_refused_is_in_none(log):
     assert log.has(A) and not log.has(A, B)
 
 
+def test_a_call_made_twice_is_in_what_its_first_sending_was_collected_for(log):
+    log.add(1, "t", "sent", call=0)
+    log.publish(1.2, "warden")  # its continue waits for the call
+    log.add(1.5, "t", "collected", call=0)
+    assert log.has(A)
+    log.add(1.6, "t", "sent", call=0)
+    log.add(1.7, "t", "refused", call=0)
+    assert log.has(A) and not log.has(A, B)
+
+
+def test_a_refused_call_that_is_made_again_may_take_effect(log):
+    log.add(1, "t", "sent", call=0)
+    log.add(1.5, "t", "refused", call=0)
+    assert not log.has(A)
+    log.add(1.6, "t", "sent", call=0)
+    assert log.has(A), "it is under way again"
+    log.add(1.7, "t", "refused", call=0)
+    assert not log.has(A)
+
+
 def test_calls_of_two_trainers_are_never_one_version(log):
     log.collected(1, "t", 0)
     log.collected(1.5, "t", 1)
