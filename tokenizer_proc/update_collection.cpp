@@ -5,6 +5,8 @@
 // nobody declared. So the calls are the buckets of a session that nobody opened.
 #include "tokenizer_proc/update_coordinator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace pitstop::tokenizer {
@@ -43,7 +45,7 @@ void UpdateCoordinator::collect(
     job_->first_source = call.update.source;
 }
 
-// REQUIRES: is_collecting().
+// REQUIRES: is_open().
 bool UpdateCoordinator::is_of_another_version(const std::string& label) const {
     return !label.empty() && !job_->called_label.empty() && label != job_->called_label;
 }
@@ -59,16 +61,36 @@ void UpdateCoordinator::name_by_call(const std::string& label) {
 void UpdateCoordinator::refuse_mixture(
     TimePoint now, Caller caller, const std::string& label, Out& out
 ) {
+    const std::string calls = job_->is_collection
+                                  ? fmt::format("{} collected calls", job_->num_buckets)
+                                  : fmt::format("{} calls of {}", job_->num_buckets, name_of_job());
     Error error = make_error(
         ErrorCode::kAborted,
-        "a call for a version with label '{}' came amid {} collected calls for one with label "
-        "'{}'; neither takes effect",
+        "a call for a version with label '{}' came amid {} for one with label '{}'; neither takes "
+        "effect",
         label,
-        job_->num_buckets,
+        calls,
         job_->called_label
     );
     begin_drop(now, error, out);
     refuse(std::move(caller), std::move(error), out);
+}
+
+// All buckets so far named the session, so they are its trainer's: only this call is refused.
+// REQUIRES: is_of_another_version(label).
+void UpdateCoordinator::refuse_stranger(Caller caller, const std::string& label, Out& out) const {
+    refuse(
+        std::move(caller),
+        make_error(
+            ErrorCode::kFailedPrecondition,
+            "a call for a version with label '{}' names no session, and {} is open, for one with "
+            "label '{}'; name the session in the call if it is a part of that",
+            label,
+            name_of_job(),
+            job_->called_label
+        ),
+        out
+    );
 }
 
 std::optional<Error> UpdateCoordinator::problem_of_late_part(const messages::UpdateWeights& call
@@ -79,9 +101,9 @@ std::optional<Error> UpdateCoordinator::problem_of_late_part(const messages::Upd
     }
     return make_error(
         ErrorCode::kAborted,
-        "the version with label '{}' was published as epoch {} with the calls collected before "
-        "generation went on; this call names the same label, and is no part of it. Pause and send "
-        "every tensor again, or name another label",
+        "the version with label '{}' was published as epoch {} with the calls that came before; "
+        "this call names the same label, and is no part of it. Pause or begin, and send every "
+        "tensor again, or name another label",
         collected_->label,
         raw(collected_->epoch)
     );

@@ -350,7 +350,8 @@ void UpdateCoordinator::finish_commit(TimePoint now, Out& out) {
     retained_path_ = std::move(version_.path);
     version_ = decided_;
     collected_.reset();
-    if (job.is_collection && job.spec.partial && !job.called_label.empty())
+    const bool is_of_nameless_calls = job.is_collection || job.num_nameless > 0;
+    if (is_of_nameless_calls && job.spec.partial && !job.called_label.empty())
         collected_ = {.epoch = version_.epoch, .label = job.called_label};
     reply(now, std::nullopt, out);
     out.has_made_whole = job.is_collection && !job.spec.partial;

@@ -238,6 +238,7 @@ class UpdateCoordinator {
         bool is_collection = false;      // a session that nobody opened
         bool is_unnamed = false;         // session: begun for calls that name none
         std::int64_t num_unnamed = 0;    // calls of such a session so far
+        std::int64_t num_nameless = 0;   // session: buckets so far whose calls did not name it
         std::string took_over{};  // session: what it took over from, whose calls might still arrive
         // such calls might come without a session, so those are refused
         bool is_unnamed_refused = false;
@@ -249,7 +250,7 @@ class UpdateCoordinator {
         std::string note{};         // an addition to the answer
         bool is_loss_told = false;  // the collection is dropped, and its callers know
         TimePoint collecting_since{};
-        std::string called_label{};  // the version's label in the collected calls; empty: none
+        std::string called_label{};  // the version's label in a session's calls; empty: none
         std::optional<messages::WeightSource> first_source{};  // collected while the session opens
         TimePoint last_prepared{};
         TimePoint commit_ordered{};
@@ -284,11 +285,14 @@ class UpdateCoordinator {
     [[nodiscard]] std::optional<Error> problem_of_late_part(const messages::UpdateWeights& call
     ) const;
     [[nodiscard]] Error call_under_way() const;
+    // What a bucket's call names: its session, or whichever is open, or nothing.
+    enum class Names { kSession, kAny, kNothing };
     struct Bucket {
         Caller caller{};
         std::int64_t timeout_ms = 0;
         std::string label{};
         messages::WeightSource source{};
+        Names names = Names::kAny;
     };
     void fill(TimePoint now, Bucket bucket, Out& out);
     void take_over(TimePoint now, Caller caller, const messages::BeginUpdate& call, Out& out);
@@ -315,6 +319,7 @@ class UpdateCoordinator {
     [[nodiscard]] bool is_of_another_version(const std::string& label) const;
     void name_by_call(const std::string& label);
     void refuse_mixture(TimePoint now, Caller caller, const std::string& label, Out& out);
+    void refuse_stranger(Caller caller, const std::string& label, Out& out) const;
     void order_stage(TimePoint now, Out& out);
     void order_ready(TimePoint now, Out& out);
     void all_answered(TimePoint now, Out& out);
@@ -344,7 +349,8 @@ class UpdateCoordinator {
     std::string retained_path_{};
     bool has_retained_ = false;
     bool is_torn_ = false;
-    // The version that serves, if collected parts made it; `label`: as the calls named it.
+    // The version that serves, if parts whose calls named no session made it; `label`: as the
+    // calls named it.
     struct Collected {
         Epoch epoch{};
         std::string label{};

@@ -177,6 +177,7 @@ void UpdateCoordinator::handle(
         out
     );
     job_->is_session = true;
+    job_->called_label = job_->spec.label;
     job_->is_unnamed = call.unnamed;
     job_->holder = call.holder;
     job_->idle_timeout = timeout_or(kSessionIdle, call.idle_timeout_ms);
@@ -215,7 +216,8 @@ void UpdateCoordinator::handle(
 ) {
     if (auto error = not_at(call.session, For::kFill))
         return refuse(std::move(caller), *error, out);
-    fill(now, {std::move(caller), call.timeout_ms, call.label, call.source}, out);
+    const Names names = call.session != 0 ? Names::kSession : Names::kAny;
+    fill(now, {std::move(caller), call.timeout_ms, call.label, call.source, names}, out);
 }
 
 bool UpdateCoordinator::take_unnamed(
@@ -238,8 +240,8 @@ bool UpdateCoordinator::take_unnamed(
             out
         );
     } else {
-        ++job_->num_unnamed;
-        fill(now, {caller, call.timeout_ms, call.update.label, call.update.source}, out);
+        const messages::UpdateSpec& part = call.update;
+        fill(now, {caller, call.timeout_ms, part.label, part.source, Names::kNothing}, out);
     }
     return true;
 }
@@ -253,13 +255,20 @@ void UpdateCoordinator::fill(TimePoint now, Bucket bucket, Out& out) {
             out
         );
     }
-    if (job_->is_collection && is_of_another_version(bucket.label))
+    const bool may_be_mixed = job_->is_collection || job_->num_nameless > 0;
+    // The trainer of a session that every bucket names may give its version another label.
+    const bool is_checked = may_be_mixed || bucket.names != Names::kSession;
+    if (is_checked && is_of_another_version(bucket.label)) {
+        if (!may_be_mixed) return refuse_stranger(std::move(bucket.caller), bucket.label, out);
         return refuse_mixture(now, std::move(bucket.caller), bucket.label, out);
+    }
     begin_waiting(now, std::move(bucket.caller), bucket.timeout_ms);
+    if (bucket.names != Names::kSession) ++job_->num_nameless;
+    if (bucket.names == Names::kNothing) ++job_->num_unnamed;
     if (job_->is_collection) {
         name_by_call(bucket.label);
     } else if (!bucket.label.empty()) {
-        job_->bucket_label = std::move(bucket.label);
+        job_->called_label = job_->bucket_label = std::move(bucket.label);
     }
     order_fill(now, std::move(bucket.source), out);
 }

@@ -120,6 +120,17 @@ TEST_F(TrainerBookTest, TwoLabelsInOneVersionAreFound) {
     EXPECT_NE(commit(8, {a0, b0}).find("with calls for 'a' and for 'b'"), std::string::npos);
 }
 
+TEST_F(TrainerBookTest, TwoLabelsInASessionAreFoundUnlessAllCallsNameIt) {
+    book.began(kNow, 7, /*takes_unnamed=*/true);
+    book.sent(a0, 7, "a");
+    book.sent(b0, 7, "b");
+    EXPECT_EQ(commit(7, {a0, b0}), "");
+    book.began(kNow, 8, /*takes_unnamed=*/true);
+    book.sent(a0, 8, "a");
+    book.sent(b0, 0, "b");
+    EXPECT_NE(commit(8, {a0, b0}).find("with calls for 'a' and for 'b'"), std::string::npos);
+}
+
 TEST_F(TrainerBookTest, APartOfAPublishedVersionThatStandsAloneIsFound) {
     for (const std::string& bytes : {a0, a1, a2}) book.sent(bytes, 0, "a");
     const auto alone = [&](std::uint64_t update, const std::string& bytes) {

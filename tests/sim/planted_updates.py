@@ -265,6 +265,12 @@ MUTATIONS = (
         "label == \"a\";",
     ),
     Mutation(
+        "calls for two labels fill one session",
+        SESSIONS,
+        "const bool is_checked = may_be_mixed || bucket.names != Names::kSession;",
+        "const bool is_checked = job_->is_collection;",
+    ),
+    Mutation(
         "a part of a version that was published stands alone under its label",
         COLLECTION,
         "call.update.label != collected_->label) {",

@@ -71,7 +71,7 @@ void Pusher::heard(const messages::UpdateReply& reply) {
 messages::BeginUpdate Pusher::begin(const Seen& seen) {
     messages::BeginUpdate begin;
     begin.update.source.kind = messages::SourceKind::kBuckets;
-    begin.update.label = name_;
+    if (!is_unnamed_ || random_.once_in(2)) begin.update.label = name_;
     begin.idle_timeout_ms = is_dependable_ ? 2000 : random_.between(5, 60);
     begin.take_over = is_dependable_ ? was_refused_ : random_.once_in(4);
     begin.unnamed = is_unnamed_;
@@ -101,8 +101,13 @@ Pusher::Call Pusher::bucket() {
         bucket.source.tensors = {{.name = "layer.weight", .dtype = "BF16", .shape = {8, 8}}};
         bucket.source.num_updates = {1};
     }
+    // A wrong number is followed, so no label says whose such a bucket is.
+    const bool is_labelled = !is_dependable_ && random_.once_in(2) &&
+                             (bucket.session == 0 || bucket.session == session_);
+    if (is_labelled) bucket.label = name_;
     if (names_session()) return bucket;
     messages::UpdateWeights unnamed;
+    unnamed.update.label = bucket.label;
     unnamed.unnamed = true;
     unnamed.update.partial = true;
     unnamed.update.source.kind = messages::SourceKind::kIpc;

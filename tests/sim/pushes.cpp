@@ -22,6 +22,13 @@ const messages::WeightSource* source_of(const Pusher::Call& call) {
     return unnamed != nullptr ? &unnamed->update.source : nullptr;
 }
 
+// How a bucket names the version; empty: not at all.
+std::string label_of(const Pusher::Call& call) {
+    if (const auto* bucket = std::get_if<messages::UpdateBucket>(&call)) return bucket->label;
+    const auto* unnamed = std::get_if<messages::UpdateWeights>(&call);
+    return unnamed != nullptr ? unnamed->update.label : "";
+}
+
 }  // namespace
 
 void World::start_push(bool is_dependable) {
@@ -40,6 +47,7 @@ void World::go_on(std::size_t i) {
     const std::int64_t timeout_ms = pusher.timeout_ms();
     const messages::WeightSource* source = source_of(*call);
     const std::string bytes = source != nullptr ? name_of_bytes(*source) : "";
+    const std::string label = label_of(*call);
     const std::uint64_t loss = sessions_.untold_loss();
     const Heard heard = [this, i, call, bytes, loss](const messages::UpdateReply& reply) {
         heard_of_bytes(bytes, *call, loss, reply);
@@ -51,9 +59,9 @@ void World::go_on(std::size_t i) {
         collections_.sent(bytes);
         const auto* bucket = std::get_if<messages::UpdateBucket>(&*call);
         if (bucket != nullptr && bucket->session == 0) {
-            trainers_.sent_to_whichever(bytes);
+            trainers_.sent_to_whichever(bytes, label);
         } else {
-            trainers_.sent(bytes, bucket != nullptr ? bucket->session : 0);
+            trainers_.sent(bytes, bucket != nullptr ? bucket->session : 0, label);
         }
     }
     fate_ordered_ = !is_active_ || !random_.once_in(12);

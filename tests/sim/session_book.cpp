@@ -53,11 +53,14 @@ void SessionBook::ordered(TimePoint now, const tokenizer::UpdateCoordinator::Ord
 
 void SessionBook::dropped(TimePoint now, const std::string& reason) {
     const bool is_taken_over = reason.ends_with("took over");
+    const bool is_mixed = reason.find("came amid") != std::string::npos;
     if (is_taken_over) {
         if (session_->at != At::kIdle)
             oracle_.fail(fmt::format("session {} is taken over in a call of it", session_->id));
         if (session_->is_unnamed) taken_over_ = session_->id;
         ++num_taken_over;
+    } else if (is_mixed) {
+        ++num_mixed;
     } else if (session_->at == At::kIdle && !reason.empty()) {  // nobody asked
         if (now < session_->idle_since + session_->idle_timeout)
             oracle_.fail(fmt::format("session {} is given up before its time", session_->id));

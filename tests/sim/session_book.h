@@ -49,6 +49,7 @@ class SessionBook {
     std::int64_t num_committed = 0;
     std::int64_t num_expired = 0;
     std::int64_t num_taken_over = 0;
+    std::int64_t num_mixed = 0;    // given up for a call of another label
     std::int64_t num_unnamed = 0;  // buckets that named no session
 
     // The session that was lost last with calls that named none, until somebody was told of it; 0:

@@ -89,14 +89,17 @@ void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending
         std::erase_if(set, [&](const std::string& bytes) { return staged.bytes.contains(bytes); });
 }
 
-// A label tells trainers apart: the calls of one version name the same one, or none; and once it is
-// published, a call that names it is no version of its own.
+// A label tells trainers apart: the calls of one version name the same one, or none, unless all of
+// them name its session. Once it is published, a call that names it is no version of its own.
 void TrainerBook::check_labels(const ModelWorker::Staged& staged) {
     const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
+    const bool are_all_named =
+        is_begun &&
+        std::ranges::all_of(staged.bytes, [&](const auto& bytes) { return named_.at(bytes) != 0; });
     std::string label;
     for (const std::string& bytes : staged.bytes) {
         const std::string& own = labels_.at(bytes);
-        if (is_begun || own.empty()) continue;
+        if (are_all_named || own.empty()) continue;
         if (!label.empty() && label != own)
             oracle_.fail(fmt::format(
                 "update {} takes effect with calls for '{}' and for '{}' (P2)",
@@ -110,7 +113,7 @@ void TrainerBook::check_labels(const ModelWorker::Staged& staged) {
         oracle_.fail(
             fmt::format("a part of '{}' stands alone after its version was published (P2)", label)
         );
-    const bool is_of_parts = !is_begun && !staged.is_whole && !staged.stands_alone;
+    const bool is_of_parts = !staged.is_whole && !staged.stands_alone;
     published_ = is_of_parts ? label : "";
 }
 

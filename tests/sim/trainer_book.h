@@ -34,8 +34,8 @@ class TrainerBook {
         labels_[bytes] = label;
     }
     // These go out on the bus for whichever session is open, or for what is collected.
-    void sent_to_whichever(const std::string& bytes) {
-        sent(bytes, 0);
+    void sent_to_whichever(const std::string& bytes, const std::string& label) {
+        sent(bytes, 0, label);
         for_whichever_.insert(bytes);
     }
     // They are received, checked and staged in that session (0: collected), and take effect later.

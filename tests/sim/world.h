@@ -59,6 +59,7 @@ struct Report {
     std::int64_t num_sessions_committed = 0;
     std::int64_t num_sessions_expired = 0;
     std::int64_t num_sessions_taken_over = 0;
+    std::int64_t num_sessions_mixed = 0;  // given up for a call of another label
     std::int64_t num_unnamed_buckets = 0;
     std::int64_t num_collected = 0;  // calls without a session that were to become one update
     std::int64_t num_collections_committed = 0;
