@@ -73,6 +73,7 @@ class SessionBook {
         bool is_unnamed = false;
         bool must_be_named = false;
         bool is_finishing = false;
+        bool is_mixed = false;         // given up for a call of another label
         std::int64_t num_unnamed = 0;  // buckets that named none
         std::set<std::string> bytes{};
     };

@@ -34,7 +34,7 @@ class TrainerBook {
         labels_[bytes] = label;
     }
     // These go out on the bus for whichever session is open, or for what is collected.
-    void sent_to_whichever(const std::string& bytes, const std::string& label) {
+    void sent_to_whichever(const std::string& bytes, const std::string& label = "") {
         sent(bytes, 0, label);
         for_whichever_.insert(bytes);
     }
