@@ -9,42 +9,46 @@ namespace {
 
 constexpr std::uint64_t kSchedules = 2000;
 
+void add(const Report& report, Report& all) {
+    all.num_tokens += report.num_tokens;
+    all.num_requests_split += report.num_requests_split;
+    all.num_spans_mixed += report.num_spans_mixed;
+    all.num_cache_hits += report.num_cache_hits;
+    all.num_scores_checked += report.num_scores_checked;
+    all.num_scorings_cut += report.num_scorings_cut;
+    all.num_commits += report.num_commits;
+    all.num_drops += report.num_drops;
+    all.num_torn += report.num_torn;
+    all.num_not_finite += report.num_not_finite;
+    all.num_not_finite_again += report.num_not_finite_again;
+    all.num_told_serving += report.num_told_serving;
+    all.num_words_withheld += report.num_words_withheld;
+    all.num_late_answers += report.num_late_answers;
+    all.num_retractions += report.num_retractions;
+    all.num_releases += report.num_releases;
+    all.num_discards += report.num_discards;
+    all.num_sessions += report.num_sessions;
+    all.num_buckets += report.num_buckets;
+    all.num_sessions_committed += report.num_sessions_committed;
+    all.num_sessions_expired += report.num_sessions_expired;
+    all.num_sessions_taken_over += report.num_sessions_taken_over;
+    all.num_sessions_mixed += report.num_sessions_mixed;
+    all.num_unnamed_buckets += report.num_unnamed_buckets;
+    all.num_collected += report.num_collected;
+    all.num_collections_committed += report.num_collections_committed;
+    all.num_collections_lost += report.num_collections_lost;
+    all.num_sets_whole += report.num_sets_whole;
+    all.num_sets_mixed += report.num_sets_mixed;
+    all.num_trainers_told += report.num_trainers_told;
+    all.num_texts += report.num_texts;
+}
+
 TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     Report all;
     for (std::uint64_t seed = 1; seed <= kSchedules; ++seed) {
         const Report report = World(seed).run();
         ASSERT_FALSE(report.problem) << "seed " << seed << ": " << *report.problem;
-        all.num_tokens += report.num_tokens;
-        all.num_requests_split += report.num_requests_split;
-        all.num_spans_mixed += report.num_spans_mixed;
-        all.num_cache_hits += report.num_cache_hits;
-        all.num_scores_checked += report.num_scores_checked;
-        all.num_scorings_cut += report.num_scorings_cut;
-        all.num_commits += report.num_commits;
-        all.num_drops += report.num_drops;
-        all.num_torn += report.num_torn;
-        all.num_not_finite += report.num_not_finite;
-        all.num_not_finite_again += report.num_not_finite_again;
-        all.num_told_serving += report.num_told_serving;
-        all.num_words_withheld += report.num_words_withheld;
-        all.num_late_answers += report.num_late_answers;
-        all.num_retractions += report.num_retractions;
-        all.num_releases += report.num_releases;
-        all.num_discards += report.num_discards;
-        all.num_sessions += report.num_sessions;
-        all.num_buckets += report.num_buckets;
-        all.num_sessions_committed += report.num_sessions_committed;
-        all.num_sessions_expired += report.num_sessions_expired;
-        all.num_sessions_taken_over += report.num_sessions_taken_over;
-        all.num_sessions_mixed += report.num_sessions_mixed;
-        all.num_unnamed_buckets += report.num_unnamed_buckets;
-        all.num_collected += report.num_collected;
-        all.num_collections_committed += report.num_collections_committed;
-        all.num_collections_lost += report.num_collections_lost;
-        all.num_sets_whole += report.num_sets_whole;
-        all.num_sets_mixed += report.num_sets_mixed;
-        all.num_trainers_told += report.num_trainers_told;
-        all.num_texts += report.num_texts;
+        add(report, all);
     }
     // A check that never sees what it checks cannot fail: the schedules reach every corner.
     EXPECT_GT(all.num_tokens, 100'000);
