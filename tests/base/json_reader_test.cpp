@@ -54,7 +54,7 @@ TEST(JsonReader, ReadsAsDeepAsItMayAndNotOneLevelMore) {
         const Result<Json> json = read(text, 3);
         ASSERT_FALSE(json.has_value());
         EXPECT_EQ(json.error().code, ErrorCode::kMalformed);
-        EXPECT_EQ(json.error().message, "file: nested deeper than 3");
+        EXPECT_EQ(json.error().message, "file: nested deeper than 3 levels");
     }
     EXPECT_FALSE(read(R"({"a": )" + std::string(10 << 20, '[')).has_value());
 }

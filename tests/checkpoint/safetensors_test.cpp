@@ -135,7 +135,7 @@ TEST(Safetensors, RefusesBytesThatDisagreeWithTheShape) {
     const Error error =
         error_of_header(R"({"a":{"dtype":"BF16","shape":[2,4],"data_offsets":[0,12]}})", 12);
     EXPECT_EQ(error.code, ErrorCode::kMalformed);
-    EXPECT_NE(error.message.find("[2, 4] takes 16 bytes"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("[2, 4] needs 16 bytes"), std::string::npos) << error.message;
 }
 
 TEST(Safetensors, RefusesOverlapsHolesAndBytesOfNoTensor) {
@@ -420,7 +420,7 @@ TEST_F(Shards, ThatChangeWhileTheyAreReadAreNamed) {
         {"removed",
          [&](const test::TempDir& dir) { dir.remove("two.safetensors"); },
          "two.safetensors",
-         "gone"},
+         "it was removed"},
         {"another config",
          [&](const test::TempDir& dir) { dir.write("config.json", "{}"); },
          "config.json",
