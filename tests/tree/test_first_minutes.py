@@ -166,7 +166,7 @@ def test_a_version_without_a_label_is_shown_as_its_epoch(start_tree):
 
 
 def test_messages_have_one_programs_name(shared_tree):
-    for words in (["abort"], ["rollback"], ["stage"], ["generate", "--top-p", "3", "x"]):
+    for words in (["abort"], ["commit"], ["stage"], ["generate", "--top-p", "3", "x"]):
         done = run(*words, "--run-dir", shared_tree.run_dir)
         assert done.returncode != 0
         assert "pitstop_cli" not in done.stderr + done.stdout

@@ -258,7 +258,7 @@ def test_a_direct_update_and_a_partial_one_are_remembered_for_what_they_are(star
     reply = update(admin, str(part), label="mixed", partial=True)
     line, _, admin = crash(tree)
     why = check_lost(tree, line, admin, epoch=3, label="mixed", digest=reply["digest"], path="")
-    assert "no directory" in why
+    assert "no complete copy of it is on disk" in why
 
 
 def test_P2_a_version_whose_commit_was_ordered_is_the_one_that_comes_back(place, monkeypatch):

@@ -360,7 +360,7 @@ def test_P2_a_file_that_is_no_shared_memory_is_refused(client, tmp_path, monkeyp
         lambda tensors, holders: SharedFile(os.getpid(), file.fileno(), 1 << 20, dict.fromkeys(tensors, 0)),
     )
     error = refused(WeightPusher(client, holders=[os.getpid()]).push, BARD_TENSORS)
-    assert error.code == "invalid_argument" and "no shared memory" in error.message, error
+    assert error.code == "invalid_argument" and "is not shared memory" in error.message, error
     assert digest_of(client) == DIGESTS["stories"]["digest"]
 
 
