@@ -105,7 +105,11 @@ Result<std::optional<std::string>> ModulePattern::group(std::string_view path, c
     if (!is_found) return Group();
     const int number =
         pcre2_substring_number_from_name(compiled_->code, reinterpret_cast<PCRE2_SPTR>(name));
-    CHECK(number > 0);
+    if (number < 0) {  // what a file wrote before the group may have made it a comment
+        return make_error(
+            ErrorCode::kInvalidArgument, "the pattern '{}' has no group '{}'", text_, name
+        );
+    }
     const auto at = 2 * static_cast<std::size_t>(number);
     const PCRE2_SIZE* const spans = pcre2_get_ovector_pointer(compiled_->data);
     if (spans[at] == PCRE2_UNSET) return Group();

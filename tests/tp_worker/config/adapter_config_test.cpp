@@ -178,6 +178,20 @@ TEST(AdapterConfig, NamesWhatIsWrong) {
     EXPECT_NE(error_of(json).message.find("4096"), std::string::npos);
 }
 
+// What is written before the layer's group in these makes it a comment or a literal.
+TEST(AdapterConfig, AnExpressionWithoutItsLayerIsRefused) {
+    for (const char* name : {")(?x)#", ")(*ACCEPT)\\Q"}) {
+        Json json = lora();
+        json["layers_to_transform"] = {0};
+        json["layers_pattern"] = name;
+        const Result<AdapterConfig> config = AdapterConfig::parse(json.dump(), "a");
+        ASSERT_TRUE(config) << config.error().message;
+        const Result<Module> found = config->of(kQ0);
+        ASSERT_FALSE(found) << name;
+        EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
+    }
+}
+
 // A hostile expression costs its own load, and milliseconds.
 TEST(AdapterConfig, GivesUpOnAnExpressionThatNeedsTooManySteps) {
     Json json = lora();
