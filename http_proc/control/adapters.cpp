@@ -2,6 +2,7 @@
 
 #include "http_proc/control/control.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pitstop::http::control {
@@ -43,6 +44,14 @@ Task<Result<std::vector<messages::AdapterStatus>>> adapters(Exchange& exchange) 
     Result<messages::StatusReply> status = co_await exchange.tree().call(messages::Status{});
     if (!status) co_return status.error();
     co_return std::move(status->replicas.front().adapters);
+}
+
+Task<Result<bool>> is_loaded(Exchange& exchange, std::string name) {
+    const Result<std::vector<messages::AdapterStatus>> all = co_await adapters(exchange);
+    if (!all) co_return all.error();
+    co_return std::ranges::any_of(*all, [&](const messages::AdapterStatus& each) {
+        return each.adapter.name == name;
+    });
 }
 
 }  // namespace pitstop::http::control

@@ -27,5 +27,6 @@ namespace pitstop::http::control {
 );
 // Returns those that are loaded, by name.
 [[nodiscard]] Task<Result<std::vector<messages::AdapterStatus>>> adapters(Exchange& exchange);
+[[nodiscard]] Task<Result<bool>> is_loaded(Exchange& exchange, std::string name);
 
 }  // namespace pitstop::http::control

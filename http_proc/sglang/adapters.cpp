@@ -4,6 +4,7 @@
 #include "http_proc/control/adapters.h"
 
 #include "http_proc/control/weight_session.h"
+#include "http_proc/format/chat_call.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/sglang/answers.h"
@@ -36,17 +37,18 @@ Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
     co_return Response::json(200, answer);
 }
 
-// What keeps its meaning only if it is not set.
+// Refuses the options that are not served.
 void refuse_options(FieldReader& fields) {
     bool is_pinned = false;  // every adapter stays until it is unloaded
     fields.read("pinned", is_pinned);
-    for (const std::string_view name : {"added_tokens_config", "expected_checksums"}) {
+    const auto refuse = [&](std::string_view name, std::string_view why) {
         const nlohmann::json* const value = fields.find(name);
-        if (value != nullptr && !value->empty())
-            fields.refuse(name, "a digest is declared on the bus; the vocabulary is the model's");
-    }
+        if (value != nullptr && !value->empty()) fields.refuse(name, why);
+    };
+    refuse("added_tokens_config", "the vocabulary is the model's");
+    refuse("expected_checksums", "the bus takes a digest (update.digest)");
     const nlohmann::json* const format = fields.find("load_format");
-    if (format != nullptr && *format != "auto") fields.refuse("load_format", "tensors have names");
+    if (format != nullptr && *format != "auto") fields.fail("load_format", "null or 'auto'");
 }
 
 Task<Response> load(Exchange& exchange) {
@@ -79,6 +81,21 @@ Task<Response> load_from_tensors(Exchange& exchange) {
         fields.fail("serialized_named_tensors", "a base64 text, or one for each rank");
     Result<std::string> name = control::read_adapter_name(exchange, fields);
     if (!name) co_return sglang_failure(name.error());
+    if (!replaces) {
+        const Result<bool> is_there = co_await control::is_loaded(exchange, *name);
+        if (!is_there) co_return sglang_failure(is_there.error());
+        if (*is_there) {
+            co_return sglang_failure(make_error(
+                ErrorCode::kAlreadyExists,
+                "adapter '{}' is loaded already, and upsert is false",
+                *name
+            ));
+        }
+    }
+    // Of two patterns that match a module the first counts, so the members keep their order.
+    const Result<Json> ordered = parse_ordered(exchange.request().body);
+    if (!ordered) co_return sglang_failure(ordered.error());
+    std::string config_text = ordered->at("config_dict").dump();
     messages::WeightSource source;
     source.kind = messages::SourceKind::kTensors;
     source.format = messages::TensorFormat::kPickle;
@@ -88,7 +105,7 @@ Task<Response> load_from_tensors(Exchange& exchange) {
         source.payloads.push_back(*std::move(payload));
     }
     const Result<messages::UpdateReply> reply = co_await control::load_adapter(
-        exchange, *std::move(name), std::move(source), config->dump()
+        exchange, *std::move(name), std::move(source), std::move(config_text)
     );
     if (!reply) co_return sglang_failure(reply.error());
     co_return co_await loaded(exchange, &*reply);

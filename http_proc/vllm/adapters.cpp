@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <utility>
 
 namespace pitstop::http {
@@ -34,14 +33,6 @@ Result<Loading> read_loading(Exchange& exchange) {
     return loading;
 }
 
-Task<Result<bool>> is_loaded(Exchange& exchange, std::string name) {
-    const Result<std::vector<messages::AdapterStatus>> all = co_await control::adapters(exchange);
-    if (!all) co_return all.error();
-    co_return std::ranges::any_of(*all, [&](const messages::AdapterStatus& each) {
-        return each.adapter.name == name;
-    });
-}
-
 Task<Result<messages::UpdateReply>> load_from(Exchange& exchange, Loading loading) {
     messages::WeightSource source;
     source.path = std::move(loading.path);
@@ -54,7 +45,7 @@ Task<Response> load(Exchange& exchange) {
     const Result<Loading> loading = read_loading(exchange);
     if (!loading) co_return vllm_failure(loading.error());
     if (!loading->is_in_place) {
-        const Result<bool> is_there = co_await is_loaded(exchange, loading->name);
+        const Result<bool> is_there = co_await control::is_loaded(exchange, loading->name);
         if (!is_there) co_return vllm_failure(is_there.error());
         if (*is_there) {
             co_return vllm_failure(make_error(

@@ -7,10 +7,12 @@ import threading
 import numpy
 import pytest
 
+import torch_sender
 from http_client import Http
 from lora_files import config_of, exact_adapter, write_adapter, write_merged
 from places import short_directory
 from process_tree import ROOT, live_tree, wait_until
+from trainers import serialized
 
 sys.path.insert(0, str(ROOT / "client/python"))
 
@@ -244,6 +246,43 @@ def test_vllms_and_skyrls_routes(http, files, references):
     gone = http.post("/v1/unload_lora_adapter", {"lora_name": "one"})
     assert (gone.status, gone.body.decode()) == (200, "Success: LoRA adapter 'one' removed successfully.")
     assert http.post("/v1/unload_lora_adapter", {"lora_name": "one"}).status == 404
+
+
+def test_tensors_without_upsert_do_not_replace(http, files):
+    load(http, "one", files["one"][0])
+    body = {"lora_name": "one", "config_dict": config_of(), "serialized_named_tensors": ["gAQu"]}
+    before = http.get("/v1/models").json
+    refused = http.post("/load_lora_adapter_from_tensors", {**body, "upsert": False})
+    assert refused.status == 400 and "adapter 'one' is loaded already" in refused.message, refused
+    for options, why in (
+        ({"load_format": "flattened_bucket"}, "load_format"),
+        ({"added_tokens_config": {"a": 1}}, "the vocabulary is the model's"),
+        ({"expected_checksums": ["a"]}, "update.digest"),
+        ({"config_dict": None}, "config_dict"),
+        ({"serialized_named_tensors": []}, "serialized_named_tensors"),
+    ):
+        refused = http.post("/load_lora_adapter_from_tensors", {**body, **options})
+        assert refused.status == 400 and why in refused.message, refused
+    assert http.get("/v1/models").json == before
+
+
+@pytest.mark.skipif(torch_sender.torch is None, reason=torch_sender.REASON)
+def test_tensors_in_the_request_are_the_directorys_adapter(http, files, served, tmp_path):
+    """Of two patterns that match a module PEFT takes the first: the body's order is the configuration's."""
+    torch = torch_sender.torch
+    adapter = files["one"][2]
+    config = config_of(alpha_pattern={"q_proj": 2, r"layers\.0\.self_attn\.q_proj": 64})
+    assert list(config["alpha_pattern"]) != sorted(config["alpha_pattern"])
+    load(http, "one", write_adapter(tmp_path / "one", adapter, config))
+    expected = tokens_of(http, "one")
+    with pitstop.Client(served.run_dir) as client:
+        num_ranks = len(client.status()["replicas"][0]["workers"])
+    shared = [(name, torch.from_numpy(tensor.copy()).share_memory_()) for name, tensor in adapter.items()]
+    payloads = [bytes(torch_sender.ForkingPickler.dumps(shared)) for _ in range(num_ranks)]
+    body = {"lora_name": "sent", "config_dict": config, "serialized_named_tensors": serialized(payloads)}
+    answer = http.post("/load_lora_adapter_from_tensors", body)
+    assert answer.status == 200 and answer.json["loaded_adapters"]["sent"] == "__tensor__", answer
+    assert tokens_of(http, "sent") == expected
 
 
 def test_a_request_may_name_the_adapter_as_its_model(http, files, references):
