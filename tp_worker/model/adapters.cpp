@@ -42,10 +42,4 @@ std::unique_ptr<Adapter> Adapters::take_out(messages::AdapterId id) {
     return adapter;
 }
 
-std::int64_t Adapters::bytes() const {
-    std::int64_t bytes = 0;
-    for (const auto& [id, adapter] : all_) bytes += adapter->bytes();
-    return bytes;
-}
-
 }  // namespace pitstop::tp_worker

@@ -50,7 +50,6 @@ class Adapters {
     void add(messages::AdapterId id, std::unique_ptr<Adapter> adapter);
     // What is not there is left alone. Returns the memory, to be given back where nobody waits.
     [[nodiscard]] std::unique_ptr<Adapter> take_out(messages::AdapterId id);
-    [[nodiscard]] std::int64_t bytes() const;
 
   private:
     std::map<messages::AdapterId, std::unique_ptr<Adapter>> all_{};

@@ -118,6 +118,8 @@ class GenerateCalls:
             "replica": replica, "timeout": timeout,
         }
         wants = return_logprob if isinstance(return_logprob, (list, tuple)) else [return_logprob] * len(prompts)
+        if adapter is not None and lora_path is not None:
+            raise TypeError("adapter and lora_path name the same thing: give one of them")
         adapters = _adapters(adapter if adapter is not None else lora_path, len(prompts))
         rids = _names(rid, [drawing.n for drawing in drawings])
         jobs = []
