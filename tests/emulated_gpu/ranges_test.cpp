@@ -64,7 +64,7 @@ int miss_memory() {
     if (kernels::device_memory_info().free_bytes != before - mine->bytes()) return 5;
     const std::string said = mapped.error().message;
     if (said.find(std::to_string(mine->bytes()) + " are missing") == std::string::npos) return 6;
-    const std::string me = "process " + std::to_string(getpid()) + " (this one) has ";
+    const std::string me = "process " + std::to_string(getpid()) + " (this one) uses ";
     if (said.find(me) == std::string::npos) return 7;
     mine->unmap();
     return rest->map().has_value() ? 0 : 8;

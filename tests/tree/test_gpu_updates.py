@@ -205,7 +205,7 @@ def test_P8_a_resume_that_finds_the_memory_taken_says_so_and_may_be_tried_again(
         refused = admin.call("resume_memory")
         assert refused["code"] == "resource_exhausted" and "are free" in refused["message"], refused
         # By whom, as the driver's management library has it.
-        holder = re.search(rf"process {other.process.pid} \(python[^)]*\) has (\d+) bytes", refused["message"])
+        holder = re.search(rf"process {other.process.pid} \(python[^)]*\) uses (\d+) bytes", refused["message"])
         assert holder and int(holder.group(1)) >= taken > 0 and "are missing" in refused["message"], refused
     assert admin.call("resume_memory")["ok"]
     assert greedy(door, reference, "stories")
