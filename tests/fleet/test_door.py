@@ -68,6 +68,12 @@ class Trees:
     def kill(self, member):
         os.kill(self.engines[int(member[1:])]._tree._launcher.process.pid, 9)
 
+    async def until_dead(self, member):
+        """The kernel kills a tree's processes while its launcher ends; whoever can wait for the launcher sees them dead."""
+        process = self.engines[int(member[1:])]._tree._launcher.process
+        while process.poll() is None:
+            await asyncio.sleep(0.01)
+
 
 def run(work):
     async def with_trees():
@@ -172,11 +178,24 @@ def test_where_nobody_is_left_the_request_ends_with_an_error(monkeypatch):
 
     async def work(trees):
         stream = await trees.in_its_middle()
-        trees.kill("r0")
-        trees.kill("r1")
+        # The other tree is dead before the request looks for another one: it may not serve the rest.
+        other = "r1" if stream._member == "r0" else "r0"
+        trees.kill(other)
+        await trees.until_dead(other)
+        trees.kill(stream._member)
         with pytest.raises(pitstop.PitstopError) as refused:
             await stream.result()
         assert refused.value.code == "unavailable"
+        assert not any(trees.door._loads.values())
+
+    run(work)
+
+
+def test_a_request_that_is_refused_before_it_is_sent_is_no_load():
+    async def work(trees):
+        for _ in range(3):
+            with pytest.raises(TypeError):
+                await Call(trees.door, None, 0).generate(PROMPT, max_new_tokens=4, temprature=1.0).result()
         assert not any(trees.door._loads.values())
 
     run(work)

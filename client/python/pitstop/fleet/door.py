@@ -287,7 +287,11 @@ class CarriedStream(AsyncIterator[Chunk]):
             options["timeout"] = max(0.001, self._deadline - time.monotonic())
         self._member, client = await self._door.place(self._key, self._min_epoch)
         self._at_seam = kept
-        self._stream = client.generate(prompt, **options)
+        try:
+            self._stream = client.generate(prompt, **options)
+        except BaseException:  # options that do not exist: no request was sent
+            self._door.leave(self._member)
+            raise
         if self._is_cancelled:
             self._stream.cancel()
         if kept and self._text_is_wanted:
