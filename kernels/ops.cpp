@@ -19,6 +19,7 @@ const Ops* reference_ops() {
         .expert_linear = expert_linear_ref,
         .sum_expert_rows = sum_expert_rows_ref,
         .route_rows = route_rows_ref,
+        .count_choices = count_choices_ref,
         .rope = rope_ref,
         .attention = attention_ref,
         .silu_mul = silu_mul_ref,

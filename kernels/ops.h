@@ -57,6 +57,7 @@ struct Ops {
     void (*expert_linear)(const ExpertLinearArgs&) = nullptr;
     void (*sum_expert_rows)(const SumExpertRowsArgs&) = nullptr;
     void (*route_rows)(const RouteRowsArgs&) = nullptr;
+    void (*count_choices)(const CountChoicesArgs&) = nullptr;
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;

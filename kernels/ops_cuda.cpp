@@ -15,6 +15,7 @@ constexpr Ops kFast = {
     .expert_linear = expert_linear_cuda,
     .sum_expert_rows = sum_expert_rows_cuda,
     .route_rows = route_rows_cuda,
+    .count_choices = count_choices_cuda,
     .rope = rope_cuda,
     .attention = attention_cuda,
     .silu_mul = silu_mul_cuda,

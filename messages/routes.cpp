@@ -63,6 +63,20 @@ void append_routes(std::optional<Routes>& whole, std::optional<Routes> next) {
     }
 }
 
+void add_load(std::optional<ExpertLoad>& sum, std::optional<ExpertLoad> next) {
+    if (!next) return;
+    if (!sum) {
+        sum = std::move(next);
+        return;
+    }
+    std::vector<std::int64_t>& counts = sum->tokens.values;
+    const std::vector<std::int64_t>& more = next->tokens.values;
+    if (sum->layers != next->layers || sum->num_experts != next->num_experts ||
+        counts.size() != more.size())
+        return;
+    for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += more[i];
+}
+
 std::optional<std::string> invalid(const RouteShape& shape) {
     const auto is_within = [](std::int64_t value, std::int64_t max) {
         return value >= 1 && value <= max;

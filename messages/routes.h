@@ -77,8 +77,32 @@ struct Routes {
     friend bool operator==(const Routes&, const Routes&) = default;
 };
 
+// The number of tokens that each expert of each layer has computed.
+struct ExpertLoad {
+    // 96 layers of 512 experts. The numbers of a status have up to half a MiB.
+    static constexpr std::int64_t kCountsMax = std::int64_t{1} << 16;
+    std::int64_t layers = 0;
+    std::int64_t num_experts = 0;
+    RawPart<std::int64_t> tokens{};
+
+    template <class F>
+    void fields(F&& f) {
+        f("layers", layers, "all of the model's, those without experts too");
+        f("num_experts", num_experts, "experts per layer");
+        f("tokens",
+          tokens,
+          "[layers, num_experts], tokens routed to each expert since the start; layers without "
+          "experts have zeros");
+    }
+    friend bool operator==(const ExpertLoad&, const ExpertLoad&) = default;
+};
+
 // Appends the rows that follow those of `whole`; they have the same shape. Either may be absent.
 void append_routes(std::optional<Routes>& whole, std::optional<Routes> next);
+
+// Adds the counts of `next` to those of `sum`. Either may be absent; a table of another shape than
+// the sum's is left out.
+void add_load(std::optional<ExpertLoad>& sum, std::optional<ExpertLoad> next);
 
 // Returns what is wrong with it, or nothing.
 std::optional<std::string> invalid(const RouteShape& shape);

@@ -7,6 +7,7 @@
 #include "messages/generation.h"
 #include "messages/memory.h"
 #include "messages/not_finite.h"
+#include "messages/routes.h"
 #include "messages/update_seconds.h"
 #include "messages/verdict.h"
 
@@ -208,6 +209,7 @@ struct ReplicaStatus {
     std::string pause_expiry{};
     std::vector<ListenerStatus> listeners{};
     std::vector<AdapterStatus> adapters{};
+    std::optional<ExpertLoad> expert_load{};
 
     template <class F>
     void fields(F&& f) {
@@ -263,6 +265,10 @@ struct ReplicaStatus {
           "why it stays paused (it goes on as soon as it may); empty: it has not run out");
         f("listeners", listeners, "its door for ranks of other machines, where it has one");
         f("adapters", adapters, "those that are loaded, by name");
+        f("expert_load",
+          expert_load,
+          "tokens per expert, at most a second old while steps run; absent: as in StatusReply, whose "
+          "sum takes the place of each replica's");
     }
 };
 
@@ -441,6 +447,7 @@ struct StatusReply {
     std::optional<CollectingStatus> collecting{};
     std::optional<SessionStatus> session{};
     std::optional<LostCalls> lost_calls{};
+    std::optional<ExpertLoad> expert_load{};
 
     template <class F>
     void fields(F&& f) {
@@ -476,6 +483,10 @@ struct StatusReply {
           lost_calls,
           "calls without a session that take no effect: the next call that lets generation go on "
           "is refused once, unless every tensor has arrived since; absent: none");
+        f("expert_load",
+          expert_load,
+          "tokens per expert, summed over replicas, at most a second old while steps run; absent: "
+          "no step has run, the model has no experts, or more than 65,536 of them in all layers");
     }
 };
 

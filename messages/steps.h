@@ -217,6 +217,7 @@ struct StepResult {
     RawArray<float> ids_logprobs{};
     StepScores scores{};
     RawArray<std::uint8_t> routes{};
+    RawArray<std::int64_t> expert_load{};
     std::vector<NotFiniteRow> not_finite{};
     std::int64_t elapsed_us = 0;
 
@@ -237,6 +238,10 @@ struct StepResult {
         f("scores", scores, "prompt scores");
         f("routes", routes, "[sum of num_routed, layers, per_token], rows back to back (RouteShape)"
         );
+        f("expert_load",
+          expert_load,
+          "[layers, num_experts], tokens routed to each expert since the start, including this "
+          "step; in one step per second, otherwise empty");
         f("not_finite",
           not_finite,
           "the plan's rows with a token that is not finite, ascending; none of their numbers are");

@@ -141,6 +141,10 @@ void Runner::finish_step(const InFlightStep& step, TurnOutput& out) {
     pool_.end_step(step.step);
     ++tallies_.num_steps;
     tallies_.step_times.add(step.sent_at, now_);
+    if (const auto& load = step.numbers.expert_load.values; !load.empty()) {
+        tallies_.expert_load = messages::ExpertLoad{
+            .layers = step.routes.layers, .num_experts = step.routes.num_experts, .tokens = {load}};
+    }
     ResultReader reader(step);
     for (const StepRow& row : step.rows) collect_row(step, row, reader, out);
     pool_.release_ended();

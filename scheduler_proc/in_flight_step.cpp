@@ -48,6 +48,14 @@ std::optional<std::string> InFlightStep::mismatch_of_routes(std::span<const std:
     return std::nullopt;
 }
 
+std::optional<std::string> InFlightStep::mismatch_of_load(std::span<const std::int64_t> given
+) const {
+    const std::int64_t num = routes.layers * routes.num_experts;
+    if (given.empty() || (std::ssize(given) == num && num <= messages::ExpertLoad::kCountsMax))
+        return std::nullopt;
+    return fmt::format("expert_load has {} counts, not {}", given.size(), num);
+}
+
 std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& result) const {
     std::size_t num_sampled = 0, num_top = 0, num_ids = 0;
     std::size_t num_scored = 0, num_scored_top = 0, num_scored_ids = 0;
@@ -80,6 +88,7 @@ std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& re
     if (auto p = check("scores.ids_logprobs", scores.ids_logprobs.values.size(), num_scored_ids))
         return p;
     if (auto p = mismatch_of_routes(result.routes.values)) return p;
+    if (auto p = mismatch_of_load(result.expert_load.values)) return p;
     std::int64_t next = 0;
     for (const messages::NotFiniteRow& bad : result.not_finite) {
         if (bad.row < next || bad.row >= std::ssize(rows))

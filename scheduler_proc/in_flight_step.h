@@ -61,6 +61,8 @@ struct InFlightStep {
     [[nodiscard]] std::optional<std::string> mismatch(const messages::StepResult& result) const;
     [[nodiscard]] std::optional<std::string> mismatch_of_routes(std::span<const std::uint8_t> given
     ) const;
+    [[nodiscard]] std::optional<std::string> mismatch_of_load(std::span<const std::int64_t> given
+    ) const;
 };
 
 // One row's part of a result.

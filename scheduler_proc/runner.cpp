@@ -209,6 +209,7 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.finished = tallies_.finish_counts();
     status.not_finite = tallies_.not_finite_counts();
     status.adapters = adapters_.status();
+    status.expert_load = tallies_.expert_load;
 }
 
 std::optional<std::string> Runner::audit(Epoch serving) const {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace pitstop::scheduler {
 
@@ -57,6 +58,7 @@ class StepTimes {
 };
 
 struct Tallies {
+    std::optional<messages::ExpertLoad> expert_load{};  // as rank 0 said last
     std::int64_t num_steps = 0;
     std::int64_t num_requests = 0;
     std::int64_t num_prompt_tokens = 0;

@@ -112,8 +112,12 @@ void Admin::finish(TimePoint, const AdminCaller& caller, std::vector<Part> parts
 void Admin::finish(
     TimePoint now, const AdminCaller& caller, std::vector<messages::ReplicaStatus> parts
 ) {
-    for (messages::ReplicaStatus& replica : parts) replica.call = CallId{};
     messages::StatusReply reply;
+    for (messages::ReplicaStatus& replica : parts) {
+        replica.call = CallId{};
+        // One table, however many replicas there are, bounds the reply.
+        messages::add_load(reply.expert_load, std::exchange(replica.expert_load, std::nullopt));
+    }
     reply.replicas = std::move(parts);
     reply.server = facts_.server;
     reply.model = facts_.model;

@@ -1,5 +1,6 @@
 #include "http_proc/observe/metrics_text.h"
 
+#include "http_proc/observe/expert_load.h"
 #include "http_proc/observe/metrics_tables.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <array>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 namespace pitstop::http {
 namespace {
@@ -213,6 +215,43 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     }
 }
 
+// Writes four numbers per layer, for up to kLoadRowsMax layers; nothing without experts.
+void write_experts(Writer& out, const messages::StatusReply& status) {
+    if (!status.expert_load) return;
+    const std::vector<LayerLoad> loads = layer_loads(*status.expert_load);
+    if (loads.empty()) return;
+    const auto family =
+        [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
+            out.metric(name, type, help);
+            for (const LayerLoad& load : loads)
+                out.sample(fmt::format("layer=\"{}\"", load.layer), value(load));
+        };
+    family(
+        "pitstop_expert_tokens_total",
+        "counter",
+        "Tokens times experts that a layer computed.",
+        [](const LayerLoad& load) { return number(load.tokens); }
+    );
+    family(
+        "pitstop_expert_load_max_ratio",
+        "gauge",
+        "Its busiest expert's tokens over its experts' mean, since the start.",
+        [](const LayerLoad& load) { return load.busiest; }
+    );
+    family(
+        "pitstop_expert_load_min_ratio",
+        "gauge",
+        "Its least busy expert's tokens over the mean.",
+        [](const LayerLoad& load) { return load.least; }
+    );
+    family(
+        "pitstop_experts_idle",
+        "gauge",
+        "Its experts without a token.",
+        [](const LayerLoad& load) { return number(load.num_idle); }
+    );
+}
+
 // Writes the families with one sample.
 void write_tree(Writer& out, const messages::StatusReply& status, int num_generating) {
     const auto one =
@@ -350,6 +389,7 @@ std::string metrics_text(
     write_requests(out, model, requests);
     write_table(out, metrics::own_table(), own_labels, model, status);
     write_replicas(out, status);
+    write_experts(out, status);
     write_tree(out, status, num_generating);
     write_update(out, status);
     return out.take();

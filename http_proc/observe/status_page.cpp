@@ -1,11 +1,13 @@
 // Serves the status page: one static page at /, and its events.
 #include "http_proc/format/update_seconds_json.h"
+#include "http_proc/observe/expert_load.h"
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -82,6 +84,20 @@ Json replica_json(const messages::ReplicaStatus& replica) {
         {"device", replica.workers.empty() ? "" : replica.workers.front().device}};
 }
 
+// The load of experts in per cent of a layer's mean, up to kLoadRowsMax by
+// kLoadColumnsMax. Null if no expert has computed a token.
+Json experts_json(const messages::StatusReply& status) {
+    if (!status.expert_load) return nullptr;
+    Json layers = Json::array();
+    for (const LayerLoad& load : layer_loads(*status.expert_load)) {
+        Json percents = Json::array();
+        for (const double ratio : load.grid) percents.push_back(std::llround(100 * ratio));
+        layers.push_back({{"layer", load.layer}, {"percents", percents}});
+    }
+    if (layers.empty()) return nullptr;
+    return {{"num_experts", status.expert_load->num_experts}, {"layers", layers}};
+}
+
 // Without access to data, a reader sees no paths of the machine, and no error messages, because
 // these contain paths.
 enum class Reader { kAnybody, kMayData };
@@ -126,6 +142,7 @@ std::string event_of(
             {"updates_total", status->updates_total},
             {"updates_failed_total", status->updates_failed_total},
             {"lost", lost_json(status->lost)},
+            {"experts", experts_json(*status)},
             {"replicas", Json::array()},
             {"updates", Json::array()}};
         for (const messages::ReplicaStatus& replica : status->replicas)

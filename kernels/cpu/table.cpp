@@ -18,6 +18,7 @@ constinit const Ops kOps = {
     .expert_linear = expert_linear,
     .sum_expert_rows = sum_expert_rows,
     .route_rows = route_rows_ref,  // exact; a load and a store per id
+    .count_choices = count_choices_ref,
     .rope = rope,
     .attention = attention,
     .silu_mul = silu_mul,

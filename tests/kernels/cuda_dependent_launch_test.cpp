@@ -204,16 +204,21 @@ TEST_F(CudaDependentLaunch, TheRouterWaits) {
     expect_waits(random_matrix<float>(kRows, 20, 3), kRows * 4 * 4, op);
 }
 
-TEST_F(CudaDependentLaunch, RouteRowsWait) {
-    const std::vector<std::int32_t> rows{2, 0};
-    const PlacedArray<std::int32_t> rows_there{rows, place()};
-    Matrix<float> chosen(kRows, 2, 0);  // whose bits are those of experts
+// Whose bits are those of experts.
+Matrix<float> choices() {
+    Matrix<float> chosen(kRows, 2, 0);
     for (std::int64_t t = 0; t < kRows; ++t) {
         for (std::int32_t j = 0; j < 2; ++j) {
             const std::int32_t expert = static_cast<std::int32_t>(t) * 2 + j;
             std::memcpy(&chosen(t, j), &expert, sizeof expert);
         }
     }
+    return chosen;
+}
+
+TEST_F(CudaDependentLaunch, RouteRowsWait) {
+    const std::vector<std::int32_t> rows{2, 0};
+    const PlacedArray<std::int32_t> rows_there{rows, place()};
     const auto op = [&](const View2<float>& x, void* out) {
         route_rows_cuda(
             {.chosen = reinterpret_cast<const std::int32_t*>(x.data),
@@ -226,7 +231,26 @@ TEST_F(CudaDependentLaunch, RouteRowsWait) {
              .stream = stream()}
         );
     };
-    expect_waits(chosen, std::ssize(rows) * 2, op);
+    expect_waits(choices(), std::ssize(rows) * 2, op);
+}
+
+TEST_F(CudaDependentLaunch, CountedChoicesWait) {
+    constexpr std::int64_t kExperts = kRows * 2;
+    const auto op = [&](const View2<float>& x, void* out) {
+        auto* const counts = static_cast<std::int64_t*>(out);
+        count_choices_cuda(
+            {.chosen = reinterpret_cast<const std::int32_t*>(x.data),
+             .layer_stride = kRows * 2,
+             .num_layers = 1,
+             .per_token = 2,
+             .num_tokens = kRows,
+             .num_experts = kExperts,
+             .counts = counts,
+             .y = counts + kExperts,
+             .stream = stream()}
+        );
+    };
+    expect_waits(choices(), 2 * kExperts * 8, op);
 }
 
 TEST_F(CudaDependentLaunch, ExpertRowsWait) {

@@ -43,6 +43,8 @@ SHOWN = (
     ("expert_rows.cu: sort_rows_kernel", "", 256, 0),
     ("expert_rows.cu: sum_rows_kernel", "", 256, 0),
     ("route_rows.cu: route_rows_kernel", "", 128, 0),
+    ("route_rows.cu: count_choices_kernel", "", 128, 0),
+    ("route_rows.cu: copy_counts_kernel", "", 128, 0),
     ("digest.cu: digest_kernel<true>", "rows aligned", 256, 0),
     ("shard_copy.cu: shard_copy_kernel", "", 256, 0),
     ("scatter.cu: scatter_kernel", "", 256, 0),

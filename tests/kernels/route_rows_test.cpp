@@ -54,5 +54,46 @@ TEST_P(RouteRows, BringsTheChoicesOfAllLayersTogether) {
     }
 }
 
+// Counted here by a map; what was counted before stays.
+TEST_P(RouteRows, ChoicesAreCountedByLayerAndExpert) {
+    constexpr std::int64_t kLayers = 3;
+    constexpr std::int64_t kExperts = 70;
+    constexpr std::int64_t k = 4;
+    for (const std::int64_t num_tokens : {0, 1, 9, 300}) {
+        SCOPED_TRACE(num_tokens);
+        const std::int64_t stride = (num_tokens + 2) * k;  // tokens of padding are not counted
+        std::vector<std::int32_t> chosen(static_cast<std::size_t>(kLayers * stride), 7);
+        std::vector<std::int64_t> expected;
+        for (std::int64_t i = 0; i < kLayers * kExperts; ++i) expected.push_back(i);
+        const std::vector<std::int64_t> before = expected;
+        for (std::int64_t l = 0; l < kLayers; ++l) {
+            for (std::int64_t i = 0; i < num_tokens * k; ++i) {
+                const std::int64_t expert = (i * i + 5 * l) % kExperts;
+                chosen[static_cast<std::size_t>(l * stride + i)] =
+                    static_cast<std::int32_t>(expert);
+                ++expected[static_cast<std::size_t>(l * kExperts + expert)];
+            }
+        }
+        const auto chosen_there = put(chosen);
+        const auto counts = put(before);
+        const auto y = put(std::vector<std::int64_t>(before.size(), -1));
+        CountChoicesArgs args{
+            .chosen = chosen_there.data(),
+            .layer_stride = stride,
+            .num_layers = kLayers,
+            .per_token = k,
+            .num_tokens = num_tokens,
+            .num_experts = kExperts,
+            .counts = counts.data(),
+            .stream = stream()};
+        ops().count_choices(args);
+        EXPECT_EQ(counts.fetch(), expected);
+        args.num_tokens = 0;
+        args.y = y.data();
+        ops().count_choices(args);
+        EXPECT_EQ(y.fetch(), expected);
+    }
+}
+
 }  // namespace
 }  // namespace pitstop::kernels::test

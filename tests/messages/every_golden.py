@@ -86,7 +86,7 @@ VALUES = {
         "targets": struct.pack("<2i", 543, 258),
     },
 }
-RAW = {"int32": "i", "float32": "f", "byte": "B"}
+RAW = {"int32": "i", "int64": "q", "float32": "f", "byte": "B"}
 
 
 def read_tables():

@@ -206,6 +206,12 @@ TEST(Routes, AWorkersResultIsCheckedAgainstThePlan) {
     EXPECT_EQ(step.mismatch_of_routes({}), "routes has 0 bytes, not 24");
     const std::vector<std::uint8_t> bad(24, 2);
     EXPECT_EQ(step.mismatch_of_routes(bad), "routes has expert 514; there are 300");
+    const std::vector<std::int64_t> load(900, 1);
+    EXPECT_EQ(step.mismatch_of_load({}), std::nullopt);
+    EXPECT_EQ(step.mismatch_of_load(load), std::nullopt);
+    EXPECT_EQ(
+        step.mismatch_of_load(std::span(load).first(899)), "expert_load has 899 counts, not 900"
+    );
 }
 
 }  // namespace

@@ -3,11 +3,17 @@ each request's rows are those that a prefill of its tokens has."""
 
 import json
 import shutil
+import sys
 
+import numpy
 import pytest
 
 from gpu_tree import CUDA, gpu, needs_gpu  # noqa: F401
-from process_tree import ROOT
+from process_tree import ROOT, wait_until
+
+sys.path.insert(0, str(ROOT / "client/python"))
+
+import pitstop  # noqa: E402  (after the path)
 
 pytestmark = needs_gpu
 GOLDEN = ROOT / "tests/data/golden/qwen3_moe_every_other"
@@ -16,14 +22,19 @@ NUM = 12  # tokens
 PROMPTS = [[5, 9, 33, 41], [7, 12, 60, 3, 18, 22, 54], [50, 1, 1, 30, 29, 28, 27, 26, 25, 24, 23]]
 
 
-@pytest.mark.parametrize("policy", ["late", "random"])
-def test_P6_rows_are_of_their_own_step(gpu, start_tree, tmp_path, policy):
-    gpu(policy=policy)
+def golden_model(tmp_path):
+    """(directory, configuration)"""
     model = tmp_path / "model"
     shutil.copytree(GOLDEN, model)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(STORIES / name, model)
-    config = json.loads((model / "config.json").read_text())
+    return model, json.loads((model / "config.json").read_text())
+
+
+@pytest.mark.parametrize("policy", ["late", "random"])
+def test_P6_rows_are_of_their_own_step(gpu, start_tree, tmp_path, policy):
+    gpu(policy=policy)
+    model, config = golden_model(tmp_path)
     row_bytes = config["num_hidden_layers"] * config["num_experts_per_tok"]
     door = start_tree(*CUDA, "--model", model, "--deterministic").door()
     asked = {"routed_experts_start": 0, "temperature": 0.0, "ignore_eos": True}
@@ -34,3 +45,32 @@ def test_P6_rows_are_of_their_own_step(gpu, start_tree, tmp_path, policy):
         whole = prompt + output.tokens
         assert len(rows) == (len(whole) - 1) * row_bytes and spans and first["start"] == 0
         assert door.generate(whole, max_new_tokens=0, **asked).routes[0] == rows
+
+
+@pytest.mark.parametrize("policy", ["late", "random"])
+def test_the_load_counts_the_choices_of_each_step(gpu, start_tree, tmp_path, policy):
+    gpu(policy=policy)
+    model, config = golden_model(tmp_path)
+    layers, k = config["num_hidden_layers"], config["num_experts_per_tok"]
+    tree = start_tree(*CUDA, "--model", model)
+    door = tree.door()
+    expected = numpy.zeros((layers, config["num_local_experts"]), numpy.int64)
+
+    def run(prompts, **asked):
+        jobs = [door.start(prompt, **asked, routed_experts_start=0, ignore_eos=True) for prompt in prompts]
+        for output in door.finish(jobs):
+            for row in numpy.frombuffer(output.routes[0], numpy.uint8).reshape(-1, layers, k):
+                for layer, experts in enumerate(row):
+                    if len(set(experts)) == k:  # a layer without experts has zeros
+                        expected[layer, experts] += 1
+
+    run(PROMPTS, max_new_tokens=NUM)
+    with pitstop.Client(tree.run_dir) as client:
+
+        def is_reported():
+            client.flush_cache()
+            run([[5, 9, 33]], max_new_tokens=1)
+            return client.status()["replicas"][0]["expert_load"]["tokens"] == expected.tolist()
+
+        wait_until(is_reported, "the counts of all routes")
+    assert expected.sum() > 0

@@ -126,6 +126,13 @@ Choices Choices::ask(Scratch& scratch, const ModelConfig& config) {
     void* const place =
         scratch.zeros("experts.choices", num * static_cast<std::int64_t>(sizeof(std::int32_t)));
     choices.experts = {static_cast<std::int32_t*>(place), static_cast<std::size_t>(num)};
+    const std::int64_t num_counts = choices.num_layers * choices.num_experts;
+    if (num_counts <= kLoadCountsMax) {
+        void* const counts = scratch.zeros(
+            "experts.load", num_counts * static_cast<std::int64_t>(sizeof(std::int64_t))
+        );
+        choices.load = {static_cast<std::int64_t*>(counts), static_cast<std::size_t>(num_counts)};
+    }
     return choices;
 }
 

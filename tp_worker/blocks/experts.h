@@ -21,6 +21,8 @@
 
 namespace pitstop::tp_worker {
 
+inline constexpr std::int64_t kLoadCountsMax = std::int64_t{1} << 16;  // messages::ExpertLoad's
+
 // The choices of a pass's routers, in all layers; layers without experts have zeros.
 struct Choices {
     std::span<std::int32_t> experts{};  // [num_layers, tokens_max, per_token]
@@ -28,6 +30,9 @@ struct Choices {
     std::int64_t tokens_max = 0;
     std::int64_t per_token = 0;
     std::int64_t num_experts = 0;
+    // [num_layers, num_experts], choices of each expert in all passes; layers without experts count
+    // their zeros. Empty if there are more than kLoadCountsMax.
+    std::span<std::int64_t> load{};
 
     // REQUIRES: the model has experts.
     static Choices ask(Scratch& scratch, const ModelConfig& config);

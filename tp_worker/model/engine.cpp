@@ -247,14 +247,17 @@ std::int64_t Engine::transfer_bytes_max() const {
     const std::int64_t pages =
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     std::int64_t token_bytes = 4 + 4 + 8 + 1;  // id, position, place in the KV, mark
-    if (stack_.has_experts()) {                // and the routes, with the index of their token
+    std::int64_t load_bytes = 0;
+    if (stack_.has_experts()) {  // and the routes, with the index of their token
         constexpr std::int64_t kIdBytesMax = 2;
         token_bytes += 4 + config_.num_layers * config_.experts.per_token * kIdBytesMax;
+        load_bytes = kLoadCountsMax * static_cast<std::int64_t>(sizeof(std::int64_t));
     }
     // Starts and lengths, the rows of logits, and changes of a row's pages (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
-    constexpr std::int64_t kArraysMax = 16;
-    return sizes_.tokens_max * token_bytes + (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
+    constexpr std::int64_t kArraysMax = 17;
+    return load_bytes + sizes_.tokens_max * token_bytes +
+           (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
 }

@@ -210,6 +210,7 @@ class Engine {
         // Null if no routes are wanted, and on all ranks but the first.
         const std::int32_t* device_routed_rows = nullptr;
         std::uint8_t* device_routes = nullptr;
+        std::int64_t* device_load = nullptr;    // null if the step does not report the load
         std::unique_ptr<Sampler::Call> call{};  // null: no logits are wanted, or it is finished
         std::vector<TokenId> ids{};             // by row of logits, on every rank: what was drawn
         std::vector<std::uint8_t> marks{};      // by token (StepBatch)
@@ -248,6 +249,9 @@ class Engine {
     Result<> find_adapters(const messages::StepPlan& plan, RunningStep* step) const;
     void place_routes(RunningStep* step);
     void enqueue_routes(const RunningStep& step);
+    void place_load(RunningStep* step);
+    void enqueue_load(const messages::StepPlan& plan, const RunningStep& step);
+    void finish_load(RunningStep* step) const;
     [[nodiscard]] bool begins_sums(const RunningStep& step);
     void prepare_sampler(RunningStep* step);
     Result<> compute_in_chunks(RunningStep* step);
@@ -284,6 +288,7 @@ class Engine {
     std::size_t first_ = 0;
     std::size_t num_under_way_ = 0;
     TimePoint last_finish_{};
+    TimePoint load_reported_at_{};
     Epoch epoch_{1};
 
     // Empty with the null model.

@@ -1,6 +1,7 @@
 // From a plan to what is enqueued, and from that to a result.
 #include "base/check.h"
 #include "base/time.h"
+#include "messages/routes.h"
 #include "tp_worker/model/engine.h"
 #include "tp_worker/model/null_model.h"
 #include "tp_worker/model/sampler_call.h"
@@ -103,8 +104,10 @@ Result<> Engine::compute(const messages::StepPlan& plan, RunningStep* step) {
     ASSIGN_OR_RETURN(const StepBatch placed, place(plan, step));
     if (samples && !waits) prepare_sampler(step);
     place_routes(step);
+    place_load(step);
     RETURN_IF_ERROR(enqueue_layers(placed, step));
     enqueue_routes(*step);
+    enqueue_load(plan, *step);
     if (samples && waits) {
         RETURN_IF_ERROR(complete_older());
         prepare_sampler(step);
@@ -233,6 +236,48 @@ void Engine::enqueue_routes(const RunningStep& step) {
     });
 }
 
+static_assert(kLoadCountsMax == messages::ExpertLoad::kCountsMax);
+
+// One step per second reports the load, because the counts are large.
+void Engine::place_load(RunningStep* step) {
+    constexpr Duration kInterval = std::chrono::seconds(1);
+    step->device_load = nullptr;
+    if (!is_root() || !model_->choices() || model_->choices()->load.empty()) return;
+    if (step->begun - load_reported_at_ < kInterval) return;
+    load_reported_at_ = step->begun;
+    std::vector<std::int64_t>& values = step->result.expert_load.values;
+    values.assign(model_->choices()->load.size(), 0);
+    step->device_load = transfers_->out(std::span(values));
+}
+
+void Engine::enqueue_load(const messages::StepPlan& plan, const RunningStep& step) {
+    if (!is_root() || !model_->choices() || model_->choices()->load.empty()) return;
+    const Choices& choices = *model_->choices();
+    device_.ops().count_choices({
+        .chosen = choices.experts.data(),
+        .layer_stride = choices.tokens_max * choices.per_token,
+        .num_layers = choices.num_layers,
+        .per_token = choices.per_token,
+        .num_tokens = std::ssize(plan.tokens.values),
+        .num_experts = choices.num_experts,
+        .counts = choices.load.data(),
+        .y = step.device_load,
+        .stream = device_.stream(),
+    });
+}
+
+// Layers without experts have counted their zeros as expert 0.
+void Engine::finish_load(RunningStep* step) const {
+    std::vector<std::int64_t>& values = step->result.expert_load.values;
+    if (values.empty()) return;
+    const auto num = static_cast<std::ptrdiff_t>(routes()->num_experts);
+    for (std::size_t i = 0; i < config_.layers.size(); ++i) {
+        const LayerBlocks& blocks = config_.layers[i];
+        if (std::ranges::find(blocks, BlockKind::kExperts) == blocks.end())
+            std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(i) * num, num, 0);
+    }
+}
+
 // So scoring a long prompt needs no more memory than a step of decodes.
 Result<> Engine::compute_in_chunks(RunningStep* step) {
     std::span<const LogitRow> left = step->planned.logit_rows();
@@ -267,6 +312,7 @@ Result<> Engine::complete(RunningStep* step) {
     transfers_->finish_turn();  // a step without logits is done, too, when its result says so
     step->is_complete = true;
     RETURN_IF_ERROR(tensor_communicator().check());
+    finish_load(step);
     if (step->call) {
         step->call->finish(&step->result);
         const std::span<const TokenId> ids = step->call->ids();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import struct
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence, Union
 
@@ -161,6 +162,17 @@ def read(kind: type, body: Mapping[str, Any]) -> Any:
 def _names_of(kind: type) -> frozenset[str]:
     """The field names of a class, cached: chunks are read for each token of each stream."""
     return frozenset(each.name for each in dataclasses.fields(kind))
+
+
+def place_expert_load(status: Mapping[str, Any], raw: Sequence[bytes]) -> None:
+    """Replaces the place of a status's expert_load in the message's frames by its table."""
+    load = status.get("expert_load")
+    if load is None or "tokens" not in load:
+        return
+    frame, begin, num = load["tokens"]
+    counts = struct.unpack_from(f"<{num}q", raw[frame], begin)
+    width = load["num_experts"]
+    load["tokens"] = [list(counts[i : i + width]) for i in range(0, num, width)]
 
 
 def read_chunk(body: Mapping[str, Any]) -> Chunk:

@@ -17,7 +17,7 @@ import zmq
 
 from .errors import PitstopError
 from .keys import ClientKey, read_key
-from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, read, read_chunk
+from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, place_expert_load, read, read_chunk
 
 GREET_AGAIN_S = 0.05  # a tree that is starting
 KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each connection at once
@@ -390,6 +390,8 @@ class Wire:
             # A large array's field holds the number of its raw frame.
             if kind == "weights_reply":
                 body["data"] = raw[body["data"]] if raw else b""
+            elif kind == "status_reply":
+                place_expert_load(body, raw)
             number = body.pop("call", 0)
             if body.get("ok") is False:
                 self._end_call(number, None, PitstopError(body.get("code", ""), body.get("message", ""), body))
