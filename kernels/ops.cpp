@@ -15,6 +15,7 @@ const Ops* reference_ops() {
         .linear = linear_ref,
         .low_rank = low_rank_ref,
         .route = route_ref,
+        .follow_routes = follow_routes_ref,
         .sort_rows_by_expert = sort_rows_by_expert_ref,
         .expert_linear = expert_linear_ref,
         .sum_expert_rows = sum_expert_rows_ref,

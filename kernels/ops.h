@@ -53,6 +53,7 @@ struct Ops {
     // This is null where adapters are not computed: on a GPU.
     void (*low_rank)(const LowRankArgs&) = nullptr;
     void (*route)(const RouteArgs&) = nullptr;
+    void (*follow_routes)(const FollowRoutesArgs&) = nullptr;
     void (*sort_rows_by_expert)(const SortRowsByExpertArgs&) = nullptr;
     void (*expert_linear)(const ExpertLinearArgs&) = nullptr;
     void (*sum_expert_rows)(const SumExpertRowsArgs&) = nullptr;

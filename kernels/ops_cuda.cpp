@@ -11,6 +11,7 @@ constexpr Ops kFast = {
     .linear_silu_mul = linear_silu_mul_cuda,
     .tune_linear = tune_linear_cuda,
     .route = route_cuda,
+    .follow_routes = follow_routes_cuda,
     .sort_rows_by_expert = sort_rows_by_expert_cuda,
     .expert_linear = expert_linear_cuda,
     .sum_expert_rows = sum_expert_rows_cuda,

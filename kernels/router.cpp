@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 namespace pitstop::kernels {
@@ -17,6 +18,10 @@ namespace {
 
 // A NaN is ordered after every number.
 float order_of(float logit) { return std::isnan(logit) ? kNegInf : logit; }
+
+bool is_wrong(float logit) {
+    return std::isnan(logit) || logit == std::numeric_limits<float>::infinity();
+}
 
 float as_weight(float weight, bool is_rounded) {
     return is_rounded ? to_float(to_bf16(weight)) : weight;
@@ -37,8 +42,8 @@ class Chosen {
         logits_[static_cast<std::size_t>(at)] = logit;
         experts_[static_cast<std::size_t>(at)] = expert;
     }
-    [[nodiscard]] std::int32_t expert(std::int64_t j) const {
-        return experts_[static_cast<std::size_t>(j)];
+    [[nodiscard]] std::span<const std::int32_t> experts() const {
+        return std::span(experts_).first(static_cast<std::size_t>(size_));
     }
 
   private:
@@ -48,30 +53,42 @@ class Chosen {
     std::array<std::int32_t, RouteArgs::kChosenMax> experts_{};
 };
 
-void route_row(const RouteArgs& args, std::int64_t t) {
+// Writes the experts and their weights; whoever chose them, the sums are the same.
+void write_row(const RouteArgs& args, std::int64_t t, std::span<const std::int32_t> experts) {
     const float* const logits = args.logits.data + t * args.logits.stride;
     const std::int64_t E = args.logits.cols;
-    const std::int64_t k = args.experts.cols;
-    Chosen chosen(k);
-    for (std::int64_t e = 0; e < E; ++e)
-        chosen.offer(static_cast<std::int32_t>(e), order_of(logits[e]));
-    const float max = order_of(logits[chosen.expert(0)]);
+    float max = kNegInf;
     float sum = 0.f;
-    if (args.norm == RouterNorm::kAll || !std::isfinite(max)) {
+    if (args.norm == RouterNorm::kAll) {
+        for (std::int64_t e = 0; e < E; ++e) max = std::max(max, order_of(logits[e]));
         for (std::int64_t e = 0; e < E; ++e) sum += std::exp(logits[e] - max);
     } else {
-        for (std::int64_t j = 0; j < k; ++j) sum += std::exp(logits[chosen.expert(j)] - max);
-        // A NaN is chosen only if there are fewer than k numbers.
-        for (std::int64_t e = 0; e < E; ++e) {
-            if (std::isnan(logits[e])) sum = logits[e];
-        }
+        for (const std::int32_t expert : experts) max = std::max(max, order_of(logits[expert]));
+        for (const std::int32_t expert : experts) sum += std::exp(logits[expert] - max);
     }
-    for (std::int64_t j = 0; j < k; ++j) {
-        const std::int32_t expert = chosen.expert(j);
-        args.experts.data[t * args.experts.stride + j] = expert;
-        args.weights.data[t * args.weights.stride + j] =
-            as_weight(std::exp(logits[expert] - max) / sum, args.rounds_weights);
+    // One that is not finite need not be among the experts.
+    for (std::int64_t e = 0; e < E; ++e) {
+        if (is_wrong(logits[e])) sum = std::numeric_limits<float>::quiet_NaN();
     }
+    for (std::size_t j = 0; j < experts.size(); ++j) {
+        const auto at = static_cast<std::int64_t>(j);
+        args.experts.data[t * args.experts.stride + at] = experts[j];
+        args.weights.data[t * args.weights.stride + at] =
+            as_weight(std::exp(logits[experts[j]] - max) / sum, args.rounds_weights);
+    }
+}
+
+void route_row(const RouteArgs& args, std::int64_t t) {
+    const float* const logits = args.logits.data + t * args.logits.stride;
+    Chosen chosen(args.experts.cols);
+    for (std::int64_t e = 0; e < args.logits.cols; ++e)
+        chosen.offer(static_cast<std::int32_t>(e), order_of(logits[e]));
+    write_row(args, t, chosen.experts());
+}
+
+std::int32_t given_id(const FollowRoutesArgs& args, std::int64_t i, std::int64_t j) {
+    const std::uint8_t* const id = args.given + i * args.row_bytes + j * args.id_bytes;
+    return args.id_bytes == 1 ? id[0] : id[0] + 256 * id[1];
 }
 
 }  // namespace
@@ -114,6 +131,51 @@ void route_ref(const RouteArgs& args) {
             args.weights.data[t * args.weights.stride + j] =
                 as_weight(static_cast<float>(weight), args.rounds_weights);
         }
+    }
+}
+
+void check(const FollowRoutesArgs& args) {
+    check(args.route);
+    CHECK(args.id_bytes == 1 || args.id_bytes == 2);
+    CHECK(args.num_rows >= 0 && args.num_rows <= args.route.logits.rows);
+    CHECK(args.num_rows == 0 || (args.given != nullptr && args.token_rows != nullptr));
+}
+
+void follow_routes_ref(const FollowRoutesArgs& args) {
+    check(args);
+    const RouteArgs& route = args.route;
+    for (std::int64_t i = 0; i < args.num_rows; ++i) {
+        const std::int64_t t = args.token_rows[i];
+        const auto logit = [&](std::int64_t e) {
+            return double{route.logits.data[t * route.logits.stride + e]};
+        };
+        double top = -std::numeric_limits<double>::infinity();
+        for (std::int64_t e = 0; e < route.logits.cols; ++e) top = std::max(top, logit(e));
+        double all = 0.0;
+        for (std::int64_t e = 0; e < route.logits.cols; ++e) all += std::exp(logit(e) - top);
+        double of_given = 0.0;
+        for (std::int64_t j = 0; j < route.experts.cols; ++j)
+            of_given += std::exp(logit(given_id(args, i, j)) - top);
+        // Where one logit is not finite, `all` is NaN.
+        const double sum = route.norm == RouterNorm::kAll || std::isnan(all) ? all : of_given;
+        for (std::int64_t j = 0; j < route.experts.cols; ++j) {
+            const std::int32_t expert = given_id(args, i, j);
+            route.experts.data[t * route.experts.stride + j] = expert;
+            route.weights.data[t * route.weights.stride + j] = as_weight(
+                static_cast<float>(std::exp(logit(expert) - top) / sum), route.rounds_weights
+            );
+        }
+    }
+}
+
+void follow_routes_cpu(const FollowRoutesArgs& args) {
+    check(args);
+    std::array<std::int32_t, RouteArgs::kChosenMax> experts{};
+    const auto k = static_cast<std::size_t>(args.route.experts.cols);
+    for (std::int64_t i = 0; i < args.num_rows; ++i) {
+        for (std::size_t j = 0; j < k; ++j)
+            experts[j] = given_id(args, i, static_cast<std::int64_t>(j));
+        write_row(args.route, args.token_rows[i], std::span(experts).first(k));
     }
 }
 

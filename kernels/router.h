@@ -42,4 +42,26 @@ void check(const RouteArgs& args);
 void route_ref(const RouteArgs& args);
 void route_cuda(const RouteArgs& args);
 
+// Replaces the choice of tokens whose experts are given, after route():
+//   experts[token_rows[i], :] = given[i, :], in the order given
+//   weights[token_rows[i], :] = of those experts, by the formulas above
+// Experts that route() would choose, in its order, have its weights, bit for bit.
+//
+//   given       [N, k]  ids of id_bytes each, little-endian; row_bytes from a row to the next;
+//                       k different ones of [0, E)
+//   token_rows  [N]     int32, different ones of [0, T)
+//   experts, weights    as route() left them
+struct FollowRoutesArgs {
+    RouteArgs route{};
+    const std::uint8_t* given = nullptr;
+    std::int64_t row_bytes = 0;
+    std::int64_t id_bytes = 1;  // or 2
+    const std::int32_t* token_rows = nullptr;
+    std::int64_t num_rows = 0;  // N
+};
+
+void check(const FollowRoutesArgs& args);
+void follow_routes_ref(const FollowRoutesArgs& args);
+void follow_routes_cuda(const FollowRoutesArgs& args);
+
 }  // namespace pitstop::kernels

@@ -65,6 +65,9 @@ Problem invalid(const Generate& message) {
             *message.routed_experts_start
         );
     }
+    if (message.routed_experts) {
+        if (auto problem = invalid(*message.routed_experts)) return "routed_experts: " + *problem;
+    }
     if (auto problem = invalid(message.sampling)) return "sampling: " + *problem;
     return invalid(message.logprobs);
 }

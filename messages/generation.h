@@ -43,6 +43,7 @@ struct Generate {
     SamplingParams sampling{};
     LogprobOptions logprobs{};
     std::optional<std::int64_t> routed_experts_start{};
+    std::optional<BroughtRoutes> routed_experts{};
     bool stream = true;
     bool text_output = true;
     std::int64_t priority = 0;
@@ -69,6 +70,10 @@ struct Generate {
           routed_experts_start,
           "report the experts that each token from this one on was routed to: at most the length "
           "of the prompt; absent: none");
+        f("routed_experts",
+          routed_experts,
+          "the experts that the prompt's tokens use, for all of them or for all but the last; "
+          "absent: each layer's router chooses");
         f("stream", stream, "a chunk per step; false: one chunk at the end");
         f("text_output", text_output, "detokenize; false: tokens only (stop strings need true)");
         f("priority", priority, "larger first; equal: as --scheduling says");
@@ -289,6 +294,7 @@ struct TokenizedRequest {
     SamplingParams sampling{};
     LogprobOptions logprobs{};
     std::optional<std::int64_t> routed_experts_start{};
+    RawArray<std::uint8_t> routed_experts{};
     TextOptions text{};
     std::int64_t priority = 0;
     KvTolerance kv_tolerance = KvTolerance::kNever;
@@ -305,6 +311,9 @@ struct TokenizedRequest {
         f("routed_experts_start",
           routed_experts_start,
           "report routes of tokens from this one on; absent: none");
+        f("routed_experts",
+          routed_experts,
+          "[n, layers, per_token] (RouteShape): the experts that the prompt's first n tokens use");
         f("text", text, "passed on to the detokenizer");
         f("priority", priority, "larger first");
         f("kv_tolerance", kv_tolerance, "cached prefixes of older weights");

@@ -20,7 +20,9 @@ std::optional<std::string> invalid(const SchedulerHello& message) {
         message.tp < 1) {
         return "vocab_size, context_len, page_size and tp must be positive";
     }
-    return message.routes ? invalid(*message.routes) : std::nullopt;
+    if (!message.routes) return std::nullopt;
+    if (auto problem = invalid(*message.routes)) return problem;
+    return invalid_dense_layers(*message.routes, message.dense_layers);
 }
 
 }  // namespace pitstop::messages

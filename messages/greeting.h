@@ -98,6 +98,7 @@ struct SchedulerHello {
     std::string digest{};
     bool has_weights = true;
     std::optional<RouteShape> routes{};
+    std::vector<std::int64_t> dense_layers{};
 
     template <class F>
     void fields(F&& f) {
@@ -115,6 +116,7 @@ struct SchedulerHello {
         f("digest", digest, "its digest");
         f("has_weights", has_weights, "false: it waits for a first complete update");
         f("routes", routes, "what a row of routes is; absent: none can be reported");
+        f("dense_layers", dense_layers, "with routes: the layers without experts, ascending");
     }
 };
 

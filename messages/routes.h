@@ -77,6 +77,25 @@ struct Routes {
     friend bool operator==(const Routes&, const Routes&) = default;
 };
 
+// The routes that a request brings for its first tokens: the passes of these tokens use these
+// experts, in this order.
+struct BroughtRoutes {
+    // 32,768 tokens of 48 layers with 8 of 128 experts. A door accepts messages of 16 MiB, and the
+    // same message has the prompt.
+    static constexpr std::int64_t kBytesMax = std::int64_t{12} << 20;
+    RouteShape shape{};
+    RawArray<std::uint8_t> experts{};
+
+    [[nodiscard]] std::int64_t num_rows() const;
+
+    template <class F>
+    void fields(F&& f) {
+        f("shape", shape, "what a row is: the model's own");
+        f("experts", experts, "[n, layers, per_token], little-endian where ids have two bytes");
+    }
+    friend bool operator==(const BroughtRoutes&, const BroughtRoutes&) = default;
+};
+
 // The number of tokens that each expert of each layer has computed.
 struct ExpertLoad {
     // 96 layers of 512 experts. The numbers of a status have up to half a MiB.
@@ -104,7 +123,21 @@ void append_routes(std::optional<Routes>& whole, std::optional<Routes> next);
 // the sum's is left out.
 void add_load(std::optional<ExpertLoad>& sum, std::optional<ExpertLoad> next);
 
-// Returns what is wrong with it, or nothing.
+// Finds the first entry of `rows` that no router chooses: an id that is no expert, an id that its
+// token has twice in a layer, or an entry of a dense layer that is not zero. Returns the problem
+// with its token, layer and entry, or nothing. REQUIRES: whole rows; `dense_layers` ascend.
+std::optional<std::string> problem_of_rows(
+    const RouteShape& shape,
+    std::span<const std::int64_t> dense_layers,
+    std::span<const std::uint8_t> rows
+);
+
+// Return what is wrong with the value, or nothing.
 std::optional<std::string> invalid(const RouteShape& shape);
+std::optional<std::string> invalid(const BroughtRoutes& routes);
+// Returns what is wrong with the layers that `shape` has zeros for, or nothing.
+std::optional<std::string> invalid_dense_layers(
+    const RouteShape& shape, std::span<const std::int64_t> dense_layers
+);
 
 }  // namespace pitstop::messages

@@ -267,7 +267,8 @@ struct ReplicaStatus {
         f("adapters", adapters, "those that are loaded, by name");
         f("expert_load",
           expert_load,
-          "tokens per expert, at most a second old while steps run; absent: as in StatusReply, whose "
+          "tokens per expert, at most a second old while steps run; absent: as in StatusReply, "
+          "whose "
           "sum takes the place of each replica's");
     }
 };

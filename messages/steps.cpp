@@ -9,6 +9,29 @@ namespace {
 // either.
 constexpr std::int64_t kPositionsMax = (std::int64_t{1} << 31) - 1;
 
+// Returns which of the row's counts do not fit each other, or nothing.
+std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) {
+    if (raw(row.slot) < 0 || row.begin < 0 || row.num_new < 1 || row.num_pages < 1 ||
+        row.output_index < -1) {
+        return fmt::format("row {}: a negative or empty range", i);
+    }
+    if (row.num_scored < 0 || row.num_scored > row.num_new) {
+        return fmt::format("row {}: {} of {} positions scored", i, row.num_scored, row.num_new);
+    }
+    if (row.num_routed < 0 || row.num_routed > row.num_new) {
+        return fmt::format("row {}: {} of {} positions routed", i, row.num_routed, row.num_new);
+    }
+    if (row.num_brought < 0 || row.num_brought > row.num_new) {
+        return fmt::format(
+            "row {}: {} of {} positions with routes", i, row.num_brought, row.num_new
+        );
+    }
+    if (row.takes_sampled && row.num_new != 1) {
+        return fmt::format("row {}: takes_sampled with {} new tokens", i, row.num_new);
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> invalid(const StepPlan& plan) {
@@ -26,21 +49,10 @@ std::optional<std::string> invalid(const StepPlan& plan) {
     std::size_t num_tokens = 0;
     std::size_t num_pages = 0;
     std::size_t num_targets = 0;
+    std::size_t num_brought = 0;
     for (std::size_t i = 0; i < plan.rows.size(); ++i) {
         const PlanRow& row = plan.rows[i];
-        if (raw(row.slot) < 0 || row.begin < 0 || row.num_new < 1 || row.num_pages < 1 ||
-            row.output_index < -1) {
-            return fmt::format("row {}: a negative or empty range", i);
-        }
-        if (row.num_scored < 0 || row.num_scored > row.num_new) {
-            return fmt::format("row {}: {} of {} positions scored", i, row.num_scored, row.num_new);
-        }
-        if (row.num_routed < 0 || row.num_routed > row.num_new) {
-            return fmt::format("row {}: {} of {} positions routed", i, row.num_routed, row.num_new);
-        }
-        if (row.takes_sampled && row.num_new != 1) {
-            return fmt::format("row {}: takes_sampled with {} new tokens", i, row.num_new);
-        }
+        if (auto problem = problem_of_counts(row, i)) return problem;
         // Each is bounded by the arrays that it indexes, as checked below; no sum can overflow
         // before that.
         if (row.num_new > static_cast<std::int64_t>(StepPlan::kTokensMax) ||
@@ -60,6 +72,7 @@ std::optional<std::string> invalid(const StepPlan& plan) {
         num_tokens += static_cast<std::size_t>(row.num_new);
         num_pages += static_cast<std::size_t>(row.num_pages);
         num_targets += static_cast<std::size_t>(row.num_scored);
+        num_brought += static_cast<std::size_t>(row.num_brought);
     }
     if (num_tokens != plan.tokens.values.size()) {
         return fmt::format(
@@ -76,6 +89,12 @@ std::optional<std::string> invalid(const StepPlan& plan) {
             plan.targets.values.size()
         );
     }
+    const std::size_t num_bytes = plan.routes.values.size();
+    if (num_brought == 0 ? num_bytes > 0 : num_bytes == 0 || num_bytes % num_brought != 0) {
+        return fmt::format(
+            "rows have routes of {} positions, the plan {} bytes of them", num_brought, num_bytes
+        );
+    }
     return std::nullopt;
 }
 
@@ -90,7 +109,9 @@ std::optional<std::string> invalid(const WorkerHello& message) {
         message.page_size < 1 || message.num_slots < 1) {
         return "context_len, vocab_size, num_pages, page_size and num_slots must be positive";
     }
-    return message.routes ? invalid(*message.routes) : std::nullopt;
+    if (!message.routes) return std::nullopt;
+    if (auto problem = invalid(*message.routes)) return problem;
+    return invalid_dense_layers(*message.routes, message.dense_layers);
 }
 
 }  // namespace pitstop::messages

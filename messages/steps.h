@@ -51,6 +51,7 @@ struct WorkerHello {
     std::string update_mode_why{};
     std::optional<RouteShape> routes{};
     std::int64_t adapter_rank_max = 0;
+    std::vector<std::int64_t> dense_layers{};
 
     template <class F>
     void fields(F&& f) {
@@ -85,6 +86,7 @@ struct WorkerHello {
         f("adapter_rank_max",
           adapter_rank_max,
           "the highest rank of an adapter; 0: the worker computes none");
+        f("dense_layers", dense_layers, "with routes: the layers without experts, ascending");
     }
 };
 
@@ -122,6 +124,7 @@ struct PlanRow {
     std::int64_t output_index = -1;
     std::int64_t num_scored = 0;
     std::int64_t num_routed = 0;
+    std::int64_t num_brought = 0;
     bool takes_sampled = false;
     std::optional<AdapterId> adapter{};
 
@@ -138,6 +141,7 @@ struct PlanRow {
           num_scored,
           "prompt logprobs: its last so many positions are scored against `targets`");
         f("num_routed", num_routed, "number of its last positions whose routes are reported");
+        f("num_brought", num_brought, "number of its first positions whose routes are in `routes`");
         f("takes_sampled",
           takes_sampled,
           "its one new token is the one this slot sampled last; the entry in `tokens` is 0");
@@ -160,6 +164,7 @@ struct StepPlan {
     RawArray<TokenId> tokens{};
     RawArray<PageId> pages{};
     RawArray<TokenId> targets{};
+    RawArray<std::uint8_t> routes{};
 
     template <class F>
     void fields(F&& f) {
@@ -172,6 +177,10 @@ struct StepPlan {
         f("targets",
           targets,
           "[sum of num_scored], rows back to back: the token after each scored position");
+        f("routes",
+          routes,
+          "[sum of num_brought, layers, per_token], rows back to back (RouteShape): the experts "
+          "that these positions use");
     }
 };
 

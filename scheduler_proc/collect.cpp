@@ -173,8 +173,8 @@ void Runner::collect_row(
         const Where where = is_lent ? Where::kThereOrBefore : Where::kThere;
         return finish(request, end_of_not_finite(step, request, *bad, where), out);
     }
-    if (request.is_running()) {
-        request.progress.finish_step(row.end);
+    if (request.is_running()) request.progress.finish_step(row.end);
+    if (request.is_running() && !request.has_brought()) {
         const auto num_tokens = std::min(row.end, request.progress.known());
         const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(num_tokens));
         pool_.share(request.lease, tokens, step.step, KvPool::Duplicates::kReplace);

@@ -44,6 +44,29 @@ std::optional<Error> problem_of_length(
     return std::nullopt;
 }
 
+// The door has checked the entries; here the bytes are whole rows of the prompt's tokens.
+std::optional<Error> problem_of_brought(
+    const messages::TokenizedRequest& request, const ModelLimits& limits
+) {
+    const std::int64_t num_bytes = std::ssize(request.routed_experts.values);
+    if (num_bytes == 0) return std::nullopt;
+    if (!limits.routes) {
+        return make_error(
+            ErrorCode::kInvalidArgument, "routed_experts: the workers report no routes"
+        );
+    }
+    const std::int64_t row_bytes = limits.routes->row_bytes();
+    if (num_bytes % row_bytes == 0 && num_bytes / row_bytes <= std::ssize(request.prompt.values))
+        return std::nullopt;
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "routed_experts has {} bytes; accepted are rows of {}, at most {}",
+        num_bytes,
+        row_bytes,
+        request.prompt.values.size()
+    );
+}
+
 std::optional<Error> problem_of_routes(
     const messages::TokenizedRequest& request, const ModelLimits& limits
 ) {
@@ -100,6 +123,7 @@ std::optional<Error> problem_of(
         );
     }
     if (auto error = problem_of_routes(request, limits)) return error;
+    if (auto error = problem_of_brought(request, limits)) return error;
     for (const auto& [id, bias] : request.sampling.logit_bias) {
         if (id < limits.vocab_size) continue;
         return make_error(
@@ -131,6 +155,7 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
       sampling(std::move(request.sampling)),
       logprobs(std::move(request.logprobs)),
       routes_start(request.routed_experts_start),
+      brought(std::move(request.routed_experts.values)),
       text(std::move(request.text)),
       kv_tolerance(request.kv_tolerance),
       kv_max_lag(request.kv_max_lag),
@@ -145,6 +170,7 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
     std::ranges::sort(stop_ids);
     stop_ids.erase(std::ranges::unique(stop_ids).begin(), stop_ids.end());
     if (wants_scores()) scores.start = score_start();
+    if (!brought.empty()) num_brought = std::ssize(brought) / limits.routes->row_bytes();
     if (!wants_routes()) return;
     routes.shape = *limits.routes;
     forget_routes();
@@ -161,6 +187,7 @@ bool Request::is_to_score() const {
 }
 
 std::int64_t Request::cacheable_len() const {
+    if (has_brought()) return 0;
     // The logits of position i - 1 score token i.
     std::int64_t len = progress.known() - 1;
     if (wants_routes()) len = std::min(len, routed);
@@ -189,6 +216,15 @@ void Request::add_routes(std::span<const std::uint8_t> rows, std::int64_t end, E
         epoch
     );
     routed += num;
+}
+
+std::span<const std::uint8_t> Request::brought_in(std::int64_t begin, std::int64_t end) const {
+    const std::int64_t num = std::min(end, num_brought) - begin;
+    if (num <= 0) return {};
+    const std::int64_t row_bytes = std::ssize(brought) / num_brought;
+    return std::span(brought).subspan(
+        static_cast<std::size_t>(begin * row_bytes), static_cast<std::size_t>(num * row_bytes)
+    );
 }
 
 void Request::forget_routes() {

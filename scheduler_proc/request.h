@@ -26,6 +26,7 @@ struct ModelLimits {
     std::int64_t pool_tokens = 0;  // KV tokens of the replica
     std::vector<TokenId> eos_ids{};
     std::optional<messages::RouteShape> routes{};  // absent: the workers report no routes
+    std::vector<std::int64_t> dense_layers{};      // with routes: the layers without experts
 };
 
 // Returns why this request cannot be served, or nothing. The tokenizer checks most of this too.
@@ -45,6 +46,9 @@ struct Request {
     messages::LogprobOptions logprobs{};
     // token of its first row of routes; absent: no routes
     std::optional<std::int64_t> routes_start{};
+    // [num_brought, layers, per_token], the routes that its first tokens use
+    std::vector<std::uint8_t> brought{};
+    std::int64_t num_brought = 0;
     messages::TextOptions text{};     // moved out with the first chunk
     std::vector<TokenId> stop_ids{};  // ascending: end of sequence and stop tokens
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
@@ -93,6 +97,12 @@ struct Request {
     [[nodiscard]] std::int64_t num_routed(std::int64_t begin, std::int64_t end) const;
     // Adds the last rows, which a step that ended at `end` reports.
     void add_routes(std::span<const std::uint8_t> rows, std::int64_t end, Epoch epoch);
+    // Returns whether it brings routes. Then it takes no KV from the cache, which other experts
+    // computed, and leaves none there.
+    [[nodiscard]] bool has_brought() const { return num_brought > 0; }
+    // Returns the rows that it brings for tokens [begin, end).
+    [[nodiscard]] std::span<const std::uint8_t> brought_in(std::int64_t begin, std::int64_t end)
+        const;
     // Drops the rows that no chunk has: the prefill starts anew.
     void forget_routes();
     [[nodiscard]] bool wants_scores() const { return logprobs.prompt_start >= 0; }
@@ -107,8 +117,8 @@ struct Request {
     // Returns the first prompt token that is scored. Token 0 has no logprob.
     [[nodiscard]] std::int64_t score_start() const;
     // Returns how many tokens may come from the cache. Computed in any case: the last token, to
-    // sample after it; scored positions; and positions whose routes are wanted, which the cache
-    // lacks.
+    // sample after it; scored positions; positions whose routes are wanted, which the cache lacks;
+    // and all of a request that brings routes.
     [[nodiscard]] std::int64_t cacheable_len() const;
     // Returns which epochs of cached KV it accepts while `current` serves: only that one while it
     // is to be scored, whatever it tolerates.

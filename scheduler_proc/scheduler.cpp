@@ -188,6 +188,7 @@ void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
         .digest = version().digest,
         .has_weights = has_weights(),
         .routes = limits.routes,
+        .dense_layers = limits.dense_layers,
     });
 }
 

@@ -84,6 +84,7 @@ void StepPlanner::share_draft(Request& request, std::int64_t num_new) {
     const std::int64_t begin = request.progress.planned();
     const std::int64_t end = begin + num_new;
     pool_.stamp(request.lease, begin, end, plan_.epoch);
+    if (request.has_brought()) return;
     const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(end));
     pool_.share(request.lease, tokens, plan_.step, KvPool::Duplicates::kKeep);
 }
@@ -222,6 +223,7 @@ void StepPlanner::add_row(const Draft& draft) {
         plan_.tokens.values.insert(plan_.tokens.values.end(), first, first + draft.num_new);
     }
 
+    const std::int64_t num_brought = add_brought(request, begin, end);
     const std::int64_t num_scored = add_targets(request, begin, end);
     const std::int64_t output_index = request.progress.outputs() + request.progress.pending();
     plan_.rows.push_back({
@@ -232,6 +234,7 @@ void StepPlanner::add_row(const Draft& draft) {
         .output_index = samples ? output_index : -1,
         .num_scored = num_scored,
         .num_routed = request.num_routed(begin, end),
+        .num_brought = num_brought,
         .takes_sampled = takes_sampled,
         .adapter = request.adapter_id(),
     });
@@ -253,19 +256,26 @@ void StepPlanner::add_row(const Draft& draft) {
         .num_ids = request.logprobs.ids.size(),
         .kv = request.lease.kv,
     });
+    StepRow& row = step_.rows.back();
     if (is_first) {
-        step_.rows.back().borrowed.assign(
-            request.lease.pages.begin(),
-            request.lease.pages.begin() + static_cast<std::ptrdiff_t>(begin / pool_.page_size())
-        );
+        const auto num_begun = static_cast<std::ptrdiff_t>(begin / pool_.page_size());
+        row.borrowed.assign(request.lease.pages.begin(), request.lease.pages.begin() + num_begun);
     }
     if (takes_sampled) return;  // the sampled token is not known yet; shared once it is
-    StepRow& row = step_.rows.back();
     row.first_page = begin / pool_.page_size();
     row.pages.assign(
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(row.first_page),
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
     );
+}
+
+// Returns for how many of the positions the plan has routes that the request brings.
+std::int64_t StepPlanner::add_brought(
+    const Request& request, std::int64_t begin, std::int64_t end
+) {
+    const std::span<const std::uint8_t> rows = request.brought_in(begin, end);
+    plan_.routes.values.insert(plan_.routes.values.end(), rows.begin(), rows.end());
+    return rows.empty() ? 0 : std::min(end, request.num_brought) - begin;
 }
 
 // Position p is scored against prompt token p + 1. The scored positions of a row reach to its end,

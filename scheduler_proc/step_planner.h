@@ -66,6 +66,9 @@ class StepPlanner {
     [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
 
     void add_row(const Draft& draft);
+    [[nodiscard]] std::int64_t add_brought(
+        const Request& request, std::int64_t begin, std::int64_t end
+    );
     [[nodiscard]] std::int64_t add_targets(
         const Request& request, std::int64_t begin, std::int64_t end
     );

@@ -22,7 +22,7 @@ std::optional<std::string> difference(
     if (a.vocab_size != b.vocab_size) return differ("vocab_size", a.vocab_size, b.vocab_size);
     if (a.compute != b.compute) return differ("compute", a.compute, b.compute);
     if (a.has_weights != b.has_weights) return differ("has_weights", a.has_weights, b.has_weights);
-    if (a.routes != b.routes)
+    if (a.routes != b.routes || a.dense_layers != b.dense_layers)
         return fmt::format("ranks {} and {} differ in their routes", raw(a.rank), raw(b.rank));
     if (a.eos_ids != b.eos_ids) return differ("num_eos_ids", a.eos_ids.size(), b.eos_ids.size());
     return std::nullopt;
@@ -83,6 +83,7 @@ ModelLimits Workers::limits() const {
         .pool_tokens = num_pages() * first().page_size,
         .eos_ids = first().eos_ids,
         .routes = first().routes,
+        .dense_layers = first().dense_layers,
     };
 }
 

@@ -81,6 +81,49 @@ std::optional<Error> problem_of_logprobs(
     return fits ? std::nullopt : std::optional(fits.error());
 }
 
+// Returns why the routes that the message brings cannot be followed, or nothing.
+std::optional<Error> problem_of_brought(
+    const messages::Generate& message,
+    std::int64_t prompt_len,
+    const messages::SchedulerHello& replica
+) {
+    if (!message.routed_experts) return std::nullopt;
+    const auto bad = [](const std::string& what) {
+        return make_error(ErrorCode::kInvalidArgument, "routed_experts: {}", what);
+    };
+    if (!replica.routes) {
+        return bad(fmt::format(
+            "this model ({}) has no experts to choose from; leave it out", replica.model_type
+        ));
+    }
+    const messages::BroughtRoutes& brought = *message.routed_experts;
+    const messages::RouteShape& shape = *replica.routes;
+    if (brought.shape != shape) {
+        return bad(fmt::format(
+            "its rows have {} layers with {} of {} experts; the model has {} with {} of {}",
+            brought.shape.layers,
+            brought.shape.per_token,
+            brought.shape.num_experts,
+            shape.layers,
+            shape.per_token,
+            shape.num_experts
+        ));
+    }
+    const std::int64_t num_rows = brought.num_rows();
+    if (num_rows != prompt_len && num_rows != prompt_len - 1) {
+        return bad(fmt::format(
+            "it has {} rows; the prompt of {} tokens takes {}, or {} without its last token's",
+            num_rows,
+            prompt_len,
+            prompt_len,
+            prompt_len - 1
+        ));
+    }
+    const auto problem =
+        messages::problem_of_rows(shape, replica.dense_layers, brought.experts.values);
+    return problem ? std::optional<Error>(bad(*problem)) : std::nullopt;
+}
+
 // Returns why the requested routes cannot be reported, or nothing.
 std::optional<Error> problem_of_routes(
     const messages::Generate& message,
@@ -191,6 +234,7 @@ std::optional<Error> Doors::problem_of_prompt(
         .context_len = replica.context_len};
     if (!limit.fits()) return messages::beyond_context(limit);
     if (auto error = problem_of_routes(message, prompt_len, replica)) return error;
+    if (auto error = problem_of_brought(message, prompt_len, replica)) return error;
     return problem_of_logprobs(message, prompt_len, replica);
 }
 
@@ -269,6 +313,8 @@ Result<> Doors::dispatch(
     if (!tokenized.sampling.seed) tokenized.sampling.seed = random();
     tokenized.logprobs = std::move(message.logprobs);
     tokenized.routed_experts_start = message.routed_experts_start;
+    if (message.routed_experts)
+        tokenized.routed_experts = std::move(message.routed_experts->experts);
     tokenized.priority = message.priority;
     tokenized.kv_tolerance = message.kv_tolerance;
     tokenized.kv_max_lag = message.kv_max_lag;

@@ -249,7 +249,8 @@ void refuse_routed_experts(FieldReader& fields, std::string_view why) {
          {"return_routed_experts",
           "routed_experts_start_len",
           "routed_experts_prompt_start",
-          "stream_routed_experts"}) {
+          "stream_routed_experts",
+          "routed_experts"}) {
         const Json* given = fields.find(name);
         if (given != nullptr && !asks_for_nothing(*given)) fields.refuse(name, why);
     }

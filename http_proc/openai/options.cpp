@@ -15,6 +15,8 @@ using Json = nlohmann::json;
 // Reads SGLang's return_routed_experts and routed_experts_start_len, and stream_routed_experts,
 // which is ours. REQUIRES: vLLM's routed_experts_prompt_start was read.
 void read_routes(FieldReader& fields, OpenAiOptions& options) {
+    if (const Json* given = fields.find("routed_experts"); given && !asks_for_nothing(*given))
+        fields.refuse("routed_experts", "/generate and the bus accept routes for a prompt");
     bool wants_routes = false;
     std::optional<std::int64_t> start;
     fields.read("return_routed_experts", wants_routes);

@@ -21,6 +21,7 @@ std::size_t bytes_of(const messages::Generate& prompt) {
     bytes += params.logit_bias.size() * kMapNodeBytes;
     bytes += params.allowed_token_ids.size() * sizeof(TokenId);
     for (const std::string& word : params.bad_words) bytes += sizeof word + word.size();
+    if (prompt.routed_experts) bytes += prompt.routed_experts->experts.values.size();
     return bytes + prompt.logprobs.ids.size() * sizeof(TokenId);
 }
 

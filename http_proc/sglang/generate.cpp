@@ -87,6 +87,14 @@ Result<SglangAnswer> SglangAnswer::parse(Exchange& exchange) {
     if (exchange.server().options().is_incremental) call.is_incremental = true;
     answer.route_shape = exchange.tree().hello().routes;
     if (!call.batch_rid.empty()) answer.names.push_back(call.batch_rid);
+    for (std::size_t i = 0; i < call.given_routes.size(); ++i) {
+        if (!call.given_routes[i]) continue;
+        ASSIGN_OR_RETURN(
+            call.prompts[i].routed_experts,
+            brought_routes(*call.given_routes[i], answer.route_shape)
+        );
+    }
+    call.given_routes.clear();
     for (messages::Generate& request : call.prompts) {
         const bool is_shown = call.wants_prompt_token_ids || request.logprobs.prompt_start >= 0;
         std::string rid = std::exchange(request.rid, {});

@@ -365,6 +365,25 @@ Result<> read_adapters(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
+// Reads the routes that the prompts bring: one prompt's, or for a batch a list with those of each
+// and null for none.
+Result<> read_given_routes(FieldReader& fields, SglangGenerate& call) {
+    const Json* given = fields.find("routed_experts");
+    if (given == nullptr) return Ok{};
+    if (call.is_batch != given->is_array() ||
+        (call.is_batch && given->size() != call.prompts.size())) {
+        fields.fail("routed_experts", "one prompt's, or for a batch a list with those of each");
+        return *fields.error();
+    }
+    for (std::size_t i = 0; i < call.prompts.size(); ++i) {
+        const Json& value = call.is_batch ? (*given)[i] : *given;
+        std::optional<GivenRoutes>& routes = call.given_routes.emplace_back();
+        if (value.is_null()) continue;
+        ASSIGN_OR_RETURN(routes, given_routes(value));
+    }
+    return Ok{};
+}
+
 Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
     const Json* given = fields.find("sampling_params");
     const Json none = Json::object();
@@ -425,6 +444,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     RETURN_IF_ERROR(read_logprob_options(fields, call));
     RETURN_IF_ERROR(read_routed_experts(fields, call));
     RETURN_IF_ERROR(read_adapters(fields, call));
+    RETURN_IF_ERROR(read_given_routes(fields, call));
     fields.read("stream", call.is_streamed);
     read_streamed_routes(fields, call.is_streamed, call.streams_routes);
     if (call.streams_routes && std::ranges::none_of(call.prompts, [](const auto& prompt) {

@@ -5,10 +5,12 @@
 #pragma once
 
 #include "base/result.h"
+#include "http_proc/format/given_routes.h"
 #include "messages/generation.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +34,8 @@ struct SglangGenerate {
     bool wants_prompt_token_ids = false;
     std::int64_t stream_interval = 1;
     bool streams_routes = false;
+    // By prompt: the routes that it brings. Empty: no prompt brings routes.
+    std::vector<std::optional<GivenRoutes>> given_routes{};
     // Tokens in fields that have no effect, by field.
     std::vector<std::pair<std::string_view, std::vector<TokenId>>> unused_ids{};
 

@@ -16,7 +16,10 @@ void read_output_mode(FieldReader& fields, VllmGenerate& call) {
 
 void refuse_misplaced_routes(FieldReader& sampling) {
     for (const std::string_view name :
-         {"return_routed_experts", "routed_experts_start_len", "stream_routed_experts"}) {
+         {"return_routed_experts",
+          "routed_experts_start_len",
+          "stream_routed_experts",
+          "routed_experts"}) {
         if (sampling.has(name)) sampling.refuse(name, "its place is outside sampling_params");
     }
 }

@@ -29,5 +29,6 @@ void count_nonfinite_cpu(const CountNonfiniteArgs& args);
 [[nodiscard]] std::int64_t no_workspace_bytes();
 void penalties_cpu(const PenaltyArgs& args);
 void route_cpu(const RouteArgs& args);
+void follow_routes_cpu(const FollowRoutesArgs& args);
 
 }  // namespace pitstop::kernels

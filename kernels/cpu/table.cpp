@@ -14,6 +14,7 @@ constinit const Ops kOps = {
     .linear = linear,
     .low_rank = low_rank,
     .route = route_cpu,
+    .follow_routes = follow_routes_cpu,
     .sort_rows_by_expert = sort_rows_by_expert_ref,  // exact; a load and a store per pair
     .expert_linear = expert_linear,
     .sum_expert_rows = sum_expert_rows,

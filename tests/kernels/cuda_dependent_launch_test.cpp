@@ -204,6 +204,29 @@ TEST_F(CudaDependentLaunch, TheRouterWaits) {
     expect_waits(random_matrix<float>(kRows, 20, 3), kRows * 4 * 4, op);
 }
 
+TEST_F(CudaDependentLaunch, FollowedRoutesWait) {
+    const std::vector<std::uint8_t> ids{3, 1, 0, 19};
+    const std::vector<std::int32_t> tokens{2, 0};
+    const PlacedArray<std::uint8_t> ids_there{ids, place()};
+    const PlacedArray<std::int32_t> tokens_there{tokens, place()};
+    const auto op = [&](const View2<float>& x, void* out) {
+        auto* const experts = static_cast<std::int32_t*>(out);
+        auto* const weights = static_cast<float*>(out) + kRows * 2;
+        follow_routes_cuda({
+            .route =
+                {.logits = x,
+                 .experts = view2(experts, kRows, 2),
+                 .weights = view2(weights, kRows, 2),
+                 .stream = stream()},
+            .given = ids_there.data(),
+            .row_bytes = 2,
+            .token_rows = tokens_there.data(),
+            .num_rows = std::ssize(tokens),
+        });
+    };
+    expect_waits(random_matrix<float>(kRows, 20, 3), kRows * 4 * 4, op);
+}
+
 // Whose bits are those of experts.
 Matrix<float> choices() {
     Matrix<float> chosen(kRows, 2, 0);

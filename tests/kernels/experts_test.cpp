@@ -1,7 +1,6 @@
-// Tests what a block of experts is made of: router, expert_rows and expert_linear.
+// Tests what a block of experts is made of besides its router: expert_rows and expert_linear.
 #include "kernels/expert_linear.h"
 #include "kernels/expert_rows.h"
-#include "kernels/router.h"
 #include "tests/kernels/backend.h"
 
 #include <algorithm>
@@ -12,122 +11,6 @@
 
 namespace pitstop::kernels::test {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-class Router : public OnBackend {
-  protected:
-    struct Routes {
-        Matrix<std::int32_t> experts;
-        Matrix<float> weights;
-    };
-
-    static Routes reference(
-        const Matrix<float>& logits, std::int64_t k, RouterNorm norm, bool rounds_weights
-    ) {
-        Routes routes{{logits.num_rows(), k, 0x11}, {logits.num_rows(), k, 0x11}};
-        route_ref(
-            {.logits = logits.view(),
-             .experts = routes.experts.view(),
-             .weights = routes.weights.view(),
-             .norm = norm,
-             .rounds_weights = rounds_weights}
-        );
-        return routes;
-    }
-
-    Routes route(
-        const Matrix<float>& logits, std::int64_t k, RouterNorm norm, bool rounds_weights = false
-    ) {
-        Routes routes{{logits.num_rows(), k, 0x22}, {logits.num_rows(), k, 0x33}};
-        const auto logits_there = put(logits);
-        const auto experts = put(routes.experts);
-        const auto weights = put(routes.weights);
-        ops().route(
-            {.logits = logits_there.view(),
-             .experts = experts.view(),
-             .weights = weights.view(),
-             .norm = norm,
-             .rounds_weights = rounds_weights,
-             .stream = stream()}
-        );
-        experts.fetch(routes.experts);
-        weights.fetch(routes.weights);
-        return routes;
-    }
-};
-PITSTOP_ON_BACKENDS(Router, Order::kDefault);
-
-TEST_P(Router, MeetsTheReference) {
-    for (const auto& [E, k] :
-         {std::pair{1, 1}, {4, 4}, {8, 2}, {60, 4}, {128, 8}, {257, 32}, {1024, 10}}) {
-        for (const RouterNorm norm : {RouterNorm::kAll, RouterNorm::kChosen}) {
-            SCOPED_TRACE(testing::Message() << E << " experts, " << k << " chosen");
-            const Matrix<float> logits = random_matrix<float>(is_small() ? 7 : 70, E, 3, 2.0);
-            const Routes expected = reference(logits, k, norm, false);
-            const Routes actual = route(logits, k, norm);
-            EXPECT_EQ(actual.experts.bits(), expected.experts.bits());
-            // E sums of numbers that err by 3 ulp each, the division, and exp's 3 ulp.
-            const double relative = (static_cast<double>(E) + 10.0) * 2.0 * kEps32;
-            expect_within(actual.weights, expected.weights, [&](std::int64_t t, std::int64_t j) {
-                return relative * expected.weights.value(t, j) + 1e-38;
-            });
-        }
-    }
-}
-
-TEST_P(Router, RoundsWeightsWhereAsked) {
-    const Matrix<float> logits = random_matrix<float>(9, 16, 4);
-    const Routes plain = route(logits, 4, RouterNorm::kChosen);
-    const Routes rounded = route(logits, 4, RouterNorm::kChosen, /*rounds_weights=*/true);
-    for (std::int64_t t = 0; t < 9; ++t) {
-        for (std::int64_t j = 0; j < 4; ++j)
-            EXPECT_EQ(rounded.weights(t, j), to_float(to_bf16(plain.weights(t, j))));
-    }
-}
-
-// Of equal logits the lower expert is the first, wherever they lie.
-TEST_P(Router, BreaksTiesByTheLowerExpert) {
-    Matrix<float> logits(3, 100, 0x7f);
-    for (std::int64_t e = 0; e < 100; ++e) {
-        logits(0, e) = 0.5f;
-        logits(1, e) = e % 10 == 7 ? 2.f : 1.f;
-        logits(2, e) = e == 99 ? 1.f : e % 2 == 0 ? 0.f : -0.f;
-    }
-    const Routes routes = route(logits, 12, RouterNorm::kAll);
-    for (std::int32_t j = 0; j < 12; ++j) {
-        EXPECT_EQ(routes.experts(0, j), j);
-        EXPECT_EQ(routes.experts(1, j), j < 10 ? j * 10 + 7 : j - 10);
-        EXPECT_EQ(routes.experts(2, j), j == 0 ? 99 : j - 1) << "zeros are equal, whatever sign";
-    }
-}
-
-// What is not finite stays so, and names experts that exist, each once.
-TEST_P(Router, OfLogitsThatAreNotFiniteNoWeightIsHealthy) {
-    for (const RouterNorm norm : {RouterNorm::kAll, RouterNorm::kChosen}) {
-        Matrix<float> logits = random_matrix<float>(6, 40, 5);
-        logits(0, 17) = kNan;
-        logits(1, 3) = kInf;
-        for (std::int64_t e = 0; e < 40; ++e) {
-            logits(2, e) = -kInf;
-            logits(3, e) = kNan;
-        }
-        logits(4, 39) = -kInf;
-        logits(5, 0) = logits(5, 39) = kInf;
-        const Routes routes = route(logits, 5, norm);
-        for (std::int64_t t = 0; t < 6; ++t) {
-            std::set<std::int32_t> experts;
-            for (std::int64_t j = 0; j < 5; ++j) {
-                experts.insert(routes.experts(t, j));
-                EXPECT_EQ(std::isfinite(routes.weights(t, j)), t == 4) << "row " << t;
-            }
-            EXPECT_EQ(experts.size(), 5u) << "row " << t;
-            EXPECT_GE(*experts.begin(), 0);
-            EXPECT_LT(*experts.rbegin(), 40);
-        }
-    }
-}
 
 // k different experts a token, some of them more wanted than others.
 Matrix<std::int32_t> random_choice(std::int64_t T, std::int64_t k, std::int32_t E, unsigned seed) {

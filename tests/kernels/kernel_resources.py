@@ -40,6 +40,7 @@ SHOWN = (
     ("silu_mul.cu: silu_mul_kernel<bf16, bf16, true>", "rows aligned", 256, 0),
     ("router.cu: route_kernel<4>", "E <= 128", 128, 0),
     ("router.cu: route_kernel<32>", "E <= 1024", 128, 0),
+    ("router.cu: follow_routes_kernel", "", 128, 0),
     ("expert_rows.cu: sort_rows_kernel", "", 256, 0),
     ("expert_rows.cu: sum_rows_kernel", "", 256, 0),
     ("route_rows.cu: route_rows_kernel", "", 128, 0),

@@ -29,7 +29,7 @@ VALUES = {
     "push_open": {"protocol": 1},
     "rank_join": {"rank": 3, "tp": 4, "node": 1, "nodes": 2},
     "rank_part": {"num_bytes": 3, "limit_ms": 4},
-    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4},
+    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4, "dense_layers": [5]},
     "SamplingParams": {
         "min_new_tokens": 5,
         "max_new_tokens": 300,
@@ -77,13 +77,17 @@ VALUES = {
         "output_index": 300,
         "num_scored": 1,
         "num_routed": 2,
+        "num_brought": 1,
         "takes_sampled": False,
     },
     "RouteShape": {"layers": 48, "per_token": 8, "num_experts": 300},
+    "BroughtRoutes": {"experts": struct.pack("<768H", *range(768))},
+    "scheduler_hello": {"dense_layers": [0, 47]},
     "step_plan": {
         "tokens": struct.pack("<4i", 740, -1, 1 << 30, 258),
         "pages": struct.pack("<2i", 9, 4),
         "targets": struct.pack("<2i", 543, 258),
+        "routes": bytes(range(16)),
     },
 }
 RAW = {"int32": "i", "int64": "q", "float32": "f", "byte": "B"}

@@ -100,12 +100,18 @@ class Filler {
     void make_valid(SchedulerHello& message) {
         message.routes = {
             .layers = draw(1, 99), .per_token = draw(1, 9), .num_experts = draw(9, 999)};
+        message.dense_layers = {message.routes->layers - 1};
+    }
+    void make_valid(BroughtRoutes& routes) {
+        routes.shape = {.layers = draw(1, 9), .per_token = draw(1, 9), .num_experts = draw(9, 999)};
+        routes.experts.values.resize(static_cast<std::size_t>(3 * routes.shape.row_bytes()), 7);
     }
     void make_valid(Generate& message) {
         message.input_ids.reset();
         message.kv_tolerance = KvTolerance::kMaxLag;
         message.text_output = true;
         message.client.resize(2);
+        make_valid(*message.routed_experts);
         make_valid(message.sampling);
         make_valid(message.logprobs);
     }
@@ -194,6 +200,7 @@ class Filler {
         message.tp = 4;
         message.rank = Rank{3};
         message.routes = RouteShape{.layers = 48, .per_token = 8, .num_experts = 128};
+        message.dense_layers = {0, draw(1, 47)};
     }
     void make_valid(StepPlan& plan) {
         const auto fill_num = [&](auto& array, std::int64_t num) {
@@ -203,6 +210,7 @@ class Filler {
         std::int64_t num_tokens = 0;
         std::int64_t num_pages = 0;
         std::int64_t num_targets = 0;
+        std::int64_t num_brought = 0;
         for (PlanRow& row : plan.rows) {
             row.takes_sampled = draw(0, 1) == 1;
             row.begin = draw(0, 1 << 20);
@@ -211,13 +219,16 @@ class Filler {
             row.num_pages = draw(1, 5);
             row.num_scored = draw(0, row.num_new);
             row.num_routed = draw(0, row.num_new);
+            row.num_brought = draw(0, row.num_new);
             num_tokens += row.num_new;
             num_pages += row.num_pages;
             num_targets += row.num_scored;
+            num_brought += row.num_brought;
         }
         fill_num(plan.tokens, num_tokens);
         fill_num(plan.pages, num_pages);
         fill_num(plan.targets, num_targets);
+        fill_num(plan.routes, num_brought * 6);
     }
 
     std::mt19937_64 random_;

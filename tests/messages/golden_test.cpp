@@ -202,7 +202,8 @@ TEST(Golden, StepPlanIsPythons) {
          .num_new = 3,
          .num_pages = 1,
          .num_scored = 2,
-         .num_routed = 1},
+         .num_routed = 1,
+         .num_brought = 2},
         {.slot = SlotId{1},
          .begin = 17,
          .num_new = 1,
@@ -212,6 +213,7 @@ TEST(Golden, StepPlanIsPythons) {
     plan.tokens.values = {TokenId{740}, TokenId{543}, TokenId{258}, TokenId{0}};
     plan.pages.values = {PageId{9}, PageId{4}, PageId{5}};
     plan.targets.values = {TokenId{543}, TokenId{258}};
+    plan.routes.values = {3, 0, 7, 1};
     expect_golden(plan);
 }
 

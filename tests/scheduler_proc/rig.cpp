@@ -51,6 +51,7 @@ messages::TokenizedRequest Rig::make(const Ask& ask) {
     request.sampling.max_new_tokens = ask.max_new_tokens;
     request.logprobs = ask.logprobs;
     request.routed_experts_start = ask.routes_start;
+    request.routed_experts.values = ask.brought;
     request.priority = ask.priority;
     request.kv_tolerance = ask.kv_tolerance;
     request.kv_max_lag = ask.kv_max_lag;

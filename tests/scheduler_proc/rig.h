@@ -38,6 +38,7 @@ struct Ask {
     messages::SamplingParams sampling{};  // max_new_tokens comes from above
     messages::LogprobOptions logprobs{};
     std::optional<std::int64_t> routes_start{};
+    std::vector<std::uint8_t> brought{};  // routes of its first tokens
     std::int64_t priority = 0;
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;

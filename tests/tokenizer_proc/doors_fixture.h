@@ -67,6 +67,7 @@ class DoorsTest : public testing::Test {
         hello.digest = "d1";
         hello.has_weights = has_weights_;
         hello.routes = routes_;
+        hello.dense_layers = dense_layers_;
         from_tree(hello);
     }
     void start(int num_replicas = 1) {
@@ -205,6 +206,7 @@ class DoorsTest : public testing::Test {
     std::int64_t context_len_ = kContextLen;
     bool has_weights_ = true;
     std::optional<messages::RouteShape> routes_{};
+    std::vector<std::int64_t> dense_layers_{};
     std::vector<TokenId> eos_ids_{};      // of the model
     std::optional<TokenId> end_token_{};  // of the tokenizer
     std::string weights_path_ = "/models/stories";

@@ -236,37 +236,6 @@ TEST_F(DoorsTest, PromptLogprobsThatNoReplyHoldsAreRefused) {
     next_request();
 }
 
-TEST_F(DoorsTest, RoutesThatCannotBeReportedAreRefused) {
-    messages::Generate message = prompt("a");  // of 4 tokens
-    message.routed_experts_start = 0;
-    start();
-    send("p", message);
-    EXPECT_EQ(
-        refusal("p").error.message,
-        "return_routed_experts: the workers report no routes of this model (llama), which has no "
-        "experts; leave it out"
-    );
-    routes_ = messages::RouteShape{.layers = 48, .per_token = 8, .num_experts = 128};
-    context_len_ = 1 << 20;
-    start();
-    message.routed_experts_start = 5;
-    send("p", message);
-    EXPECT_EQ(
-        refusal("p").error.message,
-        "routed_experts_start is 5; accepted is 0 to the length of the prompt, 4"
-    );
-    message.routed_experts_start = 4;
-    message.sampling.max_new_tokens = 90'000;  // 384 bytes each: over 32 MiB
-    send("p", message);
-    EXPECT_EQ(refusal("p").error.code, ErrorCode::kTooLarge);
-    message.sampling.max_new_tokens.reset();  // as many as fit the context
-    send("p", message);
-    EXPECT_EQ(refusal("p").error.code, ErrorCode::kTooLarge);
-    message.sampling.max_new_tokens = 87'000;
-    send("p", message);
-    EXPECT_EQ(next_request().routed_experts_start, 4);
-}
-
 // ---- greetings ----
 
 TEST_F(DoorsTest, AGreetingIsAnsweredWithWhatIsServed) {

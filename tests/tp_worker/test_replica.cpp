@@ -144,6 +144,11 @@ void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* pla
     }
     if (request->wants_routes) row.num_routed = num_new;
     row.adapter = request->adapter;
+    for (std::int64_t i = row.begin; i < end && request->brought.contains(i); ++i) {
+        const std::vector<std::uint8_t>& rows = request->brought[i];
+        plan->routes.values.insert(plan->routes.values.end(), rows.begin(), rows.end());
+        ++row.num_brought;
+    }
     plan->rows.push_back(row);
     request->num_done = end;
 }

@@ -59,6 +59,7 @@ struct TestRequest {
     std::vector<TokenId> stop_ids{};
     bool wants_routes = false;
     std::optional<messages::AdapterId> adapter{};
+    std::map<std::int64_t, std::vector<std::uint8_t>> brought{};  // routes by position, from 0 on
     bool is_set_up = false;
 
     // What came back: of each output token, and of each scored prompt position (-> the next token).

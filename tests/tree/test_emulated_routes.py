@@ -70,7 +70,32 @@ def test_the_load_counts_the_choices_of_each_step(gpu, start_tree, tmp_path, pol
         def is_reported():
             client.flush_cache()
             run([[5, 9, 33]], max_new_tokens=1)
-            return client.status()["replicas"][0]["expert_load"]["tokens"] == expected.tolist()
+            return client.status()["expert_load"]["tokens"] == expected.tolist()
 
         wait_until(is_reported, "the counts of all routes")
     assert expected.sum() > 0
+
+
+def test_P6_brought_routes_are_followed(gpu, start_tree, tmp_path):
+    """Next to requests that bring none, whose steps of decodes are graphs: scoring gives the logprobs of sampling."""
+    gpu(policy="random")
+    model, _ = golden_model(tmp_path)
+    tree = start_tree(*CUDA, "--model", model, "--deterministic")
+    greedy = {"routed_experts_start": 0, "temperature": 0.0, "ignore_eos": True}
+    score = {"logprobs": {"enabled": True, "prompt_start": 0}, "max_new_tokens": 0, **greedy}
+    with pitstop.Client(tree.run_dir) as client:
+        streams = [client.generate(prompt, max_new_tokens=NUM, logprobs=True, **greedy) for prompt in PROMPTS]
+        for prompt, output in zip(PROMPTS, [stream.result() for stream in streams]):
+            whole, routes = prompt + output.tokens, output.routes
+            scoring = client.generate(whole, routed_experts=routes, **score)
+            other = client.generate(prompt, max_new_tokens=NUM, **greedy)
+            scored = scoring.result()
+            assert other.result().tokens == output.tokens
+            assert scored.prompt.logprobs[-NUM:] == output.logprobs
+            assert scored.routes.experts == routes.experts
+            # Others are followed, too; a layer without experts has zeros.
+            rows = routes.array()
+            is_sparse = rows.any(axis=(0, 2))[None, :, None]
+            turned = numpy.where(is_sparse, routes.num_experts - 1 - rows, rows)
+            moved = client.generate(whole, routed_experts=pitstop.Routes.of(turned, routes.num_experts), **score).result()
+            assert (moved.routes.array() == turned).all() and moved.prompt.logprobs != scored.prompt.logprobs

@@ -181,13 +181,14 @@ void Experts::run(const Trunk& trunk, const Pass& pass) const {
     const std::int64_t T = pass.batch.num_tokens();
     trunk.norm(pass, norm_);
     trunk.multiply(router_, pass);
-    trunk.ops->route({
+    const kernels::RouteArgs route{
         .logits = rows(logits_, 0, T),
         .experts = rows(chosen_, 0, T),
         .weights = rows(weights_, 0, T),
         .norm = config_.norm_chosen ? kernels::RouterNorm::kChosen : kernels::RouterNorm::kAll,
-        .stream = trunk.stream,
-    });
+        .stream = trunk.stream};
+    trunk.ops->route(route);
+    if (!pass.batch.brought_rows.empty()) follow(trunk, pass, route);
     sort(trunk, pass);
     multiply(trunk, pass);
     kernels::SumExpertRowsArgs sum{
@@ -203,6 +204,18 @@ void Experts::run(const Trunk& trunk, const Pass& pass) const {
         sum.gate = rows(shared_logits_, 0, T);
     }
     trunk.ops->sum_expert_rows(sum);
+}
+
+void Experts::follow(const Trunk& trunk, const Pass& pass, const kernels::RouteArgs& route) const {
+    const std::int64_t id_bytes = config_.num <= 256 ? 1 : 2;
+    trunk.ops->follow_routes({
+        .route = route,
+        .given = pass.batch.brought.data() + layer_ * config_.per_token * id_bytes,
+        .row_bytes = pass.batch.brought_row_bytes,
+        .id_bytes = id_bytes,
+        .token_rows = pass.batch.brought_rows.data(),
+        .num_rows = std::ssize(pass.batch.brought_rows),
+    });
 }
 
 void Experts::sort(const Trunk& trunk, const Pass& pass) const {

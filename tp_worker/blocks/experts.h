@@ -64,6 +64,7 @@ class Experts {
         WeightId down{};
     };
     [[nodiscard]] std::int64_t stride(const BoundWeights& weights) const;
+    void follow(const Trunk& trunk, const Pass& pass, const kernels::RouteArgs& route) const;
     void sort(const Trunk& trunk, const Pass& pass) const;
     void multiply(const Trunk& trunk, const Pass& pass) const;
 

@@ -49,6 +49,12 @@ struct StepBatch {
     // Ascending; no two overlap. Empty: no token has an adapter, as on a GPU.
     std::span<const AdaptedTokens> adapted{};
 
+    // Tokens whose experts the step brings, by their index in it, and the rows of these, of
+    // `brought_row_bytes` each (kernels/router.h). A padded step has none.
+    std::span<const std::int32_t> brought_rows{};  // [N]
+    std::span<const std::uint8_t> brought{};       // [N, layers, k]
+    std::int64_t brought_row_bytes = 0;
+
     [[nodiscard]] std::int64_t num_tokens() const {
         return static_cast<std::int64_t>(tokens.size());
     }

@@ -99,7 +99,8 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .padded_rows_max = engine->padded_rows_max(),
         .padded_tokens_max = engine->padded_tokens_max(),
         .has_drawn_on_device = engine->runs_ahead(),
-        .has_routes = engine->routes().has_value(),
+        .routes = engine->routes(),
+        .dense_layers = engine->dense_layers(),
     };
     return engine;
 }
@@ -248,14 +249,14 @@ std::int64_t Engine::transfer_bytes_max() const {
         (sizes_.num_positions + sizes_.page_size - 1) / sizes_.page_size * rows;
     std::int64_t token_bytes = 4 + 4 + 8 + 1;  // id, position, place in the KV, mark
     std::int64_t load_bytes = 0;
-    if (stack_.has_experts()) {  // and the routes, with the index of their token
+    if (stack_.has_experts()) {  // and routes, brought and reported, with their tokens' indices
         constexpr std::int64_t kIdBytesMax = 2;
-        token_bytes += 4 + config_.num_layers * config_.experts.per_token * kIdBytesMax;
+        token_bytes += 2 * (4 + config_.num_layers * config_.experts.per_token * kIdBytesMax);
         load_bytes = kLoadCountsMax * static_cast<std::int64_t>(sizeof(std::int64_t));
     }
     // Starts and lengths, the rows of logits, and changes of a row's pages (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
-    constexpr std::int64_t kArraysMax = 17;
+    constexpr std::int64_t kArraysMax = 21;
     return load_bytes + sizes_.tokens_max * token_bytes +
            (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
@@ -368,6 +369,17 @@ Result<std::unique_ptr<Adapter>> Engine::make_adapter(const AdapterConfig& confi
     return Adapter::make(std::move(slots), device_);
 }
 
+std::vector<std::int64_t> Engine::dense_layers() const {
+    std::vector<std::int64_t> layers;
+    if (!routes()) return layers;
+    for (std::size_t i = 0; i < config_.layers.size(); ++i) {
+        const LayerBlocks& blocks = config_.layers[i];
+        if (std::ranges::find(blocks, BlockKind::kExperts) == blocks.end())
+            layers.push_back(static_cast<std::int64_t>(i));
+    }
+    return layers;
+}
+
 messages::WorkerHello Engine::describe() const {
     messages::WorkerHello hello;
     hello.rank = communicator_.rank();
@@ -396,6 +408,7 @@ messages::WorkerHello Engine::describe() const {
     hello.has_weights = !weights_ || !weights_->is_lost();
     hello.routes = routes();
     hello.adapter_rank_max = model_ ? sizes_.adapter_rank_max : 0;
+    hello.dense_layers = dense_layers();
     return hello;
 }
 

@@ -151,6 +151,8 @@ class Engine {
     // Returns the shape of a row of routes; nothing if none are reported, as by a model without
     // experts and by the null model.
     [[nodiscard]] std::optional<messages::RouteShape> routes() const;
+    // Returns the layers without experts, ascending, of a model that has experts in others.
+    [[nodiscard]] std::vector<std::int64_t> dense_layers() const;
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] Epoch epoch() const { return epoch_; }
     [[nodiscard]] Rank rank() const { return communicator_.rank(); }

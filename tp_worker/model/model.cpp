@@ -15,7 +15,7 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
            bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows) +
-           bytes(batch.marks);
+           bytes(batch.marks) + bytes(batch.brought_rows) + bytes(batch.brought);
 }
 
 Result<StepBatch> Model::place(const StepBatch& batch) {
@@ -49,6 +49,8 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         move(placed.page_starts);
         move(placed.pages);
         move(placed.token_rows);
+        move(placed.brought_rows);
+        move(placed.brought);
     }
     move(placed.update);
     placed.slots = {};

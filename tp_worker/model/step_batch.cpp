@@ -113,6 +113,7 @@ Result<> PlannedStep::prepare(
     slots_.clear();
     token_rows_.clear();
     routed_rows_.clear();
+    brought_rows_.clear();
     logit_rows_.clear();
     samples_.assign(slots.size(), false);
     kv_len_max_ = 0;
@@ -123,9 +124,33 @@ Result<> PlannedStep::prepare(
     for (std::size_t i = 0; i < plan.rows.size(); ++i) {
         RETURN_IF_ERROR(add_row(plan, i, slots, limits));
     }
+    RETURN_IF_ERROR(check_brought(plan, limits));
+    num_padded_ = 0;
+    if (!brought_rows_.empty()) return Ok{};  // no graph follows routes
     num_padded_ = is_of_decodes() ? padded_rows(static_cast<std::int64_t>(kv_lens_.size())) : 0;
     if (num_padded_ > limits.padded_rows_max) num_padded_ = 0;
     if (num_padded_ == 0 && is_small(limits)) pad_prompts(limits);
+    return Ok{};
+}
+
+Result<> PlannedStep::check_brought(const messages::StepPlan& plan, const StepLimits& limits) {
+    const auto bad = [](std::string_view what) {
+        return make_error(ErrorCode::kInvalidArgument, "routes of the plan: {}", what);
+    };
+    if (brought_rows_.empty()) return Ok{};
+    if (!limits.routes) return bad("the model has no experts");
+    const std::vector<std::uint8_t>& rows = plan.routes.values;
+    brought_row_bytes_ = limits.routes->row_bytes();
+    if (std::ssize(rows) != std::ssize(brought_rows_) * brought_row_bytes_) {
+        return bad(fmt::format(
+            "{} bytes for {} tokens of {} each",
+            rows.size(),
+            brought_rows_.size(),
+            brought_row_bytes_
+        ));
+    }
+    const auto problem = messages::problem_of_rows(*limits.routes, limits.dense_layers, rows);
+    if (problem) return bad(*problem);
     return Ok{};
 }
 
@@ -222,11 +247,10 @@ Result<> PlannedStep::add_row(
         const TokenId target = plan.targets.values[target_at_ + static_cast<std::size_t>(i)];
         if (!is_token(target, limits.vocab_len)) return bad("no such target:", raw(target));
     }
-    if (row.num_routed > 0 && !limits.has_routes)
+    if (row.num_routed > 0 && !limits.routes)
         return bad("routes of a model without experts; positions:", row.num_routed);
+    add_routes(row);
     token_at_ += static_cast<std::size_t>(row.num_new);
-    for (std::int64_t i = row.num_routed; i > 0; --i)
-        routed_rows_.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(token_at_) - i));
     page_starts_.push_back(static_cast<std::int32_t>(page_at_));
     slots_.push_back(row.slot);
     page_at_ += static_cast<std::size_t>(row.num_pages);
@@ -237,6 +261,15 @@ Result<> PlannedStep::add_row(
     add_logits(row, request, plan);
     target_at_ += static_cast<std::size_t>(row.num_scored);
     return Ok{};
+}
+
+// Numbers the tokens whose routes are brought, its first ones, and reported, its last ones.
+void PlannedStep::add_routes(const messages::PlanRow& row) {
+    const auto first = static_cast<std::int32_t>(token_at_);
+    for (std::int32_t i = 0; i < row.num_brought; ++i) brought_rows_.push_back(first + i);
+    const std::int64_t num_new = row.num_new;
+    for (std::int64_t i = num_new - row.num_routed; i < num_new; ++i)
+        routed_rows_.push_back(first + static_cast<std::int32_t>(i));
 }
 
 void PlannedStep::add_logits(
@@ -284,6 +317,9 @@ StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {
         .token_rows = token_rows_,
         .kv_len_max = kv_len_max_,
         .q_len_max = q_len_max_,
+        .brought_rows = brought_rows_,
+        .brought = plan.routes.values,
+        .brought_row_bytes = brought_row_bytes_,
     };
 }
 

@@ -55,7 +55,9 @@ struct StepLimits {
     // A request's last draw is on the device (Sampler::sampled()): rows that use it name its slot
     // (kernels/embedding.h).
     bool has_drawn_on_device = false;
-    bool has_routes = false;  // the model has experts
+    // Of a model with experts: what a row of routes is, and the layers without experts.
+    std::optional<messages::RouteShape> routes{};
+    std::vector<std::int64_t> dense_layers{};
 };
 
 // Applies the plan's setups. kInvalidArgument names the slot.
@@ -98,10 +100,12 @@ class PlannedStep {
         const RequestSlots& slots,
         const StepLimits& limits
     );
+    Result<> check_brought(const messages::StepPlan& plan, const StepLimits& limits);
     [[nodiscard]] bool only_samples() const;
     [[nodiscard]] bool is_of_decodes() const;
     [[nodiscard]] bool is_small(const StepLimits& limits) const;
     void pad_prompts(const StepLimits& limits);
+    void add_routes(const messages::PlanRow& row);
     void add_logits(
         const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
     );
@@ -123,6 +127,8 @@ class PlannedStep {
     std::int64_t num_padded_ = 0;  // rows of decodes with padding; 0: another kind of step
     std::vector<std::int32_t> token_rows_{};  // for a small step with prompts (StepBatch)
     std::vector<std::int32_t> routed_rows_{};
+    std::vector<std::int32_t> brought_rows_{};
+    std::int64_t brought_row_bytes_ = 0;
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};

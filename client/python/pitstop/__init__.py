@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from .aio import AsyncClient, AsyncStream
 from .client import Client, Stream
 from .errors import PitstopError, WaitingWarning
-from .messages import AdapterVersion, Chunk, Counts, Finish, PromptLogprobs, ServerInfo, Span
+from .messages import AdapterVersion, Chunk, Counts, Finish, PromptLogprobs, Routes, RouteSpan, ServerInfo, Span
 from .version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ __all__ = [
     "Output",
     "PitstopError",
     "PromptLogprobs",
+    "RouteSpan",
+    "Routes",
     "ServerInfo",
     "Span",
     "Stream",

@@ -12,7 +12,7 @@ import json
 import uuid
 from typing import Any, Generic, Optional, Sequence, TypeVar
 
-from .messages import Prompt, generate_body
+from .messages import Prompt, Routes, generate_body
 
 CALL_TIMEOUT_S = 10.0
 UPDATE_TIMEOUT_S = 600.0
@@ -38,6 +38,8 @@ class Calls(Generic[StreamType]):
         kv_max_lag: int = 0,
         replica: Optional[int] = None,
         adapter: str = "",
+        routed_experts_start: Optional[int] = None,
+        routed_experts: Optional[Routes] = None,
         timeout: Optional[float] = None,
         **sampling: Any,
     ) -> StreamType:
@@ -48,6 +50,8 @@ class Calls(Generic[StreamType]):
         stream    one chunk per step; False: one chunk at the end
         adapter   the name of a loaded adapter; empty: the model alone
         logprobs  True, or a dict: {"enabled": True, "top": 5, "prompt_start": 0, "ids": [...]}
+        routed_experts_start  a model of experts: chunks have the routes of tokens from this one on
+        routed_experts        the routes that the prompt's tokens use, of all or of all but the last
         timeout   seconds after which the request is cancelled and raises "deadline_exceeded"
         sampling  max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, ...: SamplingParams
                   of docs/protocol.md
@@ -62,6 +66,8 @@ class Calls(Generic[StreamType]):
             "kv_max_lag": kv_max_lag,
             "replica": replica,
             "adapter": adapter or None,
+            "routed_experts_start": routed_experts_start,
+            "routed_experts": routed_experts.body() if routed_experts is not None else None,
         }
         return self._start_request(rid, generate_body(rid, prompt, sampling, options), timeout)
 

@@ -9,7 +9,7 @@ from typing import Any, AsyncIterator, Mapping, Optional, Sequence, Union
 from .aio import AsyncClient, AsyncStream
 from .calls import CALL_TIMEOUT_S
 from .errors import PitstopError
-from .messages import Chunk
+from .messages import Chunk, Routes
 from .not_served import check_arguments
 from .outputs import Output, output_of
 from .progress import Progress
@@ -35,13 +35,21 @@ def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> 
 Adapters = Union[str, Sequence[Optional[str]], None]
 
 
-def _adapters(given: Adapters, num_prompts: int) -> list[str]:
+def _of_each(value: Any, num_prompts: int, name: str) -> list:
+    """An argument's value for each prompt: a list has one per prompt, anything else is for all."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * num_prompts
+    if len(value) != num_prompts:
+        raise TypeError(f"{len(value)} {name} for {num_prompts} prompts")
+    return list(value)
+
+
+def _adapters(adapter: Adapters, lora_path: Adapters, num_prompts: int) -> list[str]:
     """The adapter of each prompt; empty: the model alone."""
-    if given is None or isinstance(given, str):
-        return [given or ""] * num_prompts
-    if len(given) != num_prompts:
-        raise TypeError(f"{len(given)} adapters for {num_prompts} prompts")
-    return [each or "" for each in given]
+    if adapter is not None and lora_path is not None:
+        raise TypeError("adapter and lora_path name the same thing: give one of them")
+    given = adapter if adapter is not None else lora_path
+    return [each or "" for each in _of_each(given, num_prompts, "adapters")]
 
 
 def _logprobs(
@@ -89,6 +97,9 @@ class GenerateCalls:
         data_parallel_rank: Optional[int] = None,
         adapter: Adapters = None,
         lora_path: Adapters = None,
+        return_routed_experts: bool = False,
+        routed_experts_start_len: int = 0,
+        routed_experts: Optional[Union[Routes, Sequence[Optional[Routes]]]] = None,
         stream: bool = False,
         use_tqdm: Optional[bool] = None,
         timeout: Optional[float] = None,
@@ -100,6 +111,8 @@ class GenerateCalls:
         prompt, input_ids   text, token ids, or a list of either (also vLLM's {"prompt"} and {"prompt_token_ids"})
         sampling_params     a dict in SGLang's or vLLM's names, or vLLM's SamplingParams; a list: one per prompt
         logprobs_mode       the distribution of the logprobs: raw, scaled or truncated
+        return_routed_experts   a model of experts: outputs have `routes`, of tokens from routed_experts_start_len on
+        routed_experts      the Routes that a prompt's tokens use; a list: one per prompt
         kv_tolerance        never, max_lag or keep: cached prefixes of older weights (docs/provenance.md)
         adapter             the name of a loaded adapter (LoRA), or a list: one per prompt, None for the model alone;
                             lora_path is SGLang's name for it
@@ -108,19 +121,15 @@ class GenerateCalls:
         """
         check_arguments("generate", of_others)
         prompts, is_list = read_prompts(prompt, input_ids)
-        of_each = sampling_params if isinstance(sampling_params, (list, tuple)) else [sampling_params] * len(prompts)
-        if len(of_each) != len(prompts):
-            raise TypeError(f"{len(of_each)} sampling_params for {len(prompts)} prompts")
-        drawings = [read_sampling(params) for params in of_each]
-        replica = routed_dp_rank if routed_dp_rank is not None else data_parallel_rank
+        drawings = [read_sampling(params) for params in _of_each(sampling_params, len(prompts), "sampling_params")]
         options = {
             "stream": stream, "priority": priority, "kv_tolerance": kv_tolerance, "kv_max_lag": kv_max_lag,
-            "replica": replica, "timeout": timeout,
+            "timeout": timeout, "replica": routed_dp_rank if routed_dp_rank is not None else data_parallel_rank,
+            "routed_experts_start": routed_experts_start_len if return_routed_experts else None,
         }
-        wants = return_logprob if isinstance(return_logprob, (list, tuple)) else [return_logprob] * len(prompts)
-        if adapter is not None and lora_path is not None:
-            raise TypeError("adapter and lora_path name the same thing: give one of them")
-        adapters = _adapters(adapter if adapter is not None else lora_path, len(prompts))
+        brought = _of_each(routed_experts, len(prompts), "routed_experts")
+        wants = _of_each(return_logprob, len(prompts), "return_logprob")
+        adapters = _adapters(adapter, lora_path, len(prompts))
         rids = _names(rid, [drawing.n for drawing in drawings])
         jobs = []
         for index, (each, drawing) in enumerate(zip(prompts, drawings)):
@@ -130,7 +139,7 @@ class GenerateCalls:
             if logprobs is not None and logprobs["top"] == -1:
                 logprobs["top"] = self._open().info.vocab_size
             for sample in range(drawing.n):
-                own = {**options, "adapter": adapters[index], "rid": rids[len(jobs)]}
+                own = {**options, "adapter": adapters[index], "rid": rids[len(jobs)], "routed_experts": brought[index]}
                 jobs.append((each, drawing, sample, logprobs, own))
         if stream:
             return self._streamed(jobs)

@@ -87,6 +87,63 @@ class PromptLogprobs:
 
 
 @dataclass
+class RouteSpan:
+    """A run of rows of routes that one version of the weights chose."""
+
+    epoch: int = 0
+    rows: int = 0
+
+
+@dataclass
+class Routes:
+    """The experts that each layer's router chose for tokens [start, start + n), or, of a request, those that its tokens
+    use: n rows of layers * per_token ids, of one byte each, or of two, little-endian, over 256 experts."""
+
+    start: int = 0
+    layers: int = 0
+    per_token: int = 0
+    num_experts: int = 0
+    experts: bytes = b""
+    spans: list[RouteSpan] = field(default_factory=list)  # their rows sum to n
+
+    @classmethod
+    def of(cls, rows: Any, num_experts: int) -> Routes:
+        """Of a numpy array of integers, [n, layers, per_token]. ValueError: an id that is no expert's."""
+        import numpy
+
+        rows = numpy.asarray(rows)
+        if rows.ndim != 3 or rows.dtype.kind not in "iu":
+            raise ValueError(f"rows of shape {rows.shape}, {rows.dtype}; routes are integers, [n, layers, per_token]")
+        if rows.size and not (0 <= rows.min() and rows.max() < num_experts):
+            raise ValueError(f"experts {rows.min()} to {rows.max()}; the model has [0, {num_experts})")
+        return cls(0, rows.shape[1], rows.shape[2], num_experts, rows.astype(_id_dtype(num_experts)).tobytes())
+
+    def array(self) -> Any:
+        """A numpy array, [n, layers, per_token]."""
+        import numpy
+
+        ids = numpy.frombuffer(self.experts, dtype=_id_dtype(self.num_experts))
+        return ids.reshape(-1, self.layers, self.per_token) if self.layers else ids.reshape(0, 0, 0)
+
+    def append(self, other: Routes) -> None:
+        self.experts += other.experts
+        for span in other.spans:
+            if self.spans and self.spans[-1].epoch == span.epoch:
+                self.spans[-1].rows += span.rows
+            else:
+                self.spans.append(dataclasses.replace(span))
+
+    def body(self) -> dict[str, Any]:
+        """As `generate` brings them."""
+        shape = {"layers": self.layers, "per_token": self.per_token, "num_experts": self.num_experts}
+        return {"shape": shape, "experts": self.experts}
+
+
+def _id_dtype(num_experts: int) -> str:
+    return "<u1" if num_experts <= 256 else "<u2"
+
+
+@dataclass
 class Counts:
     """Token counts and timings of a request."""
 
@@ -114,6 +171,7 @@ class Chunk:
     ids_logprobs: list[float] = field(default_factory=list)  # [n * ids]
     spans: list[Span] = field(default_factory=list)  # their tokens sum to n
     prompt: Optional[PromptLogprobs] = None  # in the first chunk, if asked for
+    routes: Optional[Routes] = None  # if asked for: a row for each of these tokens, and first those of the prompt
     counts: Optional[Counts] = None  # in the first and the last chunk
     finish: Optional[Finish] = None  # in the last chunk
     adapter: Optional[AdapterVersion] = None  # with counts; None: the request has no adapter
@@ -130,6 +188,10 @@ class Chunk:
             else:
                 self.spans.append(dataclasses.replace(span))
         self.prompt = self.prompt or other.prompt
+        if other.routes is not None:
+            if self.routes is None:
+                self.routes = dataclasses.replace(other.routes, experts=b"", spans=[])
+            self.routes.append(other.routes)
         self.counts = other.counts or self.counts
         self.finish = other.finish or self.finish
         self.adapter = other.adapter or self.adapter
@@ -175,8 +237,20 @@ def place_expert_load(status: Mapping[str, Any], raw: Sequence[bytes]) -> None:
     load["tokens"] = [list(counts[i : i + width]) for i in range(0, num, width)]
 
 
-def read_chunk(body: Mapping[str, Any]) -> Chunk:
+def _read_routes(body: Mapping[str, Any], raw: Sequence[bytes]) -> Routes:
+    frame, begin, num = body.get("experts", (0, 0, 0))
+    experts = raw[frame][begin : begin + num] if num else b""
+    spans = [read(RouteSpan, span) for span in body.get("spans", [])]
+    shape = body.get("shape", {})
+    of_shape = {name: shape.get(name, 0) for name in ("layers", "per_token", "num_experts")}
+    return Routes(start=body.get("start", 0), experts=experts, spans=spans, **of_shape)
+
+
+def read_chunk(body: Mapping[str, Any], raw: Sequence[bytes] = ()) -> Chunk:
+    """`raw`: the message's further frames."""
     chunk = read(Chunk, body)
+    if chunk.routes is not None:
+        chunk.routes = _read_routes(body["routes"], raw)
     chunk.spans = [read(Span, span) for span in chunk.spans]
     if chunk.prompt is not None:
         chunk.prompt = read(PromptLogprobs, chunk.prompt)

@@ -48,7 +48,6 @@ ARGUMENTS = {
     "input_embeds": "prompts are text or tokens",
     "custom_logit_processor": "nothing that is received is run",
     "return_hidden_states": "hidden states do not leave the tree",
-    "return_routed_experts": "/generate over HTTP answers with them",
     "session_params": "a prefix is cached by its tokens, without a session",
     "bootstrap_host": "prefill and decode are in one tree",
     "bootstrap_port": "prefill and decode are in one tree",

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
-from .messages import AdapterVersion, Chunk, Counts, Finish, Span
+from .messages import AdapterVersion, Chunk, Counts, Finish, Routes, Span
 
 MINUS_INFINITY = -9999.0  # as HTTP says it
 
@@ -34,6 +34,7 @@ class Output:
     prompt_start: int = 0  # the prompt's index of the first of these
     prompt_logprobs: list[float] = field(default_factory=list)
     prompt_ranks: list[int] = field(default_factory=list)
+    routes: Optional[Routes] = None  # if asked for: `routes.array()` is [rows, layers, per_token]
     counts: Counts = field(default_factory=Counts)
     finish: Optional[Finish] = None  # None: the stream continues
     adapter: Optional[AdapterVersion] = None  # the version of its adapter; None: it has none
@@ -109,6 +110,7 @@ def output_of(chunk: Chunk, index: int) -> Output:
         prompt_start=prompt.start if prompt else 0,
         prompt_logprobs=list(prompt.logprobs) if prompt else [],
         prompt_ranks=list(prompt.ranks) if prompt else [],
+        routes=dataclasses.replace(chunk.routes) if chunk.routes is not None else None,
         counts=chunk.counts or Counts(),
         finish=chunk.finish,
         adapter=chunk.adapter,

@@ -377,8 +377,8 @@ class Wire:
 
     def _take(self, link: Link, kind: str, body: dict[str, Any], raw: list[bytes]) -> None:
         if kind == "outputs":
-            for chunk in map(read_chunk, body.get("chunks", [])):
-                self._put(chunk)
+            for each in body.get("chunks", []):
+                self._put(read_chunk(each, raw))
         elif kind == "error":
             error = PitstopError(body.get("code", ""), body.get("message", ""))
             if body.get("rid"):

@@ -120,6 +120,93 @@ TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
+// Of a random model: its weights are those of the chosen alone, or of all experts.
+class BroughtRoutes : public testing::TestWithParam<std::tuple<Compute, int>> {};
+
+// Scores in chunks, together with a request that brings nothing.
+void score_in_chunks(TestReplica* replica, TestRequest* scoring, TestRequest* other) {
+    for (std::int64_t i = 0; i * 16 < scoring->prompt_len; ++i)
+        scoring->pages.push_back(static_cast<PageId>(i));
+    while (scoring->num_done < scoring->prompt_len) {
+        messages::StepPlan plan;
+        std::vector<TestRequest*> requests;
+        const std::int64_t num_left = scoring->prompt_len - scoring->num_done;
+        if (other->num_done < std::ssize(other->tokens)) {
+            add_row(
+                other, std::min<std::int64_t>(3, std::ssize(other->tokens) - other->num_done), &plan
+            );
+            requests.push_back(other);
+        }
+        add_row(scoring, std::min<std::int64_t>(29, num_left), &plan);
+        requests.push_back(scoring);
+        run_step(replica, std::move(plan), requests);
+    }
+}
+
+TEST_P(BroughtRoutes, P6_ScoringWithThemGivesTheBitsThatSamplingGave) {
+    const auto& [compute, tp] = GetParam();
+    BatchMix mix = kMix;
+    mix.wants_routes = true;
+    for (const bool norm_chosen : {false, true}) {
+        SCOPED_TRACE(norm_chosen);
+        const test::TempDir directory;
+        write_random_checkpoint(
+            {.head_dim = 32,
+             .num_layers = 3,
+             .num_experts = 11,
+             .num_experts_per_token = 3,
+             .expert_ffn = 24,
+             .norm_chosen = norm_chosen},
+            directory
+        );
+        const auto replica = open(compute, tp, 1, 16, directory.path());
+        for (const TestRequest& request : run_alone(replica.get(), mix)) {
+            if (request.logprobs.mode != messages::LogprobsMode::kRaw) continue;
+            TestRequest scoring;
+            scoring.slot = SlotId{0};
+            scoring.tokens = request.tokens;
+            scoring.prompt_len = std::ssize(request.tokens);
+            scoring.sampling = greedy();
+            scoring.logprobs = request.logprobs;
+            scoring.logprobs.prompt_start = 0;
+            scoring.wants_routes = true;
+            scoring.brought = request.routes;
+            TestRequest other;
+            other.slot = SlotId{1};
+            other.tokens = request.tokens;
+            other.prompt_len = std::ssize(request.tokens);
+            other.sampling = greedy();
+            for (PageId page{60}; raw(page) < 80; page = next(page)) other.pages.push_back(page);
+            score_in_chunks(replica.get(), &scoring, &other);
+            for (std::int64_t k = 0; k < mix.num_output; ++k) {
+                EXPECT_EQ(
+                    scoring.scores.at(request.prompt_len - 1 + k),
+                    request.outputs[static_cast<std::size_t>(k)]
+                ) << "output "
+                  << k;
+            }
+            scoring.routes.erase(scoring.prompt_len - 1);  // sampling ended before that pass
+            EXPECT_EQ(scoring.routes, request.routes) << "those that it brought are its routes";
+            // Others change the numbers, and are followed.
+            TestRequest turned;
+            turned.tokens = request.tokens;
+            turned.prompt_len = scoring.prompt_len;
+            turned.sampling = greedy();
+            turned.logprobs = scoring.logprobs;
+            turned.wants_routes = true;
+            turned.brought = request.routes;
+            for (auto& [position, row] : turned.brought) {
+                for (std::uint8_t& expert : row) expert = static_cast<std::uint8_t>(10 - expert);
+            }
+            TestRequest none;
+            score_in_chunks(replica.get(), &turned, &none);
+            turned.routes.erase(turned.prompt_len - 1);
+            EXPECT_EQ(turned.routes, turned.brought);
+            EXPECT_NE(turned.scores, scoring.scores);
+        }
+    }
+}
+
 // A chunk of logits holds at most kLogitRowsMax rows; more are asked for here.
 TEST(BatchInvarianceOfLogitChunks, P6_ScoringALongPromptInOneStepOrManyIsTheSame) {
     const auto replica = open(Compute::kBf16, 1, 2, 16);
@@ -154,6 +241,7 @@ std::string mode_name(const testing::TestParamInfo<std::tuple<Compute, int>>& su
 }
 INSTANTIATE_TEST_SUITE_P(Modes, BatchInvariance, kModes, mode_name);
 INSTANTIATE_TEST_SUITE_P(Modes, BatchInvarianceOfExperts, kModes, mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, BroughtRoutes, kModes, mode_name);
 
 }  // namespace
 }  // namespace pitstop::tp_worker

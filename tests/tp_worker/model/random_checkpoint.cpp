@@ -39,7 +39,7 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
         config["num_experts"] = shape.num_experts;
         config["num_experts_per_tok"] = shape.num_experts_per_token;
         config["moe_intermediate_size"] = shape.expert_ffn;
-        config["norm_topk_prob"] = true;
+        config["norm_topk_prob"] = shape.norm_chosen;
         if (shape.shared_ffn > 0) config["shared_expert_intermediate_size"] = shape.shared_ffn;
     }
     to.write("config.json", config.dump());

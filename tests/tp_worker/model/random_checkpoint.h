@@ -20,6 +20,7 @@ struct CheckpointShape {
     std::int64_t num_experts_per_token = 0;
     std::int64_t expert_ffn = 0;
     std::int64_t shared_ffn = 0;  // of Qwen2-MoE, without norms of heads; 0: Qwen3-MoE
+    bool norm_chosen = true;      // norm_topk_prob
 };
 
 // Writes config.json and model.safetensors. Logits are of order one.
