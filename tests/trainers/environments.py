@@ -38,6 +38,7 @@ ENVIRONMENTS = {
     "openai": Environment(("openai==3.54.0",), needs_torch=False),
     "anthropic": Environment(("anthropic==2.12.0",), needs_torch=False),
     "grpo": Environment(("pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
+    "grpo_lora": Environment((*HF, "peft==0.21.2", "pyzmq==27.3.0", "msgpack", "matplotlib"), is_nightly=True),
     "hub": Environment(("huggingface_hub==2.4.0",), needs_torch=False),
     # Those that work without PyTorch, or with what stands in for it (without_torch), in one place.
     LIGHT: Environment(
