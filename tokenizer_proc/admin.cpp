@@ -260,8 +260,10 @@ Result<> Admin::handle(
         });
         if (is_taken) return Ok{};
     }
+    if (UpdateCoordinator::may_collect(message)) recall_loss(now, message.update.label);
     if (joins_collection(message)) return join_collection(now, peer, message);
-    if (UpdateCoordinator::may_collect(message)) RETURN_IF_ERROR(check_late_part(now));
+    if (UpdateCoordinator::may_collect(message))
+        RETURN_IF_ERROR(check_late_part(now, message.update.label));
     return handle<messages::UpdateWeights>(now, peer, message);
 }
 
@@ -380,6 +382,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     }
     if (out.lost) record_loss(now, *out.lost);
     if (out.has_made_whole) loss_.reset();  // everything was sent again
+    forget_lost_labels();
     if (keep_ && !updates_.is_torn() && updates_.version().epoch != keep_->version().epoch)
         give_order(keep_->committed(now, updates_.version()), ReplicaId{0});
     for (const std::string& note : out.notes) spdlog::warn("{}", note);

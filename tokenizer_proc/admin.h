@@ -286,14 +286,17 @@ class Admin {
     void handle_standing(TimePoint now, messages::ReplicaStanding standing);
 
     // Collected calls that take no effect. The call that would let generation continue is refused
-    // once. Until generation continues, or a new pause begins, only a whole model takes effect.
+    // once. Until generation continues after that, only a whole model takes effect. A new pause
+    // ends the loss of callers who were refused; others may not read a pause's answer.
     struct Loss {
         messages::LostCalls calls{};
-        std::string what{};  // "3 calls ... take no effect"
+        std::string label{};  // that the calls named; empty: none did
+        std::string what{};   // "3 calls ... take no effect"
         TimePoint at{};
-        TimePoint refused_at{};  // when a call was last refused because of it
-        bool is_told = false;
-        std::string told_peer{};  // another peer that knows
+        TimePoint refused_at{};        // when a call was last refused because of it
+        bool is_told = false;          // the call that lets generation continue was refused
+        bool is_part_refused = false;  // a call that may be one of the rest was
+        std::string told_peer{};       // another peer that knows
     };
     // While generation runs, partial updates are refused for this long after the last of them.
     static constexpr auto kLossQuiet = std::chrono::minutes(5);
@@ -305,7 +308,15 @@ class Admin {
     // collected since, which are dropped.
     Result<> check_loss(TimePoint now, const std::string& peer);
     // Refuses a partial update of a trainer that does not know of the loss, or ignores it.
-    Result<> check_late_part(TimePoint now);
+    Result<> check_late_part(TimePoint now, const std::string& label);
+    // Callers who know nothing of a loss may end it. So a call that names the label of lost calls
+    // brings the loss back, once: it may be one of the rest of their version.
+    void remember_loss();
+    void recall_loss(TimePoint now, const std::string& label);
+    // A call that names `label`, or a collection of such calls, is refused for the loss.
+    void tell_loss(TimePoint now, const std::string& label);
+    // Forgets those of which a version took effect since.
+    void forget_lost_labels();
     [[nodiscard]] std::string note_for_pause(TimePoint now);
 
     // What the answer to a call says in addition.
@@ -347,6 +358,8 @@ class Admin {
     };
     std::optional<ClosingCall> closing_{};
     std::optional<Loss> loss_{};
+    static constexpr std::size_t kLostLabelsMax = 64;
+    std::map<std::string, std::pair<Epoch, Loss>> lost_by_label_{};  // and what served at the loss
     std::map<std::pair<std::string, CallId>, Note> notes_{};
 };
 

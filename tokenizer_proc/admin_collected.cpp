@@ -302,6 +302,7 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
     if (closing_) loss.told_peer = closing_->then.caller.peer;
     if (is_untold && loss.told_peer != loss_->told_peer) loss.told_peer.clear();
     loss.calls = {.calls = lost.calls, .bytes = lost.bytes, .why = lost.why};
+    loss.label = lost.label;
     if (was_asked_for) {
         loss.calls.why =
             closing_ ? "a complete update took their place" : "drop_stage dropped them";
@@ -310,7 +311,40 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
         "{} calls without a session ({} bytes staged) take no effect", lost.calls, lost.bytes
     );
     loss_ = std::move(loss);
+    remember_loss();
     spdlog::warn("{}", error_of(*loss_).message);
+}
+
+void Admin::remember_loss() {
+    if (loss_->label.empty()) return;
+    if (!lost_by_label_.contains(loss_->label) && lost_by_label_.size() >= kLostLabelsMax) {
+        lost_by_label_.erase(std::ranges::min_element(lost_by_label_, {}, [](const auto& entry) {
+            return entry.second.second.at;
+        }));
+    }
+    lost_by_label_[loss_->label] = {version().epoch, *loss_};
+}
+
+void Admin::recall_loss(TimePoint now, const std::string& label) {
+    const auto found = lost_by_label_.find(label);
+    if (loss_ || found == lost_by_label_.end()) return;
+    loss_ = found->second.second;
+    loss_->refused_at = now;
+}
+
+// A call without a label may be of the trainer whose calls were lost.
+void Admin::tell_loss(TimePoint now, const std::string& label) {
+    loss_->refused_at = now;
+    if (!label.empty() && label != loss_->label) return;
+    loss_->is_part_refused = true;
+    lost_by_label_.erase(loss_->label);
+}
+
+void Admin::forget_lost_labels() {
+    std::erase_if(lost_by_label_, [&](const auto& entry) {
+        const auto& [epoch, loss] = entry.second;
+        return entry.first == version().label && epoch != version().epoch;
+    });
 }
 
 // The pause and the released memory went with the earlier tree. So later parts would be updates of
@@ -374,8 +408,9 @@ Result<> Admin::check_loss(TimePoint now, const std::string& peer) {
         if (!standings_.is_any_held()) loss_.reset();
         return Ok{};
     }
-    loss_->is_told = true;
     Error error = error_of(*loss_);
+    if (is_collecting) tell_loss(now, updates_.collection_label());
+    loss_->is_told = true;
     if (is_collecting) {
         drive(now, [&](UpdateCoordinator::Out& out) {
             updates_.drop_collection(now, error, UpdateCoordinator::Telling::kDone, out);
@@ -384,13 +419,15 @@ Result<> Admin::check_loss(TimePoint now, const std::string& peer) {
     return error;
 }
 
-Result<> Admin::check_late_part(TimePoint now) {
+Result<> Admin::check_late_part(TimePoint now, const std::string& label) {
     if (!loss_ || now >= loss_->refused_at + kLossQuiet) return Ok{};
-    loss_->refused_at = now;
-    return error_of(*loss_);
+    Error error = error_of(*loss_);
+    tell_loss(now, label);
+    return error;
 }
 
-// A pause of a running tree is a new beginning: callers know of earlier losses, and these end.
+// A pause of a running tree is a new beginning: losses end of which a caller was told by a refusal.
+// Few read a pause's answer, so a loss that nobody was told of stays.
 // Calls that are being collected now began under another pause.
 std::string Admin::note_for_pause(TimePoint now) {
     if (const auto collecting = updates_.collecting(now)) {
@@ -402,7 +439,7 @@ std::string Admin::note_for_pause(TimePoint now) {
     }
     if (!loss_) return "";
     std::string note = error_of(*loss_).message;
-    if (!standings_.is_any_held()) loss_.reset();
+    if (!standings_.is_any_held() && (loss_->is_told || loss_->is_part_refused)) loss_.reset();
     return note;
 }
 

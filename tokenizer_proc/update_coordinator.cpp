@@ -302,7 +302,8 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
             job_->num_buckets,
             bytes_staged(),
             failure.message,
-            is_ended_by_commit && job_->caller ? job_->caller->peer : std::string()};
+            is_ended_by_commit && job_->caller ? job_->caller->peer : std::string(),
+            job_->called_label};
     }
     job_->failure = std::move(failure);
     for (std::size_t i = 0; i < job_->answers.size(); ++i) {

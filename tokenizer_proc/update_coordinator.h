@@ -64,6 +64,7 @@ class UpdateCoordinator {
         std::int64_t bytes = 0;  // staged, over all ranks
         std::string why{};       // empty: drop_stage dropped them
         std::string told{};      // the peer whose commit failed, and who knows; empty: none
+        std::string label{};     // that the calls named
     };
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
@@ -160,6 +161,8 @@ class UpdateCoordinator {
         return job_ && job_->is_collection && phase() != messages::UpdatePhase::kCommitting;
     }
     // REQUIRES: has_collection().
+    // Returns the label that the collected calls name; empty: none does.
+    [[nodiscard]] const std::string& collection_label() const { return job_->called_label; }
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
     // Returns whether an update_weights or update_bucket is in progress, and its caller waits.
     [[nodiscard]] bool is_receiving() const;

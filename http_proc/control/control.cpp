@@ -129,9 +129,11 @@ std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     return std::nullopt;
 }
 
-// Returns whether the update will be a bucket, which clears nothing.
-bool is_bucket(const DiskUpdate& update, const messages::StatusReply& status) {
-    return update.is_unnamed && status.session && status.session->unnamed;
+// Returns whether the update will be a part of a version, a bucket or a collected call: these clear
+// nothing.
+bool is_part(const DiskUpdate& update, const messages::StatusReply& status) {
+    if (update.is_unnamed && status.session && status.session->unnamed) return true;
+    return update.partial && update.digest.empty() && (is_paused(status) || is_released(status));
 }
 
 messages::KvPolicy policy_for(const messages::StatusReply& status) {
@@ -162,10 +164,7 @@ std::string checkpoint_path(const ServerOptions& options, const std::string& pat
 Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpdate update) {
     const Result<messages::StatusReply> before = co_await status(exchange);
     if (!before) co_return before.error();
-    if (update.aborts_all) {
-        const Result<messages::AbortReply> aborted = co_await abort_all(exchange);
-        if (!aborted) co_return aborted.error();
-    } else if (update.clears_cache && !is_bucket(update, *before)) {
+    if (update.clears_cache && !update.aborts_all && !is_part(update, *before)) {
         if (auto problem = problem_of_clearing(*before)) co_return *std::move(problem);
     }
     messages::UpdateWeights call;
@@ -179,9 +178,16 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     call.update.label = std::move(update.label);
     call.update.mode = update.mode;
     call.update.digest = std::move(update.digest);
-    call.update.kv_policy = update.kv_policy.value_or(policy_for(*before));
+    // Requests end with the commit, and the rest after it: a refused update ends none.
+    const bool ends_started = update.aborts_all && !is_paused(*before);
+    call.update.kv_policy =
+        ends_started ? messages::KvPolicy::kAbort : update.kv_policy.value_or(policy_for(*before));
     Result<messages::UpdateReply> reply =
         checked(co_await exchange.tree().call(std::move(call), kTimeout));
+    if (reply && update.aborts_all) {
+        const Result<messages::AbortReply> aborted = co_await abort_all(exchange);
+        if (!aborted) co_return aborted.error();
+    }
     if (!reply || !update.clears_cache) co_return reply;
     // No new version serves yet, and a flush would let one serve half-way through a model.
     if (reply->state == messages::UpdateState::kCollecting ||

@@ -130,15 +130,17 @@ Task<Result<messages::UpdateReply>> run_update(
         update.is_unnamed = true;
         co_return co_await control::update_from_disk(exchange, std::move(update));
     }
-    if (update.aborts_all) {
-        const Result<messages::AbortReply> aborted = co_await control::abort_all(exchange);
-        if (!aborted) co_return aborted.error();
-    }
     messages::UpdateBucket call;
     call.session = *session;
     call.label = std::move(update.label);
     call.source = *std::move(update.source);
-    co_return control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
+    Result<messages::UpdateReply> reply =
+        control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
+    if (reply && update.aborts_all) {  // a refused call ends no request
+        const Result<messages::AbortReply> aborted = co_await control::abort_all(exchange);
+        if (!aborted) co_return aborted.error();
+    }
+    co_return reply;
 }
 
 }  // namespace pitstop::http::weights

@@ -128,6 +128,13 @@ def test_scenario_13_abort_all_requests_ends_running_and_queued_ones(http, admin
     assert http.generate(max_new_tokens=3)["meta_info"]["completion_tokens"] == 3
 
 
+def test_a_refused_update_ends_no_request(http, admin):
+    request = http.start(max_new_tokens=LONG)
+    wait_running(admin, 1)
+    assert update(http, "/not/there", abort_all_requests=True).status == 400
+    assert kind(request.result()) == "length"
+
+
 def test_an_update_without_a_pause_waits_for_open_requests_and_ends_none(http, admin):
     before = http.generate(max_new_tokens=LONG)["output_ids"]
     request = http.start(max_new_tokens=LONG)

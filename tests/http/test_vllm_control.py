@@ -228,6 +228,26 @@ def test_reset_prefix_cache_says_what_came_of_it(http, admin):
     assert http.ok("GET", "/is_paused").json()["is_paused"] is False
 
 
+def test_reset_prefix_cache_does_not_touch_another_callers_pause(http, admin):
+    request = http.start(max_new_tokens=LONG)
+    wait_running(admin, 1)
+    http.ok("POST", "/pause?mode=keep&clear_cache=false")
+    reset = http.ok("POST", "/reset_prefix_cache?reset_running_requests=true").json()
+    assert reset["success"] is False and "the tree is paused" in reset["message"]
+    # In a body it has no effect, as in vLLM.
+    reset = http.ok("POST", "/reset_prefix_cache", {"reset_running_requests": True}).json()
+    assert reset["success"] is False and "hold" in reset["message"]
+    assert replicas(admin)[0]["pause_mode"] == "in_place"
+    http.ok("POST", "/resume")
+    assert kind(request.result()) == "length"
+    http.ok("POST", "/sleep?level=1")
+    reset = http.ok("POST", "/reset_prefix_cache?reset_running_requests=true").json()
+    assert reset["success"] is False and ("paused" in reset["message"] or "released" in reset["message"])
+    http.ok("POST", "/wake_up")
+    assert http.ok("GET", "/is_paused").json()["is_paused"] is False
+    assert http.generate(max_new_tokens=3)["meta_info"]["completion_tokens"] == 3
+
+
 # ---- aborts ----
 
 

@@ -198,8 +198,21 @@ MUTATIONS = (
     Mutation(
         "a loss is forgotten",
         COLLECTED,
-        '    loss_ = std::move(loss);\n    spdlog::warn("{}", error_of(*loss_).message);',
+        '    loss_ = std::move(loss);\n    remember_loss();\n    spdlog::warn("{}", error_of(*loss_).message);',
         '    spdlog::warn("{}", error_of(loss).message);',
+    ),
+    Mutation(
+        "a pause forgets a loss for which nobody was refused",
+        COLLECTED,
+        "if (!standings_.is_any_held() && (loss_->is_told || loss_->is_part_refused)) loss_.reset();",
+        "if (!standings_.is_any_held()) loss_.reset();",
+    ),
+    Mutation(
+        "the label of lost calls is forgotten with the loss",
+        COLLECTED,
+        "if (loss_ || found == lost_by_label_.end()) return;",
+        "return;",
+        unseen="a trainer of the simulator names no label again after a loss",
     ),
     Mutation(
         "a resume publishes whatever is released or paused",

@@ -195,8 +195,6 @@ class World {
             .num_dropped = collections_.num_dropped,
             .is_after_loss = kGoesOn && collections_.is_lost(updates().version().epoch) &&
                              !updates().must_be_complete()};
-        // A pause of a tree that runs begins anew, and is told what was lost before.
-        if (std::is_same_v<Message, messages::PauseGeneration>) collections_.told_of_loss();
         say(caller_, messages::Door::kAdmin, message);
     }
     void watch_order(const messages::Frames& frames);

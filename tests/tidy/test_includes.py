@@ -74,6 +74,7 @@ CLIENTS = {"anthropic", "openai", "sglang_router", "tokenizers", "ray"}
 # What bench/peer/environment.py installs.
 PEERS = {"gguf", "llama_cpp", "vllm"}
 # Imported where a test is skipped without: launch/dependencies_optional.txt.
+EXAMPLES_PACKAGES = {"peft", "transformers"}  # examples begin with the command that installs them
 OPTIONAL_PACKAGES = {"torch": "python3-torch", "tqdm": "python3-tqdm", "matplotlib": "python3-matplotlib"}
 
 
@@ -181,6 +182,8 @@ def test_python_imports_come_from_the_standard_library_or_the_listed_packages():
                 continue
             if path.parts[:2] == ("bench", "peer") and name in PEERS:
                 continue  # runs in the environment that bench/peers makes
+            if path.parts[0] == "examples" and name in EXAMPLES_PACKAGES:
+                continue
             if known.get(name) not in listed and name not in CLIENTS:
                 wrong.append(f"{path} imports {name}")
     assert not wrong, "\n".join(wrong)

@@ -67,6 +67,75 @@ TEST_F(CollectedTest, APauseAndTheStatusSayWhatWasLost) {
         << paused.verdict.message;
 }
 
+// Its trainer was slow, and pauses again; few read a pause's answer.
+TEST_F(CollectedTest, P2_APauseOfItsTrainerForgetsNoLossOfWhichNobodyWasRefused) {
+    for (const std::string label : {"", "step-2"}) {
+        start();
+        pause(5);
+        collect_one(true, label);
+        expire_pause();
+        order<messages::UpdateDrop>();
+        answer(messages::UpdateOrder::kDrop);
+        pause();
+        collect_one(/*is_partial=*/false, label);
+        call(messages::ContinueGeneration{}, 14);
+        order<messages::UpdateDrop>();
+        expect_lost(refusal("admin", messages::Door::kAdmin), 14);
+        answer(messages::UpdateOrder::kDrop);
+        call(messages::ContinueGeneration{}, 15);
+        EXPECT_TRUE(go_on().ok);
+        pause();
+        collect_one(/*is_partial=*/true, label);  // its trainer was told
+    }
+}
+
+// Another caller is refused, and continues.
+TEST_F(CollectedTest, P2_TheRestOfALostVersionIsRefusedByItsLabel) {
+    for (const bool is_paused : {false, true}) {
+        start();
+        pause(5);
+        collect_one(true, "of A");
+        expire_pause();
+        order<messages::UpdateDrop>();
+        answer(messages::UpdateOrder::kDrop);
+        pause();
+        call(messages::ContinueGeneration{}, 20);
+        expect_lost(refusal("admin", messages::Door::kAdmin), 20);
+        call(messages::ContinueGeneration{}, 21);
+        EXPECT_TRUE(go_on().ok);
+        if (is_paused) {
+            pause();
+            collect_one(/*is_partial=*/false, "of A");
+            call(messages::ContinueGeneration{}, 22);
+            order<messages::UpdateDrop>();
+            expect_lost(refusal("admin", messages::Door::kAdmin), 22);
+            answer(messages::UpdateOrder::kDrop);
+        } else {
+            for (const std::uint64_t number : {22u, 23u}) {
+                send_tensors(number, "of A");
+                expect_lost(refusal("admin", messages::Door::kAdmin), number);
+            }
+        }
+    }
+}
+
+// Another trainer's version is none of the rest.
+TEST_F(CollectedTest, AnotherLabelThanTheLostOneIsAVersionOfItsOwn) {
+    start();
+    pause(5);
+    collect_one(true, "of A");
+    expire_pause();
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    pause();
+    call(messages::ContinueGeneration{}, 20);
+    expect_lost(refusal("admin", messages::Door::kAdmin), 20);
+    call(messages::ContinueGeneration{}, 21);
+    EXPECT_TRUE(go_on().ok);
+    pause();
+    collect_one(/*is_partial=*/true, "of B");
+}
+
 TEST_F(CollectedTest, P2_APauseThatEndsByItselfDropsWhatWasCollected) {
     start();
     pause(5);

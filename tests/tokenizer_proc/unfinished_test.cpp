@@ -100,7 +100,7 @@ TEST_F(UnfinishedTest, P2_CollectedCallsAreALossAfterARestart) {
     EXPECT_EQ(order<messages::UpdateStage>().spec.source.kind, messages::SourceKind::kDistributed);
 }
 
-TEST_F(UnfinishedTest, AfterARestartAPauseBeginsAnew) {
+TEST_F(UnfinishedTest, P2_AfterARestartAPauseForgetsNoLoss) {
     restart({.calls = Calls::kCollected});
     call(messages::PauseGeneration{.mode = messages::PauseMode::kInPlace}, 15);
     standing_.is_paused = true;
@@ -109,6 +109,14 @@ TEST_F(UnfinishedTest, AfterARestartAPauseBeginsAnew) {
     EXPECT_NE(
         reply<messages::PauseReply>().verdict.message.find("the tree restarted"), std::string::npos
     );
+    collect_one(/*is_partial=*/false);
+}
+
+TEST_F(UnfinishedTest, AfterARestartAPauseOfATrainerThatWasRefusedBeginsAnew) {
+    restart({.calls = Calls::kCollected});
+    send_tensors(10);
+    expect_told(refusal("admin", messages::Door::kAdmin), "were collected take no effect");
+    pause();
     collect_one();
 }
 

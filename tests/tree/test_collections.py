@@ -70,6 +70,22 @@ def test_P2_a_pause_that_ends_by_itself_publishes_nothing_of_a_dead_trainer(clie
     assert "lost_calls" not in client.status() and digest_of(client) == OLD
 
 
+@pytest.mark.parametrize("label", ["", "step 2"])
+def test_P2_a_slow_trainer_that_pauses_again_publishes_no_rest(client, label):
+    """Its pause ended by itself, and it does not read the answer of the next one."""
+    client.pause(mode="in_place", max_pause_s=1)
+    send(client, parts(3)[0], label=label)
+    wait_until(lambda: "collecting" not in client.status(), "the pause to end", timeout_s=20)
+    wait_until(lambda: client.status()["replicas"][0]["state"] == "running", "the version before to serve")
+    client.pause(mode="in_place")
+    for tensors in parts(3)[1:]:
+        send(client, tensors, label=label)
+    told = refused(go_on, client)
+    assert told.code == "aborted" and "1 calls" in told.message, told
+    go_on(client)
+    assert digest_of(client) == OLD
+
+
 def test_P2_a_pause_that_ends_by_itself_before_the_first_call_is_told(client):
     """Each part was a version, while the tree generated."""
     client.pause(mode="in_place", max_pause_s=0.2)
