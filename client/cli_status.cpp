@@ -160,9 +160,8 @@ int cli_status(int argc, char** argv) {
     for (const messages::ListenerStatus& listener : status->listeners) print_listener(listener);
     if (const auto& lost = status->lost) {
         fmt::print(
-            "lost in a restart: '{}' (epoch {}, digest {}): {}; a complete update is awaited\n",
-            lost->label,
-            raw(lost->epoch),
+            "lost in a restart: {}, digest {}: {}; a complete update is awaited\n",
+            version_text(lost->epoch, lost->label),
             lost->digest,
             lost->why
         );

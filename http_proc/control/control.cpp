@@ -1,6 +1,7 @@
 #include "http_proc/control/control.h"
 
 #include "base/utf8.h"
+#include "http_proc/format/versions.h"
 
 #include <nlohmann/json.hpp>
 
@@ -54,7 +55,7 @@ void add_update(
     if (!update) return;
     answer["update"] = {
         {"epoch", raw(update->epoch)},
-        {"weight_version", update->label},
+        {"weight_version", version_name(update->epoch, update->label)},
         {"digest", update->digest},
         {"calls", update->calls},
         {"bytes", update->bytes}};

@@ -2,14 +2,27 @@
 
 #include "messages/chunks.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace pitstop::http {
 
-const std::string& version_name(const std::string& label) {
-    static const std::string kDefault = "default";
-    return label.empty() ? kDefault : label;
+std::string version_name(Epoch epoch, const std::string& label) {
+    return label.empty() ? fmt::format("epoch {}", raw(epoch)) : label;
 }
+
+namespace {
+
+std::string name_of(const messages::Span& span) { return version_name(span.epoch, span.label); }
+
+// Whether two neighbours are one run. Without labels, other epochs are other weights; and a label
+// may look like the name of another epoch.
+bool is_same_version(const messages::Span& one, const messages::Span& next) {
+    return one.label == next.label && (!one.label.empty() || one.epoch == next.epoch);
+}
+
+}  // namespace
 
 void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span> next) {
     messages::OutputChunk whole;
@@ -26,9 +39,9 @@ void write_weight_versions(JsonWriter& json, std::span<const messages::Span> spa
     for (std::size_t i = 0; i < spans.size();) {
         std::int64_t end = begin;
         std::size_t next = i;
-        for (; next < spans.size() && spans[next].label == spans[i].label; ++next)
+        for (; next < spans.size() && is_same_version(spans[i], spans[next]); ++next)
             end += spans[next].tokens;
-        json.begin_object().key("version").string(version_name(spans[i].label));
+        json.begin_object().key("version").string(name_of(spans[i]));
         json.key("start").integer(begin).key("end").integer(end).end_object();
         begin = end;
         i = next;
@@ -40,7 +53,7 @@ void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans
     json.begin_array();
     std::int64_t begin = 0;
     for (const messages::Span& span : spans) {
-        json.begin_object().key("version").string(version_name(span.label));
+        json.begin_object().key("version").string(name_of(span));
         json.key("epoch").integer(raw(span.epoch)).key("digest").string(span.digest);
         json.key("start").integer(begin).key("end").integer(begin + span.tokens);
         json.key("kv_min_epoch").integer(raw(span.kv_min_epoch));
@@ -51,7 +64,7 @@ void write_version_spans(JsonWriter& json, std::span<const messages::Span> spans
 }
 
 void write_version_members(JsonWriter& json, std::span<const messages::Span> spans) {
-    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
+    json.key("weight_version").string(name_of(spans.empty() ? messages::Span{} : spans.back()));
     json.key("weight_versions");
     write_weight_versions(json, spans);
     json.key("weight_version_spans");

@@ -1,4 +1,4 @@
-// Writes weight versions into answers. Both engines identify a version by its label and list runs
+// Writes weight versions into answers. Both engines identify a version by one name and list runs
 // of output tokens with it. pitstop's own spans add the epoch, the digest, and the epochs of the KV
 // attended to.
 #pragma once
@@ -12,8 +12,9 @@
 
 namespace pitstop::http {
 
-// The weights that a tree began with may have no label; both engines write "default" then.
-[[nodiscard]] const std::string& version_name(const std::string& label);
+// The label, or "epoch N" for a version without one: one word for all of these, such as SGLang's
+// "default", would name different weights alike.
+[[nodiscard]] std::string version_name(Epoch epoch, const std::string& label);
 
 // Adds the spans of the next chunk; equal neighbours become one.
 void append_spans(std::vector<messages::Span>& spans, std::vector<messages::Span> next);

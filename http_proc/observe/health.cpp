@@ -1,4 +1,5 @@
 // Health routes: /ping (this server), /health (the tree), /health_generate (a token).
+#include "http_proc/format/versions.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
 
@@ -38,10 +39,8 @@ Task<Response> health(Exchange& exchange) {
         Dialect::kPitstop,
         503,
         fmt::format(
-            "waits for a complete update: the version before the restart, '{}' (epoch {}, digest "
-            "{}), is lost",
-            server.lost->label,
-            raw(server.lost->epoch),
+            "waits for a complete update: {} (digest {}), the version before the restart, is lost",
+            version_name(server.lost->epoch, server.lost->label),
             server.lost->digest
         )
     );

@@ -1,5 +1,6 @@
 #include "http_proc/observe/metrics_text.h"
 
+#include "http_proc/format/versions.h"
 #include "http_proc/observe/expert_load.h"
 #include "http_proc/observe/metrics_tables.h"
 
@@ -163,7 +164,10 @@ void write_replicas(Writer& out, const messages::StatusReply& status) {
     for (const messages::ReplicaStatus& r : status.replicas) {
         out.sample(
             fmt::format(
-                "{},label=\"{}\",digest=\"{}\"", own_labels({}, r), escaped(r.label), r.digest
+                "{},label=\"{}\",digest=\"{}\"",
+                own_labels({}, r),
+                escaped(version_name(r.epoch, r.label)),
+                r.digest
             ),
             1
         );

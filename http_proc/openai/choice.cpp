@@ -213,7 +213,8 @@ void write_last_usage(JsonWriter& json, const Usage& usage) {
 
 void write_versions(JsonWriter& json, std::span<const messages::Span> spans) {
     json.key("metadata").begin_object();
-    json.key("weight_version").string(version_name(spans.empty() ? "" : spans.back().label));
+    const messages::Span last = spans.empty() ? messages::Span{} : spans.back();
+    json.key("weight_version").string(version_name(last.epoch, last.label));
     json.end_object();
     write_version_members(json, spans);
 }

@@ -158,7 +158,7 @@ void SglangOutput::write_meta(JsonWriter& json) {
     json.key("finish_reason");
     write_finish(json);
     json.key("prompt_tokens").integer(counts_.prompt_tokens);
-    json.key("weight_version").string(version_name(current_.label));
+    json.key("weight_version").string(version_name(current_.epoch, current_.label));
     json.key("num_retractions").integer(counts_.retractions);
     json.key("total_retractions").integer(counts_.retractions);
     if (args_.logprobs.enabled) {

@@ -50,7 +50,7 @@ Json internal_state(const messages::ReplicaStatus& replica, const messages::Hell
         {"ranks", ranks_json(replica)},
         {"effective_max_running_requests_per_dp", replica.running_max},
         {"weight_epoch", raw(replica.epoch)},
-        {"weight_version", version_name(replica.label)}};
+        {"weight_version", version_name(replica.epoch, replica.label)}};
 }
 
 // The backend that init_weight_transfer_engine joins: workers on CPUs use TCP instead of NCCL.

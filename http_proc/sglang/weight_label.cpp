@@ -39,14 +39,14 @@ Task<Response> update_weight_version(Exchange& exchange) {
     );
 }
 
-// Returns the label of replica 0: all are the same except during a change.
+// Returns the version's name at replica 0: all are the same except during a change.
 Task<Response> get_weight_version(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return sglang_failure(status.error());
     const messages::ReplicaStatus& replica = status->replicas.front();
     co_return Response::json(
         200,
-        {{"weight_version", version_name(replica.label)},
+        {{"weight_version", version_name(replica.epoch, replica.label)},
          {"weight_epoch", raw(replica.epoch)},
          {"weight_digest", replica.digest}}
     );

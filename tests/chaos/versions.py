@@ -17,7 +17,6 @@ PARTIALS_MAX = 32  # the latest, of which a commit may still be seen
 SERVED_MAX = 64
 PAIRS_MAX, PAIR_BASES_MAX = 40, 4  # of two versions of which nobody saw the first
 SCORED_MAX = 4000  # prompts under a version
-UNNAMED = ("", "default")  # over HTTP a version without a label is called default
 
 
 class VersionBook:
@@ -152,7 +151,7 @@ class EpochBook:
 
     def see_label(self, label, digest):
         """None, or what is wrong."""
-        if not digest or label in UNNAMED:
+        if not digest or not label:
             return None
         with self._lock:
             known = self._labels.setdefault(label, digest)

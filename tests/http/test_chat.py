@@ -37,8 +37,8 @@ def test_a_chat_is_the_templates_prompt(http, door):
     assert prompt == PROMPT
     assert answer["usage"]["completion_tokens"] == 6
     assert answer["usage"]["prompt_tokens"] == len(answer["prompt_token_ids"])
-    assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
-    assert answer["metadata"] == {"weight_version": "default"}
+    assert choice["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": 6}]
+    assert answer["metadata"] == {"weight_version": "epoch 1"}
     assert answer["weight_versions"] == choice["weight_versions"]
     assert answer["weight_version_spans"][0]["end"] == 6
 

@@ -65,13 +65,13 @@ def test_openai_validates_a_chat_strictly(http):
         base_url=http.url + "/v1", api_key="any", max_retries=0, _strict_response_validation=True
     ) as client:
         answer = client.chat.completions.create(**asked)
-        assert answer.metadata == {"weight_version": "default"}
+        assert answer.metadata == {"weight_version": "epoch 1"}
         assert answer.weight_version_spans[0]["end"] == 3
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # pydantic's, of a member of another type
             answer.model_dump()
         *_, last = client.chat.completions.create(**asked, stream=True)
-        assert last.weight_versions == [{"version": "default", "start": 0, "end": 3}]
+        assert last.weight_versions == [{"version": "epoch 1", "start": 0, "end": 3}]
 
 
 def test_openai_knows_a_prompt_that_is_too_long(openai_client):

@@ -115,6 +115,7 @@ def test_a_digest_sees_whole_updates_only(http, tree, fresh):
     assert checksum(http) == before, "a reader reads what serves, and publishes nothing"
     answer = http.ok("POST", "/continue_generation").json()
     assert answer["update"]["calls"] == 2 and answer["update"]["digest"] == status(tree)["replicas"][0]["digest"]
+    assert answer["update"]["weight_version"] == f"epoch {answer['update']['epoch']}"
     assert checksum(http) == fresh[BARD][1]
     is_served(http, fresh, BARD)
 

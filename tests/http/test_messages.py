@@ -54,7 +54,7 @@ def test_a_message_is_the_assistants_turn(http):
     assert (span["start"], span["end"]) == (0, 6)
     version = http.get("/weight_version").json
     assert (span["epoch"], span["digest"]) == (version["weight_epoch"], version["weight_digest"])
-    assert answer["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
+    assert answer["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": 6}]
 
 
 def test_what_is_cached_is_counted_apart(http):

@@ -33,10 +33,10 @@ def test_a_completion_has_openais_shape(http, door):
     assert choice["logprobs"] is None and choice["stop_reason"] is None
     usage = answer["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (4, 6, 10)
-    assert answer["metadata"] == {"weight_version": "default"}
-    assert answer["weight_version"] == "default"
+    assert answer["metadata"] == {"weight_version": "epoch 1"}
+    assert answer["weight_version"] == "epoch 1"
     assert answer["weight_version_spans"][0]["end"] == 6
-    assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
+    assert choice["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": 6}]
 
 
 def test_max_tokens_is_16_by_default(http):
@@ -259,7 +259,7 @@ def test_tokens_go_in_and_tokens_come_out(http, door):
     (choice,) = answer["choices"]
     assert choice["token_ids"] == expected.tokens and choice["finish_reason"] == "length"
     assert choice["logprobs"] is None and "text" not in choice
-    assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": 6}]
+    assert choice["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": 6}]
     assert answer["prompt_token_ids"] == [740, 543, 258, 498]
     assert answer["usage"]["total_tokens"] == 10
 

@@ -203,9 +203,12 @@ def test_P3_an_update_without_a_label_keeps_no_other_versions(http):
     """SGLang does, and no trainer relies on it; the name would be one of other weights."""
     update(http, BARD, weight_version="p1")
     assert "updated to" not in update(http, STORIES).json()["message"]
-    assert http.ok("GET", "/get_weight_version").json()["weight_version"] == "default"
+    version = http.ok("GET", "/get_weight_version").json()
+    name = f"epoch {version['weight_epoch']}"
+    assert version["weight_version"] == name
     output = http.generate(max_new_tokens=4)
-    assert spans(output) == [("default", 4)] and output["meta_info"]["weight_version"] == "default"
+    assert spans(output) == [(name, 4)] and output["meta_info"]["weight_version"] == name
+    assert f'label="{name}"' in http.ok("GET", "/metrics").body.decode()
 
 
 def test_scenario_19_no_label_or_the_same_again_splits_nothing(http, admin):

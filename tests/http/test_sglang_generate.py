@@ -18,7 +18,7 @@ def test_a_prompt_gives_an_object(http, door):
     assert meta["id"] == "one"
     assert meta["finish_reason"] == {"type": "length", "length": 8}
     assert (meta["prompt_tokens"], meta["completion_tokens"]) == (4, 8)
-    assert meta["weight_version"] == "default"
+    assert meta["weight_version"] == "epoch 1"
     assert meta["e2e_latency"] > 0
     assert "output_token_logprobs" not in meta
 

@@ -63,7 +63,7 @@ def long_body(**more):
 
 def test_15_an_untouched_request_has_one_span(http):
     meta = http.generate(text=PROMPT, max_new_tokens=7, ignore_eos=True)["meta_info"]
-    assert meta["weight_versions"] == [{"version": "default", "start": 0, "end": 7}]
+    assert meta["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": 7}]
     (span,) = meta["weight_version_spans"]
     assert (span["start"], span["end"], span["epoch"]) == (0, 7, 1)
     assert (span["kv_min_epoch"], span["kv_max_epoch"]) == (1, 1) and len(span["digest"]) == 32
@@ -73,8 +73,8 @@ def test_22_spans_are_in_the_last_event_alone(http):
     body = native({"text": PROMPT, "max_new_tokens": 400, "stream": True, "ignore_eos": True})
     *before, last = http.events("/generate", body)
     assert before and all("weight_versions" not in event["meta_info"] for event in before)
-    assert all(event["meta_info"]["weight_version"] == "default" for event in before)
-    assert last["meta_info"]["weight_versions"] == [{"version": "default", "start": 0, "end": 400}]
+    assert all(event["meta_info"]["weight_version"] == "epoch 1" for event in before)
+    assert last["meta_info"]["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": 400}]
 
 
 def test_24_openai_routes_have_the_same_spans_and_those_of_the_first_sample(http, admin, wait_for_open):
@@ -87,11 +87,11 @@ def test_24_openai_routes_have_the_same_spans_and_those_of_the_first_sample(http
         body = answer.json
         for choice in body["choices"]:
             spans = choice["weight_versions"]
-            assert [span["version"] for span in spans] == ["default", "later"]
+            assert [span["version"] for span in spans] == ["epoch 1", "later"]
             assert (spans[0]["start"], spans[-1]["end"]) == (0, 900)
         assert body["weight_versions"] == body["choices"][0]["weight_versions"]
         assert body["weight_version"] == "later" and body["metadata"] == {"weight_version": "later"}
-    admin.call("set_weight_label", label="default")
+    admin.call("set_weight_label", label="epoch 1")  # its name before; no label is refused
 
 
 def test_41_an_aborted_request_says_all_that_it_has(http, admin):
@@ -110,9 +110,9 @@ def test_41_an_aborted_request_says_all_that_it_has(http, admin):
         assert len(answer.json["output_ids"]) == count == len(meta["output_token_logprobs"])
         assert len(meta["output_top_logprobs"]) == count
         assert bool(answer.json["text"]) == (count > 0)
-        assert meta["weight_version"] == "default" and meta["e2e_latency"] > 0
+        assert meta["weight_version"] == "epoch 1" and meta["e2e_latency"] > 0
         assert meta["prompt_tokens"] == 4  # better than SGLang: never left out
-        assert meta["weight_versions"] == [{"version": "default", "start": 0, "end": count}]
+        assert meta["weight_versions"] == [{"version": "epoch 1", "start": 0, "end": count}]
     assert num_partial > 0
 
 

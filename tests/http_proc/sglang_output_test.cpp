@@ -39,7 +39,7 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     json event = written(output);
     EXPECT_EQ(event["text"], "a");
     EXPECT_EQ(event["meta_info"]["finish_reason"], nullptr);
-    EXPECT_EQ(event["meta_info"]["weight_version"], "default");
+    EXPECT_EQ(event["meta_info"]["weight_version"], "epoch 1");
     EXPECT_FALSE(event["meta_info"].contains("weight_versions"));
     messages::OutputChunk last = chunk("b", {TokenId{2}, TokenId{3}}, "new");
     last.finish =
@@ -51,10 +51,39 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     const json& meta = event["meta_info"];
     EXPECT_EQ(meta["finish_reason"], json::parse(R"({"type": "stop", "matched": 3})"));
     EXPECT_EQ(meta["weight_version"], "new");
-    EXPECT_EQ(meta["weight_versions"], json::parse(R"([{"version": "default", "start": 0, "end": 1},
+    EXPECT_EQ(meta["weight_versions"], json::parse(R"([{"version": "epoch 1", "start": 0, "end": 1},
                         {"version": "new", "start": 1, "end": 3}])"));
     EXPECT_EQ(meta["output_token_logprobs"].size(), 3U);
     EXPECT_EQ(meta["output_token_logprobs"][2], json::parse("[-0.5, 3, null]"));
+}
+
+// P3: both have no label, and are not the same weights.
+TEST(SglangOutput, P3_VersionsWithoutALabelAreNamedByTheirEpochs) {
+    SglangOutput output({.rid = "r"});
+    output.append(chunk("a", {TokenId{1}}, ""));
+    messages::OutputChunk last = chunk("b", {TokenId{2}, TokenId{3}}, "");
+    last.spans.front().epoch = Epoch{2};
+    last.finish = messages::Finish{.reason = messages::FinishReason::kLength};
+    output.append(std::move(last));
+    const json meta = written(output)["meta_info"];
+    EXPECT_EQ(meta["weight_version"], "epoch 2");
+    EXPECT_EQ(meta["weight_versions"], json::parse(R"([{"version": "epoch 1", "start": 0, "end": 1},
+                        {"version": "epoch 2", "start": 1, "end": 3}])"));
+}
+
+// P3: the trainer's word is sent back as it is, and joins no other epoch's tokens.
+TEST(SglangOutput, P3_ALabelThatLooksLikeAnEpochsNameIsARunOfItsOwn) {
+    SglangOutput output({.rid = "r"});
+    output.append(chunk("a", {TokenId{1}}, ""));
+    messages::OutputChunk last = chunk("b", {TokenId{2}, TokenId{3}}, "epoch 1");
+    last.spans.front().epoch = Epoch{2};
+    last.finish = messages::Finish{.reason = messages::FinishReason::kLength};
+    output.append(std::move(last));
+    const json meta = written(output)["meta_info"];
+    EXPECT_EQ(meta["weight_versions"], json::parse(R"([{"version": "epoch 1", "start": 0, "end": 1},
+                        {"version": "epoch 1", "start": 1, "end": 3}])"));
+    EXPECT_EQ(meta["weight_version_spans"][0]["epoch"], 1);
+    EXPECT_EQ(meta["weight_version_spans"][1]["epoch"], 2);
 }
 
 // Of 2 layers, one expert each: a row is of the token before an output token.

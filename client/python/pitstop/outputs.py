@@ -46,8 +46,9 @@ class Output:
 
     @property
     def label(self) -> str:
-        """The label of the last token's version; "default" if it has none, as over HTTP."""
-        return (self.spans[-1].label if self.spans else "") or "default"
+        """The label of the last token's version; "epoch N" if it has none, as over HTTP."""
+        last = self.spans[-1] if self.spans else None
+        return (last.label or f"epoch {last.epoch}") if last else "epoch 0"
 
     @property
     def meta_info(self) -> dict[str, Any]:

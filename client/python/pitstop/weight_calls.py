@@ -256,7 +256,7 @@ class WeightCalls:
             "page_size": first.get("page_size", 0),
             "max_total_num_tokens": first.get("pages_total", 0) * first.get("page_size", 0),
             "max_running_requests": first.get("running_max", 0),
-            "weight_version": first.get("label", "") or "default",
+            "weight_version": first.get("label", "") or f"epoch {first.get('epoch', 0)}",
             "weight_epoch": first.get("epoch", 0),
             "weight_digest": first.get("digest", ""),
             "status": status,
