@@ -21,9 +21,9 @@
 // only what its shard needs.
 //
 // A tensor may lie in the memory of the worker's GPU instead: its bucket names the allocations by
-// their CUDA IPC handles, which the worker opens, reads and closes again before it answers. The
-// pusher's GPU has finished writing them before it sends the bucket, and it keeps them until the
-// answer.
+// their CUDA IPC handles. The worker opens each once and closes all before it answers push_end. The
+// pusher's GPU has written them before the pusher sends the bucket, and the pusher frees none
+// before push_end is answered. A later bucket may have other bytes in them.
 #pragma once
 
 #include "base/ids.h"

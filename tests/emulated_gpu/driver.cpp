@@ -97,6 +97,9 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
         case CUDA_ERROR_INVALID_DEVICE:
             *name = "CUDA_ERROR_INVALID_DEVICE";
             return CUDA_SUCCESS;
+        case CUDA_ERROR_INVALID_CONTEXT:
+            *name = "CUDA_ERROR_INVALID_CONTEXT";
+            return CUDA_SUCCESS;
         case CUDA_ERROR_UNKNOWN:
             *name = "CUDA_ERROR_UNKNOWN";
             return CUDA_SUCCESS;

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from pitstop import cuda_tensors
+from pitstop import cuda_driver, cuda_tensors
 
 PUSHES = 2000
 
@@ -21,21 +21,22 @@ def main():
     if not torch.cuda.is_available():
         return 0
     tensor = torch.ones(1 << 20, dtype=torch.bfloat16, device="cuda")
-    storage = tensor.untyped_storage()
-    for name in ("_share_cuda_", "_release_ipc_counter", "_release_ipc_counter_cuda"):
-        print(f"UntypedStorage.{name}: {hasattr(type(storage), name)}", flush=True)
+    found = cuda_driver.allocation_of(tensor.data_ptr(), tensor.get_device())
+    print(f"its allocation: {found and tensor.data_ptr() - found.begin} bytes before it", flush=True)
     weight = cuda_tensors.CudaTensor.of("w", tensor)
     (uuid, index), *_ = cuda_tensors.visible_gpus().items()
     if not cuda_tensors.can_be_lent([weight], [uuid]):
         troubles.append("a plain tensor cannot be lent")
+    if found and found.handle != tensor.untyped_storage()._share_cuda_()[1][-cuda_driver.HANDLE_BYTES :]:
+        troubles.append("the driver's handle is not PyTorch's")
     before = shared_files()
     for _ in range(PUSHES):
-        cuda_tensors.LentTensors(uuid, index, {"w": weight}).give_back()
+        cuda_tensors.Lender(uuid, index, [{"w": weight}]).lend({"w": weight})
     after = shared_files()
     print(f"files of shared memory: {before} before, {after} after {PUSHES} pushes", flush=True)
     if after > before + 1:
         troubles.append("pushes leave files of shared memory behind")
-    del tensor, storage, weight
+    del tensor, weight
     gc.collect()
     print("; ".join(troubles) or "as relied on", flush=True)
     return 1 if troubles else 0

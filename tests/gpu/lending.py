@@ -2,7 +2,7 @@
 PyTorch's.
 
 PyTorch is not needed: what stands in for it here is a module `torch` as far as the client looks at it
-(client/python/pitstop/cuda_tensors.py). Source: torch/storage.py; torch/multiprocessing/reductions.py.
+(client/python/pitstop/cuda_tensors.py).
 """
 
 import contextlib
@@ -12,12 +12,12 @@ import queue
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import programs
 from timed_call import lines_of, next_line, start, stop
 
 ANSWER_S = 120.0
-OF_MALLOC = b"\x02c"  # before a handle: version 2 of PyTorch's, of plain memory
 DTYPES = {"BF16": ("torch.bfloat16", 2), "F16": ("torch.float16", 2), "F32": ("torch.float32", 4)}
 
 
@@ -74,32 +74,11 @@ class Sender:
         return answer
 
 
-class Storage:
-    """The sender's allocation, as PyTorch's of one tensor's memory. Lent references are counted."""
-
-    num_lent = 0
-
-    def __init__(self, handle, num_bytes):
-        self._raw = OF_MALLOC + bytes.fromhex(handle)
-        self._num_bytes = num_bytes
-
-    def data_ptr(self):
-        return id(self)  # it tells storages apart, and is read by nobody
-
-    def _share_cuda_(self):
-        Storage.num_lent += 1
-        return 0, self._raw, self._num_bytes, 0, b"", 0, b"", True
-
-    @staticmethod
-    def _release_ipc_counter(_handle, _offset, *, device):
-        Storage.num_lent -= 1
-
-
 class Tensor:
-    """Contiguous, in the GPU's memory."""
+    """Contiguous, in the sender's memory on the GPU. Its address is an offset in the sender's allocation."""
 
-    def __init__(self, storage, dtype, shape, offset):
-        self._storage, self._offset, self.shape = storage, offset, tuple(shape)
+    def __init__(self, dtype, shape, offset):
+        self._offset, self.shape = offset, tuple(shape)
         self.dtype, self._size = DTYPES[dtype]
 
     def detach(self):
@@ -107,20 +86,17 @@ class Tensor:
 
     contiguous = detach
 
-    def to(self, _device):
-        return self
-
     def numel(self):
         return math.prod(self.shape)
 
     def element_size(self):
         return self._size
 
-    def untyped_storage(self):
-        return self._storage
+    def data_ptr(self):
+        return self._offset
 
-    def storage_offset(self):
-        return self._offset // self._size
+    def get_device(self):
+        return 0
 
 
 def torch_of(device_uuid):
@@ -135,22 +111,22 @@ def torch_of(device_uuid):
 
 def push_lent(client, loaded, device_uuid):
     """The commit's reply to a push of all that the sender has loaded. PitstopError."""
+    from pitstop import cuda_driver
     from pitstop.cuda_tensors import CudaTensor
     from pitstop.push import WeightPusher
 
-    storage = Storage(loaded["handle"], loaded["bytes"])
+    # The memory is another process's: its handle is what that process's driver answered.
+    allocation = cuda_driver.Allocation(bytes.fromhex(loaded["handle"]), 0)
     tensors = {
-        each["name"]: CudaTensor.of(each["name"], Tensor(storage, each["dtype"], each["shape"], each["offset"]))
+        each["name"]: CudaTensor.of(each["name"], Tensor(each["dtype"], each["shape"], each["offset"]))
         for each in loaded["tensors"]
     }
     before = sys.modules.get("torch")
     sys.modules["torch"] = torch_of(device_uuid)
     try:
-        reply = WeightPusher(client).push(tensors, digests=False)
+        with mock.patch.object(cuda_driver, "allocation_of", lambda address, index: allocation):
+            return WeightPusher(client).push(tensors, digests=False)
     finally:
         sys.modules.pop("torch")
         if before is not None:
             sys.modules["torch"] = before
-    if Storage.num_lent:
-        raise NoSender(f"{Storage.num_lent} references were not given back")
-    return reply

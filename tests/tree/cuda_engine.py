@@ -2,8 +2,7 @@
 are lines of JSON on its input, answers lines on its output.
 
 There is no PyTorch with CUDA here: what stands in for it is the module `torch` below, as far as the engine looks at it.
-Its tensors' memory, copies and IPC handles are the GPU in software's; its reference counters are a list.
-Source: torch/storage.py; torch/multiprocessing/reductions.py.
+Its tensors' memory and copies are the GPU in software's, whose driver the client asks for handles.
 """
 
 import json
@@ -18,6 +17,7 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 TO_HOST, TO_DEVICE = 2, 1
 ALIGNMENT = 256
+SEGMENT_BYTES = 2 << 20
 
 
 class Trainer:
@@ -55,31 +55,6 @@ class Dtype:
         return f"torch.{self.name}"
 
 
-class UntypedStorage:
-    """A piece of an allocation, as PyTorch's allocator cuts them."""
-
-    references = []  # of each handle that was given out: 1 until it is given back
-    kind = b"\x02c"  # of a handle; expandable segments' is another
-    lie = b""  # in place of the handle
-
-    def __init__(self, gpu, index, base, offset, num_bytes):
-        self.gpu, self.index, self.base, self.offset, self.num_bytes = gpu, index, base, offset, num_bytes
-
-    def data_ptr(self):
-        return self.base.value + self.offset
-
-    def _share_cuda_(self):
-        self.references.append(1)
-        counter = len(self.references) - 1
-        handle = self.kind + (self.lie or self.gpu.handle(self.base))
-        return self.index, handle, self.num_bytes, self.offset, b"/torch_counters", counter, b"", True
-
-    @classmethod
-    def _release_ipc_counter(cls, counter_handle, counter, *, device):
-        assert counter_handle == b"/torch_counters"
-        cls.references[counter] -= 1
-
-
 class Tensor:
     """Contiguous, in a GPU's memory."""
 
@@ -87,8 +62,9 @@ class Tensor:
     num_to_host = 0
     num_copied = 0
 
-    def __init__(self, storage, at, shape, dtype):
-        self._storage, self._at, self.shape, self.dtype = storage, at, tuple(shape), dtype
+    def __init__(self, gpus, index, address, shape, dtype):
+        self._gpus, self._index, self._address = gpus, index, address
+        self.shape, self.dtype = tuple(shape), dtype
 
     def detach(self):
         return self
@@ -101,26 +77,36 @@ class Tensor:
     def element_size(self):
         return self.dtype.size
 
-    def untyped_storage(self):
-        return self._storage
+    def data_ptr(self):
+        return self._address
 
-    def storage_offset(self):
-        return self._at // self.dtype.size
+    def get_device(self):
+        return self._index
 
-    def _data(self):
+    def data(self):
+        return self._gpus.read(self._address, self.numel() * self.dtype.size)
+
+    def reshape(self, extent):
+        assert extent == -1
+        return Tensor(self._gpus, self._index, self._address, [self.numel()], self.dtype)
+
+    def narrow(self, dim, start, length):
+        assert dim == 0 and len(self.shape) == 1 and start + length <= self.shape[0]
+        return Tensor(self._gpus, self._index, self._address + start * self.dtype.size, [length], self.dtype)
+
+    def view(self, dtype):
         size = self.numel() * self.dtype.size
-        return self._storage.gpu.read(self._storage.data_ptr() + self._at, size)
+        assert len(self.shape) == 1 and size % dtype.size == 0
+        return Tensor(self._gpus, self._index, self._address, [size // dtype.size], dtype)
 
-    def to(self, device):
-        index = int(device.removeprefix("cuda:"))
-        if index == self._storage.index:
-            return self
+    def copy_(self, other):
+        assert self.shape == other.shape and self.dtype is other.dtype
         Tensor.num_copied += 1
-        return self._storage.gpu.tensors({"": self._data()}, {"": self.shape}, self.dtype, index)[""]
+        self._gpus.write(self._address, other.data())
 
     def cpu(self):
         Tensor.num_to_host += 1
-        return HostTensor(numpy.frombuffer(self._data(), dtype=numpy.uint16).reshape(self.shape), self.dtype)
+        return HostTensor(numpy.frombuffer(self.data(), dtype=numpy.uint16).reshape(self.shape), self.dtype)
 
 
 class HostTensor:
@@ -144,7 +130,6 @@ class Gpus:
         from cuda_sender import Cuda
 
         self._cuda = Cuda(library)
-        self.handle = self._cuda.handle
 
     def synchronize(self, index):
         """A copy from pageable memory returns once it is staged: what another process reads is there only after this."""
@@ -158,28 +143,39 @@ class Gpus:
         self._cuda.call("cudaMemcpy", data, ctypes.c_void_p(address), ctypes.c_size_t(num_bytes), TO_HOST)
         return data.raw
 
-    def tensors(self, data, shapes, dtype, index=0, per_storage=4):
-        """One allocation: storages in it, and some tensors to a storage."""
+    def write(self, address, data):
+        import ctypes
+
+        self._cuda.call("cudaMemcpy", ctypes.c_void_p(address), data, ctypes.c_size_t(len(data)), TO_DEVICE)
+
+    def empty(self, size, dtype, device):
+        index = int(device.removeprefix("cuda:"))
+        self._cuda.call("cudaSetDevice", index)
+        pointer = self._cuda.allocate(bytes(size * dtype.size))
+        return Tensor(self, index, pointer.value, [size], dtype)
+
+    def tensors(self, data, shapes, dtype, index=0, memory="plain"):
+        """All in one allocation, of PyTorch's least size; or in an expandable segment."""
         self._cuda.call("cudaSetDevice", index)
         packed, places = bytearray(), {}
         for name, each in data.items():
             places[name] = len(packed)
             packed += each + bytes(-len(each) % ALIGNMENT)
-        base = self._cuda.allocate(bytes(packed))
-        tensors, storage = {}, None
-        for number, (name, at) in enumerate(places.items()):
-            if number % per_storage == 0:
-                storage = UntypedStorage(self, index, base, at, len(packed) - at)
-            tensors[name] = Tensor(storage, at - storage.offset, shapes[name], dtype)
-        return tensors
+        packed += bytes(-len(packed) % SEGMENT_BYTES)
+        if memory == "plain":
+            pointer = self._cuda.allocate(bytes(packed))
+        else:
+            pointer, _ = self._cuda.allocate_segment(bytes(packed))
+        return {name: Tensor(self, index, pointer.value + at, shapes[name], dtype) for name, at in places.items()}
 
 
 def make_torch(uuids, gpus):
     torch = types.ModuleType("torch")
-    for kind in (Tensor, HostTensor, UntypedStorage):
+    for kind in (Tensor, HostTensor):
         kind.__module__ = "torch"
     torch.bfloat16, torch.float32 = Dtype("bfloat16", 2), Dtype("float32", 4)
-    torch.int16, torch.int64 = Dtype("int16", 2), Dtype("int64", 8)
+    torch.int16, torch.int64, torch.uint8 = Dtype("int16", 2), Dtype("int64", 8), Dtype("uint8", 1)
+    torch.empty = gpus.empty
     torch.cuda = types.SimpleNamespace(
         device_count=lambda: len(uuids),
         get_device_properties=lambda index: types.SimpleNamespace(uuid=uuids[index].removeprefix("GPU-")),
@@ -193,41 +189,50 @@ def main(library, run_dir, model, uuids):
     sys.path[:0] = [str(ROOT / "client" / "python"), str(TESTS / "tree")]
     gpus = Gpus(library)
     torch = make_torch(json.loads(uuids), gpus)
+    from pitstop import cuda_driver, cuda_tensors
     import pitstop
     from push_once import load
 
+    cuda_driver.LIBRARY = str(library)
+    allocation_of = cuda_driver.allocation_of
     arrays = load(model)
 
-    def tensors_of(dtype):
+    def tensors_of(dtype, memory):
         shapes = {name: array.shape for name, array in arrays.items()}
         wide = {name: (array.astype(numpy.uint32) << 16).tobytes() for name, array in arrays.items()}
         plain = {name: array.tobytes() for name, array in arrays.items()}
-        return gpus.tensors(wide if dtype is torch.float32 else plain, shapes, dtype)
+        return gpus.tensors(wide if dtype is torch.float32 else plain, shapes, dtype, memory=memory)
+
+    def in_calls(engine, tensors):
+        """Three calls of a paused tree, of which one has a tensor in the host's memory."""
+        engine.pause()
+        first, second, *others = tensors.items()
+        name = first[0]
+        assert not engine.update_weights_from_tensor({name: arrays[name]}).is_in_effect
+        assert not engine.update_weights_from_tensor([second]).is_in_effect
+        engine.update_weights_from_tensor(others)
+        engine.resume()
+        return engine.weight_digests()
 
     with pitstop.Engine(run_dir=run_dir) as engine:
         for line in sys.stdin:
             command = json.loads(line)
-            tensors = tensors_of(getattr(torch, command.get("dtype", "bfloat16")))
-            UntypedStorage.kind = bytes.fromhex(command.get("kind", "0263"))
-            UntypedStorage.lie = bytes.fromhex(command.get("lie", ""))
+            tensors = tensors_of(getattr(torch, command.get("dtype", "bfloat16")), command.get("memory", "plain"))
+            lie = bytes.fromhex(command.get("lie", ""))
+            cuda_tensors.BUCKET_BYTES = command.get("bucket_bytes", 256 << 20)
+            cuda_driver.allocation_of = (
+                allocation_of if not lie else lambda *place: cuda_driver.Allocation(lie, allocation_of(*place).begin)
+            )
             Tensor.num_to_host = Tensor.num_copied = 0
-            UntypedStorage.references.clear()
             try:
                 if command["do"] == "update":
                     update = engine.update_weights(tensors, label="lent", digests=False)
-                else:  # in two calls of a paused tree, one of them in the host's memory
-                    engine.pause()
-                    first, *others = tensors.items()
-                    name = first[0]
-                    assert not engine.update_weights_from_tensor({name: arrays[name]}).is_in_effect
-                    engine.update_weights_from_tensor(others)
-                    engine.resume()
-                    update = engine.weight_digests()
+                else:
+                    update = in_calls(engine, tensors)
                 answer = {"digest": update.digest}
             except pitstop.PitstopError as error:
                 answer = {"code": error.code, "message": str(error)}
-            answer.update(references=UntypedStorage.references, num_to_host=Tensor.num_to_host)
-            answer.update(num_copied=Tensor.num_copied, num_tensors=len(arrays))
+            answer.update(num_to_host=Tensor.num_to_host, num_copied=Tensor.num_copied, num_tensors=len(arrays))
             print(json.dumps(answer), flush=True)
 
 

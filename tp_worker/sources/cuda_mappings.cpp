@@ -12,7 +12,7 @@ namespace {
 // CUDA calls every handle that opens nothing invalid; this adds what is known of its process. (Runs
 // of expandable segments are copied from the process itself, whose errors include this.)
 Error with_sender(Error error, const std::string& handle, pid_t pid) {
-    if (error.code != ErrorCode::kUnavailable || is_segment_run(handle)) return error;
+    if (error.code != ErrorCode::kUnavailable || is_segment_run(handle) || pid == 0) return error;
     const Result<PeerDescriptors> sender = PeerDescriptors::open(pid);
     if (!sender) {
         error.message += "; " + sender.error().message;
@@ -47,6 +47,10 @@ void CudaMappings::end_message() {
     }
 }
 
+void CudaMappings::end_push() {
+    close_where([](const Entry& entry) { return entry.is_pushers; });
+}
+
 Result<kernels::DeviceImport> CudaMappings::open(const std::string& handle, pid_t pid) {
     Result<kernels::DeviceImport> opened = open_cuda_memory(handle, pid);
     const auto is_idle = [&](const Entry& entry) { return entry.last_message != message_; };
@@ -73,6 +77,11 @@ Result<const kernels::DeviceImport*> CudaMappings::find(
     Entry& entry = entries_[key];
     entry.import = *std::move(import);
     entry.last_message = message_;
+    if (sender.pid == 0) {
+        entry.is_kept = true;
+        entry.is_pushers = true;
+        return &entry.import;
+    }
     // A process that cannot be watched may end unnoticed.
     Result<PeerDescriptors> process = PeerDescriptors::open(sender.pid);
     entry.is_kept = process.has_value() && !is_segment_run(handle);

@@ -7,9 +7,10 @@
 //   - all, when the update has its bytes or is abandoned: the sender's memory returns to its driver
 //     then, if the sender has freed it meanwhile;
 //   - those of a sender that has ended, when the next message begins;
+//   - those of a pusher, when its push ends: it may free them then, and a later push of the session
+//     may have other memory under the same handle;
 //   - the least recently used, when there are kMax; and those that this message does not use, when
-//     an
-//     allocation cannot be opened: a stale one may be at the sender's new address;
+//     an allocation cannot be opened: a stale one may be at the sender's new address;
 //   - runs of expandable segments, with their message: their handles are numbers of file
 //     descriptors, which may mean other memory in the next message.
 //
@@ -39,7 +40,7 @@ class CudaMappings {
     static constexpr std::size_t kMax = 512;
 
     struct Sender {
-        pid_t pid = 0;
+        pid_t pid = 0;           // 0: a pusher, which keeps its memory until end_push()
         std::string counters{};  // the name of its shared memory
     };
 
@@ -50,6 +51,8 @@ class CudaMappings {
     Result<const kernels::DeviceImport*> find(const std::string& handle, const Sender& sender);
     // REQUIRES: nothing reads what was found.
     void end_message();
+    // Closes what a pusher has lent. REQUIRES: no message is read.
+    void end_push();
 
     // Closes all. REQUIRES: no message is being read.
     void clear() { entries_.clear(); }
@@ -65,6 +68,7 @@ class CudaMappings {
         std::optional<PeerDescriptors> sender{};
         std::int64_t last_message = 0;
         bool is_kept = false;  // beyond its message
+        bool is_pushers = false;
     };
 
     Result<kernels::DeviceImport> open(const std::string& handle, pid_t pid);

@@ -56,7 +56,13 @@ Result<std::string> bytes_of_hex(const std::string& hex) {
 
 }  // namespace
 
-Result<> PushSession::run(std::vector<std::string> frames) {
+Result<> PushSession::run(std::vector<std::string> first) {
+    Result<> result = converse(std::move(first));
+    args_.mappings.end_push();  // of a push that failed
+    return result;
+}
+
+Result<> PushSession::converse(std::vector<std::string> frames) {
     while (true) {
         Result<Next> next = handle_message(frames);
         if (!next) {
@@ -127,7 +133,7 @@ Result<PushSession::Next> PushSession::handle_open(const messages::Frames& frame
         messages::MessageList<messages::PushBucket, messages::PushShard, messages::PushEnd>;
     Next next = Next::kGoOn;
     const auto use = [&]<class Message>(const Message& message) -> Result<> {
-        if constexpr (std::is_same_v<Message, messages::PushBucket>) return stage_bucket(message);
+        if constexpr (std::is_same_v<Message, messages::PushBucket>) return take_bucket(message);
         if constexpr (std::is_same_v<Message, messages::PushShard>) return stage_shard(message);
         if constexpr (std::is_same_v<Message, messages::PushEnd>) {
             next = Next::kOver;
@@ -149,6 +155,7 @@ Result<PushSession::Next> PushSession::handle_open(const messages::Frames& frame
 }
 
 Result<> PushSession::close(const messages::PushEnd& message) {
+    args_.mappings.end_push();  // before the answer, after which the pusher may free its memory
     if (!message.verdict.is_done()) {
         return make_error(
             ErrorCode::kAborted,
@@ -181,10 +188,10 @@ messages::PushLayout PushSession::layout() const {
     return layout;
 }
 
-Result<std::vector<kernels::DeviceImport>> PushSession::open_allocations(
+Result<std::vector<const kernels::DeviceImport*>> PushSession::open_allocations(
     const messages::PushBucket& message
 ) const {
-    std::vector<kernels::DeviceImport> allocations;
+    std::vector<const kernels::DeviceImport*> allocations;
     if (message.allocations.empty()) return allocations;
     const std::optional<CudaOpening> cuda = args_.cuda_opening();
     if (!cuda) {
@@ -194,6 +201,7 @@ Result<std::vector<kernels::DeviceImport>> PushSession::open_allocations(
             "memory"
         );
     }
+    cuda->mappings.begin_message();
     std::set<std::string> handles;
     for (const messages::PushAllocation& each : message.allocations) {
         if (each.device_uuid != cuda->device_uuid) {
@@ -207,10 +215,26 @@ Result<std::vector<kernels::DeviceImport>> PushSession::open_allocations(
         ASSIGN_OR_RETURN(std::string handle, bytes_of_hex(each.handle));
         if (!handles.insert(handle).second)
             return make_error(ErrorCode::kInvalidArgument, "a bucket has an allocation twice");
-        ASSIGN_OR_RETURN(kernels::DeviceImport import, kernels::DeviceImport::open(handle));
-        allocations.push_back(std::move(import));
+        if (handle.size() != kernels::kIpcHandleBytes) {
+            return make_error(
+                ErrorCode::kInvalidArgument,
+                "an allocation's handle has {} bytes, not {}",
+                handle.size(),
+                kernels::kIpcHandleBytes
+            );
+        }
+        ASSIGN_OR_RETURN(
+            const kernels::DeviceImport* const import, cuda->mappings.find(handle, {})
+        );
+        allocations.push_back(import);
     }
     return allocations;
+}
+
+Result<> PushSession::take_bucket(const messages::PushBucket& message) {
+    Result<> staged = stage_bucket(message);
+    args_.mappings.end_message();  // nothing reads them any more
+    return staged;
 }
 
 Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
@@ -222,8 +246,8 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
     ASSIGN_OR_RETURN(const auto allocations, open_allocations(message));
     // The memories of the GPU, then the host's.
     std::vector<std::span<const std::byte>> memories;
-    for (const kernels::DeviceImport& each : allocations)
-        memories.emplace_back(each.data(), static_cast<std::size_t>(each.bytes()));
+    for (const kernels::DeviceImport* const each : allocations)
+        memories.emplace_back(each->data(), static_cast<std::size_t>(each->bytes()));
     memories.push_back(memory_ ? memory_->bytes() : std::span<const std::byte>{});
     std::vector<Placed> places;
     std::vector<Incoming> tensors;

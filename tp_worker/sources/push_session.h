@@ -25,16 +25,19 @@ class PushSession {
 
   private:
     enum class Next { kGoOn, kOver };
+    Result<> converse(std::vector<std::string> frames);
     Result<Next> handle_message(const std::vector<std::string>& frames);
     Result<Next> handle_first(const messages::Frames& frames);
     Result<Next> handle_open(const messages::Frames& frames);
     Result<> open(const messages::PushOpen& message);
     Result<> close(const messages::PushEnd& message);
-    // Opens a bucket's allocations while it is read; none if it names none. Errors: kUnsupported (a
+    // Opens the allocations that no earlier bucket has named: mapping a whole model takes
+    // milliseconds. They stay open until the push ends (cuda_mappings.h). Errors: kUnsupported (a
     // worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (a handle opens nothing).
-    [[nodiscard]] Result<std::vector<kernels::DeviceImport>> open_allocations(
+    [[nodiscard]] Result<std::vector<const kernels::DeviceImport*>> open_allocations(
         const messages::PushBucket& message
     ) const;
+    Result<> take_bucket(const messages::PushBucket& message);
     Result<> stage_bucket(const messages::PushBucket& message);
     Result<> stage_shard(const messages::PushShard& message);
     [[nodiscard]] messages::PushLayout layout() const;

@@ -1,18 +1,19 @@
 """PyTorch's tensors in the memory of GPUs, lent to the workers of these GPUs by CUDA IPC: no byte of them goes through
 the host, and nothing is pickled (messages/push.h).
-
-Source: torch/multiprocessing/reductions.py, reduce_tensor; torch/csrc/StorageSharing.cpp.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import numpy
 
-HANDLE_BYTES = 64  # cudaIpcMemHandle_t
+from . import cuda_driver
+from .errors import PitstopError
+
 BUCKET_BYTES = 256 << 20  # lent at a time; of copies for another GPU as much is there besides
+ALIGNMENT = 256  # of copies
 DIGEST_WORDS = 4 << 20  # at a time: some ten times their bytes are needed meanwhile
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 MASK32 = 0xFFFFFFFF
@@ -108,60 +109,56 @@ def visible_gpus() -> dict[str, int]:
     return found
 
 
-class _LentStorage:
-    """A reference to a storage, until it is given back."""
+class Lender:
+    """Lends a push's tensors to the worker of one GPU, a bucket at a time.
 
-    def __init__(self, storage: Any):
-        self.device, raw, _, self.offset, *counter = storage._share_cuda_()[:6]
-        self._counter = counter
-        self._storage = storage
-        # From 2.5 on two bytes before the handle say what it is; expandable segments have none of 64 bytes.
-        is_plain = len(raw) == HANDLE_BYTES or (len(raw) == HANDLE_BYTES + 2 and raw[1:2] == b"c")
-        self.handle: Optional[bytes] = raw[-HANDLE_BYTES:] if is_plain else None
+    Workers keep each allocation open until the push ends, so that none may be freed before: copies of other GPUs'
+    tensors lie in one place, which every bucket takes anew.
+    """
 
-    def give_back(self) -> None:
-        type(self._storage)._release_ipc_counter(*self._counter, device=self.device)
-
-
-class LentTensors:
-    """Tensors of one GPU, as a bucket names them. They must not move until they are given back."""
-
-    def __init__(self, device_uuid: str, index: int, tensors: Mapping[str, CudaTensor]):
+    def __init__(self, device_uuid: str, index: int, buckets: Iterable[Mapping[str, CudaTensor]]):
         import torch
 
-        self.allocations: list[dict[str, str]] = []
-        self.entries: list[dict[str, Any]] = []
-        self._storages: dict[int, _LentStorage] = {}
-        self._kept = []  # copies for a GPU on which they are not
+        self._device_uuid = device_uuid
+        self._index = index
+        size = max((sum(map(_room, filter(self._is_elsewhere, bucket.values()))) for bucket in buckets), default=0)
+        self._copies = None
+        if size:
+            size = max(size, cuda_driver.BLOCK_BYTES)
+            self._copies = torch.empty(size, dtype=torch.uint8, device=f"cuda:{index}")
+
+    def lend(self, bucket: Mapping[str, CudaTensor]) -> dict[str, list[dict[str, Any]]]:
+        """Returns the fields of its push_bucket. REQUIRES: workers have read the bucket before. PitstopError: memory
+        that no other process can open."""
+        import torch
+
         numbers: dict[bytes, int] = {}
-        try:
-            for name, each in tensors.items():
-                tensor = each.tensor.to(f"cuda:{index}")
-                self._kept.append(tensor)
-                lent = self._lend(tensor.untyped_storage())
-                if lent.handle not in numbers:
-                    numbers[lent.handle] = len(numbers)
-                    self.allocations.append({"handle": lent.handle.hex(), "device_uuid": device_uuid})
-                offset = lent.offset + tensor.storage_offset() * tensor.element_size()
-                entry = {"name": name, "dtype": each.dtype_name, "shape": list(each.shape), "offset": offset}
-                self.entries.append({**entry, "allocation": numbers[lent.handle]})
-            torch.cuda.synchronize(index)  # workers read what is there when they are told
-        except BaseException:
-            self.give_back()
-            raise
+        entries = []
+        end = 0  # of the copies so far
+        for name, each in bucket.items():
+            tensor = each.tensor
+            if self._is_elsewhere(each):
+                tensor = self._copies.narrow(0, end, each.nbytes).view(tensor.dtype)
+                tensor.copy_(each.tensor.reshape(-1))
+                end += _room(each)
+            found = cuda_driver.allocation_of(tensor.data_ptr(), self._index)
+            if found is None:
+                raise PitstopError(
+                    "unavailable", f"'{name}' is in memory of cuda:{self._index} that has no CUDA IPC handle"
+                )
+            number = numbers.setdefault(found.handle, len(numbers))
+            place = {"offset": tensor.data_ptr() - found.begin, "allocation": number}
+            entries.append({"name": name, "dtype": each.dtype_name, "shape": list(each.shape), **place})
+        torch.cuda.synchronize(self._index)  # workers read what is there when they are told
+        allocations = [{"handle": handle.hex(), "device_uuid": self._device_uuid} for handle in numbers]
+        return {"tensors": entries, "allocations": allocations}
 
-    def _lend(self, storage: Any) -> _LentStorage:
-        """Lends a storage, which several tensors may share."""
-        key = storage.data_ptr()
-        if key not in self._storages:
-            self._storages[key] = _LentStorage(storage)
-        return self._storages[key]
+    def _is_elsewhere(self, each: CudaTensor) -> bool:
+        return each.tensor.get_device() != self._index
 
-    def give_back(self) -> None:
-        storages, self._storages = self._storages, {}
-        for each in storages.values():
-            each.give_back()
-        self._kept.clear()
+
+def _room(each: CudaTensor) -> int:
+    return -(-each.nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def can_be_lent(tensors: Iterable[CudaTensor], devices: Sequence[str]) -> bool:
@@ -169,12 +166,7 @@ def can_be_lent(tensors: Iterable[CudaTensor], devices: Sequence[str]) -> bool:
     gpus = visible_gpus()
     if not devices or any(device not in gpus for device in devices):
         return False
-    for each in tensors:
-        lent = _LentStorage(each.tensor.untyped_storage())
-        lent.give_back()
-        if lent.handle is None:
-            return False
-    return True
+    return all(cuda_driver.allocation_of(each.pointer, each.tensor.get_device()) is not None for each in tensors)
 
 
 def buckets_of(tensors: Mapping[str, CudaTensor]) -> Iterator[dict[str, CudaTensor]]:

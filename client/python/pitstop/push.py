@@ -26,7 +26,7 @@ import zmq
 
 from .arrays import OnGpu, Weight, in_host
 from .client import Client
-from .cuda_tensors import CudaTensor, LentTensors, buckets_of, can_be_lent, visible_gpus
+from .cuda_tensors import CudaTensor, Lender, buckets_of, can_be_lent, visible_gpus
 from .errors import PitstopError
 from .shared_memory import SharedFile, find_shared_file
 
@@ -299,9 +299,10 @@ class WeightPusher:
             conversation.answers()
             if memory is not None:
                 self._send_arrays(conversation, arrays, memory, report)
-            _send_lent(conversation, devices, lent, report)
+            lenders = _send_lent(conversation, devices, lent, report)
             conversation.ask("push_end")
             conversation.answers()
+            del lenders  # workers have closed what these lent
         except BaseException as error:
             if not failures:  # it failed here alone: workers wait for what does not come
                 conversation.give_up(error)
@@ -359,21 +360,19 @@ class _Sent:
             self._on_progress(self._sent, self._total)
 
 
-def _send_lent(conversation, devices, tensors: Mapping[str, CudaTensor], report) -> None:
-    """Tells each worker the tensors' places in the memory of its own GPU; the worker reads them there."""
-    gpus = visible_gpus() if tensors else {}
-    for number, bucket in enumerate(buckets_of(tensors)):
-        lent: dict[str, LentTensors] = {}
-        try:
-            for device in devices:
-                lent[device] = LentTensors(device, gpus[device], bucket)
-            bodies = {d: {"tensors": each.entries, "allocations": each.allocations} for d, each in lent.items()}
-            conversation.ask("push_bucket", bodies, bucket=number)
-            conversation.answers()
-        finally:
-            for each in lent.values():
-                each.give_back()
+def _send_lent(conversation, devices, tensors: Mapping[str, CudaTensor], report) -> list[Lender]:
+    """Tells each worker the tensors' places in the memory of its own GPU, where the worker reads them. The caller keeps
+    the lenders until the push has ended."""
+    if not tensors:
+        return []
+    gpus = visible_gpus()
+    buckets = list(buckets_of(tensors))
+    lenders = {device: Lender(device, gpus[device], buckets) for device in devices}
+    for number, bucket in enumerate(buckets):
+        conversation.ask("push_bucket", {d: each.lend(bucket) for d, each in lenders.items()}, bucket=number)
+        conversation.answers()
         report(sum(each.nbytes for each in bucket.values()))
+    return list(lenders.values())
 
 
 class _Conversation:

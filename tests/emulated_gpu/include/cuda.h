@@ -1,5 +1,5 @@
 // The part of CUDA's driver API that the project calls, as CUDA 13.0 declares it. Source: CUDA
-// Driver API, "Virtual Memory Management".
+// Driver API, "Virtual Memory Management", "Primary Context Management", "Memory Management".
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@ enum CUresult {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_UNKNOWN = 999,
 };
@@ -24,8 +25,13 @@ enum CUmemAllocationHandleType {
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 };
 
+using CUdevice = int;
+using CUcontext = struct CUctx_st*;
 using CUdeviceptr = unsigned long long;
 using CUmemGenericAllocationHandle = unsigned long long;
+struct CUipcMemHandle {
+    char reserved[64];
+};
 struct CUmemLocation {
     CUmemLocationType type;
     int id;
@@ -84,5 +90,15 @@ CUresult cuMemExportToShareableHandle(
 CUresult cuMemImportFromShareableHandle(
     CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType type
 );
+
+// Of the library itself, by the names that it exports, for programs that open it.
+CUresult cuInit(unsigned flags);
+CUresult cuDeviceGet(CUdevice* device, int ordinal);
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent_v2(CUcontext* context);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, std::size_t* bytes, CUdeviceptr address);
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin);
 
 }  // extern "C"

@@ -1,0 +1,76 @@
+// The driver's contexts, as far as a program needs them that asks for the handle of memory: a
+// thread has none until it pushes one, whatever the runtime's calls have made current.
+#include "tests/emulated_gpu/calls.h"
+#include "tests/emulated_gpu/settings.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace pitstop::emulator {
+namespace {
+
+// A primary context's handle is its GPU's number, from 1 on.
+thread_local std::vector<CUcontext> contexts_of_thread;
+
+CUcontext primary_context(CUdevice device) {
+    return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(device) + 1);
+}
+
+bool is_device(CUdevice device) { return device >= 0 && device < settings().num_gpus; }
+
+}  // namespace
+}  // namespace pitstop::emulator
+
+using namespace pitstop::emulator;
+
+extern "C" {
+
+CUresult cuInit(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+    if (!is_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    *context = primary_context(device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    contexts_of_thread.push_back(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+    if (contexts_of_thread.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = contexts_of_thread.back();
+    contexts_of_thread.pop_back();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, std::size_t* bytes, CUdeviceptr address) {
+    return cuMemGetAddressRange(begin, bytes, address);
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin) {
+    if (contexts_of_thread.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    cudaIpcMemHandle_t made{};
+    const cudaError_t error = cudaIpcGetMemHandle(&made, reinterpret_cast<void*>(begin));
+    if (error != cudaSuccess) return static_cast<CUresult>(error);
+    std::memcpy(handle->reserved, made.reserved, sizeof handle->reserved);
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"
