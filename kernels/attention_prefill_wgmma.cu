@@ -2,6 +2,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device/online_softmax.cuh"
 #include "kernels/device/shared_memory.cuh"
+#include "kernels/device/system_scope.cuh"
 #include "kernels/device/wgmma.cuh"
 
 namespace pitstop::kernels {
@@ -125,14 +126,28 @@ struct TileCopier {
     // `offset`: from keys to values, in rows of KV memory.
     __device__ __forceinline__ void copy_tile(std::byte* tile, std::int32_t n, std::int32_t offset)
         const {
-        const auto* const kv = static_cast<const bf16*>(params.kv);
-#pragma unroll 4
-        for (int key = thread / kChunks; key < kTileKeys; key += kRowsPerPass) {
-            const std::int32_t kv_row = rows[n % kTableTiles][key];
-            const bool is_there = kv_row != kNoRow;
-            const bf16* const from =
-                is_there ? kv + std::int64_t{kv_row + offset} * D + chunk * kChunkElements : kv;
-            copy16_async(tile + panel_place<D>(key, chunk), from, is_there ? kChunkBytes : 0);
+        constexpr int kPasses = kTileKeys / kRowsPerPass;
+        constexpr int kBatch = 8;
+        static_assert(kPasses % kBatch == 0 && kRowsPerPass % 8 == 0);  // the swizzle's period
+        const bf16* const kv = static_cast<const bf16*>(params.kv) + chunk * kChunkElements;
+        const std::int32_t* const kv_rows = rows[n % kTableTiles] + thread / kChunks;
+        std::byte* const to = tile + panel_place<D>(thread / kChunks, chunk);
+#pragma unroll
+        for (int first = 0; first < kPasses; first += kBatch) {
+            // No load passes a copy, so that all come before: one at a time took 110 clocks each.
+            std::int32_t kv_row[kBatch];
+#pragma unroll
+            for (int j = 0; j < kBatch; ++j) kv_row[j] = kv_rows[(first + j) * kRowsPerPass];
+#pragma unroll
+            for (int j = 0; j < kBatch; ++j) {
+                const bool is_there = kv_row[j] != kNoRow;
+                const std::int64_t row = is_there ? kv_row[j] + offset : 0;
+                copy16_async(
+                    to + (first + j) * kRowsPerPass * kPanelRowBytes,
+                    kv + row * D,
+                    is_there ? kChunkBytes : 0
+                );
+            }
         }
         commit_copies();
     }
@@ -367,6 +382,10 @@ __device__ __forceinline__ void multiply_tiles(
         wgmma_wait<1>(scores);
         release(&barriers.keys_empty[stage]);
         softmax_tile(scores, state, seen, (tile_begin + n) * kTileKeys, params.scale_log2);
+        // Never so. Without a branch on the result ptxas (CUDA 13.0) moves the wait below above the
+        // softmax, which then runs after the products of the values
+        // (tests/kernels/machine_code.py).
+        if (state.sum[0] < 0.f) stand_by();
         wgmma_wait<0>(acc);
         release(&barriers.values_empty[before]);
 #pragma unroll

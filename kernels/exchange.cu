@@ -145,12 +145,28 @@ struct Share {
         const std::int64_t last = min(first + end, limit);
         for (std::int64_t i = first + begin; i < last; i += kThreads) f(i);
     }
+    // Copies this thread's packs. The compiler keeps each load behind the previous store, because
+    // `to` and `from` could overlap; so several loads come before the first store.
+    __device__ void copy(float4* to, const float4* from, std::int64_t first, std::int64_t limit)
+        const {
+        constexpr int kBatch = 4;
+        const std::int64_t last = min(first + end, limit);
+        std::int64_t i = first + begin;
+        for (; i + (kBatch - 1) * kThreads < last; i += kBatch * kThreads) {
+            float4 packs[kBatch];
+#pragma unroll
+            for (int j = 0; j < kBatch; ++j) packs[j] = from[i + j * kThreads];
+#pragma unroll
+            for (int j = 0; j < kBatch; ++j) to[i + j * kThreads] = packs[j];
+        }
+        for (; i < last; i += kThreads) to[i] = from[i];
+    }
     std::int64_t begin, end;
 };
 
 // grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. 16 bytes
 // per pack and rank in, 32 out, over the links except for this rank's own. Latency-bound if small.
-__global__ void __launch_bounds__(kThreads) one_shot_kernel(
+__global__ void __launch_bounds__(kThreads, 1) one_shot_kernel(
     const __grid_constant__ Exchange exchange,
     float4* data,  // [num_packs]
     std::int64_t num_packs,
@@ -161,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) one_shot_kernel(
     const Share share(num_packs);
     auto* const own =
         reinterpret_cast<float4*>(chunk_of(exchange, exchange.rank, meeting.launch()));
-    share.each(0, num_packs, [=](std::int64_t i) { own[i] = data[i]; });
+    share.copy(own, data, 0, num_packs);
     if (meeting.meet(0)) {
         share.each(0, num_packs, [&](std::int64_t i) {
             data[i] = sum_at(exchange, meeting.launch(), i);
@@ -173,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) one_shot_kernel(
 // grid [at most num_blocks], block [kThreads]; rank r sums part r of the packs, and a block owns
 // the same packs of each part. The sums of a part overwrite this rank's own packs of it, which no
 // other rank reads.
-__global__ void __launch_bounds__(kThreads) two_shot_kernel(
+__global__ void __launch_bounds__(kThreads, 1) two_shot_kernel(
     const __grid_constant__ Exchange exchange,
     float4* data,  // [num_packs]
     std::int64_t num_packs,
@@ -185,8 +201,7 @@ __global__ void __launch_bounds__(kThreads) two_shot_kernel(
     const Share share(part);
     auto* const own =
         reinterpret_cast<float4*>(chunk_of(exchange, exchange.rank, meeting.launch()));
-    for (int rank = 0; rank < exchange.size; ++rank)
-        share.each(rank * part, num_packs, [=](std::int64_t i) { own[i] = data[i]; });
+    for (int rank = 0; rank < exchange.size; ++rank) share.copy(own, data, rank * part, num_packs);
     bool is_met = meeting.meet(0);
     if (is_met) {
         share.each(exchange.rank * part, num_packs, [&](std::int64_t i) {
@@ -197,7 +212,7 @@ __global__ void __launch_bounds__(kThreads) two_shot_kernel(
     for (int rank = 0; is_met && rank < exchange.size; ++rank) {
         const auto* const theirs =
             reinterpret_cast<const float4*>(chunk_of(exchange, rank, meeting.launch()));
-        share.each(rank * part, num_packs, [=](std::int64_t i) { data[i] = theirs[i]; });
+        share.copy(data, theirs, rank * part, num_packs);
     }
     meeting.end();
 }
@@ -251,13 +266,13 @@ __global__ void __launch_bounds__(kThreads) all_gather_kernel(
     const Share share(num_packs);
     auto* const own =
         reinterpret_cast<float4*>(chunk_of(exchange, exchange.rank, meeting.launch()));
-    share.each(0, num_packs, [=](std::int64_t i) { own[i] = mine[i]; });
+    share.copy(own, mine, 0, num_packs);
     const bool is_met = meeting.meet(0);
     for (int rank = 0; is_met && rank < exchange.size; ++rank) {
         const auto* const theirs =
             reinterpret_cast<const float4*>(chunk_of(exchange, rank, meeting.launch()));
         float4* const to = all + rank * all_stride;
-        share.each(0, num_packs, [=](std::int64_t i) { to[i] = theirs[i]; });
+        share.copy(to, theirs, 0, num_packs);
     }
     meeting.end();
 }

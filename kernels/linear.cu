@@ -67,12 +67,10 @@ __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
     const LinearShare& part = params.parts[place.part];
     const int n0 = place.tile * Shape::kTileN;
     const int num_stages = ((params.K + kTileK - 1) / kTileK - warp + kSplit - 1) / kSplit;
+    const StageLoader<Shape> loader(params, part, 0, params.M, n0, lane);
     const auto load = [&](int s) {
         std::byte* const stage = ring + s % Shape::kStages * Shape::kStageBytes;
-        if (s < num_stages)
-            load_stage<Shape>(
-                stage, params, part, 0, params.M, n0, (s * kSplit + warp) * kTileK, lane
-            );
+        if (s < num_stages) loader.load(stage, (s * kSplit + warp) * kTileK);
         commit_copies();  // even an empty one, because the waits count groups
     };
 

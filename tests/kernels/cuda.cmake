@@ -25,6 +25,13 @@ if(PITSTOP_EMULATED_GPU)
     pitstop_own_machine(kernels_gpu_seeds_test)
 elseif(PITSTOP_WITH_CUDA)
     pitstop_test(kernels_gpu_test LABEL gpu SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)
+    # What ptxas makes of the kernels, of the architecture that has wgmma and early starts.
+    if("90a-real" IN_LIST CMAKE_CUDA_ARCHITECTURES)
+        add_test(NAME kernels_machine_code_test
+            COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/machine_code.py $<TARGET_OBJECTS:pitstop_kernels_cuda>
+            COMMAND_EXPAND_LISTS)
+        set_tests_properties(kernels_machine_code_test PROPERTIES LABELS kernel TIMEOUT 300 SKIP_RETURN_CODE 77)
+    endif()
     # Registers and occupancy as KERNELS.md has them: those of one version of the compiler.
     if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0 AND CUDAToolkit_VERSION VERSION_LESS 13.1)
         add_test(NAME kernels_resources_test

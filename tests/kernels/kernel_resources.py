@@ -7,7 +7,7 @@ kernels/KERNELS.md is this program's output.
 
 Also fails where a kernel spills, has none of its instances in the table, has an atomic of 64 bits on shared memory,
 which is a loop of compare-and-swap there, or touches memory before it waits for the kernel before it
-(kernels/device/dependent_launch.cuh): a load that the compiler moved there would be too early. FLAGS: the compiler's.
+(kernels/device/dependent_launch.cuh), in PTX: what ptxas moves is seen by machine_code.py. FLAGS: the compiler's.
 """
 
 import argparse

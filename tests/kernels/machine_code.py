@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""What only the machine code of CUDA's kernels shows: ptxas moves instructions that PTX has in the right order.
+
+    machine_code.py [--arch=sm_90a] OBJECT...     exit code 1 where one of these is so, 77 without cuobjdump
+
+* A kernel reads or writes memory before it waits for the kernel before it (ACQBULK). ptxas moves reads of memory that
+  is `const __restrict__` (LDG.CONSTANT) above the wait.
+* The softmax of prefill by wgmma runs behind the products of the values, not beside them: ptxas moves the second
+  wait (WARPGROUP.DEPBAR) above the first's softmax.
+* A loop of copies (LDGSTS) has more other instructions for each copy than is accepted here.
+* Copies of rows or of an exchange load, store, load, store: one load is under way at a time.
+
+OBJECTs are those that nvcc writes, or cubins. cuobjdump comes with NVIDIA's toolkit or `pip install
+nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm`.
+"""
+
+import argparse
+import glob
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+NOT_RUN = 77
+TOUCHES_MEMORY = re.compile(r"\b(LDG|LD|LDGSTS|STG|ST|ATOM|ATOMG|RED)\b[. ]")
+EX2_OF_A_TILE = 64  # a thread's scores of a tile
+# Kernels whose loop of copies is counted, and the other instructions that a copy may cost. CUDA 13.0 gives 10 to 13
+# and 10 to 20; found anew for each copy, rows and addresses made it 18 to 51 and 53 to 66.
+LOOPS_OF_COPIES = {"prefill_wgmma_kernel": 16, "tile_kernel": 25, "split_kernel": 25}
+BATCHED_COPIES = ("one_shot_kernel", "two_shot_kernel", "all_gather_kernel", "gather_rows_kernelI5uint4")
+LOADS_AT_ONCE = 4
+
+
+def find_tool():
+    """cuobjdump: on the path, of a toolkit, or of a package of Python's."""
+    places = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
+    found = [shutil.which("cuobjdump"), *(shutil.which("cuobjdump", path=f"{each}/bin") for each in places if each)]
+    for path in sys.path:
+        found += sorted(glob.glob(f"{path}/nvidia/*/bin/cuobjdump"))
+        found += sorted(glob.glob(f"{path}/triton/backends/nvidia/bin/cuobjdump"))
+    return next((each for each in found if each), None)
+
+
+def functions_of(text):
+    """{kernel: [(address, instruction)]} of cuobjdump's listing."""
+    found, name = {}, None
+    for line in text.splitlines():
+        if begin := re.search(r"Function : (\S+)", line):
+            name = begin[1]
+            found[name] = []
+        elif name and (code := re.match(r"\s+/\*([0-9a-f]{4,6})\*/\s+(.*?);", line)):
+            found[name].append((int(code[1], 16), code[2].strip()))
+    return found
+
+
+def disassemble(tool, path, arch):
+    """Kernels of one object; of a fat binary those for `arch`."""
+    path = pathlib.Path(path).resolve()
+    if path.suffix == ".cubin":
+        return functions_of(subprocess.run([tool, "-sass", path], capture_output=True, text=True, check=True).stdout)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([tool, "-xelf", arch, path], cwd=folder, capture_output=True, check=True)
+        for cubin in pathlib.Path(folder).glob("*.cubin"):
+            found.update(disassemble(tool, cubin, arch))
+    return found
+
+
+def early_accesses(code):
+    texts = [text for _, text in code]
+    wait = next((i for i, text in enumerate(texts) if "ACQBULK" in text), None)
+    early = [text for text in texts[:wait] if TOUCHES_MEMORY.search(text)] if wait is not None else []
+    return [f"{each} comes before its wait for the kernel before it" for each in early]
+
+
+def late_softmaxes(code):
+    """Between a wait that leaves a group under way and the next wait a tile's exponentials are computed."""
+    found, num_ex2 = [], None
+    for _, text in code:
+        if "WARPGROUP.DEPBAR" in text:
+            if num_ex2 is not None and num_ex2 < EX2_OF_A_TILE:
+                found.append(f"{num_ex2} MUFU.EX2 between the two waits, not {EX2_OF_A_TILE}: the softmax comes after both")
+            num_ex2 = 0 if re.search(r"gsb0, 0x1\b", text) else None
+        elif num_ex2 is not None and "MUFU.EX2" in text:
+            num_ex2 += 1
+    return found
+
+
+def loops(code):
+    """(begin, end) of each innermost loop, as indices."""
+    index = {address: i for i, (address, _) in enumerate(code)}
+    found = []
+    for i, (address, text) in enumerate(code):
+        target = re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", text)
+        if target and int(target[1], 16) < address:
+            found.append((index[int(target[1], 16)], i))
+    return [each for each in found if not any(other != each and each[0] <= other[0] and other[1] <= each[1] for other in found)]
+
+
+def slow_copies(name, code):
+    """Looks at the loop with the most copies: products may stand in it, which are not counted."""
+    bound = next((bound for kernel, bound in LOOPS_OF_COPIES.items() if kernel in name), None)
+    bodies = [[text for _, text in code[begin : end + 1]] for begin, end in loops(code)] if bound else []
+    most = max(bodies, key=lambda texts: sum("LDGSTS" in text for text in texts), default=[])
+    num_copies = sum("LDGSTS" in text for text in most)
+    others = sum(not re.search(r"LDGSTS|MMA|LDSM|BAR|DEPBAR|NOP", text) for text in most)
+    if num_copies == 0 or others <= bound * num_copies:
+        return []
+    return [f"a loop of {num_copies} copies has {others} other instructions; {bound} a copy are accepted"]
+
+
+def serial_copies(name, code):
+    """Of a kernel that copies in batches, the most loads before a store in a loop with as many stores as loads."""
+    if not any(kernel in name for kernel in BATCHED_COPIES):
+        return []
+    most = 0
+    for begin, end in loops(code):
+        kinds = "".join(kind_of_access(text) for _, text in code[begin : end + 1])
+        if kinds.count("L") == kinds.count("S"):
+            most = max([most, *map(len, kinds.split("S"))])
+    return [] if most >= LOADS_AT_ONCE else [f"{most} loads of 16 bytes come before a store, not {LOADS_AT_ONCE}"]
+
+
+def kind_of_access(text):
+    """L: a load of 16 bytes, S: a store."""
+    found = re.search(r"\b(LD|ST)G?\.E\S*\.128\b", text)
+    return {"LD": "L", "ST": "S"}[found[1]] if found else ""
+
+
+def problems_of(kernels):
+    for name, code in kernels.items():
+        for each in early_accesses(code) + late_softmaxes(code) + slow_copies(name, code) + serial_copies(name, code):
+            yield f"{name}: {each}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="sm_90a")
+    parser.add_argument("objects", nargs="+")
+    options = parser.parse_args()
+    tool = find_tool()
+    if tool is None:
+        print("NOT RUN: there is no cuobjdump (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
+        return NOT_RUN
+    kernels = {}
+    for path in options.objects:
+        for name, code in disassemble(tool, path, options.arch).items():
+            kernels[f"{pathlib.Path(path).name} {name}"] = code
+    problems = list(problems_of(kernels))
+    print("\n".join(problems) or f"{len(kernels)} kernels of {options.arch}: nothing found")
+    return 1 if problems or not kernels else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
