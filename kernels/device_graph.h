@@ -27,11 +27,14 @@ class DeviceGraph {
         return *this;
     }
 
+    // Whether kernels of the graph may begin before the kernel before them has ended.
+    enum class EarlyStarts : std::uint8_t { kNone, kAllowed };
+
     // Work enqueued on `stream` from now on is captured instead of run, up to end_capture().
     // REQUIRES: nothing waits for the stream meanwhile, and this thread allocates nothing.
-    static void begin_capture(Stream stream);
-    // Errors: kResourceExhausted if the device has no memory for the graph. Captured work does not
-    // run by itself.
+    static void begin_capture(Stream stream, EarlyStarts early_starts = EarlyStarts::kAllowed);
+    // Errors: kResourceExhausted if the device has no memory for the graph; kUnsupported if CUDA
+    // refuses the capture or the graph. Captured work does not run by itself.
     [[nodiscard]] static Result<DeviceGraph> end_capture(Stream stream);
 
     // Enqueues the work. REQUIRES: end_capture() made it.

@@ -52,7 +52,7 @@ bool DeviceEvent::is_done() const { CHECK(false); }
 void DeviceEvent::order_before(Stream) const { CHECK(false); }
 double DeviceEvent::ms_since(const DeviceEvent&) const { CHECK(false); }
 DeviceGraph::~DeviceGraph() = default;
-void DeviceGraph::begin_capture(Stream) { CHECK(false); }
+void DeviceGraph::begin_capture(Stream, EarlyStarts) { CHECK(false); }
 Result<DeviceGraph> DeviceGraph::end_capture(Stream) { return no_cuda(); }
 void DeviceGraph::launch(Stream) const { CHECK(false); }
 Result<DeviceImport> DeviceImport::open(std::string_view) { return no_cuda(); }

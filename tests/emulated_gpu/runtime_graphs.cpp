@@ -75,14 +75,16 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
     return cudaSuccess;
 }
 
+// The capture is over whatever this returns.
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-    PITSTOP_ENTER();
+    const cudaError_t entered = enter_call(__func__);
     const std::shared_ptr<Stream> stream = stream_of(handle);
     if (stream == nullptr) return told(no_stream(handle));
     *graph = nullptr;
     std::shared_ptr<Graph> captured;
-    if (const int error = end_capture(stream, &captured); error != 0)
-        return told(static_cast<cudaError_t>(error));
+    const int error = end_capture(stream, &captured);
+    if (entered != cudaSuccess) return told(entered);
+    if (error != 0) return told(static_cast<cudaError_t>(error));
     *graph = graphs().add(std::move(captured));
     return cudaSuccess;
 }

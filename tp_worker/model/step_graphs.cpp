@@ -31,7 +31,7 @@ Result<> StepGraphs::make_one(kernels::Stream stream) {
     }
     const Shape shape = take_wanted();
     if (shape.has_prompts() && bytes_with_prompts_ >= bytes_max_ / kPromptShare) return Ok{};
-    return capture(shape, stream);
+    return make(shape, stream);
 }
 
 StepGraphs::Shape StepGraphs::take_wanted() {
@@ -58,20 +58,36 @@ void StepGraphs::stop_making() {
     wanted_.clear();
 }
 
-// Leaves the shape without a graph if the device has no memory for one.
-Result<> StepGraphs::capture(const Shape& shape, kernels::Stream stream) {
+StepGraphs::Captured StepGraphs::capture(const Enqueue& enqueue, kernels::Stream stream) const {
+    kernels::DeviceGraph::begin_capture(stream, early_starts_);
+    Result<> enqueued = enqueue();
+    Result<kernels::DeviceGraph> graph = kernels::DeviceGraph::end_capture(stream);
+    return {std::move(enqueued), std::move(graph)};
+}
+
+// Leaves the shape without a graph if the device has no memory for one, or CUDA refuses it.
+Result<> StepGraphs::make(const Shape& shape, kernels::Stream stream) {
+    using EarlyStarts = kernels::DeviceGraph::EarlyStarts;
     Steps& steps = by_shape_.at(shape);
     const std::int64_t free_before = kernels::device_memory_info().free_bytes;
-    kernels::DeviceGraph::begin_capture(stream);
-    const Result<> enqueued = steps.enqueue();
-    Result<kernels::DeviceGraph> captured = kernels::DeviceGraph::end_capture(stream);
-    RETURN_IF_ERROR(enqueued);
-    if (!captured) {
-        spdlog::warn("further steps run without graphs: {}", captured.error().message);
+    Captured captured = capture(steps.enqueue, stream);
+    const bool is_refused =
+        !captured.graph && captured.graph.error().code == ErrorCode::kUnsupported;
+    if (captured.enqueued && is_refused && early_starts_ == EarlyStarts::kAllowed) {
+        spdlog::warn(
+            "graphs are made without early starts of their kernels: {}",
+            captured.graph.error().message
+        );
+        early_starts_ = EarlyStarts::kNone;
+        captured = capture(steps.enqueue, stream);
+    }
+    RETURN_IF_ERROR(captured.enqueued);
+    if (!captured.graph) {
+        spdlog::warn("further steps run without graphs: {}", captured.graph.error().message);
         stop_making();
         return Ok{};
     }
-    steps.graph = *std::move(captured);
+    steps.graph = *std::move(captured.graph);
     steps.enqueue = nullptr;
     ++num_graphs_;
     const std::int64_t taken = free_before - kernels::device_memory_info().free_bytes;

@@ -78,11 +78,17 @@ class StepGraphs {
     [[nodiscard]] bool has_room();
     void stop_making();
     [[nodiscard]] Shape take_wanted();
-    Result<> capture(const Shape& shape, kernels::Stream stream);
+    struct Captured {
+        Result<> enqueued = Ok{};
+        Result<kernels::DeviceGraph> graph{kernels::DeviceGraph{}};
+    };
+    Result<> make(const Shape& shape, kernels::Stream stream);
+    [[nodiscard]] Captured capture(const Enqueue& enqueue, kernels::Stream stream) const;
 
     std::map<Shape, Steps> by_shape_{};  // shapes that ran
     std::vector<Shape> wanted_{};        // shapes without a graph, in order of arrival
     std::int64_t bytes_max_;
+    kernels::DeviceGraph::EarlyStarts early_starts_ = kernels::DeviceGraph::EarlyStarts::kAllowed;
     bool is_full_ = false;  // they use all they may, or the device had no more
     std::int64_t num_graphs_ = 0;
     std::int64_t bytes_ = 0;

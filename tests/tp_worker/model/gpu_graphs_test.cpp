@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -360,6 +361,31 @@ TEST_F(GpuGraphs, WhatOthersTakeIsChargedToAGraphAsFarAsItsNodesCanTakeIt) {
 }
 
 #if defined(PITSTOP_EMULATED)
+// A refusal costs the early starts of all graphs, a second one the graphs; no step is lost.
+TEST_F(GpuGraphs, AGraphThatCudaRefusesIsMadeWithoutEarlyStartsOrNotAtAll) {
+    constexpr int kInvalidValue = 1, kCaptureInvalidated = 901;  // of cudaError_t
+    for (const auto& [function, error] :
+         {std::pair{"cudaGraphInstantiate", kInvalidValue},
+          std::pair{"cudaStreamEndCapture", kCaptureInvalidated}}) {
+        for (const int num_refused : {1, 2}) {
+            SCOPED_TRACE(testing::Message() << function << " refused " << num_refused << " times");
+            const LogLines log;
+            const auto replica = open(/*has_graphs=*/true);
+            for (int number = 1; number <= num_refused; ++number)
+                emulator::fail_call(function, number, error);
+            std::vector<TestRequest> requests = requests_of(3, 16);
+            for (int i = 0; i < 5; ++i) decode(*replica, requests);
+            const auto without = open(/*has_graphs=*/false);
+            std::vector<TestRequest> expected = requests_of(3, 16);
+            for (int i = 0; i < 5; ++i) decode(*without, expected);
+            expect_same(requests, expected);
+            EXPECT_EQ(log.num_of("graphs are made without early starts"), 1u);
+            EXPECT_EQ(log.num_of("further steps run without graphs"), num_refused == 2 ? 1u : 0u);
+            EXPECT_EQ(num_launched(*replica) > 0, num_refused == 1);
+        }
+    }
+}
+
 // The numbers of a row of kernels/KERNELS.md: | what | number | ... |.
 std::vector<std::int64_t> numbers_of(const std::string& what) {
     std::ifstream file(source_dir() + "/kernels/KERNELS.md");
