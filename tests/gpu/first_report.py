@@ -87,7 +87,7 @@ class FirstReport(Report):
             of_bytes = row["of"] != "matrix rate"
             rate = row["bytes"] / row["us"] * 1e-3 if of_bytes else row["flops"] / row["us"] * 1e-6
             what = f"{row['family']}: {row['what']}"
-            hint = next((text for begin, text in hints.items() if row["what"].startswith(begin)), "")
+            hint = next((text for begin, text in hints.items() if begin in row["what"]), "")
             self.figure(what, rate, "GB/s" if of_bytes else "TFLOP/s", rate / row["fraction"], row["of"], row["target"], hint)
 
     def next_steps(self):

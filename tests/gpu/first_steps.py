@@ -24,13 +24,15 @@ EXCHANGES = "CudaExchange*"
 # Marks what a program says on its standard error, which else stands among what it prints.
 MARKED = r"""{ "$@" 2>&1 1>&3 | sed -u 's/^/! /'; exit ${PIPESTATUS[0]}; } 3>&1"""
 SLOW_TO_REHEARSE = 12  # times as long: a GPU in software on few cores
-# What is likeliest to be behind a figure below its target, by how its row begins.
+# What is likeliest to be behind a figure below its target, by what its row names.
 HINTS = {
     "decode, 1 request": "the merge of a request's records by one warp (kernels/attention_decode.cu)",
     "decode": "latency of a tile's copies (kernels/attention_decode.cu)",
-    "prefill": "the wait of P V that ptxas hoists, and copies that serialize (kernels/attention_prefill_wgmma.cu)",
-    "M = 8": "the copies' addresses in the loop of tiles (kernels/linear.cu)",
-    "M = 16": "the copies' addresses in the loop of tiles (kernels/linear.cu)",
+    "prefill, 64 tokens": "no split of the KV where a chunk is short (kernels/attention_prefill_wgmma.cu)",
+    "prefill": "latency of the copying warpgroup; masks, prologue and tail (kernels/attention_prefill_wgmma.cu)",
+    "M = 8": "one block per SM waits for its copies (kernels/device/linear_tile.cuh)",
+    "M = 16": "one block per SM waits for its copies (kernels/device/linear_tile.cuh)",
+    "M = 1100": "the algorithm was timed for 2048 rows (kernels/cublas_choices.h)",
 }
 
 
