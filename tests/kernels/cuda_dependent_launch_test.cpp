@@ -98,21 +98,23 @@ class CudaDependentLaunch : public OnCuda {
 constexpr std::int64_t kRows = 6;
 
 TEST_F(CudaDependentLaunch, TheEmbeddingWaits) {
-    constexpr std::int64_t kHidden = 64;
-    const PlacedMatrix<bf16> table{random_matrix<bf16>(20, kHidden, 1), place()};
     Matrix<float> ids{kRows, 1, 0};  // whose bits are those of ids
     for (std::int64_t i = 0; i < kRows; ++i) {
         const auto id = static_cast<std::int32_t>(3 * i);
         std::memcpy(&ids(i, 0), &id, sizeof id);
     }
-    expect_waits(ids, kRows * kHidden * 4, [&](const View2<float>& x, void* out) {
-        embedding_cuda(
-            {.ids = reinterpret_cast<const TokenId*>(x.data),
-             .table = table.view(),
-             .y = view2(static_cast<float*>(out), kRows, kHidden),
-             .stream = stream()}
-        );
-    });
+    for (const std::int64_t hidden : {64, 63}) {  // rows aligned, and not
+        SCOPED_TRACE(testing::Message() << "H " << hidden);
+        const PlacedMatrix<bf16> table{random_matrix<bf16>(20, hidden, 1), place()};
+        expect_waits(ids, kRows * hidden * 4, [&](const View2<float>& x, void* out) {
+            embedding_cuda(
+                {.ids = reinterpret_cast<const TokenId*>(x.data),
+                 .table = table.view(),
+                 .y = view2(static_cast<float*>(out), kRows, hidden),
+                 .stream = stream()}
+            );
+        });
+    }
 }
 
 TEST_F(CudaDependentLaunch, TheNormWaits) {
