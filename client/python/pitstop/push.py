@@ -306,6 +306,10 @@ class WeightPusher:
         except BaseException as error:
             if not failures:  # it failed here alone: workers wait for what does not come
                 conversation.give_up(error)
+            if isinstance(error, PitstopError) and error.code == "aborted":
+                call.join(self._stall)  # a worker's stage was dropped: the tree's answer says why
+                if failures:
+                    raise failures[0] from None
             raise
         finally:
             if not failures and call.is_alive():
