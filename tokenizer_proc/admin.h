@@ -310,12 +310,12 @@ class Admin {
     // Refuses a partial update of a trainer that does not know of the loss, or ignores it.
     Result<> check_late_part(TimePoint now, const std::string& label);
     // Callers who know nothing of a loss may end it. So a call that names the label of lost calls
-    // brings the loss back, once: it may be one of the rest of their version.
+    // brings the loss back, once, however late: it may be one of the rest of their version.
     void remember_loss();
     void recall_loss(TimePoint now, const std::string& label);
     // A call that names `label`, or a collection of such calls, is refused for the loss.
     void tell_loss(TimePoint now, const std::string& label);
-    // Forgets those of which a version took effect since.
+    // Forgets the labels that a version of a later epoch has.
     void forget_lost_labels();
     [[nodiscard]] std::string note_for_pause(TimePoint now);
 

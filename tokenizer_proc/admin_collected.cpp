@@ -327,7 +327,8 @@ void Admin::remember_loss() {
 
 void Admin::recall_loss(TimePoint now, const std::string& label) {
     const auto found = lost_by_label_.find(label);
-    if (loss_ || found == lost_by_label_.end()) return;
+    if (found == lost_by_label_.end()) return;
+    if (loss_ && now < loss_->refused_at + kLossQuiet) return;
     loss_ = found->second.second;
     loss_->refused_at = now;
 }
@@ -426,8 +427,8 @@ Result<> Admin::check_late_part(TimePoint now, const std::string& label) {
     return error;
 }
 
-// A pause of a running tree is a new beginning: losses end of which a caller was told by a refusal.
-// Few read a pause's answer, so a loss that nobody was told of stays.
+// A pause of a running tree is a new beginning: it ends a loss if a caller was refused for it. Few
+// clients read a pause's answer, so another loss stays.
 // Calls that are being collected now began under another pause.
 std::string Admin::note_for_pause(TimePoint now) {
     if (const auto collecting = updates_.collecting(now)) {

@@ -210,7 +210,7 @@ MUTATIONS = (
     Mutation(
         "the label of lost calls is forgotten with the loss",
         COLLECTED,
-        "if (loss_ || found == lost_by_label_.end()) return;",
+        "if (found == lost_by_label_.end()) return;",
         "return;",
         unseen="a trainer of the simulator names no label again after a loss",
     ),

@@ -108,6 +108,20 @@ class CollectedTest : public DoorsTest {
         answer(messages::UpdateOrder::kDrop);
         ASSERT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kInvalidArgument);
     }
+    // A pause ends by itself, and another caller is refused for what is lost, and continues.
+    void lose_beside_another(const std::string& label) {
+        start();
+        pause(5);
+        collect_one(true, label);
+        expire_pause();
+        order<messages::UpdateDrop>();
+        answer(messages::UpdateOrder::kDrop);
+        pause();
+        call(messages::ContinueGeneration{}, 20);
+        expect_lost(refusal("admin", messages::Door::kAdmin), 20);
+        call(messages::ContinueGeneration{}, 21);
+        EXPECT_TRUE(go_on().ok);
+    }
     void expect_lost(const messages::ErrorReply& refused, std::uint64_t number) {
         EXPECT_EQ(refused.call, CallId{number});
         EXPECT_EQ(refused.error.code, ErrorCode::kAborted);

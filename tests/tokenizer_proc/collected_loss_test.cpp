@@ -92,17 +92,7 @@ TEST_F(CollectedTest, P2_APauseOfItsTrainerForgetsNoLossOfWhichNobodyWasRefused)
 // Another caller is refused, and continues.
 TEST_F(CollectedTest, P2_TheRestOfALostVersionIsRefusedByItsLabel) {
     for (const bool is_paused : {false, true}) {
-        start();
-        pause(5);
-        collect_one(true, "of A");
-        expire_pause();
-        order<messages::UpdateDrop>();
-        answer(messages::UpdateOrder::kDrop);
-        pause();
-        call(messages::ContinueGeneration{}, 20);
-        expect_lost(refusal("admin", messages::Door::kAdmin), 20);
-        call(messages::ContinueGeneration{}, 21);
-        EXPECT_TRUE(go_on().ok);
+        lose_beside_another("of A");
         if (is_paused) {
             pause();
             collect_one(/*is_partial=*/false, "of A");
@@ -119,19 +109,21 @@ TEST_F(CollectedTest, P2_TheRestOfALostVersionIsRefusedByItsLabel) {
     }
 }
 
-// Another trainer's version is none of the rest.
-TEST_F(CollectedTest, AnotherLabelThanTheLostOneIsAVersionOfItsOwn) {
+TEST_F(CollectedTest, P2_APartOfALostVersionIsRefusedHoweverLate) {
     start();
     pause(5);
     collect_one(true, "of A");
     expire_pause();
     order<messages::UpdateDrop>();
     answer(messages::UpdateOrder::kDrop);
-    pause();
-    call(messages::ContinueGeneration{}, 20);
-    expect_lost(refusal("admin", messages::Door::kAdmin), 20);
-    call(messages::ContinueGeneration{}, 21);
-    EXPECT_TRUE(go_on().ok);
+    wait(std::chrono::minutes(6));
+    send_tensors(22, "of A");
+    expect_lost(refusal("admin", messages::Door::kAdmin), 22);
+}
+
+// Another trainer's version is none of the rest.
+TEST_F(CollectedTest, AnotherLabelThanTheLostOneIsAVersionOfItsOwn) {
+    lose_beside_another("of A");
     pause();
     collect_one(/*is_partial=*/true, "of B");
 }
