@@ -341,7 +341,7 @@ void run_products(GpuMeter& gpu) {
                            y = gpu.buffer(kRowsMany * shape.N * 2);
         // 1100 rows use the algorithm that was timed for 2048.
         for (const std::int64_t rows : {1, 2, 4, 8, 16, 32, 64, 1100, 2048, 4096}) {
-            if (rows > 64 && shape.N == V) continue;  // logits of so many rows are never asked
+            if (rows > 64 && shape.N == V) continue;  // no step has logits of so many rows
             const std::int64_t M = std::min(rows, kRowsMany);
             const double m = static_cast<double>(M), n = static_cast<double>(shape.N);
             const auto depth = static_cast<double>(shape.depth);

@@ -160,9 +160,10 @@ class UpdateCoordinator {
     [[nodiscard]] bool has_undecided_collection() const {
         return job_ && job_->is_collection && phase() != messages::UpdatePhase::kCommitting;
     }
-    // REQUIRES: has_collection().
-    // Returns the label that the collected calls name; empty: none does.
+    // Returns the label that the collected calls name; empty: none does. REQUIRES:
+    // has_collection().
     [[nodiscard]] const std::string& collection_label() const { return job_->called_label; }
+    // REQUIRES: has_collection().
     [[nodiscard]] bool is_collecting_all() const { return !job_->spec.partial; }
     // Returns whether an update_weights or update_bucket is in progress, and its caller waits.
     [[nodiscard]] bool is_receiving() const;

@@ -24,7 +24,7 @@ EXCHANGES = "CudaExchange*"
 # Marks what a program says on its standard error, which else stands among what it prints.
 MARKED = r"""{ "$@" 2>&1 1>&3 | sed -u 's/^/! /'; exit ${PIPESTATUS[0]}; } 3>&1"""
 SLOW_TO_REHEARSE = 12  # times as long: a GPU in software on few cores
-# What is likeliest to be behind a figure below its target, by what its row names.
+# The likeliest reason for a figure below its target, by a word of its row.
 HINTS = {
     "decode, 1 request": "the merge of a request's records by one warp (kernels/attention_decode.cu)",
     "decode": "latency of a tile's copies (kernels/attention_decode.cu)",

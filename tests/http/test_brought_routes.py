@@ -38,7 +38,7 @@ def tied(seed):
 
 
 def experts_of(routers):
-    """Six experts, of which the sixth is the first negated: no two are alike."""
+    """Six experts, no two alike: the sixth is the first one negated."""
     tensors = upcycled(1) | routers
     for name in [name for name in tensors if ".experts.0." in name]:
         tensors[name.replace(".experts.0.", ".experts.5.")] = rounded(-floats(tensors[name]))

@@ -221,7 +221,7 @@ TEST_P(FollowedRouter, OfLogitsThatAreNotFiniteNoWeightIsHealthy) {
     }
 }
 
-// What is not finite stays so, and names experts that exist, each once.
+// Logits that are not finite give weights that are not, and different experts that exist.
 TEST_P(Router, OfLogitsThatAreNotFiniteNoWeightIsHealthy) {
     for (const RouterNorm norm : {RouterNorm::kAll, RouterNorm::kChosen}) {
         Matrix<float> logits = random_matrix<float>(6, 40, 5);

@@ -204,7 +204,7 @@ def main(library, run_dir, model, uuids):
         return gpus.tensors(wide if dtype is torch.float32 else plain, shapes, dtype, memory=memory)
 
     def in_calls(engine, tensors):
-        """Three calls of a paused tree, of which one has a tensor in the host's memory."""
+        """Three calls of a paused tree. One of them has a tensor in the host's memory."""
         engine.pause()
         first, second, *others = tensors.items()
         name = first[0]

@@ -149,7 +149,7 @@ class Lender:
             number = numbers.setdefault(found.handle, len(numbers))
             place = {"offset": tensor.data_ptr() - found.begin, "allocation": number}
             entries.append({"name": name, "dtype": each.dtype_name, "shape": list(each.shape), **place})
-        torch.cuda.synchronize(self._index)  # workers read what is there when they are told
+        torch.cuda.synchronize(self._index)  # workers read the memory as soon as a message names it
         allocations = [{"handle": handle.hex(), "device_uuid": self._device_uuid} for handle in numbers]
         return {"tensors": entries, "allocations": allocations}
 

@@ -178,7 +178,7 @@ TEST(AdapterConfig, NamesWhatIsWrong) {
     EXPECT_NE(error_of(json).message.find("4096"), std::string::npos);
 }
 
-// What is written before the layer's group in these makes it a comment or a literal.
+// In these patterns the text before the layer's group makes the group a comment or a literal.
 TEST(AdapterConfig, AnExpressionWithoutItsLayerIsRefused) {
     for (const char* name : {")(?x)#", ")(*ACCEPT)\\Q"}) {
         Json json = lora();
