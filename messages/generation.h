@@ -182,6 +182,7 @@ struct RequestCounts {
     std::int64_t queue_us = 0;
     std::int64_t prefill_us = 0;
     std::int64_t decode_us = 0;
+    std::int64_t replayed_tokens = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -195,6 +196,11 @@ struct RequestCounts {
         f("queue_us", queue_us, "microseconds from its arrival there until it was first admitted");
         f("prefill_us", prefill_us, "from then until its first output token");
         f("decode_us", decode_us, "from then until its latest");
+        f("replayed_tokens",
+          replayed_tokens,
+          "prompt tokens after the cached ones that the prefix cache had, too, but no checkpoint "
+          "of "
+          "the recurrent state after them; computed again");
     }
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };

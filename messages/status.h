@@ -3,6 +3,7 @@
 
 #include "base/ids.h"
 #include "messages/adapters.h"
+#include "messages/cache_status.h"
 #include "messages/fields.h"
 #include "messages/generation.h"
 #include "messages/memory.h"
@@ -52,6 +53,8 @@ struct WorkerStatus {
     int node = 0;
     std::string host{};
     std::string address{};
+    std::int64_t state_bytes = 0;
+    std::int64_t num_checkpoints = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -80,23 +83,12 @@ struct WorkerStatus {
         f("node", node, "which of the replica's machines it is on, from 0: the head");
         f("host", host, "that machine's name; empty: the replica is on one machine");
         f("address", address, "where its connection to the head comes from; empty: the head's own");
+        f("state_bytes",
+          state_bytes,
+          "bytes of one request's recurrent state; 0: the model has none");
+        f("num_checkpoints", num_checkpoints, "places for copies of such a state");
     }
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;
-};
-
-// Counts the prompt tokens found in the prefix cache, by their lag: the number of epochs between
-// the oldest KV of their page and the version that served.
-struct CacheHits {
-    static constexpr std::int64_t kLagMax = 16;  // or more
-    std::int64_t lag = 0;
-    std::int64_t tokens = 0;
-
-    template <class F>
-    void fields(F&& f) {
-        f("lag", lag, "epochs; 16: 16 or more");
-        f("tokens", tokens, "tokens found in the cache, also by requests that were retracted");
-    }
-    friend bool operator==(const CacheHits&, const CacheHits&) = default;
 };
 
 struct FinishCount {
@@ -210,6 +202,7 @@ struct ReplicaStatus {
     std::vector<ListenerStatus> listeners{};
     std::vector<AdapterStatus> adapters{};
     std::optional<ExpertLoad> expert_load{};
+    std::optional<CheckpointStatus> checkpoints{};
 
     template <class F>
     void fields(F&& f) {
@@ -270,6 +263,9 @@ struct ReplicaStatus {
           "tokens per expert, at most a second old while steps run; absent: as in StatusReply, "
           "whose "
           "sum takes the place of each replica's");
+        f("checkpoints",
+          checkpoints,
+          "of requests' recurrent state; absent: a request has no such state");
     }
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace pitstop::messages {
 namespace {
 
@@ -28,6 +30,49 @@ std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) 
     }
     if (row.takes_sampled && row.num_new != 1) {
         return fmt::format("row {}: takes_sampled with {} new tokens", i, row.num_new);
+    }
+    return std::nullopt;
+}
+
+// Returns what is wrong with the checkpoints that the row names, or nothing.
+// REQUIRES: begin + num_new does not overflow.
+std::optional<std::string> problem_of_checkpoints(const PlanRow& row, std::size_t i) {
+    for (const auto& id : {row.state_from, row.save_to}) {
+        if (id && raw(*id) < 0)
+            return fmt::format("row {}: checkpoint {}; they count from 0", i, raw(*id));
+    }
+    if (row.state_from && row.begin == 0)
+        return fmt::format("row {}: a checkpoint for the state before the first token", i);
+    if (!row.save_to && row.save_at != 0)
+        return fmt::format("row {}: save_at is {} without save_to", i, row.save_at);
+    if (row.save_to && (row.save_at <= row.begin || row.save_at > row.begin + row.num_new)) {
+        return fmt::format(
+            "row {}: save_at is {}, not in ({}, {}]",
+            i,
+            row.save_at,
+            row.begin,
+            row.begin + row.num_new
+        );
+    }
+    return std::nullopt;
+}
+
+// Rows of a plan have no order among each other.
+std::optional<std::string> problem_of_order(const std::vector<PlanRow>& rows) {
+    std::vector<CheckpointId> saved;
+    for (const PlanRow& row : rows) {
+        if (row.save_to) saved.push_back(*row.save_to);
+    }
+    if (saved.empty()) return std::nullopt;
+    std::ranges::sort(saved);
+    if (const auto twice = std::ranges::adjacent_find(saved); twice != saved.end())
+        return fmt::format("two rows save to checkpoint {}", raw(*twice));
+    for (const PlanRow& row : rows) {
+        if (row.state_from && std::ranges::binary_search(saved, *row.state_from)) {
+            return fmt::format(
+                "rows restore from checkpoint {} and save to it", raw(*row.state_from)
+            );
+        }
     }
     return std::nullopt;
 }
@@ -69,6 +114,7 @@ std::optional<std::string> invalid(const StepPlan& plan) {
                 "row {}: output_index is {}, at most {}", i, row.output_index, kPositionsMax
             );
         }
+        if (auto problem = problem_of_checkpoints(row, i)) return problem;
         num_tokens += static_cast<std::size_t>(row.num_new);
         num_pages += static_cast<std::size_t>(row.num_pages);
         num_targets += static_cast<std::size_t>(row.num_scored);
@@ -95,7 +141,7 @@ std::optional<std::string> invalid(const StepPlan& plan) {
             "rows have routes of {} positions, the plan {} bytes of them", num_brought, num_bytes
         );
     }
-    return std::nullopt;
+    return problem_of_order(plan.rows);
 }
 
 std::optional<std::string> invalid(const WorkerHello& message) {
@@ -109,6 +155,10 @@ std::optional<std::string> invalid(const WorkerHello& message) {
         message.page_size < 1 || message.num_slots < 1) {
         return "context_len, vocab_size, num_pages, page_size and num_slots must be positive";
     }
+    if (message.state_bytes < 0 || message.num_checkpoints < 0)
+        return "state_bytes and num_checkpoints must not be negative";
+    if (message.state_bytes == 0 && message.num_checkpoints > 0)
+        return fmt::format("{} checkpoints of a state of 0 bytes", message.num_checkpoints);
     if (!message.routes) return std::nullopt;
     if (auto problem = invalid(*message.routes)) return problem;
     return invalid_dense_layers(*message.routes, message.dense_layers);

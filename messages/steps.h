@@ -22,6 +22,9 @@
 
 namespace pitstop::messages {
 
+// A place for a checkpoint: a copy of one request's recurrent state. The same number on every rank.
+enum class CheckpointId : std::int32_t {};
+
 struct WorkerHello {
     static constexpr std::string_view kType = "worker_hello";
     static constexpr std::string_view kAbout =
@@ -52,6 +55,8 @@ struct WorkerHello {
     std::optional<RouteShape> routes{};
     std::int64_t adapter_rank_max = 0;
     std::vector<std::int64_t> dense_layers{};
+    std::int64_t state_bytes = 0;
+    std::int64_t num_checkpoints = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -87,6 +92,14 @@ struct WorkerHello {
           adapter_rank_max,
           "the highest rank of an adapter; 0: the worker computes none");
         f("dense_layers", dense_layers, "with routes: the layers without experts, ascending");
+        f("state_bytes",
+          state_bytes,
+          "bytes of one request's recurrent state on this rank, apart from its KV; 0: the model "
+          "has "
+          "none");
+        f("num_checkpoints",
+          num_checkpoints,
+          "places for copies of such a state; 0: none can be saved");
     }
 };
 
@@ -116,6 +129,11 @@ struct RequestSetup {
 };
 
 // One request's part of a step: tokens [begin, begin + num_new) of its context.
+//
+// With recurrent state, a row continues from the state after its tokens [0, begin): zeros if begin
+// is 0, a checkpoint that a row saved after that many tokens, or otherwise what the slot's row
+// before left. A plan may restore what an earlier plan saved, and overwrite what an earlier plan
+// restored. Within a plan, a checkpoint that is saved is saved once and restored by no row.
 struct PlanRow {
     SlotId slot{};
     std::int64_t begin = 0;
@@ -127,6 +145,9 @@ struct PlanRow {
     std::int64_t num_brought = 0;
     bool takes_sampled = false;
     std::optional<AdapterId> adapter{};
+    std::optional<CheckpointId> state_from{};
+    std::optional<CheckpointId> save_to{};
+    std::int64_t save_at = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -146,6 +167,16 @@ struct PlanRow {
           takes_sampled,
           "its one new token is the one this slot sampled last; the entry in `tokens` is 0");
         f("adapter", adapter, "the version of its adapter; absent: it has none");
+        f("state_from",
+          state_from,
+          "the checkpoint of the state after tokens [0, begin), below num_checkpoints; absent: "
+          "zeros "
+          "if begin is 0, otherwise the slot's own state");
+        f("save_to",
+          save_to,
+          "the checkpoint that gets the state after tokens [0, save_at), below num_checkpoints; "
+          "absent: none");
+        f("save_at", save_at, "with save_to: a position in (begin, begin + num_new]; otherwise 0");
     }
     friend bool operator==(const PlanRow&, const PlanRow&) = default;
 };

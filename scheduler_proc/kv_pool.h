@@ -39,6 +39,7 @@ class KvPool {
         std::int64_t num_pages = 0;
         std::int64_t page_size = 1;  // tokens
         std::int64_t num_slots = 0;
+        bool has_state = false;  // a request has recurrent state besides its pages
     };
 
     KvPool() = default;  // an empty pool
@@ -77,6 +78,7 @@ class KvPool {
 
     [[nodiscard]] bool has_slot() const { return !free_slots_.empty(); }
     [[nodiscard]] std::int64_t num_slots() const { return size_.num_slots; }
+    [[nodiscard]] bool has_state() const { return size_.has_state; }
     [[nodiscard]] std::int64_t num_pages() const { return size_.num_pages; }
     [[nodiscard]] std::int64_t num_free() const { return pages_.num_free(); }
     // Returns how many pages become free or evictable when the steps in flight are done, at least.

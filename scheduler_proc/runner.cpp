@@ -20,6 +20,7 @@ void Runner::open(const Workers& workers) {
         .num_pages = workers.num_pages(),
         .page_size = config_.page_size,
         .num_slots = std::min(config_.running_max, workers.num_slots()),
+        .has_state = workers.have_state(),
     });
 }
 

@@ -110,8 +110,10 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     // the pages it gave up.
     if (first.progress.pending() > 0) return Admission::kWaits;
     if (wide_room(first, 1) == 0) return Admission::kPassedOver;
+    // Pages alone do not have the state after a prefix.
+    const std::int64_t num_usable = pool_.has_state() ? 0 : first.cacheable_len();
     PrefixCache::Match match = pool_.cache().match(
-        std::span(first.tokens).first(static_cast<std::size_t>(first.cacheable_len())),
+        std::span(first.tokens).first(static_cast<std::size_t>(num_usable)),
         first.accepted_epochs(plan_.epoch),
         plan_.step,
         first.adapter_id()

@@ -24,6 +24,8 @@ std::optional<std::string> difference(
     if (a.has_weights != b.has_weights) return differ("has_weights", a.has_weights, b.has_weights);
     if (a.routes != b.routes || a.dense_layers != b.dense_layers)
         return fmt::format("ranks {} and {} differ in their routes", raw(a.rank), raw(b.rank));
+    if ((a.state_bytes > 0) != (b.state_bytes > 0))
+        return differ("state_bytes", a.state_bytes, b.state_bytes);
     if (a.eos_ids != b.eos_ids) return differ("num_eos_ids", a.eos_ids.size(), b.eos_ids.size());
     return std::nullopt;
 }
@@ -93,6 +95,12 @@ std::int64_t Workers::num_pages() const {
     return num;
 }
 
+std::int64_t Workers::num_checkpoints() const {
+    std::int64_t num = kPagesMax;
+    for (const auto& hello : hellos_) num = std::min(num, hello->num_checkpoints);
+    return num;
+}
+
 std::int64_t Workers::num_slots() const {
     std::int64_t num = static_cast<std::int64_t>(messages::StepPlan::kRowsMax);
     for (const auto& hello : hellos_) num = std::min(num, hello->num_slots);
@@ -139,6 +147,8 @@ std::vector<messages::WorkerStatus> Workers::status() const {
             .graph_bytes_max = hello->graph_bytes_max,
             .update_mode = hello->update_mode,
             .update_mode_why = hello->update_mode_why,
+            .state_bytes = hello->state_bytes,
+            .num_checkpoints = hello->num_checkpoints,
         });
     }
     return all;

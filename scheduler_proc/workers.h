@@ -43,6 +43,10 @@ class Workers {
     [[nodiscard]] ModelLimits limits() const;
     [[nodiscard]] std::int64_t num_pages() const;  // the fewest of any rank, at most kPagesMax
     [[nodiscard]] std::int64_t num_slots() const;  // the fewest of any rank
+    // Whether a request has recurrent state besides its KV.
+    [[nodiscard]] bool have_state() const { return first().state_bytes > 0; }
+    // The places for copies of such a state: the fewest of any rank, at most kPagesMax.
+    [[nodiscard]] std::int64_t num_checkpoints() const;
     // Returns the digest of the loaded weights; empty if no rank computed its part.
     // Errors: as version_digest().
     [[nodiscard]] Result<std::string> digest() const;

@@ -79,6 +79,7 @@ VALUES = {
         "num_routed": 2,
         "num_brought": 1,
         "takes_sampled": False,
+        "save_at": 70_002,
     },
     "RouteShape": {"layers": 48, "per_token": 8, "num_experts": 300},
     "BroughtRoutes": {"experts": struct.pack("<768H", *range(768))},

@@ -211,6 +211,7 @@ class Filler {
         std::int64_t num_pages = 0;
         std::int64_t num_targets = 0;
         std::int64_t num_brought = 0;
+        CheckpointId next_saved{};  // far below the ones that `fill` draws
         for (PlanRow& row : plan.rows) {
             row.takes_sampled = draw(0, 1) == 1;
             row.begin = draw(0, 1 << 20);
@@ -220,6 +221,10 @@ class Filler {
             row.num_scored = draw(0, row.num_new);
             row.num_routed = draw(0, row.num_new);
             row.num_brought = draw(0, row.num_new);
+            if (row.begin == 0) row.state_from.reset();
+            row.save_to = next_saved;
+            next_saved = next(next_saved);
+            row.save_at = draw(row.begin + 1, row.begin + row.num_new);
             num_tokens += row.num_new;
             num_pages += row.num_pages;
             num_targets += row.num_scored;

@@ -115,6 +115,7 @@ MESSAGES = [
                         "queue_us": 70000,
                         "prefill_us": 200,
                         "decode_us": 0,
+                        "replayed_tokens": 0,
                     },
                     "finish": {"reason": "stop", "matched_token": 2, "was_waiting": False},
                 }
@@ -137,6 +138,8 @@ MESSAGES = [
                     "num_routed": 1,
                     "num_brought": 2,
                     "takes_sampled": False,
+                    "save_to": 300,
+                    "save_at": 2,
                 },
                 {
                     "slot": 1,
@@ -148,6 +151,8 @@ MESSAGES = [
                     "num_routed": 0,
                     "num_brought": 0,
                     "takes_sampled": True,
+                    "state_from": 1,
+                    "save_at": 0,
                 },
             ],
             "tokens": 0,

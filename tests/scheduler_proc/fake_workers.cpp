@@ -126,6 +126,8 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
         hello.has_weights = model_.has_weights;
         hello.routes = model_.routes;
         hello.adapter_rank_max = model_.adapter_rank_max;
+        hello.state_bytes = model_.state_bytes;
+        hello.num_checkpoints = model_.num_checkpoints;
         hello.update_mode = model_.lends ? "lend" : "staged";
         all.emplace_back(std::move(hello));
     }

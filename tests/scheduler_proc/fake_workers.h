@@ -35,6 +35,8 @@ struct FakeModel {
     std::optional<messages::RouteShape> routes{};  // nothing: it has no experts
     TokenId overflowing{-1};  // from this token on, nothing of a context is finite
     std::int64_t adapter_rank_max = 8;
+    std::int64_t state_bytes = 0;      // of a request; 0: it has no recurrent state
+    std::int64_t num_checkpoints = 0;  // places for copies of such a state
 
     // What it is with this version of an adapter.
     [[nodiscard]] FakeModel adapted(std::optional<messages::AdapterId> adapter) const;

@@ -223,6 +223,19 @@ TEST(Scheduler, ASecondRequestReusesThePagesOfTheFirst) {
     EXPECT_EQ(rig.status().cached_tokens_total, 20);
 }
 
+// Pages do not have the state after their tokens.
+TEST(Scheduler, APrefixIsComputedAgainWhereNoCheckpointHasTheStateAfterIt) {
+    Rig rig({.state_bytes = 64});
+    const Ask ask{.prompt = prompt_of(21), .max_new_tokens = 4};
+    rig.send(ask);
+    rig.run();
+    const RequestKey again = rig.send(ask);
+    rig.run();
+    expect_all(rig, again, ask);
+    EXPECT_EQ(rig.of(again).counts->cached_tokens, 0);
+    EXPECT_EQ(rig.workers.num_tokens_run(), 2 * (21 + 3));
+}
+
 TEST(Scheduler, OutputIsCachedForTheNextTurnOfAConversation) {
     Rig rig;
     Ask ask{.prompt = prompt_of(10), .max_new_tokens = 11};

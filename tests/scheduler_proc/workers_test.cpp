@@ -42,6 +42,19 @@ TEST(Workers, TheRankWithTheFewestPagesSetsThePool) {
     EXPECT_EQ(workers.limits().pool_tokens, 40);
 }
 
+TEST(Workers, TheRankWithTheFewestCheckpointsSetsTheirNumber) {
+    Workers workers(2);
+    const FakeModel model{.tp = 2, .state_bytes = 64, .num_checkpoints = 9};
+    messages::WorkerHello small = hello_of(1, model);
+    small.num_checkpoints = 5;
+    ASSERT_TRUE(workers.handle_hello(hello_of(0, model), 4));
+    ASSERT_TRUE(workers.handle_hello(small, 4));
+    EXPECT_TRUE(workers.have_state());
+    EXPECT_EQ(workers.num_checkpoints(), 5);
+    EXPECT_EQ(workers.status().at(0).state_bytes, 64);
+    EXPECT_EQ(workers.status().at(1).num_checkpoints, 5);
+}
+
 TEST(Workers, ThatClaimMoreThanCanBeKeptTrackOfAreCutShort) {
     Workers workers(1);
     messages::WorkerHello huge = hello_of(0, {});
@@ -75,6 +88,8 @@ TEST(Workers, ThatDisagreeAreRefusedWithTheField) {
     EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.tp = 3; }), "--tp"));
     EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.eos_ids.clear(); }), "eos_ids"));
     EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.compute = "fp32"; }), "compute"));
+    EXPECT_TRUE(has(refusal_of([](messages::WorkerHello& h) { h.state_bytes = 8; }), "state_bytes")
+    );
 }
 
 }  // namespace

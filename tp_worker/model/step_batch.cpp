@@ -225,6 +225,8 @@ Result<> PlannedStep::add_row(
         const PageId page = plan.pages.values[page_at_ + static_cast<std::size_t>(i)];
         if (raw(page) < 0 || raw(page) >= limits.num_pages) return bad("no such page:", raw(page));
     }
+    for (const auto& id : {row.state_from, row.save_to})
+        if (id && raw(*id) >= limits.num_checkpoints) return bad("no such checkpoint:", raw(*id));
     for (std::int64_t i = 0; i < row.num_new; ++i) {
         TokenId token = plan.tokens.values[token_at_ + static_cast<std::size_t>(i)];
         if (!is_token(token, limits.vocab_len)) return bad("no such token:", raw(token));

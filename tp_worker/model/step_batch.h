@@ -58,6 +58,7 @@ struct StepLimits {
     // Of a model with experts: what a row of routes is, and the layers without experts.
     std::optional<messages::RouteShape> routes{};
     std::vector<std::int64_t> dense_layers{};
+    std::int64_t num_checkpoints = 0;  // of a model with recurrent state
 };
 
 // Applies the plan's setups. kInvalidArgument names the slot.

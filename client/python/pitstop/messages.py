@@ -155,6 +155,7 @@ class Counts:
     queue_us: int = 0  # from its arrival at the scheduler until it was first admitted
     prefill_us: int = 0  # from then until its first output token
     decode_us: int = 0  # from then until its latest
+    replayed_tokens: int = 0  # of the prompt, that the prefix cache had without the recurrent state after them
 
 
 @dataclass

@@ -168,6 +168,25 @@ class Plans : public testing::TestWithParam<LoadFormat> {
     messages::StepPlan good_{};
 };
 
+TEST_P(Plans, ThatNameACheckpointOfAModelWithoutStateAreRefused) {
+    expect_refused(
+        [](messages::StepPlan& p) {
+            p.rows[0].save_to = messages::CheckpointId{0};
+            p.rows[0].save_at = 3;
+        },
+        "no such checkpoint: 0"
+    );
+    expect_refused(
+        [](messages::StepPlan& p) {
+            p.rows[0].begin = 2;
+            p.rows[0].num_new = 1;
+            p.tokens.values.resize(1);
+            p.rows[0].state_from = messages::CheckpointId{5};
+        },
+        "no such checkpoint: 5"
+    );
+}
+
 TEST_P(Plans, OutOfRangeAreRefusedNamingWhat) {
     expect_refused([](messages::StepPlan& p) { p.epoch = Epoch{9}; }, "epoch 9");
     expect_refused([](messages::StepPlan& p) { p.rows[0].slot = SlotId{3}; }, "slot 3");

@@ -1,0 +1,50 @@
+// What a replica's prefix cache has found, and what was computed again although it had the KV.
+#pragma once
+
+#include "messages/fields.h"
+
+#include <cstdint>
+
+namespace pitstop::messages {
+
+// Counts the prompt tokens found in the prefix cache, by their lag: the number of epochs between
+// the oldest KV of their page and the version that served.
+struct CacheHits {
+    static constexpr std::int64_t kLagMax = 16;  // or more
+    std::int64_t lag = 0;
+    std::int64_t tokens = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("lag", lag, "epochs; 16: 16 or more");
+        f("tokens", tokens, "tokens found in the cache, also by requests that were retracted");
+    }
+    friend bool operator==(const CacheHits&, const CacheHits&) = default;
+};
+
+// The checkpoints: copies of requests' recurrent state that belong to pages of the prefix cache. A
+// request continues after a cached prefix only where one has the state.
+struct CheckpointStatus {
+    std::int64_t places_total = 0;
+    std::int64_t places_free = 0;
+    std::int64_t saved_total = 0;
+    std::int64_t restored_total = 0;
+    std::int64_t evicted_total = 0;
+    std::int64_t replayed_tokens_total = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("places_total", places_total, "places on every rank; 0: a rank has no memory for them");
+        f("places_free", places_free, "of them free");
+        f("saved_total", saved_total, "states that were saved");
+        f("restored_total", restored_total, "requests that continued from a saved state");
+        f("evicted_total", evicted_total, "checkpoints dropped so that another could be saved");
+        f("replayed_tokens_total",
+          replayed_tokens_total,
+          "prompt tokens of admitted requests that were computed again: the prefix cache had them, "
+          "but no checkpoint the state after them");
+    }
+    friend bool operator==(const CheckpointStatus&, const CheckpointStatus&) = default;
+};
+
+}  // namespace pitstop::messages
