@@ -50,15 +50,20 @@ class Requests:
 
 
 class Prompts:
-    """Token ids and texts with shared beginnings; `scored_max`: the longest to be scored."""
+    """Token ids and texts with shared beginnings; `scored_max`: the longest to be scored. `routed`: the share of
+    requests that ask for routes; `config`: of the model."""
 
-    def __init__(self, rng, vocab_size, scored_max):
-        self._rng, self._vocab_size = rng, vocab_size
+    def __init__(self, rng, config, scored_max, routed=0.0):
+        self._rng, self._vocab_size = rng, config["vocab_size"]
+        self.config, self._routed = config, routed
         self._bases = [self._ids(rng.randint(8, 80)) for _ in range(6)]
         self._scored = [self._ids(min(length, scored_max)) for length in SCORED_LENGTHS]
 
     def _ids(self, count):
         return [self._rng.randrange(self._vocab_size - 16) for _ in range(count)]
+
+    def asks_for_routes(self, rng):
+        return rng.random() < self._routed
 
     def ids(self, rng):
         base = rng.choice(self._bases)

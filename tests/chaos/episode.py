@@ -13,7 +13,7 @@ import numpy
 import pitstop
 
 from . import asked, diverged, faults, load, scoring, trainers, tree, warden, weights
-from .oracle import Rounding, tolerance
+from .oracle import Rounding, tolerances
 from .replay import Record
 from .verifier import Verifiers
 from .versions import EpochBook, ScoreBook, VersionBook
@@ -24,6 +24,9 @@ MORE_S = 240.0  # an episode goes on for so long at most until it has seen what 
 VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
 RELEASED_S = 60.0  # no tree is longer without weights that a trainer released: the warden mends it
+RANDOM = {"random": weights.tiny_config, "random-experts": weights.tiny_experts_config}
+PAIRS = {"stories": ("stories", "bard")}
+ROUTED = {"fp32": 0.6, "bf16": 1.0}  # the share of requests that ask for routes; bf16 leaves too many open without
 QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 
 
@@ -31,7 +34,7 @@ QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 class Shape:
     """What a tree is started with."""
 
-    model: str  # "random" or a bundled one's name
+    model: str  # "random", "random-experts" or a bundled one's name
     tp: int
     dp: int
     compute: str
@@ -43,7 +46,7 @@ class Shape:
     @classmethod
     def choose(cls, rng):
         return cls(
-            model=rng.choice(("random", "random", "random", "stories")),
+            model=rng.choice(("random", "random", "stories", "random-experts", "random-experts")),
             tp=rng.choice((1, 2)),
             dp=rng.choice((1, 1, 2)),
             compute=rng.choice(("fp32", "fp32", "bf16")),
@@ -88,6 +91,8 @@ class World:
         self.number, self.report, self.place, self.options = number, report, place, options
         self.rng = random.Random(f"{seed}/{number}")
         self.shape = Shape.choose(self.rng)
+        if options.model:
+            self.shape = dataclasses.replace(self.shape, model=options.model)
         self.directory = place.root / f"tree-{number}"
         self.directory.mkdir()
         self.build = os.environ.get("PITSTOP_BUILD", str(weights.ROOT / "build/cpu"))
@@ -105,12 +110,12 @@ class World:
 
     def _make_checkpoints(self, seed):
         generator = numpy.random.default_rng([seed, self.number])
-        if self.shape.model == "random":
-            self.config = weights.tiny_config()
+        if self.shape.model in RANDOM:
+            self.config = RANDOM[self.shape.model]()
             sets = [weights.random_tensors(self.config, generator) for _ in range(NUM_CHECKPOINTS)]
         else:
-            self.config = json.loads((weights.MODELS / "stories" / "config.json").read_text())
-            stories, bard = (weights.read_checkpoint(weights.MODELS / name) for name in ("stories", "bard"))
+            self.config = json.loads((weights.MODELS / self.shape.model / "config.json").read_text())
+            stories, bard = (weights.read_checkpoint(weights.MODELS / name) for name in PAIRS[self.shape.model])
             mixed = [
                 {name: bits if generator.random() < 0.7 else bard[name] for name, bits in stories.items()}
                 for _ in range(2)
@@ -181,12 +186,13 @@ class Episode:
             "trees", f"{world.shape.model} {world.shape.compute} tp {world.shape.tp} dp {world.shape.dp}"
         )
         rounding = Rounding(world.shape.compute)
-        self._tolerance = tolerance(world.config, [each[2] for each in world.checkpoints[:3]], rounding)
+        allowed = tolerances(world.config, [each[2] for each in world.checkpoints[:3]], rounding)
+        self._tolerance = allowed[0]
         world.verifiers = Verifiers(
             self.options.verifiers,
             world.config,
             rounding,
-            self._tolerance,
+            allowed,
             world.shape.page_size,
             world.book.directory,
             self._judge,
@@ -245,6 +251,8 @@ class Episode:
         report.count("oracle", "verified", verdict.num_verified)
         if verdict.num_scored:
             report.count("scorings", "prompt tokens verified", verdict.num_scored)
+        if verdict.num_rows:
+            report.count("oracle", "rows of routes verified", verdict.num_rows)
         if verdict.num_hypotheses > 1:
             report.count("oracle", "requests with more than one possible history")
         if verdict.is_undecided:
@@ -256,7 +264,10 @@ class Episode:
     def _chaos(self, seconds, tick):
         world, rng = self.world, self.world.rng
         world.warden = warden.Warden(world)
-        prompts = asked.Prompts(rng, world.config["vocab_size"], world.shape.pool - 100)
+        has_experts = weights.num_experts(world.config) > 0
+        share = ROUTED[world.shape.compute] if has_experts else 0.0
+        prompts = asked.Prompts(rng, world.config, world.shape.pool - 100, share)
+        scorers = scoring.SCORERS_OF_EXPERTS if has_experts else scoring.SCORERS
         clients = [
             kind(
                 number,
@@ -267,7 +278,7 @@ class Episode:
                 self.report,
                 lambda: world.verifiers.num_waiting() < BACKLOG_MAX,
             )
-            for number, kind in enumerate(load.KINDS + scoring.SCORERS)
+            for number, kind in enumerate(load.KINDS + scorers)
         ]
         doers = [
             trainers.TrainerThread(number, random.Random(rng.random()), world)

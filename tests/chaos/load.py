@@ -9,6 +9,7 @@ import urllib.parse
 import pitstop
 import zmq
 
+from . import routed
 from .asked import REQUEST_S
 from .replay import Record
 from .tree import is_alive
@@ -114,6 +115,8 @@ class PythonClient(LoadThread):
             options["kv_tolerance"] = record.kv_tolerance = self.rng.choice(("keep", "max_lag"))
             if record.kv_tolerance == "max_lag":
                 options["kv_max_lag"] = self.rng.choice((1, 3))
+        if self.prompts.asks_for_routes(self.rng):
+            options["routed_experts_start"], record.routes = 0, []
         if self.rng.random() < 0.1:
             options["priority"] = self.rng.choice((-1, 5))
         self.requests.begin(rid, self.kind)
@@ -148,6 +151,7 @@ class PythonClient(LoadThread):
             if record.logprobs is not None:
                 record.logprobs += chunk.logprobs
             self.took(record, chunk)
+            routed.of_bus(record, chunk)
             record.labels |= {(span.label, span.digest) for span in chunk.spans}
             record.spans += [
                 (s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans
@@ -280,6 +284,8 @@ class SglangClient(HttpClient):
             "logprobs_mode": "raw",
             "return_prompt_token_ids": True,
         }
+        if self.prompts.asks_for_routes(self.rng):
+            body["return_routed_experts"] = True
         if self.rng.random() < 0.5:
             record.prompt = body["input_ids"] = self.prompts.ids(self.rng)
         else:
@@ -297,6 +303,7 @@ class SglangClient(HttpClient):
         record.spans = self.spans_of(meta)
         record.labels = {(span["version"], span["digest"]) for span in meta["weight_version_spans"]}
         record.cached, record.retractions = meta["cached_tokens"], meta["num_retractions"]
+        routed.of_sglang(record, meta, self.prompts.config)
         return finish["type"]
 
 
@@ -307,6 +314,8 @@ class OpenAiClient(HttpClient):
         fields["max_tokens"] = fields.pop("max_new_tokens")
         is_text = self.rng.random() < 0.5
         prompt = self.prompts.text(self.rng) if is_text else self.prompts.ids(self.rng)
+        if self.prompts.asks_for_routes(self.rng):
+            fields["routed_experts_prompt_start"] = 0
         return {
             "prompt": prompt,
             "stream": self.rng.random() < 0.6,
@@ -322,6 +331,7 @@ class OpenAiClient(HttpClient):
         record.tokens = record.tokens + choice["token_ids"]
         record.logprobs += (choice.get("logprobs") or {"token_logprobs": []})["token_logprobs"]
         record.retractions = 4  # this dialect does not say
+        routed.of_choice(record, choice)
         if "weight_version_spans" in answer:
             record.spans = self.spans_of(answer)
         return choice.get("finish_reason")

@@ -11,6 +11,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPISODE_S = 150.0
+MODELS = ("random", "stories", "random-experts")
 IN_NAMESPACE = "PITSTOP_CHAOS_NAMESPACE"
 
 
@@ -23,6 +24,7 @@ def parse(arguments):
     parser.add_argument("--seed", type=int, default=1, help="decides what is done, and in which order (1)")
     parser.add_argument("--minutes", type=float, default=10.0, help="duration (10; a night: 480)")
     parser.add_argument("--episode", type=int, default=0, help="begin with this tree of the seed (0)")
+    parser.add_argument("--model", choices=MODELS, help="the model of each tree; default: the seed chooses")
     parser.add_argument("--verifiers", type=int, default=1, help="processes that verify tokens (1)")
     parser.add_argument(
         "--out", help="directory of the logs; default: one under /tmp, kept if something was found"
@@ -93,7 +95,7 @@ def _run(Episode, options, report, place):
             return
         report.reproduce = (
             f"launch/chaos --seed {options.seed} --episode {number} --minutes {EPISODE_S / 60:g}"
-        )
+        ) + (f" --model {options.model}" if options.model else "")
         found = report.num_problems
         episode = Episode(number, options.seed, report, place, options)
         episode.run(seconds, tick)

@@ -1,4 +1,4 @@
-"""What a Qwen3 computes, in NumPy, with a version of the weights per position.
+"""What a Qwen3 or a Qwen3-MoE computes, in NumPy, with a version of the weights per position.
 
 A pass over some positions computes their keys and values under the version that it is given, and
 attends to whatever versions computed those before: as the promise says that a request goes on when
@@ -7,6 +7,9 @@ weights change under it.
 Arithmetic is float32 on the checkpoint's bf16. With Rounding.BF16 what the engine stores as bf16 is
 rounded where it stores it (docs/design.md, section 7: weights, activations and KV are bf16, sums and
 the residual stream fp32). With Rounding.EXACT everything is float64, which gives the tolerance.
+
+A pass may follow the routes that the engine says it chose, as rounding decides between two experts that a router
+likes alike. How well they fit this router's own logits is known after the pass (Sequence).
 """
 
 import enum
@@ -14,7 +17,7 @@ import math
 
 import numpy
 
-from .weights import from_bf16, to_bf16
+from .weights import from_bf16, layers_with_experts, num_experts, to_bf16
 
 
 class Rounding(enum.Enum):
@@ -40,7 +43,9 @@ class Weights:
         self.layers = []
         for layer in range(config["num_hidden_layers"]):
             at = f"model.layers.{layer}."
-            attention, mlp = at + "self_attn.", at + "mlp."
+            attention, mlps = at + "self_attn.", [at + "mlp."]
+            if layer in layers_with_experts(config):
+                mlps = [f"{at}mlp.experts.{expert}." for expert in range(num_experts(config))]
             self.layers.append(
                 {
                     "input_norm": values[at + "input_layernorm.weight"],
@@ -49,8 +54,11 @@ class Weights:
                     "k_norm": values[attention + "k_norm.weight"],
                     "qkv": matrix(*(attention + f"{part}_proj.weight" for part in "qkv")),
                     "o": matrix(attention + "o_proj.weight"),
-                    "gate_up": matrix(mlp + "gate_proj.weight", mlp + "up_proj.weight"),
-                    "down": matrix(mlp + "down_proj.weight"),
+                    "router": matrix(at + "mlp.gate.weight") if len(mlps) > 1 else None,
+                    "mlps": [
+                        (matrix(mlp + "gate_proj.weight", mlp + "up_proj.weight"), matrix(mlp + "down_proj.weight"))
+                        for mlp in mlps
+                    ],
                 }
             )
 
@@ -91,9 +99,33 @@ class Oracle:
         first, second = x[..., :half], x[..., half:]
         return numpy.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
-    def forward(self, sequence, weights, ids, logits_from):
-        """One pass: `ids` follow what the sequence holds. Logits [n, V] of ids[logits_from:]."""
+    def _mlp(self, x, gate_up, down):
+        gate, up = numpy.split(x @ gate_up, 2, axis=1)
+        return self.stored(gate / (1 + numpy.exp(-gate)) * up) @ down
+
+    def _experts(self, sequence, x, layer, given):
+        """`given`: [T, k] of the routes, -1: the router's own choice."""
+        logits = x @ layer["router"]
+        order = numpy.argsort(-logits, axis=1, kind="stable")
+        k = self.config["num_experts_per_tok"]
+        chosen = numpy.where(given < 0, order[:, :k], given)
+        sequence.note_choice(logits, chosen, is_given=given[:, 0] >= 0)
+        shifted = numpy.exp(logits - logits.max(axis=1, keepdims=True))
+        of_chosen = numpy.take_along_axis(shifted, chosen, axis=1)
+        total = of_chosen if self.config["norm_topk_prob"] else shifted
+        of_chosen = of_chosen / total.sum(axis=1, keepdims=True)
+        result = numpy.zeros_like(x)
+        for expert, (gate_up, down) in enumerate(layer["mlps"]):
+            rows, places = numpy.nonzero(chosen == expert)
+            if len(rows):
+                result[rows] += of_chosen[rows, places, None] * self._mlp(x[rows], gate_up, down)
+        return result
+
+    def forward(self, sequence, weights, ids, logits_from, routes=None):
+        """One pass: `ids` follow what the sequence holds. Logits [n, V] of ids[logits_from:]. `routes`: [n, layers, k]
+        of the experts that these tokens use, -1: those that the router here chooses."""
         begin, count = sequence.length, len(ids)
+        sequence.begin_pass(count)
         end = begin + count
         sequence.reserve(end)
         angles = numpy.arange(begin, end, dtype=numpy.float32)[:, None] * self.frequencies[None, :]
@@ -124,16 +156,22 @@ class Oracle:
             attended = weight.reshape(K, Q // K * count, end) @ values[:, :end]
             attended = attended.reshape(K, Q // K, count, D).transpose(2, 0, 1, 3).reshape(count, Q * D)
             x = x + self.stored(attended) @ layer["o"]
-            gate, up = numpy.split(
-                self.stored(self._normed(x, layer["post_norm"])) @ layer["gate_up"], 2, axis=1
-            )
-            x = x + self.stored(gate / (1 + numpy.exp(-gate)) * up) @ layer["down"]
+            normed = self.stored(self._normed(x, layer["post_norm"]))
+            if layer["router"] is None:
+                x = x + self._mlp(normed, *layer["mlps"][0])
+            else:
+                given = numpy.full((count, self.config["num_experts_per_tok"]), -1) if routes is None else routes[:, index]
+                x = x + self._experts(sequence, normed, layer, given)
         sequence.length = end
         return self.stored(self._normed(x[logits_from:], weights.norm)) @ weights.head
 
 
 class Sequence:
-    """The keys and values of a request, whoever computed them."""
+    """The keys and values of a request, whoever computed them; and of its last pass, per position, over all layers:
+
+    excess    by how much a router here prefers an expert that the given routes do not have, or have later; 0: nowhere
+    margin    by how much the last expert that a router here chose itself is ahead of the next; inf: none did
+    """
 
     def __init__(self, oracle, capacity=64):
         self._oracle = oracle
@@ -141,6 +179,21 @@ class Sequence:
         self.keys, self.values = [], []
         self._capacity = 0
         self.reserve(capacity)
+
+    def begin_pass(self, count):
+        self.excess, self.margin = numpy.zeros(count), numpy.full(count, numpy.inf)
+        self.router_logits = []  # [count, E] per layer with experts
+
+    def note_choice(self, logits, chosen, is_given):
+        """Of a layer: logits [T, E], the experts that are used [T, k]."""
+        self.router_logits.append(logits)
+        used = numpy.take_along_axis(logits, chosen, axis=1)
+        others = logits.copy()
+        numpy.put_along_axis(others, chosen, -numpy.inf, axis=1)
+        next_best = others.max(axis=1, initial=-numpy.inf)
+        excess = numpy.maximum(next_best - used[:, -1], numpy.diff(used, axis=1).max(axis=1, initial=0.0))
+        self.excess = numpy.maximum(self.excess, numpy.where(is_given, excess, 0.0))
+        self.margin = numpy.minimum(self.margin, numpy.where(is_given, numpy.inf, used[:, -1] - next_best))
 
     def reserve(self, length):
         if length <= self._capacity:
@@ -164,23 +217,48 @@ def log_softmax(logits):
 
 
 def tolerance(config, versions, rounding, seed=0, num_tokens=192):
-    """How far a right engine's logprob may be from the oracle's.
+    """How far a right engine's logprob may be from the oracle's: of tolerances(), the first."""
+    return tolerances(config, versions, rounding, seed, num_tokens)[0]
+
+
+def tolerances(config, versions, rounding, seed=0, num_tokens=192):
+    """How far a right engine's logprobs, and its routers' logits, may be from the oracle's.
 
     The oracle's own arithmetic is compared with float64 over the whole vocabulary after random tokens
     of each version, half a million logprobs and more: e, the error that rounding makes in a right program.
     The engine rounds in the same places and adds in another order, so it is off by as much and the two
     differ by twice that at most: twice the largest e, and, as the largest of ever more tokens grows, at
-    least ten deviations of the difference. The engine's exp and log add 2^-18 (KERNELS.md)."""
+    least ten deviations of the difference. The engine's exp and log add 2^-18 (KERNELS.md). Both follow the
+    same routes."""
     rng = numpy.random.default_rng(seed)
-    errors = []
+    errors, router_errors = [], []
     for tensors in versions:
         ids = rng.integers(0, config["vocab_size"], num_tokens)
-        logprobs = []
+        logprobs, router_logits, routes = [], [], None
         for each in (rounding, Rounding.EXACT):
             oracle = Oracle(config, each)
-            logits = oracle.forward(Sequence(oracle), oracle.weights(tensors), ids, 0)
+            sequence = Sequence(oracle)
+            logits = oracle.forward(sequence, oracle.weights(tensors), ids, 0, routes)
             logprobs.append(log_softmax(logits))
+            router_logits.append(sequence.router_logits)
+            routes = routes_of(config, sequence)
         errors.append((logprobs[0] - logprobs[1]).ravel())
+        router_errors += [(mine - exact).ravel() for mine, exact in zip(*router_logits)]
+    return _allowed(errors), _allowed(router_errors) if router_errors else 0.0
+
+
+def routes_of(config, sequence):
+    """[n, layers, k] that the routers chose in a sequence's last pass; None: there is no router."""
+    layers, k = layers_with_experts(config), config.get("num_experts_per_tok")
+    if not layers:
+        return None
+    routes = numpy.zeros((len(sequence.margin), config["num_hidden_layers"], k), int)
+    for layer, logits in zip(layers, sequence.router_logits):
+        routes[:, layer] = numpy.argsort(-logits, axis=1, kind="stable")[:, :k]
+    return routes
+
+
+def _allowed(errors):
     errors = numpy.concatenate(errors)
     rms = math.sqrt(float((errors**2).mean()))
     return max(10 * math.sqrt(2) * rms, 2 * float(numpy.abs(errors).max())) + 2.0**-18

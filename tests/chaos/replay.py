@@ -6,6 +6,9 @@ of an output token, the pass that sampled the next one; of the prompt, the pass 
 token, but for what was computed before an update came between two chunks, or found in the prefix cache.
 A retraction computes all of it again. Where that leaves more than one history possible, each is tried: a
 wrong one does not explain the logprobs.
+
+A record may have the routes of its passes. They are followed, and each must be a choice that the router of that
+version may have made. Without them a router that likes two experts alike leaves it open which one it was.
 """
 
 import dataclasses
@@ -13,6 +16,7 @@ import time
 
 import numpy
 
+from . import routed
 from .oracle import Sequence, log_softmax
 
 HYPOTHESES_MAX = 1500  # of one request
@@ -42,6 +46,9 @@ class Record:
     score_start: int = 1
     score_ids: list = dataclasses.field(default_factory=list)
     ids_scores: list = dataclasses.field(default_factory=list)  # [scores * score_ids]
+    routes: object = dataclasses.field(default=None, repr=False)  # [passes, layers, k]; None: not told
+    route_epochs: list = dataclasses.field(default_factory=list, repr=False)  # of each row
+    brought: object = dataclasses.field(default=None, repr=False)  # rows that the prompt's tokens are to use
 
 
 @dataclasses.dataclass
@@ -49,6 +56,7 @@ class Verdict:
     rid: str
     num_verified: int = 0  # tokens
     num_scored: int = 0  # of the prompt
+    num_rows: int = 0  # of routes
     problem: str | None = None
     is_undecided: bool = False  # more histories were possible than were tried
     num_hypotheses: int = 0
@@ -61,14 +69,14 @@ class Replay:
     weights_of(digest)  the oracle's Weights; KeyError: nobody sent such a version
     """
 
-    def __init__(self, oracle, weights_of, tolerance, page_size):
+    def __init__(self, oracle, weights_of, tolerance, page_size, router_tolerance=0.0):
         self.oracle, self.weights_of = oracle, weights_of
-        self.tolerance, self.page_size = tolerance, page_size
+        self.tolerance, self.page_size, self.router_tolerance = tolerance, page_size, router_tolerance
 
     def verify(self, record, epochs):
         """`epochs`: {epoch: digest} of every commit that anybody has seen."""
         verdict = Verdict(record.rid)
-        verdict.problem = self._shape_problem(record, epochs)
+        verdict.problem = self._shape_problem(record, epochs) or routed.shape_problem(record, self.oracle.config)
         if verdict.problem is None:
             try:
                 if record.scores is not None:
@@ -77,7 +85,20 @@ class Replay:
                     self._verify(record, epochs, verdict)
             except KeyError as error:
                 verdict.problem = f"a version that nobody sent: {error}"
+        if verdict.problem is None and not verdict.is_undecided and record.routes is not None:
+            verdict.num_rows = len(record.routes)
         return verdict
+
+    def wrong_row(self, sequence, first, num_brought):
+        """(the first position of the sequence's last pass whose routes its router did not choose, by how much);
+        (None, 0). Routes that were brought are nobody's choice."""
+        (wrong,) = numpy.nonzero(sequence.excess > self.router_tolerance)
+        wrong = wrong[wrong + first >= num_brought]
+        return (int(wrong[0]) + first, sequence.excess[wrong[0]]) if len(wrong) else (None, 0.0)
+
+    def is_ambiguous(self, sequence):
+        """Whether a router had two experts in that pass between which rounding may have decided otherwise."""
+        return bool((sequence.margin <= self.router_tolerance).any())
 
     def _shape_problem(self, record, epochs):
         covered = sum(span[2] for span in record.spans)
@@ -119,7 +140,13 @@ class Replay:
             return
         first = record.score_start - 1
         sequence = Sequence(self.oracle, len(record.prompt))
-        logits = self.oracle.forward(sequence, self.weights_of(digest), record.prompt[:-1], first)
+        known = routed.Known(record, self.oracle.config)
+        rows = known.rows(0, len(record.prompt) - 1, len(record.prompt))
+        logits = self.oracle.forward(sequence, self.weights_of(digest), record.prompt[:-1], first, rows)
+        position, excess = self.wrong_row(sequence, 0, known.num_brought)
+        if position is not None:
+            verdict.problem = f"a router of epoch {epoch} prefers others by {excess:.6f} at prompt token {position}"
+            return
         logprobs = log_softmax(logits)
         wanted = [record.scores]
         right = [logprobs[numpy.arange(num), record.prompt[record.score_start :]]]
@@ -129,6 +156,9 @@ class Replay:
         for told, computed in zip(wanted, right):
             errors = numpy.abs(computed - numpy.asarray(told, dtype=numpy.float64))
             (wrong,) = numpy.nonzero(~(errors <= self.tolerance))
+            if len(wrong) and self.is_ambiguous(sequence):
+                verdict.is_undecided = True
+                return
             if len(wrong):
                 at = record.score_start + int(wrong[0]) * num // len(told)
                 verdict.problem = (
@@ -153,19 +183,23 @@ class Replay:
             if record.logprobs is not None or record.is_greedy:
                 verdict.num_verified = len(record.tokens)
                 verdict.largest_error = max(verdict.largest_error, search.largest_error)
-        elif search.is_cut_short or _has_unseen(record.spans, known):
+        elif search.is_cut_short or search.is_ambiguous or _has_unseen(record.spans, known):
             verdict.is_undecided = True
         else:
             verdict.problem = f"{search.furthest[1]} ({verdict.num_hypotheses} histories)"
 
-    def count_good(self, record, digest, ids, sequence, begin, end):
+    def count_good(self, record, digest, ids, sequence, begin, end, rows=None, num_brought=0):
         """How many tokens from `begin` on are right, what is wrong with the next, the largest error."""
         at = len(record.prompt) - 1 + begin
-        logits = self.oracle.forward(sequence, self.weights_of(digest), ids[at : at + end - begin], 0)
+        logits = self.oracle.forward(sequence, self.weights_of(digest), ids[at : at + end - begin], 0, rows)
         logprobs = log_softmax(logits)
         chosen = numpy.asarray(record.tokens[begin:end])
         of_chosen = logprobs[numpy.arange(len(chosen)), chosen]
         checks, errors = [], numpy.zeros(len(chosen))
+        position, excess = self.wrong_row(sequence, at, num_brought)
+        if position is not None:
+            is_wrong = numpy.arange(at, at + len(chosen)) == position
+            checks.append((is_wrong, "a router prefers other experts by %.6f", numpy.full(len(chosen), excess)))
         checks.append((~numpy.isfinite(of_chosen), "it is of logits that are not finite, %f", of_chosen))
         if record.logprobs is not None:
             errors = numpy.abs(of_chosen - numpy.asarray(record.logprobs[begin:end]))
@@ -196,6 +230,8 @@ class _Search:
         self.furthest = (-1, "")  # the token that no history explained, and why
         self.largest_error = 0.0
         self.is_cut_short = False
+        self.is_ambiguous = False
+        self.routes = routed.Known(record, replay.oracle.config)
         self.deadline = time.process_time() + SEARCH_CPU_S
 
     def explains(self, index, begin, sequence, versions, resets):
@@ -232,12 +268,14 @@ class _Search:
         own = before if record.kv_tolerance != "never" else []
         span = (epoch, kv_min, kv_max)
         partly = []  # (tokens explained, prefix)
-        for prefix in _prefixes(at, span, sorted(self.known), self.replay.page_size, record.cached, own):
+        for prefix in self._histories(at, span, own, is_first=not begin):
             self.verdict.num_hypotheses += 1
             if self.verdict.num_hypotheses > HYPOTHESES_MAX or time.process_time() > self.deadline:
                 self.is_cut_short = True
                 return False
-            sequence, versions = self._computed(prefix, at + end - begin)
+            sequence, versions, is_right = self._computed(prefix, at + end - begin, is_first=not begin)
+            if not is_right:
+                continue
             good = self._good(sequence, epoch, begin, end)
             if begin + good < end:
                 if good:
@@ -246,7 +284,7 @@ class _Search:
                 return True
         partly.sort(key=lambda each: -each[0])
         for good, prefix in partly[:PARTLY_MAX] if resets else []:  # and retracted again, in the same run
-            sequence, versions = self._computed(prefix, at + end - begin)
+            sequence, versions, _ = self._computed(prefix, at + end - begin, is_first=not begin)
             self._good(sequence, epoch, begin, begin + good)
             if self.explains(index, begin + good, sequence, versions + [epoch] * good, resets):
                 return True
@@ -256,18 +294,47 @@ class _Search:
             self.is_cut_short = True
         return False
 
-    def _computed(self, prefix, capacity):
-        """A sequence of these versions, and the version of each of its positions."""
-        sequence = Sequence(self.replay.oracle, capacity)
+    def _histories(self, length, span, own, is_first):
+        """Of the positions before a pass. Rows of routes tell the only one that is possible."""
+        if not is_first or self.record.routes is None:
+            return _prefixes(length, span, sorted(self.known), self.replay.page_size, self.record.cached, own)
+        told = self.record.route_epochs[:length]
+        if not self.known.keys() >= set(told):
+            self.is_cut_short = True  # it served for less than a moment
+            return []
+        if _is_range(told, *span):
+            return [_runs(told)]
+        self._fail(0, span[0], f"rows of epochs {sorted({*told})}, over KV that is said to be {span[1]} to {span[2]}")
+        return []
+
+    def _computed(self, prefix, capacity, is_first):
+        """A sequence of these versions, the version of each of its positions, and whether routers chose the routes
+        that are told. `is_first`: these are the passes whose rows are told."""
+        sequence, versions, is_right = Sequence(self.replay.oracle, capacity), _versions(prefix), True
+        num_told = len(versions) if is_first else self.routes.num_same(versions)
         for version, first, last in prefix:
-            weights = self.replay.weights_of(self.known[version])
-            self.replay.oracle.forward(sequence, weights, self.whole[first:last], last - first)
-        return sequence, [version for version, first, last in prefix for _ in range(last - first)]
+            weights, rows = self.replay.weights_of(self.known[version]), self.routes.rows(first, last, num_told)
+            self.replay.oracle.forward(sequence, weights, self.whole[first:last], last - first, rows)
+            self.is_ambiguous |= self.replay.is_ambiguous(sequence)
+            position, excess = self.replay.wrong_row(sequence, first, self.routes.num_brought)
+            if position is not None:
+                self._fail(0, version, f"a router prefers other experts by {excess:.6f} at position {position}")
+                is_right = False
+        return sequence, versions, is_right
 
     def _good(self, sequence, epoch, begin, end):
+        at, num = len(self.record.prompt) - 1 + begin, len(self.whole)
         good, why, error = self.replay.count_good(
-            self.record, self.known[epoch], self.whole, sequence, begin, end
+            self.record,
+            self.known[epoch],
+            self.whole,
+            sequence,
+            begin,
+            end,
+            self.routes.rows(at, at + end - begin, num),
+            self.routes.num_brought,
         )
+        self.is_ambiguous |= self.replay.is_ambiguous(sequence)
         if why:
             self._fail(begin + good, epoch, why)
         else:
@@ -282,6 +349,10 @@ class _Search:
 def _has_unseen(spans, known):
     """Whether a version that nobody saw may have computed some of their KV."""
     return any(not known.keys() >= set(range(kv_min, kv_max)) for _, _, _, kv_min, kv_max in spans)
+
+
+def _versions(prefix):
+    return [version for version, first, last in prefix for _ in range(last - first)]
 
 
 def _joined(spans):

@@ -1,7 +1,11 @@
 """Clients that have prompts of several chunks scored while versions change."""
 
+import numpy
+import pitstop
+
 from .load import OpenAiClient, PythonClient, SglangClient
 from .replay import Record
+from .weights import num_experts
 
 
 class BusScorer(PythonClient):
@@ -27,6 +31,8 @@ class BusScorer(PythonClient):
         record.kv_tolerance = options["kv_tolerance"]
         if record.kv_tolerance == "max_lag":
             options["kv_max_lag"] = 3
+        if self.prompts.asks_for_routes(rng):
+            options["routed_experts_start"], record.routes = 0, []
         self.requests.begin(rid, self.kind)
         num_outputs = rng.choice((0, 0, 1, 12))
         stream = client.generate(prompt, rid=rid, max_new_tokens=num_outputs, temperature=0.0, **options)
@@ -96,4 +102,59 @@ class OpenAiScorer(OpenAiClient):
         return ending
 
 
+class BroughtRoutes(PythonClient):
+    """Samples with routes, then scores what was sampled along these routes: under the same version, the same bits."""
+
+    kind = "bus brought"
+    at_once = (1,)
+
+    def _start(self, client):
+        rid, rng = self.rid(), self.rng
+        record = Record(rid, self.prompts.ids(rng), [], [], [], is_greedy=rng.random() < 0.3, routes=[])
+        self.requests.begin(rid, self.kind)
+        stream = client.generate(
+            record.prompt, rid=rid, logprobs=True, stream=rng.random() < 0.5, text_output=False, routed_experts_start=0,
+            ignore_eos=True, max_new_tokens=rng.choice((4, 16, 40)), temperature=0.0 if record.is_greedy else 1.0,
+        )  # fmt: skip
+        return stream, record, None
+
+    def ask(self):
+        client = self._connected()
+        if client is None:
+            return
+        stream, sampled, _ = self._start(client)
+        self._finish(stream, sampled, None)
+        if sampled.ending != "length":
+            return
+        rid, prompt = self.rid(), sampled.prompt + sampled.tokens
+        scored = Record(rid, prompt, [], [], [], is_greedy=True, brought=sampled.routes)
+        if self.rng.random() < 0.5:
+            scored.routes = []
+        self.requests.begin(rid, self.kind)
+        stream = client.generate(
+            prompt, rid=rid, max_new_tokens=self.rng.choice((0, 0, 3)), temperature=0.0, text_output=False,
+            logprobs={"enabled": True, "prompt_start": 0}, stream=False,
+            routed_experts=pitstop.Routes.of(scored.brought, num_experts(self.prompts.config)),
+            routed_experts_start=0 if scored.routes is not None else None,
+        )  # fmt: skip
+        self._finish(stream, scored, None)
+        self._compare(sampled, scored)
+
+    def took(self, record, chunk):
+        if chunk.prompt is not None:
+            record.scores = list(chunk.prompt.logprobs)
+
+    def _compare(self, sampled, scored):
+        versions = {span[1:2] + span[3:] for span in sampled.spans} | {span[1:2] + span[3:] for span in scored.spans[:1]}
+        if not scored.scores or len(versions) > 1:
+            self.report.count("scorings", f"{self.kind}: of other versions")
+            return
+        told = numpy.asarray(scored.scores[-len(sampled.tokens) :], numpy.float32)
+        was = numpy.asarray(sampled.logprobs, numpy.float32)
+        self.report.count("scorings", f"{self.kind}: the bits of sampling")
+        if (told.view(numpy.uint32) != was.view(numpy.uint32)).any():
+            self.report.problem(f"{scored.rid} along the routes of {sampled.rid} is scored otherwise: {was} {told}")
+
+
 SCORERS = (BusScorer, SglangScorer, OpenAiScorer)
+SCORERS_OF_EXPERTS = (*SCORERS, BroughtRoutes)

@@ -13,7 +13,7 @@ QUEUE_MAX = 4000  # records that wait; more are counted as skipped, so that load
 WEIGHTS_MAX = 48  # versions that a verifier holds
 
 
-def _work(config, rounding, tolerance, page_size, directory, records, verdicts):
+def _work(config, rounding, tolerances, page_size, directory, records, verdicts):
     """A verifier's process: until it is sent None."""
     numpy.seterr(over="ignore", invalid="ignore", divide="ignore")  # of versions that have diverged
     from .oracle import Oracle, Rounding
@@ -31,7 +31,7 @@ def _work(config, rounding, tolerance, page_size, directory, records, verdicts):
         cache.move_to_end(digest)
         return cache[digest]
 
-    replay = Replay(oracle, weights_of, tolerance, page_size)
+    replay = Replay(oracle, weights_of, tolerances[0], page_size, tolerances[1])
     while True:
         item = records.get()
         if item is None:
@@ -49,7 +49,7 @@ def _work(config, rounding, tolerance, page_size, directory, records, verdicts):
 class Verifiers:
     """Owns: the processes. on_verdict(verdict, record or None, cpu_s) is called on a thread of this."""
 
-    def __init__(self, num, config, rounding, tolerance, page_size, directory, on_verdict):
+    def __init__(self, num, config, rounding, tolerances, page_size, directory, on_verdict):
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(name, "1")
         context = multiprocessing.get_context("spawn")
@@ -66,7 +66,7 @@ class Verifiers:
                 args=(
                     config,
                     rounding.value,
-                    tolerance,
+                    tolerances,
                     page_size,
                     str(directory),
                     self._records,

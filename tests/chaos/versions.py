@@ -178,6 +178,8 @@ class ScoreBook:
         if not record.spans or len(record.scores) != len(record.prompt) - record.score_start:
             return None
         key = (record.spans[0][1], tuple(record.prompt))
+        if record.brought is not None:
+            return None  # other routes, other bits
         scores = numpy.full(len(record.prompt), numpy.nan, numpy.float32)
         scores[record.score_start :] = record.scores
         with self._lock:

@@ -112,8 +112,33 @@ def tiny_config(vocab_size=2048):
     return config
 
 
+def tiny_experts_config(vocab_size=2048):
+    """The same with experts in the first and the last layer; the weights of the chosen ones do not add up to 1."""
+    return {
+        **tiny_config(vocab_size),
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [1],
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": False,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+    }
+
+
+def num_experts(config):
+    return config.get("num_experts") or config.get("num_local_experts") or 0
+
+
+def layers_with_experts(config):
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+    layers = range(config["num_hidden_layers"]) if num_experts(config) else ()
+    return [layer for layer in layers if layer not in dense and (layer + 1) % step == 0]
+
+
 def shapes_of(config):
-    """{name: shape} of a Qwen3 checkpoint."""
+    """{name: shape} of a checkpoint of Qwen3 or Qwen3-MoE."""
     H, F, D = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     Q, K, V = config["num_attention_heads"] * D, config["num_key_value_heads"] * D, config["vocab_size"]
     shapes = {"model.embed_tokens.weight": (V, H), "model.norm.weight": (H,)}
@@ -131,11 +156,15 @@ def shapes_of(config):
                 at + "self_attn.o_proj.weight": (H, Q),
                 at + "self_attn.q_norm.weight": (D,),
                 at + "self_attn.k_norm.weight": (D,),
-                at + "mlp.gate_proj.weight": (F, H),
-                at + "mlp.up_proj.weight": (F, H),
-                at + "mlp.down_proj.weight": (H, F),
             }
         )
+        mlps = {"mlp.": F}
+        if layer in layers_with_experts(config):
+            shapes[at + "mlp.gate.weight"] = (num_experts(config), H)
+            mlps = {f"mlp.experts.{e}.": config["moe_intermediate_size"] for e in range(num_experts(config))}
+        for mlp, width in mlps.items():
+            shapes[at + mlp + "gate_proj.weight"] = shapes[at + mlp + "up_proj.weight"] = (width, H)
+            shapes[at + mlp + "down_proj.weight"] = (H, width)
     return shapes
 
 
@@ -148,6 +177,8 @@ def random_tensors(config, rng):
             values = rng.uniform(0.6, 1.4, shape)
         elif name in ("model.embed_tokens.weight", "lm_head.weight"):
             values = rng.normal(0.0, 0.3, shape)
+        elif name.endswith("mlp.gate.weight"):  # routers that prefer some experts by far
+            values = rng.normal(0.0, 2.0 / numpy.sqrt(shape[1]), shape)
         else:
             values = rng.normal(0.0, 0.8 / numpy.sqrt(shape[1]), shape)
         tensors[name] = to_bf16(values.astype(numpy.float32))
