@@ -8,6 +8,8 @@ Each step a batch is sampled while the one before is trained on, its last group 
 outputs are begun by one version and ended by the next. Every token names the version that made it, and its logprob
 is that of its very pass: both are checked here against PyTorch, token by token.
 
+With --model stories-moe, a mixture of experts, each output has the experts that its tokens used, and PyTorch follows them.
+
 GRPO: Shao et al. 2024 (arXiv:2402.03300), eq. 3, without the KL term.
 """
 
@@ -44,10 +46,34 @@ class RmsNorm(nn.Module):
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
-class Layer(nn.Module):
-    """One of Qwen3; its parameters have the checkpoint's names."""
+class Experts(nn.Module):
+    """The MLP of a Qwen3-MoE layer. All experts are computed, and those that were not chosen count nothing."""
 
     def __init__(self, c):
+        super().__init__()
+        H, F, linear = c["hidden_size"], c["moe_intermediate_size"], lambda i, o: nn.Linear(i, o, bias=False)
+        self.per_token, self.is_normed = c["num_experts_per_tok"], c["norm_topk_prob"]
+        self.gate = linear(H, c["num_experts"])
+        self.experts = nn.ModuleList(
+            nn.ModuleDict({"gate_proj": linear(H, F), "up_proj": linear(H, F), "down_proj": linear(F, H)})
+            for _ in range(c["num_experts"]))
+
+    def forward(self, h, given=None):  # given [B, T, per_token], -1 and None: the router's own choice
+        probabilities = self.gate(h).softmax(-1)
+        chosen = probabilities.topk(self.per_token).indices
+        chosen = chosen if given is None else torch.where(given < 0, chosen, given)
+        weights = torch.zeros_like(probabilities).scatter(-1, chosen, probabilities.gather(-1, chosen))
+        weights = weights / weights.sum(-1, keepdim=True) if self.is_normed else weights
+        part = lambda name, dim: torch.cat([expert[name].weight for expert in self.experts], dim)  # noqa: E731
+        gated = F.silu(h @ part("gate_proj", 0).T) * (h @ part("up_proj", 0).T)
+        gated = gated.unflatten(-1, (len(self.experts), -1)) * weights[..., None]
+        return gated.flatten(-2) @ part("down_proj", 1).T
+
+
+class Layer(nn.Module):
+    """One of Qwen3 or Qwen3-MoE; its parameters have the checkpoint's names."""
+
+    def __init__(self, c, index):
         super().__init__()
         H, FF, D = c["hidden_size"], c["intermediate_size"], c["head_dim"]
         self.heads, self.kv_heads, self.D = c["num_attention_heads"], c["num_key_value_heads"], D
@@ -57,10 +83,11 @@ class Layer(nn.Module):
             "q_proj": linear(H, self.heads * D), "k_proj": linear(H, self.kv_heads * D),
             "v_proj": linear(H, self.kv_heads * D), "o_proj": linear(self.heads * D, H),
             "q_norm": RmsNorm(D, eps), "k_norm": RmsNorm(D, eps)})
-        self.mlp = nn.ModuleDict(
+        self.has_experts = "num_experts" in c and index not in c["mlp_only_layers"]
+        self.mlp = Experts(c) if self.has_experts else nn.ModuleDict(
             {"gate_proj": linear(H, FF), "up_proj": linear(H, FF), "down_proj": linear(FF, H)})
 
-    def forward(self, x, cos, sin):  # x [B, T, H], cos and sin [T, D]
+    def forward(self, x, cos, sin, given=None):  # x [B, T, H], cos and sin [T, D]
         a, (B, T, _) = self.self_attn, x.shape
         h = self.input_layernorm(x)
         split = lambda y, n: y.view(B, T, n, self.D).transpose(1, 2)  # noqa: E731
@@ -71,27 +98,33 @@ class Layer(nn.Module):
         y = F.scaled_dot_product_attention(rotate(q), k, v, is_causal=True)
         x = x + a["o_proj"](y.transpose(1, 2).reshape(B, T, -1))
         h, m = self.post_attention_layernorm(x), self.mlp
+        if self.has_experts:
+            return x + m(h, given)
         return x + m["down_proj"](F.silu(m["gate_proj"](h)) * m["up_proj"](h))
 
 
 class Qwen3(nn.Module):
-    """logprobs [B, T - 1] of ids [B, T] but for the first of each row. The head is the embedding."""
+    """logprobs [B, T - 1] of ids [B, T] but for the first of each row. The head is the embedding.
+
+    With experts: under the routes [B, T - 1, layers, per_token] that sampled them, if given."""
 
     def __init__(self, c):
         super().__init__()
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(c["vocab_size"], c["hidden_size"]),
-            "layers": nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"])),
+            "layers": nn.ModuleList(Layer(c, i) for i in range(c["num_hidden_layers"])),
             "norm": RmsNorm(c["hidden_size"], c["rms_norm_eps"])})
         self.rates = c["rope_theta"] ** -(torch.arange(0, c["head_dim"], 2) / c["head_dim"])
 
-    def forward(self, ids):
-        angles = torch.outer(torch.arange(ids.shape[1] - 1), self.rates).repeat(1, 2)
-        x = self.model["embed_tokens"](ids[:, :-1])
-        for layer in self.model["layers"]:
-            x = layer(x, angles.cos(), angles.sin())
-        logits = self.model["norm"](x) @ self.model["embed_tokens"].weight.T
-        return logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    def logits(self, ids, routes=None):
+        angles = torch.outer(torch.arange(ids.shape[1]), self.rates).repeat(1, 2)
+        x = self.model["embed_tokens"](ids)
+        for i, layer in enumerate(self.model["layers"]):
+            x = layer(x, angles.cos(), angles.sin(), None if routes is None else routes[:, :, i])
+        return self.model["norm"](x) @ self.model["embed_tokens"].weight.T
+
+    def forward(self, ids, routes=None):
+        return self.logits(ids[:, :-1], routes).log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
 
 
 def padded(rows, of_tokens):
@@ -105,6 +138,20 @@ def padded(rows, of_tokens):
     return ids, values
 
 
+def routes_of(rows, T, epoch=None):
+    """The experts that the passes of ids [B, T] used, [B, T - 1, layers, per_token]; -1 where no row is told, or the row is of
+    another epoch. None: the model has no experts."""
+    if rows[0][1].routes is None:
+        return None
+    routes = torch.full((len(rows), T - 1, *rows[0][1].routes.array().shape[1:]), -1)
+    for i, (_, out) in enumerate(rows):
+        told = torch.tensor(out.routes.array(), dtype=torch.long)
+        epochs = torch.tensor([span.epoch for span in out.routes.spans for _ in range(span.rows)])
+        told[(epochs != epoch) & (epoch is not None)] = -1
+        routes[i, :len(told)] = told
+    return routes
+
+
 def check_versions(rows, versions, newest):
     """Every token was made by the version it names, one of the last two. The largest error of a logprob."""
     worst = 0.0
@@ -114,7 +161,8 @@ def check_versions(rows, versions, newest):
         assert all(span.digest == digest for _, out in rows for span in out.spans if span.epoch == epoch)
         ids, theirs = padded(rows, lambda out: [p if e == epoch else torch.nan for p, e in zip(out.logprobs, out.epochs)])
         with torch.no_grad():
-            worst = max(worst, float((model(ids) - theirs).abs().nan_to_num(0).max()))
+            mine = model(ids, routes_of(rows, ids.shape[1], epoch))
+            worst = max(worst, float((mine - theirs).abs().nan_to_num(0).max()))
     assert all(out.epochs == sorted(out.epochs) for _, out in rows), "a version came back"
     assert worst < 1e-3, f"a logprob is off by {worst}: another version made that token"
     return worst
@@ -125,10 +173,11 @@ def train(model, optimizer, rows, group, between, epsilon=0.2):
     rewards = torch.tensor([reward(out.text) for _, out in rows]).view(-1, group)
     advantage = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).view(-1, 1)
     ids, old = padded(rows, lambda out: out.logprobs)  # of the passes that sampled them, whichever version's
+    routes = routes_of(rows, ids.shape[1])
     optimizer.zero_grad()
     for half in torch.arange(len(rows)).chunk(2):
         mask = ~old[half].isnan()
-        ratio = (model(ids[half]) - old[half].nan_to_num(0)).exp()
+        ratio = (model(ids[half], None if routes is None else routes[half]) - old[half].nan_to_num(0)).exp()
         gain = torch.minimum(ratio * advantage[half], ratio.clamp(1 - epsilon, 1 + epsilon) * advantage[half])
         (-(gain * mask).sum() / (~old.isnan()).sum()).backward()
         given = between() if half[0] == 0 else given
@@ -139,6 +188,7 @@ def train(model, optimizer, rows, group, between, epsilon=0.2):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="stories", help="a bundled model: stories, bard, stories-moe or bard-moe")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--group", type=int, default=12, help="samples per beginning")
@@ -148,7 +198,7 @@ def main():
     torch.set_num_threads(1)  # the engine has the other core
     begin = time.monotonic()
 
-    with pitstop.Engine("stories", threads=1, compute="fp32") as engine, ThreadPoolExecutor(2) as pool:
+    with pitstop.Engine(options.model, threads=1, compute="fp32") as engine, ThreadPoolExecutor(2) as pool:
         info = engine.get_server_info()
         config = json.loads(pathlib.Path(info["model_path"], "config.json").read_text())
 
@@ -168,7 +218,8 @@ def main():
         def sample(step, first, end, is_begun=threading.Event()):
             ids, latest = prompts[first:end], {}
             how = [{"max_new_tokens": 80, "seed": 1000003 * options.seed + 1009 * step + i} for i in range(first, end)]
-            for out in engine.generate(input_ids=ids, sampling_params=how, return_logprob=True, stream=True):
+            for out in engine.generate(input_ids=ids, sampling_params=how, return_logprob=True, stream=True,
+                                       return_routed_experts="num_experts" in config):
                 latest[out.index] = out
                 is_begun.set()
             return [(prompt, latest[i]) for i, prompt in enumerate(ids)]

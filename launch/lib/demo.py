@@ -1,6 +1,6 @@
 """demo tells a story that changes its author in mid-sentence, and what the stop cost.
 
-One request streams from the model that serves; while it does, the other bundled model is staged,
+One request streams from the model that serves; while it does, the other bundled model of its shape is staged,
 verified and swapped in. The colours are the spans of the request's own output: which words came from
 which weights. Plain text where there is no terminal (or NO_COLOR is set). The tree is the demo's own;
 one that --run-dir names has its weights back in the end.
@@ -33,7 +33,10 @@ INDENT = "  "
 DIGESTS = {
     "stories": "fdafc7b3",
     "bard": "9b3f4ea4",
+    "stories-moe": "8fd386a8",
+    "bard-moe": "db87884a",
 }
+OTHERS = {"stories": "bard", "bard": "stories", "stories-moe": "bard-moe", "bard-moe": "stories-moe"}  # of the same shape
 ROLES = ("user", "assistant", "system")  # lines of a chat template, between its special tokens
 
 BOLD, DIM, PLAIN = "\033[1m", "\033[2m", "\033[0m"
@@ -185,7 +188,7 @@ def _summary(versions, gaps, stop, reply, paint, out, width):
     line()
     line(_bar(versions, paint, width - 2))
     for version in versions:
-        text = f"version {version.epoch}  {version.name:<8} {version.tokens:>4} tokens   digest {version.digest[:16]}"
+        text = f"version {version.epoch}  {version.name:<11} {version.tokens:>4} tokens   digest {version.digest[:16]}"
         line(paint(version.style, text))
     line()
     ranks = [rank for replica in reply["replicas"] for rank in replica["ranks"]]
@@ -265,7 +268,7 @@ def _serving(run_dir):
 def _tell_and_restore(run_dir):
     serving, label = _serving(run_dir)
     try:
-        tell(run_dir, serving, next(name for name in DIGESTS if name != serving))
+        tell(run_dir, serving, OTHERS[serving])
     finally:
         if _serving(run_dir)[0] != serving:
             _cli(run_dir, "update", programs.model_dir(serving), *([f"--label={label}"] if label else []))

@@ -48,6 +48,13 @@ def test_a_few_steps(example, tmp_path):
     assert len(report["rewards"]) == 3
 
 
+def test_a_few_steps_of_experts(example, tmp_path):
+    if example[1].stem != "grpo":
+        pytest.skip("an adapter needs a dense model")
+    report = run(example, tmp_path, "--model=stories-moe", "--steps=3", "--group=4")
+    assert len(report["rewards"]) == 3
+
+
 @pytest.mark.parametrize("seed", range(1, NUM_SEEDS + 1))
 def test_the_reward_rises(example, tmp_path, seed):
     report = run(example, tmp_path, f"--seed={seed}")

@@ -57,6 +57,9 @@ def model(directory):
     return {"digest": digest(1, len(raw), raw), "tensors": tensors}
 
 
+NAMES = ("stories", "bard", "stories-moe", "bard-moe")
+
+
 if __name__ == "__main__":
-    models = {name: model(ROOT / "launch" / "models" / name) for name in ("stories", "bard")}
+    models = {name: model(ROOT / "launch" / "models" / name) for name in NAMES}
     print(json.dumps({"numpy": np.__version__, "models": models}, indent=1))

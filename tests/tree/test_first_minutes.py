@@ -75,6 +75,12 @@ def test_demo_runs_alone_on_a_terminal_that_knows_ascii_alone():
     assert "Write a scene" not in story
 
 
+def test_demo_swaps_models_of_experts_too():
+    done = demo("--model", "stories-moe")
+    assert done.returncode == 0, done.stderr
+    assert b"[stories-moe:]" in done.stdout and b"[bard-moe:]" in done.stdout, done.stdout
+
+
 def test_demo_goes_by_the_digest_and_leaves_what_it_found(start_tree):
     tree = start_tree("--model", "bard")
     assert run("label", "step-41", "--run-dir", tree.run_dir).returncode == 0
