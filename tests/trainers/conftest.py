@@ -11,7 +11,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tree"))
 
-from environments import LIGHT, python_of  # noqa: E402
+from environments import STAND_INS, python_of  # noqa: E402
 from places import place, short_directory  # noqa: E402, F401
 from process_tree import ROOT, live_tree  # noqa: E402
 
@@ -35,7 +35,7 @@ def fresh():
 
 @pytest.fixture
 def tree(request):
-    flags = getattr(request, "param", ())
+    flags = getattr(request, "param", ())  # of pytest.mark.parametrize(..., indirect=True)
     with short_directory() as path, live_tree(path / "tree", "--port", "0", "--threads", "1", *flags) as tree:
         yield tree
 
@@ -45,7 +45,7 @@ def step(tree):
     """step(environment, program): what steps/PROGRAM.py prints in that environment, against the tree."""
 
     def run(environment, program, *arguments):
-        paths = [HERE / "steps", *([HERE / "without_torch"] if environment == LIGHT else ())]
+        paths = [HERE / "steps", *([HERE / "without_torch"] if environment in STAND_INS else ())]
         command = [python_of(environment), str(HERE / "steps" / f"{program}.py"), tree.url]
         command += [str(MODELS / "bard"), *map(str, arguments)]
         done = subprocess.run(

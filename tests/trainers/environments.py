@@ -50,6 +50,12 @@ ENVIRONMENTS = {
         ("areal==1.0.4", "lm-eval==0.4.13", "sglang==0.5.23", "skyrl==0.3.0", "trl==1.16.0", "verl==0.9.1"),
         needs_torch=False,
     ),
+    # For reading routed experts: a SkyRL that is newer than the one above, and what slime imports.
+    "skyrl_routes": Environment(
+        (*HTTP, "numpy==2.4.6", "orjson==3.13.0", "pybase64==1.5.1", "loguru==0.7.3", "rich==15.0.0"), ("skyrl==0.4.0",),
+        needs_torch=False,
+    ),
+    "slime_routes": Environment(("numpy==2.4.6", "pybase64==1.5.1", "httpx==0.28.1"), needs_torch=False),
     "trl": Environment((*HTTP, *HF), ("trl==1.16.0",), is_nightly=True),
     "skyrl": Environment((*HTTP, *HF, "loguru==0.7.3"), ("skyrl==0.3.0",), is_nightly=True),
     "sglang": Environment(
@@ -83,6 +89,10 @@ ENVIRONMENTS = {
 }
 
 
+# Those with what stands in for PyTorch (without_torch).
+STAND_INS = (LIGHT, "skyrl_routes", "slime_routes")
+
+
 def _run(*command):
     done = subprocess.run(
         [*map(str, command)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=INSTALL_S
@@ -103,7 +113,7 @@ def _make(name, place):
     if environment.packages:
         _run(*pip, *environment.packages)
     if environment.alone:
-        _run(*pip, "--no-deps", *environment.alone)
+        _run(*pip, "--no-deps", "--ignore-requires-python", *environment.alone)
 
 
 @functools.lru_cache(maxsize=None)

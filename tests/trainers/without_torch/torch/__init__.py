@@ -61,6 +61,7 @@ class Tensor:
         self._storage = storage or UntypedStorage(array.reshape(-1).view(numpy.uint8))
 
     shape = property(lambda self: Size(self.array.shape))
+    ndim = property(lambda self: self.array.ndim)
     data = property(lambda self: self)
 
     def numel(self):
@@ -90,6 +91,9 @@ class Tensor:
     def numpy(self):
         return self.array
 
+    def __getitem__(self, where):
+        return Tensor(numpy.ascontiguousarray(self.array[where]), self.dtype)
+
     def __reduce__(self):
         stride = tuple(each // self.array.itemsize for each in self.array.strides)
         return rebuild_tensor, (Tensor, TypedStorage(self._storage, self.dtype), (0, self.shape, stride, False))
@@ -101,6 +105,18 @@ def frombuffer(buffer, dtype):  # noqa: A002 (as PyTorch has it)
 
 def from_numpy(array):
     return Tensor(array, next(globals()[name] for name, kind in DTYPES.items() if array.dtype == numpy.dtype(kind)))
+
+
+def as_tensor(value, dtype=None):  # noqa: A002 (as PyTorch has it)
+    return value if is_tensor(value) else from_numpy(numpy.asarray(value, dtype and dtype.array))
+
+
+def is_tensor(value):
+    return isinstance(value, Tensor)
+
+
+def count_nonzero(tensor):
+    return int(numpy.count_nonzero(tensor.array))
 
 
 def cat(tensors, dim=0):
