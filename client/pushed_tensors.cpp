@@ -46,7 +46,9 @@ PushedTensors::PushedTensors(const PushOptions& options, std::span<const TensorT
     has_digest_ = options_.declare_digest && !options_.partial;
     for (const TensorToPush& tensor : tensors_) {
         bytes_ += tensor.bytes();
-        has_digest_ = has_digest_ && tensor.dtype == messages::kUsualDtype;
+        // The experts of a layer in one tensor: digests are of single experts.
+        const bool is_fused = tensor.shape.size() > 2;
+        has_digest_ = has_digest_ && !is_fused && tensor.dtype == messages::kUsualDtype;
     }
 }
 

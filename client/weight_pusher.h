@@ -58,7 +58,7 @@ struct PushOptions {
     bool partial = false;
     bool allow_nonfinite = false;
     bool adopt = false;  // only for the whole model, in the workers' dtypes
-    // only for BF16 and the whole model; otherwise no digest is declared
+    // only for BF16 and the whole model, of single experts; otherwise no digest is declared
     bool declare_digest = true;
     // Four are in progress at a time; a larger tensor has a bucket of its own. Small buckets are
     // still in the cache when a worker reads them, and touch few new pages.

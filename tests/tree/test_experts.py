@@ -6,13 +6,14 @@ import numpy
 import pytest
 
 from expert_model import NUM_EXPERTS, floats, rounded, upcycled, write_experts
-from process_tree import ROOT
+from process_tree import ROOT, run
 from weights_sources import digest_of, raw_source, refused
 
 sys.path.insert(0, str(ROOT / "tests/golden"))
 from make_digests import model as digests_of  # noqa: E402  (after the path)
 
 import pitstop
+from pitstop.push import WeightPusher
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True, "skip_special_tokens": False}
 GATE = f"model.layers.3.mlp.experts.{NUM_EXPERTS - 1}.gate_proj.weight"
@@ -94,6 +95,10 @@ def test_P2_tensors_of_all_experts_are_the_same_weights(tree, client, start_tree
     client.rollback_weights()
     directory = written(place / "together", together)
     assert client.update_weights(str(directory))["digest"] == new
+    client.rollback_weights()
+    assert WeightPusher(client).push(together)["digest"] == new
+    client.rollback_weights()
+    assert "digest" in run("push", directory, "--run-dir", tree.run_dir).stdout and digest_of(client) == new
     (name,) = [name for name in together if name.startswith("model.layers.2.") and name.endswith("gate_up_proj")]
     client.rollback_weights()
     client.update_weights(source=raw_source({name: together[name]}), partial=True)

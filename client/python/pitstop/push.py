@@ -77,11 +77,12 @@ def tensor_digest(array: Weight) -> str:
 
 
 def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
-    """The manifest of the bfloat16 tensors, with their digests (docs/protocol.md's TensorInfo)."""
+    """The manifest of the bfloat16 tensors, with their digests (docs/protocol.md's TensorInfo). Without those that hold
+    all experts of a layer: digests are of single experts."""
     return [
         {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
         for name, array in tensors.items()
-        if dtype_name(array) == "BF16"
+        if dtype_name(array) == "BF16" and len(array.shape) < 3
     ]
 
 
