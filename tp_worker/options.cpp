@@ -103,6 +103,11 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     );
     flags.add("compute", &options.compute, "bf16, or fp32: the truth mode");
     flags.add(
+        "expert-weights",
+        &options.expert_weights,
+        "fp32, or bf16: the weights of a token's experts are rounded before the sum"
+    );
+    flags.add(
         "isa", &options.isa, "scalar, avx2, avx512, avx512bf16; empty: the best of this machine"
     );
     flags.add("threads", &options.threads, "threads of this rank; 0: an even share of the cores");
@@ -284,6 +289,8 @@ Result<> check_options(Options& options) {
     }
     if (options.compute != "bf16" && options.compute != "fp32")
         return bad("compute", "bf16 or fp32");
+    if (options.expert_weights != "fp32" && options.expert_weights != "bf16")
+        return bad("expert-weights", "fp32 or bf16");
     if (options.attach_timeout_ms < 1 || options.peer_timeout_ms < 1) {
         return bad("attach-timeout-ms and --peer-timeout-ms", "1 or more");
     }
@@ -302,6 +309,7 @@ Result<> check_options(Options& options) {
     EngineOptions& engine = options.engine;
     if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
     if (options.compute == "fp32") engine.compute = Compute::kFp32;
+    engine.rounds_expert_weights = options.expert_weights == "bf16";
     ASSIGN_OR_RETURN(engine.device, parse_device_kind(options.device));
     ASSIGN_OR_RETURN(engine.update_room, parse_update_room(options.update_mode));
     ASSIGN_OR_RETURN(engine.sums, choose_sums(options));
@@ -334,6 +342,7 @@ std::vector<std::string> settings_of(const Options& options) {
     return {
         fmt::format("--device={}", options.device),
         fmt::format("--compute={}", options.compute),
+        fmt::format("--expert-weights={}", options.expert_weights),
         fmt::format("--deterministic={}", options.is_deterministic),
         fmt::format("--load-format={}", options.load_format),
         fmt::format("--page-size={}", engine.page_size),

@@ -16,6 +16,7 @@ struct Options {
     std::string log_level = "info";
     std::string load_format = "auto";
     std::string compute = "bf16";
+    std::string expert_weights = "fp32";
     std::string device = "auto";
     int num_gpus = 1;
     std::string update_mode = "auto";

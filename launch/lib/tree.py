@@ -199,6 +199,7 @@ def _worker_flags(options, weights, replica, rank):
         "chunked_prefill_size",
         "max_adapter_rank",
         "compute",
+        "expert_weights",
         "load_format",
         "stage_share",
     )

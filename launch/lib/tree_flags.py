@@ -111,6 +111,12 @@ def add_engine_flags(parser):
     add = parser.add_argument
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
     add(
+        "--expert-weights",
+        choices=("fp32", "bf16"),
+        help="of a model of experts: bf16 rounds the weights of a token's experts before the sum, as transformers does for "
+        "Qwen (default fp32, as trainers and the other engines compute)",
+    )
+    add(
         "--device",
         default="auto",
         choices=("auto", "cpu", "cuda"),

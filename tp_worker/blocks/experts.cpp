@@ -186,6 +186,7 @@ void Experts::run(const Trunk& trunk, const Pass& pass) const {
         .experts = rows(chosen_, 0, T),
         .weights = rows(weights_, 0, T),
         .norm = config_.norm_chosen ? kernels::RouterNorm::kChosen : kernels::RouterNorm::kAll,
+        .rounds_weights = trunk.rounds_expert_weights,
         .stream = trunk.stream};
     trunk.ops->route(route);
     if (!pass.batch.brought_rows.empty()) follow(trunk, pass, route);

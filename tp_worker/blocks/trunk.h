@@ -20,6 +20,8 @@ struct Trunk {
     // The bias of an output that is summed over the ranks is added once, by the first rank of the
     // sum.
     bool adds_summed_bias = true;
+    // To bf16, before the sum over a token's experts (router.h).
+    bool rounds_expert_weights = false;
     View2<float> x{};               // [T, H]
     View2<float> delta{};           // [T, H]
     kernels::ActView normed{};      // [T, H], x as the block's products read it

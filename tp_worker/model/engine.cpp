@@ -270,6 +270,7 @@ Result<> Engine::load_runtime() {
         .sizes = sizes_,
         .num_slots = options_.num_slots,
         .compute = options_.compute,
+        .rounds_expert_weights = options_.rounds_expert_weights,
         .device = device_,
         .communicator = &tensor_communicator(),
         .has_graphs =

@@ -42,6 +42,7 @@ class Model {
         ModelSizes sizes{};
         std::int64_t num_slots = 0;  // requests that a GPU knows by slot
         Compute compute = Compute::kBf16;
+        bool rounds_expert_weights = false;
         const Device& device;
         Transfers* transfers = nullptr;
         Communicator* communicator = nullptr;

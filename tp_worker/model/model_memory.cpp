@@ -77,6 +77,7 @@ Model::Model(const Args& args, Stack stack, Scratch& scratch, Arena memory)
       graphs_(args.graph_bytes_max) {
     scratch.place(memory_.data());
     stack_.trunk().stream = stream_;
+    stack_.trunk().rounds_expert_weights = args.rounds_expert_weights;
     stack_.ask(scratch);
     KvPool pool(stack_.kv(), args.sizes, args.compute);
     pool.place(args.kv);
