@@ -25,7 +25,7 @@ VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
 RELEASED_S = 60.0  # no tree is longer without weights that a trainer released: the warden mends it
 RANDOM = {"random": weights.tiny_config, "random-experts": weights.tiny_experts_config}
-PAIRS = {"stories": ("stories", "bard")}
+PAIRS = {"stories": ("stories", "bard"), "stories-moe": ("stories-moe", "bard-moe")}
 ROUTED = {"fp32": 0.6, "bf16": 1.0}  # the share of requests that ask for routes; bf16 leaves too many open without
 QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 
@@ -46,7 +46,7 @@ class Shape:
     @classmethod
     def choose(cls, rng):
         return cls(
-            model=rng.choice(("random", "random", "stories", "random-experts", "random-experts")),
+            model=rng.choice(("random", "random", "stories", "random-experts", "random-experts", "stories-moe")),
             tp=rng.choice((1, 2)),
             dp=rng.choice((1, 1, 2)),
             compute=rng.choice(("fp32", "fp32", "bf16")),
