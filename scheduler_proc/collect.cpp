@@ -178,6 +178,7 @@ void Runner::collect_row(
         const auto num_tokens = std::min(row.end, request.progress.known());
         const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(num_tokens));
         pool_.share(request.lease, tokens, step.step, KvPool::Duplicates::kReplace);
+        pool_.keep_saved(request.lease, step.step);
     }
     collect_scores(request, row, scores);
     request.add_routes(routes, row.end, step.version.epoch);

@@ -9,7 +9,7 @@
 namespace pitstop::scheduler {
 
 KvPool::KvPool(const Size& size)
-    : size_(size), pages_(size.num_pages), cache_(size.num_pages, size.page_size) {
+    : size_(size), pages_(size.num_pages), cache_(size.num_pages, size.page_size, size.num_places) {
     for (std::int64_t slot = size.num_slots; slot-- > 0;) {
         free_slots_.push_back(static_cast<SlotId>(slot));
     }
@@ -33,6 +33,12 @@ std::optional<Lease> KvPool::start(
     free_slots_.pop_back();
     for (const PageId page : match.pages) lease.page_epochs.push_back(cache_.epochs_of(page));
     lease.pages = std::move(match.pages);
+    if (match.found.size() <= lease.pages.size() || cache_.places()->size() == 0) return lease;
+    const PageId last = match.found.back();
+    if (const auto announcement = cache_.places()->announce(last)) {
+        const auto position = std::ssize(match.found) * size_.page_size;
+        lease.state.branch = {position, last, *announcement};
+    }
     return lease;
 }
 
@@ -54,9 +60,10 @@ void KvPool::stamp(Lease& lease, std::int64_t begin, std::int64_t end, Epoch epo
     }
 }
 
-void KvPool::share(
+std::vector<KvPool::OwnPage> KvPool::share(
     Lease& lease, std::span<const TokenId> tokens, StepId step, Duplicates duplicates
 ) {
+    std::vector<OwnPage> own;
     const auto page_size = static_cast<std::size_t>(size_.page_size);
     const std::size_t num_full = tokens.size() / page_size;
     for (; lease.num_shared < num_full; ++lease.num_shared) {
@@ -74,11 +81,16 @@ void KvPool::share(
             cache_.insert(node);
             continue;
         }
-        if (duplicates == Duplicates::kKeep) return;
+        if (duplicates == Duplicates::kKeep) return own;
         cache_.lock({&*first, 1});
-        give_back({.pages = {lease.pages[i]}, .last_step = lease.last_step});
+        if (duplicates == Duplicates::kSwap) {
+            own.push_back({i, lease.pages[i]});
+        } else {
+            give_back({.pages = {lease.pages[i]}, .last_step = lease.last_step});
+        }
         lease.pages[i] = *first;
     }
+    return own;
 }
 
 void KvPool::forget(std::span<const PageId> pages) {
@@ -94,6 +106,7 @@ bool KvPool::has_forgotten(std::span<const PageId> pages) const {
 }
 
 void KvPool::give_back(Lease lease) {
+    end_state(lease);
     if (lease.last_step <= last_done_) return release(lease);
     waiting_.push_back(std::move(lease));
 }
@@ -101,6 +114,7 @@ void KvPool::give_back(Lease lease) {
 void KvPool::end_step(StepId step) {
     CHECK(last_done_ < step);
     last_done_ = step;
+    if (has_state()) cache_.places()->end_step(step);
 }
 
 void KvPool::release_ended() {
@@ -115,6 +129,8 @@ void KvPool::release(const Lease& lease) {
     const std::span<const PageId> all = lease.pages;
     cache_.unlock(all.first(lease.num_shared));
     pages_.release(all.subspan(lease.num_shared));
+    for (const LeaseState::Saving& saving : lease.state.savings)
+        cache_.places()->release(saving.place);
     if (lease.slot) free_slots_.push_back(*lease.slot);
 }
 
@@ -132,6 +148,7 @@ std::int64_t KvPool::num_coming() const {
 
 std::optional<std::string> KvPool::audit(std::span<const Lease* const> held) const {
     if (auto problem = cache_.audit()) return "prefix cache: " + *problem;
+    if (auto problem = audit_places(held)) return "checkpoints: " + *problem;
     const auto num_pages = static_cast<std::size_t>(size_.num_pages);
     std::vector<std::int32_t> num_owners(num_pages, 0);
     std::vector<std::int32_t> num_refs(num_pages, 0);

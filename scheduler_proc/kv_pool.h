@@ -1,4 +1,5 @@
-// What requests need to run: KV pages, the prefix cache through which they share pages, and slots.
+// What requests need to run: KV pages, the prefix cache through which they share pages, and slots;
+// with recurrent state, the places for checkpoints too.
 //
 // A request has a lease from its start until it gives the lease back. Pages and slots that a step
 // in flight may still use become free only when that step is done. So every page is free, a node of
@@ -22,6 +23,26 @@
 
 namespace pitstop::scheduler {
 
+// What a request with recurrent state has of the places for checkpoints.
+struct LeaseState {
+    // A reserved place, until the row that saves to it is done and its last page is a node.
+    struct Saving {
+        CheckpointId place{};
+        std::int64_t position = 0;  // the state after tokens [0, position)
+        StepId step{};
+    };
+    // The end of the prefix that the cache has without a checkpoint: others wait for one there.
+    struct Branch {
+        std::int64_t position = 0;
+        PageId page{};
+        std::uint64_t announcement = 0;
+    };
+    std::optional<CheckpointId> from{};  // that its first row restores
+    std::vector<Saving> savings{};
+    std::optional<Branch> branch{};
+    std::optional<PageId> trail{};  // the node that got its latest checkpoint of a decode
+};
+
 // What a running request has of the pool.
 struct Lease {
     std::optional<SlotId> slot{};
@@ -31,6 +52,7 @@ struct Lease {
     EpochRange kv{};             // the epochs of all its KV
     StepId last_step{};          // the last step that may use the lease
     std::optional<messages::AdapterId> adapter{};  // that computes it
+    LeaseState state{};
 };
 
 class KvPool {
@@ -39,7 +61,13 @@ class KvPool {
         std::int64_t num_pages = 0;
         std::int64_t page_size = 1;  // tokens
         std::int64_t num_slots = 0;
-        bool has_state = false;  // a request has recurrent state besides its pages
+        // Places for checkpoints; absent: requests have no recurrent state.
+        std::optional<std::int64_t> num_places{};
+        // A decode saves its state after so many tokens, in whole pages: a copy costs about as much
+        // as one token's update, so 16 cost 6 %.
+        std::int64_t trail_tokens = 16;
+        // A long prompt does after so many, while places are free.
+        std::int64_t spare_tokens = 1024;
     };
 
     KvPool() = default;  // an empty pool
@@ -59,14 +87,46 @@ class KvPool {
     // Puts the full pages of `tokens`, the request's first ones, into the prefix cache; `step` is
     // the last that writes to them. If another lease already inserted the same page, this one
     // either keeps its own (kKeep, for pages that a plan being made writes to) or switches to the
-    // other's (kReplace), so that later pages can follow.
-    enum class Duplicates { kKeep, kReplace };
-    void share(Lease& lease, std::span<const TokenId> tokens, StepId step, Duplicates duplicates);
+    // other's (kReplace), so that later pages can follow. With kSwap it switches as well, and its
+    // own pages are returned: the row of the plan being made still writes to them.
+    enum class Duplicates { kKeep, kReplace, kSwap };
+    struct OwnPage {
+        std::size_t index = 0;  // within the request
+        PageId page{};
+    };
+    std::vector<OwnPage> share(
+        Lease& lease, std::span<const TokenId> tokens, StepId step, Duplicates duplicates
+    );
     // The content of these pages is worthless: removes them from the prefix cache.
     void forget(std::span<const PageId> pages);
     [[nodiscard]] bool has_forgotten(std::span<const PageId> pages) const;
     // Takes the lease back, at once or when the last step that may use it is done.
     void give_back(Lease lease);
+
+    // ---- recurrent state (kv_pool_state.cpp) ----
+    [[nodiscard]] bool has_state() const { return size_.num_places.has_value(); }
+    // The lease begins after cached pages: its first row, of `step`, restores the state there.
+    void restore(Lease& lease, StepId step);
+    // Returns where a prefill's row from `begin` to `end` ends at the latest: a row saves one
+    // state. The request has `num_known` tokens.
+    [[nodiscard]] std::int64_t end_of_row(
+        const Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known
+    ) const;
+    struct Save {
+        CheckpointId place{};
+        std::int64_t position = 0;
+    };
+    // Returns which state such a row saves: at a branch, before the end of the known tokens, or now
+    // and then in between. Nothing if no place is to be had. REQUIRES: its full pages are shared.
+    [[nodiscard]] std::optional<Save> save_prefill(
+        Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known, StepId step
+    );
+    // The same of a decode's row that ends at `end`; its node gets the state in keep_saved().
+    [[nodiscard]] std::optional<CheckpointId> save_decode(
+        Lease& lease, std::int64_t end, StepId step
+    );
+    // Step `step` is done, and the pages of its tokens are shared.
+    void keep_saved(Lease& lease, StepId step);
 
     // Step `step` is done: leases that it was the last to use are taken back at once from now on,
     void end_step(StepId step);
@@ -78,7 +138,6 @@ class KvPool {
 
     [[nodiscard]] bool has_slot() const { return !free_slots_.empty(); }
     [[nodiscard]] std::int64_t num_slots() const { return size_.num_slots; }
-    [[nodiscard]] bool has_state() const { return size_.has_state; }
     [[nodiscard]] std::int64_t num_pages() const { return size_.num_pages; }
     [[nodiscard]] std::int64_t num_free() const { return pages_.num_free(); }
     // Returns how many pages become free or evictable when the steps in flight are done, at least.
@@ -95,6 +154,12 @@ class KvPool {
 
   private:
     void release(const Lease& lease);
+    void end_state(Lease& lease);
+    [[nodiscard]] std::optional<std::string> audit_places(std::span<const Lease* const> held) const;
+    // `num_tokens` in whole pages, at least.
+    [[nodiscard]] std::int64_t whole_pages(std::int64_t num_tokens) const {
+        return pages_for(num_tokens) * size_.page_size;
+    }
 
     Size size_{};
     PageAllocator pages_{};

@@ -18,11 +18,15 @@ constexpr std::size_t kVisitsPerBlock = 4;
 
 }  // namespace
 
-PrefixCache::PrefixCache(std::int64_t num_pages, std::int64_t page_size) : page_size_(page_size) {
+PrefixCache::PrefixCache(
+    std::int64_t num_pages, std::int64_t page_size, std::optional<std::int64_t> num_places
+)
+    : page_size_(page_size) {
     CHECK(num_pages >= 0 && page_size >= 1);
     nodes_.resize(static_cast<std::size_t>(num_pages));
     tokens_.resize(static_cast<std::size_t>(num_pages * page_size));
     buckets_.assign(std::bit_ceil(static_cast<std::size_t>(num_pages) + 1), kNone);
+    if (num_places) places_.emplace(*num_places, num_pages);
 }
 
 std::span<const TokenId> PrefixCache::tokens_of(PageId page) const {
@@ -66,6 +70,17 @@ void PrefixCache::find_children(
     });
 }
 
+PrefixCache::Reach PrefixCache::reach_of(
+    const Reach& before, std::size_t num_pages, PageId last, StepId step
+) const {
+    if (!places_) return {.num_usable = num_pages};
+    const bool is_saved_now = places_->of(last) && places_->is_saved_by(last, step);
+    if (places_->of(last) && !is_saved_now) return {.num_usable = num_pages};
+    return {
+        .num_usable = before.num_usable,
+        .is_pending = before.is_pending || is_saved_now || places_->is_announced(last)};
+}
+
 PrefixCache::Match PrefixCache::match(
     std::span<const TokenId> tokens,
     const EpochRange& accepted,
@@ -85,6 +100,8 @@ PrefixCache::Match PrefixCache::match(
     std::vector<Place> open;
     std::vector<PageId> path;
     std::vector<PageId> children;
+    std::vector<Reach> reaches(1);  // of the path's first pages: none, one, ...
+    std::size_t num_usable = 0;     // of the best
     std::size_t visits_left = kVisitsPerBlock * num_blocks;
     for (bool is_root = true; is_root || (!open.empty() && visits_left > 0); is_root = false) {
         if (!is_root) {
@@ -93,6 +110,8 @@ PrefixCache::Match PrefixCache::match(
             --visits_left;
             path.resize(place.depth);
             path.push_back(place.page);
+            reaches.resize(path.size());
+            reaches.push_back(reach_of(reaches.back(), path.size(), place.page, step));
         }
         bool is_pending = false;
         std::size_t num_next = 0;
@@ -108,10 +127,17 @@ PrefixCache::Match PrefixCache::match(
                 ++num_next;
             }
         }
-        if (num_next == 0 && (path.size() > best.pages.size() || is_root)) {
-            best.pages = path;
-            best.is_pending = is_pending;
-        }
+        if (num_next > 0) continue;
+        const Reach& reach = reaches.back();
+        const auto rank = std::pair(reach.num_usable, path.size());
+        if (!is_root && rank <= std::pair(num_usable, best.pages.size())) continue;
+        num_usable = reach.num_usable;
+        best.pages = path;
+        best.is_pending = is_pending || reach.is_pending;
+    }
+    if (places_) {
+        best.found = best.pages;
+        best.pages.resize(num_usable);
     }
     for (const PageId page : best.pages) best.epochs.add(at(page).epochs);
     return best;
@@ -191,6 +217,7 @@ void PrefixCache::unlist(PageId page) {
 void PrefixCache::forget(PageId page) {
     CHECK(holds(page));
     unlist(page);
+    if (places_) places_->drop(page);
 }
 
 std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
@@ -207,6 +234,7 @@ std::int64_t PrefixCache::evict(std::int64_t num, PageAllocator& pages) {
             --parent.num_children;
             if (is_evictable(parent)) evictable_.insert({parent.last_used, parent_page});
         }
+        if (places_) places_->drop(page);
         node = Node{};
         --num_nodes_;
         --num_unreferenced_;

@@ -12,11 +12,16 @@
 // A running request holds a reference on every node of its prefix. Unreferenced nodes stay until
 // their page is needed: the least recently used leaf is evicted first.
 //
+// If requests have recurrent state, pages alone are not enough to continue from: a node may have a
+// checkpoint, the state after its last token (state_places.h), and a prefix is usable up to one.
+//
 // A node is inserted when the step that computes it is planned. Workers run steps in order, so a
 // later step may read it. A step cannot read what it computes itself: match() reports that, and the
 // scheduler lets the request wait for the next step.
 //
-// Owns:    the pages of its nodes, from insert() until evict() gives them to the allocator.
+// Owns:    the pages of its nodes, from insert() until evict() gives them to the allocator; the
+// places
+//          for checkpoints.
 // Thread:  the loop thread only.
 // Bounded: at most a node per page.
 #pragma once
@@ -25,6 +30,7 @@
 #include "messages/adapters.h"
 #include "scheduler_proc/epoch_range.h"
 #include "scheduler_proc/page_allocator.h"
+#include "scheduler_proc/state_places.h"
 
 #include <cstdint>
 #include <optional>
@@ -39,16 +45,26 @@ namespace pitstop::scheduler {
 class PrefixCache {
   public:
     PrefixCache() = default;  // a cache without pages
-    PrefixCache(std::int64_t num_pages, std::int64_t page_size);
+    // `num_places`: for checkpoints; absent: requests have no state, and pages alone are a prefix.
+    PrefixCache(
+        std::int64_t num_pages,
+        std::int64_t page_size,
+        std::optional<std::int64_t> num_places = std::nullopt
+    );
 
     struct Match {
         std::vector<PageId> pages{};  // whole pages, from the first token on
         EpochRange epochs{};          // the epochs that computed them; empty without pages
-        bool is_pending = false;      // the step being planned computes the next page
+        // a step before long computes the next page, or saves a later state
+        bool is_pending = false;
         std::optional<messages::AdapterId> adapter{};  // as asked for
+        // With state: the longest prefix that pages alone would have given. Its pages after `pages`
+        // have no checkpoint, and are computed again.
+        std::vector<PageId> found{};
     };
     // Finds the longest prefix of `tokens` in whole pages that only `accepted` epochs computed, by
-    // a step before `step`; among equally long ones, the newer. Adds no reference.
+    // a step before `step`; among equally long ones, the newer. With state, the prefix with the
+    // last checkpoint, up to that. Adds no reference.
     [[nodiscard]] Match match(
         std::span<const TokenId> tokens,
         const EpochRange& accepted,
@@ -81,6 +97,10 @@ class PrefixCache {
 
     // Gives up to `num` unreferenced pages to the allocator. Returns how many.
     std::int64_t evict(std::int64_t num, PageAllocator& pages);
+
+    // The places for checkpoints; null: requests have no state.
+    [[nodiscard]] StatePlaces* places() { return places_ ? &*places_ : nullptr; }
+    [[nodiscard]] const StatePlaces* places() const { return places_ ? &*places_ : nullptr; }
 
     [[nodiscard]] std::int64_t num_nodes() const { return num_nodes_; }
     [[nodiscard]] std::int64_t num_unreferenced() const { return num_unreferenced_; }
@@ -123,6 +143,16 @@ class PrefixCache {
         return node.is_used && node.num_refs == 0 && node.num_children == 0;
     }
 
+    // How far a path is usable: all of it, or with state up to its last checkpoint.
+    struct Reach {
+        std::size_t num_usable = 0;  // pages
+        bool is_pending = false;     // a checkpoint further on is announced, or saved by the step
+    };
+    // Of a path whose last node is `last`; `before`: of the path without it.
+    [[nodiscard]] Reach reach_of(
+        const Reach& before, std::size_t num_pages, PageId last, StepId step
+    ) const;
+
     void unlist(PageId page);
     // Finds the acceptable children of `parent` with this `block`, the newest first.
     void find_children(
@@ -137,6 +167,7 @@ class PrefixCache {
     std::vector<TokenId> tokens_{};                           // [num_pages * page_size]
     std::vector<std::int32_t> buckets_{};                     // by hash; looked up, never iterated
     std::set<std::pair<std::uint64_t, PageId>> evictable_{};  // (last_used, page)
+    std::optional<StatePlaces> places_{};                     // absent: requests have no state
     std::uint64_t tick_ = 0;
     std::int64_t num_nodes_ = 0;
     std::int64_t num_unreferenced_ = 0;

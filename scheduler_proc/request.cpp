@@ -271,6 +271,7 @@ messages::RequestCounts Request::counts(ReplicaId replica) const {
         .queue_us = was_admitted ? microseconds(arrived_at, admitted_at) : 0,
         .prefill_us = has_output ? microseconds(admitted_at, first_token_at) : 0,
         .decode_us = has_output ? microseconds(first_token_at, last_token_at) : 0,
+        .replayed_tokens = replayed_tokens,
     };
 }
 

@@ -61,7 +61,8 @@ struct Request {
     messages::PromptLogprobs scores{};  // filled chunk by chunk until the first output chunk
     messages::Routes routes{};          // rows that no chunk has yet
     std::int64_t routed = 0;  // rows [routes_start, routed) arrived, in chunks or in `routes`
-    std::int64_t cached_tokens = 0;  // prompt tokens found in the cache when first admitted
+    std::int64_t cached_tokens = 0;    // prompt tokens found in the cache when first admitted
+    std::int64_t replayed_tokens = 0;  // prompt tokens after these that the cache had without state
     std::int64_t num_retractions = 0;
     std::int64_t told_retractions = 0;  // as in the counts that were sent last
     // The version (its Version::serial) that sampled the latest token; 0: no token yet.

@@ -16,12 +16,15 @@ Runner::Runner(const SchedulerConfig& config)
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
     adapters_.open(workers.adapter_rank_max());
-    pool_ = KvPool({
+    KvPool::Size size{
         .num_pages = workers.num_pages(),
         .page_size = config_.page_size,
         .num_slots = std::min(config_.running_max, workers.num_slots()),
-        .has_state = workers.have_state(),
-    });
+        .trail_tokens = config_.trail_tokens,
+        .spare_tokens = config_.spare_tokens,
+    };
+    if (workers.have_state()) size.num_places = workers.num_checkpoints();
+    pool_ = KvPool(size);
 }
 
 void Runner::begin_turn(TimePoint now) {
@@ -211,6 +214,16 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.not_finite = tallies_.not_finite_counts();
     status.adapters = adapters_.status();
     status.expert_load = tallies_.expert_load;
+    const StatePlaces* const places = pool_.cache().places();
+    if (places == nullptr) return;
+    status.checkpoints = messages::CheckpointStatus{
+        .places_total = places->size(),
+        .places_free = places->num_free(),
+        .saved_total = places->counts().num_saved,
+        .restored_total = places->counts().num_restored,
+        .evicted_total = places->counts().num_evicted,
+        .replayed_tokens_total = tallies_.num_replayed_tokens,
+    };
 }
 
 std::optional<std::string> Runner::audit(Epoch serving) const {

@@ -71,22 +71,37 @@ void StepPlanner::draft_prefills() {
     for (std::size_t i = 0; i < running.size() && tokens_left_ > 0; ++i) {
         Request& request = *running[i];
         if (request.progress.plannable() <= 1) continue;
-        const std::int64_t num_new =
-            wide_room(request, std::min(request.progress.plannable(), tokens_left_));
+        const std::int64_t num_new = prefill_len(request);
         if (num_new == 0 || !draft_row(request, num_new)) continue;
         tokens_left_ -= num_new;
-        share_draft(request, num_new);
+        share_draft(drafts_.back());
     }
 }
 
+// Returns how many tokens of a prompt the step has room for.
+std::int64_t StepPlanner::prefill_len(const Request& request) const {
+    const Progress& progress = request.progress;
+    const std::int64_t num_new = wide_room(request, std::min(progress.plannable(), tokens_left_));
+    const std::int64_t begin = progress.planned();
+    return pool_.end_of_row(request.lease, begin, begin + num_new, progress.known()) - begin;
+}
+
 // No later retraction of a younger request can undo this row, so others may build on it.
-void StepPlanner::share_draft(Request& request, std::int64_t num_new) {
+//
+// With state, a node may exist without a usable state. Then the request computes its page again:
+// the row writes to the request's own page, and later rows read the node's.
+void StepPlanner::share_draft(Draft& draft) {
+    Request& request = *draft.request;
     const std::int64_t begin = request.progress.planned();
-    const std::int64_t end = begin + num_new;
+    const std::int64_t end = begin + draft.num_new;
     pool_.stamp(request.lease, begin, end, plan_.epoch);
     if (request.has_brought()) return;
     const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(end));
-    pool_.share(request.lease, tokens, plan_.step, KvPool::Duplicates::kKeep);
+    const auto duplicates =
+        pool_.has_state() ? KvPool::Duplicates::kSwap : KvPool::Duplicates::kKeep;
+    draft.own = pool_.share(request.lease, tokens, plan_.step, duplicates);
+    draft.save =
+        pool_.save_prefill(request.lease, begin, end, request.progress.known(), plan_.step);
 }
 
 // Starts waiting requests, in the queue's order, while tokens, pages and slots last.
@@ -110,27 +125,25 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     // the pages it gave up.
     if (first.progress.pending() > 0) return Admission::kWaits;
     if (wide_room(first, 1) == 0) return Admission::kPassedOver;
-    // Pages alone do not have the state after a prefix.
-    const std::int64_t num_usable = pool_.has_state() ? 0 : first.cacheable_len();
     PrefixCache::Match match = pool_.cache().match(
-        std::span(first.tokens).first(static_cast<std::size_t>(num_usable)),
+        std::span(first.tokens).first(static_cast<std::size_t>(first.cacheable_len())),
         first.accepted_epochs(plan_.epoch),
         plan_.step,
         first.adapter_id()
     );
     // This very step computes more of its prefix: the next step can share it.
     if (match.is_pending) return Admission::kPassedOver;
+    const std::int64_t num_found = std::ssize(match.found) * pool_.page_size();
     std::optional<Lease> lease =
         pool_.start(std::move(match), first.progress.known(), num_pages_claimed());
     // so do all later ones: otherwise the first in the queue would starve
     if (!lease) return Admission::kWaits;
     requests_.pop_waiting();
-    start(first, *std::move(lease));
-    const std::int64_t num_new =
-        wide_room(first, std::min(first.progress.plannable(), tokens_left_));
+    start(first, *std::move(lease), num_found);
+    const std::int64_t num_new = prefill_len(first);
     CHECK(draft_row(first, num_new));
     tokens_left_ -= num_new;
-    share_draft(first, num_new);
+    share_draft(drafts_.back());
     return Admission::kStarted;
 }
 
@@ -145,7 +158,9 @@ std::int64_t StepPlanner::num_pages_claimed() const {
     return num;
 }
 
-void StepPlanner::start(Request& request, Lease lease) {
+// `num_found`: of its tokens, the prefix cache has this many, perhaps without a state after them.
+void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
+    pool_.restore(lease, plan_.step);
     const auto num_cached = static_cast<std::int64_t>(lease.pages.size()) * pool_.page_size();
     if (!request.was_admitted) {
         request.was_admitted = true;
@@ -153,6 +168,8 @@ void StepPlanner::start(Request& request, Lease lease) {
         request.cached_tokens = num_cached;
         tallies_.num_prompt_tokens += request.progress.prompt_len();
         tallies_.num_cached_tokens += num_cached;
+        request.replayed_tokens = std::max(num_found - num_cached, std::int64_t{0});
+        tallies_.num_replayed_tokens += request.replayed_tokens;
     } else {
         tallies_.num_recomputed_tokens +=
             std::max<std::int64_t>(request.progress.lost() - num_cached, 0);
@@ -166,7 +183,7 @@ void StepPlanner::start(Request& request, Lease lease) {
 // Returns false if there are no pages for the row in this step, without any change.
 bool StepPlanner::draft_row(Request& request, std::int64_t num_new) {
     if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
-    drafts_.push_back({&request, num_new});
+    drafts_.push_back({.request = &request, .num_new = num_new});
     if (request.is_wide())
         wide_logprobs_ += (request.wants_scores() ? num_new : 1) * request.logprobs.top;
     return true;
@@ -215,9 +232,7 @@ void StepPlanner::add_row(const Draft& draft) {
     const bool is_first = std::exchange(request.needs_setup, false);
     if (is_first) plan_.setups.push_back(request.setup(*request.lease.slot));
 
-    const auto num_pages = static_cast<std::size_t>(pool_.pages_for(end));
-    const auto pages = std::span(request.lease.pages).first(num_pages);
-    plan_.pages.values.insert(plan_.pages.values.end(), pages.begin(), pages.end());
+    const std::size_t num_pages = add_pages(draft, end);
     if (takes_sampled) {
         plan_.tokens.values.push_back(TokenId{0});
     } else {
@@ -240,6 +255,7 @@ void StepPlanner::add_row(const Draft& draft) {
         .takes_sampled = takes_sampled,
         .adapter = request.adapter_id(),
     });
+    add_state(draft, plan_.rows.back());
 
     pool_.stamp(request.lease, begin, end, plan_.epoch);
     request.lease.kv.add(plan_.epoch);
@@ -269,6 +285,36 @@ void StepPlanner::add_row(const Draft& draft) {
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(row.first_page),
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
     );
+}
+
+// Returns how many.
+std::size_t StepPlanner::add_pages(const Draft& draft, std::int64_t end) {
+    const auto num = static_cast<std::size_t>(pool_.pages_for(end));
+    const auto pages = std::span(draft.request->lease.pages).first(num);
+    const std::size_t begin = plan_.pages.values.size();
+    plan_.pages.values.insert(plan_.pages.values.end(), pages.begin(), pages.end());
+    if (draft.own.empty()) return num;
+    Lease written{.last_step = plan_.step};
+    for (const KvPool::OwnPage& own : draft.own) {
+        plan_.pages.values[begin + own.index] = own.page;
+        written.pages.push_back(own.page);
+    }
+    pool_.give_back(std::move(written));
+    return num;
+}
+
+// Which state the row continues from, and where it saves one.
+void StepPlanner::add_state(const Draft& draft, messages::PlanRow& row) {
+    if (!pool_.has_state()) return;
+    Request& request = *draft.request;
+    row.state_from = std::exchange(request.lease.state.from, std::nullopt);
+    if (draft.save) {
+        row.save_to = draft.save->place;
+        row.save_at = draft.save->position;
+    } else if (row.num_new == 1 && row.begin + 1 >= request.progress.known() && !request.has_brought()) {
+        row.save_to = pool_.save_decode(request.lease, row.begin + 1, plan_.step);
+        if (row.save_to) row.save_at = row.begin + 1;
+    }
 }
 
 // Returns for how many of the positions the plan has routes that the request brings.

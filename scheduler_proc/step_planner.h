@@ -49,6 +49,8 @@ class StepPlanner {
     struct Draft {
         Request* request = nullptr;
         std::int64_t num_new = 0;
+        std::vector<KvPool::OwnPage> own{};  // pages that the row writes to, and the lease left
+        std::optional<KvPool::Save> save{};  // of its state
     };
     enum class Admission { kStarted, kPassedOver, kWaits };
 
@@ -56,16 +58,19 @@ class StepPlanner {
     void draft_prefills();
     void admit(Scope scope);
     [[nodiscard]] Admission admit_first(Request& first);
-    void start(Request& request, Lease lease);
+    void start(Request& request, Lease lease, std::int64_t num_found);
     [[nodiscard]] std::int64_t num_pages_claimed() const;
 
+    [[nodiscard]] std::int64_t prefill_len(const Request& request) const;
     [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
-    void share_draft(Request& request, std::int64_t num_new);
+    void share_draft(Draft& draft);
     [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
     void retract(Request& request);
     [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
 
     void add_row(const Draft& draft);
+    std::size_t add_pages(const Draft& draft, std::int64_t end);
+    void add_state(const Draft& draft, messages::PlanRow& row);
     [[nodiscard]] std::int64_t add_brought(
         const Request& request, std::int64_t begin, std::int64_t end
     );

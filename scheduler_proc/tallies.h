@@ -63,6 +63,7 @@ struct Tallies {
     std::int64_t num_requests = 0;
     std::int64_t num_prompt_tokens = 0;
     std::int64_t num_cached_tokens = 0;
+    std::int64_t num_replayed_tokens = 0;
     std::int64_t num_output_tokens = 0;
     std::int64_t num_retractions = 0;
     std::int64_t num_recomputed_tokens = 0;

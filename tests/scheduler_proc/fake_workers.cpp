@@ -10,14 +10,6 @@
 namespace pitstop::scheduler {
 namespace {
 
-std::uint64_t hash_of(const FakeModel& model, std::span<const TokenId> context) {
-    std::uint64_t hash = mix64(model.weights + 77);
-    for (const TokenId token : context) {
-        hash = mix64(hash ^ (static_cast<std::uint64_t>(raw(token)) + 0x100000001b3u));
-    }
-    return hash;
-}
-
 // Of a prefix, whatever the weights.
 std::uint64_t extended(std::uint64_t prefix, TokenId token) {
     return mix64(prefix ^ (static_cast<std::uint64_t>(raw(token)) + 0x100000001b3u));
@@ -27,62 +19,9 @@ std::uint64_t number_of(messages::AdapterId adapter) { return static_cast<std::u
 
 }  // namespace
 
-FakeModel FakeModel::adapted(std::optional<messages::AdapterId> adapter) const {
-    FakeModel model = *this;
-    if (adapter) model.weights = mix64(weights ^ (number_of(*adapter) + 0x9e3779b9u));
-    return model;
-}
-
-TokenId fake_next_token(
-    const FakeModel& model,
-    std::span<const TokenId> context,
-    const messages::SamplingParams& sampling,
-    std::span<const TokenId> stop_ids,
-    std::int64_t output_index
-) {
-    const std::uint64_t hash = mix64(hash_of(model, context) + sampling.seed.value_or(0));
-    const auto one_in = [&](std::int64_t n, int shift) {
-        return n > 0 && (hash >> shift) % static_cast<std::uint64_t>(n) == 0;
-    };
-    if (one_in(model.nan_one_in, 40)) return TokenId{-1};
-    auto token = static_cast<std::int64_t>(hash % static_cast<std::uint64_t>(model.vocab_size));
-    if (one_in(model.eos_one_in, 20)) token = raw(model.eos_ids.front());
-    // The mask before min_new_tokens.
-    while (output_index < sampling.min_new_tokens &&
-           std::ranges::find(stop_ids, static_cast<TokenId>(token)) != stop_ids.end()) {
-        token = (token + 1) % model.vocab_size;
-    }
-    return static_cast<TokenId>(token);
-}
-
-float fake_logprob(const FakeModel& model, std::span<const TokenId> context, TokenId token) {
-    const std::uint64_t hash =
-        mix64(hash_of(model, context) + static_cast<std::uint64_t>(raw(token)));
-    return -static_cast<float>(hash >> 44) / 65536.0f;
-}
-
-std::int32_t fake_rank(std::span<const TokenId> context, TokenId token) {
-    return static_cast<std::int32_t>(context.size()) * 1000 + raw(token) + 1;
-}
-
-TokenId fake_top_token(const FakeModel& model, std::span<const TokenId> context, std::int64_t i) {
-    const std::uint64_t hash = mix64(hash_of(model, context) * 3 + static_cast<std::uint64_t>(i));
-    return static_cast<TokenId>(hash % static_cast<std::uint64_t>(model.vocab_size));
-}
-
-std::vector<std::uint8_t> fake_routes(const FakeModel& model, std::span<const TokenId> context) {
-    std::vector<std::uint8_t> row;
-    for (std::int64_t i = 0; i < model.routes->ids_per_row(); ++i) {
-        const std::uint64_t hash =
-            mix64(hash_of(model, context) * 5 + static_cast<std::uint64_t>(i));
-        const std::uint64_t expert = hash % static_cast<std::uint64_t>(model.routes->num_experts);
-        row.push_back(static_cast<std::uint8_t>(expert & 0xff));
-        if (model.routes->id_bytes() == 2) row.push_back(static_cast<std::uint8_t>(expert >> 8));
-    }
-    return row;
-}
-
-FakeWorkers::FakeWorkers(FakeModel model) : model_(std::move(model)) {
+FakeWorkers::FakeWorkers(FakeModel model)
+    : model_(std::move(model)),
+      states_(model_.state_bytes > 0 ? model_.num_slots : 0, model_.num_checkpoints) {
     epoch_ = model_.epoch;
     kv_.resize(static_cast<std::size_t>(model_.num_pages * model_.page_size));
     slots_.resize(static_cast<std::size_t>(model_.num_slots));
@@ -186,6 +125,7 @@ void FakeWorkers::receive(ToWorkers message) {
     if (const auto* plan = std::get_if<messages::StepPlan>(&message)) {
         if (const auto problem = messages::invalid(*plan)) problems_.push_back(*problem);
         check_pages(*plan);
+        if (const auto problem = states_.receive(*plan)) problems_.push_back(*problem);
         plans_.push_back(*plan);
     }
     queue_.push_back(std::move(message));
@@ -205,6 +145,7 @@ messages::StepResult FakeWorkers::run(const messages::StepPlan& plan) {
     messages::StepResult result;
     result.step = plan.step;
     result.epoch = epoch_;
+    states_.begin_step(plan);
     for (const messages::RequestSetup& setup : plan.setups) {
         slots_.at(static_cast<std::size_t>(raw(setup.slot))) = {.setup = setup};
     }
@@ -216,6 +157,7 @@ messages::StepResult FakeWorkers::run(const messages::StepPlan& plan) {
             continue;
         }
         run_row(placed, result);
+        num_tokens_run_ += row.num_new;
         placed.first_token += static_cast<std::size_t>(row.num_new);
         placed.first_page += static_cast<std::size_t>(row.num_pages);
         placed.first_target += static_cast<std::size_t>(row.num_scored);
@@ -233,6 +175,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
     const FakeModel model = model_.adapted(row.adapter);
     Context context(row.adapter);
     read_context(placed, context);
+    read_state(placed, context);
     const auto is_bad = [&] {
         return std::ranges::find(context.tokens, model_.overflowing) != context.tokens.end();
     };
@@ -244,6 +187,7 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             placed.plan.tokens.values[placed.first_token + static_cast<std::size_t>(i)];
         const TokenId token = row.takes_sampled ? slot.sampled : given;
         context.append(token, epoch_);
+        states_.advance(row, {position + 1, context.prefix, context.read});
         entry_of(placed, position) = {
             .token = token,
             .position = position,
@@ -268,7 +212,6 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         scores.ranks.values.push_back(fake_rank(context.tokens, target));
         add_alternatives(model, *slot.setup, context.tokens, scores);
     }
-    num_tokens_run_ += row.num_new;
     const auto context_len = static_cast<std::int64_t>(context.tokens.size());
     // The prompt's end: what a request without output has attended to.
     if (context_len == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
@@ -320,6 +263,11 @@ void FakeWorkers::read_context(const PlacedRow& placed, Context& context) {
             fmt::format("slot {}: position {} holds another prefix", raw(placed.row.slot), position)
         );
     }
+}
+
+void FakeWorkers::read_state(const PlacedRow& placed, const Context& context) {
+    const FakeState want{placed.row.begin, context.prefix, context.read};
+    if (const auto problem = states_.begin_row(placed.row, want)) fail(placed.plan, *problem);
 }
 
 template <class Logprobs>
@@ -450,6 +398,7 @@ messages::WorkerMemoryDone FakeWorkers::change_memory(
         for (const messages::MemoryTag tag : order.tags) {
             if (order.action == messages::MemoryAction::kRelease) {
                 released_[at].insert(tag);
+                if (tag == messages::MemoryTag::kKvCache) states_.forget();
             } else {
                 released_[at].erase(tag);
             }

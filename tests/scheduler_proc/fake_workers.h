@@ -7,6 +7,7 @@
 #include "messages/steps.h"
 #include "messages/version_digest.h"
 #include "scheduler_proc/scheduler.h"
+#include "tests/scheduler_proc/fake_states.h"
 
 #include <cstdint>
 #include <deque>
@@ -140,6 +141,7 @@ class FakeWorkers {
     void run_row(const PlacedRow& placed, messages::StepResult& result);
     [[nodiscard]] Entry& entry_of(const PlacedRow& placed, std::int64_t position);
     void read_context(const PlacedRow& placed, Context& context);
+    void read_state(const PlacedRow& placed, const Context& context);
     // The top tokens and the ids that the request asked logprobs of.
     template <class Logprobs>
     static void add_alternatives(
@@ -171,6 +173,7 @@ class FakeWorkers {
     FakeModel model_;
     std::vector<Entry> kv_;  // [num_pages * page_size]
     std::vector<Slot> slots_;
+    FakeStates states_;
     std::deque<ToWorkers> queue_{};
     std::vector<messages::StepPlan> plans_{};
     std::vector<std::string> problems_{};

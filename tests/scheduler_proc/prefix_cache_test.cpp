@@ -210,5 +210,79 @@ TEST_F(PrefixCacheTest, ALookupIsBounded) {
     EXPECT_EQ(tree.match(same, kBoth, StepId{2}).epochs, kTwo);
 }
 
+// A cache whose nodes may have checkpoints of the state after them.
+class PrefixCacheWithState : public PrefixCacheTest {
+  protected:
+    PrefixCacheWithState() { cache = PrefixCache(8, kPageSize, 4); }
+
+    void save(PageId page, StepId step = StepId{1}) {
+        const auto place = cache.places()->reserve(StatePlaces::Purpose::kPrompt, step);
+        ASSERT_TRUE(place);
+        cache.places()->keep(*place, page);
+    }
+    PrefixCache::Match match(
+        const std::vector<TokenId>& path, EpochRange accepted = kOne, StepId step = StepId{9}
+    ) const {
+        return cache.match(path, accepted, step);
+    }
+};
+
+TEST_F(PrefixCacheWithState, APrefixIsUsableUpToItsLastCheckpoint) {
+    const auto pages = add(tokens({1, 2, 3, 4, 5, 6}), {kOne, kOne, kOne});
+    const auto path = tokens({1, 2, 3, 4, 5, 6});
+    EXPECT_EQ(match(path).pages.size(), 0u);
+    EXPECT_EQ(match(path).found, pages);
+    EXPECT_TRUE(match(path).epochs.is_empty());
+    save(pages[1]);
+    EXPECT_EQ(match(path).pages.size(), 2u);
+    EXPECT_EQ(match(path).found, pages);
+    EXPECT_EQ(match(tokens({1, 2, 9, 9})).pages.size(), 0u) << "it is behind the branch";
+    cache.places()->drop(pages[1]);
+    EXPECT_EQ(match(path).pages.size(), 0u);
+}
+
+TEST_F(PrefixCacheWithState, ThePathWithTheLastCheckpointIsTakenNotTheLongest) {
+    const auto path = tokens({1, 2, 3, 4, 5, 6});
+    const auto longer = add(path, {kOne, kOne, kOne});
+    const auto newer = add(tokens({1, 2, 3, 4}), {kTwo, kTwo});
+    save(longer[0]);
+    save(newer[1]);
+    const auto found = match(path, kBoth);
+    EXPECT_EQ(found.pages, newer);
+    EXPECT_EQ(found.epochs, kTwo);
+    EXPECT_EQ(match(path, kOne).pages.size(), 1u);
+}
+
+TEST_F(PrefixCacheWithState, WhatIsSavedNowOrAnnouncedIsWaitedFor) {
+    const auto path = tokens({1, 2, 3, 4, 5, 6});
+    const auto pages = add(path, {kOne, kOne, kOne});
+    save(pages[0]);
+    EXPECT_FALSE(match(path).is_pending);
+    const auto announcement = cache.places()->announce(pages[2]);
+    ASSERT_TRUE(announcement);
+    EXPECT_TRUE(match(path).is_pending);
+    EXPECT_FALSE(match(tokens({1, 2, 3, 4})).is_pending) << "it is of no use here";
+    cache.places()->withdraw(pages[2], *announcement);
+    EXPECT_FALSE(match(path).is_pending);
+    save(pages[1], StepId{9});
+    EXPECT_TRUE(match(path, kOne, StepId{9}).is_pending);
+    EXPECT_EQ(match(path, kOne, StepId{9}).pages.size(), 1u);
+    EXPECT_FALSE(match(path, kOne, StepId{10}).is_pending);
+    EXPECT_EQ(match(path, kOne, StepId{10}).pages.size(), 2u);
+}
+
+TEST_F(PrefixCacheWithState, ACheckpointGoesWithItsNode) {
+    const auto path = tokens({1, 2, 3, 4});
+    const auto pages = add(path, {kOne, kOne});
+    save(pages[0]);
+    save(pages[1]);
+    cache.forget(pages[1]);
+    EXPECT_EQ(cache.places()->num_free(), 3);
+    EXPECT_EQ(match(path).pages.size(), 1u);
+    cache.unlock(pages);
+    EXPECT_EQ(cache.evict(8, allocator), 2);
+    EXPECT_EQ(cache.places()->num_free(), 4);
+}
+
 }  // namespace
 }  // namespace pitstop::scheduler

@@ -19,6 +19,7 @@ class Soak {
         calm_down();
         for (int i = 0; i < 4 && rig_.scheduler.num_open() > 0; ++i) rig_.run();
         EXPECT_EQ(rig_.scheduler.num_open(), 0);
+        EXPECT_EQ(rig_.workers.problems(), std::vector<std::string>{});
         EXPECT_EQ(rig_.status().pages_free + rig_.status().pages_cached, rig_.status().pages_total);
         for (const auto& [key, ask] : asks_) {
             const Received& got = rig_.of(key);
@@ -50,10 +51,20 @@ class Soak {
             .context_len = pick(20, 60),
             .eos_one_in = pick(0, 1) * 15,
             .routes = messages::RouteShape{.layers = 2, .per_token = 3, .num_experts = 40},
+            .state_bytes = num_checkpoints_ ? 64 : 0,
+            .num_checkpoints = num_checkpoints_.value_or(0),
         };
     }
     SchedulerConfig config() {
-        return {.tokens_per_step_max = pick(1, 24), .running_max = pick(1, 8)};
+        return {
+            .tokens_per_step_max = pick(1, 24),
+            .running_max = pick(1, 8),
+            .trail_tokens = pick(1, 8),
+            .spare_tokens = pick(1, 12)};
+    }
+    // Of a request's recurrent state; absent: it has none.
+    std::optional<std::int64_t> some_checkpoints() {
+        return pick(0, 1) == 0 ? std::nullopt : std::optional(pick(0, 8));
     }
 
     // Ends the pause, sees the update under way through, and lets everything run out.
@@ -183,6 +194,7 @@ class Soak {
     }
 
     std::mt19937_64 random_;
+    std::optional<std::int64_t> num_checkpoints_ = some_checkpoints();
     Rig rig_;
     std::map<RequestKey, Ask> asks_{};
     std::set<RequestKey> ended_{};

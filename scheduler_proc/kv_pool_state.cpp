@@ -1,0 +1,113 @@
+// The pool's part in checkpoints: which states are saved, and which node gets each.
+#include "base/check.h"
+#include "scheduler_proc/kv_pool.h"
+
+#include <algorithm>
+
+namespace pitstop::scheduler {
+
+void KvPool::restore(Lease& lease, StepId step) {
+    if (!has_state() || lease.pages.empty()) return;
+    const PageId last = lease.pages.back();
+    lease.state.from = cache_.places()->of(last);
+    cache_.places()->restore(last, step);
+}
+
+// The last token is computed in any case, to sample after it. So the state before the page that has
+// it is of use to whoever has the same tokens, or more.
+std::int64_t KvPool::end_of_row(
+    const Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known
+) const {
+    if (!lease.state.branch) return end;
+    const std::int64_t branch = lease.state.branch->position;
+    const std::int64_t last = (num_known - 1) / size_.page_size * size_.page_size;
+    return begin < branch && branch < last && last <= end ? branch : end;
+}
+
+std::optional<KvPool::Save> KvPool::save_prefill(
+    Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known, StepId step
+) {
+    if (!has_state()) return std::nullopt;
+    StatePlaces& places = *cache_.places();
+    const auto is_inside = [&](std::int64_t position) {
+        return begin < position && position <= end;
+    };
+    const std::int64_t stride = whole_pages(size_.spare_tokens);
+    const std::int64_t last = (num_known - 1) / size_.page_size * size_.page_size;
+    const auto branch = lease.state.branch;
+    const bool is_at_branch = branch && branch->position <= end;
+    std::int64_t position = end / stride * stride;
+    if (is_inside(last)) position = last;
+    if (is_at_branch) position = branch->position;
+    if (is_at_branch) lease.state.branch.reset();
+    if (!is_inside(position)) return std::nullopt;
+    const PageId page = lease.pages[static_cast<std::size_t>(position / size_.page_size) - 1];
+    CHECK(cache_.holds(page));
+    std::optional<CheckpointId> place;
+    const bool is_spare = !is_at_branch && position != last;
+    if (!places.of(page)) {
+        using Purpose = StatePlaces::Purpose;
+        place = places.reserve(is_spare ? Purpose::kSpare : Purpose::kPrompt, step);
+    }
+    if (place) places.keep(*place, page);
+    if (is_at_branch) places.withdraw(branch->page, branch->announcement);
+    if (!place) return std::nullopt;
+    return Save{*place, position};
+}
+
+std::optional<CheckpointId> KvPool::save_decode(Lease& lease, std::int64_t end, StepId step) {
+    if (!has_state() || end % whole_pages(size_.trail_tokens) != 0) return std::nullopt;
+    StatePlaces& places = *cache_.places();
+    std::optional<CheckpointId> place = places.reserve(StatePlaces::Purpose::kTrail, step);
+    if (!place && lease.state.trail) place = places.renew(*lease.state.trail, step);
+    if (place) lease.state.savings.push_back({*place, end, step});
+    return place;
+}
+
+void KvPool::keep_saved(Lease& lease, StepId step) {
+    std::erase_if(lease.state.savings, [&](const LeaseState::Saving& saving) {
+        if (saving.step > step) return false;
+        StatePlaces& places = *cache_.places();
+        const auto last = static_cast<std::size_t>(saving.position / size_.page_size) - 1;
+        const PageId page = lease.pages[last];
+        const bool is_node = last < lease.num_shared && !cache_.is_forgotten(page);
+        if (!is_node || places.of(page)) {
+            places.release(saving.place);
+            return true;
+        }
+        places.keep(saving.place, page);
+        if (lease.state.trail && places.is_trail(*lease.state.trail))
+            places.drop(*lease.state.trail);
+        lease.state.trail = page;
+        return true;
+    });
+}
+
+// The request runs no more: nobody waits for it, and its latest checkpoint is one like others.
+void KvPool::end_state(Lease& lease) {
+    if (!has_state()) return;
+    if (const auto branch = std::exchange(lease.state.branch, std::nullopt))
+        cache_.places()->withdraw(branch->page, branch->announcement);
+    if (const auto trail = std::exchange(lease.state.trail, std::nullopt))
+        cache_.places()->end_trail(*trail);
+}
+
+std::optional<std::string> KvPool::audit_places(std::span<const Lease* const> held) const {
+    std::vector<CheckpointId> reserved;
+    std::vector<PageId> trails;
+    const auto add = [&](const Lease& lease) {
+        for (const LeaseState::Saving& saving : lease.state.savings)
+            reserved.push_back(saving.place);
+        if (lease.state.trail) trails.push_back(*lease.state.trail);
+    };
+    for (const Lease* lease : held) add(*lease);
+    for (const Lease& lease : waiting_) add(lease);
+    if (!has_state()) return reserved.empty() ? std::nullopt : std::optional("of no state");
+    for (std::int64_t i = 0; i < size_.num_pages; ++i) {
+        const auto page = static_cast<PageId>(i);
+        if (cache_.places()->of(page) && !cache_.holds(page)) return "one of no node";
+    }
+    return cache_.places()->audit(reserved, trails);
+}
+
+}  // namespace pitstop::scheduler

@@ -1,0 +1,129 @@
+// The places for checkpoints: copies of requests' recurrent state, which every rank keeps under the
+// same numbers.
+//
+//   free ─► reserved ─► kept ─► free
+//
+// A place is reserved by the row that saves to it, and then kept by a node of the prefix cache: its
+// checkpoint is the state after the node's last token, and has the node's identity (P9). The least
+// recently used of the kept ones is evicted when a place is needed.
+//
+// A running request that decodes renews its checkpoint from page to page. Such a trail is not
+// evicted. Trails take up to half of the places, so that the ends of prompts keep the others.
+//
+// A place is not written while a step in flight reads or writes it.
+//
+// Thread:  the loop thread only.
+// Bounded: by the number of places and pages; allocates little after construction.
+#pragma once
+
+#include "base/ids.h"
+#include "messages/steps.h"
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+using messages::CheckpointId;
+
+class StatePlaces {
+  public:
+    StatePlaces() = default;  // no places
+    StatePlaces(std::int64_t num_places, std::int64_t num_pages);
+
+    // What a checkpoint is for, which decides about the place that it may take.
+    enum class Purpose {
+        kPrompt,  // the end of a prompt, or a branch: a free place, or one of another checkpoint
+        kSpare,   // in the middle of a long prompt: a free place only; evicted before all others
+        kTrail,   // of a decode: as kPrompt, while less than half of the places are trails
+    };
+
+    // Reserves a place that step `step` saves to. Returns nothing if there is none.
+    [[nodiscard]] std::optional<CheckpointId> reserve(Purpose purpose, StepId step);
+    // The same with the place of the node's checkpoint, which is lost, if it is a trail that no
+    // step in flight uses.
+    [[nodiscard]] std::optional<CheckpointId> renew(PageId trail, StepId step);
+    // The reserved place becomes the node's. REQUIRES: !of(page).
+    void keep(CheckpointId place, PageId page);
+    // The reserved place becomes free: its content is of no use.
+    void release(CheckpointId place);
+
+    // Returns the node's checkpoint, if it has one.
+    [[nodiscard]] std::optional<CheckpointId> of(PageId page) const;
+    // Returns whether the step saves the node's checkpoint. REQUIRES: of(page).
+    [[nodiscard]] bool is_saved_by(PageId page, StepId step) const;
+    // Step `step` restores the node's checkpoint, which is no trail from now on. REQUIRES:
+    // of(page).
+    void restore(PageId page, StepId step);
+    // The node's checkpoint is worthless, or the node is gone: the place becomes free, if any.
+    void drop(PageId page);
+    // The node's checkpoint is no trail from now on: its request ended, or left it behind.
+    void end_trail(PageId page);
+    [[nodiscard]] bool is_trail(PageId page) const;
+
+    // Announces a checkpoint for a node that has none, so that other requests wait for it. Returns
+    // nothing if another request has announced one.
+    [[nodiscard]] std::optional<std::uint64_t> announce(PageId page);
+    // Ends this announcement, if it still exists: the node may have gone meanwhile.
+    void withdraw(PageId page, std::uint64_t announcement);
+    [[nodiscard]] bool is_announced(PageId page) const;
+
+    // Steps up to this one are done: the places that they used may be written.
+    void end_step(StepId step) { last_done_ = step; }
+
+    struct Counts {
+        std::int64_t num_saved = 0;
+        std::int64_t num_restored = 0;
+        std::int64_t num_evicted = 0;
+    };
+    [[nodiscard]] const Counts& counts() const { return counts_; }
+    [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(places_.size()); }
+    [[nodiscard]] std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
+
+    // Returns what is wrong if these places are reserved and these nodes' checkpoints are trails,
+    // or nothing. For tests and the simulator: visits every place and page.
+    [[nodiscard]] std::optional<std::string> audit(
+        std::span<const CheckpointId> reserved, std::span<const PageId> trails
+    ) const;
+
+  private:
+    struct Place {
+        enum class Use : std::uint8_t { kFree, kReserved, kKept };
+        Use use = Use::kFree;
+        Purpose purpose = Purpose::kPrompt;
+        PageId page{};    // kKept
+        StepId saved{};   // by this step
+        StepId latest{};  // the last step that reads or writes it
+        std::uint64_t last_used = 0;
+    };
+    [[nodiscard]] Place& at(CheckpointId id) { return places_[static_cast<std::size_t>(raw(id))]; }
+    [[nodiscard]] const Place& at(CheckpointId id) const {
+        return places_[static_cast<std::size_t>(raw(id))];
+    }
+    [[nodiscard]] static std::size_t index_of(PageId page) {
+        return static_cast<std::size_t>(raw(page));
+    }
+    [[nodiscard]] std::optional<CheckpointId> find_free() const;
+    [[nodiscard]] std::optional<CheckpointId> evict();
+    void make_free(CheckpointId id);
+    void list(CheckpointId id);
+    void unlist(CheckpointId id);
+
+    std::vector<Place> places_{};
+    std::vector<std::optional<CheckpointId>> of_page_{};  // [num_pages]
+    std::vector<std::uint64_t> announcements_{};          // [num_pages]; 0: none
+    std::set<CheckpointId> free_{};
+    std::set<std::pair<std::uint64_t, CheckpointId>> evictable_{};  // (last_used, place)
+    std::int64_t num_trails_ = 0;                                   // reserved or kept
+    StepId last_done_{};
+    std::uint64_t tick_ = 0;
+    std::uint64_t num_announced_ = 0;
+    Counts counts_{};
+};
+
+}  // namespace pitstop::scheduler
