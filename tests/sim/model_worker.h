@@ -4,6 +4,7 @@
 
 #include "scheduler_proc/scheduler.h"
 #include "tests/sim/oracle.h"
+#include "tests/sim/state_book.h"
 
 #include <cstdint>
 #include <map>
@@ -19,7 +20,8 @@ struct ModelShape {
     std::int64_t page_size = 4;
     std::int64_t num_slots = 8;
     std::int64_t context_len = 64;
-    bool lends = false;  // --update-mode lend
+    bool lends = false;                             // --update-mode lend
+    std::optional<std::int64_t> num_checkpoints{};  // absent: a request has no recurrent state
 };
 
 // Which weights an update's label stands for.
@@ -61,7 +63,10 @@ class ModelWorker {
     [[nodiscard]] bool has_weights() const { return !are_weights_gone_; }
     [[nodiscard]] std::optional<Staged> staged() const;
 
+    // A plan arrives; it runs later.
+    void expect(const messages::StepPlan& plan);
     messages::StepResult run(const messages::StepPlan& plan);
+    [[nodiscard]] const StateBook& states() const { return states_; }
     // Each begins a task, whose answer comes from finish(). A second stage without a drop is a bug,
     // as is a bucket or an end for what is not staged.
     Task begin_stage(const messages::WorkerStage& order, StageFate fate);
@@ -129,6 +134,10 @@ class ModelWorker {
     [[nodiscard]] std::optional<std::string> read_context(
         const PlacedRow& placed, RequestKey key, Context& context
     );
+    // The state that the row continues from must be that of this context.
+    [[nodiscard]] std::optional<std::string> read_state(
+        const PlacedRow& placed, RequestKey key, Context& context
+    );
     // Writes the KV of the row's own tokens, which must be those that follow.
     [[nodiscard]] std::optional<std::string> write_context(
         const PlacedRow& placed, const Slot& slot, Context& context
@@ -167,6 +176,7 @@ class ModelWorker {
     StepId last_step_{};
     std::vector<Entry> kv_{};  // [num_pages * page_size]; rank 0 only
     std::vector<Slot> slots_{};
+    StateBook states_;  // rank 0 only
 };
 
 }  // namespace pitstop::sim

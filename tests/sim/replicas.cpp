@@ -72,6 +72,8 @@ void World::read_batch(std::size_t r, const messages::TokenBatch& batch) {
 
 void World::order(std::size_t r, std::size_t k, const scheduler::ToWorkers& message) {
     deliver(replicas_[r].ranks[k].to, [this, r, k, message] {
+        if (const auto* plan = std::get_if<messages::StepPlan>(&message))
+            replicas_[r].ranks[k].worker->expect(*plan);
         replicas_[r].ranks[k].orders.push_back(message);
         work(r, k);
     });

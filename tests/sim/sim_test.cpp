@@ -25,6 +25,10 @@ void add(const Report& report, Report& all) {
     all.num_words_withheld += report.num_words_withheld;
     all.num_late_answers += report.num_late_answers;
     all.num_retractions += report.num_retractions;
+    all.num_states_saved += report.num_states_saved;
+    all.num_states_restored += report.num_states_restored;
+    all.num_states_evicted += report.num_states_evicted;
+    all.num_tokens_replayed += report.num_tokens_replayed;
     all.num_releases += report.num_releases;
     all.num_discards += report.num_discards;
     all.num_sessions += report.num_sessions;
@@ -66,6 +70,10 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_words_withheld, 50);
     EXPECT_GT(all.num_late_answers, 2000);
     EXPECT_GT(all.num_retractions, 500);
+    EXPECT_GT(all.num_states_saved, 5000);
+    EXPECT_GT(all.num_states_restored, 500);
+    EXPECT_GT(all.num_states_evicted, 1000);
+    EXPECT_GT(all.num_tokens_replayed, 500);
     EXPECT_GT(all.num_releases, 2000);
     EXPECT_GT(all.num_discards, 200);
     EXPECT_GT(all.num_sessions, 2000);

@@ -25,6 +25,9 @@ World::World(std::uint64_t seed) : random_(seed) {
     shape_.num_pages = random_.between(70 / shape_.page_size, 240 / shape_.page_size);
     shape_.num_slots = random_.between(2, 8);
     shape_.lends = random_.once_in(4);
+    // Drawn apart, so that schedules without state stay as they are.
+    Random apart(seed ^ 0x57a7e);
+    if (apart.once_in(3)) shape_.num_checkpoints = apart.once_in(8) ? 0 : apart.between(1, 12);
     has_faults_ = random_.once_in(3);
     is_fair_ = !random_.once_in(4);
     has_prefixes_ = !random_.once_in(3);
@@ -43,6 +46,8 @@ World::World(std::uint64_t seed) : random_(seed) {
         config.tokens_per_step_max = random_.between(1, 24);
         config.running_max = random_.between(1, 8);
         config.queue_len_max = random_.once_in(8) ? 4 : 1000;
+        config.trail_tokens = apart.between(1, 16);
+        config.spare_tokens = apart.between(1, 32);
         config.fairness = is_fair_ ? Fairness::kFair : Fairness::kFcfs;
         if (is_fair_ && !has_prefixes_) replica.fairness = std::make_unique<FairnessBook>(oracle_);
         replica.core = std::make_unique<scheduler::Scheduler>(config);
@@ -87,8 +92,15 @@ Report World::run() {
     report_.num_sets_whole = trainers_.num_whole_sets;
     report_.num_sets_mixed = trainers_.num_mixed;
     report_.num_trainers_told = trainers_.num_told;
-    for (const Replica& replica : replicas_)
-        report_.num_retractions += replica.core->status(now_, CallId{1}).retractions_total;
+    for (const Replica& replica : replicas_) {
+        const messages::ReplicaStatus status = replica.core->status(now_, CallId{1});
+        report_.num_retractions += status.retractions_total;
+        if (!status.checkpoints) continue;
+        report_.num_states_evicted += status.checkpoints->evicted_total;
+        report_.num_tokens_replayed += status.checkpoints->replayed_tokens_total;
+        report_.num_states_saved += replica.ranks.front().worker->states().num_saved;
+        report_.num_states_restored += replica.ranks.front().worker->states().num_restored;
+    }
     return report_;
 }
 

@@ -51,6 +51,10 @@ struct Report {
     std::int64_t num_words_withheld = 0;    // of a drop: that the engine is torn
     std::int64_t num_late_answers = 0;      // to an order of an update, a second time
     std::int64_t num_retractions = 0;
+    std::int64_t num_states_saved = 0;
+    std::int64_t num_states_restored = 0;
+    std::int64_t num_states_evicted = 0;
+    std::int64_t num_tokens_replayed = 0;  // for want of a state
     std::int64_t num_calls = 0;
     std::int64_t num_releases = 0;
     std::int64_t num_discards = 0;  // of weights

@@ -1,0 +1,213 @@
+// The model worker's part in updates and in releases of memory.
+#include "tests/sim/model_worker.h"
+#include "tests/sim/pusher.h"
+#include "tests/sim/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace pitstop::sim {
+namespace {
+
+// A bucket brings one of them.
+constexpr std::int64_t kTensors = 2;
+
+}  // namespace
+
+ModelWorker::Task ModelWorker::begin_stage(const messages::WorkerStage& order, StageFate fate) {
+    const bool is_session = order.spec.source.kind == messages::SourceKind::kBuckets;
+    Task task{.update = order.update};
+    if (is_session) task.bucket = 0;
+    if (stage_)
+        fail(fmt::format(
+            "update {} is staged over update {}",
+            static_cast<std::uint64_t>(order.update),
+            static_cast<std::uint64_t>(stage_->update)
+        ));
+    if (released_.contains(messages::MemoryTag::kWeights)) fail("a stage into released memory");
+    const bool needs_copy = order.spec.mode == messages::UpdateMode::kStaged && !are_weights_gone_;
+    if (shape_.lends && needs_copy && !released_.contains(messages::MemoryTag::kKvCache))
+        fail("a second copy of the weights beside KV, where only one of them has room");
+    retained_.reset();  // its copy is being overwritten
+    const bool is_part = order.spec.source.kind == messages::SourceKind::kIpc;  // that stands alone
+    stage_ = Stage{order.update, order.spec.mode, fate, weights_of(order.spec.label), task};
+    if (is_session || is_part) stage_->weights = order.spec.partial ? live_ : WeightsId{};
+    if (is_session && !order.spec.partial) stage_->num_missing = kTensors;
+    stage_->is_whole = !order.spec.partial;
+    stage_->stands_alone = is_part;
+    if (is_part) add_bytes(name_of_bytes(order.spec.source));
+    if (fate == StageFate::kOther) spoil();
+    if (order.spec.mode == messages::UpdateMode::kDirect && fate != StageFate::kRefused)
+        is_torn_ = true;
+    return task;
+}
+
+ModelWorker::Task ModelWorker::begin_fill(const messages::WorkerFill& order, StageFate fate) {
+    const Task task{.update = order.update, .bucket = order.bucket};
+    if (!stage_ || stage_->update != order.update || stage_->task) {
+        fail(fmt::format(
+            "bucket {} of update {}, which does not wait for one here",
+            order.bucket,
+            static_cast<std::uint64_t>(order.update)
+        ));
+        return task;
+    }
+    stage_->task = task;
+    stage_->fate = fate;
+    add_bytes(name_of_bytes(order.source));
+    if (fate == StageFate::kOther) spoil();
+    return task;
+}
+
+// The same bytes again change nothing. REQUIRES: a stage.
+void ModelWorker::add_bytes(const std::string& bytes) {
+    if (!stage_->bytes.insert(bytes).second) return;
+    stage_->weights = with_bytes(stage_->weights, bytes);
+    stage_->num_missing = std::max<std::int64_t>(0, stage_->num_missing - 1);
+}
+
+ModelWorker::Task ModelWorker::begin_finish(const messages::WorkerFinish& order) {
+    const Task task{.update = order.update};
+    if (!stage_ || stage_->update != order.update || stage_->task) {
+        fail(fmt::format(
+            "the end of update {}, which does not wait for it here",
+            static_cast<std::uint64_t>(order.update)
+        ));
+        return task;
+    }
+    stage_->task = task;
+    return task;
+}
+
+// This rank gets other bytes than the others, and does not know.
+void ModelWorker::spoil() {
+    stage_->weights = static_cast<WeightsId>(
+        hash_of(static_cast<std::uint64_t>(stage_->weights), replica_, raw(rank_))
+    );
+}
+
+scheduler::FromWorker ModelWorker::finish(const Task& task) {
+    stage_->task.reset();
+    if (!task.bucket) return vote();
+    return messages::WorkerFilled{
+        .update = task.update, .bucket = *task.bucket, .outcome = outcome_of_stage()};
+}
+
+messages::RankOutcome ModelWorker::outcome_of_stage() const {
+    const StageFate fate = stage_->fate;
+    messages::RankOutcome outcome;
+    outcome.rank = rank_;
+    outcome.num_missing = stage_->num_missing;
+    outcome.ok = fate == StageFate::kGood || fate == StageFate::kOther;
+    outcome.phase = fate == StageFate::kRefused ? messages::UpdatePhase::kIdle
+                                                : messages::UpdatePhase::kStaging;
+    if (!outcome.ok) {
+        outcome.code = ErrorCode::kDataLoss;
+        outcome.problems = {"layer.weight: the simulator broke it"};
+        outcome.num_problems = 1;
+    }
+    return outcome;
+}
+
+messages::WorkerStaged ModelWorker::vote() {
+    Stage& stage = *stage_;
+    messages::WorkerStaged vote;
+    vote.update = stage.update;
+    vote.outcome = outcome_of_stage();
+    stage.is_ok = vote.outcome.ok;
+    if (stage.is_ok) {
+        vote.outcome.phase = messages::UpdatePhase::kPrepared;
+        vote.digests = parts(stage.weights);
+        if (stage.mode == messages::UpdateMode::kDirect) live_ = stage.weights;
+    }
+    oracle_.voted(static_cast<std::uint64_t>(stage.update), replica_, raw(rank_), stage.is_ok);
+    return vote;
+}
+
+std::optional<ModelWorker::Staged> ModelWorker::staged() const {
+    if (!stage_) return std::nullopt;
+    return Staged{stage_->update, stage_->bytes, stage_->is_whole, stage_->stands_alone};
+}
+
+messages::WorkerCommitted ModelWorker::commit(const messages::WorkerCommit& order) {
+    const auto id = static_cast<std::uint64_t>(order.update);
+    if (order.rollback) {
+        if (!retained_) {
+            fail("a rollback with nothing retained");
+        } else {
+            std::swap(live_, *retained_);
+        }
+    } else if (!stage_ || stage_->update != order.update || !stage_->is_ok) {
+        fail(fmt::format("update {} is committed and not staged here (P2)", id));
+    } else {
+        oracle_.commit_ordered(id, num_replicas_, shape_.tp);
+        if (stage_->mode == messages::UpdateMode::kStaged) {
+            if (!shape_.lends) retained_ = live_;
+            live_ = stage_->weights;
+        }
+        if (are_weights_gone_) retained_.reset();
+        is_torn_ = false;
+        are_weights_gone_ = false;
+        stage_.reset();
+    }
+    if (order.epoch <= epoch_)
+        fail(fmt::format("epoch {} after epoch {}", raw(order.epoch), raw(epoch_)));
+    epoch_ = order.epoch;
+    oracle_.committed(epoch_, live_);
+    return {.update = order.update, .rank = rank_, .epoch = epoch_};
+}
+
+messages::WorkerDropped ModelWorker::drop(const messages::WorkerDrop& order) {
+    if (stage_ && stage_->update == order.update) stage_.reset();
+    return {.update = order.update, .rank = rank_};
+}
+
+messages::WorkerMemoryDone ModelWorker::change_memory(
+    const messages::WorkerMemory& order, bool fails
+) {
+    messages::WorkerMemoryDone done{.call = order.call, .rank = rank_};
+    if (fails) {
+        done.verdict.code = ErrorCode::kResourceExhausted;
+        done.verdict.message = "the simulator has no room";
+    }
+    for (const messages::MemoryTag tag : messages::kAllMemoryTags) {
+        const bool is_meant =
+            !fails && std::find(order.tags.begin(), order.tags.end(), tag) != order.tags.end();
+        if (is_meant && order.action == messages::MemoryAction::kRelease &&
+            released_.insert(tag).second) {
+            if (tag == messages::MemoryTag::kKvCache) {
+                std::fill(kv_.begin(), kv_.end(), Entry{});
+                states_.forget();
+            } else {
+                if (stage_) fail("weights are released under a stage");
+                retained_.reset();
+                are_weights_kept_ = order.keep_weights;
+            }
+        } else if (is_meant && order.action == messages::MemoryAction::kResume && released_.erase(tag) > 0) {
+            if (tag == messages::MemoryTag::kWeights && !are_weights_kept_)
+                are_weights_gone_ = true;
+        }
+        done.tags.push_back({
+            .tag = tag,
+            .state = released_.contains(tag) ? messages::MemoryState::kReleased
+                                             : messages::MemoryState::kResident,
+        });
+    }
+    return done;
+}
+
+messages::WorkerDigests ModelWorker::digests(CallId call) const {
+    return {.call = call, .rank = rank_, .epoch = epoch_, .digests = parts(live_)};
+}
+
+messages::WorkerTensor ModelWorker::tensor(const messages::WorkerReadTensor& order) const {
+    messages::WorkerTensor tensor;
+    tensor.call = order.call;
+    tensor.rank = rank_;
+    tensor.epoch = epoch_;
+    tensor.tensor.name = order.name;
+    return tensor;
+}
+
+}  // namespace pitstop::sim
