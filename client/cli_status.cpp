@@ -55,6 +55,25 @@ void print_adapters(const std::vector<messages::AdapterStatus>& adapters) {
     }
 }
 
+// The tokens, and what is kept of recurrent states if the model has any.
+void print_tokens(const messages::ReplicaStatus& replica) {
+    fmt::print(
+        "  tokens     {} prompt ({} cached), {} output\n",
+        replica.prompt_tokens_total,
+        replica.cached_tokens_total,
+        replica.output_tokens_total
+    );
+    const auto& states = replica.checkpoints;
+    if (!states) return;
+    fmt::print(
+        "  states     {} kept, {} free of {} places; {} prompt tokens replayed\n",
+        states->places_total - states->places_free,
+        states->places_free,
+        states->places_total,
+        states->replayed_tokens_total
+    );
+}
+
 void print_replica(const messages::ReplicaStatus& replica) {
     const std::int64_t pages_used = replica.pages_total - replica.pages_free - replica.pages_cached;
     fmt::print(
@@ -80,12 +99,7 @@ void print_replica(const messages::ReplicaStatus& replica) {
         replica.pages_total,
         replica.page_size
     );
-    fmt::print(
-        "  tokens     {} prompt ({} cached), {} output\n",
-        replica.prompt_tokens_total,
-        replica.cached_tokens_total,
-        replica.output_tokens_total
-    );
+    print_tokens(replica);
     fmt::print(
         "  steps      {} done, {} in flight{}\n",
         replica.num_steps,

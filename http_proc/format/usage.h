@@ -10,13 +10,15 @@ namespace pitstop::http {
 struct Usage {
     std::int64_t prompt_tokens = 0;
     std::int64_t completion_tokens = 0;
-    std::int64_t cached_tokens = 0;  // of the prompt
+    std::int64_t cached_tokens = 0;    // of the prompt
+    std::int64_t replayed_tokens = 0;  // of the prompt: cached too, but without the state after them
 
     void add(const messages::OutputChunk& chunk) {
         completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());
         if (!chunk.counts) return;
         prompt_tokens = chunk.counts->prompt_tokens;
         cached_tokens = chunk.counts->cached_tokens;
+        replayed_tokens = chunk.counts->replayed_tokens;
     }
 };
 

@@ -159,6 +159,57 @@ void write_vllm_rest(Writer& out, std::string_view model, const messages::Status
     }
 }
 
+struct CheckpointRow {
+    std::string_view name{};
+    std::string_view type{};
+    std::string_view help{};
+    std::int64_t messages::CheckpointStatus::*count = nullptr;
+};
+using Checkpoints = messages::CheckpointStatus;
+constexpr std::array kCheckpointRows{
+    CheckpointRow{
+        "pitstop_checkpoint_places",
+        "gauge",
+        "Places for copies of recurrent states.",
+        &Checkpoints::places_total},
+    CheckpointRow{
+        "pitstop_checkpoint_places_free",
+        "gauge",
+        "Places without a copy.",
+        &Checkpoints::places_free},
+    CheckpointRow{
+        "pitstop_checkpoints_saved_total", "counter", "States saved.", &Checkpoints::saved_total},
+    CheckpointRow{
+        "pitstop_checkpoints_restored_total",
+        "counter",
+        "Requests that continued from a saved state.",
+        &Checkpoints::restored_total},
+    CheckpointRow{
+        "pitstop_checkpoints_evicted_total",
+        "counter",
+        "Copies dropped so that others could be saved.",
+        &Checkpoints::evicted_total},
+    CheckpointRow{
+        "pitstop_replayed_tokens_total",
+        "counter",
+        "Cached prompt tokens computed again, as no copy had the state after them.",
+        &Checkpoints::replayed_tokens_total},
+};
+
+// Nothing for models without recurrent state.
+void write_checkpoints(Writer& out, const messages::StatusReply& status) {
+    const auto has_state = [](const messages::ReplicaStatus& r) {
+        return r.checkpoints.has_value();
+    };
+    if (std::ranges::none_of(status.replicas, has_state)) return;
+    for (const CheckpointRow& row : kCheckpointRows) {
+        out.metric(row.name, row.type, row.help);
+        for (const messages::ReplicaStatus& r : status.replicas) {
+            if (r.checkpoints) out.sample(own_labels({}, r), number((*r.checkpoints).*row.count));
+        }
+    }
+}
+
 void write_replicas(Writer& out, const messages::StatusReply& status) {
     out.metric("pitstop_weight_info", "gauge", "The version that serves, in words.");
     for (const messages::ReplicaStatus& r : status.replicas) {
@@ -393,6 +444,7 @@ std::string metrics_text(
     write_requests(out, model, requests);
     write_table(out, metrics::own_table(), own_labels, model, status);
     write_replicas(out, status);
+    write_checkpoints(out, status);
     write_experts(out, status);
     write_tree(out, status, num_generating);
     write_update(out, status);

@@ -224,7 +224,9 @@ void write_usage(JsonWriter& json, const Usage& usage) {
     json.key("completion_tokens").integer(usage.completion_tokens);
     json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens);
     json.key("prompt_tokens_details").begin_object();
-    json.key("cached_tokens").integer(usage.cached_tokens).end_object().end_object();
+    json.key("cached_tokens").integer(usage.cached_tokens);
+    if (usage.replayed_tokens > 0) json.key("replayed_tokens").integer(usage.replayed_tokens);
+    json.end_object().end_object();
 }
 
 }  // namespace pitstop::http

@@ -190,6 +190,7 @@ Usage Completion::usage() const {
         prompt = choice.prompt;
         sum.prompt_tokens += choice.usage.prompt_tokens;
         sum.cached_tokens += choice.usage.cached_tokens;
+        sum.replayed_tokens += choice.usage.replayed_tokens;
     }
     return sum;
 }

@@ -176,6 +176,7 @@ void SglangOutput::write_meta(JsonWriter& json) {
     }
     json.key("completion_tokens").integer(num_tokens_);
     json.key("cached_tokens").integer(counts_.cached_tokens).key("cached_tokens_details").null();
+    if (counts_.replayed_tokens > 0) json.key("replayed_tokens").integer(counts_.replayed_tokens);
     json.key("reasoning_tokens").integer(0);
     json.key("dp_rank").integer(counts_.replica);
     if (adapter_) {

@@ -155,6 +155,29 @@ TEST(MetricsText, HistogramsAreCumulativeAndEndWithInfinity) {
     EXPECT_EQ(page.of(of_vllm(name + "_count", "0\"}")), "2");
 }
 
+TEST(MetricsText, CheckpointsAreOfModelsWithStateOnly) {
+    messages::StatusReply status;
+    status.replicas = {replica(0), replica(1)};
+    EXPECT_FALSE(page_of(status).has("checkpoint"));
+    EXPECT_FALSE(page_of(status).has("replayed"));
+    status.replicas[1].checkpoints = messages::CheckpointStatus{
+        .places_total = 9,
+        .places_free = 4,
+        .saved_total = 300,
+        .restored_total = 200,
+        .evicted_total = 100,
+        .replayed_tokens_total = 5000};
+    const Page page = page_of(status);
+    EXPECT_EQ(page.of("pitstop_checkpoint_places{replica=\"1\"}"), "9");
+    EXPECT_EQ(page.of("pitstop_checkpoint_places_free{replica=\"1\"}"), "4");
+    EXPECT_EQ(page.of("pitstop_checkpoints_saved_total{replica=\"1\"}"), "300");
+    EXPECT_EQ(page.of("pitstop_checkpoints_restored_total{replica=\"1\"}"), "200");
+    EXPECT_EQ(page.of("pitstop_checkpoints_evicted_total{replica=\"1\"}"), "100");
+    EXPECT_EQ(page.of("pitstop_replayed_tokens_total{replica=\"1\"}"), "5000");
+    EXPECT_FALSE(page.has("pitstop_checkpoint_places{replica=\"0\"}"));
+    EXPECT_EQ(page.types.at("pitstop_replayed_tokens_total"), "counter");
+}
+
 TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {
     messages::ReplicaStatus one = replica(0);
     EXPECT_EQ(kv_use_of(one).used_tokens, 25 * 16);
