@@ -57,6 +57,23 @@ TEST(SglangOutput, EventsAreCumulativeAndSpansComeLast) {
     EXPECT_EQ(meta["output_token_logprobs"][2], json::parse("[-0.5, 3, null]"));
 }
 
+// Only of models with recurrent state; others have none, and no such key.
+TEST(SglangOutput, CachedTokensThatWereComputedAgainForTheirStateAreTold) {
+    SglangOutput output({.rid = "r"});
+    messages::OutputChunk first = chunk("a", {TokenId{1}}, "");
+    first.counts = messages::RequestCounts{.prompt_tokens = 90, .cached_tokens = 16};
+    output.append(std::move(first));
+    json meta = written(output)["meta_info"];
+    EXPECT_EQ(meta["cached_tokens"], 16);
+    EXPECT_FALSE(meta.contains("replayed_tokens"));
+    messages::OutputChunk next = chunk("b", {TokenId{2}}, "");
+    next.counts =
+        messages::RequestCounts{.prompt_tokens = 90, .cached_tokens = 16, .replayed_tokens = 48};
+    output.append(std::move(next));
+    meta = written(output)["meta_info"];
+    EXPECT_EQ(meta["replayed_tokens"], 48);
+}
+
 // P3: both have no label, and are not the same weights.
 TEST(SglangOutput, P3_VersionsWithoutALabelAreNamedByTheirEpochs) {
     SglangOutput output({.rid = "r"});
