@@ -5,6 +5,7 @@ import json
 import threading
 import time
 import urllib.parse
+import warnings
 
 import pitstop
 import zmq
@@ -14,6 +15,7 @@ from .asked import REQUEST_S
 from .replay import Record
 from .tree import is_alive
 
+warnings.simplefilter("ignore", pitstop.WaitingWarning)  # pauses and updates are what chaos is about
 ENDINGS_OK = {"stop", "length", "abort"}
 # What a request may end with while processes die, pauses expire and weights are away.
 CODES_OK = {"unavailable", "aborted", "failed_precondition", "resource_exhausted", "deadline_exceeded"}
