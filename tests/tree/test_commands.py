@@ -123,6 +123,7 @@ def test_tokenize_reads_and_writes_json_lines(reference):
         ["--dp", "-1"],
         ["--page-size", "many"],
         ["--compute", "fp8"],
+        ["--expert-weights", "fp8"],
         ["--wings", "2"],
         ["--log-level", "loud"],
         ["--start-timeout", "nan"],
