@@ -1,5 +1,6 @@
 #include "tests/tp_worker/test_replica.h"
 
+#include "base/log.h"
 #include "tests/source_dir.h"
 #include "tp_worker/groups/shm_communicator.h"
 
@@ -39,6 +40,9 @@ Result<std::unique_ptr<TestReplica>> TestReplica::make(const ReplicaOptions& opt
     replica->ranks_.resize(static_cast<std::size_t>(options.tp));
     std::vector<std::optional<Error>> errors(replica->ranks_.size());
     const std::string path = fresh_path();
+    // As main() does before threads begin. ThreadSanitizer does not see how the library, which is
+    // not built with it, guards the first use.
+    spdlog::default_logger();
     on_all_ranks(options.tp, [&](std::size_t rank) {
         RankParts& parts = replica->ranks_[rank];
         parts.threads = std::make_unique<kernels::ThreadPool>(options.num_threads);
