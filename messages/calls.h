@@ -22,8 +22,8 @@ enum class Door { kData, kAdmin };
 // When a client sends the call: at once, or after the data door has read the requests before it.
 enum class CallOrder { kAtOnce, kAfterRequests };
 // What a call does to calls without a session that are being collected into one update
-// (docs/weights.md). A call that is refused for another reason leaves the collection unchanged in
-// any case.
+// (docs/weights.md). A refused call that may be a part of the collection ends it; any other refused
+// call leaves it unchanged.
 enum class OnCollection {
     kNone,       // nothing: what serves stays the same
     kJoins,      // adds to it
@@ -89,6 +89,7 @@ using Calls = CallTable<
     CallRow<ResumeMemory, MemoryReply, Door::kAdmin, OnCollection::kPublishes>,
     CallRow<Shutdown, ShutdownReply, Door::kAdmin, OnCollection::kNone>,
     CallRow<UpdateWeights, UpdateReply, Door::kAdmin, OnCollection::kJoins>,
+    CallRow<RefusedPart, UpdateReply, Door::kAdmin, OnCollection::kDrops>,
     CallRow<StageWeights, UpdateReply, Door::kAdmin, OnCollection::kRefused>,
     CallRow<BeginUpdate, UpdateReply, Door::kAdmin, OnCollection::kRefused>,
     CallRow<UpdateBucket, UpdateReply, Door::kAdmin, OnCollection::kJoins>,

@@ -185,11 +185,16 @@ struct FlushCache {
     CallId call{};
     std::int64_t timeout_ms = 0;
     bool wait_idle = false;
+    bool reset_running = false;
 
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
         f("wait_idle", wait_idle, "wait, up to the deadline, until no request holds pages");
+        f("reset_running",
+          reset_running,
+          "first give running requests back to the queue, with their tokens, which are computed "
+          "again: then none holds pages");
     }
 };
 

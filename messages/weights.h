@@ -148,6 +148,23 @@ struct UpdateWeights {
     }
 };
 
+struct RefusedPart {
+    static constexpr std::string_view kType = "refused_part";
+    static constexpr std::string_view kAbout =
+        "a front end -> admin door: it refused a call that brings weights, which may be a part of "
+        "a version whose calls name no session. That version would lack it, so what is collected "
+        "is dropped, and its trainer is told. Answered by `update_reply`.";
+    CallId call{};
+    std::int64_t timeout_ms = 0;
+    std::string why{};
+
+    template <class F>
+    void fields(F&& f) {
+        call_fields(f, *this);
+        f("why", why, "what was refused, and how");
+    }
+};
+
 struct StageWeights {
     static constexpr std::string_view kType = "stage_weights";
     static constexpr std::string_view kAbout =

@@ -5,7 +5,7 @@
 
 namespace pitstop::scheduler {
 
-void CacheFlushes::begin(
+bool CacheFlushes::begin(
     const messages::FlushCache& call,
     TimePoint now,
     const std::optional<Error>& in_use,
@@ -20,9 +20,10 @@ void CacheFlushes::begin(
         part.verdict = *in_use;
     } else {
         calls_.push_back({deadline_of(now, call.timeout_ms), call.wait_idle, std::move(part)});
-        return;
+        return true;
     }
     out.tokenizer.emplace_back(std::move(part));
+    return false;
 }
 
 bool CacheFlushes::holds_plans() const {

@@ -20,8 +20,8 @@ class CacheFlushes {
     explicit CacheFlushes(ReplicaId replica) : replica_(replica) {}
 
     // Accepts a call, or refuses it: too many wait, or the call does not want to wait for the
-    // requests that hold pages, which `in_use` names.
-    void begin(
+    // requests that hold pages, which `in_use` names. Returns whether it was accepted.
+    bool begin(
         const messages::FlushCache& call,
         TimePoint now,
         const std::optional<Error>& in_use,

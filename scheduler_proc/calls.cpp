@@ -25,9 +25,10 @@ void Scheduler::handle(const messages::ContinueGeneration& call, TurnOutput& out
 
 void Scheduler::handle(const messages::FlushCache& call, TurnOutput& out) {
     std::optional<Error> in_use;
-    if (runner_.requests().num_running() > 0)
+    if (!call.reset_running && runner_.requests().num_running() > 0)
         in_use = Error{ErrorCode::kFailedPrecondition, runner_.requests().describe_page_holders()};
-    flushes_.begin(call, now_, in_use, out);
+    const bool is_accepted = flushes_.begin(call, now_, in_use, out);
+    if (is_accepted && call.reset_running) runner_.retract_all();
 }
 
 // Later plans have the new label. Steps in flight keep the label they were planned under, and so do

@@ -102,12 +102,18 @@ template <class Message>
 Result<> Admin::receive_call(
     TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
 ) {
-    ASSIGN_OR_RETURN(Message message, identity_.read<Message>(frames));
-    if constexpr (requires { source_of(message); }) {
-        if (place == ClientPlace::kElsewhere)
-            RETURN_IF_ERROR(check_comes_by_network(Message::kType, source_of(message)));
+    Result<Message> read = identity_.read<Message>(frames);
+    Result<> problem = read ? Result<>(Ok{}) : Result<>(read.error());
+    if constexpr (requires { source_of(*read); }) {
+        if (read && place == ClientPlace::kElsewhere)
+            problem = check_comes_by_network(Message::kType, source_of(*read));
     }
-    HeldCall call = held_call(now, peer, std::move(message));
+    if constexpr (kBringsWeights<Message>) {
+        const bool may_be_part = read ? may_be_a_part(*read) : !identity_.is_other(frames);
+        if (!problem && may_be_part) lose_part(now, Message::kType, problem.error());
+    }
+    RETURN_IF_ERROR(problem);
+    HeldCall call = held_call(now, peer, *std::move(read));
     call.bytes = frames.body.size();
     for (const std::string& raw : frames.raw) call.bytes += raw.size();
     if (must_wait(call)) return hold(std::move(call));
@@ -124,6 +130,7 @@ Admin::HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message
         .what = Message::kType,
         .deadline = deadline,
         .brings_weights = kBringsWeights<Message>,
+        .may_be_part = may_be_a_part(message),
         .start = [this, peer, now, deadline, message = std::move(message)](TimePoint at) mutable {
             if (at > now) {
                 const auto left = std::chrono::floor<std::chrono::milliseconds>(deadline - at);
@@ -214,8 +221,9 @@ Result<> Admin::handle(TimePoint now, const std::string& peer, const Message& me
         Gathered<messages::PartOf<Message>> parts(num_replicas_, tp_);
         return pass_on(now, peer, message, message, std::move(parts));
     } else {
+        const bool may_be_part = may_be_a_part(message);
         drive(now, [&](UpdateCoordinator::Out& out) {
-            updates_.handle(now, {peer, message.call, Message::kType}, message, out);
+            updates_.handle(now, {peer, message.call, Message::kType, may_be_part}, message, out);
         });
         return Ok{};
     }
@@ -245,6 +253,16 @@ Result<> Admin::handle(TimePoint, const std::string& peer, const messages::Shutd
     reply.open_requests = facts_.open_requests;
     answer({peer, message.call}, std::move(reply));
     out_.drain = duration_of(message.drain_s);
+    return Ok{};
+}
+
+Result<> Admin::handle(
+    TimePoint now, const std::string& peer, const messages::RefusedPart& message
+) {
+    drive(now, [&](UpdateCoordinator::Out& out) {
+        updates_.handle(now, {peer, message.call, messages::RefusedPart::kType}, message, out);
+    });
+    miss_part(now, {ErrorCode::kFailedPrecondition, message.why});
     return Ok{};
 }
 
@@ -396,6 +414,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     }
     // A late commit stays ordered, and may take forever; the caller does not wait for it.
     if (closing_ && (closing_->outcome || !updates_.is_busy())) finish_closing(now);
+    if (out.part_refused) lose_part(now, out.part_refused->first, out.part_refused->second);
     start_held(now);
 }
 

@@ -174,6 +174,7 @@ class Admin {
     Result<> handle(TimePoint now, const std::string& peer, const messages::Shutdown& message);
     Result<> handle(TimePoint now, const std::string& peer, messages::Abort message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::UpdateWeights& message);
+    Result<> handle(TimePoint now, const std::string& peer, const messages::RefusedPart& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::GetWeights& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::WeightDigests& message);
     Result<> handle(TimePoint now, const std::string& peer, const messages::InitGroup& message);
@@ -244,7 +245,8 @@ class Admin {
         std::string_view what{};  // the call's type
         TimePoint deadline{};
         bool brings_weights = false;
-        std::size_t bytes = 0;  // of its message
+        bool may_be_part = false;  // see may_be_a_part()
+        std::size_t bytes = 0;     // of its message
         std::function<Result<>(TimePoint now)> start{};
     };
     template <class Message>
@@ -264,7 +266,7 @@ class Admin {
     Result<> hold(HeldCall call);
     void start_held(TimePoint now);
     [[nodiscard]] static bool is_late(TimePoint now, const HeldCall& call);
-    void tell_late(const HeldCall& call);
+    void tell_late(TimePoint now, const HeldCall& call);
     void expire_held(TimePoint now);
 
     // Starts a call. Its rule for collections (OnCollection) is applied before the call itself.
@@ -301,6 +303,18 @@ class Admin {
     // While generation runs, partial updates are refused for this long after the last of them.
     static constexpr auto kLossQuiet = std::chrono::minutes(5);
     void record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost);
+    // Returns whether the call may be a part of a version whose calls name no session.
+    [[nodiscard]] static bool may_be_a_part(const messages::UpdateWeights& call);
+    [[nodiscard]] static bool may_be_a_part(const messages::UpdateBucket& call) {
+        return call.session == 0;
+    }
+    template <class Message>
+    [[nodiscard]] static bool may_be_a_part(const Message&) {
+        return false;
+    }
+    // `what`: the call's type.
+    void lose_part(TimePoint now, std::string_view what, const Error& why);
+    void miss_part(TimePoint now, const Error& why);
     void lose_standstill(TimePoint now, std::string why);
     void expire_loss(TimePoint now);
     [[nodiscard]] Error error_of(const Loss& loss) const;

@@ -82,7 +82,7 @@ void Admin::start_held(TimePoint now) {
         const bool is_too_late_to_publish =
             publishes(call) && now >= call.deadline && updates_.has_collection();
         if (is_late(now, call) || is_too_late_to_publish) {
-            tell_late(call);
+            tell_late(now, call);
         } else if (const Result<> done = call.start(now); !done) {
             answer_error(call.caller, done.error());
         }
@@ -97,26 +97,27 @@ bool Admin::is_late(TimePoint now, const HeldCall& call) {
     return now >= call.deadline + (call.brings_weights ? Duration{} : Duration{kHeldGrace});
 }
 
-void Admin::tell_late(const HeldCall& call) {
-    answer_error(
-        call.caller,
-        make_error(
-            ErrorCode::kDeadlineExceeded,
-            "{} waited for an update that has not ended (its state: {})",
-            call.what,
-            name_of(updates_.state())
-        )
+void Admin::tell_late(TimePoint now, const HeldCall& call) {
+    Error error = make_error(
+        ErrorCode::kDeadlineExceeded,
+        "{} waited for an update that has not ended (its state: {})",
+        call.what,
+        name_of(updates_.state())
     );
+    if (call.may_be_part) lose_part(now, call.what, error);
+    answer_error(call.caller, error);
 }
 
 void Admin::expire_held(TimePoint now) {
-    std::erase_if(held_, [&](const HeldCall& call) {
+    std::deque<HeldCall> late;
+    std::erase_if(held_, [&](HeldCall& call) {
         if (!is_late(now, call)) return false;
-        tell_late(call);
+        late.push_back(std::move(call));
         return true;
     });
+    for (const HeldCall& call : late) tell_late(now, call);
     if (!closing_ || closing_->then.caller.peer.empty() || !is_late(now, closing_->then)) return;
-    tell_late(closing_->then);
+    tell_late(now, closing_->then);
     closing_->then.caller.peer.clear();  // the commit continues; its caller was answered
 }
 
@@ -135,7 +136,8 @@ Result<> Admin::join_collection(
     using Brings = UpdateCoordinator::Brings;
     const Brings brings = loss_ ? Brings::kAllTensors : Brings::kParts;
     drive(now, [&](UpdateCoordinator::Out& out) {
-        const UpdateCoordinator::Caller caller{peer, message.call, messages::UpdateWeights::kType};
+        const UpdateCoordinator::Caller caller{
+            peer, message.call, messages::UpdateWeights::kType, /*may_be_part=*/true};
         updates_.collect(now, caller, message, brings, out);
     });
     return Ok{};
@@ -313,6 +315,29 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
     loss_ = std::move(loss);
     remember_loss();
     spdlog::warn("{}", error_of(*loss_).message);
+}
+
+// A call that may be a part of a version was refused, and its trainer may not look at answers.
+void Admin::lose_part(TimePoint now, std::string_view what, const Error& why) {
+    drive(now, [&](UpdateCoordinator::Out& out) { updates_.lose_part(now, why, out); });
+    if (what == messages::UpdateWeights::kType) miss_part(now, why);  // a bucket makes no version
+}
+
+// Nothing was collected yet. While generation stands still the trainer's other calls may become a
+// version, without this part.
+void Admin::miss_part(TimePoint now, const Error& why) {
+    const bool is_other = closing_ || updates_.is_ending() || updates_.must_be_complete();
+    if (is_other || loss_ || !standings_.is_any_held()) return;
+    loss_ = Loss{
+        .calls = {.why = why.message},
+        .what = "a call without a session was refused, and takes no effect",
+        .at = now,
+        .refused_at = now};
+    spdlog::warn("{}", error_of(*loss_).message);
+}
+
+bool Admin::may_be_a_part(const messages::UpdateWeights& call) {
+    return UpdateCoordinator::may_collect(call) && call.update.adapter.empty();
 }
 
 void Admin::remember_loss() {

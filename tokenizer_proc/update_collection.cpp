@@ -79,6 +79,7 @@ void UpdateCoordinator::refuse_mixture(
 // All buckets so far named the session, so they are its trainer's: only this call is refused.
 // REQUIRES: is_of_another_version(label).
 void UpdateCoordinator::refuse_stranger(Caller caller, const std::string& label, Out& out) const {
+    caller.may_be_part = false;
     refuse(
         std::move(caller),
         make_error(
@@ -109,6 +110,38 @@ std::optional<Error> UpdateCoordinator::problem_of_late_part(const messages::Upd
     );
 }
 
+bool UpdateCoordinator::may_lack_part() const {
+    return job_ && (job_->is_collection || (job_->is_unnamed && !job_->is_unnamed_refused)) &&
+           job_->goal == messages::UpdatePhase::kOpen &&
+           phase() != messages::UpdatePhase::kDropping;
+}
+
+void UpdateCoordinator::lose_part(TimePoint now, const Error& why, Out& out) {
+    if (!may_lack_part()) return;
+    begin_drop(
+        now,
+        make_error(
+            ErrorCode::kAborted,
+            "a call that may be a part of the version was refused: {}",
+            why.message
+        ),
+        out
+    );
+}
+
+void UpdateCoordinator::handle(
+    TimePoint now, Caller caller, const messages::RefusedPart& call, Out& out
+) {
+    if (may_lack_part() && !job_->caller) {
+        begin_waiting(now, std::move(caller), call.timeout_ms);
+    } else {
+        messages::UpdateReply reply = reply_now(caller);
+        reply.ok = true;
+        out.replies.emplace_back(std::move(caller), std::move(reply));
+    }
+    lose_part(now, {ErrorCode::kFailedPrecondition, call.why}, out);
+}
+
 void UpdateCoordinator::drop_collection(TimePoint now, Error why, Telling telling, Out& out) {
     job_->is_loss_told = telling == Telling::kDone;
     begin_drop(now, std::move(why), out);
@@ -131,7 +164,7 @@ std::int64_t UpdateCoordinator::num_missing() const {
 }
 
 std::optional<messages::CollectingStatus> UpdateCoordinator::collecting(TimePoint now) const {
-    if (!job_ || !job_->is_collection) return std::nullopt;
+    if (!job_ || !job_->is_collection || is_dropping()) return std::nullopt;
     messages::CollectingStatus status;
     status.calls = job_->num_buckets;
     status.age_s = seconds(now - job_->collecting_since);

@@ -49,6 +49,8 @@ class UpdateCoordinator {
         std::string peer{};
         CallId call{};
         std::string_view what{};  // the call's type
+        // Whether the call may be a part of a version whose calls name no session.
+        bool may_be_part = false;
     };
     using Order = std::variant<
         messages::UpdateStage,
@@ -71,6 +73,8 @@ class UpdateCoordinator {
         std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
         std::vector<std::string> notes{};  // events that no caller asked for, for the log
         std::optional<LostCollection> lost{};
+        // A call that may be a part of a version was refused: its type, and why.
+        std::optional<std::pair<std::string_view, Error>> part_refused{};
         bool has_made_whole = false;  // a collection that needed every tensor took effect
     };
 
@@ -101,9 +105,7 @@ class UpdateCoordinator {
     void handle(TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out);
     // Handles an update that names no session: as a bucket of the session that was begun for such
     // calls, or with a refusal if such a session was lost. Returns false if neither applies.
-    bool take_unnamed(
-        TimePoint now, const Caller& caller, const messages::UpdateWeights& call, Out& out
-    );
+    bool take_unnamed(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
     // What a collection must contain before it can take effect.
     enum class Brings { kParts, kAllTensors };
     // Adds a partial update, which becomes part of one update with those before and after it. The
@@ -117,6 +119,11 @@ class UpdateCoordinator {
     void name_collection(std::string label) { job_->spec.label = std::move(label); }
     // Whether the callers of a dropped collection were told, or must still learn of it.
     enum class Telling { kDue, kDone };
+    // A call that may be a part of what is open was refused. Drops that: it would become a version
+    // without the part.
+    void lose_part(TimePoint now, const Error& why, Out& out);
+    // The same for one that a front end refused, which is answered when that is dropped.
+    void handle(TimePoint now, Caller caller, const messages::RefusedPart& call, Out& out);
     // Drops the collection for this reason. REQUIRES: has_collection().
     void drop_collection(TimePoint now, Error why, Telling telling, Out& out);
     // Returns why a version with this spec cannot follow the one that serves, or nothing; a current
@@ -319,6 +326,8 @@ class UpdateCoordinator {
     void order_finish(TimePoint now, const std::string& label, const std::string& digest, Out& out);
     void order_fill(TimePoint now, messages::WeightSource source, Out& out);
     // ---- collections (update_collection.cpp) ----
+    // Returns whether a version would come of what is open, and a refused call may be a part of it.
+    [[nodiscard]] bool may_lack_part() const;
     [[nodiscard]] std::int64_t num_missing() const;
     [[nodiscard]] bool is_of_another_version(const std::string& label) const;
     void name_by_call(const std::string& label);

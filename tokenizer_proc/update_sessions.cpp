@@ -214,15 +214,18 @@ void UpdateCoordinator::begin_successor(TimePoint now, Out& out) {
 void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
 ) {
-    if (auto error = not_at(call.session, For::kFill))
+    if (auto error = not_at(call.session, For::kFill)) {
+        caller.may_be_part = false;  // of nothing that is open
         return refuse(std::move(caller), *error, out);
+    }
     const Names names = call.session != 0 ? Names::kSession : Names::kAny;
     fill(now, {std::move(caller), call.timeout_ms, call.label, call.source, names}, out);
 }
 
 bool UpdateCoordinator::take_unnamed(
-    TimePoint now, const Caller& caller, const messages::UpdateWeights& call, Out& out
+    TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
+    caller.may_be_part = job_ && job_->is_unnamed && !job_->is_unnamed_refused;
     if (!job_ || !job_->is_unnamed) {
         const std::optional<std::string> loss = ended_.tell_loss(now);
         if (loss) refuse(caller, lost(*loss), out);

@@ -68,6 +68,12 @@ Task<Result<messages::FlushReply>> flush(Exchange& exchange, std::chrono::millis
     co_return checked(co_await exchange.tree().call(std::move(call), timeout));
 }
 
+Task<Result<messages::FlushReply>> flush_with_running(Exchange& exchange) {
+    messages::FlushCache call;
+    call.reset_running = true;
+    co_return checked(co_await exchange.tree().call(std::move(call)));
+}
+
 Task<Result<messages::AbortReply>> abort(Exchange& exchange, Aborting aborting) {
     Tree& tree = exchange.tree();
     if (aborting.all) aborting.names.clear();
@@ -183,6 +189,7 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     const bool ends_started = update.aborts_all && !is_paused(*before);
     call.update.kv_policy =
         ends_started ? messages::KvPolicy::kAbort : update.kv_policy.value_or(policy_for(*before));
+    exchange.set_known_to_tree();
     Result<messages::UpdateReply> reply =
         checked(co_await exchange.tree().call(std::move(call), kTimeout));
     if (reply && update.aborts_all) {

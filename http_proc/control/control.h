@@ -48,6 +48,8 @@ template <class Reply>
 void add_update(
     nlohmann::ordered_json& answer, const std::optional<messages::CollectedVersion>& update
 );
+// Clears the cache, and what running requests hold: they return to the queue with their tokens.
+[[nodiscard]] Task<Result<messages::FlushReply>> flush_with_running(Exchange& exchange);
 // With a `wait`, waits up to that long until no request holds pages.
 [[nodiscard]] Task<Result<messages::FlushReply>> flush(
     Exchange& exchange, std::chrono::milliseconds wait = std::chrono::milliseconds(0)

@@ -15,7 +15,7 @@ namespace {
 
 Task<Response> drop_weight_update(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     if (fields.error()) co_return error_response(Dialect::kPitstop, *fields.error());
     const Result<messages::UpdateReply> reply = co_await weights::drop_session(exchange, session);
     if (!reply) co_return error_response(Dialect::kPitstop, reply.error());

@@ -85,7 +85,8 @@ Beginning read_beginning(FieldReader& fields) {
     return beginning;
 }
 
-std::optional<std::uint64_t> read_session(FieldReader& fields) {
+std::optional<std::uint64_t> read_session(Exchange& exchange, FieldReader& fields) {
+    if (fields.has("session")) exchange.set_known_to_tree();  // it brings no part of another update
     std::optional<std::uint64_t> session;
     fields.read("session", session);
     if (session && *session == 0)
@@ -134,6 +135,7 @@ Task<Result<messages::UpdateReply>> run_update(
     call.session = *session;
     call.label = std::move(update.label);
     call.source = *std::move(update.source);
+    exchange.set_known_to_tree();
     Result<messages::UpdateReply> reply =
         control::checked(co_await exchange.tree().call(std::move(call), control::kTimeout));
     if (reply && update.aborts_all) {  // a refused call ends no request

@@ -56,7 +56,7 @@ struct Beginning {
 };
 [[nodiscard]] Beginning read_beginning(FieldReader& fields);
 // Reads the session number of a call, or nothing.
-[[nodiscard]] std::optional<std::uint64_t> read_session(FieldReader& fields);
+[[nodiscard]] std::optional<std::uint64_t> read_session(Exchange& exchange, FieldReader& fields);
 
 [[nodiscard]] Task<Result<messages::UpdateReply>> begin_session(
     Exchange& exchange, Beginning beginning

@@ -50,6 +50,17 @@ Response refusal_of_parse(const Request& request, error_code problem, std::size_
     return refusal(request, 400, "not HTTP: " + problem.message());
 }
 
+// `allow`: the methods of the path; empty: there is no such path.
+Response refusal_of_route(const Request& request, const std::string& allow) {
+    if (allow.empty())
+        return refusal(request, 404, fmt::format("there is no route {}", request.path));
+    Response response = refusal(
+        request, 405, fmt::format("{} takes {}, not {}", request.path, allow, request.method)
+    );
+    response.headers.push_back({"allow", allow});
+    return response;
+}
+
 // Keeps only the network of an IPv6 address, because a client with one address of a network has all
 // of them.
 std::string client_address(const asio::ip::address& address) {
@@ -195,9 +206,12 @@ Task<std::optional<Response>> Connection::read_head(
     Parser& parser, Request& request, const Route*& route, Grant& grant
 ) {
     const ServerLimits& limits = shared_->context.options().limits;
+    bool is_body_too_large = false;  // by its content-length; the head is whole
     while (!parser.beast.is_header_done()) {
         error_code problem;
         parser.put(reader_.input, problem);
+        is_body_too_large = problem == http::error::body_limit;
+        if (is_body_too_large) break;
         if (problem) co_return refusal_of_parse(request, problem, limits.body_bytes_max);
         if (parser.beast.is_header_done()) break;
         if (parser.beast.got_some() && phase_ == Phase::kIdle) {
@@ -239,22 +253,16 @@ Task<std::optional<Response>> Connection::read_head(
 
     Router::Found found = shared_->router.find(request.method, request.path);
     if (request.method == "OPTIONS") co_return options_answer(request, found.allow);
-    if (found.route == nullptr) {
-        if (found.allow.empty())
-            co_return refusal(request, 404, fmt::format("there is no route {}", request.path));
-        Response response = refusal(
-            request,
-            405,
-            fmt::format("{} takes {}, not {}", request.path, found.allow, request.method)
-        );
-        response.headers.push_back({"allow", found.allow});
-        co_return response;
-    }
+    if (found.route == nullptr) co_return refusal_of_route(request, found.allow);
     request.rest = std::move(found.rest);
     route = found.route;
     if (auto refused = check_sender(request, *route, grant)) co_return refused;
     if (route->needs_tree && !shared_->context.has_tree())
         co_return error_response(route->dialect, 503, "the engine is starting");
+    if (is_body_too_large) {
+        parser.part = Parser::Part::kBody;
+        co_return refusal_of_parse(request, http::error::body_limit, limits.body_bytes_max);
+    }
     co_return std::nullopt;
 }
 
@@ -346,6 +354,22 @@ Task<Response> Connection::answer_of(const Route& route, Exchange& exchange) {
     co_return error_response(route.dialect, 500, "Internal Server Error");
 }
 
+// Tells the tree of a refused call that may be a part of a version, before its sender is answered:
+// a sender that does not look at answers may publish the rest. A sender that is asked to try again
+// (503) is expected to.
+Task<> Connection::tell_refusal(
+    const Request& request, const Route& route, const Response& response
+) {
+    const bool is_refused = response.status >= 400 && response.status != 503;
+    if (!route.brings_weights || !is_refused || !shared_->context.has_tree()) co_return;
+    messages::RefusedPart call;
+    call.why = fmt::format(
+        "http_proc answered {} to a {} {}", response.status, request.method, route.path
+    );
+    const auto told = co_await shared_->context.tree().call(std::move(call));
+    if (!told) spdlog::warn("the tree was not told of a refused call: {}", told.error().message);
+}
+
 Task<Connection::Next> Connection::serve_one() {
     const ServerLimits& limits = shared_->context.options().limits;
     Parser parser(limits);
@@ -368,6 +392,7 @@ Task<Connection::Next> Connection::serve_one() {
     const bool may_keep_alive =
         parser.part != Parser::Part::kHead && parser.beast.is_done() && parser.beast.keep_alive();
     if (refused) {
+        if (parser.part == Parser::Part::kBody) co_await tell_refusal(request, *route, *refused);
         const bool is_whole = parser.beast.is_done();
         const Next next = co_await finish(*std::move(refused), may_keep_alive);
         co_return next == Next::kClose && !is_whole ? Next::kLinger : next;
@@ -381,6 +406,7 @@ Task<Connection::Next> Connection::serve_one() {
     Response response = co_await answer_of(*route, exchange);
     exchange_ = nullptr;
     if (is_gone()) co_return Next::kClose;
+    if (!exchange.is_known_to_tree()) co_await tell_refusal(exchange.request(), *route, response);
     co_return co_await finish(std::move(response), may_keep_alive);
 }
 

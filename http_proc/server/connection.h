@@ -83,6 +83,7 @@ class Connection final : public Wire, public std::enable_shared_from_this<Connec
         Parser& parser, Request& request, MemoryBudget::Share& share
     );
     Task<Response> answer_of(const Route& route, Exchange& exchange);
+    Task<> tell_refusal(const Request& request, const Route& route, const Response& response);
     Task<Next> finish(Response response, bool may_keep_alive);
     Task<> linger();
 

@@ -132,6 +132,11 @@ class Exchange {
     // The tree has the prompts: frees the request's body, and their part of the budget.
     void let_go();
 
+    // The handler has passed on a call that brings weights, or the call brings none. The tree is
+    // told of any other that is refused (Route::brings_weights).
+    void set_known_to_tree() { is_known_to_tree_ = true; }
+    [[nodiscard]] bool is_known_to_tree() const { return is_known_to_tree_; }
+
     [[nodiscard]] bool is_gone() const { return wire_->is_gone(); }
     // `callback` is called once if the client leaves or the server stops while the handler runs; at
     // once if that has happened already. It ends what the handler waits for, and destroys nothing.
@@ -151,6 +156,7 @@ class Exchange {
     ServerContext* server_;
     Wire* wire_;
     MemoryBudget::Share share_;
+    bool is_known_to_tree_ = false;
     std::size_t kept_bytes_ = 0;  // the part of its share that is kept to the end
     std::function<void()> on_gone_{};
 };

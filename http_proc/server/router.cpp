@@ -62,7 +62,22 @@ void Router::add(const Route& route) {
 
 void Router::add(Dialect dialect, Access access, std::initializer_list<Row> rows) {
     for (const Row& row : rows)
-        add({row.methods, row.path, dialect, access, row.handler, row.needs_tree});
+        add({
+            row.methods,
+            row.path,
+            dialect,
+            access,
+            row.handler,
+            row.needs_tree,
+            row.brings_weights,
+        });
+}
+
+void Router::add_weights(Dialect dialect, std::initializer_list<Row> rows) {
+    for (Row row : rows) {
+        row.brings_weights = true;
+        add(dialect, Access::kAdmin, {row});
+    }
 }
 
 Router::Found Router::find(std::string_view method, std::string_view path) const {

@@ -45,6 +45,8 @@ struct Route {
     Access access{};
     Handler handler{};
     bool needs_tree = true;  // false: answered even before the tree is ready
+    // Its calls may be parts of a version: the tree is told of one that is refused here.
+    bool brings_weights = false;
 
     [[nodiscard]] bool takes(std::string_view method) const;
 };
@@ -61,8 +63,11 @@ class Router {
         std::string_view path{};
         Handler handler{};
         bool needs_tree = true;
+        bool brings_weights = false;
     };
     void add(Dialect dialect, Access access, std::initializer_list<Row> rows);
+    // Adds admin routes whose calls bring weights (Route::brings_weights).
+    void add_weights(Dialect dialect, std::initializer_list<Row> rows);
 
     struct Found {
         const Route* route = nullptr;  // null: see `allow`

@@ -105,10 +105,12 @@ void add_trainers(Router& router) {
             {"POST", "/areal_init_weights_update_group", areal_init_group},
             {"POST", "/areal_update_weights", areal_update},
             {"POST", "/areal_set_update_weight_meta", areal_set_meta},
-            {"POST", "/areal_update_weights_xccl", areal_update_from_group},
             {"POST", "/post_process_weights", post_process_weights},
             {"POST", "/pull_weights", pull_weights},
         }
+    );
+    router.add_weights(
+        Dialect::kSglang, {{"POST", "/areal_update_weights_xccl", areal_update_from_group}}
     );
 }
 

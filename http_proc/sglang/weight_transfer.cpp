@@ -71,7 +71,7 @@ control::DiskUpdate read_common(FieldReader& fields) {
 Task<Response> update_weights_from_ipc(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     control::DiskUpdate update = read_common(fields);
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     if (fields.error()) co_return sglang_failure(*fields.error());
     auto handles = weights::read_handles(fields.find("zmq_handles"));
     if (!handles) co_return sglang_failure(handles.error());
@@ -88,7 +88,7 @@ Task<Response> update_weights_from_ipc(Exchange& exchange) {
 Task<Response> update_weights_from_tensor(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     control::DiskUpdate update = read_common(fields);
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     std::vector<std::string> serialized;
     std::string load_format;
     fields.read("serialized_named_tensors", serialized);
@@ -187,7 +187,7 @@ Task<Response> update_weights_from_distributed(Exchange& exchange) {
 Task<Response> update_from_group(Exchange& exchange, const nlohmann::json& body) {
     FieldReader fields(body);
     control::DiskUpdate update = read_common(fields);
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     update.partial = true;
     update.source.emplace();
     messages::WeightSource& source = *update.source;
@@ -238,7 +238,7 @@ Task<Response> end_weight_update(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     std::string label;
     fields.read("weight_version", label);
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     if (fields.error()) co_return sglang_failure(*fields.error());
     const Result<messages::UpdateReply> reply =
         co_await weights::commit_session(exchange, session, label);
@@ -255,11 +255,16 @@ void add_sglang_weight_transfer(Router& router) {
         {
             {"POST", "/init_weights_update_group", init_group},
             {"POST", "/destroy_weights_update_group", destroy_group},
+            {"POST", "/begin_weight_update", begin_weight_update},
+            {"POST", "/end_weight_update", end_weight_update},
+        }
+    );
+    router.add_weights(
+        Dialect::kSglang,
+        {
             {"POST", "/update_weights_from_distributed", update_weights_from_distributed},
             {"POST", "/update_weights_from_tensor", update_weights_from_tensor},
             {"POST", "/update_weights_from_ipc", update_weights_from_ipc},
-            {"POST", "/begin_weight_update", begin_weight_update},
-            {"POST", "/end_weight_update", end_weight_update},
         }
     );
 }

@@ -78,47 +78,6 @@ Task<Response> is_paused(Exchange& exchange) {
     co_return Response::json(200, {{"is_paused", control::is_paused(*status)}});
 }
 
-// Returns why running requests cannot return to the queue now, or nothing: that takes a pause and a
-// continue, which would be another caller's, or would publish what a trainer has sent so far.
-std::string problem_of_retracting(const messages::StatusReply& status) {
-    if (control::is_paused(status)) return "the tree is paused";
-    if (control::is_released(status)) return "memory is released";
-    if (status.collecting) return "calls without a session are being collected";
-    if (status.lost_calls)
-        return "calls without a session were lost, and their caller is to be told";
-    return "";
-}
-
-// Returns running requests to the queue with their tokens, which are computed again. The error says
-// why the cache is not empty.
-Task<Result<>> clear_with_running(Exchange& exchange) {
-    const auto refused = [](std::string_view why) {
-        return make_error(
-            ErrorCode::kFailedPrecondition,
-            "{}: running requests were not reset, and nothing was cleared",
-            why
-        );
-    };
-    const Result<messages::StatusReply> before = co_await control::status(exchange);
-    if (!before) co_return before.error();
-    if (const std::string why = problem_of_retracting(*before); !why.empty())
-        co_return refused(why);
-    const Result<messages::PauseReply> paused =
-        co_await control::pause(exchange, messages::PauseMode::kRetract);
-    if (!paused) co_return paused.error();
-    if (std::ranges::any_of(paused->parts, &messages::PausePart::was_paused))
-        co_return refused("another caller has paused the tree");
-    const Result<messages::FlushReply> flushed = co_await control::flush(exchange);
-    const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
-    if (!went_on) {
-        // A loss meanwhile, which refuses once: the tree does not stay paused for it.
-        const Result<messages::ContinueReply> again = co_await control::go_on(exchange);
-        co_return again ? went_on.error() : again.error();
-    }
-    if (!flushed) co_return flushed.error();
-    co_return Ok{};
-}
-
 // Always answers 200, as vLLM's clients expect; the body has the outcome. reset_running_requests is
 // read from the query alone, as in vLLM: SkyRL sends it in a body, where it has no effect.
 Task<Response> reset_prefix_cache(Exchange& exchange) {
@@ -127,13 +86,9 @@ Task<Response> reset_prefix_cache(Exchange& exchange) {
     bool resets_running = false;
     fields.read("reset_running_requests", resets_running);
     if (fields.error()) co_return vllm_failure(*fields.error());
-    Result<> cleared = Ok{};
-    if (resets_running) {
-        cleared = co_await clear_with_running(exchange);
-    } else {
-        const Result<messages::FlushReply> flushed = co_await control::flush(exchange);
-        if (!flushed) cleared = flushed.error();
-    }
+    Task<Result<messages::FlushReply>> flush =
+        resets_running ? control::flush_with_running(exchange) : control::flush(exchange);
+    const Result<messages::FlushReply> cleared = co_await std::move(flush);
     if (!cleared && cleared.error().code != ErrorCode::kFailedPrecondition)
         co_return vllm_failure(cleared.error());
     co_return Response::json(

@@ -52,6 +52,7 @@ Task<Response> collective_rpc(Exchange& exchange) {
     if (fields.error()) co_return vllm_failure(*fields.error());
     const nlohmann::json none = nlohmann::json::object();
     const nlohmann::json& named = kwargs != nullptr ? *kwargs : none;
+    if (!method.starts_with("update_weights")) exchange.set_known_to_tree();  // brings no part
     if (method == "reload_weights") co_return co_await reload_weights(exchange, named);
     if (method == "update_weights" || method == "update_weights_nccl" ||
         method == "update_weights_ipc")
@@ -87,7 +88,7 @@ Task<Response> version(Exchange& exchange) {
 }  // namespace
 
 void add_vllm_rpc(Router& router) {
-    router.add(Dialect::kVllm, Access::kAdmin, {{"POST", "/collective_rpc", collective_rpc}});
+    router.add_weights(Dialect::kVllm, {{"POST", "/collective_rpc", collective_rpc}});
     router.add(
         Dialect::kVllm,
         Access::kData,

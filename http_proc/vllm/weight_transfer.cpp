@@ -167,7 +167,7 @@ Task<Response> update_weights(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     if (fields.error()) co_return vllm_failure(*fields.error());
     if (fields.has("weight_dir")) co_return co_await update_from_dir(exchange, fields);
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     if (fields.error()) co_return vllm_failure(*fields.error());
     co_return co_await update_by_info(exchange, session, fields.find("update_info"));
 }
@@ -183,7 +183,7 @@ Task<Result<messages::UpdateReply>> begin_by(Exchange& exchange, FieldReader& fi
 Task<Result<messages::UpdateReply>> finish_by(Exchange& exchange, FieldReader& fields) {
     std::string label;
     fields.read("weight_version", label);
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     if (fields.error()) co_return *fields.error();
     co_return co_await weights::commit_session(exchange, session, std::move(label));
 }
@@ -221,7 +221,7 @@ Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwa
 
 Task<Response> update_weights_by_rpc(Exchange& exchange, const nlohmann::json& kwargs) {
     FieldReader fields(kwargs, "kwargs");
-    const std::optional<std::uint64_t> session = weights::read_session(fields);
+    const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     if (fields.error()) co_return vllm_failure(*fields.error());
     Response answer = co_await update_by_info(exchange, session, fields.find("update_info"));
     if (answer.status == 200) co_return rpc_done(exchange);
@@ -260,10 +260,10 @@ void add_vllm_weight_transfer(Router& router) {
         {
             {"POST", "/init_weight_transfer_engine", init_engine},
             {"POST", "/start_weight_update", start_weight_update},
-            {"POST", "/update_weights", update_weights},
             {"POST", "/finish_weight_update", finish_weight_update},
         }
     );
+    router.add_weights(Dialect::kVllm, {{"POST", "/update_weights", update_weights}});
 }
 
 }  // namespace pitstop::http

@@ -63,6 +63,7 @@ class CallBook:
         self._alone = []  # keys that were in effect when their call was answered
         self._lives = []  # when each began: what was collected before is gone
         self._offset = 0
+        self._spoilt = {}  # who -> when it learned that a call of it was refused before it reached the tree
         self._told = []  # digests that calls were answered with, in that order
 
     def register(self, who, calls):
@@ -96,6 +97,8 @@ class CallBook:
                 if what == "published" and publish.who == who and publish.end == math.inf:
                     publish.end, publish.is_continue = at, event.get("is_continue", False)
             self._news.append((at, who))
+        elif what == "spoilt":
+            self._spoilt[who] = at
         else:
             call = self._calls[who][event["call"]]
             if what == "sent":
@@ -197,6 +200,13 @@ class CallBook:
         if others:
             return None
         missing = [call for call in calls if any(keys.get(name) != key for name, key in call.keys.items())]
+        spoilt_at = self._spoilt.get(who, -math.inf)
+        lacking = [call for call in calls if call.collected_at < spoilt_at and call not in missing]
+        if lacking:
+            return (
+                f"the version that its continue published has {len(lacking)} calls of a collection of which a call "
+                "was refused"
+            )
         if not missing:
             return None
         return f"the version that its continue published lacks {len(missing)} of {len(calls)} collected calls"

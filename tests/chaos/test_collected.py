@@ -163,6 +163,18 @@ def test_a_continue_that_lacks_a_call_of_its_own_trainer_is_found(log, missing):
     assert log.book.problem_of("t", half) is None
 
 
+def test_a_version_of_a_collection_of_which_a_call_was_refused_is_found(log):
+    log.collected(1, "t", 0)
+    log.add(1.5, "t", "spoilt")
+    log.collected(2, "t", 1)
+    log.publish(3, "t", 4)
+    whole = {**A, **B, "d": "0"}
+    assert "of which a call was refused" in log.book.problem_of("t", whole)
+    assert "lacks 1 of 2 collected calls" in log.book.problem_of("t", {**whole, **{name: "0" for name in A}})
+    log.add(2.5, "u", "paused")
+    assert log.book.problem_of("t", whole) is None
+
+
 def test_many_trainers_that_died_leave_few_candidates(tmp_path):
     names = [f"t{number}" for number in range(40)]
     log = Log(tmp_path / "log", **{name: [{name: "1"}, {name + "b": "1"}] for name in names})

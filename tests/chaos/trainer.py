@@ -227,6 +227,8 @@ class Job:
             at += width
             if at * 2 > len(parts):
                 self.point("half")
+            if self.spec.get("spoils") and at * 2 > len(parts):
+                self.spoil()
             time.sleep(self.spec["rest_s"])
         self.point("sent")
         if failures and not self.spec["is_stubborn"]:
@@ -235,6 +237,15 @@ class Job:
             answer = self.publish(self._post, "/end_weight_update", {"weight_version": self.spec["label"]})
             return {"ok": True, "digest": answer.get("weight_digest"), "epoch": answer.get("weight_epoch")}
         return self.go_on()
+
+    def spoil(self):
+        """A call of it that http_proc refuses, and that it does not look at."""
+        self.spec["spoils"] = False
+        try:
+            self._post("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"]})
+        except pitstop.PitstopError as error:
+            if error.code == "http_400":
+                self.note("spoilt")
 
     def _part(self, number, tensors, names, failures):
         for _ in range(self.spec["times"]):  # twice: as one whose answer was lost

@@ -241,6 +241,7 @@ class TrainerThread(threading.Thread):
             width=rng.choice((1, 1, 2, 4)),
             times=rng.choice((1, 1, 1, 2)),
             is_stubborn=rng.random() < 0.3,
+            spoils=rng.random() < 0.2,
         )
         calls = [world.book.keys_of({name: tensors[name] for name in part}) for part in parts]
         world.book.calls.register(spec["label"], calls)

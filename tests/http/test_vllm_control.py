@@ -232,17 +232,20 @@ def test_reset_prefix_cache_does_not_touch_another_callers_pause(http, admin):
     request = http.start(max_new_tokens=LONG)
     wait_running(admin, 1)
     http.ok("POST", "/pause?mode=keep&clear_cache=false")
-    reset = http.ok("POST", "/reset_prefix_cache?reset_running_requests=true").json()
-    assert reset["success"] is False and "the tree is paused" in reset["message"]
     # In a body it has no effect, as in vLLM.
     reset = http.ok("POST", "/reset_prefix_cache", {"reset_running_requests": True}).json()
     assert reset["success"] is False and "hold" in reset["message"]
-    assert replicas(admin)[0]["pause_mode"] == "in_place"
+    assert replicas(admin)[0]["num_running"] == 1
+    reset = http.ok("POST", "/reset_prefix_cache?reset_running_requests=true").json()
+    assert reset["success"] is True, reset
+    paused = replicas(admin)[0]
+    assert paused["pause_mode"] == "in_place" and paused["num_running"] == 0
+    assert paused["num_retracted"] == 1
     http.ok("POST", "/resume")
     assert kind(request.result()) == "length"
     http.ok("POST", "/sleep?level=1")
-    reset = http.ok("POST", "/reset_prefix_cache?reset_running_requests=true").json()
-    assert reset["success"] is False and ("paused" in reset["message"] or "released" in reset["message"])
+    assert http.ok("POST", "/reset_prefix_cache?reset_running_requests=true").json()["success"] is True
+    assert http.ok("GET", "/is_sleeping").json()["is_sleeping"] is True
     http.ok("POST", "/wake_up")
     assert http.ok("GET", "/is_paused").json()["is_paused"] is False
     assert http.generate(max_new_tokens=3)["meta_info"]["completion_tokens"] == 3
@@ -326,8 +329,15 @@ def test_a_transfer_session_opens_and_ends_and_says_what_is_missing(http):
     assert http.post("/init_weight_transfer_engine", {"init_info": {}}).status == 200
     assert http.post("/start_weight_update").status == 200
     assert http.post("/start_weight_update").status >= 400
+    assert http.post("/finish_weight_update").status == 200
+
+
+def test_a_bucket_that_is_refused_ends_the_session_of_calls_that_name_none(http):
+    assert http.post("/start_weight_update").status == 200
     assert http.post("/update_weights", {"update_info": {}}).status == 400
-    assert http.post("/update_weights").status == 400
+    lost = http.post("/finish_weight_update")
+    assert lost.status >= 400 and "http_proc answered 400 to a POST /update_weights" in lost.json()["error"]["message"], lost
+    assert http.post("/start_weight_update").status == 200
     assert http.post("/finish_weight_update").status == 200
 
 

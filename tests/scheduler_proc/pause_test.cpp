@@ -348,6 +348,31 @@ TEST_F(PauseTest, FlushIsRefusedWhileRequestsRun) {
     EXPECT_EQ(rig.status().pages_free, 64);
 }
 
+TEST_F(PauseTest, AFlushThatResetsRunningRequestsIsOneOrderAndTheyGoOn) {
+    rig.control(messages::FlushCache{.call = CallId{3}, .reset_running = true});
+    rig.run();
+    const messages::FlushPart part = only<messages::FlushPart>();
+    EXPECT_EQ(part.verdict.code, std::nullopt) << part.verdict.message;
+    EXPECT_GT(part.pages_freed, 0);
+    EXPECT_EQ(rig.status().retractions_total, 2);
+    EXPECT_EQ(rig.status().pauses_total, 0);
+    expect_undisturbed();
+}
+
+TEST_F(PauseTest, AFlushThatResetsRunningRequestsLeavesAnothersPause) {
+    rig.control(messages::PauseGeneration{.call = CallId{2}, .mode = messages::PauseMode::kInPlace}
+    );
+    rig.run();
+    rig.control(messages::FlushCache{.call = CallId{3}, .reset_running = true});
+    rig.run();
+    EXPECT_EQ(only<messages::FlushPart>().verdict.code, std::nullopt);
+    EXPECT_EQ(rig.status().pause_mode, "in_place");
+    EXPECT_EQ(rig.status().pages_free, 64);
+    rig.control(messages::ContinueGeneration{.call = CallId{4}});
+    rig.run();
+    expect_undisturbed();
+}
+
 TEST_F(PauseTest, FlushCanWaitUntilNobodyHoldsPages) {
     rig.control(messages::FlushCache{.call = CallId{3}, .wait_idle = true});
     rig.run();

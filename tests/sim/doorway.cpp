@@ -94,11 +94,25 @@ void World::watch_order(const messages::Frames& frames) {
 
 // Somebody waits for a call that has a collection take effect.
 bool World::is_publishing() const {
-    return std::ranges::any_of(calls_, [](const auto& entry) {
+    return std::ranges::any_of(calls_, [this](const auto& entry) {
         const Call& call = entry.second;
-        return call.num_answers == 0 && (call.name == messages::ContinueGeneration::kType ||
-                                         call.name == messages::ResumeMemory::kType ||
-                                         call.name == messages::CommitWeights::kType);
+        if (call.num_answers > 0) return false;
+        if (call.name == messages::ResumeMemory::kType) return ends_standstill(call.tags);
+        return call.name == messages::ContinueGeneration::kType ||
+               call.name == messages::CommitWeights::kType;
+    });
+}
+
+// Generation goes on with a resume of these tags: no replica is paused, and nothing else is
+// released.
+bool World::ends_standstill(const std::vector<messages::MemoryTag>& tags) const {
+    return std::ranges::none_of(standings_, [&](const auto& entry) {
+        const messages::ReplicaStanding& standing = entry.second;
+        const bool is_covered =
+            tags.empty() || std::ranges::all_of(standing.released, [&](messages::MemoryTag tag) {
+                return std::ranges::find(tags, tag) != tags.end();
+            });
+        return standing.is_paused || !is_covered;
     });
 }
 

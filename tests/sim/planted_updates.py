@@ -215,12 +215,25 @@ MUTATIONS = (
         unseen="a trainer of the simulator names no label again after a loss",
     ),
     Mutation(
+        "a part that is refused is not missed",
+        COLLECTION,
+        "return job_ && (job_->is_collection ||",
+        "return job_ && (false ||",
+        unseen="the door records the loss all the same, and the next continue drops what is collected",
+    ),
+    Mutation(
+        "a part that is refused before the others is not missed",
+        COLLECTED,
+        "if (is_other || loss_ || !standings_.is_any_held()) return;",
+        "if (is_other || loss_ || standings_.is_any_held()) return;",
+        unseen="to a schedule a version that lacks its first part is a version of those that came",
+    ),
+    Mutation(
         "a resume publishes whatever is released or paused",
         COLLECTED,
         "return !standings_.is_any_paused() && standings_.is_any_released() &&\n"
         "           standings_.are_just_released(call.tags) && !updates_.must_be_complete();",
         "return !call.tags.empty() || !updates_.must_be_complete();",
-        unseen="to a schedule each resume is a call that publishes, whatever it resumes",
     ),
     Mutation(
         "a session that is lost with calls that named none is forgotten",

@@ -131,7 +131,11 @@ void World::tell_trainers(const std::string& bytes, const messages::UpdateReply&
     if (reply.ok && is_later) {
         trainers_.acknowledged(now_, bytes, reply.session);
     } else if (!reply.ok) {
-        trainers_.refused(now_, trainer_of(bytes), reply.verdict.error());
+        const Error why = reply.verdict.error();
+        trainers_.refused(now_, trainer_of(bytes), why);
+        const bool is_refused =
+            why.code == ErrorCode::kFailedPrecondition || why.code == ErrorCode::kInvalidArgument;
+        if (is_refused && updates().has_collection()) trainers_.part_refused(trainer_of(bytes));
     }
 }
 
@@ -182,6 +186,15 @@ void World::collect(Collector trainer) {
     send_collected(trainer, bytes, heard);
     // Another thread of the same trainer.
     if (!beside.empty()) send_collected(trainer, beside, {});
+    // A call of it that its front end refuses.
+    if (random_.once_in(15)) {
+        after(some(1, 1000), [this, name = trainer.name] {
+            const Heard noted = [this, name](const messages::UpdateReply&) {
+                if (updates().has_collection()) trainers_.part_refused(name);
+            };
+            call_as(name, messages::RefusedPart{.why = "http_proc answered 400"}, 300, noted);
+        });
+    }
 }
 
 // The trainer has sent all. The answer to its resume may come after its continue.

@@ -189,6 +189,8 @@ void World::handle(const scheduler::ToTokenizer& message) {
     if (const auto* memory = std::get_if<messages::MemoryPart>(&message)) {
         if (!memory->has_weights) ++report_.num_discards;
     }
+    if (const auto* standing = std::get_if<messages::ReplicaStanding>(&message))
+        standings_[standing->replica] = *standing;
     const messages::Frames frames =
         std::visit([](const auto& part) { return encode(part); }, message);
     tell_doors(frames);

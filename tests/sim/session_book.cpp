@@ -59,8 +59,13 @@ void SessionBook::dropped(TimePoint now, const std::string& reason) {
             oracle_.fail(fmt::format("session {} is taken over in a call of it", session_->id));
         if (session_->is_unnamed) taken_over_ = session_->id;
         ++num_taken_over;
+    } else if (reason.starts_with("a call that may be a part")) {
+        if (!session_->is_unnamed)
+            oracle_.fail(fmt::format("session {} is given up for a call of none", session_->id));
+        session_->is_given_up = true;
+        ++num_lacking;
     } else if (is_mixed) {
-        session_->is_mixed = true;
+        session_->is_given_up = true;
         ++num_mixed;
     } else if (session_->at == At::kIdle && !reason.empty()) {  // nobody asked
         if (now < session_->idle_since + session_->idle_timeout)
@@ -120,8 +125,8 @@ void SessionBook::begun(
 }
 
 void SessionBook::filled(TimePoint now, const Bucket& bucket, const messages::UpdateReply& reply) {
-    // A call of another label had waited for this one, and was refused in the same turn.
-    if (session_ && reply.session == session_->id && session_->is_mixed) return;
+    // Another call had waited for this one, and was refused in the same turn.
+    if (session_ && reply.session == session_->id && session_->is_given_up) return;
     if (!session_ || reply.session != session_->id || session_->at != At::kBusy)
         return oracle_.fail(fmt::format("a bucket for session {}, which is over", reply.session));
     if (bucket.session != 0 && bucket.session != session_->id)

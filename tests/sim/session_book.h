@@ -50,6 +50,7 @@ class SessionBook {
     std::int64_t num_expired = 0;
     std::int64_t num_taken_over = 0;
     std::int64_t num_mixed = 0;    // given up for a call of another label
+    std::int64_t num_lacking = 0;  // given up because a call that may be a part of it was refused
     std::int64_t num_unnamed = 0;  // buckets that named no session
 
     // The session that was lost last with calls that named none, until somebody was told of it; 0:
@@ -73,7 +74,7 @@ class SessionBook {
         bool is_unnamed = false;
         bool must_be_named = false;
         bool is_finishing = false;
-        bool is_mixed = false;         // given up for a call of another label
+        bool is_given_up = false;      // for a call that was refused
         std::int64_t num_unnamed = 0;  // buckets that named none
         std::set<std::string> bytes{};
     };

@@ -37,6 +37,7 @@ void add(const Report& report, Report& all) {
     all.num_sessions_expired += report.num_sessions_expired;
     all.num_sessions_taken_over += report.num_sessions_taken_over;
     all.num_sessions_mixed += report.num_sessions_mixed;
+    all.num_sessions_lacking += report.num_sessions_lacking;
     all.num_unnamed_buckets += report.num_unnamed_buckets;
     all.num_collected += report.num_collected;
     all.num_collections_committed += report.num_collections_committed;
@@ -82,6 +83,7 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_sessions_expired, 200);
     EXPECT_GT(all.num_sessions_taken_over, 200);
     EXPECT_GT(all.num_sessions_mixed, 10);
+    EXPECT_GT(all.num_sessions_lacking, 10);
     EXPECT_GT(all.num_unnamed_buckets, 200);
     EXPECT_GT(all.num_collected, 2000);
     EXPECT_GT(all.num_collections_committed, 500);

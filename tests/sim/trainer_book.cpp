@@ -44,6 +44,7 @@ void TrainerBook::refused(TimePoint now, const std::string& trainer, const Error
     wait_is_over(now);
     if (is_of_the_call_alone(why)) return;
     if (unnamed_.erase(trainer) > 0) ++num_told;
+    lacking_.erase(trainer);
     if (tells_of_loss(why)) told_at_ = now;
 }
 
@@ -56,7 +57,10 @@ void TrainerBook::began(TimePoint now, std::uint64_t session, bool takes_unnamed
     wait_is_over(now);
     begun_.insert(session);
     // Without names a begin is believed: from here on they are this session's calls.
-    if (takes_unnamed || told_at_) unnamed_.clear();
+    if (takes_unnamed || told_at_) {
+        unnamed_.clear();
+        lacking_.clear();
+    }
     told_at_.reset();
 }
 
@@ -84,7 +88,10 @@ void TrainerBook::took_effect(const ModelWorker::Staged& staged, bool is_mending
     sessions_.erase(static_cast<std::uint64_t>(staged.update));
     // A whole model makes up for what was lost; so does what a tree without weights gets.
     const bool is_begun = begun_.contains(static_cast<std::uint64_t>(staged.update));
-    if (is_mending || (staged.is_whole && !staged.bytes.empty() && !is_begun)) unnamed_.clear();
+    if (is_mending || (staged.is_whole && !staged.bytes.empty() && !is_begun)) {
+        unnamed_.clear();
+        lacking_.clear();
+    }
     for (auto& [trainer, set] : unnamed_)
         std::erase_if(set, [&](const std::string& bytes) { return staged.bytes.contains(bytes); });
 }
@@ -144,6 +151,10 @@ void TrainerBook::check_unnamed(const ModelWorker::Staged& staged) {
         if (named_.at(bytes) != 0 || (is_begun && for_whichever_.contains(bytes))) continue;
         const std::string trainer = trainer_of(bytes);
         if (!seen.insert(trainer).second) continue;
+        if (!is_begun && !staged.is_whole && lacking_.contains(trainer))
+            return oracle_.fail(fmt::format(
+                "update {} takes effect without a call of {} that was refused (P2)", update, trainer
+            ));
         const auto set = unnamed_.find(trainer);
         if (set == unnamed_.end()) continue;
         if (set->second.size() > 1 && std::ranges::includes(staged.bytes, set->second))

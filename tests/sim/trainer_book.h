@@ -42,12 +42,18 @@ class TrainerBook {
     void acknowledged(TimePoint now, const std::string& bytes, std::uint64_t session);
     // A call of that trainer that names no session is refused.
     void refused(TimePoint now, const std::string& trainer, const Error& why);
+    // A call of that trainer is refused that may be a part of what is collected, which is not given
+    // up for it.
+    void part_refused(const std::string& trainer) {
+        if (unnamed_.contains(trainer)) lacking_.insert(trainer);
+    }
     // A session is open; calls that name none are its buckets, or it must be named.
     void began(TimePoint now, std::uint64_t session, bool takes_unnamed);
     // A pause or a continue has said what was lost: what comes now begins anew. Of what one turn of
     // the doors says to several, no order is known.
     void told_of_loss(TimePoint now) {
         unnamed_.clear();
+        lacking_.clear();
         all_told_at_ = now;
     }
 
@@ -81,6 +87,7 @@ class TrainerBook {
     std::optional<std::uint64_t> ending_{};             // the session whose end was ordered last
     std::map<std::uint64_t, Set> sessions_{};           // by number: calls that name it
     std::map<std::string, Set> unnamed_{};              // by trainer: calls that name none
+    Set lacking_{};                                     // trainers of whose calls one was refused
     std::set<std::uint64_t> begun_{};
     std::optional<TimePoint> all_told_at_{};
     std::optional<TimePoint> told_at_{};  // of a loss, by the refusal of a call that names none

@@ -85,6 +85,7 @@ Report World::run() {
     report_.num_sessions_expired = sessions_.num_expired;
     report_.num_sessions_taken_over = sessions_.num_taken_over;
     report_.num_sessions_mixed = sessions_.num_mixed;
+    report_.num_sessions_lacking = sessions_.num_lacking;
     report_.num_unnamed_buckets = sessions_.num_unnamed;
     report_.num_collected = collections_.num_calls;
     report_.num_collections_committed = collections_.num_committed;

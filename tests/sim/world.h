@@ -63,7 +63,8 @@ struct Report {
     std::int64_t num_sessions_committed = 0;
     std::int64_t num_sessions_expired = 0;
     std::int64_t num_sessions_taken_over = 0;
-    std::int64_t num_sessions_mixed = 0;  // given up for a call of another label
+    std::int64_t num_sessions_mixed = 0;    // given up for a call of another label
+    std::int64_t num_sessions_lacking = 0;  // given up for a call of theirs that was refused
     std::int64_t num_unnamed_buckets = 0;
     std::int64_t num_collected = 0;  // calls without a session that were to become one update
     std::int64_t num_collections_committed = 0;
@@ -131,6 +132,7 @@ class World {
         Heard heard{};                              // of an update
         bool is_of_trainer = false;                 // it names no session
         bool is_held = false;                       // it may wait for an update
+        std::vector<messages::MemoryTag> tags{};    // that it resumes; empty: all
         std::optional<Epoch> newer_than{};          // if it is ok, a version after this one serves
         std::int64_t num_dropped = 0;               // collections, until then
         bool is_after_loss = false;                 // it must not be ok
@@ -185,6 +187,8 @@ class World {
         std::optional<Epoch> newer_than;
         if (kGoesOn && updates().is_collecting() && !updates().is_collecting_all())
             newer_than = updates().version().epoch;
+        std::vector<messages::MemoryTag> tags;
+        if constexpr (std::is_same_v<Message, messages::ResumeMemory>) tags = message.tags;
         constexpr bool kIsOfWorkers = std::is_same_v<Message, messages::WeightDigests> ||
                                       std::is_same_v<Message, messages::GetWeights>;
         calls_[raw(message.call)] = {
@@ -195,6 +199,7 @@ class World {
             .heard = std::move(heard),
             .is_of_trainer = caller_ != "caller",
             .is_held = kMayWait && updates().is_busy(),
+            .tags = tags,
             .newer_than = newer_than,
             .num_dropped = collections_.num_dropped,
             .is_after_loss = kGoesOn && collections_.is_lost(updates().version().epoch) &&
@@ -273,6 +278,7 @@ class World {
     void send_collected(const Collector& trainer, const std::string& bytes, Heard heard);
     void tell_trainers(const std::string& bytes, const messages::UpdateReply& reply);
     [[nodiscard]] bool is_publishing() const;
+    [[nodiscard]] bool ends_standstill(const std::vector<messages::MemoryTag>& tags) const;
     void commit_any();
     void drop_any(std::int64_t timeout_ms);
     void watch_drop(messages::UpdateId update);
@@ -307,6 +313,8 @@ class World {
     std::vector<Replica> replicas_{};
     const tokenizer::TreeIdentity identity_{1, 2};
     std::unique_ptr<tokenizer::Doors> doors_{};
+    // What each replica told the doors last of its pause and its memory.
+    std::map<ReplicaId, messages::ReplicaStanding> standings_{};
     std::vector<tokenizer::UnsentToClient> unsent_to_clients_{};
     std::vector<tokenizer::ToReplica> unsent_to_replicas_{};
     std::optional<TimePoint> doors_wake_at_{};  // a turn of theirs is scheduled then

@@ -122,9 +122,12 @@ class Calls(Generic[StreamType]):
         given = {"rids": list(rids)} if rids else {}
         return self._control("abort", timeout, all=all, message=message, **given)
 
-    def flush_cache(self, wait_idle: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
-        """Drops all cached prefixes."""
-        return self._control("flush_cache", timeout, wait_idle=wait_idle)
+    def flush_cache(
+        self, wait_idle: bool = False, timeout: float = CALL_TIMEOUT_S, reset_running: bool = False
+    ) -> Any:
+        """Drops all cached prefixes. reset_running: also what running requests hold; they return to the queue, with
+        their tokens."""
+        return self._control("flush_cache", timeout, wait_idle=wait_idle, reset_running=reset_running)
 
     def set_weight_label(self, label: str, abort_all: bool = False, timeout: float = CALL_TIMEOUT_S) -> Any:
         """Gives the version that serves another label; epoch and digest stay."""
@@ -193,6 +196,11 @@ class Calls(Generic[StreamType]):
         return self._control(
             "commit_weights", timeout, kv_policy=kv_policy, session=session, label=label, digest=digest
         )
+
+    def refused_part(self, why: str, timeout: float = CALL_TIMEOUT_S) -> Any:
+        """For front ends: one has refused a call that may be a part of a version whose calls name no session. What is
+        collected is dropped, and the next continue is refused once and says why (docs/weights.md)."""
+        return self._control("refused_part", timeout, why=why)
 
     def drop_stage(self, session: int = 0, timeout: float = UPDATE_TIMEOUT_S) -> Any:
         """Discards the staged version, or the session."""
