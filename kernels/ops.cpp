@@ -24,6 +24,8 @@ const Ops* reference_ops() {
         .rope = rope_ref,
         .attention = attention_ref,
         .silu_mul = silu_mul_ref,
+        .gate_heads = gate_heads_ref,
+        .gated_delta = gated_delta_ref,
         .gather_rows = gather_rows_ref,
         .count_nonfinite = count_nonfinite_ref,
         .penalties = penalties_ref,

@@ -14,6 +14,8 @@
 #include "kernels/embedding.h"
 #include "kernels/expert_linear.h"
 #include "kernels/expert_rows.h"
+#include "kernels/gate_heads.h"
+#include "kernels/gated_delta.h"
 #include "kernels/gather_rows.h"
 #include "kernels/linear.h"
 #include "kernels/logprobs.h"
@@ -62,6 +64,9 @@ struct Ops {
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;
+    // These two are null where hybrid models are not computed: on a GPU.
+    void (*gate_heads)(const GateHeadsArgs&) = nullptr;
+    void (*gated_delta)(const GatedDeltaArgs&) = nullptr;
     void (*gather_rows)(const GatherRowsArgs&) = nullptr;
     void (*count_nonfinite)(const CountNonfiniteArgs&) = nullptr;
     void (*penalties)(const PenaltyArgs&) = nullptr;

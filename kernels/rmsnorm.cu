@@ -188,6 +188,7 @@ void run(const RmsNormArgs& args, bool may_be_held) {
 void rmsnorm_cuda(const RmsNormArgs& args) {
     check(args);
     CHECK(args.x.cols <= std::int64_t{1} << 30);
+    CHECK(args.w_offset == 0.f);
     const bool may_be_held =
         args.x.cols % kPack == 0 && args.x.cols <= kThreads * kPack * kHeldPacksMax &&
         is_aligned(args.x.data, 16) && args.x.stride % kPack == 0 &&

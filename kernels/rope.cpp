@@ -22,7 +22,8 @@ void rotate_head(
         double scale = 1.0 / std::sqrt(sum_sq / static_cast<double>(D) + double{args.norm_eps});
         if (!(sum_sq <= double{std::numeric_limits<float>::max()})) scale = kNan;
         for (std::int64_t i = 0; i < D; ++i)
-            head[static_cast<std::size_t>(i)] *= scale * double{to_float(norm[i])};
+            head[static_cast<std::size_t>(i)] *=
+                scale * (double{args.norm_offset} + double{to_float(norm[i])});
     }
     const std::int64_t half = args.cos.cols;
     for (std::int64_t i = 0; i < half; ++i) {
@@ -44,7 +45,11 @@ void check(const RopeArgs& args) {
     CHECK(kv.data != nullptr && kv.page_size >= 1 && kv.num_kv_heads >= 1 && kv.head_dim >= 2);
     CHECK(kv.head_dim % 2 == 0 && kv.dtype != DType::kF16);
     CHECK(args.k.cols == std::int64_t{kv.num_kv_heads} * kv.head_dim && args.v.cols == args.k.cols);
-    CHECK(args.q.cols % kv.head_dim == 0 && args.q_out.cols == args.q.cols);
+    const std::int64_t q_head_stride = q_head_stride_of(args);
+    CHECK(args.q_out.cols % kv.head_dim == 0 && q_head_stride >= kv.head_dim);
+    const std::int64_t num_q_heads = args.q_out.cols / kv.head_dim;
+    CHECK(args.q.cols == (num_q_heads - 1) * q_head_stride + kv.head_dim);
+    CHECK(args.norm_offset == 0.f || args.norm_offset == 1.f);
     CHECK(
         args.k.rows == args.q.rows && args.v.rows == args.q.rows && args.q_out.rows == args.q.rows
     );
@@ -61,9 +66,9 @@ void rope_ref(const RopeArgs& args) {
     std::vector<double> head(static_cast<std::size_t>(D));
     for (std::int64_t t = 0; t < args.q.rows; ++t) {
         const std::int64_t position = args.positions[t];
-        for (std::int64_t h = 0; h < args.q.cols / D; ++h) {
+        for (std::int64_t h = 0; h < args.q_out.cols / D; ++h) {
             for (std::int64_t i = 0; i < D; ++i)
-                head[static_cast<std::size_t>(i)] = at(args.q, t, h * D + i);
+                head[static_cast<std::size_t>(i)] = at(args.q, t, h * q_head_stride_of(args) + i);
             rotate_head(args, args.q_norm, position, head);
             for (std::int64_t i = 0; i < D; ++i)
                 put(args.q_out, t, h * D + i, head[static_cast<std::size_t>(i)]);

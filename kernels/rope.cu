@@ -217,6 +217,7 @@ void rope_cuda(const RopeArgs& args) {
     const KvCache& kv = args.kv;
     const int D = kv.head_dim;
     CHECK(D <= kGeneralHeadDimMax);
+    CHECK(q_head_stride_of(args) == D && args.norm_offset == 0.f);
     CHECK(std::int64_t{kv.num_pages} * kv.page_size <= FastDiv::kDividendMax);  // slots
     const Params params{
         .q = args.q.data,

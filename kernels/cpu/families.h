@@ -15,6 +15,8 @@ void sum_expert_rows(const SumExpertRowsArgs& args);
 void rope(const RopeArgs& args);
 void attention(const AttentionArgs& args);
 void silu_mul(const SiluMulArgs& args);
+void gate_heads(const GateHeadsArgs& args);
+void gated_delta(const GatedDeltaArgs& args);
 void sample(const SampleArgs& args);
 void softmax_stats(const SoftmaxStatsArgs& args);
 void count_before(const CountBeforeArgs& args);

@@ -43,10 +43,12 @@ void normalize(const RmsNormArgs& args, std::int64_t begin, std::int64_t end) {
         const float scale_of_row =
             is_finite ? 1.f / __builtin_sqrtf(mean + args.eps) : __builtin_nanf("");
         const F32x16 scale = set1(scale_of_row);
+        const F32x16 w_offset = set1(args.w_offset);
         if (args.marks != nullptr) args.marks[t] = is_finite ? 0 : 1;
         for (std::int64_t i = 0; i < H; i += kLanes) {
             const F32x16 normed = load_up_to(x + i, H - i) * scale;
-            store_up_to(y + i, normed * load_up_to(args.w + i, H - i), H - i);
+            const F32x16 w = w_offset + load_up_to(args.w + i, H - i);
+            store_up_to(y + i, normed * w, H - i);
         }
     }
 }

@@ -149,8 +149,10 @@ class RmsNorm : public OnBackend {
     }
 
     template <class Y>
-    void expect_reference(std::int64_t H, bool has_delta) {
-        SCOPED_TRACE(testing::Message() << "H " << H << " delta " << has_delta);
+    void expect_reference(std::int64_t H, bool has_delta, float w_offset = 0.f) {
+        SCOPED_TRACE(
+            testing::Message() << "H " << H << " delta " << has_delta << " offset " << w_offset
+        );
         const std::int64_t num_rows = is_gpu() ? 3 : 9;
         const Matrix<float> x = random_matrix<float>(num_rows, H, 1, 5.0);
         const Matrix<float> delta = random_matrix<float>(num_rows, H, 2);
@@ -164,6 +166,7 @@ class RmsNorm : public OnBackend {
              .delta = has_delta ? delta.view() : View2<const float>{},
              .w = &w(0, 0),
              .y = expected.view(),
+             .w_offset = w_offset,
              .eps = 1e-6f}
         );
         const auto x_there = put(x_actual);
@@ -175,6 +178,7 @@ class RmsNorm : public OnBackend {
              .delta = has_delta ? View2<const float>(delta_there.view()) : View2<const float>{},
              .w = w_there.view().data,
              .y = y.view(),
+             .w_offset = w_offset,
              .eps = 1e-6f,
              .stream = stream()}
         );
@@ -194,6 +198,9 @@ TEST_P(RmsNorm, MeetsTheReferenceOnAwkwardShapes) {
         for (const bool has_delta : {false, true}) {
             expect_reference<float>(H, has_delta);
             expect_reference<bf16>(H, has_delta);
+            if (is_gpu()) continue;
+            expect_reference<float>(H, has_delta, /*w_offset=*/1.f);
+            expect_reference<bf16>(H, has_delta, /*w_offset=*/1.f);
         }
     }
 }

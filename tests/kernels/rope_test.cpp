@@ -33,19 +33,22 @@ struct RopeTables {
     Matrix<float> sin;
 };
 
-// A step's queries, keys and values, and where they go.
+// A step's queries, keys and values, and where they go. A gap of elements lies between the heads of
+// queries.
 template <class X>
 struct RopeInput {
-    RopeInput(const RopeHeads& of, std::int32_t half)
+    RopeInput(const RopeHeads& of, std::int32_t half, std::int32_t gap = 0)
         : heads(of),
           tables(half),
-          q(random_matrix<X>(kTokens, of.Q * of.D, 1)),
+          q_head_stride(of.D + gap),
+          q(random_matrix<X>(kTokens, of.Q * (of.D + gap) - gap, 1)),
           k(random_matrix<X>(kTokens, of.K * of.D, 2)),
           v(random_matrix<X>(kTokens, of.K * of.D, 3)),
           norm(random_matrix<bf16>(2, of.D, 4)) {}
     RopeHeads heads;
     RopeTables tables;
-    Matrix<X> q;        // [T, Q * D]
+    std::int64_t q_head_stride;
+    Matrix<X> q;        // [T, (Q - 1) * q_head_stride + D]
     Matrix<X> k;        // [T, K * D]
     Matrix<X> v;        // [T, K * D]
     Matrix<bf16> norm;  // [2, D]: of queries, of keys
@@ -72,7 +75,8 @@ void run(
     const RopeInput<X>& in,
     bool has_norm,
     RopeOutput<Kv>& out,
-    Place place
+    Place place,
+    float norm_offset = 0.f
 ) {
     const PlacedMatrix<X> q(in.q, place), k(in.k, place), v(in.v, place);
     const PlacedMatrix<Kv> q_out(out.q, place), kv(out.kv, place);
@@ -82,6 +86,7 @@ void run(
     const PlacedArray<std::int32_t> positions(in.positions, place);
     RopeArgs args{
         .q = q.view(),
+        .q_head_stride = in.q_head_stride == in.heads.D ? 0 : in.q_head_stride,
         .k = k.view(),
         .v = v.view(),
         .q_out = q_out.view(),
@@ -92,6 +97,7 @@ void run(
         .sin = sin.view(),
         .q_norm = has_norm ? norm.view().data : nullptr,
         .k_norm = has_norm ? norm.view().data + norm.view().stride : nullptr,
+        .norm_offset = norm_offset,
         .norm_eps = 1e-6f,
         .stream = place.stream};
     args.kv.data = kv.view().data;
@@ -103,15 +109,22 @@ void run(
 class Rope : public OnBackend {
   protected:
     template <class X, class Kv>
-    void expect_reference(const RopeHeads& heads, std::int32_t half, bool has_norm) {
+    void expect_reference(
+        const RopeHeads& heads,
+        std::int32_t half,
+        bool has_norm,
+        std::int32_t gap = 0,
+        float norm_offset = 0.f
+    ) {
         SCOPED_TRACE(
             testing::Message() << "D " << heads.D << " R/2 " << half << " norm " << has_norm
+                               << " gap " << gap << " offset " << norm_offset
         );
-        const RopeInput<X> in(heads, half);
+        const RopeInput<X> in(heads, half, gap);
         RopeOutput<Kv> expected(heads, 0x11);
         RopeOutput<Kv> actual(heads, 0x22);
-        run(rope_ref, in, has_norm, expected, Place{});
-        run(ops().rope, in, has_norm, actual, place());
+        run(rope_ref, in, has_norm, expected, Place{}, norm_offset);
+        run(ops().rope, in, has_norm, actual, place(), norm_offset);
         // The norm errs as rmsnorm's, by (D/16 + 12) e relatively on the CPU, (D/32 + 14) e on a
         // GPU; a rotation is two products and a sum of numbers up to 6 * 6 (weight times value,
         // each normal; 6 * 4 of those there are on a GPU), and may cancel, so the error is
@@ -149,6 +162,9 @@ TEST_P(Rope, MeetsTheReferenceOnAwkwardShapes) {
             expect_reference<float, float>(heads, half, has_norm);
             expect_reference<float, bf16>(heads, half, has_norm);
             expect_reference<bf16, bf16>(heads, half, has_norm);
+            if (is_gpu() || !has_norm) continue;
+            expect_reference<float, float>(heads, half, has_norm, heads.D, /*norm_offset=*/1.f);
+            expect_reference<bf16, bf16>(heads, half, has_norm, 3, /*norm_offset=*/1.f);
         }
     }
 }

@@ -1,0 +1,107 @@
+// The gated delta net of hybrid models between its products: a causal depthwise convolution, and a
+// recurrence over a state S [dk, dv] for each value head h, whose keys and queries are those of key
+// head g = h / (nv / nk). Row r has new tokens q_starts[r] .. q_starts[r+1], in order:
+//
+//   x'[c]   = silu(sum_j conv[c, j] * x[t - (W-1) + j, c])       c: channels of q and k of g, v of
+//   h q, k, v = q' / sqrt(|q'|^2 + 1e-6) / sqrt(dk),  k' / sqrt(|k'|^2 + 1e-6),  v' S       =
+//   exp(-exp(a_log[h]) * softplus(a[t, h] + dt_bias[h])) * S S       = S + k (x) (sigmoid(b[t, h])
+//   * (v - k S)) y[t, h] = norm_w * (q S) / sqrt(mean((q S)^2) + eps) * silu(z[t, h])
+//
+// S and the last W-1 inputs of the convolution are kept in places, of which a request has one. A
+// row whose first position is 0 starts from zeros. Others continue from the state in `from_places`:
+// their own place, or one that was saved. No row reads a place that another row writes.
+//
+//   q, k, v, z, b, a  [T, heads]  columns of products, fp32 or bf16, all the same (HeadColumns)
+//   y                 [T, nv*dv]  fp32 or bf16; aliases nothing
+//   conv              [C, W]      bf16, C = 2 nk dk + nv dv: channels of all q, of all k, of all v
+//   a_log             [nv] fp32;  dt_bias [nv] and norm_w [dv] bf16
+//   a place           S [nv, dk, dv] fp32; inputs [W-1, C], oldest first, the dtype of q
+//
+// One order of arithmetic for prefills, decodes and chunks, so that a token's bits do not depend on
+// the cut or on other rows (P6): all is fp32. The convolution sums ascending from j = 0. The sums
+// over dk and over dv for norms run in 16 lanes, element i in lane i mod 16, then a tree. k S and
+// q S sum ascending over dk, fused; S' = fma(k_i, delta, decay * S_i). The chunked form of Yang et
+// al. cannot do this: the bits at a token depend on the chunk's other tokens. The recurrence costs
+// 4 dk dv multiply-adds a head and token, an eighth of the products around it.
+//
+// What is infinite or NaN in a token, and squares that overflow, become NaN in y and in S: b, a and
+// z whose sigmoid, decay or silu would look healthy, too.
+//
+// Source: Yang et al. 2024 (arXiv:2412.06464); transformers 5.24, Qwen3NextGatedDeltaNet,
+// torch_recurrent_gated_delta_rule. CPUs alone compute it.
+#pragma once
+
+#include "kernels/tensor.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pitstop::kernels {
+
+// The columns of heads in a product's output. Its heads come in groups, one for each key head: head
+// h is `cols` columns from (h / group_len) * group_stride + (h % group_len) * cols on.
+struct HeadColumns {
+    ConstActView first{};           // [T, cols], of head 0
+    std::int64_t group_stride = 0;  // elements from a group's first head to the next group's
+    std::int64_t group_len = 1;     // heads
+
+    [[nodiscard]] std::int64_t begin_of(std::int64_t head) const {
+        return head / group_len * group_stride + head % group_len * first.cols;
+    }
+};
+
+struct GatedDeltaArgs {
+    static constexpr std::int64_t kHeadDimMax = 256;
+    static constexpr std::int64_t kKernelMax = 8;
+    static constexpr float kNormEps = 1e-6f;  // of queries and keys
+
+    HeadColumns q{};                   // [T, dk]
+    HeadColumns k{};                   // [T, dk]
+    HeadColumns v{};                   // [T, dv]
+    HeadColumns z{};                   // [T, dv]
+    HeadColumns b{};                   // [T, 1]
+    HeadColumns a{};                   // [T, 1]
+    ActView y{};                       // [T, nv*dv]
+    std::int64_t num_key_heads = 0;    // nk
+    std::int64_t num_value_heads = 0;  // nv, a multiple of nk
+    View2<const bf16> conv{};          // [C, W], rows contiguous; 2 <= W <= kKernelMax
+    const float* a_log = nullptr;      // [nv]
+    const bf16* dt_bias = nullptr;     // [nv]
+    const bf16* norm_w = nullptr;      // [dv]
+    float norm_eps = 0.f;
+
+    // Both of place 0; those of the next place are place_bytes behind.
+    float* states = nullptr;
+    void* inputs = nullptr;
+    std::int64_t place_bytes = 0;
+    std::int64_t num_rows = 0;                   // R
+    const std::int32_t* q_starts = nullptr;      // [R + 1], ascending from 0 to T
+    const std::int32_t* positions = nullptr;     // [T]
+    const std::int32_t* places = nullptr;        // [R], each once: where a row's state is left
+    const std::int32_t* from_places = nullptr;   // [R]: where the state before its first token is
+    const std::int32_t* saved_places = nullptr;  // [R]: where it is left, too, after the row's
+    const std::int32_t* saved_ends = nullptr;    // [R] tokens up to this one; q_starts[r]: nowhere
+    Stream stream{};
+
+    [[nodiscard]] std::int64_t key_dim() const { return q.first.cols; }    // dk
+    [[nodiscard]] std::int64_t value_dim() const { return v.first.cols; }  // dv
+    [[nodiscard]] std::int64_t num_channels() const {                      // C
+        return 2 * num_key_heads * key_dim() + num_value_heads * value_dim();
+    }
+    [[nodiscard]] float* state_at(std::int32_t place) const {
+        return reinterpret_cast<float*>(at_place(states, place));
+    }
+    [[nodiscard]] std::byte* inputs_at(std::int32_t place) const { return at_place(inputs, place); }
+
+  private:
+    [[nodiscard]] std::byte* at_place(void* first, std::int32_t place) const {
+        return static_cast<std::byte*>(first) + place * place_bytes;
+    }
+};
+
+void check(const GatedDeltaArgs& args);
+// Leaves the last W-1 inputs of a row's convolution for the next call, after its state.
+void keep_conv_inputs(const GatedDeltaArgs& args, std::int64_t row);
+void gated_delta_ref(const GatedDeltaArgs& args);
+
+}  // namespace pitstop::kernels
