@@ -143,7 +143,7 @@ std::vector<TestRequest> run_mixed(TestReplica* replica, const BatchMix& mix, un
     std::vector<TestRequest> requests = make_requests(mix);
     const std::int64_t page_size = replica->root().describe().page_size;
     RandomPool pool(replica->root().describe().num_pages, &random);
-    const std::int64_t shared = shared_len(mix);
+    const std::int64_t shared = mix.shares_prefix ? shared_len(mix) : 0;
     bool has_shared = false;
     const auto is_done = [&](const TestRequest& request) { return is_finished(request, mix); };
     while (!std::all_of(requests.begin(), requests.end(), is_done)) {

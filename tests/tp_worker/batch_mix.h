@@ -13,6 +13,7 @@ struct BatchMix {
     std::int64_t num_output = 24;  // tokens of each
     std::int64_t prompt_len_max = 130;
     bool wants_routes = false;  // the model has experts
+    bool shares_prefix = true;  // one request begins on the pages of another
 };
 
 // A bit of everything: greedy and seeded draws, truncation, penalties, bans, every logprobs mode.

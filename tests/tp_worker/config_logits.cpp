@@ -1,6 +1,6 @@
 // Logits of checkpoint directories, for tests/golden/compare_configs.py. A line of JSON in,
-// {"dir", "tp", "prompts": [[id, ...], ...]}, a line out: {"logits": [prompt][position][id]} in
-// fp32, or {"error": why the directory is not served}.
+// {"dir", "tp", "tokens", "prompts": [[id, ...], ...]}, a line out: {"logits":
+// [prompt][position][id]} in fp32, or {"error": why the directory is not served}.
 #include "base/isa.h"
 #include "base/log.h"
 #include "tests/tp_worker/test_replica.h"
@@ -40,7 +40,7 @@ Json answer(const Json& question) {
     options.engine.compute = Compute::kFp32;
     options.engine.isa = best_isa();
     options.engine.page_size = 5;
-    options.engine.max_total_tokens = 300;
+    options.engine.max_total_tokens = question.value("tokens", 300);
     options.tp = question.value("tp", 1);
     auto replica = TestReplica::make(options);
     if (!replica) return {{"error", replica.error().message}};

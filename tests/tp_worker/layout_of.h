@@ -11,7 +11,8 @@ inline Result<WeightLayout> layout_of(
     const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
 ) {
     ASSIGN_OR_RETURN(const Stack stack, Stack::make(config, rank, tp));
-    return WeightLayout::make(stack.slots(), extra);
+    const TensorNames names = config.is_hybrid() ? TensorNames::kOfHybrid : TensorNames::kOwn;
+    return WeightLayout::make(stack.slots(), extra, names);
 }
 
 }  // namespace pitstop::tp_worker

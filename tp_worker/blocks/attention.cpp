@@ -52,7 +52,8 @@ Attention::Attention(const ModelConfig& config, std::int64_t layer, const RankOf
       kv_heads_(share_kv_heads(config, rank)),
       layer_(layer),
       head_dim_(config.head_dim),
-      rope_(config.rope) {
+      rope_(config.rope),
+      is_gated_(config.gated_attention) {
     const auto index = static_cast<std::size_t>(layer);
     if (index < config.windows.size()) window_ = config.windows[index];
 }
@@ -75,19 +76,22 @@ void Attention::declare(const ModelConfig& config, WeightSlots& slots, KvPlan& k
     const auto whole = [&](std::string_view tail, std::int64_t extent) {
         return slots.add({.name = name(tail), .shape = {extent}});
     };
-    // The rows of a projection, and its bias.
-    const auto rows = [&](std::string_view tail, std::int64_t num, const AxisShare& heads) {
-        return slots.add({.name = name(tail), .shape = {num, H}, .split = Split{0, heads.scaled(D)}}
-        );
+    // The rows of a projection, and its bias. Those of heads follow each other, and a gate follows
+    // its head's queries.
+    const AxisShare queries = q_heads_.scaled(is_gated_ ? 2 * D : D);
+    const AxisShare keys = kv_heads_.scaled(D);
+    const std::int64_t num_queries = is_gated_ ? 2 * QD : QD;
+    const auto rows = [&](std::string_view tail, std::int64_t num, const AxisShare& share) {
+        return slots.add({.name = name(tail), .shape = {num, H}, .split = Split{0, share}});
     };
-    const auto bias = [&](std::string_view tail, std::int64_t num, const AxisShare& heads) {
-        return slots.add({.name = name(tail), .shape = {num}, .split = Split{0, heads.scaled(D)}});
+    const auto bias = [&](std::string_view tail, std::int64_t num, const AxisShare& share) {
+        return slots.add({.name = name(tail), .shape = {num}, .split = Split{0, share}});
     };
     input_norm_ = whole("input_layernorm.weight", H);
     qkv_.parts = {
-        {.w = rows("self_attn.q_proj.weight", QD, q_heads_)},
-        {.w = rows("self_attn.k_proj.weight", KD, kv_heads_)},
-        {.w = rows("self_attn.v_proj.weight", KD, kv_heads_)}};
+        {.w = rows("self_attn.q_proj.weight", num_queries, queries)},
+        {.w = rows("self_attn.k_proj.weight", KD, keys)},
+        {.w = rows("self_attn.v_proj.weight", KD, keys)}};
     o_.parts = {
         {.w = slots.add(
              {.name = name("self_attn.o_proj.weight"),
@@ -96,9 +100,9 @@ void Attention::declare(const ModelConfig& config, WeightSlots& slots, KvPlan& k
          )}};
     o_.is_summed = true;
     if (config.qkv_bias) {
-        qkv_.parts[0].bias = bias("self_attn.q_proj.bias", QD, q_heads_);
-        qkv_.parts[1].bias = bias("self_attn.k_proj.bias", KD, kv_heads_);
-        qkv_.parts[2].bias = bias("self_attn.v_proj.bias", KD, kv_heads_);
+        qkv_.parts[0].bias = bias("self_attn.q_proj.bias", num_queries, queries);
+        qkv_.parts[1].bias = bias("self_attn.k_proj.bias", KD, keys);
+        qkv_.parts[2].bias = bias("self_attn.v_proj.bias", KD, keys);
     }
     if (config.o_bias) o_.parts[0].bias = whole("self_attn.o_proj.bias", H);
     if (config.qk_norm) {
@@ -113,23 +117,25 @@ void Attention::ask(Scratch& scratch, const Trunk& trunk) {
     const std::int64_t num_positions = scratch.sizes().num_positions;
     const std::int64_t QD = q_heads_.num() * head_dim_;
     const std::int64_t KD = kv_heads_.num() * head_dim_;
+    const std::int64_t num_queries = is_gated_ ? 2 * QD : QD;
     const kernels::ActView qkv =
-        scratch.acts("attention.qkv", scratch.product_dtype(), T, QD + 2 * KD);
-    q_ = kernels::cols(qkv, 0, QD);
-    k_ = kernels::cols(qkv, QD, KD);
-    v_ = kernels::cols(qkv, QD + KD, KD);
+        scratch.acts("attention.qkv", scratch.product_dtype(), T, num_queries + 2 * KD);
+    q_ = kernels::cols(qkv, 0, num_queries);
+    k_ = kernels::cols(qkv, num_queries, KD);
+    v_ = kernels::cols(qkv, num_queries + KD, KD);
     rotated_ = scratch.acts("attention.rotated", scratch.act_dtype(), T, QD);
     attended_ = scratch.acts("attention.attended", scratch.act_dtype(), T, QD);
+    const std::int64_t half = rotary_len(rope_, head_dim_) / 2;
     cos_ = scratch.table(
         "attention.cos",
         num_positions,
-        head_dim_ / 2,
+        half,
         rope_row(rope_, head_dim_, [](double angle) { return std::cos(angle); })
     );
     sin_ = scratch.table(
         "attention.sin",
         num_positions,
-        head_dim_ / 2,
+        half,
         rope_row(rope_, head_dim_, [](double angle) { return std::sin(angle); })
     );
     workspace_ = scratch.workspace(
@@ -156,8 +162,12 @@ void Attention::run(const Trunk& trunk, const Pass& pass) const {
     trunk.norm(pass, input_norm_);
     trunk.multiply(qkv_, pass);
     const kernels::ActView rotated = rows(rotated_, 0, T);
+    // Queries and gates alternate, head by head.
+    const std::int64_t stride = is_gated_ ? 2 * head_dim_ : head_dim_;
+    const std::int64_t to_last_end = q_.cols - (stride - head_dim_);
     trunk.ops->rope({
-        .q = rows(q_, 0, T),
+        .q = kernels::cols(rows(q_, 0, T), 0, to_last_end),
+        .q_head_stride = stride,
         .k = rows(k_, 0, T),
         .v = rows(v_, 0, T),
         .q_out = rotated,
@@ -168,6 +178,7 @@ void Attention::run(const Trunk& trunk, const Pass& pass) const {
         .sin = sin_,
         .q_norm = pass.weights.vector(q_norm_),
         .k_norm = pass.weights.vector(k_norm_),
+        .norm_offset = trunk.norm_offset,
         .norm_eps = trunk.norm_eps,
         .stream = trunk.stream,
     });
@@ -189,6 +200,15 @@ void Attention::run(const Trunk& trunk, const Pass& pass) const {
         .arrivals = arrivals_,
         .stream = trunk.stream,
     });
+    if (is_gated_) {
+        trunk.ops->gate_heads({
+            .y = rows(attended_, 0, T),
+            .head_dim = head_dim_,
+            .gate = kernels::cols(rows(q_, 0, T), head_dim_, to_last_end),
+            .gate_head_stride = stride,
+            .stream = trunk.stream,
+        });
+    }
     trunk.multiply(o_, pass);
 }
 

@@ -1,4 +1,5 @@
-// The attention block: delta = o(attention(rope(qkv(norm(x))))), for this rank's heads.
+// The attention block: delta = o(attention(rope(qkv(norm(x))))), for this rank's heads. With gates,
+// each head is multiplied by the sigmoid of its own before o (Qwen3-Next).
 //
 // Weights are split as in Megatron: q, k and v by rows, o by columns; the norms and o's bias are
 // whole. If tp does not divide the KV heads, a rank holds a copy of every KV head that its query
@@ -42,6 +43,7 @@ class Attention {
     std::int64_t layer_;
     std::int64_t head_dim_;
     RopeConfig rope_{};
+    bool is_gated_;  // each head has a gate, which q_proj computes behind its queries
     std::optional<std::int64_t> window_{};
 
     WeightId input_norm_{};
@@ -51,9 +53,10 @@ class Attention {
 
     Product qkv_{};
     Product o_{};
-    kernels::ActView q_{};         // [T, Q*D]: q, k and v are columns of one matrix, so that their
-    kernels::ActView k_{};         // [T, K*D]  product is one product where the weights lie back to
-    kernels::ActView v_{};         // [T, K*D]  back
+    kernels::ActView q_{};  // [T, Q*D], or with gates [T, Q*2*D]: q, k and v are columns of one
+                            // matrix, so that their
+    kernels::ActView k_{};  // [T, K*D]  product is one product where the weights lie back to
+    kernels::ActView v_{};  // [T, K*D]  back
     kernels::ActView rotated_{};   // [T, Q*D]: queries as attention reads them
     kernels::ActView attended_{};  // [T, Q*D]
     View2<float> cos_{};           // [positions, D/2]

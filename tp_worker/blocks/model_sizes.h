@@ -24,6 +24,7 @@ struct ModelSizes {
     std::int64_t page_size = 0;          // P, tokens
     std::int64_t num_scratch_pages = 0;  // behind the others, for padding (step_padding.h)
     std::int64_t adapter_rank_max = 0;   // 0: it computes no adapters
+    std::int64_t num_checkpoints = 0;    // copies of requests' states; 0 without states
 };
 
 }  // namespace pitstop::tp_worker

@@ -25,6 +25,9 @@ Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
             case BlockKind::kAttention:
                 Attention::check_split(config, tp, problems);
                 break;
+            case BlockKind::kGatedDelta:
+                GatedDelta::check_split(config, tp, problems);
+                break;
             case BlockKind::kDenseMlp:
                 DenseMlp::check_split(config, tp, problems);
                 break;
@@ -48,6 +51,7 @@ Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
 Stack::Stack(const ModelConfig& config, const RankOf& rank)
     : config_(config), embedding_(config, rank), head_(rank) {
     trunk_.norm_eps = static_cast<float>(config.norm_eps);
+    trunk_.norm_offset = config.zero_centred_norms ? 1.f : 0.f;
     trunk_.adds_summed_bias = rank.rank == 0;
     embedding_.declare(config, slots_);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -57,6 +61,7 @@ Stack::Stack(const ModelConfig& config, const RankOf& rank)
     // What a block keeps of a token is in x after it, so the norm of the last block marks all of
     // it.
     CHECK(!std::holds_alternative<Attention>(blocks_.back()));
+    CHECK(!std::holds_alternative<GatedDelta>(blocks_.back()));
     head_.declare(config, embedding_, slots_);
 }
 
@@ -71,6 +76,11 @@ Block Stack::make_block(BlockKind kind, std::int64_t layer, const RankOf& rank) 
         Experts experts(config_, layer, rank);
         experts.declare(config_, slots_);
         return experts;
+    }
+    if (kind == BlockKind::kGatedDelta) {
+        GatedDelta delta(config_, layer, rank);
+        delta.declare(config_, slots_, states_);
+        return delta;
     }
     CHECK(kind == BlockKind::kAttention);
     Attention attention(config_, layer, rank);
@@ -98,9 +108,10 @@ void Stack::ask(Scratch& scratch) {
     head_.ask(scratch, config_);
 }
 
-void Stack::attach(const KvPool& pool) {
+void Stack::attach(const KvPool& pool, const StatePool& states) {
     for (Block& block : blocks_) {
         if (auto* const attention = std::get_if<Attention>(&block)) attention->attach(pool);
+        if (auto* const delta = std::get_if<GatedDelta>(&block)) delta->attach(states);
     }
 }
 

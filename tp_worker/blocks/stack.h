@@ -13,7 +13,9 @@
 #include "tp_worker/blocks/attention.h"
 #include "tp_worker/blocks/dense_mlp.h"
 #include "tp_worker/blocks/experts.h"
+#include "tp_worker/blocks/gated_delta.h"
 #include "tp_worker/blocks/kv_pool.h"
+#include "tp_worker/blocks/state_pool.h"
 #include "tp_worker/blocks/trunk.h"
 #include "tp_worker/blocks/vocabulary.h"
 #include "tp_worker/config/model_config.h"
@@ -28,7 +30,7 @@
 
 namespace pitstop::tp_worker {
 
-using Block = std::variant<Attention, DenseMlp, Experts>;
+using Block = std::variant<Attention, GatedDelta, DenseMlp, Experts>;
 
 class Stack {
   public:
@@ -37,6 +39,7 @@ class Stack {
 
     [[nodiscard]] const WeightSlots& slots() const { return slots_; }
     [[nodiscard]] const KvPlan& kv() const { return kv_; }
+    [[nodiscard]] const StatePlan& states() const { return states_; }
     [[nodiscard]] const Embedding& embedding() const { return embedding_; }
     [[nodiscard]] const Head& head() const { return head_; }
     [[nodiscard]] std::span<const Block> blocks() const { return blocks_; }
@@ -46,8 +49,8 @@ class Stack {
 
     // Every part requests its buffers. To be called twice (scratch.h).
     void ask(Scratch& scratch);
-    // REQUIRES: ask() after the scratch was placed; the pool has its memory.
-    void attach(const KvPool& pool);
+    // REQUIRES: ask() after the scratch was placed; the pools have their memory.
+    void attach(const KvPool& pool, const StatePool& states);
 
     // Fills the tokens' KV and leaves x, which then lacks the last block's delta. `sum` sums over
     // the ranks. Errors: sum's.
@@ -70,6 +73,7 @@ class Stack {
     ModelConfig config_;
     WeightSlots slots_{};
     KvPlan kv_{};
+    StatePlan states_{};
     Trunk trunk_{};
     Embedding embedding_;
     std::vector<Block> blocks_{};

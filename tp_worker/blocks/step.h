@@ -19,6 +19,15 @@ struct AdaptedTokens {
     const BoundAdapter* adapter = nullptr;
 };
 
+// Where the states of a step's rows are, by their places in the pool (state_pool.h,
+// kernels/gated_delta.h). Empty for a model whose blocks keep none.
+struct StatePlaces {
+    std::span<const std::int32_t> places{};        // [R]
+    std::span<const std::int32_t> from_places{};   // [R]
+    std::span<const std::int32_t> saved_places{};  // [R]
+    std::span<const std::int32_t> saved_ends{};    // [R]
+};
+
 // A step, ready to run: R rows of T tokens in all. Ranges are checked by the caller
 // (model/step_batch.h).
 struct StepBatch {
@@ -31,6 +40,7 @@ struct StepBatch {
     std::span<const std::int32_t> page_starts{};  // [R]
     std::span<const PageId> pages{};
     std::span<const SlotId> slots{};  // [R], the rows' requests
+    StatePlaces states{};
     // For a step of decodes on a GPU: R including rows of padding (model/step_padding.h), which are
     // in none of the arrays before place(). 0: any other step, or one on a CPU.
     std::int64_t num_padded = 0;

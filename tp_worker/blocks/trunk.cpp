@@ -43,6 +43,7 @@ void Trunk::norm(const Pass& pass, WeightId w) const {
         .delta = pass.lacks_delta ? View2<const float>(rows(delta, 0, T)) : View2<const float>{},
         .w = pass.weights.vector(w),
         .y = rows(normed, 0, T),
+        .w_offset = norm_offset,
         .eps = norm_eps,
         .marks = pass.marks,
         .stream = stream,

@@ -17,6 +17,7 @@ struct Trunk {
     const kernels::Ops* ops = nullptr;
     kernels::Stream stream{};
     float norm_eps = 0;
+    float norm_offset = 0;  // added to the norms' weights: 1 if they are stored around zero
     // The bias of an output that is summed over the ranks is added once, by the first rank of the
     // sum.
     bool adds_summed_bias = true;

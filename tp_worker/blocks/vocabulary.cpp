@@ -68,6 +68,7 @@ void Head::run(
         .delta = delta,
         .w = weights.vector(norm_),
         .y = rows(normed_, 0, x.rows),
+        .w_offset = trunk.norm_offset,
         .eps = trunk.norm_eps,
         .stream = trunk.stream,
     });

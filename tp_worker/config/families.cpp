@@ -22,6 +22,18 @@ LayerBlocks mixed_layer(const ModelConfig& config, std::int64_t layer) {
     return is_sparse ? LayerBlocks{BlockKind::kAttention, BlockKind::kExperts} : kDenseLayer;
 }
 
+LayerBlocks with_delta(const ModelConfig& config, std::int64_t layer, LayerBlocks blocks) {
+    if (std::ranges::binary_search(config.delta.layers, layer))
+        blocks.front() = BlockKind::kGatedDelta;
+    return blocks;
+}
+LayerBlocks hybrid_dense_layer(const ModelConfig& config, std::int64_t layer) {
+    return with_delta(config, layer, kDenseLayer);
+}
+LayerBlocks hybrid_mixed_layer(const ModelConfig& config, std::int64_t layer) {
+    return with_delta(config, layer, mixed_layer(config, layer));
+}
+
 // Reads the number of experts, which has two names in Qwen's configurations and one in Mixtral's.
 std::int64_t read_num_experts(ConfigReader& reader, std::int64_t absent) {
     const bool has_both =
@@ -71,6 +83,7 @@ struct QwenDefaults {
     std::int64_t per_token = 0;
     std::int64_t ffn = 0;
     std::int64_t shared_ffn = 0;  // 0: the family has no shared expert
+    bool norm_chosen = false;
 };
 void read_qwen_experts(ConfigReader& reader, ModelConfig* config, const QwenDefaults& absent) {
     ExpertsConfig& experts = config->experts;
@@ -81,8 +94,8 @@ void read_qwen_experts(ConfigReader& reader, ModelConfig* config, const QwenDefa
         experts.shared_ffn =
             reader.whole("shared_expert_intermediate_size", absent.shared_ffn, kExpertFfnMax);
     }
-    // Absent means false, as in transformers; SGLang's default is true.
-    experts.norm_chosen = reader.flag("norm_topk_prob", false);
+    // Absent means false except for Qwen3-Next, as in transformers; SGLang's default is true.
+    experts.norm_chosen = reader.flag("norm_topk_prob", absent.norm_chosen);
     experts.sparse_step = reader.whole("decoder_sparse_step", 1, kSparseStepMax);
     experts.dense_layers = read_dense_layers(reader);
 }
@@ -91,6 +104,24 @@ void read_qwen3_experts(ConfigReader& reader, ModelConfig* config) {
 }
 void read_qwen2_experts(ConfigReader& reader, ModelConfig* config) {
     read_qwen_experts(reader, config, {.num = 60, .per_token = 4, .ffn = 1408, .shared_ffn = 5632});
+}
+void read_qwen3_next_experts(ConfigReader& reader, ModelConfig* config) {
+    read_qwen_experts(
+        reader,
+        config,
+        {.num = 512, .per_token = 10, .ffn = 512, .shared_ffn = 512, .norm_chosen = true}
+    );
+}
+// All layers have experts: norm_topk_prob, decoder_sparse_step and mlp_only_layers, which files may
+// have, do not count, as in transformers.
+void read_qwen3_5_experts(ConfigReader& reader, ModelConfig* config) {
+    ExpertsConfig& experts = config->experts;
+    experts.num = read_num_experts(reader, 256);
+    if (experts.num == 0) reader.unsupported("num_experts 0: '{}' needs experts", "qwen3_5_moe");
+    experts.per_token = read_per_token(reader, experts.num, 8);
+    experts.ffn = reader.whole("moe_intermediate_size", 512, kExpertFfnMax);
+    experts.shared_ffn = reader.whole("shared_expert_intermediate_size", 512, kExpertFfnMax);
+    experts.norm_chosen = true;
 }
 // router_jitter_noise is not read: transformers uses it only in training.
 void read_mixtral_experts(ConfigReader& reader, ModelConfig* config) {
@@ -104,7 +135,9 @@ void read_mixtral_experts(ConfigReader& reader, ModelConfig* config) {
 }
 
 // Source: transformers' configuration classes, and their attention and MLP modules.
-constexpr std::array<Family, 7> kFamilies{{
+constexpr double kHybridRotaryFactor = 0.25;
+
+constexpr std::array<Family, 10> kFamilies{{
     {.model_type = "llama",
      .architecture = "LlamaForCausalLM",
      .needs_whole_head_dim = true,
@@ -158,6 +191,44 @@ constexpr std::array<Family, 7> kFamilies{{
      .absent_norm_eps = 1e-5,
      .read_experts = read_mixtral_experts,
      .blocks_of = mixed_layer},
+    {.model_type = "qwen3_next",
+     .architecture = "Qwen3NextForCausalLM",
+     .absent_kv_heads = 2,
+     .has_null_kv_heads = false,
+     .absent_head_dim = 256,
+     .absent_rotary_factor = kHybridRotaryFactor,
+     .qkv_bias = Family::QkvBias::kByKey,
+     .has_qk_norm = true,
+     .is_hybrid = true,
+     .has_grouped_delta = true,
+     .read_experts = read_qwen3_next_experts,
+     .blocks_of = hybrid_mixed_layer},
+    {.model_type = "qwen3_5",
+     .architecture = "Qwen3_5ForConditionalGeneration",
+     .text_type = "qwen3_5_text",
+     .text_architecture = "Qwen3_5ForCausalLM",
+     .absent_kv_heads = 4,
+     .has_null_kv_heads = false,
+     .absent_head_dim = 256,
+     .absent_rotary_factor = kHybridRotaryFactor,
+     .qkv_bias = Family::QkvBias::kByKey,
+     .has_qk_norm = true,
+     .is_hybrid = true,
+     .blocks_of = hybrid_dense_layer},
+    {.model_type = "qwen3_5_moe",
+     .architecture = "Qwen3_5MoeForConditionalGeneration",
+     .text_type = "qwen3_5_moe_text",
+     .text_architecture = "Qwen3_5MoeForCausalLM",
+     .absent_kv_heads = 2,
+     .has_null_kv_heads = false,
+     .absent_head_dim = 256,
+     .absent_rotary_factor = kHybridRotaryFactor,
+     .qkv_bias = Family::QkvBias::kByKey,
+     .has_qk_norm = true,
+     .has_ffn = false,
+     .is_hybrid = true,
+     .read_experts = read_qwen3_5_experts,
+     .blocks_of = hybrid_mixed_layer},
 }};
 
 }  // namespace

@@ -17,6 +17,11 @@ struct Family {
     std::string_view model_type{};    // as in config.json: "qwen3"
     std::string_view architecture{};  // as in config.json: "Qwen3ForCausalLM"
 
+    // Of a family whose configurations wrap the text's with a vision model's, the text's own names:
+    // config.json has the model's keys in text_config, or is the text's. Empty: nothing is wrapped.
+    std::string_view text_type{};
+    std::string_view text_architecture{};
+
     // num_key_value_heads, if the key is absent (empty: as many as query heads) and if it is null
     // (as many as query heads, or refused).
     std::optional<std::int64_t> absent_kv_heads{};
@@ -37,12 +42,17 @@ struct Family {
     bool has_null_window = false;   // no window if sliding_window is absent
     bool reads_layer_types = true;  // otherwise they must agree with the window's keys
     std::optional<double> absent_rope_theta{};
+    // partial_rotary_factor, if the key is absent; empty: only 1 is supported.
+    std::optional<double> absent_rotary_factor{};
     double absent_norm_eps = 1e-6;
     // kByKey: attention_bias, for o as well. kByOwnKey: qkv_bias; o has none.
     enum class QkvBias : std::uint8_t { kNever, kAlways, kByKey, kByOwnKey };
     QkvBias qkv_bias = QkvBias::kNever;
     bool has_mlp_bias = false;  // has a key mlp_bias
     bool has_qk_norm = false;
+    bool has_ffn = true;             // has a key intermediate_size
+    bool is_hybrid = false;          // has gated delta nets, and what comes with them
+    bool has_grouped_delta = false;  // DeltaConfig::is_grouped
 
     // Reads the parameters of its blocks of experts; null: it has none.
     void (*read_experts)(ConfigReader& reader, ModelConfig* config) = nullptr;

@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "tp_worker/config/config_reader.h"
 #include "tp_worker/config/families.h"
+#include "tp_worker/config/hybrid_config.h"
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -48,10 +49,15 @@ const Family* read_family(ConfigReader& reader) {
     std::vector<std::string_view> known;
     std::vector<std::string_view> known_types;
     for (const Family& family : families()) {
-        known.push_back(family.architecture);
-        known_types.push_back(family.model_type);
-        if (architecture == family.architecture) by_architecture = &family;
-        if (model_type == family.model_type) by_type = &family;
+        for (const auto& [name, type] :
+             {std::pair(family.architecture, family.model_type),
+              {family.text_architecture, family.text_type}}) {
+            if (type.empty()) continue;
+            known.push_back(name);
+            known_types.push_back(type);
+            if (architecture == name) by_architecture = &family;
+            if (model_type == type) by_type = &family;
+        }
     }
     const Family* const named = architecture.empty() ? by_type : by_architecture;
     if (named == nullptr) {
@@ -107,6 +113,7 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
             "is_causal {}; only causal attention is supported", ConfigReader::shown(*causal)
         );
     }
+    constexpr std::string_view kRotaryFactor = "partial_rotary_factor";
     constexpr std::string_view kNumExperts = "num_experts";
     constexpr std::string_view kNumLocalExperts = "num_local_experts";
     struct Setting {
@@ -114,7 +121,7 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
         double off;
     };
     constexpr std::array<Setting, 11> kSettings{{
-        {"partial_rotary_factor", 1.0},
+        {kRotaryFactor, 1.0},
         {"attn_logit_softcapping", 0.0},
         {"final_logit_softcapping", 0.0},
         {"attention_multiplier", 0.0},
@@ -129,6 +136,7 @@ void refuse_unsupported(ConfigReader& reader, const Family& family) {
     for (const Setting& setting : kSettings) {
         const bool is_of_experts = setting.key == kNumExperts || setting.key == kNumLocalExperts;
         if (is_of_experts && family.read_experts != nullptr) continue;
+        if (setting.key == kRotaryFactor && family.absent_rotary_factor) continue;
         const Json* value = reader.find_value(setting.key.data());
         if (value == nullptr || (value->is_number() && value->get<double>() == setting.off))
             continue;
@@ -186,7 +194,7 @@ std::vector<Window> read_windows(
         windows[static_cast<std::size_t>(layer)] = window;
 
     const Json* types = reader.find_value("layer_types");
-    if (types == nullptr) return windows;
+    if (types == nullptr || family.is_hybrid) return windows;
     if (!types->is_array() || types->size() != windows.size()) {
         reader.malformed("layer_types must have {} entries", windows.size());
         return windows;
@@ -245,7 +253,7 @@ std::int64_t read_head_dim(ConfigReader& reader, const Family& family, const Mod
 
 void read_shape(ConfigReader& reader, const Family& family, ModelConfig* config) {
     config->hidden = reader.whole("hidden_size", std::nullopt, kSizeMax);
-    config->ffn = reader.whole("intermediate_size", std::nullopt, kSizeMax);
+    if (family.has_ffn) config->ffn = reader.whole("intermediate_size", std::nullopt, kSizeMax);
     config->num_layers = reader.whole("num_hidden_layers", std::nullopt, kLayersMax);
     config->num_q_heads = reader.whole("num_attention_heads", std::nullopt, kSizeMax);
     config->num_kv_heads = read_kv_heads(reader, family, *config);
@@ -278,6 +286,17 @@ void read_biases(ConfigReader& reader, const Family& family, ModelConfig* config
     if (family.qkv_bias == Family::QkvBias::kByOwnKey)
         config->qkv_bias = reader.flag("qkv_bias", true);
     if (family.has_mlp_bias) config->mlp_bias = reader.flag("mlp_bias", false);
+}
+
+void check_rotary_len(ConfigReader& reader, const ModelConfig& config) {
+    const std::int64_t len = rotary_len(config.rope, config.head_dim);
+    if ((len >= 2 && len % 2 == 0) || config.rope.rotary_factor == 1.0) return;
+    reader.unsupported(
+        "partial_rotary_factor {} of head_dim {} rotates {} elements; an even number is needed",
+        config.rope.rotary_factor,
+        config.head_dim,
+        len
+    );
 }
 
 void read_eos(ConfigReader& reader, std::int64_t vocab_len, std::set<TokenId>* ids) {
@@ -327,17 +346,22 @@ Result<ModelConfig> ModelConfig::parse(
     }
 
     ConfigProblems problems;
-    ConfigReader reader(json, "", &problems);
+    ConfigReader outer(json, "", &problems);
     ModelConfig config;
-    const Family* const family = read_family(reader);
+    const Family* const family = read_family(outer);
     if (family == nullptr) return error_of(problems, path);
     config.model_type = family->model_type;
+    const Json* const text = find_text_config(json, *family, outer);
+    if (text == nullptr) return error_of(problems, path);
+    ConfigReader reader(*text, text == &json ? "" : "text_config: ", &problems);
     refuse_unsupported(reader, *family);
+    if (text != &json) refuse_unsupported(outer, *family);
     read_shape(reader, *family, &config);
     read_biases(reader, *family, &config);
     if (family->read_experts != nullptr) family->read_experts(reader, &config);
     config.qk_norm = family->has_qk_norm;
-    config.tied_embeddings = reader.flag("tie_word_embeddings", false);
+    if (family->is_hybrid) read_hybrid(reader, *family, &config);
+    config.tied_embeddings = read_tied_embeddings(outer, reader);
     const std::int64_t max_positions =
         reader.whole("max_position_embeddings", std::nullopt, kContextMax);
     config.windows = read_windows(reader, *family, config, max_positions);
@@ -348,8 +372,10 @@ Result<ModelConfig> ModelConfig::parse(
         max_positions,
         &problems,
         &config.notes,
-        family->absent_rope_theta.value_or(kRopeTheta)
+        {.theta = family->absent_rope_theta.value_or(kRopeTheta),
+         .rotary_factor = family->absent_rotary_factor}
     );
+    check_rotary_len(reader, config);
     config.context_len = scaled_context_len(config.rope, max_positions);
     if (config.context_len > kContextMax && problems.list.empty()) {
         reader.unsupported(
@@ -362,6 +388,7 @@ Result<ModelConfig> ModelConfig::parse(
 
     std::set<TokenId> eos;
     read_eos(reader, config.vocab_len, &eos);
+    if (text != &json) read_eos(outer, config.vocab_len, &eos);
     if (!problems.list.empty()) return error_of(problems, path);
     ConfigReader generation_reader(generation, "", &problems);
     read_eos(generation_reader, config.vocab_len, &eos);
@@ -382,85 +409,6 @@ Result<ModelConfig> ModelConfig::read(const std::string& directory) {
         if (generation.empty()) generation = " ";  // not valid JSON, unlike a missing file
     }
     return parse(config, generation, directory);
-}
-
-namespace {
-
-// Compares key by key, and keeps the first difference.
-class Comparison {
-  public:
-    template <class T>
-    void of(std::string_view key, const T& serving, const T& other) {
-        if (!first_ && serving != other)
-            first_ = fmt::format("{} is {}; the model that serves has {}", key, other, serving);
-    }
-    void of_windows(const std::vector<Window>& serving, const std::vector<Window>& other) {
-        const auto shown = [](const Window& window) {
-            return window ? fmt::format("{}", *window) : std::string("none");
-        };
-        for (std::size_t i = 0; !first_ && i < std::min(serving.size(), other.size()); ++i)
-            of(fmt::format("the sliding window of layer {}", i), shown(serving[i]), shown(other[i])
-            );
-    }
-    [[nodiscard]] const std::optional<std::string>& first() const { return first_; }
-
-  private:
-    std::optional<std::string> first_{};
-};
-
-void compare_rope(const RopeConfig& serving, const RopeConfig& other, Comparison* compare) {
-    compare->of("rope_type", name_of(serving.scaling), name_of(other.scaling));
-    compare->of("rope_theta", serving.theta, other.theta);
-    compare->of("the rope's factor", serving.factor, other.factor);
-    compare->of("low_freq_factor", serving.low_freq_factor, other.low_freq_factor);
-    compare->of("high_freq_factor", serving.high_freq_factor, other.high_freq_factor);
-    compare->of(
-        "original_max_position_embeddings", serving.original_context, other.original_context
-    );
-    compare->of("beta_fast", serving.beta_fast, other.beta_fast);
-    compare->of("beta_slow", serving.beta_slow, other.beta_slow);
-    compare->of("truncate", serving.truncate, other.truncate);
-    compare->of("attention_factor", serving.attention_factor, other.attention_factor);
-}
-
-}  // namespace
-
-std::optional<std::string> difference_in_shape(
-    const ModelConfig& serving, const ModelConfig& other
-) {
-    ModelConfig theirs = other;
-    theirs.context_len = serving.context_len;
-    theirs.eos_ids = serving.eos_ids;
-    theirs.notes = serving.notes;
-    if (theirs == serving) return std::nullopt;
-
-    Comparison compare;
-    compare.of("model_type", serving.model_type, other.model_type);
-    compare.of("hidden_size", serving.hidden, other.hidden);
-    compare.of("intermediate_size", serving.ffn, other.ffn);
-    compare.of("num_hidden_layers", serving.num_layers, other.num_layers);
-    compare.of("num_attention_heads", serving.num_q_heads, other.num_q_heads);
-    compare.of("num_key_value_heads", serving.num_kv_heads, other.num_kv_heads);
-    compare.of("head_dim", serving.head_dim, other.head_dim);
-    compare.of("vocab_size", serving.vocab_len, other.vocab_len);
-    compare.of("rms_norm_eps", serving.norm_eps, other.norm_eps);
-    compare.of("tie_word_embeddings", serving.tied_embeddings, other.tied_embeddings);
-    compare.of("attention_bias", serving.qkv_bias, other.qkv_bias);
-    compare.of("the bias of o_proj", serving.o_bias, other.o_bias);
-    compare.of("mlp_bias", serving.mlp_bias, other.mlp_bias);
-    compare.of("the norm of queries and keys", serving.qk_norm, other.qk_norm);
-    compare.of("num_experts", serving.experts.num, other.experts.num);
-    compare.of("num_experts_per_tok", serving.experts.per_token, other.experts.per_token);
-    compare.of("moe_intermediate_size", serving.experts.ffn, other.experts.ffn);
-    compare.of(
-        "shared_expert_intermediate_size", serving.experts.shared_ffn, other.experts.shared_ffn
-    );
-    compare.of("norm_topk_prob", serving.experts.norm_chosen, other.experts.norm_chosen);
-    compare.of("decoder_sparse_step", serving.experts.sparse_step, other.experts.sparse_step);
-    compare_rope(serving.rope, other.rope, &compare);
-    compare.of_windows(serving.windows, other.windows);
-    // They are not equal, so anything without a name above differs.
-    return compare.first().value_or("its configuration computes something else");
 }
 
 }  // namespace pitstop::tp_worker

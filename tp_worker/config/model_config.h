@@ -3,8 +3,8 @@
 //
 // Families differ only by their rows in families.h.
 //
-// Source: transformers 5.24, models/{llama,mistral,qwen2,qwen3,qwen2_moe,qwen3_moe,mixtral} and
-// configuration_utils.py;
+// Source: transformers 5.24, models/{llama,mistral,qwen2,qwen3,qwen2_moe,qwen3_moe,mixtral},
+//         qwen3_next, qwen3_5, qwen3_5_moe and configuration_utils.py;
 //         tests/golden/compare_configs.py compares the two.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace pitstop::tp_worker {
 inline constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20;
 
 // The parts of a layer (tp_worker/blocks).
-enum class BlockKind : std::uint8_t { kAttention, kDenseMlp, kExperts };
+enum class BlockKind : std::uint8_t { kAttention, kGatedDelta, kDenseMlp, kExperts };
 using LayerBlocks = std::vector<BlockKind>;  // in the order in which they run
 inline const LayerBlocks kDenseLayer{BlockKind::kAttention, BlockKind::kDenseMlp};
 
@@ -49,10 +49,23 @@ struct ExpertsConfig {
     bool operator==(const ExpertsConfig&) const = default;
 };
 
+// Gated delta nets, which keep a state of a fixed size where attention keeps pages.
+struct DeltaConfig {
+    std::int64_t num_key_heads = 0;    // 0: the model has none
+    std::int64_t num_value_heads = 0;  // a multiple of the key heads
+    std::int64_t key_dim = 0;          // of a head
+    std::int64_t value_dim = 0;        // of a head
+    std::int64_t kernel = 0;           // inputs that the convolution sums, its own included
+    bool is_grouped = false;  // Qwen3-Next: one projection has the rows of each key head in turn
+    std::vector<std::int64_t> layers{};  // ascending
+
+    bool operator==(const DeltaConfig&) const = default;
+};
+
 struct ModelConfig {
     std::string_view model_type{};  // of its family (families.h): "qwen3"
     std::int64_t hidden = 0;        // H
-    std::int64_t ffn = 0;           // F
+    std::int64_t ffn = 0;           // F; 0 if no layer has a dense MLP
     std::int64_t num_layers = 0;
     std::int64_t num_q_heads = 0;   // Q
     std::int64_t num_kv_heads = 0;  // K, divides Q
@@ -66,13 +79,19 @@ struct ModelConfig {
     bool o_bias = false;
     bool mlp_bias = false;
     bool qk_norm = false;
+    bool zero_centred_norms = false;  // a norm multiplies by 1 + weight
+    bool gated_attention = false;     // a gate for each head, by further rows of q_proj
     ExpertsConfig experts{};
+    DeltaConfig delta{};
     std::vector<LayerBlocks> layers{};  // [num_layers]
     // [num_layers], the visible keys per token, including its own; absent: all.
     std::vector<std::optional<std::int64_t>> windows{};
     std::vector<TokenId> eos_ids{};  // ascending, from both files
     // What was read but may surprise the author of the files, one line each.
     std::vector<std::string> notes{};
+
+    // Of a family that has gated delta nets, even if no layer has one.
+    [[nodiscard]] bool is_hybrid() const { return delta.num_key_heads > 0; }
 
     bool operator==(const ModelConfig&) const = default;
 

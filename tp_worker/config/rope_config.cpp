@@ -105,6 +105,24 @@ void read_theta(ConfigReader& config, ConfigReader* settings, RopeConfig* rope) 
     rope->theta = reader.positive("rope_theta", rope->theta);
 }
 
+// Of a family that rotates whole heads, a factor beside the settings is refused with its other
+// keys.
+void read_rotary_factor(ConfigReader& reader, const RopeDefaults& absent, RopeConfig* rope) {
+    constexpr const char* kKey = "partial_rotary_factor";
+    const Json* const part = reader.find(kKey);
+    if (part == nullptr) return;
+    if (!absent.rotary_factor) {
+        if (*part != 1.0)
+            reader.unsupported("{} {} is not supported", kKey, ConfigReader::shown(*part));
+        return;
+    }
+    rope->rotary_factor = reader.positive(kKey, std::nullopt);
+    if (rope->rotary_factor > 1.0) {
+        reader.malformed("{} must be at most 1, not {}", kKey, ConfigReader::shown(*part));
+        rope->rotary_factor = 1.0;
+    }
+}
+
 // Both objects exist, and the one that counts has no theta: what transformers computes then is most
 // likely not intended.
 void note_replaced(ConfigReader& config, const RopeConfig& rope, std::vector<std::string>* notes) {
@@ -136,10 +154,14 @@ RopeConfig read_rope(
     std::int64_t max_positions,
     ConfigProblems* problems,
     std::vector<std::string>* notes,
-    double absent_theta
+    const RopeDefaults& absent
 ) {
-    RopeConfig rope{.theta = absent_theta};
+    RopeConfig rope{.theta = absent.theta};
     const Settings found = find_settings(config);
+    if (absent.rotary_factor) {
+        rope.rotary_factor = *absent.rotary_factor;
+        read_rotary_factor(config, absent, &rope);
+    }
     if (found.object == nullptr) {
         read_theta(config, nullptr, &rope);
         return rope;
@@ -152,12 +174,7 @@ RopeConfig read_rope(
     }
     ConfigReader settings(*found.object, fmt::format("{}: ", found.key), problems);
     read_theta(config, &settings, &rope);
-    if (const Json* part = settings.find("partial_rotary_factor");
-        part != nullptr && *part != 1.0) {
-        settings.unsupported(
-            "partial_rotary_factor {} is not supported", ConfigReader::shown(*part)
-        );
-    }
+    read_rotary_factor(settings, absent, &rope);
     // "type" is the older spelling. Without either, transformers ignores the settings, too.
     const char* type_key = settings.find("rope_type") != nullptr ? "rope_type" : "type";
     const std::string type = settings.text(type_key, "default");
@@ -252,9 +269,14 @@ std::vector<float> yarn_frequencies(const RopeConfig& rope, std::int64_t head_di
 
 }  // namespace
 
+std::int64_t rotary_len(const RopeConfig& rope, std::int64_t head_dim) {
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope.rotary_factor);
+}
+
 std::vector<float> rope_frequencies(const RopeConfig& rope, std::int64_t head_dim) {
-    if (rope.scaling == Scaling::kYarn) return yarn_frequencies(rope, head_dim);
-    std::vector<float> frequencies = powers_of_theta(rope.theta, head_dim);
+    const std::int64_t len = rotary_len(rope, head_dim);
+    if (rope.scaling == Scaling::kYarn) return yarn_frequencies(rope, len);
+    std::vector<float> frequencies = powers_of_theta(rope.theta, len);
     for (float& frequency : frequencies) {
         frequency = 1.f / frequency;
         if (rope.scaling == Scaling::kLinear) frequency /= static_cast<float>(rope.factor);

@@ -8,6 +8,7 @@
 #include "tp_worker/config/config_reader.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,10 +37,16 @@ struct RopeConfig {
     double beta_slow = 1.0;         // kYarn: those with fewer turns are divided by factor
     bool truncate = true;           // kYarn: the ramp begins and ends at whole dimensions
     double attention_factor = 1.0;  // kYarn: of cosines and sines
+    double rotary_factor = 1.0;     // the part of each head, its first elements, that is rotated
 
     bool operator==(const RopeConfig&) const = default;
 };
 [[nodiscard]] std::string_view name_of(RopeConfig::Scaling scaling);  // as rope_type: "yarn"
+
+struct RopeDefaults {
+    double theta = kRopeTheta;
+    std::optional<double> rotary_factor{};  // empty: only whole heads are supported
+};
 
 // Reads the settings from a whole config.json, with `max_positions` its max_position_embeddings.
 // Surprising values are reported in `notes`.
@@ -48,13 +55,16 @@ RopeConfig read_rope(
     std::int64_t max_positions,
     ConfigProblems* problems,
     std::vector<std::string>* notes,
-    double absent_theta = kRopeTheta
+    const RopeDefaults& absent = {}
 );
 
 // Returns how many positions a model of `max_positions` serves with this scaling.
 [[nodiscard]] std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positions);
 
-// Returns inv_freq[i], 0 <= i < D / 2: radians per position of the i-th rotated pair.
+// Returns how many elements of a head are rotated. REQUIRES: read_rope() found no problem.
+[[nodiscard]] std::int64_t rotary_len(const RopeConfig& rope, std::int64_t head_dim);
+
+// Returns inv_freq[i], 0 <= i < rotary_len() / 2: radians per position of the i-th rotated pair.
 [[nodiscard]] std::vector<float> rope_frequencies(const RopeConfig& rope, std::int64_t head_dim);
 
 }  // namespace pitstop::tp_worker

@@ -64,17 +64,34 @@ Result<std::unique_ptr<Engine>> Engine::load(
 ) {
     ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::read(options.model_dir));
     ASSIGN_OR_RETURN(Stack stack, Stack::make(config, communicator.rank(), communicator.size()));
-    ASSIGN_OR_RETURN(WeightLayout layout, WeightLayout::make(stack.slots(), options.extra_tensors));
+    const TensorNames names = config.is_hybrid() ? TensorNames::kOfHybrid : TensorNames::kOwn;
+    ASSIGN_OR_RETURN(
+        WeightLayout layout, WeightLayout::make(stack.slots(), options.extra_tensors, names)
+    );
     if (raw(communicator.rank()) == 0) {
         for (const std::string& note : config.notes)
             spdlog::warn("'{}/config.json': {}", options.model_dir, note);
     }
     ASSIGN_OR_RETURN(Device device, open_device(options, threads, communicator));
+    if (device.is_cuda() && config.is_hybrid()) {
+        return make_error(
+            ErrorCode::kUnsupported,
+            "model_type '{}' with --device cuda: no GPU computes linear_attention and gated "
+            "attention yet; use --device cpu",
+            config.model_type
+        );
+    }
     // The whole model, without the copies of heads that several ranks may have.
     ASSIGN_OR_RETURN(const Stack whole, Stack::make(config, Rank{0}, 1));
     ASSIGN_OR_RETURN(
         const ModelSizes sizes,
-        choose_sizes(options, config, device.is_cuda(), whole.kv().token_bytes(options.compute))
+        choose_sizes(
+            options,
+            config,
+            device.is_cuda(),
+            {.token = whole.kv().token_bytes(options.compute),
+             .state = whole.states().state_bytes()}
+        )
     );
     std::unique_ptr<Engine> engine(new Engine(
         options,
@@ -101,6 +118,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .has_drawn_on_device = engine->runs_ahead(),
         .routes = engine->routes(),
         .dense_layers = engine->dense_layers(),
+        .num_checkpoints = engine->states_ ? engine->sizes_.num_checkpoints : 0,
     };
     return engine;
 }
@@ -256,8 +274,9 @@ std::int64_t Engine::transfer_bytes_max() const {
     }
     // Starts and lengths, the rows of logits, and changes of a row's pages (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
-    constexpr std::int64_t kArraysMax = 21;
-    return load_bytes + sizes_.tokens_max * token_bytes +
+    constexpr std::int64_t kArraysMax = 25;
+    const std::int64_t state_bytes = states_ ? 4 * 4 * rows : 0;  // the places of rows' states
+    return load_bytes + state_bytes + sizes_.tokens_max * token_bytes +
            (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
            Sampler::transfer_bytes(sizes_.logit_rows_max, config_.vocab_len);
@@ -280,9 +299,13 @@ Result<> Engine::load_runtime() {
     if (device_.is_cuda()) RETURN_IF_ERROR(divide_gpu_memory(args));
     args.sizes = sizes_;
     const KvPool pool(stack_.kv(), sizes_, options_.compute);
-    ASSIGN_OR_RETURN(kv_memory_, device_.reserve("kv_cache", pool.bytes()));
+    const StatePool states(stack_.states(), options_.num_slots + sizes_.num_checkpoints);
+    const std::int64_t states_begin = StatePool::aligned(pool.bytes());
+    ASSIGN_OR_RETURN(kv_memory_, device_.reserve("kv_cache", states_begin + states.bytes()));
     RETURN_IF_ERROR(kv_memory_->commit());
     args.kv = kv_memory_->data();
+    args.states = kv_memory_->data() + states_begin;
+    if (states.bytes() > 0) states_.emplace(options_.num_slots, sizes_.num_checkpoints);
     if (!device_.is_cuda()) kv_ahead_.emplace(*kv_memory_, pool);
     ASSIGN_OR_RETURN(
         transfers_, Transfers::make(device_, transfer_bytes_max(), options_.step_timeout)
@@ -410,6 +433,10 @@ messages::WorkerHello Engine::describe() const {
     hello.routes = routes();
     hello.adapter_rank_max = model_ ? sizes_.adapter_rank_max : 0;
     hello.dense_layers = dense_layers();
+    if (states_) {
+        hello.state_bytes = stack_.states().state_bytes();
+        hello.num_checkpoints = sizes_.num_checkpoints;
+    }
     return hello;
 }
 

@@ -32,6 +32,7 @@
 #include "tp_worker/model/model.h"
 #include "tp_worker/model/sampler.h"
 #include "tp_worker/model/step_batch.h"
+#include "tp_worker/model/step_states.h"
 #include "tp_worker/model/update_room.h"
 #include "tp_worker/weights/weight_layout.h"
 #include "tp_worker/weights/weight_store.h"
@@ -286,6 +287,7 @@ class Engine {
     std::int64_t gpu_free_bytes_ = 0;  // before anything was allocated there
     StepLimits limits_{};
     RequestSlots slots_;
+    std::optional<StepStates> states_{};  // empty if no block keeps a state
     Adapters adapters_{};
     std::array<RunningStep, kStepsMax> steps_{};  // a ring
     std::size_t first_ = 0;

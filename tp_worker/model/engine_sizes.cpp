@@ -64,13 +64,17 @@ Result<> check_sizes(const EngineOptions& options, const ModelConfig& config) {
 
 // KV memory that is never written costs the machine nothing.
 std::int64_t default_tokens(
-    const EngineOptions& options, std::int64_t context, std::int64_t token_bytes_all_ranks
+    const EngineOptions& options,
+    std::int64_t context,
+    const RequestBytes& bytes,
+    std::int64_t num_checkpoints
 ) {
     const std::int64_t total = total_host_bytes();
     const std::int64_t tokens = default_kv_tokens({
         .host_bytes = total == std::numeric_limits<std::int64_t>::max() ? 0 : total,
         .share = options.kv_share,
-        .token_bytes = token_bytes_all_ranks,
+        .token_bytes = bytes.token,
+        .states_bytes = (options.num_slots + num_checkpoints) * bytes.state,
         .page_size = options.page_size,
         .num_slots = options.num_slots,
         .context = context,
@@ -79,7 +83,7 @@ std::int64_t default_tokens(
         "KV of {} tokens, {} bytes on all ranks: at most {} of the machine's {} bytes, and what {} "
         "requests of {} tokens fill (--max-total-tokens sets another number)",
         tokens,
-        tokens * token_bytes_all_ranks,
+        tokens * bytes.token,
         options.kv_share,
         total,
         options.num_slots,
@@ -88,11 +92,27 @@ std::int64_t default_tokens(
     return tokens;
 }
 
+// Of what the requests' own states leave of the share for KV, checkpoints get a part.
+std::int64_t choose_num_checkpoints(const EngineOptions& options, std::int64_t state_bytes) {
+    constexpr std::int64_t kLeast = 8;
+    constexpr std::int64_t kPart = 4;
+    constexpr std::int64_t kPerSlotMax = 2;
+    if (state_bytes == 0) return 0;
+    const std::int64_t total = total_host_bytes();
+    const std::int64_t host = total == std::numeric_limits<std::int64_t>::max() ? 0 : total;
+    const auto share = static_cast<std::int64_t>(options.kv_share * static_cast<double>(host));
+    const std::int64_t left = share - options.num_slots * state_bytes;
+    return std::clamp(left / kPart / state_bytes, kLeast, kLeast + kPerSlotMax * options.num_slots);
+}
+
 }  // namespace
 
 std::int64_t default_kv_tokens(const KvFacts& facts) {
-    const auto share =
-        static_cast<std::int64_t>(facts.share * static_cast<double>(facts.host_bytes));
+    const auto share = std::max<std::int64_t>(
+        static_cast<std::int64_t>(facts.share * static_cast<double>(facts.host_bytes)) -
+            facts.states_bytes,
+        0
+    );
     const std::int64_t filled = facts.context < kKvTokensMax / facts.num_slots
                                     ? facts.context * facts.num_slots
                                     : kKvTokensMax;
@@ -102,17 +122,27 @@ std::int64_t default_kv_tokens(const KvFacts& facts) {
 }
 
 Result<ModelSizes> choose_sizes(
-    const EngineOptions& options,
-    const ModelConfig& config,
-    bool is_cuda,
-    std::int64_t token_bytes_all_ranks
+    const EngineOptions& options, const ModelConfig& config, bool is_cuda, const RequestBytes& bytes
 ) {
     RETURN_IF_ERROR(check_sizes(options, config));
+    if (const std::int64_t host = total_host_bytes(); options.num_slots * bytes.state > host) {
+        return make_error(
+            ErrorCode::kResourceExhausted,
+            "the recurrent states of {} requests take {} bytes each, and the machine has {}; lower "
+            "--max-running-requests",
+            options.num_slots,
+            bytes.state,
+            host
+        );
+    }
+    ModelSizes sizes;
+    sizes.num_checkpoints = choose_num_checkpoints(options, bytes.state);
     const std::int64_t context = options.context_len > 0 ? options.context_len : config.context_len;
     const bool is_open =
         is_cuda && options.max_total_tokens == 0 && options.load_format == LoadFormat::kAuto;
     std::int64_t tokens = options.max_total_tokens;
-    if (tokens == 0 && !is_open) tokens = default_tokens(options, context, token_bytes_all_ranks);
+    if (tokens == 0 && !is_open)
+        tokens = default_tokens(options, context, bytes, sizes.num_checkpoints);
     if (!is_open && (tokens < options.page_size || tokens > kKvTokensMax)) {
         return make_error(
             ErrorCode::kInvalidArgument,
@@ -122,7 +152,6 @@ Result<ModelSizes> choose_sizes(
             kKvTokensMax
         );
     }
-    ModelSizes sizes;
     sizes.tokens_max = options.tokens_per_step_max;
     sizes.page_size = options.page_size;
     sizes.num_pages = is_open ? 0 : tokens / options.page_size;

@@ -17,9 +17,11 @@ struct KvFacts {
     std::int64_t host_bytes = 0;   // of the machine or container; 0: unknown
     double share = 0;              // the part of them for KV
     std::int64_t token_bytes = 0;  // of all ranks together
-    std::int64_t page_size = 0;    // tokens
-    std::int64_t num_slots = 0;    // requests that run at once
-    std::int64_t context = 0;      // tokens of a request, at most
+    std::int64_t states_bytes =
+        0;                       // of all requests' recurrent states, which have their room first
+    std::int64_t page_size = 0;  // tokens
+    std::int64_t num_slots = 0;  // requests that run at once
+    std::int64_t context = 0;    // tokens of a request, at most
 };
 
 // Returns a whole number of pages, in tokens: what fits into the share, but not more than the
@@ -28,12 +30,14 @@ struct KvFacts {
 
 // On a GPU the number of pages may stay open (0) until everything else is allocated:
 // Engine::divide_gpu_memory. All ranks of a machine get the same.
-// Errors: kInvalidArgument for the options' sizes, whatever the device has.
+// Errors: kInvalidArgument for the options' sizes, whatever the device has; kResourceExhausted if
+// the states of the requests that run at once need more than the machine has.
+struct RequestBytes {        // of all ranks together
+    std::int64_t token = 0;  // of KV
+    std::int64_t state = 0;  // of a request's recurrent state
+};
 [[nodiscard]] Result<ModelSizes> choose_sizes(
-    const EngineOptions& options,
-    const ModelConfig& config,
-    bool is_cuda,
-    std::int64_t token_bytes_all_ranks
+    const EngineOptions& options, const ModelConfig& config, bool is_cuda, const RequestBytes& bytes
 );
 
 }  // namespace pitstop::tp_worker

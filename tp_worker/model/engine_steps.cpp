@@ -53,6 +53,7 @@ Result<> Engine::start(const messages::StepPlan& plan) {
     step.set_up_anew.clear();
     step.ids.clear();
     RETURN_IF_ERROR(step.planned.prepare(plan, slots_, limits_));
+    if (states_) RETURN_IF_ERROR(states_->prepare(plan));
     RETURN_IF_ERROR(find_adapters(plan, &step));
     step.result = step.planned.empty_result(plan, communicator_.rank());
     if (kv_ahead_) kv_ahead_->note_used(plan.pages.values);
@@ -170,6 +171,7 @@ Result<StepBatch> Engine::place(const messages::StepPlan& plan, RunningStep* ste
     if (runs_ahead()) batch.sampled = sampler_->sampled();
     step->marks.assign(batch.num_padded > 0 ? 0 : batch.tokens.size(), 0);
     batch.marks = step->marks;
+    if (states_) batch.states = states_->places();
     batch.adapted = step->adapted;
     ASSIGN_OR_RETURN(StepBatch placed, model_->place(batch));
     const std::span<const LogitRow> wanted = step->planned.logit_rows();

@@ -15,7 +15,9 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
            bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows) +
-           bytes(batch.marks) + bytes(batch.brought_rows) + bytes(batch.brought);
+           bytes(batch.states.places) + bytes(batch.states.from_places) +
+           bytes(batch.states.saved_places) + bytes(batch.states.saved_ends) + bytes(batch.marks) +
+           bytes(batch.brought_rows) + bytes(batch.brought);
 }
 
 Result<StepBatch> Model::place(const StepBatch& batch) {
@@ -48,6 +50,10 @@ Result<StepBatch> Model::place(const StepBatch& batch) {
         move(placed.kv_lens);
         move(placed.page_starts);
         move(placed.pages);
+        move(placed.states.places);
+        move(placed.states.from_places);
+        move(placed.states.saved_places);
+        move(placed.states.saved_ends);
         move(placed.token_rows);
         move(placed.brought_rows);
         move(placed.brought);

@@ -46,8 +46,9 @@ class Model {
         const Device& device;
         Transfers* transfers = nullptr;
         Communicator* communicator = nullptr;
-        std::byte* kv = nullptr;  // the memory of KvPool, for these sizes
-        bool has_graphs = false;  // padded steps are launched as graphs (step_graphs.h)
+        std::byte* kv = nullptr;      // the memory of KvPool, for these sizes
+        std::byte* states = nullptr;  // the memory of StatePool
+        bool has_graphs = false;      // padded steps are launched as graphs (step_graphs.h)
         std::int64_t graph_bytes_max = 0;
     };
     // Returns the device memory that make() needs; does not depend on sizes.num_pages, kv or

@@ -81,7 +81,9 @@ Model::Model(const Args& args, Stack stack, Scratch& scratch, Arena memory)
     stack_.ask(scratch);
     KvPool pool(stack_.kv(), args.sizes, args.compute);
     pool.place(args.kv);
-    stack_.attach(pool);
+    StatePool states(stack_.states(), args.num_slots + args.sizes.num_checkpoints);
+    states.place(args.states);
+    stack_.attach(pool, states);
     if (args.device.is_cuda()) rows_.ask(args, scratch);
     scratch.fill();
     if (!args.device.is_cuda()) return;

@@ -16,10 +16,10 @@ namespace pitstop::tp_worker {
 class BoundWeights {
   public:
     BoundWeights() = default;
-    // REQUIRES: every slot is bf16, which the ops multiply by; `arena` has layout.bytes().
+    // REQUIRES: `arena` has layout.bytes().
     BoundWeights(const WeightLayout& layout, const std::byte* arena);
 
-    // The rank's part of a weight, [rows, cols] of the shard.
+    // The rank's part of a weight in bf16, [rows, cols] of the shard.
     [[nodiscard]] const View2<const bf16>& matrix(WeightId id) const {
         return views_[static_cast<std::size_t>(raw(id))];
     }
@@ -27,6 +27,10 @@ class BoundWeights {
     [[nodiscard]] const bf16* vector(WeightId id) const { return matrix(id).data; }
     [[nodiscard]] const bf16* vector(std::optional<WeightId> id) const {
         return id ? vector(*id) : nullptr;
+    }
+    // A weight of one dimension in fp32.
+    [[nodiscard]] const float* floats(WeightId id) const {
+        return reinterpret_cast<const float*>(matrix(id).data);
     }
     // Where the copy begins: no other copy begins there.
     [[nodiscard]] const void* place() const { return arena_; }

@@ -41,6 +41,8 @@ CheckpointTensors::CheckpointTensors(
         if (is_known || (is_of_a_decoder(name) && !layout.is_ignored(name))) {
             offered_.push_back(&stored);
             unpack(stored);
+            const WeightTensor* const tensor = layout.find(name);
+            if (tensor != nullptr && tensor->name != name) renamed_.emplace(tensor->name, &stored);
         } else if (!layout.is_rotary_table(name)) {
             left_out_.push_back(name);
         }
@@ -67,10 +69,15 @@ Result<> CheckpointTensors::check_whole(const std::string& source) const {
     return check_tied_head(source);
 }
 
+const checkpoint::StoredTensor* CheckpointTensors::find_stored(std::string_view name) const {
+    const auto renamed = renamed_.find(name);
+    return renamed == renamed_.end() ? checkpoint_.find(name) : renamed->second;
+}
+
 const checkpoint::StoredTensor* CheckpointTensors::find(std::string_view name) const {
     const auto packed = unpacked_.find(name);
     if (packed != unpacked_.end()) return &packed->second;
-    const checkpoint::StoredTensor* stored = checkpoint_.find(name);
+    const checkpoint::StoredTensor* stored = find_stored(name);
     const WeightTensor* const tied = layout_.tied();
     if (stored == nullptr && tied != nullptr && name == tied->name)
         stored = checkpoint_.find(layout_.head_name());
@@ -82,7 +89,7 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     if (layout_.tied() == nullptr) return Ok{};
     const WeightTensor& embedding = *layout_.tied();
     const std::array<const checkpoint::StoredTensor*, 2> both{
-        checkpoint_.find(embedding.name), checkpoint_.find(layout_.head_name())};
+        find_stored(embedding.name), checkpoint_.find(layout_.head_name())};
     if (both[0] == nullptr || both[1] == nullptr) return Ok{};
     const ShardPart& part = embedding.parts.front();
     CHECK(part.is_contiguous());  // rows of the vocabulary

@@ -41,6 +41,7 @@ class CheckpointTensors {
     [[nodiscard]] const checkpoint::Checkpoint& checkpoint() const { return checkpoint_; }
 
   private:
+    [[nodiscard]] const checkpoint::StoredTensor* find_stored(std::string_view name) const;
     void unpack(const checkpoint::StoredTensor& stored);
     Result<> check_tied_head(const std::string& source) const;
 
@@ -49,6 +50,8 @@ class CheckpointTensors {
     std::vector<const checkpoint::StoredTensor*> offered_{};
     std::vector<std::string_view> left_out_{};
     std::map<std::string, checkpoint::StoredTensor, std::less<>> unpacked_{};  // what packs hold
+    // Those that a file has under another name of the tensor's, by its own.
+    std::map<std::string_view, const checkpoint::StoredTensor*> renamed_{};
 };
 
 }  // namespace pitstop::tp_worker

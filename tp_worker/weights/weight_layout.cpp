@@ -160,13 +160,28 @@ Result<WeightLayout> WeightLayout::make(
     return layout;
 }
 
+namespace {
+
+constexpr std::string_view kText = "model.language_model.";
+
+// Finds a key of a map in the forms that a model's names may have.
+template <class Map>
+typename Map::const_iterator find_named(const Map& map, std::string_view name, TensorNames names) {
+    if (names == TensorNames::kOfAdapter) return map.find(adapter_name_of(name));
+    if (names != TensorNames::kOfHybrid || !name.starts_with(kText)) return map.find(name);
+    return map.find(fmt::format("model.{}", name.substr(kText.size())));
+}
+
+}  // namespace
+
 const WeightTensor* WeightLayout::find(std::string_view name) const {
-    const auto place = is_of_adapter() ? by_name_.find(adapter_name_of(name)) : by_name_.find(name);
+    const auto place = find_named(by_name_, name, names_);
     return place == by_name_.end() ? nullptr : &tensors_[place->second];
 }
 
 const WeightLayout::Pack* WeightLayout::find_pack(std::string_view name) const {
-    const auto place = packs_.find(name);
+    const auto place =
+        names_ == TensorNames::kOfAdapter ? packs_.find(name) : find_named(packs_, name, names_);
     return place == packs_.end() ? nullptr : &place->second;
 }
 
@@ -177,7 +192,9 @@ bool WeightLayout::is_rotary_table(std::string_view name) {
 
 bool WeightLayout::is_ignored(std::string_view name) const {
     if (find(name) != nullptr || is_tied_head(name) || find_pack(name) != nullptr) return false;
-    return is_rotary_table(name) || extra_ == ExtraTensors::kIgnore;
+    const bool is_of_other_part = names_ == TensorNames::kOfHybrid &&
+                                  (name.starts_with("model.visual.") || name.starts_with("mtp."));
+    return is_of_other_part || is_rotary_table(name) || extra_ == ExtraTensors::kIgnore;
 }
 
 std::size_t offered_max(const WeightLayout& layout) {
@@ -222,7 +239,7 @@ std::vector<std::string> find_problems(
             continue;
         }
         if (pack == nullptr) {
-            see(layout.is_of_adapter() ? std::string_view(tensor->name) : spec.name);
+            see(layout.is_tied_head(spec.name) ? std::string_view(spec.name) : tensor->name);
         } else {
             for (const std::size_t index : pack->tensors) see(layout.tensors()[index].name);
         }

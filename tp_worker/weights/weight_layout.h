@@ -91,7 +91,13 @@ struct WeightTensor {
 };
 
 // Says in which form names of tensors are looked for.
-enum class TensorNames : std::uint8_t { kOwn, kOfAdapter };  // adapter_names.h
+enum class TensorNames : std::uint8_t {
+    kOwn,
+    kOfAdapter,  // adapter_names.h
+    // Of a text model that may be a part of one with vision: "model.language_model." may stand for
+    // "model.". The vision model's own tensors and those of multi-token prediction are ignored.
+    kOfHybrid,
+};
 
 // Says what becomes of names that the model has no use for.
 enum class ExtraTensors : std::uint8_t { kRefuse, kIgnore };
@@ -115,8 +121,8 @@ class WeightLayout {
     [[nodiscard]] std::size_t num_slots() const { return by_id_.size(); }
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // the arena's
 
-    // By its own name alone, in whichever form an adapter's comes; null: none. find_tied() knows
-    // the other name of a tied one as well.
+    // By its own name alone, in each of the forms that TensorNames accepts; null: none. find_tied()
+    // knows the other name of a tied one as well.
     [[nodiscard]] const WeightTensor* find(std::string_view name) const;
     [[nodiscard]] const WeightTensor* find_tied(std::string_view name) const {
         return is_tied_head(name) ? tied() : find(name);
@@ -139,7 +145,8 @@ class WeightLayout {
     [[nodiscard]] const Pack* find_pack(std::string_view name) const;
 
     // Says which tensors may be offered though this model does not use them: rotary tables of old
-    // exports, and with kIgnore all that it does not have.
+    // exports, with kOfHybrid those of vision and of multi-token prediction, and with kIgnore all
+    // that it does not have.
     [[nodiscard]] bool is_ignored(std::string_view name) const;
     [[nodiscard]] static bool is_rotary_table(std::string_view name);
 

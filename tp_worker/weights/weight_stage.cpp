@@ -100,6 +100,7 @@ std::vector<FillJob> WeightStage::jobs_for(
     for (const Incoming& incoming : tensors) {
         const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
         const WeightTensor* tensor = args_.layout.find_tied(incoming.spec.name);
+        if (tensor == nullptr) note_ignored(incoming.spec.name);
         if (tensor == nullptr) continue;
         const std::size_t index = index_of(*tensor);
         const State state = states_[index];
@@ -167,6 +168,11 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
     }
     problems_ = repeated.problems();
     return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
+}
+
+void WeightStage::note_ignored(std::string_view name) {
+    if (!args_.layout.is_ignored(name)) return;
+    if (num_ignored_++ == 0) first_ignored_ = name;
 }
 
 // Lists what this update should have brought and did not.
@@ -239,6 +245,13 @@ Result<> WeightStage::finish() {
     RETURN_IF_ERROR(keep_others());
     check_tied();
     if (!problems_.empty()) return fail_with_problems();
+    if (num_ignored_ > 0 && raw(args_.rank) == 0) {
+        spdlog::warn(
+            "{} tensor(s) of the update that this model does not use are ignored, the first '{}'",
+            num_ignored_,
+            printable(first_ignored_)
+        );
+    }
     phase_ = messages::UpdatePhase::kPrepared;
     return Ok{};
 }
@@ -366,7 +379,8 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
     mark_written();
     for (const SparseTensor& sparse : tensors) {
         const WeightTensor* tensor = args_.layout.find_tied(sparse.spec.name);
-        if (tensor == nullptr) continue;  // one that checkpoints carry and this model ignores
+        if (tensor == nullptr) note_ignored(sparse.spec.name);
+        if (tensor == nullptr) continue;
         RETURN_IF_ERROR(
             args_.layout.is_tied(*tensor) ? stage_tied(sparse, *tensor) : scatter(sparse, *tensor)
         );
@@ -380,8 +394,9 @@ Result<> WeightStage::stage_tied(const SparseTensor& sparse, const WeightTensor&
     const bool is_head = sparse.spec.name == head_name;
     (is_head ? num_sparse_head_ : num_sparse_embedding_) += sparse.num;
     const bool is_first = tied_sparse_.empty() && states_[index_of(embedding)] == State::kAbsent;
-    if (is_first) tied_sparse_ = is_head ? head_name : std::string_view(embedding.name);
-    if (sparse.spec.name == tied_sparse_) return scatter(sparse, embedding);
+    const std::string_view name = is_head ? head_name : std::string_view(embedding.name);
+    if (is_first) tied_sparse_ = name;
+    if (name == tied_sparse_) return scatter(sparse, embedding);
     const std::int64_t num_other =
         writer_->count_different(embedding, elements_here(sparse, embedding));
     if (num_other == 0) return Ok{};

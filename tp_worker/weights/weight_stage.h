@@ -89,6 +89,7 @@ class WeightStage {
     Result<> fail_with_problems();
     void check_declared(const messages::TensorInfo& declared);
     void add_missing();
+    void note_ignored(std::string_view name);
     void list_missing(messages::RankOutcome& outcome) const;
     void check_padding(const WeightTensor& tensor, std::span<const std::byte> shard);
     void mark_written();
@@ -112,6 +113,8 @@ class WeightStage {
     std::int64_t num_sparse_head_ = 0;       // elements, of a tied head
     std::int64_t num_sparse_embedding_ = 0;  // elements, of the embedding beside it
     std::vector<std::string> problems_{};
+    std::int64_t num_ignored_ = 0;  // tensors that this model does not use
+    std::string first_ignored_{};
     std::int64_t num_tensors_ = 0;
     std::int64_t bytes_ = 0;
     Duration receive_{};

@@ -247,7 +247,7 @@ TEST(ModelConfig, RefusesWhatItDoesNotCompute) {
     };
     constexpr ErrorCode kUnsupported = ErrorCode::kUnsupported;
     expect_refused(with("architectures", {"GPT2LMHeadModel"}), kUnsupported, "GPT2LMHeadModel");
-    expect_refused(with("architectures", {"Qwen3NextForCausalLM"}), kUnsupported, "Qwen3Next");
+    expect_refused(with("architectures", {"Qwen2VLForCausalLM"}), kUnsupported, "Qwen2VL");
     expect_refused(with("hidden_act", "gelu"), kUnsupported, "gelu");
     expect_refused(with("quantization_config", {{"bits", 4}}), kUnsupported, "quantized");
     expect_refused(

@@ -120,6 +120,44 @@ TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
+// A request's tokens reach a recurrent state in other chunks, and beside others, in every batch.
+class BatchInvarianceOfHybrids : public testing::TestWithParam<std::tuple<Compute, int>> {};
+
+TEST_P(BatchInvarianceOfHybrids, P6_NothingAroundARequestChangesItsBits) {
+    const auto& [compute, tp] = GetParam();
+    for (const bool is_next : {false, true}) {
+        SCOPED_TRACE(is_next ? "qwen3_next" : "qwen3_5");
+        CheckpointShape shape{
+            .num_kv_heads = 2,
+            .head_dim = 32,
+            .num_layers = 4,
+            .hybrid = is_next ? "qwen3_next" : "qwen3_5",
+            .kernel = is_next ? 2 : 4,
+            .layer_types = {
+                "linear_attention", "full_attention", "linear_attention", "linear_attention"}};
+        BatchMix mix = kMix;
+        mix.shares_prefix = false;
+        mix.wants_routes = is_next;
+        if (is_next) {
+            shape.num_experts = 5;
+            shape.num_experts_per_token = 2;
+            shape.expert_ffn = 24;
+            shape.shared_ffn = 40;
+        }
+        const test::TempDir directory;
+        write_random_checkpoint(shape, directory);
+        const std::vector<TestRequest> alone =
+            run_alone(open(compute, tp, 1, 16, directory.path()).get(), mix);
+        unsigned seed = 1;
+        for (const int num_threads : {1, 3}) {
+            SCOPED_TRACE(testing::Message() << num_threads << " threads");
+            const auto replica = open(compute, tp, num_threads, 7, directory.path());
+            expect_same(alone, run_mixed(replica.get(), mix, seed++));
+            expect_same(alone, run_mixed(replica.get(), mix, seed++));
+        }
+    }
+}
+
 // Of a random model: its weights are those of the chosen alone, or of all experts.
 class BroughtRoutes : public testing::TestWithParam<std::tuple<Compute, int>> {};
 
@@ -241,6 +279,7 @@ std::string mode_name(const testing::TestParamInfo<std::tuple<Compute, int>>& su
 }
 INSTANTIATE_TEST_SUITE_P(Modes, BatchInvariance, kModes, mode_name);
 INSTANTIATE_TEST_SUITE_P(Modes, BatchInvarianceOfExperts, kModes, mode_name);
+INSTANTIATE_TEST_SUITE_P(Modes, BatchInvarianceOfHybrids, kModes, mode_name);
 INSTANTIATE_TEST_SUITE_P(Modes, BroughtRoutes, kModes, mode_name);
 
 }  // namespace

@@ -11,6 +11,22 @@
 
 namespace pitstop::tp_worker {
 
+namespace {
+
+void make_hybrid(const CheckpointShape& shape, nlohmann::json& config) {
+    const bool is_next = shape.hybrid == "qwen3_next";
+    config["architectures"] = {is_next ? "Qwen3NextForCausalLM" : "Qwen3_5ForCausalLM"};
+    config["model_type"] = is_next ? "qwen3_next" : "qwen3_5_text";
+    config["linear_num_key_heads"] = shape.num_key_heads;
+    config["linear_num_value_heads"] = shape.num_value_heads;
+    config["linear_key_head_dim"] = shape.key_dim;
+    config["linear_value_head_dim"] = shape.value_dim;
+    config["linear_conv_kernel_dim"] = shape.kernel;
+    config["layer_types"] = shape.layer_types;
+}
+
+}  // namespace
+
 void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& to) {
     using Json = nlohmann::json;
     Json config = {
@@ -42,6 +58,7 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
         config["norm_topk_prob"] = shape.norm_chosen;
         if (shape.shared_ffn > 0) config["shared_expert_intermediate_size"] = shape.shared_ffn;
     }
+    if (!shape.hybrid.empty()) make_hybrid(shape, config);
     to.write("config.json", config.dump());
     const Result<ModelConfig> parsed = ModelConfig::read(to.path());
     ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
@@ -56,7 +73,8 @@ void write_random_checkpoint(const CheckpointShape& shape, const test::TempDir& 
         const bool is_norm = tensor.shape.size() == 1;
         const float scale = 1.f / std::sqrt(static_cast<float>(tensor.whole_cols));
         for (std::int64_t i = 0; i < tensor.whole_rows * tensor.whole_cols; ++i) {
-            const bf16 x = to_bf16(is_norm ? 1.f + 0.1f * normal(random) : scale * normal(random));
+            const float mean = tensor.name.ends_with("A_log") ? -3.f : 1.f;  // a state that lasts
+            const bf16 x = to_bf16(is_norm ? mean + 0.1f * normal(random) : scale * normal(random));
             data.append(reinterpret_cast<const char*>(&x), sizeof x);
         }
         file.add(tensor.name, "BF16", tensor.shape, data);

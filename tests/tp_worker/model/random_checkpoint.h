@@ -5,6 +5,8 @@
 #include "tests/checkpoint/temp_dir.h"
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace pitstop::tp_worker {
 
@@ -21,6 +23,14 @@ struct CheckpointShape {
     std::int64_t expert_ffn = 0;
     std::int64_t shared_ffn = 0;  // of Qwen2-MoE, without norms of heads; 0: Qwen3-MoE
     bool norm_chosen = true;      // norm_topk_prob
+    // Of a hybrid model: qwen3_next, which has experts, or qwen3_5, which has none. Empty: neither.
+    std::string hybrid{};
+    std::int64_t num_key_heads = 2;
+    std::int64_t num_value_heads = 4;
+    std::int64_t key_dim = 24;
+    std::int64_t value_dim = 16;
+    std::int64_t kernel = 4;
+    std::vector<std::string> layer_types{};
 };
 
 // Writes config.json and model.safetensors. Logits are of order one.

@@ -1,0 +1,74 @@
+// Tests which states a step's rows read and write, and that a row which would continue another
+// state is refused.
+#include "tp_worker/model/step_states.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pitstop::tp_worker {
+namespace {
+
+using messages::CheckpointId;
+using messages::PlanRow;
+
+PlanRow row(int slot, std::int64_t begin, std::int64_t num_new) {
+    return {.slot = static_cast<SlotId>(slot), .begin = begin, .num_new = num_new, .num_pages = 1};
+}
+
+Result<> prepare(StepStates& states, std::vector<PlanRow> rows) {
+    messages::StepPlan plan;
+    plan.rows = std::move(rows);
+    return states.prepare(plan);
+}
+
+std::string refusal(StepStates& states, std::vector<PlanRow> rows) {
+    const Result<> result = prepare(states, std::move(rows));
+    return result ? "" : result.error().message;
+}
+
+std::vector<std::int32_t> list(std::span<const std::int32_t> numbers) {
+    return {numbers.begin(), numbers.end()};
+}
+
+TEST(StepStates, RowsContinueTheirSlotsOrCheckpoints) {
+    StepStates states(4, 3);
+    PlanRow saving = row(2, 0, 10);
+    saving.save_to = CheckpointId{1};
+    saving.save_at = 8;
+    ASSERT_TRUE(prepare(states, {row(0, 0, 5), saving}));
+    StatePlaces places = states.places();
+    EXPECT_EQ(list(places.places), (std::vector{0, 2}));
+    EXPECT_EQ(list(places.from_places), (std::vector{0, 2}));
+    EXPECT_EQ(places.saved_places[1], 5) << "checkpoints lie behind the slots";
+    EXPECT_EQ(list(places.saved_ends), (std::vector{0, 13})) << "the first saves nothing";
+
+    PlanRow restoring = row(3, 8, 2);
+    restoring.state_from = CheckpointId{1};
+    ASSERT_TRUE(prepare(states, {row(0, 5, 1), row(2, 10, 1), restoring}));
+    places = states.places();
+    EXPECT_EQ(list(places.from_places), (std::vector{0, 2, 5}));
+    EXPECT_EQ(list(places.places), (std::vector{0, 2, 3}));
+    EXPECT_TRUE(prepare(states, {row(3, 10, 1)}));
+    EXPECT_TRUE(prepare(states, {row(3, 0, 1)})) << "any slot may start again";
+}
+
+TEST(StepStates, ARowThatWouldContinueAnotherStateIsRefused) {
+    StepStates states(2, 1);
+    ASSERT_TRUE(prepare(states, {row(0, 0, 5)}));
+    EXPECT_NE(refusal(states, {row(0, 4, 1)}).find("is that of 5 tokens"), std::string::npos);
+    EXPECT_NE(
+        refusal(states, {row(1, 5, 1)}).find("slot 1 is that of 0 tokens"), std::string::npos
+    );
+    PlanRow restoring = row(1, 5, 1);
+    restoring.state_from = CheckpointId{0};
+    EXPECT_NE(refusal(states, {restoring}).find("checkpoint 0 is that of 0"), std::string::npos);
+    EXPECT_NE(refusal(states, {row(0, 5, 1), row(0, 6, 1)}).find("takes one"), std::string::npos);
+    EXPECT_TRUE(prepare(states, {row(0, 5, 1)})) << "what is refused changes nothing";
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker

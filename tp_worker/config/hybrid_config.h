@@ -1,0 +1,31 @@
+// Reads what the families with layers of a recurrent state (Qwen3-Next, Qwen3.5) have in their
+// configurations and others do not: which layers those are, the sizes of their gated delta nets,
+// and the text's part of a configuration that has a vision model's, too.
+//
+// Source: transformers 5.24, models/{qwen3_next,qwen3_5,qwen3_5_moe}/configuration_*.py.
+#pragma once
+
+#include "tp_worker/config/config_reader.h"
+#include "tp_worker/config/families.h"
+#include "tp_worker/config/model_config.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace pitstop::tp_worker {
+
+// Reads the sizes of gated delta nets and the layers that have one, and refuses the settings that
+// no block computes. REQUIRES: a family with is_hybrid; the number of layers is read.
+void read_hybrid(ConfigReader& reader, const Family& family, ModelConfig* config);
+
+// Returns the object with the model's keys: `config`, or the text_config that it wraps; null if
+// there is none, which is reported.
+[[nodiscard]] const ConfigReader::Json* find_text_config(
+    const ConfigReader::Json& config, const Family& family, ConfigReader& reader
+);
+
+// Reads tie_word_embeddings, which a wrapping configuration may have at either level. REQUIRES:
+// `text` reads the text's part, or is `outer`.
+[[nodiscard]] bool read_tied_embeddings(ConfigReader& outer, ConfigReader& text);
+
+}  // namespace pitstop::tp_worker
