@@ -23,7 +23,8 @@ void Runner::open(const Workers& workers) {
         .trail_tokens = config_.trail_tokens,
         .spare_tokens = config_.spare_tokens,
     };
-    if (workers.have_state()) size.num_places = workers.num_checkpoints();
+    // Each checkpoint belongs to a page.
+    if (workers.have_state()) size.num_places = std::min(workers.num_checkpoints(), size.num_pages);
     pool_ = KvPool(size);
 }
 

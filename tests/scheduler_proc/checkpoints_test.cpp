@@ -134,6 +134,11 @@ TEST(CheckpointsOfRequests, WithoutPlacesEveryPromptIsComputedWhole) {
     EXPECT_EQ(rig.status().checkpoints->saved_total, 0);
 }
 
+TEST(CheckpointsOfRequests, MorePlacesThanPagesAreNotManaged) {
+    Rig rig(model_of(1000, /*num_pages=*/30));
+    EXPECT_EQ(rig.status().checkpoints->places_total, 30);
+}
+
 TEST_F(Checkpoints, ALongPromptHasStatesInItsMiddleAsLongAsPlacesAreFree) {
     run(ask_of(prompt_of(5000), 1));
     EXPECT_EQ(status().saved_total, 5) << "after 1024, 2048, 3072 and 4096, and before its end";
