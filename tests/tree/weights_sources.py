@@ -57,7 +57,8 @@ def digest_of(client):
 
 
 def infos(tensors):
-    return [{"name": n, "dtype": "BF16", "shape": list(a.shape)} for n, a in tensors.items()]
+    dtype = lambda array: "F32" if array.dtype.name == "float32" else "BF16"
+    return [{"name": n, "dtype": dtype(a), "shape": list(a.shape)} for n, a in tensors.items()]
 
 
 def raw_source(tensors, **fields):

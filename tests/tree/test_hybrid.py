@@ -1,0 +1,73 @@
+"""A hybrid model on real trees: it serves, chunks and batches change nothing, and its weights are updated by the names
+that trainers have for them."""
+
+import numpy
+import pytest
+
+from hybrid_model import DECAY, as_published, tensors, write_hybrid
+from weights_sources import digest_of, raw_source, refused
+
+import pitstop
+
+GREEDY = {"temperature": 0.0, "ignore_eos": True, "skip_special_tokens": False}
+PROMPTS = ["Once upon a time", "The king", "One day a little girl " * 9, "She said", "In the big"]
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+    return write_hybrid(tmp_path_factory.mktemp("models") / "old", tensors(1))
+
+
+@pytest.fixture(params=[1, 2], ids=["tp1", "tp2"])
+def tree(request, start_tree, old):
+    return start_tree("--model", old, "--tp", request.param, "--compute", "fp32", "--chunked-prefill-size", 32)
+
+
+@pytest.fixture
+def client(tree):
+    with pitstop.Client(tree.run_dir) as client:
+        yield client
+
+
+def text(tree, prompt=PROMPTS[0], **options):
+    with tree.door() as door:
+        return door.generate(prompt, max_new_tokens=40, **GREEDY, **options).tokens
+
+
+def test_P6_batches_chunks_and_repeats_change_nothing(tree, client):
+    alone = [text(tree, prompt) for prompt in PROMPTS]
+    assert len({tuple(tokens) for tokens in alone}) == len(PROMPTS)
+    assert [text(tree, prompt) for prompt in PROMPTS] == alone, "whatever the cache has of the prompts"
+    with tree.door() as door:
+        rids = [door.start(prompt, max_new_tokens=40, **GREEDY) for prompt in PROMPTS]
+        together = [output.tokens for output in door.finish(rids)]
+    assert together == alone
+
+
+def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tree, place):
+    before, first = text(tree), digest_of(client)
+    new = write_hybrid(place / "new", tensors(2))
+    second = client.update_weights(str(new))["digest"]
+    after = text(tree)
+    assert after != before and second != first
+    client.rollback_weights()
+    assert text(tree) == before and digest_of(client) == first
+
+    # As a model with vision has them, from a directory and as tensors: those of others are skipped.
+    wrapped = write_hybrid(place / "wrapped", as_published(tensors(2)), is_wrapped=True)
+    assert client.update_weights(str(wrapped))["digest"] == second
+    client.rollback_weights()
+    assert client.update_weights(source=raw_source(as_published(tensors(2))))["digest"] == second
+    assert text(tree) == after
+    assert "2 tensor(s) of the update that this model does not use are ignored" in tree.log()
+
+    # One tensor, in bf16 or fp32.
+    decay = {DECAY: numpy.float32([-1, -2, -3, -4])}
+    short = {DECAY.replace("model.", "model.language_model."): (decay[DECAY].view(numpy.uint32) >> 16).astype(numpy.uint16)}
+    digests = [client.update_weights(source=raw_source(part), partial=True)["digest"] for part in (decay, short)]
+    assert digests[0] == digests[1] != second
+    with pitstop.Client(start_tree("--model", wrapped, "--compute", "fp32").run_dir) as other:
+        assert digest_of(other) == second
+
+    error = refused(client.update_weights, source=raw_source({DECAY.replace("A_log", "A"): decay[DECAY]}), partial=True)
+    assert "linear_attn.A" in error.message, error
