@@ -7,7 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <iostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,8 @@ namespace pitstop::tp_worker {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::size_t kRowsMax = 256;  // of logits, at a time
 
 Json logits_of(TestReplica* replica, const Json& prompt) {
     std::vector<TokenId> ids;
@@ -24,12 +28,15 @@ Json logits_of(TestReplica* replica, const Json& prompt) {
         ids.push_back(static_cast<TokenId>(id));
     }
     generate(replica, ids, 1);
-    const std::vector<float> all = replica->read_logits(rows);
-    const auto vocab_len = static_cast<std::size_t>(replica->vocab_len());
+    const auto vocab_len = static_cast<std::ptrdiff_t>(replica->vocab_len());
     Json logits = Json::array();
-    for (std::size_t t = 0; t < ids.size(); ++t) {
-        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(t * vocab_len);
-        logits.push_back(std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(vocab_len)));
+    for (std::size_t begin = 0; begin < rows.size(); begin += kRowsMax) {
+        const auto some = std::span(rows).subspan(begin).first(
+            std::min<std::size_t>(kRowsMax, rows.size() - begin)
+        );
+        const std::vector<float> all = replica->read_logits({some.begin(), some.end()});
+        for (auto row = all.begin(); row != all.end(); row += vocab_len)
+            logits.push_back(std::vector<float>(row, row + vocab_len));
     }
     return logits;
 }
