@@ -71,3 +71,25 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
 
     error = refused(client.update_weights, source=raw_source({DECAY.replace("A_log", "A"): decay[DECAY]}), partial=True)
     assert "linear_attn.A" in error.message, error
+
+
+def test_P6_turns_and_samples_continue_from_checkpoints_with_the_same_bits(tree, client):
+    """What a checkpoint brings back is what computing again gives; a release of KV takes the checkpoints with it."""
+    options = {"max_new_tokens": 40, "logprobs": {"enabled": True}, **GREEDY}
+
+    def ask(door, tokens):
+        output = door.generate(tokens, **options)
+        return output.tokens, output.logprobs, output.counts["cached_tokens"]
+
+    with tree.door() as door:
+        first = ask(door, PROMPTS[2])
+        again = ask(door, PROMPTS[2])
+        assert again[:2] == first[:2]
+        assert first[2] == 0 and again[2] > 0
+        kept = [ask(door, text) for text in (PROMPTS[2] + " and then", PROMPTS[2] + " but", PROMPTS[2])]
+        assert all(cached > 0 for _, _, cached in kept)
+        client.release_memory(["kv_cache"])
+        client.resume_memory(["kv_cache"])
+        fresh = [ask(door, text) for text in (PROMPTS[2] + " and then", PROMPTS[2] + " but", PROMPTS[2])]
+        assert fresh[0][2] == 0, "nothing is left of the cache"
+        assert [answer[:2] for answer in fresh] == [answer[:2] for answer in kept]
