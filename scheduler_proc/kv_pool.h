@@ -154,6 +154,7 @@ class KvPool {
 
   private:
     void release(const Lease& lease);
+    void end_branch(Lease& lease);
     void end_state(Lease& lease);
     [[nodiscard]] std::optional<std::string> audit_places(std::span<const Lease* const> held) const;
     // `num_tokens` in whole pages, at least.

@@ -34,12 +34,13 @@ std::optional<KvPool::Save> KvPool::save_prefill(
     };
     const std::int64_t stride = whole_pages(size_.spare_tokens);
     const std::int64_t last = (num_known - 1) / size_.page_size * size_.page_size;
-    const auto branch = lease.state.branch;
-    const bool is_at_branch = branch && branch->position <= end;
+    const bool is_at_branch = lease.state.branch && lease.state.branch->position <= end;
     std::int64_t position = end / stride * stride;
     if (is_inside(last)) position = last;
-    if (is_at_branch) position = branch->position;
-    if (is_at_branch) lease.state.branch.reset();
+    if (is_at_branch) {
+        position = lease.state.branch->position;
+        end_branch(lease);
+    }
     if (!is_inside(position)) return std::nullopt;
     const PageId page = lease.pages[static_cast<std::size_t>(position / size_.page_size) - 1];
     CHECK(cache_.holds(page));
@@ -49,9 +50,8 @@ std::optional<KvPool::Save> KvPool::save_prefill(
         using Purpose = StatePlaces::Purpose;
         place = places.reserve(is_spare ? Purpose::kSpare : Purpose::kPrompt, step);
     }
-    if (place) places.keep(*place, page);
-    if (is_at_branch) places.withdraw(branch->page, branch->announcement);
     if (!place) return std::nullopt;
+    places.keep(*place, page);
     return Save{*place, position};
 }
 
@@ -83,11 +83,16 @@ void KvPool::keep_saved(Lease& lease, StepId step) {
     });
 }
 
+// Nobody waits for it from now on: the row that passes it saves a state, or no place is to be had.
+void KvPool::end_branch(Lease& lease) {
+    if (const auto branch = std::exchange(lease.state.branch, std::nullopt))
+        cache_.places()->withdraw(branch->page, branch->announcement);
+}
+
 // The request runs no more: nobody waits for it, and its latest checkpoint is one like others.
 void KvPool::end_state(Lease& lease) {
     if (!has_state()) return;
-    if (const auto branch = std::exchange(lease.state.branch, std::nullopt))
-        cache_.places()->withdraw(branch->page, branch->announcement);
+    end_branch(lease);
     if (const auto trail = std::exchange(lease.state.trail, std::nullopt))
         cache_.places()->end_trail(*trail);
 }
