@@ -5,9 +5,11 @@ import numpy
 import pytest
 
 from hybrid_model import DECAY, as_published, tensors, write_hybrid
+from process_tree import run
 from weights_sources import digest_of, raw_source, refused
 
 import pitstop
+from pitstop.push import WeightPusher
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True, "skip_special_tokens": False}
 PROMPTS = ["Once upon a time", "The king", "One day a little girl " * 9, "She said", "In the big"]
@@ -68,6 +70,14 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
     assert digests[0] == digests[1] != second
     with pitstop.Client(start_tree("--model", wrapped, "--compute", "fp32").run_dir) as other:
         assert digest_of(other) == second
+
+    # As a trainer in bf16 has them, with digests of all but the decay rates.
+    client.rollback_weights()
+    half = {n: (a.view(numpy.uint32) >> 16).astype(numpy.uint16) if n.endswith("A_log") else a for n, a in tensors(2).items()}
+    assert WeightPusher(client).push(as_published(half))["ok"]
+    assert text(tree) != before
+    client.rollback_weights()
+    assert "digest" in run("push", wrapped, "--run-dir", tree.run_dir).stdout and digest_of(client) == second
 
     error = refused(client.update_weights, source=raw_source({DECAY.replace("A_log", "A"): decay[DECAY]}), partial=True)
     assert "linear_attn.A" in error.message, error

@@ -76,14 +76,23 @@ def tensor_digest(array: Weight) -> str:
     return f"{lane0:016x}{lane1:016x}"
 
 
+# Names in models with vision: the text's in front of its layers, and those of parts that no model here has.
+TEXT, OTHER_PARTS = "model.language_model.", ("model.visual.", "mtp.")
+
+
 def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
-    """The manifest of the bfloat16 tensors, with their digests (docs/protocol.md's TensorInfo). Without those that hold
-    all experts of a layer: digests are of single experts."""
+    """The manifest of the bfloat16 tensors, by the names of a text model, with their digests (docs/protocol.md's
+    TensorInfo). Without those that hold all experts of a layer, as digests are of single experts, and without decay
+    rates, which are resident in fp32."""
     return [
-        {"name": name, "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array)}
+        {
+            "name": "model." + name[len(TEXT):] if name.startswith(TEXT) else name,
+            "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array),
+        }
         for name, array in tensors.items()
         if dtype_name(array) == "BF16" and len(array.shape) < 3
-    ]
+        and not name.endswith(".A_log") and not name.startswith(OTHER_PARTS)
+    ]  # fmt: skip
 
 
 def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
