@@ -110,7 +110,7 @@ Result<> Admin::receive_call(
     }
     if constexpr (kBringsWeights<Message>) {
         const bool may_be_part = read ? may_be_a_part(*read) : !identity_.is_other(frames);
-        if (!problem && may_be_part) lose_part(now, Message::kType, problem.error());
+        if (!problem && may_be_part) lose_part(now, problem.error());
     }
     RETURN_IF_ERROR(problem);
     HeldCall call = held_call(now, peer, *std::move(read));
@@ -406,6 +406,9 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     for (const std::string& note : out.notes) spdlog::warn("{}", note);
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
+        // Without names a begin is believed: the refused call was one of a session before it.
+        const bool has_begun = caller.what == messages::BeginUpdate::kType && reply.ok;
+        if (has_begun && loss_ && loss_->is_missed_part) loss_.reset();
         if (caller.peer.empty()) {  // our own commit or drop: see close_collection()
             if (closing_) closing_->outcome = std::move(reply);
         } else {
@@ -414,7 +417,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     }
     // A late commit stays ordered, and may take forever; the caller does not wait for it.
     if (closing_ && (closing_->outcome || !updates_.is_busy())) finish_closing(now);
-    if (out.part_refused) lose_part(now, out.part_refused->first, out.part_refused->second);
+    if (out.part_refused) lose_part(now, *out.part_refused);
     start_held(now);
 }
 

@@ -298,6 +298,7 @@ class Admin {
         TimePoint refused_at{};        // when a call was last refused because of it
         bool is_told = false;          // the call that lets generation continue was refused
         bool is_part_refused = false;  // a call that may be one of the rest was
+        bool is_missed_part = false;   // no call was collected; one that is missed was refused
         std::string told_peer{};       // another peer that knows
     };
     // While generation runs, partial updates are refused for this long after the last of them.
@@ -312,8 +313,7 @@ class Admin {
     [[nodiscard]] static bool may_be_a_part(const Message&) {
         return false;
     }
-    // `what`: the call's type.
-    void lose_part(TimePoint now, std::string_view what, const Error& why);
+    void lose_part(TimePoint now, const Error& why);
     void miss_part(TimePoint now, const Error& why);
     void lose_standstill(TimePoint now, std::string why);
     void expire_loss(TimePoint now);

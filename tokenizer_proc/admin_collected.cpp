@@ -104,7 +104,7 @@ void Admin::tell_late(TimePoint now, const HeldCall& call) {
         call.what,
         name_of(updates_.state())
     );
-    if (call.may_be_part) lose_part(now, call.what, error);
+    if (call.may_be_part) lose_part(now, error);
     answer_error(call.caller, error);
 }
 
@@ -318,9 +318,9 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
 }
 
 // A call that may be a part of a version was refused, and its trainer may not look at answers.
-void Admin::lose_part(TimePoint now, std::string_view what, const Error& why) {
+void Admin::lose_part(TimePoint now, const Error& why) {
     drive(now, [&](UpdateCoordinator::Out& out) { updates_.lose_part(now, why, out); });
-    if (what == messages::UpdateWeights::kType) miss_part(now, why);  // a bucket makes no version
+    miss_part(now, why);
 }
 
 // Nothing was collected yet. While generation stands still the trainer's other calls may become a
@@ -332,7 +332,8 @@ void Admin::miss_part(TimePoint now, const Error& why) {
         .calls = {.why = why.message},
         .what = "a call without a session was refused, and takes no effect",
         .at = now,
-        .refused_at = now};
+        .refused_at = now,
+        .is_missed_part = true};
     spdlog::warn("{}", error_of(*loss_).message);
 }
 

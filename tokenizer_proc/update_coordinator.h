@@ -73,8 +73,8 @@ class UpdateCoordinator {
         std::vector<std::pair<Caller, messages::UpdateReply>> replies{};
         std::vector<std::string> notes{};  // events that no caller asked for, for the log
         std::optional<LostCollection> lost{};
-        // A call that may be a part of a version was refused: its type, and why.
-        std::optional<std::pair<std::string_view, Error>> part_refused{};
+        // Why a call that may be a part of a version was refused.
+        std::optional<Error> part_refused{};
         bool has_made_whole = false;  // a collection that needed every tensor took effect
     };
 

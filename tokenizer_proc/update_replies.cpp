@@ -46,7 +46,7 @@ messages::UpdateReply UpdateCoordinator::reply_now(const Caller& caller) const {
 
 void UpdateCoordinator::refuse(Caller caller, Error error, Out& out) const {
     messages::UpdateReply reply = reply_now(caller);
-    if (caller.may_be_part) out.part_refused = {caller.what, error};
+    if (caller.may_be_part) out.part_refused = error;
     reply.verdict = std::move(error);
     out.replies.emplace_back(std::move(caller), std::move(reply));
 }

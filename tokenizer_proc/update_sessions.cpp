@@ -225,7 +225,9 @@ void UpdateCoordinator::handle(
 bool UpdateCoordinator::take_unnamed(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
-    caller.may_be_part = job_ && job_->is_unnamed && !job_->is_unnamed_refused;
+    // Refused for a session that was lost, it may be another trainer's, who has begun none.
+    const bool is_of_another = is_collecting() && is_of_another_version(call.update.label);
+    caller.may_be_part = !is_of_another && !(job_ && job_->is_unnamed_refused);
     if (!job_ || !job_->is_unnamed) {
         const std::optional<std::string> loss = ended_.tell_loss(now);
         if (loss) refuse(caller, lost(*loss), out);

@@ -245,7 +245,7 @@ class Job:
             self._post("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"]})
         except pitstop.PitstopError as error:
             if error.code == "http_400":
-                self.note("spoilt")
+                self.note("spoilt", why=str(error))
 
     def _part(self, number, tensors, names, failures):
         for _ in range(self.spec["times"]):  # twice: as one whose answer was lost

@@ -110,6 +110,43 @@ TEST_F(CollectedRefusalTest, P2_ACallBesideAnothersStageIsMissedLater) {
     expect_told_once();
 }
 
+// A session of calls that name none is lost; then another trainer, who begins none, pauses and
+// sends its calls. The door takes its first for one of the lost session's.
+TEST_F(CollectedRefusalTest, P2_ACallThatIsTakenForOneOfALostSessionIsMissed) {
+    start();
+    messages::BeginUpdate begin;
+    begin.update.source = {.kind = messages::SourceKind::kBuckets};
+    begin.update.partial = true;
+    begin.unnamed = true;
+    begin.idle_timeout_ms = 1000;
+    call(begin, 2);
+    update_ = order<messages::UpdateStage>().update;
+    answer(messages::UpdateOrder::kOpen);
+    ASSERT_TRUE(reply<messages::UpdateReply>().ok);
+    const auto send_unnamed = [&](std::uint64_t number) {
+        messages::UpdateWeights part;
+        part.unnamed = true;
+        part.update.partial = true;
+        part.update.source.kind = messages::SourceKind::kDistributed;
+        part.update.source.group = "g";
+        part.update.source.tensors = {{.name = "w", .dtype = "BF16", .shape = {2}}};
+        call(part, number);
+    };
+    send_unnamed(3);
+    order<messages::UpdateFill>();
+    answer(messages::UpdateOrder::kFill);
+    ASSERT_TRUE(reply<messages::UpdateReply>().ok);
+    wait(std::chrono::milliseconds(1500));
+    order<messages::UpdateDrop>();
+    answer(messages::UpdateOrder::kDrop);
+    pause();
+    collect_one();  // a call of the bus, which the loss does not concern
+    send_unnamed(11);
+    EXPECT_FALSE(reply<messages::UpdateReply>().ok);
+    expect_dropped("session");
+    expect_told_once();
+}
+
 TEST_F(CollectedRefusalTest, P2_ACallWhoseTimeIsUpBeforeItBeginsIsMissed) {
     start();
     pause();
