@@ -50,3 +50,14 @@ def test_there_are_no_globs_and_no_global_flags():
         if "target_" not in match.group(0)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_files_of_python_tests_have_one_name():
+    """pytest imports a file outside a package by its name alone: of two with one name, the second is an error."""
+    folders = {}
+    for path in files(".py"):
+        is_in_package = (ROOT / path.parent / "__init__.py").exists()
+        if path.parts[0] == "tests" and path.name.startswith("test_") and not is_in_package:
+            folders.setdefault(path.name, []).append(str(path.parent))
+    wrong = [f"{name} is in {' and in '.join(found)}" for name, found in folders.items() if len(found) > 1]
+    assert folders and not wrong, "\n".join(wrong)
