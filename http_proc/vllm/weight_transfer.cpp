@@ -166,7 +166,10 @@ Task<Response> update_from_dir(Exchange& exchange, FieldReader& fields) {
 Task<Response> update_weights(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     if (fields.error()) co_return vllm_failure(*fields.error());
-    if (fields.has("weight_dir")) co_return co_await update_from_dir(exchange, fields);
+    if (fields.has("weight_dir")) {
+        exchange.set_known_to_tree();  // a version of its own: it brings no part of another
+        co_return co_await update_from_dir(exchange, fields);
+    }
     const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
     if (fields.error()) co_return vllm_failure(*fields.error());
     co_return co_await update_by_info(exchange, session, fields.find("update_info"));

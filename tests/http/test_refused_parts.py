@@ -25,6 +25,7 @@ NO_PART = (
     ("/collective_rpc", b'{"method": "my_extension"}', 501),
     ("/update_weights_from_disk", b'{"model_path": "/nowhere"}', None),
     ("/get_weights_by_name", b'{"name": "nobody"}', None),
+    ("/update_weights", b'{"weight_dir": 5}', 400),
 )
 
 
