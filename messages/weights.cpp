@@ -92,6 +92,11 @@ Problem invalid(const UpdateWeights& message) {
     return invalid(message.update);
 }
 
+Problem invalid(const RefusedPart& message) {
+    if (message.why.empty()) return "why is empty; the refused call's trainer is told it";
+    return invalid_line("why", message.why);
+}
+
 Problem invalid(const BeginUpdate& message) {
     if (message.idle_timeout_ms < 0)
         return fmt::format("idle_timeout_ms is {}; accepted is 0 or more", message.idle_timeout_ms);

@@ -151,9 +151,10 @@ struct UpdateWeights {
 struct RefusedPart {
     static constexpr std::string_view kType = "refused_part";
     static constexpr std::string_view kAbout =
-        "a front end -> admin door: it refused a call that brings weights, which may be a part of "
-        "a version whose calls name no session. That version would lack it, so what is collected "
-        "is dropped, and its trainer is told. Answered by `update_reply`.";
+        "front end -> admin door: the front end refused a call that brings weights. The call may "
+        "have been a part of a version whose calls name no session. The door drops the calls "
+        "collected for that version, and refuses its trainer's next continue once. Answered by "
+        "`update_reply`.";
     CallId call{};
     std::int64_t timeout_ms = 0;
     std::string why{};
@@ -161,7 +162,7 @@ struct RefusedPart {
     template <class F>
     void fields(F&& f) {
         call_fields(f, *this);
-        f("why", why, "what was refused, and how");
+        f("why", why, "the call and why it was refused: one line of 1 to 256 bytes");
     }
 };
 
@@ -426,6 +427,7 @@ struct UpdateReply {
 
 std::optional<std::string> invalid(const UpdateSpec& spec);
 std::optional<std::string> invalid(const UpdateWeights& message);
+std::optional<std::string> invalid(const RefusedPart& message);
 std::optional<std::string> invalid(const StageWeights& message);
 std::optional<std::string> invalid(const BeginUpdate& message);
 std::optional<std::string> invalid(const UpdateBucket& message);

@@ -110,6 +110,17 @@ TEST(Malformed, P7_WhatAMachineSaysOfItselfIsShortAndOfOneLine) {
     EXPECT_EQ(invalid(wrong), "settings: one of more than 8192 bytes");
 }
 
+TEST(Malformed, P7_WhyAFrontEndRefusedACallIsShortAndOfOneLine) {
+    const auto problem = [](std::string why) {
+        return invalid(RefusedPart{.why = std::move(why)});
+    };
+    EXPECT_EQ(problem("http_proc answered 413 to a POST"), std::nullopt);
+    EXPECT_EQ(problem(std::string(256, 'x')), std::nullopt);
+    EXPECT_EQ(problem(std::string(257, 'x')), "why has 257 bytes; at most 256 are accepted");
+    EXPECT_EQ(problem("a\nb"), "why has a control character; it is one line of text");
+    EXPECT_EQ(problem(""), "why is empty; the refused call's trainer is told it");
+}
+
 TEST(Malformed, AnEpochLeavesRoomToCountOn) {
     UpdateSpec spec;
     spec.source.path = "/somewhere";
