@@ -7,6 +7,7 @@ BoundWeights::BoundWeights(const WeightLayout& layout, const std::byte* arena) :
         const WeightTensor& tensor = layout.tensor(static_cast<WeightId>(i));
         const auto* data = reinterpret_cast<const bf16*>(arena + tensor.offset);
         views_.push_back(view2(data, tensor.rows, tensor.cols));
+        encodings_.push_back(tensor.encoding);
     }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/bf16.h"
+#include "base/check.h"
 #include "base/view.h"
 #include "tp_worker/weights/slot.h"
 #include "tp_worker/weights/weight_layout.h"
@@ -19,25 +20,32 @@ class BoundWeights {
     // REQUIRES: `arena` has layout.bytes().
     BoundWeights(const WeightLayout& layout, const std::byte* arena);
 
-    // The rank's part of a weight in bf16, [rows, cols] of the shard.
+    // The rank's part of a weight, [rows, cols] of the shard. REQUIRES: its encoding is bf16.
     [[nodiscard]] const View2<const bf16>& matrix(WeightId id) const {
-        return views_[static_cast<std::size_t>(raw(id))];
+        CHECK(encodings_[index_of(id)] == Encoding::kBf16);
+        return views_[index_of(id)];
     }
-    // The same of a weight of one dimension; null where the model has no such slot.
+    // A weight of one dimension in bf16; null where the model has no such slot.
     [[nodiscard]] const bf16* vector(WeightId id) const { return matrix(id).data; }
     [[nodiscard]] const bf16* vector(std::optional<WeightId> id) const {
         return id ? vector(*id) : nullptr;
     }
-    // A weight of one dimension in fp32.
+    // A weight of one dimension. REQUIRES: its encoding is fp32.
     [[nodiscard]] const float* floats(WeightId id) const {
-        return reinterpret_cast<const float*>(matrix(id).data);
+        CHECK(encodings_[index_of(id)] == Encoding::kF32);
+        return reinterpret_cast<const float*>(views_[index_of(id)].data);
     }
     // Where the copy begins: no other copy begins there.
     [[nodiscard]] const void* place() const { return arena_; }
 
   private:
+    [[nodiscard]] static std::size_t index_of(WeightId id) {
+        return static_cast<std::size_t>(raw(id));
+    }
+
     const std::byte* arena_ = nullptr;
-    std::vector<View2<const bf16>> views_{};  // by slot
+    std::vector<View2<const bf16>> views_{};  // by slot; one of fp32 has the address alone
+    std::vector<Encoding> encodings_{};       // by slot
 };
 
 }  // namespace pitstop::tp_worker
