@@ -2,10 +2,14 @@
 // recurrence over a state S [dk, dv] for each value head h, whose keys and queries are those of key
 // head g = h / (nv / nk). Row r has new tokens q_starts[r] .. q_starts[r+1], in order:
 //
-//   x'[c]   = silu(sum_j conv[c, j] * x[t - (W-1) + j, c])       c: channels of q and k of g, v of
-//   h q, k, v = q' / sqrt(|q'|^2 + 1e-6) / sqrt(dk),  k' / sqrt(|k'|^2 + 1e-6),  v' S       =
-//   exp(-exp(a_log[h]) * softplus(a[t, h] + dt_bias[h])) * S S       = S + k (x) (sigmoid(b[t, h])
-//   * (v - k S)) y[t, h] = norm_w * (q S) / sqrt(mean((q S)^2) + eps) * silu(z[t, h])
+//   u[c]  = silu(sum_j conv[c, j] * x[t - (W-1) + j, c])
+//   q     = u_q / sqrt(|u_q|^2 + 1e-6) / sqrt(dk)
+//   k     = u_k / sqrt(|u_k|^2 + 1e-6)
+//   S    <- exp(-exp(a_log[h]) * softplus(a[t, h] + dt_bias[h])) * S
+//   S    <- S + k (x) (sigmoid(b[t, h]) * (u_v - k S))
+//   y     = norm_w * (q S) / sqrt(mean((q S)^2) + eps) * silu(z[t, h])
+//
+// where c counts channels, u_q and u_k are the channels of key head g, and u_v those of h.
 //
 // S and the last W-1 inputs of the convolution are kept in places, of which a request has one. A
 // row whose first position is 0 starts from zeros. Others continue from the state in `from_places`:

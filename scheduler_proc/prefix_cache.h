@@ -19,9 +19,8 @@
 // later step may read it. A step cannot read what it computes itself: match() reports that, and the
 // scheduler lets the request wait for the next step.
 //
-// Owns:    the pages of its nodes, from insert() until evict() gives them to the allocator; the
-// places
-//          for checkpoints.
+// Owns:    the pages of its nodes, from insert() until evict() gives them to the allocator, and the
+//          places for checkpoints.
 // Thread:  the loop thread only.
 // Bounded: at most a node per page.
 #pragma once

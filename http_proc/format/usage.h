@@ -11,8 +11,8 @@ struct Usage {
     std::int64_t prompt_tokens = 0;
     std::int64_t completion_tokens = 0;
     std::int64_t cached_tokens = 0;  // of the prompt
-    std::int64_t replayed_tokens =
-        0;  // of the prompt: cached too, but without the state after them
+    // of the prompt: cached without the state after them, so computed again
+    std::int64_t replayed_tokens = 0;
 
     void add(const messages::OutputChunk& chunk) {
         completion_tokens += static_cast<std::int64_t>(chunk.tokens.size());

@@ -53,10 +53,10 @@ class Attention {
 
     Product qkv_{};
     Product o_{};
-    kernels::ActView q_{};  // [T, Q*D], or with gates [T, Q*2*D]: q, k and v are columns of one
-                            // matrix, so that their
-    kernels::ActView k_{};  // [T, K*D]  product is one product where the weights lie back to
-    kernels::ActView v_{};  // [T, K*D]  back
+    // Columns of one matrix, so that one product computes them where the weights lie back to back.
+    kernels::ActView q_{};         // [T, Q*D], with gates [T, Q*2*D]
+    kernels::ActView k_{};         // [T, K*D]
+    kernels::ActView v_{};         // [T, K*D]
     kernels::ActView rotated_{};   // [T, Q*D]: queries as attention reads them
     kernels::ActView attended_{};  // [T, Q*D]
     View2<float> cos_{};           // [positions, D/2]

@@ -17,8 +17,8 @@ struct KvFacts {
     std::int64_t host_bytes = 0;   // of the machine or container; 0: unknown
     double share = 0;              // the part of them for KV
     std::int64_t token_bytes = 0;  // of all ranks together
-    std::int64_t states_bytes =
-        0;                       // of all requests' recurrent states, which have their room first
+    // of all requests' recurrent states, which have their room first
+    std::int64_t states_bytes = 0;
     std::int64_t page_size = 0;  // tokens
     std::int64_t num_slots = 0;  // requests that run at once
     std::int64_t context = 0;    // tokens of a request, at most
@@ -28,14 +28,16 @@ struct KvFacts {
 // requests that run at once can fill, and at least kLeastKvBytes and a page. At most kKvTokensMax.
 [[nodiscard]] std::int64_t default_kv_tokens(const KvFacts& facts);
 
+// What a request needs, of all ranks together.
+struct RequestBytes {
+    std::int64_t token = 0;  // of KV
+    std::int64_t state = 0;  // of its recurrent state
+};
+
 // On a GPU the number of pages may stay open (0) until everything else is allocated:
 // Engine::divide_gpu_memory. All ranks of a machine get the same.
 // Errors: kInvalidArgument for the options' sizes, whatever the device has; kResourceExhausted if
 // the states of the requests that run at once need more than the machine has.
-struct RequestBytes {        // of all ranks together
-    std::int64_t token = 0;  // of KV
-    std::int64_t state = 0;  // of a request's recurrent state
-};
 [[nodiscard]] Result<ModelSizes> choose_sizes(
     const EngineOptions& options, const ModelConfig& config, bool is_cuda, const RequestBytes& bytes
 );
