@@ -28,16 +28,20 @@ PUSH_MAX_S = 600  # the machine of a soak is busy
 CLOSED_AFTER_S = 20
 
 
-def is_left_behind(segment):
-    """A segment of PyTorch's, /dev/shm/torch_PID_..., whose process is gone."""
-    pid = re.match(r"torch_(\d+)_", segment)
-    return pid is not None and not is_alive(int(pid.group(1)))
+def left_behind(pushers):
+    """PyTorch's segments, /dev/shm/torch_PID_..., of those pushers that are gone. Other tests' may be there, too."""
+    segments = set()
+    for segment in os.listdir("/dev/shm"):
+        pid = re.match(r"torch_(\d+)_", segment)
+        if pid and int(pid.group(1)) in pushers and not is_alive(int(pid.group(1))):
+            segments.add(segment)
+    return segments
 
 
 class Held:
-    """What each process of a tree holds now, and what all share."""
+    """What each process of a tree holds now, and what its pushers left behind."""
 
-    def __init__(self, tree):
+    def __init__(self, tree, pushers):
         self.files, self.sockets, self.kib = {}, {}, {}
         for process in tree.processes:
             pid, name = process["pid"], process["name"]
@@ -51,7 +55,7 @@ class Held:
             self.sockets[name] = sum(link.startswith("socket:") for link in links)
             status = pathlib.Path(f"/proc/{pid}/status").read_text()
             self.kib[name] = int(re.search(r"VmRSS:\s+(\d+)", status).group(1))
-        self.segments = set(filter(is_left_behind, os.listdir("/dev/shm")))
+        self.segments = left_behind(pushers)
 
     def exceeds(self, before):
         """Whether something stays open or in memory that was not there before."""
@@ -64,7 +68,7 @@ class Held:
             f"  {name:20} {self.kib[name]:8} KiB {self.files[name]:4} files, {self.sockets[name]:3} sockets"
             for name in self.files
         ]
-        return "\n".join(lines + [f"  {len(self.segments)} segments of dead processes in /dev/shm"])
+        return "\n".join(lines + [f"  {len(self.segments)} segments of dead pushers in /dev/shm"])
 
 
 def settle(admin):
@@ -77,8 +81,8 @@ def is_idle(admin):
     return not reply["ok"] and "nothing is staged, and" in reply["message"]
 
 
-def push(tree, model, kind, kill_after_s):
-    """Whether the tree said that the new version is in effect, and what the pusher said."""
+def push(tree, model, kind, kill_after_s, pushers):
+    """Whether the tree said that the new version is in effect, and what the pusher said. `pushers` gets its pid."""
     # Into a file: PyTorch's helper process keeps a pipe open that its dead parent left to it.
     with tempfile.TemporaryFile() as words:
         child = subprocess.Popen(
@@ -88,6 +92,7 @@ def push(tree, model, kind, kill_after_s):
             cwd=PUSH_ONCE.parent,
             env=environment(),
         )
+        pushers.add(child.pid)
         try:
             child.wait(PUSH_MAX_S if kill_after_s is None else kill_after_s)
         except subprocess.TimeoutExpired:
@@ -103,14 +108,14 @@ def test_P2_P4_pushes_in_a_row_with_random_kills(start_tree):
     whole_s = dict.fromkeys(kinds, 1.0)  # of a push of this kind; learnt
     rng = random.Random(7)
     counts = {"done": 0, "killed": 0}
-    before = None
+    before, pushers = None, set()
     with tree.door("admin") as admin, tree.door() as door:
         rid = door.start("Once upon a time", max_new_tokens=60, ignore_eos=True)
         for number in range(NUM_PUSHES):
             model, kind = ("bard", "stories")[number % 2], kinds[rng.randrange(len(kinds))]
             kill_after_s = rng.uniform(0.2, 1.0) * whole_s[kind] if rng.random() < 0.5 else None
             begun = time.monotonic()
-            is_done, words = push(tree, model, kind, kill_after_s)
+            is_done, words = push(tree, model, kind, kill_after_s, pushers)
             assert is_done or kill_after_s is not None, f"push {number}, {kind}: {words}"
             if is_done:
                 whole_s[kind] = time.monotonic() - begun
@@ -124,16 +129,16 @@ def test_P2_P4_pushes_in_a_row_with_random_kills(start_tree):
             assert len(output.tokens) == 60, "a request was lost"
             rid = door.start("Once upon a time", max_new_tokens=60, ignore_eos=True)
             if number == min(NUM_WARM, NUM_PUSHES // 2):
-                before = Held(tree)
+                before = Held(tree, pushers)
             if number % 100 == 99:
-                print(f"{number + 1} pushes, {counts}:\n{Held(tree).describe()}", flush=True)
+                print(f"{number + 1} pushes, {counts}:\n{Held(tree, pushers).describe()}", flush=True)
         door.finish([rid])
 
-        after = Held(tree)
+        after = Held(tree, pushers)
         deadline = time.monotonic() + CLOSED_AFTER_S
         while after.exceeds(before) and time.monotonic() < deadline:
             time.sleep(0.2)
-            after = Held(tree)
+            after = Held(tree, pushers)
     text = (
         f"{NUM_PUSHES} pushes, {counts['done']} done, {counts['killed']} killed\n"
         f"after {min(NUM_WARM, NUM_PUSHES // 2)} pushes:\n{before.describe()}\nat the end:\n{after.describe()}"
