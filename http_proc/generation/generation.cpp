@@ -177,11 +177,14 @@ void Generation::cancel() {
     tree_->client().cancel(std::move(rids));
 }
 
-Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation) {
+Task<Result<std::vector<messages::OutputChunk>>> collect(
+    Generation& generation, const Batch& batch
+) {
     std::vector<messages::OutputChunk> outputs;
     while (auto event = co_await generation.next()) {
         if (!event->waiting.empty()) continue;
-        if (auto error = error_of(event->chunk)) co_return *std::move(error);
+        if (auto error = error_of(event->chunk))
+            co_return batch.error_of_request(event->index, *std::move(error));
         if (outputs.size() <= event->index) outputs.resize(event->index + 1);
         messages::append_chunk(outputs[event->index], std::move(event->chunk));
     }

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "base/time.h"
+#include "http_proc/format/batch.h"
 #include "http_proc/server/exchange.h"
 #include "http_proc/server/request_metrics.h"
 #include "messages/generation.h"
@@ -112,7 +113,9 @@ class Generation {
 };
 
 // Collects the whole output of each request, in order. An error of one is the error of all.
-[[nodiscard]] Task<Result<std::vector<messages::OutputChunk>>> collect(Generation& generation);
+[[nodiscard]] Task<Result<std::vector<messages::OutputChunk>>> collect(
+    Generation& generation, const Batch& batch
+);
 
 // Returns the caller's name for the answer, on OpenAI's and vLLM's routes: X-Request-Id, or the
 // body's `id`, or a random one.

@@ -10,6 +10,7 @@
 // Bounded: memory that an answer keeps for its prompts comes from the server's budget.
 #pragma once
 
+#include "http_proc/format/batch.h"
 #include "http_proc/generation/event_stream.h"
 #include "http_proc/generation/generation.h"
 #include "http_proc/generation/request_checks.h"
@@ -98,6 +99,7 @@ struct Prepared {
     // by request: names that abort it besides its rid
     std::vector<std::vector<std::string>> names{};
     std::vector<std::string> own_names{};  // from the caller: must be unique
+    Batch batch{};
 };
 
 // Names a sample of a prompt that has a name. Returns the names that abort it besides its rid.
@@ -118,11 +120,12 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
         answer.texts = &exchange.tree().token_texts();
     }
     Prepared prepared;
+    prepared.batch.num_prompts = answer.prompts.size();
     std::vector<messages::Generate>& requests = prepared.requests;
     for (std::size_t p = 0; p < answer.prompts.size(); ++p) {
         Prompt& prompt = answer.prompts[p];
         const Result<> completed = co_await answer.complete(exchange, prompt);
-        if (!completed) co_return completed.error();
+        if (!completed) co_return error_of_prompt(p, answer.prompts.size(), completed.error());
         const Result<> held = exchange.hold(
             prompt.request,
             {.num_copies = prompt.num_samples,
@@ -145,6 +148,7 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
             // With one seed all samples would be the same.
             if (request.sampling.seed) *request.sampling.seed += static_cast<std::uint64_t>(sample);
             answer.add_sample(p, request);
+            prepared.batch.prompts.push_back(p);
             requests.push_back(std::move(request));
         }
     }
@@ -180,8 +184,10 @@ Response refusal_of(Exchange& exchange, const A& answer, Error error) {
 }
 
 template <Answering A>
-Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answer) {
-    Result<std::vector<messages::OutputChunk>> outputs = co_await collect(generation);
+Task<Response> answer_whole(
+    Exchange& exchange, Generation& generation, const Batch& batch, A& answer
+) {
+    Result<std::vector<messages::OutputChunk>> outputs = co_await collect(generation, batch);
     if (!outputs) co_return refusal_of(exchange, answer, outputs.error());
     for (std::size_t i = 0; i < outputs->size(); ++i) {
         Generation::Event event{.index = i, .chunk = std::move((*outputs)[i])};
@@ -200,7 +206,9 @@ Task<Response> answer_whole(Exchange& exchange, Generation& generation, A& answe
 }
 
 template <Answering A>
-Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& answer) {
+Task<Response> answer_streamed(
+    Exchange& exchange, Generation& generation, const Batch& batch, A& answer
+) {
     EventStream stream(exchange);
     while (auto event = co_await generation.next()) {
         if (!event->waiting.empty()) {
@@ -208,7 +216,8 @@ Task<Response> answer_streamed(Exchange& exchange, Generation& generation, A& an
             if (!co_await stream.send(/*more_is_ready=*/false)) co_return Response::streamed();
             continue;
         }
-        if (const auto error = error_of(event->chunk)) {
+        if (auto error = error_of(event->chunk)) {
+            error = batch.error_of_request(event->index, *std::move(error));
             if (!stream.has_begun()) co_return refusal_of(exchange, answer, *error);
             if constexpr (kNamesEvents<A>) {
                 answer.write_error(stream, *error);
@@ -252,8 +261,10 @@ Task<Response> serve(Exchange& exchange) {
         std::move(preparation), std::move(prepared->requests), std::move(prepared->names)
     );
     if (answer->is_streamed())
-        co_return co_await pipeline::answer_streamed(exchange, generation, *answer);
-    co_return co_await pipeline::answer_whole(exchange, generation, *answer);
+        co_return co_await pipeline::answer_streamed(
+            exchange, generation, prepared->batch, *answer
+        );
+    co_return co_await pipeline::answer_whole(exchange, generation, prepared->batch, *answer);
 }
 
 }  // namespace pitstop::http

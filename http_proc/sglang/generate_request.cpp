@@ -1,5 +1,6 @@
 #include "http_proc/sglang/generate_request.h"
 
+#include "http_proc/format/batch.h"
 #include "http_proc/format/common_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/routed_experts.h"
@@ -379,7 +380,9 @@ Result<> read_given_routes(FieldReader& fields, SglangGenerate& call) {
         const Json& value = call.is_batch ? (*given)[i] : *given;
         std::optional<GivenRoutes>& routes = call.given_routes.emplace_back();
         if (value.is_null()) continue;
-        ASSIGN_OR_RETURN(routes, given_routes(value));
+        Result<GivenRoutes> read = given_routes(value);
+        if (!read) return error_of_prompt(i, call.prompts.size(), read.error());
+        routes = *std::move(read);
     }
     return Ok{};
 }
@@ -403,7 +406,10 @@ Result<> read_sampling_params(FieldReader& fields, SglangGenerate& call) {
             continue;
         }
         const Json& object = is_list ? (*given)[i] : given != nullptr ? *given : none;
-        ASSIGN_OR_RETURN(Sampling sampling, sampling_of(object.is_null() ? none : object));
+        Result<Sampling> read = sampling_of(object.is_null() ? none : object);
+        if (!read)
+            return is_list ? error_of_prompt(i, call.prompts.size(), read.error()) : read.error();
+        Sampling sampling = *std::move(read);
         call.prompts[i].sampling = std::move(sampling.params);
         if (i > 0 && sampling.n != call.samples)
             return make_error(
@@ -460,14 +466,17 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     fields.read("routed_dp_rank", common.replica);
     read_kv_tolerance(fields, common);
     if (fields.error()) return *fields.error();
-    for (messages::Generate& prompt : call.prompts) {
+    for (std::size_t i = 0; i < call.prompts.size(); ++i) {
+        messages::Generate& prompt = call.prompts[i];
         prompt.stream = call.is_streamed;
         prompt.priority = common.priority;
         prompt.replica = common.replica;
         prompt.kv_tolerance = common.kv_tolerance;
         prompt.kv_max_lag = common.kv_max_lag;
-        if (auto problem = messages::invalid(prompt))
-            return make_error(ErrorCode::kInvalidArgument, "{}", *problem);
+        if (auto problem = messages::invalid(prompt)) {
+            Error error{ErrorCode::kInvalidArgument, *std::move(problem)};
+            return error_of_prompt(i, call.prompts.size(), std::move(error));
+        }
     }
     return call;
 }

@@ -234,6 +234,11 @@ def test_what_is_refused_has_openais_shape(http, name):
     assert set(error) == {"message", "type", "param", "code"}
 
 
+def test_the_bad_one_of_several_prompts_is_named(http):
+    answer = http.post("/v1/completions", {**GREEDY, "prompt": [[1, 2], [1, 99999]]})
+    assert answer.status == 400 and "prompt 1 of 2 (the first is 0): " in answer.message, answer
+
+
 def test_a_content_type_other_than_json_is_refused(http):
     answer = http.post("/v1/completions", b'{"prompt": "x"}', headers={"Content-Type": "text/plain"})
     assert answer.status == 400 and "application/json" in answer.message

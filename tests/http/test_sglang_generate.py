@@ -219,10 +219,26 @@ def test_what_is_refused_before_the_first_token_has_a_status_also_in_a_stream(ht
     assert answer.status == 400 and "context" in answer.message
 
 
-def test_one_bad_prompt_refuses_the_batch(http, wait_for_open):
-    body = {"input_ids": [[1, 2], [1, 99999]], "sampling_params": {"max_new_tokens": 900}}
-    assert http.post("/generate", body).status == 400
+BAD_PROMPTS = {
+    "a token out of range": {"input_ids": [[1, 2], [1, 99999]], "sampling_params": {"max_new_tokens": 900}},
+    "too many tokens": {"text": ["x", "y"], "sampling_params": [{}, {"max_new_tokens": 9999}]},
+    "two samples of each": {"input_ids": [[1, 2], [1, 99999]], "sampling_params": {"n": 2}},
+    "a parameter out of range": {"text": ["x", "y"], "sampling_params": [{}, {"top_p": 0}]},
+    "an unknown parameter": {"text": ["x", "y"], "sampling_params": [{}, {"top_q": 0}]},
+}
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("body", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
+def test_one_bad_prompt_refuses_the_batch_and_is_named(http, wait_for_open, body, is_streamed):
+    answer = http.post("/generate", {**body, "stream": is_streamed})
+    assert answer.status == 400 and "prompt 1 of 2 (the first is 0): " in answer.message, answer
     wait_for_open(0)
+
+
+def test_an_error_of_the_only_prompt_numbers_none(http):
+    answer = http.post("/generate", {"input_ids": [[1, 99999]]})
+    assert answer.status == 400 and "(the first is 0)" not in answer.message, answer
 
 
 REFUSED = {
