@@ -1,6 +1,7 @@
 #include "base/mapped_file.h"
 
 #include "base/cut_guard.h"
+#include "base/system_error.h"
 
 #include <cerrno>
 #include <cstring>
@@ -14,8 +15,7 @@ namespace pitstop {
 namespace {
 
 Error cannot(const char* verb, const std::string& path) {
-    ErrorCode code = ErrorCode::kInvalidArgument;
-    if (errno == ENOENT) code = ErrorCode::kNotFound;
+    ErrorCode code = code_of_errno(errno, ErrorCode::kInvalidArgument);
     if (errno == ENODEV) code = ErrorCode::kUnsupported;
     return make_error(code, "cannot {} '{}': {}", verb, path, std::strerror(errno));
 }

@@ -1,6 +1,7 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/mapped_file.h"
+#include "base/system_error.h"
 #include "checkpoint/other_formats.h"
 #include "checkpoint/shard_index.h"
 
@@ -112,7 +113,7 @@ Result<> Checkpoint::add_file(const std::string& path, const ReadLimits& limits)
     const std::optional<FileIdentity> seen = seen_.look(path);
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
-        const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument;
+        const ErrorCode code = code_of_errno(errno, ErrorCode::kInvalidArgument);
         return make_error(code, "cannot open '{}': {}", path, std::strerror(errno));
     }
     const std::size_t file = files_.size();

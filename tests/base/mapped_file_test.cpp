@@ -1,5 +1,7 @@
 #include "base/mapped_file.h"
 
+#include "tests/no_descriptors.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -51,6 +53,14 @@ TEST_F(MappedFileTest, WhatCannotBeOpenedIsNamed) {
     EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
     EXPECT_NE(missing.error().message.find("missing"), std::string::npos);
     EXPECT_FALSE(MappedFile::open(dir_)) << "a directory";
+}
+
+TEST_F(MappedFileTest, WithoutDescriptorsItIsNotTheFilesFault) {
+    const std::string path = write("a", "one");
+    const test::NoDescriptors none;
+    const Result<MappedFile> file = MappedFile::open(path);
+    ASSERT_FALSE(file);
+    EXPECT_EQ(file.error().code, ErrorCode::kResourceExhausted) << file.error().message;
 }
 
 TEST_F(MappedFileTest, AFifoThatNobodyWritesToIsRefusedAtOnce) {

@@ -1,6 +1,7 @@
 #include "checkpoint/safetensors.h"
 
 #include "tests/checkpoint/temp_dir.h"
+#include "tests/no_descriptors.h"
 
 #include <gtest/gtest.h>
 
@@ -104,6 +105,15 @@ TEST(Safetensors, TakesAFileWithoutTensorsAndATensorWithoutElements) {
         file_of(R"({"e":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]}})", 0)
     );
     EXPECT_TRUE(Checkpoint::open(dir.path()).has_value());
+}
+
+TEST(Safetensors, WithoutDescriptorsItIsNotTheFilesFault) {
+    test::TempDir dir;
+    dir.write("model.safetensors", file_of(kTwoTensors, 16));
+    const test::NoDescriptors none;
+    const Result<Checkpoint> checkpoint = Checkpoint::open(dir.path());
+    ASSERT_FALSE(checkpoint);
+    EXPECT_EQ(checkpoint.error().code, ErrorCode::kResourceExhausted) << checkpoint.error().message;
 }
 
 TEST(Safetensors, RefusesATruncatedFileNamingTheTensor) {

@@ -1,5 +1,7 @@
 #include "tp_worker/sources/shared_memory.h"
 
+#include "base/system_error.h"
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -24,7 +26,7 @@ Result<SharedFd> SharedFd::open(const messages::SharedMemory& memory, Seal seal)
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
         return make_error(
-            errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kPermissionDenied,
+            code_of_errno(errno, ErrorCode::kPermissionDenied),
             "the pusher's memory {} cannot be opened: {}",
             path,
             std::strerror(errno)

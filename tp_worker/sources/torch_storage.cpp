@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/cut_guard.h"
+#include "base/system_error.h"
 #include "tp_worker/sources/process_maps.h"
 
 #include <atomic>
@@ -87,7 +88,7 @@ Result<std::unique_ptr<TorchStorage>> TorchStorage::open(const std::string& name
     const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
     if (fd < 0) {
         return make_error(
-            errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kPermissionDenied,
+            code_of_errno(errno, ErrorCode::kPermissionDenied),
             "the sender's shared memory {} cannot be opened: {}",
             name,
             std::strerror(errno)

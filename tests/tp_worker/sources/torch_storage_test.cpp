@@ -1,6 +1,8 @@
 // References and mappings of torch's shared storages, in segments as torch makes them.
 #include "tp_worker/sources/torch_storage.h"
 
+#include "tests/no_descriptors.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -55,6 +57,7 @@ class Segment {
         mapped_ = nullptr;
     }
     void cut(std::int64_t bytes) const { EXPECT_EQ(::ftruncate(fd_, bytes), 0); }
+    [[nodiscard]] const std::string& name() const { return name_; }
     [[nodiscard]] bool is_there() const {
         const int fd = ::shm_open(name_.c_str(), O_RDONLY, 0);
         if (fd >= 0) ::close(fd);
@@ -120,6 +123,18 @@ TEST(TorchStorage, TheLastReferenceOfASenderThatIsGoneRemovesIt) {
     const Result<std::unique_ptr<TorchStorage>> again = TorchStorage::open(name);
     ASSERT_FALSE(again);
     EXPECT_EQ(again.error().code, ErrorCode::kNotFound);
+}
+
+TEST(TorchStorage, WithoutDescriptorsItIsNotTheSendersFault) {
+    const Segment segment(/*references=*/1);
+    Error error;
+    {
+        const test::NoDescriptors none;
+        const Result<std::unique_ptr<TorchStorage>> opened = TorchStorage::open(segment.name());
+        ASSERT_FALSE(opened);
+        error = opened.error();
+    }
+    EXPECT_EQ(error.code, ErrorCode::kResourceExhausted) << error.message;
 }
 
 TEST(TorchStorage, AHeaderThatWasCutAwayIsNoReference) {

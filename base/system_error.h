@@ -1,0 +1,28 @@
+// Error codes of failed system calls.
+#pragma once
+
+#include "base/result.h"
+
+#include <cerrno>
+
+namespace pitstop {
+
+// Returns kResourceExhausted if the call failed for want of descriptors, memory or space, which may
+// be there later; kNotFound for a file that does not exist; else `otherwise`.
+[[nodiscard]] constexpr ErrorCode code_of_errno(int number, ErrorCode otherwise) {
+    switch (number) {
+        case EMFILE:
+        case ENFILE:
+        case ENOMEM:
+        case ENOSPC:
+        case EDQUOT:
+        case EFBIG:
+            return ErrorCode::kResourceExhausted;
+        case ENOENT:
+            return ErrorCode::kNotFound;
+        default:
+            return otherwise;
+    }
+}
+
+}  // namespace pitstop
