@@ -30,8 +30,8 @@ Generation::~Generation() {
     } catch (const std::bad_alloc&) {
         spdlog::error("no memory to end requests whose client has left");
     }
-    for (std::size_t i = 0; i < state_->rids.size(); ++i) state_->drop_names(i, *tree_);
-    tree_->num_generating -= static_cast<int>(state_->rids.size());
+    for (std::size_t i = 0; i < state_->running.size(); ++i) state_->drop_names(i, *tree_);
+    tree_->num_generating -= static_cast<int>(state_->running.size());
 }
 
 void Generation::start(
@@ -41,27 +41,24 @@ void Generation::start(
 ) {
     // The preparation ends once the requests are with the client, where an abort finds them.
     const Preparations::Entry to_the_end = std::move(preparation);
-    CHECK(state_->rids.empty());
+    CHECK(state_->running.empty());
     CHECK(names.size() == requests.size());
     State& state = *state_;
-    state.names = std::move(names);
-    state.waiting.resize(requests.size());
-    state.is_open.assign(requests.size(), true);
-    state.taken_at.assign(requests.size(), TimePoint{});
-    state.is_ready.assign(requests.size(), false);
-    state.is_held.assign(requests.size(), false);
     state.num_open = requests.size();
-    tree_->num_generating += static_cast<int>(requests.size());
     const std::vector<std::string> client = exchange_->client();
     for (std::size_t i = 0; i < requests.size(); ++i) {
         requests[i].client = client;
-        state.rids.push_back(requests[i].rid);
-        for (const std::string& name : state.names[i]) tree_->add_name(name, requests[i].rid);
+        const Running& running = state.running.emplace_back(Running{
+            .rid = requests[i].rid,
+            .names = std::move(names[i]),
+            .clock = RequestClock(Clock::now(), requests[i].stream),
+        });
+        ++tree_->num_generating;
+        for (const std::string& name : running.names) tree_->add_name(name, running.rid);
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
-        state.clocks.emplace_back(Clock::now(), requests[i].stream);
         const auto on_chunk = [shared = state_, i, tree = tree_](messages::OutputChunk chunk) {
-            if (!shared->is_open[i]) return;  // failed here
+            if (!shared->running[i].is_open) return;  // failed here
             try {
                 shared->handle_chunk(i, std::move(chunk), *tree, shared);
             } catch (const std::bad_alloc&) {
@@ -89,21 +86,22 @@ void Generation::State::handle_chunk(
 ) {
     const TimePoint now = Clock::now();
     tree.silence().note_output(now);
-    clocks[i].chunk(chunk, now, tree.request_metrics);
+    Running& request = running[i];
+    request.clock.chunk(chunk, now, tree.request_metrics);
     const bool is_last = chunk.finish.has_value();
-    join(waiting[i], std::move(chunk));
+    join(request.waiting, std::move(chunk));
     if (is_last) close(i, tree);
-    if (is_ready[i]) return;
+    if (request.is_ready) return;
     const auto period = EventPace::period_of(tree.num_generating);
-    const bool is_due = is_last || now - taken_at[i] >= period;
+    const bool is_due = is_last || now - request.taken_at >= period;
     if (is_due && tree.num_generating <= EventPace::kAtOnceMax) {
         make_ready(i);
         return resume_waiter();
     }
     const bool is_asked = is_due ? is_due_asked : !held.empty();
     if (is_due) is_due_asked = true;
-    if (!is_held[i]) held.push_back(i);
-    is_held[i] = true;
+    if (!request.is_held) held.push_back(i);
+    request.is_held = true;
     if (is_asked) return;
     const auto release_kept = [weak = std::weak_ptr<State>(self)] {
         if (const auto kept = weak.lock()) kept->release();
@@ -112,32 +110,33 @@ void Generation::State::handle_chunk(
 }
 
 void Generation::State::close(std::size_t i, Tree& tree) {
-    is_open[i] = false;
+    running[i].is_open = false;
     --num_open;
     drop_names(i, tree);
 }
 
 // Its names are free before its caller learns of its end, and so is its rid.
 void Generation::State::drop_names(std::size_t i, Tree& tree) {
-    for (const std::string& name : names[i]) tree.remove_name(name, rids[i]);
-    names[i].clear();
+    Running& request = running[i];
+    for (const std::string& name : request.names) tree.remove_name(name, request.rid);
+    request.names.clear();
 }
 
 // No memory for its output: the request ends with that error, here and in the tree.
 void Generation::State::fail(std::size_t i, Tree& tree) {
-    if (is_open[i]) close(i, tree);  // the chunk without memory may have been its last
+    if (running[i].is_open) close(i, tree);  // the chunk without memory may have been its last
     messages::Finish finish{.reason = messages::FinishReason::kError};
     finish.verdict = Error{ErrorCode::kResourceExhausted, "no memory for the output"};
-    waiting[i].emplace().finish = std::move(finish);
-    tree.client().cancel({rids[i]});
+    running[i].waiting.emplace().finish = std::move(finish);
+    tree.client().cancel({running[i].rid});
     make_ready(i);
     resume_waiter();
 }
 
 void Generation::State::make_ready(std::size_t i) {
-    is_held[i] = false;
-    if (is_ready[i]) return;
-    is_ready[i] = true;
+    Running& request = running[i];
+    request.is_held = false;
+    if (std::exchange(request.is_ready, true)) return;
     ready.push_back(i);
 }
 
@@ -145,7 +144,7 @@ void Generation::State::make_ready(std::size_t i) {
 void Generation::State::release() {
     is_due_asked = false;
     for (const std::size_t i : std::exchange(held, {})) {
-        if (is_held[i]) make_ready(i);
+        if (running[i].is_held) make_ready(i);
     }
     if (!ready.empty() || num_open == 0) resume_waiter();
 }
@@ -162,17 +161,18 @@ std::optional<Generation::Event> Generation::Next::await_resume() {
     if (state.ready.empty()) return std::nullopt;
     event.index = state.ready.front();
     state.ready.pop_front();
-    state.is_ready[event.index] = false;
-    state.taken_at[event.index] = Clock::now();
-    event.chunk = *std::exchange(state.waiting[event.index], std::nullopt);
+    Running& request = state.running[event.index];
+    request.is_ready = false;
+    request.taken_at = Clock::now();
+    event.chunk = *std::exchange(request.waiting, std::nullopt);
     return event;
 }
 
 void Generation::cancel() {
     if (state_->num_open == 0) return;
     std::vector<std::string> rids;
-    for (std::size_t i = 0; i < state_->rids.size(); ++i) {
-        if (state_->is_open[i]) rids.push_back(state_->rids[i]);
+    for (const Running& request : state_->running) {
+        if (request.is_open) rids.push_back(request.rid);
     }
     tree_->client().cancel(std::move(rids));
 }

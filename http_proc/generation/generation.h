@@ -31,19 +31,23 @@
 namespace pitstop::http {
 
 class Generation {
+    // One of the engine's requests.
+    struct Running {
+        std::string rid{};
+        std::vector<std::string> names{};  // while it is open
+        RequestClock clock;
+        std::optional<messages::OutputChunk> waiting{};  // its output that was not taken yet
+        TimePoint taken_at{};                            // when output was taken last
+        bool is_open = true;
+        bool is_ready = false;  // in State::ready
+        bool is_held = false;   // in State::held
+    };
     struct State {
-        std::vector<std::string> rids{};
-        std::vector<std::vector<std::string>> names{};                // by index, while open
-        std::vector<std::optional<messages::OutputChunk>> waiting{};  // by index
-        std::vector<bool> is_open{};                                  // by index
-        std::vector<TimePoint> taken_at{};  // by index; time of the last chunk
-        std::vector<bool> is_ready{};       // by index; whether in `ready`
-        std::vector<bool> is_held{};        // by index; whether in `held`
-        std::deque<std::size_t> ready{};    // indices of waiting requests, oldest first
-        std::vector<std::size_t> held{};    // indices that wait for their time (event_pace.h)
+        std::vector<Running> running{};
+        std::deque<std::size_t> ready{};  // indices of requests with output, oldest first
+        std::vector<std::size_t> held{};  // indices that wait for their time (event_pace.h)
         bool is_due_asked = false;  // some of `held` was asked to be released as soon as possible
         std::size_t num_open = 0;
-        std::vector<RequestClock> clocks{};  // by index
         std::coroutine_handle<> waiter{};
         std::string waited{};  // why nothing arrived, the last time; empty: it arrived in time
         bool is_waiting_told = false;  // next() returns that reason
