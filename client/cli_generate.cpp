@@ -5,35 +5,47 @@
 #include "client/json_text.h"
 #include "client/standstill.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <future>
 #include <iostream>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <sys/signal.h>
+#include <type_traits>
 #include <unistd.h>
+#include <vector>
 
 namespace pitstop {
 namespace {
 
 volatile std::sig_atomic_t was_interrupted = 0;
 
+// Adds a flag for each sampling parameter that a flag can express: a number, a text, a switch that
+// is off without it.
+void add_sampling_flags(FlagSet& flags, messages::SamplingParams& params) {
+    params.fields([&]<class T>(std::string_view name, T& value, std::string_view meaning) {
+        if constexpr (requires { flags.add(name, &value, meaning); }) {
+            if constexpr (std::is_same_v<T, bool>) {
+                if (value) return;
+            }
+            std::string help(meaning);
+            if constexpr (std::is_same_v<T, std::vector<std::string>>) help += "; may be repeated";
+            std::string flag(name);
+            std::ranges::replace(flag, '_', '-');
+            flags.add(flag, &value, help);
+        }
+    });
+}
+
 struct GenerateFlags {
     CliPlace place{};
+    messages::SamplingParams sampling{};
     std::int64_t max_new_tokens = -1;
-    std::int64_t min_new_tokens = 0;
-    double temperature = 1.0;
-    std::int64_t top_k = -1;
-    double top_p = 1.0;
-    double min_p = 0.0;
-    double repetition_penalty = 1.0;
-    double frequency_penalty = 0.0;
-    double presence_penalty = 0.0;
     std::int64_t seed = -1;
-    std::vector<std::string> stop{};
-    bool ignore_eos = false;
-    bool no_stop_trim = false;
     bool logprobs = false;
     std::int64_t top_logprobs = 0;
     bool json = false;
@@ -51,20 +63,8 @@ struct GenerateFlags {
         flags.add(
             "max-new-tokens", &max_new_tokens, "maximum number of tokens; -1: as many as fit"
         );
-        flags.add("min-new-tokens", &min_new_tokens, "minimum number of tokens");
-        flags.add("temperature", &temperature, "0 is greedy");
-        flags.add("top-k", &top_k, "draw among the k most probable; -1: all");
-        flags.add(
-            "top-p", &top_p, "draw among the fewest tokens whose probabilities add up to this"
-        );
-        flags.add("min-p", &min_p, "drop tokens less probable than this times the best one");
-        flags.add("repetition-penalty", &repetition_penalty, "1: none");
-        flags.add("frequency-penalty", &frequency_penalty, "0: none");
-        flags.add("presence-penalty", &presence_penalty, "0: none");
         flags.add("seed", &seed, "the same seed gives the same draws; -1: random");
-        flags.add("stop", &stop, "end before this text; may be repeated");
-        flags.add("ignore-eos", &ignore_eos, "continue past the end token");
-        flags.add("no-stop-trim", &no_stop_trim, "print the stop text too");
+        add_sampling_flags(flags, sampling);
         flags.add(
             "logprobs", &logprobs, "print a line per token: id, logprob (with --json: as fields)"
         );
@@ -85,20 +85,9 @@ struct GenerateFlags {
     [[nodiscard]] messages::Generate request(std::string prompt) const {
         messages::Generate request;
         request.text = std::move(prompt);
-        messages::SamplingParams& sampling = request.sampling;
-        if (max_new_tokens >= 0) sampling.max_new_tokens = max_new_tokens;
-        sampling.min_new_tokens = min_new_tokens;
-        sampling.temperature = temperature;
-        sampling.top_k = top_k;
-        sampling.top_p = top_p;
-        sampling.min_p = min_p;
-        sampling.repetition_penalty = repetition_penalty;
-        sampling.frequency_penalty = frequency_penalty;
-        sampling.presence_penalty = presence_penalty;
-        if (seed >= 0) sampling.seed = static_cast<std::uint64_t>(seed);
-        sampling.stop = stop;
-        sampling.ignore_eos = ignore_eos;
-        sampling.no_stop_trim = no_stop_trim;
+        request.sampling = sampling;
+        if (max_new_tokens >= 0) request.sampling.max_new_tokens = max_new_tokens;
+        if (seed >= 0) request.sampling.seed = static_cast<std::uint64_t>(seed);
         request.logprobs.enabled = logprobs || top_logprobs > 0;
         request.logprobs.top = top_logprobs;
         request.stream = !no_stream;

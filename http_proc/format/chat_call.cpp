@@ -2,6 +2,7 @@
 
 #include "base/utf8.h"
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/sampling_fields.h"
 
 #include <nlohmann/json.hpp>
 

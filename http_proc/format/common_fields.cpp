@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <map>
 #include <string>
 #include <string_view>
 
@@ -92,50 +90,6 @@ constexpr std::array kUnsupported{
     Unsupported{"sampling_logprobs_mode", "logprobs_mode says which distribution they come from"},
 };
 
-// The fields that read_sampling() accepts, and those that routes accept besides.
-constexpr auto kSampling = std::to_array<std::string_view>(
-    {"max_new_tokens",
-     "max_tokens",
-     "min_new_tokens",
-     "min_tokens",
-     "temperature",
-     "top_p",
-     "top_k",
-     "min_p",
-     "frequency_penalty",
-     "presence_penalty",
-     "repetition_penalty",
-     "stop",
-     "stop_token_ids",
-     "ignore_eos",
-     "no_stop_trim",
-     "skip_special_tokens",
-     "spaces_between_special_tokens",
-     "logit_bias",
-     "allowed_token_ids",
-     "bad_words",
-     "n",
-     "seed",
-     "sampling_seed"}
-);
-
-constexpr double kGreedyBelow = 1e-6;  // both engines treat anything less as 0
-
-void read_logit_bias(FieldReader& fields, std::map<std::int64_t, double>& bias) {
-    const Json* given = fields.find("logit_bias");
-    if (given == nullptr) return;
-    constexpr std::string_view kAccepted = "an object from token ids to numbers";
-    if (!given->is_object()) return fields.fail("logit_bias", kAccepted);
-    for (const auto& [key, value] : given->items()) {
-        std::int64_t id = 0;
-        const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
-        const auto number = number_of(value);
-        if (problem != std::errc{} || end != key.data() + key.size() || !number)
-            return fields.fail("logit_bias", kAccepted);
-        bias[id] = *number;
-    }
-}
-
 // Refuses all other values of fields for which the engine's behaviour corresponds to one certain
 // value.
 void refuse_other_values(FieldReader& fields) {
@@ -210,37 +164,6 @@ void read_kv_tolerance(FieldReader& fields, messages::Generate& request) {
         request.kv_tolerance = messages::KvTolerance::kKeep;
     } else {
         fields.fail("kv_tolerance", "never, max_lag or keep");
-    }
-}
-
-void read_sampling(FieldReader& fields, messages::SamplingParams& params) {
-    fields.read("temperature", params.temperature);
-    if (params.temperature >= 0 && params.temperature < kGreedyBelow) params.temperature = 0;
-    fields.read("top_p", params.top_p);
-    fields.read("top_k", params.top_k);
-    fields.read("min_p", params.min_p);
-    fields.read("frequency_penalty", params.frequency_penalty);
-    fields.read("presence_penalty", params.presence_penalty);
-    fields.read("repetition_penalty", params.repetition_penalty);
-    fields.read("stop", params.stop);
-    std::erase(params.stop, "");
-    fields.read("stop_token_ids", params.stop_token_ids);
-    fields.read("ignore_eos", params.ignore_eos);
-    fields.read("no_stop_trim", params.no_stop_trim);
-    fields.read("skip_special_tokens", params.skip_special_tokens);
-    fields.read("spaces_between_special_tokens", params.spaces_between_special_tokens);
-    read_logit_bias(fields, params.logit_bias);
-    fields.read("allowed_token_ids", params.allowed_token_ids);
-    if (fields.has("allowed_token_ids") && params.allowed_token_ids.empty())
-        fields.fail("allowed_token_ids", "a list of at least one token id");
-    fields.read("bad_words", params.bad_words);
-}
-
-void refuse_sampling(FieldReader& fields) {
-    for (const std::string_view name : kSampling) {
-        const Json* given = fields.find(name);
-        if (given != nullptr && (given->is_boolean() || !asks_for_nothing(*given)))
-            fields.refuse(name, "it belongs in sampling_params");
     }
 }
 

@@ -23,13 +23,6 @@ void read_logprobs_mode(FieldReader& fields, messages::LogprobsMode& mode);
 // Reads pitstop's own `kv_tolerance` and `kv_max_lag`.
 void read_kv_tolerance(FieldReader& fields, messages::Generate& request);
 
-// Reads the sampling parameters that have one name in every dialect.
-void read_sampling(FieldReader& fields, messages::SamplingParams& params);
-
-// Refuses the fields of read_sampling() by name outside the object of sampling parameters, where
-// they would be ignored silently.
-void refuse_sampling(FieldReader& fields);
-
 // Reads the fields that decide when, where and with which cached KV a request runs: `priority`
 // (larger first), the replica (`routed_dp_rank`, `data_parallel_rank`), `kv_tolerance` and
 // `kv_max_lag`.

@@ -4,6 +4,7 @@
 #include "http_proc/format/common_fields.h"
 #include "http_proc/format/json_body.h"
 #include "http_proc/format/routed_experts.h"
+#include "http_proc/format/sampling_fields.h"
 
 #include <nlohmann/json.hpp>
 
@@ -19,38 +20,27 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxNewTokensDefault = 128;
 
-constexpr auto kSamplingNames = std::to_array<std::string_view>({
-    "max_new_tokens",
-    "min_new_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "stop",
-    "stop_token_ids",
-    "stop_regex",
+// What SGLang's sampling_params have besides sampling_names(): accepted here, or refused by reason.
+constexpr auto kOfSglang = std::to_array<std::string_view>({
     "n",
+    "sampling_seed",
+    "stream_interval",
+    "stop_regex",
     "json_schema",
     "regex",
     "ebnf",
     "structural_tag",
-    "ignore_eos",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "no_stop_trim",
-    "logit_bias",
     "custom_params",
-    "stream_interval",
-    "sampling_seed",
     "max_thinking_tokens",
-    "allowed_token_ids",
-    "bad_words",
     "temp_last",
     "is_normalized",
 });
+
+bool is_sampling_name(std::string_view name) {
+    if (name == "seed") return false;  // SGLang's is sampling_seed
+    return std::ranges::find(kOfSglang, name) != kOfSglang.end() ||
+           std::ranges::find(sampling_names(), name) != sampling_names().end();
+}
 
 struct Sampling {
     messages::SamplingParams params{};
@@ -63,7 +53,7 @@ Result<Sampling> sampling_of(const Json& object) {
     if (!object.is_object())
         return make_error(ErrorCode::kInvalidArgument, "sampling_params is not an object");
     for (const auto& [name, value] : object.items()) {
-        if (std::ranges::find(kSamplingNames, name) == kSamplingNames.end()) {
+        if (!is_sampling_name(name)) {
             return make_error(
                 ErrorCode::kInvalidArgument, "sampling_params has no parameter '{}'", name
             );

@@ -1,6 +1,7 @@
 #include "http_proc/vllm/generate_request.h"
 
 #include "http_proc/format/common_fields.h"
+#include "http_proc/format/sampling_fields.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,6 @@
 // Serves vLLM's render routes: a request in the form before it runs, which /inference/v1/generate
 // accepts. Trainers render a chat once, and generate from its tokens as often as they like.
+#include "http_proc/format/sampling_fields.h"
 #include "http_proc/generation/prompts.h"
 #include "http_proc/generation/request_checks.h"
 #include "http_proc/openai/answer.h"
@@ -21,29 +22,8 @@ namespace {
 nlohmann::ordered_json sampling_json(
     const OpenAiOptions& options, std::optional<std::int64_t> logprobs
 ) {
-    const messages::SamplingParams& params = options.sampling;
-    nlohmann::ordered_json json{
-        {"n", options.n},
-        {"temperature", params.temperature},
-        {"top_p", params.top_p},
-        {"top_k", params.top_k},
-        {"min_p", params.min_p},
-        {"repetition_penalty", params.repetition_penalty},
-        {"frequency_penalty", params.frequency_penalty},
-        {"presence_penalty", params.presence_penalty},
-        {"min_tokens", params.min_new_tokens},
-        {"stop", params.stop},
-        {"ignore_eos", params.ignore_eos},
-        {"include_stop_str_in_output", params.no_stop_trim},
-        {"skip_special_tokens", params.skip_special_tokens},
-        {"spaces_between_special_tokens", params.spaces_between_special_tokens}};
-    json["stop_token_ids"] = nlohmann::ordered_json::array();
-    for (const TokenId id : params.stop_token_ids) json["stop_token_ids"].push_back(raw(id));
-    for (const auto& [id, bias] : params.logit_bias) json["logit_bias"][std::to_string(id)] = bias;
-    if (!params.bad_words.empty()) json["bad_words"] = params.bad_words;
-    for (const TokenId id : params.allowed_token_ids) json["allowed_token_ids"].push_back(raw(id));
-    if (params.max_new_tokens) json["max_tokens"] = *params.max_new_tokens;
-    if (params.seed) json["seed"] = *params.seed;
+    nlohmann::ordered_json json = vllm_sampling(options.sampling);
+    json["n"] = options.n;
     if (logprobs) json["logprobs"] = *logprobs;
     if (options.prompt_logprobs) json["prompt_logprobs"] = *options.prompt_logprobs;
     if (options.routes.start) json["routed_experts_prompt_start"] = *options.routes.start;

@@ -180,6 +180,27 @@ def test_protocol_md_has_the_messages_as_they_are():
     assert check.returncode == 0, check.stderr
 
 
+def sampling_parameters():
+    """Their names, of docs/protocol.md, which is written from messages/sampling.h."""
+    section = read("docs/protocol.md").split("\n### SamplingParams\n")[1].split("\n#")[0]
+    names = [re.fullmatch(r"`(\w+)`", row[0]) for row in table_rows(section)]
+    return {name.group(1) for name in names if name}
+
+
+def test_pythons_sampling_parameters_are_the_protocols():
+    listed = read("client/python/pitstop/messages.py").split("SAMPLING_FIELDS = ")[1].split("\n)")[0]
+    assert set(re.findall(r'"(\w+)"', listed)) == sampling_parameters()
+
+
+def test_the_page_of_http_lists_each_sampling_parameter():
+    source = read("http_proc/format/sampling_fields.cpp")
+    bus_alone = re.findall(r'"(\w+)"', re.search(r"kBusAlone =[^;]*;", source).group(0))
+    assert set(bus_alone) <= sampling_parameters()
+    row = next(row for row in table_rows(read("docs/http.md")) if row[0] == "`sampling_params`")
+    listed = set(re.findall(r"`(\w+)`", row[1].split(" of ", 1)[1].split("([meanings]")[0]))
+    assert listed == {"sampling_" + name if name == "seed" else name for name in sampling_parameters() - set(bus_alone)}
+
+
 @pytest.mark.parametrize("script", ["golden.py", "every_golden.py"])
 def test_the_golden_bytes_are_what_their_script_writes(script):
     """every_golden.py reads them off the page."""
