@@ -214,7 +214,7 @@ Result<> Doors::hello(
     reply.vocab_size = replica.vocab_size;
     reply.replicas = config_.num_replicas;
     reply.tp = replica.tp;
-    reply.eos_ids = end_tokens();
+    reply.eos_ids = checks_->end_tokens();
     reply.routes = replica.routes;
     messages::Frames answer = encode(reply);
     add_tree(answer, config_.identity.id());
@@ -236,7 +236,7 @@ Result<> Doors::handle(const std::string& peer, messages::Generate message) {
             ErrorCode::kResourceExhausted, "{} requests are open, the most there may be", kOpenMax
         );
     }
-    if (auto problem = problem_of(message)) return *std::move(problem);
+    if (auto problem = checks_->problem_of(message)) return *std::move(problem);
     if (message.rid.empty()) message.rid = random_rid();
     OpenRequest* request = requests_.add(peer, message.rid);
     if (request == nullptr) {
@@ -335,6 +335,7 @@ Result<> Doors::greet(const messages::SchedulerHello& hello) {
         }
     }
     ready_time_ = now_;
+    checks_.emplace(first, config_.num_replicas, config_.end_token);
     choice_.emplace(config_.num_replicas, first.page_size);
     admin_.set_version(first, config_.weights_path, config_.lost);
     admin_.begin_after(now_, config_.restart);
@@ -393,7 +394,7 @@ void Doors::shut_down(const std::string& why) {
     down_why_ = why;
     const Error error{ErrorCode::kUnavailable, why};
     for (OpenRequest* request : requests_.all()) fail(*request, error);
-    while (!tokenize_calls_.empty()) end_call(tokenize_calls_.begin()->first, &error);
+    for (const TextCall& call : text_calls_.remove_all()) answer(call, error);
     admin_.fail_all(error);
     carry_out(admin_.take_output());
 }

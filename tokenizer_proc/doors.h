@@ -7,7 +7,8 @@
 //
 // Pure: a turn takes messages and returns decisions, without clock or socket.
 // Thread:  the loop thread only.
-// Bounded: kOpenMax requests; outbox.h, admin.h and text_worker.h bound the rest.
+// Bounded: kOpenMax requests; outbox.h, admin.h, text_call_table.h and text_worker.h bound
+//          the rest.
 #pragma once
 
 #include "base/ids.h"
@@ -22,7 +23,9 @@
 #include "tokenizer_proc/admin.h"
 #include "tokenizer_proc/outbox.h"
 #include "tokenizer_proc/replica_choice.h"
+#include "tokenizer_proc/request_checks.h"
 #include "tokenizer_proc/request_table.h"
+#include "tokenizer_proc/text_call_table.h"
 #include "tokenizer_proc/text_worker.h"
 #include "tokenizer_proc/tree_identity.h"
 
@@ -98,12 +101,6 @@ class Doors {
         std::string tokenizer_config = "{}";                  // JSON; tokenizer_config.h
     };
     static constexpr std::size_t kOpenMax = std::size_t{1} << 18;
-    static constexpr std::size_t kTextCallsMax = std::size_t{1} << 17;
-    // Bounds a reply about a prompt's logprobs, and one about the output of a request that wants
-    // very many per token.
-    static constexpr std::int64_t kLogprobBytesMax = std::int64_t{32} << 20;
-    // Bounds the routes of a request: 87,000 tokens of 48 layers and 8 of 128 experts.
-    static constexpr std::int64_t kRouteBytesMax = std::int64_t{32} << 20;
 
     // `tokenizer` may be null if no text arrives.
     Doors(Config config, std::shared_ptr<const text::Tokenizer> tokenizer);
@@ -123,11 +120,6 @@ class Doors {
     [[nodiscard]] const Admin& admin() const { return admin_; }
 
   private:
-    struct TokenizeCall {
-        std::string peer{};
-        CallId call{};
-    };
-
     // ---- the turn ----
     void take_back(DoorsInput& in);
     void send_to_replicas();
@@ -171,25 +163,9 @@ class Doors {
         const std::string& peer, std::vector<std::string> names
     );
     void cancel_calls(const std::string& peer, const std::vector<CallId>& calls);
-    void end_call(JobId job, const Error* error);
+    void answer(const TextCall& call, const Error& error);
 
     // ---- requests (requests.cpp) ----
-    [[nodiscard]] std::optional<Error> problem_of(const messages::Generate& message) const;
-    [[nodiscard]] std::optional<Error> problem_of_ids(
-        std::string_view field, std::span<const TokenId> ids
-    ) const;
-    [[nodiscard]] Result<> check_decodable(std::span<const TokenId> ids) const;
-    [[nodiscard]] std::optional<Error> problem_of_prompt(
-        const messages::Generate& message, std::span<const TokenId> prompt
-    ) const;
-    [[nodiscard]] std::optional<Error> problem_of_bans(const messages::SamplingParams& sampling
-    ) const;
-    [[nodiscard]] Result<> add_bad_tokens(
-        messages::SamplingParams& sampling, std::vector<std::vector<TokenId>> sequences
-    ) const;
-    [[nodiscard]] std::vector<TokenId> end_tokens() const;
-    [[nodiscard]] std::optional<TokenId> further_stop(const messages::SamplingParams& sampling
-    ) const;
     Result<> dispatch(
         OpenRequest& request, messages::Generate message, std::vector<TokenId> prompt
     );
@@ -227,13 +203,13 @@ class Doors {
     Outbox outbox_{};
     Admin admin_;
     RequestTable requests_{};
-    std::map<JobId, TokenizeCall> tokenize_calls_{};  // calls whose text the other thread has
-    std::map<std::string, std::multimap<CallId, JobId>> jobs_of_{};  // their jobs, by peer and call
+    TextCallTable text_calls_{};
     JobId next_job_{1};
     RequestKey next_key_{1};
     // The contents of the hellos; replica 0's where all must be alike.
     std::vector<std::optional<messages::SchedulerHello>> hellos_;  // by replica
     int num_hellos_ = 0;
+    std::optional<RequestChecks> checks_{};  // once ready
     std::optional<ReplicaChoice> choice_{};  // once ready
     // Control messages for the replicas, in order: those that found a queue full, then this turn's.
     // Bounded by open requests and open calls.

@@ -3,6 +3,7 @@
 #include "tokenizer_proc/doors.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace pitstop::tokenizer {
@@ -18,45 +19,26 @@ std::vector<std::string> Doors::client_path(
     return names;
 }
 
-// Answers each of these open calls: it was aborted.
+// Answers these open calls: they were aborted.
 void Doors::cancel_calls(const std::string& peer, const std::vector<CallId>& calls) {
     const Error error{ErrorCode::kAborted, "cancelled by the client"};
-    std::vector<JobId> jobs;
-    if (const auto of_peer = jobs_of_.find(peer); of_peer != jobs_of_.end()) {
-        for (const CallId call : calls) {
-            const auto job = of_peer->second.find(call);
-            if (job != of_peer->second.end()) jobs.push_back(job->second);
-        }
-    }
-    for (const JobId job : jobs) {
-        if (!tokenize_calls_.contains(job)) continue;  // repeated
+    for (const auto& [job, call] : text_calls_.remove_some(peer, calls)) {
         out_.cancelled.push_back(job);
-        end_call(job, &error);
+        answer(call, error);
     }
 }
 
-// Removes the call; an error, if any, is its answer.
-void Doors::end_call(JobId job, const Error* error) {
-    const auto place = tokenize_calls_.find(job);
-    const TokenizeCall call = std::move(place->second);
-    tokenize_calls_.erase(place);
-    const auto of_peer = jobs_of_.find(call.peer);
-    const auto [first, last] = of_peer->second.equal_range(call.call);
-    of_peer->second.erase(std::find_if(first, last, [&](const auto& entry) {
-        return entry.second == job;
-    }));
-    if (of_peer->second.empty()) jobs_of_.erase(of_peer);
-    if (error == nullptr) return;
+void Doors::answer(const TextCall& call, const Error& error) {
     messages::ErrorReply reply;
     reply.call = call.call;
-    reply.error = *error;
+    reply.error = error;
     outbox_.reply(messages::Door::kData, call.peer, encode(reply));
 }
 
 // Returns the clients of the data door that wait for something.
 std::vector<std::string> Doors::peers() const {
     std::vector<std::string> all = requests_.peers();
-    for (const auto& [peer, jobs] : jobs_of_) all.push_back(peer);
+    std::ranges::move(text_calls_.peers(), std::back_inserter(all));
     std::ranges::sort(all);
     all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
@@ -73,7 +55,7 @@ Result<> Doors::handle(const std::string& peer, messages::Tokenize message) {
         .wants_texts = message.each_token,
     };
     if (message.ids) {
-        RETURN_IF_ERROR(check_decodable(*message.ids));
+        RETURN_IF_ERROR(checks_->check_decodable(*message.ids, tokenizer_->vocab_size()));
         job.ids = *std::move(message.ids);
     }
     return start_call(peer, message.call, std::move(job));
@@ -107,14 +89,8 @@ Result<> Doors::handle(const std::string& peer, const messages::DescribeTokenize
 // Starts a call that a `tokenize_reply` answers. The loop never runs one itself: the cost of a
 // chat's template or a token's text is unknown beforehand.
 Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
-    if (tokenize_calls_.size() >= kTextCallsMax) {
-        return make_error(
-            ErrorCode::kResourceExhausted, "{} tokenize calls are open", kTextCallsMax
-        );
-    }
+    RETURN_IF_ERROR(text_calls_.add(next_job_, {peer, call}));
     job.id = std::exchange(next_job_, next(next_job_));
-    tokenize_calls_.emplace(job.id, TokenizeCall{peer, call});
-    jobs_of_[peer].emplace(call, job.id);
     out_.jobs.push_back(std::move(job));
     return Ok{};
 }
@@ -127,25 +103,24 @@ void Doors::start_job(TextJob job) {
 }
 
 void Doors::job_done(TextDone done) {
-    if (const auto place = tokenize_calls_.find(done.id); place != tokenize_calls_.end()) {
-        if (done.error) return end_call(done.id, &*done.error);
-        const TokenizeCall call = place->second;
-        end_call(done.id, nullptr);
+    if (const std::optional<TextCall> call = text_calls_.remove(done.id)) {
+        if (done.error) return answer(*call, *done.error);
         messages::TokenizeReply reply;
-        reply.call = call.call;
+        reply.call = call->call;
         reply.ids = std::move(done.ids);
         reply.text = std::move(done.text);
         reply.texts = std::move(done.texts);
         reply.bytes = std::move(done.bytes);
         reply.special = std::move(done.special);
-        outbox_.reply(messages::Door::kData, call.peer, encode(reply));
+        outbox_.reply(messages::Door::kData, call->peer, encode(reply));
         return;
     }
     OpenRequest* request = requests_.find(done.id);
     if (request == nullptr) return;  // ended meanwhile
-    Result<> sent = done.error
-                        ? Result<>(*done.error)
-                        : add_bad_tokens(request->generate.sampling, std::move(done.bad_tokens));
+    Result<> sent =
+        done.error
+            ? Result<>(*done.error)
+            : checks_->add_bad_tokens(request->generate.sampling, std::move(done.bad_tokens));
     if (sent) sent = dispatch(*request, std::move(request->generate), std::move(done.ids));
     if (!sent) refuse_request(*request, sent.error());
 }
