@@ -151,7 +151,8 @@ class CallBook:
         life = max((at for at in self._lives if at <= publish.begin), default=-math.inf)
         calls = [call for call in calls if call.sent_at > max(since, publish.begin) - AGE_MAX_S]
         if not any(max(since, life) < call.collected_at <= publish.end for call in calls):
-            calls = [call for call in calls if call.sent_at > max(since, life) and call.collected_at == math.inf]
+            # Answered later, if ever: the door may have had them before the publish.
+            calls = [call for call in calls if call.sent_at > max(since, life)]
         known = [call for call in calls if life < call.collected_at <= publish.begin]
         beside = [
             call

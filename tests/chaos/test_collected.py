@@ -67,6 +67,17 @@ def test_a_call_under_way_may_be_in_it_or_not(log):
     assert log.has(A) and log.has(A, B) and not log.has(B)
 
 
+def test_first_calls_whose_answers_come_after_anothers_continue_may_be_in_it(log):
+    log.add(1, "t", "sent", call=0)
+    log.add(1.1, "t", "sent", call=1)
+    log.publish(2, "warden", 2.5)
+    log.add(2.6, "t", "sent", call=2)
+    for number in range(3):
+        log.add(3 + number / 10, "t", "collected", call=number)
+    assert log.has(A) and log.has(B) and log.has(A, B)
+    assert not log.has(C) and not log.has(A, C), "it was sent when the continue had been answered"
+
+
 def test_a_call_that_was_refused_is_in_none(log):
     log.collected(1, "t", 0)
     log.add(2.5, "t", "sent", call=1)
