@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <zmq.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <fcntl.h>
 #include <limits>
 #include <string>
@@ -171,7 +171,7 @@ TEST(SharedBuffer, WhatWasWrittenIsThereAndTheRestIsZero) {
     for (const Part part : {Part{4090, 20}, Part{0, 1}, Part{kBytes - 5, 5}, Part{7, 0}}) {
         const std::vector<std::byte> bytes(part.size, std::byte{0xa5});
         ASSERT_TRUE(buffer->write(part.at, bytes));
-        std::memcpy(expected.data() + part.at, bytes.data(), part.size);
+        std::ranges::copy(bytes, expected.begin() + part.at);
     }
     ASSERT_TRUE(buffer->seal());
     EXPECT_EQ(read_back(*buffer), expected);

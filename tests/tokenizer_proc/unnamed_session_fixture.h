@@ -27,9 +27,8 @@ class UnnamedSessionTest : public UpdateCoordinatorTest {
         call.update.partial = true;
         return call;
     }
-    const messages::UpdateReply& begin(const messages::BeginUpdate& call = begin_call()) {
+    void begin(const messages::BeginUpdate& call = begin_call()) {
         coordinator_.handle(now_, {"trainer", call.call}, call, out_);
-        return last_reply();
     }
     // A session is open.
     void open(const messages::BeginUpdate& call = begin_call()) {
