@@ -184,6 +184,7 @@ Result<> take_key(const char* variable, std::string_view flag, std::string& key)
 }
 
 Result<> check_address(const Flags& values, const ServerOptions& options) {
+    RETURN_IF_ERROR(check_host(options.host));
     if (options.port < 0 || options.port > 65535) {
         return make_error(
             ErrorCode::kInvalidArgument, "--port is {}; accepted is [0, 65535]", options.port

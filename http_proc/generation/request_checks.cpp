@@ -13,11 +13,20 @@ std::string text_of_unknown(const std::string& model) {
     return fmt::format("The model `{}` does not exist", utf8_prefix(model, 128));
 }
 
+// For the end of a refusal: the names that would have been served.
+std::string text_of_served(Exchange& exchange) {
+    std::string names = fmt::format("`{}`", exchange.tree().hello().model);
+    for (const std::string& name : exchange.server().options().model_names) {
+        if (name != exchange.tree().hello().model) names += fmt::format(", `{}`", name);
+    }
+    return "; served here: " + names;
+}
+
 }  // namespace
 
 Result<> check_model(Exchange& exchange, const std::string& model) {
     if (exchange.server().serves(model)) return Ok{};
-    return Error{ErrorCode::kNotFound, text_of_unknown(model) + "."};
+    return Error{ErrorCode::kNotFound, text_of_unknown(model) + text_of_served(exchange)};
 }
 
 Result<> read_adapter_of(Exchange& exchange, const std::string& model, std::string& adapter) {
@@ -34,7 +43,7 @@ Result<> read_adapter_of(Exchange& exchange, const std::string& model, std::stri
 
 Error error_of_model(Exchange& exchange, const std::string& model, Error error) {
     if (error.code == ErrorCode::kNotFound && !exchange.server().serves(model))
-        error.message = text_of_unknown(model) + ": " + error.message;
+        error.message = text_of_unknown(model) + ": " + error.message + text_of_served(exchange);
     return error;
 }
 

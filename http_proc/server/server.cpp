@@ -36,13 +36,28 @@ ErrorCode code_of(const error_code& problem) {
     return ErrorCode::kInvalidArgument;
 }
 
+Result<asio::ip::address> address_of(const std::string& host) {
+    error_code problem;
+    const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, problem);
+    if (!problem) return address;
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--host is '{}'; accepted are localhost and the IP addresses of this machine (0.0.0.0: "
+        "all)",
+        host
+    );
+}
+
 }  // namespace
 
+Result<> check_host(const std::string& host) {
+    ASSIGN_OR_RETURN([[maybe_unused]] const asio::ip::address address, address_of(host));
+    return Ok{};
+}
+
 bool is_loopback(const std::string& host) {
-    if (host == "localhost") return true;
-    error_code problem;
-    const auto address = asio::ip::make_address(host, problem);
-    return !problem && address.is_loopback();
+    const auto address = address_of(host);
+    return address && address->is_loopback();
 }
 
 struct Server::State {
@@ -93,13 +108,7 @@ Server::~Server() {
 Result<> Server::listen() {
     const ServerOptions& options = state_->context.options();
     error_code problem;
-    const std::string host = options.host == "localhost" ? "127.0.0.1" : options.host;
-    const auto address = asio::ip::make_address(host, problem);
-    if (problem) {
-        return make_error(
-            ErrorCode::kInvalidArgument, "--host is '{}'; accepted is an IP address", options.host
-        );
-    }
+    ASSIGN_OR_RETURN(const asio::ip::address address, address_of(options.host));
     const tcp::endpoint endpoint(address, static_cast<std::uint16_t>(options.port));
     tcp::acceptor& acceptor = state_->acceptor;
     acceptor.open(endpoint.protocol(), problem);
@@ -108,7 +117,11 @@ Result<> Server::listen() {
     if (!problem) acceptor.listen(asio::socket_base::max_listen_connections, problem);
     if (problem) {
         return make_error(
-            code_of(problem), "cannot listen at {}:{}: {}", host, options.port, problem.message()
+            code_of(problem),
+            "cannot listen at {}:{}: {}",
+            address.to_string(),
+            options.port,
+            problem.message()
         );
     }
     state_->accept();

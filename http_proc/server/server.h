@@ -47,6 +47,8 @@ class Server {
     std::unique_ptr<State> state_;
 };
 
+// Errors: kInvalidArgument: neither localhost nor an IP address.
+[[nodiscard]] Result<> check_host(const std::string& host);
 // Returns whether only this machine can reach an address.
 [[nodiscard]] bool is_loopback(const std::string& host);
 

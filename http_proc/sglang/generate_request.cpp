@@ -42,6 +42,32 @@ bool is_sampling_name(std::string_view name) {
            std::ranges::find(sampling_names(), name) != sampling_names().end();
 }
 
+// Names of the other dialects, and what each is called in this one.
+constexpr auto kOtherNames = std::to_array<std::array<std::string_view, 2>>({
+    {"max_tokens", "max_new_tokens"},
+    {"max_completion_tokens", "max_new_tokens"},
+    {"min_tokens", "min_new_tokens"},
+    {"seed", "sampling_seed"},
+    {"logprobs", "return_logprob and top_logprobs_num, outside sampling_params"},
+    {"return_logprob", "return_logprob, outside sampling_params"},
+    {"stream", "stream, outside sampling_params"},
+    {"include_stop_str_in_output", "no_stop_trim"},
+});
+
+Error unknown_sampling(std::string_view name) {
+    std::string_view here;
+    for (const auto& [other, own] : kOtherNames) {
+        if (other == name) here = own;
+    }
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "sampling_params has no parameter '{}'{}{}",
+        name,
+        here.empty() ? "" : "; its name here is ",
+        here
+    );
+}
+
 struct Sampling {
     messages::SamplingParams params{};
     std::int64_t n = 1;
@@ -53,11 +79,7 @@ Result<Sampling> sampling_of(const Json& object) {
     if (!object.is_object())
         return make_error(ErrorCode::kInvalidArgument, "sampling_params is not an object");
     for (const auto& [name, value] : object.items()) {
-        if (!is_sampling_name(name)) {
-            return make_error(
-                ErrorCode::kInvalidArgument, "sampling_params has no parameter '{}'", name
-            );
-        }
+        if (!is_sampling_name(name)) return unknown_sampling(name);
     }
     FieldReader fields(object, "sampling_params");
     refuse_unsupported(fields);

@@ -315,7 +315,7 @@ def test_a_request_may_name_the_adapter_as_its_model(http, files, references):
         for streams in (False, True):
             unknown = http.post(path, {**body, "model": "three", "stream": streams})
             assert unknown.status == 404, unknown
-            assert "The model `three` does not exist: no adapter 'three' is loaded; loaded are 'one'" in unknown.message
+            assert "The model `three` does not exist: no adapter 'three' is loaded; loaded are 'one'; served" in unknown.message
         for named in ({"model": "one", "lora_path": "two"}, {"model": "stories:"}, {"model": "three", "lora_path": "one"}):
             assert http.post(path, {**body, **named}).status == 404, named
 

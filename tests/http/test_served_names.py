@@ -25,6 +25,7 @@ def test_each_served_name_is_taken_and_another_is_404(http, path):
     for name in ("stories", "actor:adapter", "my-adapter"):
         refused = http.post(path, {**BODIES[path], "model": name})
         assert refused.status == 404 and name in refused.message, refused
+        assert refused.message.endswith("; served here: `actor`, `policy`"), refused.message
 
 
 def test_models_lists_every_name(http):

@@ -293,6 +293,11 @@ def test_a_port_in_use_is_said(tree, http, front_end):
     assert server.said.startswith("FAILED cannot listen at 127.0.0.1:")
 
 
+def test_a_host_that_is_no_address_is_said_to_be_that(front_end):
+    refused = front_end("--host", "nowhere.example")
+    assert refused.said.startswith("FAILED --host is 'nowhere.example'; accepted are localhost and the IP addresses")
+
+
 def test_other_addresses_need_a_key_or_a_word(front_end):
     refused = front_end("--host", "0.0.0.0")
     assert refused.said.startswith("FAILED --host 0.0.0.0 can be reached by others")

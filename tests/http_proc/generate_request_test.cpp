@@ -50,6 +50,20 @@ TEST(SglangRequest, AStreamIntervalIsBetweenOneAndTwoToThe30) {
     }
 }
 
+TEST(SglangRequest, ANameOfAnotherDialectIsRefusedWithItsOwn) {
+    const auto message_of = [](const std::string& name) {
+        const auto refused = parse_sglang_generate(
+            R"({"input_ids": [1], "sampling_params": {")" + name + R"(": 1}})"
+        );
+        return refused ? std::string() : refused.error().message;
+    };
+    EXPECT_EQ(
+        message_of("max_tokens"),
+        "sampling_params has no parameter 'max_tokens'; its name here is max_new_tokens"
+    );
+    EXPECT_EQ(message_of("temprature"), "sampling_params has no parameter 'temprature'");
+}
+
 TEST(SglangRequest, HasSglangsDefaults) {
     const auto call = parse_sglang_generate(R"({"input_ids": [1]})");
     ASSERT_TRUE(call);
