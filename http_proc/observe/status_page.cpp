@@ -1,13 +1,16 @@
 // Serves the status page: one static page at /, and its events.
+#include "base/time.h"
 #include "http_proc/format/update_seconds_json.h"
 #include "http_proc/observe/expert_load.h"
 #include "http_proc/observe/metrics_text.h"
 #include "http_proc/observe/routes.h"
 #include "http_proc/server/errors.h"
+#include "http_proc/server/status_history.h"
 
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -122,7 +125,54 @@ Json lost_json(const std::optional<messages::LostVersion>& lost) {
     return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};
 }
 
-std::string event_of(
+// The last two minutes, a list per quantity: what the page draws before its own events.
+Json history_json(const StatusHistory& history, TimePoint now) {
+    Json json{
+        {"age_s", Json::array()},
+        {"tokens_per_s", Json::array()},
+        {"step_age_s", Json::array()},
+        {"paused", Json::array()},
+        {"epochs", Json::array()}};
+    for (const StatusHistory::Point& point : history.points()) {
+        json["age_s"].push_back(seconds(now - point.at));
+        json["tokens_per_s"].push_back(point.tokens_per_s);
+        json["step_age_s"].push_back(point.step_age_s);
+        json["paused"].push_back(point.is_paused);
+        Json epochs = Json::array();
+        for (const Epoch epoch : point.epochs) epochs.push_back(raw(epoch));
+        json["epochs"].push_back(std::move(epochs));
+    }
+    return json;
+}
+
+Json quantiles_json(const Histogram& now, const Histogram& before) {
+    const std::optional<double> median = now.quantile_since(before, 0.5);
+    if (!median) return nullptr;
+    return {
+        {"count", now.count_since(before)},
+        {"p50", *median},
+        {"p95", now.quantile_since(before, 0.95).value_or(*median)}};
+}
+
+// What the last two minutes' requests took, and how they ended.
+Json recent_json(
+    const StatusHistory& history,
+    const messages::StatusReply& status,
+    const RequestMetrics& requests
+) {
+    if (history.points().empty()) return nullptr;
+    const StatusHistory::Point& first = history.points().front();
+    const StatusHistory::Ended ended = StatusHistory::ended_of(status);
+    return {
+        {"first_token_s", quantiles_json(requests.first_token, first.first_token)},
+        {"between_tokens_s", quantiles_json(requests.between_tokens, first.between_tokens)},
+        {"queue_s", quantiles_json(requests.queue, first.queue)},
+        {"ended", ended.all - first.ended.all},
+        {"errors", ended.errors - first.ended.errors},
+        {"aborted", ended.aborted - first.ended.aborted}};
+}
+
+Json event_of(
     const Result<messages::StatusReply>& status, const messages::HelloReply& hello, Reader reader
 ) {
     Json event;
@@ -150,7 +200,7 @@ std::string event_of(
         for (const messages::UpdateRecord& update : status->updates)
             event["updates"].push_back(update_json(update, reader));
     }
-    return "data: " + event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
+    return event;
 }
 
 Task<Response> events(Exchange& exchange) {
@@ -162,12 +212,20 @@ Task<Response> events(Exchange& exchange) {
     }
     ++server.num_status_pages;
     exchange.begin_events();
+    bool is_first = true;
     while (!exchange.is_gone() && !server.is_stopping) {
         const Result<messages::StatusReply> status =
             co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
         const Reader reader = exchange.may_data() ? Reader::kMayData : Reader::kAnybody;
-        const std::string event = event_of(status, exchange.tree().hello(), reader);
-        if (!co_await exchange.write(event)) break;
+        Tree& tree = exchange.tree();
+        Json event = event_of(status, tree.hello(), reader);
+        if (status) event["recent"] = recent_json(tree.history(), *status, tree.request_metrics);
+        if (is_first) event["history"] = history_json(tree.history(), Clock::now());
+        is_first = false;
+        const std::string text =
+            "data: " + event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
+        const bool is_written = co_await exchange.write(text);
+        if (!is_written) break;
         co_await server.ticker.next();
     }
     --server.num_status_pages;

@@ -67,6 +67,26 @@ std::int64_t Histogram::count_up_to(std::size_t i) const {
     return count;
 }
 
+std::int64_t Histogram::count_since(const Histogram& before) const {
+    return count_up_to(bounds_.size()) - before.count_up_to(bounds_.size());
+}
+
+std::optional<double> Histogram::quantile_since(const Histogram& before, double part) const {
+    const std::int64_t num = count_since(before);
+    if (num <= 0) return std::nullopt;
+    const double rank = part * static_cast<double>(num);
+    double below = 0;
+    for (std::size_t i = 0; i < bounds_.size(); ++i) {
+        const auto here = static_cast<double>(counts_[i] - before.counts_[i]);
+        if (here > 0 && below + here >= rank) {
+            const double low = i == 0 ? 0.0 : bounds_[i - 1];
+            return low + (bounds_[i] - low) * (rank - below) / here;
+        }
+        below += here;
+    }
+    return bounds_.back();
+}
+
 RequestMetrics::RequestMetrics()
     : first_token(kFirstTokenBounds),
       between_tokens(kBetweenBounds),

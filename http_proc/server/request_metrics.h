@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,13 @@ class Histogram {
     // Returns the number of values up to bounds()[i]; the last is the number of all.
     [[nodiscard]] std::int64_t count_up_to(std::size_t i) const;
     [[nodiscard]] double sum() const { return sum_; }
+
+    // Returns the value below which `part` of those are that were added since `before`, an earlier
+    // copy of this histogram: 0.5 for the median. Within two bounds they are taken as evenly
+    // spread; above the last bound the value is that bound. No values: nothing.
+    // Source: Prometheus, histogram_quantile.
+    [[nodiscard]] std::optional<double> quantile_since(const Histogram& before, double part) const;
+    [[nodiscard]] std::int64_t count_since(const Histogram& before) const;
 
   private:
     std::span<const double> bounds_;

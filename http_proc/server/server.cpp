@@ -179,7 +179,11 @@ void Server::State::tick() {
     is_ticking = true;
     begin_again();
     const TimePoint now = Clock::now();
-    if (context.has_tree()) context.tree().silence().beat(context.tree().client(), now);
+    if (context.has_tree()) {
+        Tree& tree = context.tree();
+        tree.silence().beat(tree.client(), now);
+        tree.history().beat(tree.client(), tree.request_metrics, now);
+    }
     // Ending a connection may remove it from the list.
     std::vector<std::shared_ptr<Connection>> all;
     all.reserve(connections.size());

@@ -12,6 +12,7 @@
 #include "http_proc/server/preparations.h"
 #include "http_proc/server/request_metrics.h"
 #include "http_proc/server/silence.h"
+#include "http_proc/server/status_history.h"
 #include "http_proc/server/task.h"
 #include "http_proc/server/token_texts.h"
 
@@ -67,6 +68,7 @@ class Tree {
     [[nodiscard]] TokenTexts& token_texts() { return token_texts_; }
     [[nodiscard]] EventPace& event_pace() { return event_pace_; }
     [[nodiscard]] Silence& silence() { return silence_; }
+    [[nodiscard]] StatusHistory& history() { return history_; }
     [[nodiscard]] Preparations& preparations() { return preparations_; }
 
     // The number of open HTTP requests to generate.
@@ -79,6 +81,7 @@ class Tree {
     TokenTexts token_texts_{};
     EventPace event_pace_{};
     Silence silence_{};
+    StatusHistory history_{};
     Preparations preparations_{};
     std::unordered_map<std::string, std::vector<std::string>> rids_{};  // by name
 };

@@ -95,6 +95,40 @@ def test_a_pause_and_an_update_are_in_the_events(http, admin):
     assert event["updates"][-1]["ok"] and event["updates"][-1]["total_s"] > 0
 
 
+def test_who_listens_later_is_sent_what_was_before(http, admin):
+    """A pause that ended before the page was opened is in its history."""
+    def generate_until_seen():
+        body = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}
+        assert http.post("/v1/completions", body).status == 200
+        return max(first_events(http, 1)[0]["history"]["tokens_per_s"]) > 0
+
+    wait_until(generate_until_seen, "a point with tokens")
+    admin.call("pause_generation", mode="in_place")
+    try:
+        wait_until(lambda: first_events(http, 1)[0]["history"]["paused"][-1:] == [True], "a point of the pause")
+    finally:
+        admin.call("continue_generation")
+    wait_until(lambda: first_events(http, 1)[0]["history"]["paused"][-1:] == [False], "a point after the pause")
+    first, second = first_events(http, 2)
+    past, epoch = first["history"], first["replicas"][0]["epoch"]
+    assert True in past["paused"] and past["paused"][-1] is False
+    assert past["age_s"] == sorted(past["age_s"], reverse=True) and 0 <= past["age_s"][-1] < 3
+    assert {len(values) for values in past.values()} == {len(past["age_s"])}
+    assert past["epochs"][-1] == [epoch] and max(past["tokens_per_s"]) > 0
+    assert "history" not in second, "it is sent once"
+
+
+def test_the_events_say_what_requests_took_and_how_they_ended(http):
+    before = first_events(http, 1)[0]["recent"]
+    body = {"prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": True, "stream": True}
+    assert http.post("/v1/completions", body).status == 200
+    recent = first_events(http, 1)[0]["recent"]
+    for name in ("first_token_s", "between_tokens_s", "queue_s"):
+        assert 0 <= recent[name]["p50"] <= recent[name]["p95"] < 60, name
+    assert recent["ended"] > before["ended"] or before["ended"] > 0
+    assert recent["errors"] >= 0 and recent["aborted"] >= 0
+
+
 def test_so_many_may_listen_and_who_leaves_is_forgotten(http):
     def listen():
         connection = http.connect()
@@ -124,7 +158,7 @@ def test_the_page_shows_the_tree_in_a_browser(http, admin, tmp_path):
     stop = threading.Event()
 
     def keep_busy():
-        body = {"prompt": "Once upon a time", "n": 4, "max_tokens": 300, "ignore_eos": True}
+        body = {"prompt": "Once upon a time", "n": 4, "max_tokens": 300, "ignore_eos": True, "stream": True}
         while not stop.is_set():
             http.post("/v1/completions", body)
 
@@ -152,7 +186,13 @@ def test_the_page_shows_the_tree_in_a_browser(http, admin, tmp_path):
             browser.wait_for(
                 "['kv_cache', 'step-3', 'nothing is stuck'].every(text => document.body.innerText.includes(text))"
             )
+            assert browser.value("document.getElementById('first').textContent").count("ms") == 2
             browser.screenshot(tmp_path / "page.png")
+            # A reload keeps what was: its first event has it.
+            browser.call("Page.reload")
+            browser.wait_for("Number(document.documentElement.dataset.events) === 1")
+            assert browser.value("history[history.length - 1].t - history[0].t") > 2
+            assert browser.value("history.some(point => point.paused)")
     finally:
         stop.set()
         worker.join()

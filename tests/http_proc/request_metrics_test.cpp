@@ -39,6 +39,23 @@ TEST(Histogram, CountsValuesUpToEachBoundAndAboveTheLast) {
     EXPECT_DOUBLE_EQ(histogram.sum(), 1.0 + 4.5 + 100);
 }
 
+TEST(Histogram, QuantilesAreOfWhatCameSince) {
+    constexpr std::array kBounds{1.0, 2.0, 4.0};
+    Histogram histogram(kBounds);
+    histogram.add(0.5, 1000);
+    const Histogram before = histogram;
+    EXPECT_EQ(histogram.quantile_since(before, 0.5), std::nullopt);
+    histogram.add(1.5, 4);  // between 1 and 2
+    histogram.add(3.0, 4);  // between 2 and 4
+    EXPECT_EQ(histogram.count_since(before), 8);
+    EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 0.25).value(), 1.5);
+    EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 0.5).value(), 2.0);
+    EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 0.75).value(), 3.0);
+    EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 1.0).value(), 4.0);
+    histogram.add(100, 8);  // above all bounds: at least the last
+    EXPECT_DOUBLE_EQ(histogram.quantile_since(before, 0.9).value(), 4.0);
+}
+
 TEST(RequestClock, TimesAStreamsFirstTokenTheOthersAndTheWhole) {
     RequestMetrics metrics;
     const TimePoint start{};
