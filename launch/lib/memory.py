@@ -10,7 +10,7 @@ import pathlib
 from problem import EXIT_START, Problem
 
 GIB = 1 << 30
-COPIES = 2  # of the weights: a second one while an update is staged
+SECOND_COPY = "a second copy, while an update is staged"
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 MEMINFO = pathlib.Path("/proc/meminfo")
@@ -30,14 +30,24 @@ def limit_bytes():
     return smallest, whose
 
 
+def num_kv_layers(config):
+    """Returns the number of layers that have KV: layers with linear attention have none."""
+    layers = int(config["num_hidden_layers"])
+    types = config.get("layer_types")
+    if isinstance(types, list):
+        return sum(each != "linear_attention" for each in types)
+    return layers // int(config.get("full_attention_interval") or 1)
+
+
 def kv_token_bytes(config, compute):
     """Returns the KV of one token on all ranks; 0: the config does not say."""
     try:
+        config = config.get("text_config", config)
         heads = int(config["num_attention_heads"])
         head = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
         groups = int(config.get("num_key_value_heads") or heads)
-        return 2 * int(config["num_hidden_layers"]) * groups * head * ELEMENT_BYTES[compute or "bf16"]
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return 2 * num_kv_layers(config) * groups * head * ELEMENT_BYTES[compute or "bf16"]
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError):
         return 0
 
 
@@ -53,7 +63,7 @@ def plan(options):
     except (OSError, ValueError):
         return []
     token = kv_token_bytes(config, options.compute) if isinstance(config, dict) else 0
-    rows = [("weights", weights * options.dp), ("a second copy, for updates", weights * (COPIES - 1) * options.dp)]
+    rows = [("weights", weights * options.dp), (SECOND_COPY, weights * options.dp)]
     if options.max_total_tokens and token:
         rows.append((f"KV of {options.max_total_tokens} tokens", options.max_total_tokens * token * options.dp))
     return rows
@@ -69,8 +79,9 @@ def _is_on_gpus(options):
     return options.device == "cuda" or (options.device == "auto" and os.path.exists("/dev/nvidia0"))
 
 
-def check(options):
-    """Returns the table of what goes where; None: it is not known. Problem: it does not fit."""
+def check(options, say):
+    """Returns the table of what goes where; None: it is not known. Problem: it does not fit. Where all but the second
+    copy fits, a line says what that rules out."""
     if _is_on_gpus(options) or options.load_format == "null":
         return None
     rows = plan(options)
@@ -81,12 +92,16 @@ def check(options):
     except (OSError, StopIteration, ValueError):
         return None
     shown = table(rows, limit, whose)
-    if sum(size for _, size in rows) <= limit:
+    sizes = dict(rows)
+    needed = sum(sizes.values()) - sizes[SECOND_COPY]
+    if needed <= limit:
+        if needed + sizes[SECOND_COPY] > limit:
+            copy_gib = sizes[SECOND_COPY] / GIB
+            say(f"memory has no room for a second copy of the weights ({copy_gib:.2f} GiB): updates must be --direct")
         return shown
     flag = "--max-total-tokens" if options.max_total_tokens else "--dp" if options.dp > 1 else "--model"
     fit = ""
-    fixed = sum(size for what, size in rows if not what.startswith("KV"))
-    if options.max_total_tokens and limit > fixed:
-        token = (sum(size for _, size in rows) - fixed) // options.max_total_tokens
-        fit = f"; at most {(limit - fixed) // token} tokens would"
+    if options.max_total_tokens and limit > sizes["weights"]:
+        token = (needed - sizes["weights"]) // options.max_total_tokens
+        fit = f"; at most {(limit - sizes['weights']) // token} tokens would"
     raise Problem(f"{flag}: the tree does not fit into memory{fit}\n{shown}", EXIT_START)

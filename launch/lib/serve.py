@@ -100,7 +100,7 @@ class Served:
         named = options.model
         options.model = programs.model_dir(named, say)
         model_check.check(options.model, needs_weights=_needs_weights(options))
-        memory_table = memory.check(options)
+        memory_table = memory.check(options, say)
         if memory_table and hasattr(options, "end_with_parent") and sys.stderr.isatty():
             say(f"memory\n{memory_table}")
         is_hubs = hub.is_name(named) and not os.path.isdir(named)

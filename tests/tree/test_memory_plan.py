@@ -19,7 +19,7 @@ memory.CGROUP, memory.MEMINFO = place, place / "meminfo"
 options = types.SimpleNamespace(**{**dict(device="cpu", load_format=None, compute=None, max_total_tokens=None, dp=1, tp=1,
                                           model=sys.argv[3]), **json.loads(sys.argv[4])})
 try:
-    print(memory.check(options))
+    print(memory.check(options, lambda line: print("said:", line)))
 except problem.Problem as told:
     print("refused:", told)
 """
@@ -65,8 +65,28 @@ def test_the_control_groups_limit_counts_where_it_is_less(place):
 
 def test_weights_count_twice_and_once_per_replica(place):
     assert "0.01 GiB  weights" in check(place, 512, dp=4)
-    assert check(place, 16, dp=4).startswith("refused: --dp")
-    assert check(place, 4).startswith("refused: --model")
+    assert check(place, 8, dp=4).startswith("refused: --dp")
+    assert check(place, 2).startswith("refused: --model")
+
+
+def test_without_room_for_a_second_copy_a_tree_starts_and_says_what_that_rules_out(place):
+    """Only an update that is staged needs it."""
+    said = check(place, 4)
+    assert said.startswith("said: memory has no room for a second copy of the weights (0.00 GiB): updates must be --direct\n")
+    assert "refused" not in said and "said:" not in check(place, 8)
+
+
+def test_layers_with_linear_attention_have_no_kv():
+    config = {"num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    types = ["linear_attention"] * 6 + ["full_attention"] * 2
+    told = []
+    for more in ({}, {"full_attention_interval": 4}, {"layer_types": types}):
+        for whole in ({**config, **more}, {"text_config": {**config, **more}}):
+            told.append(subprocess.check_output(
+                [sys.executable, "-c", f"import memory; print(memory.kv_token_bytes({whole!r}, None))"], text=True,
+                cwd=ROOT / "launch" / "lib",
+            ))  # fmt: skip
+    assert told == 2 * ["1024\n"] + 4 * ["256\n"]
 
 
 def test_where_nothing_is_known_nothing_is_said(place):
