@@ -51,7 +51,7 @@ def check_doors(options):
     """Refuses doors for other machines without keys."""
     if (options.tcp_door or options.admin_tcp_door) and not options.door_keys:
         raise Problem(
-            "--tcp-door and --admin-tcp-door need --door-keys DIR; launch/pitstop keygen DIR makes one",
+            f"--tcp-door and --admin-tcp-door need --door-keys DIR; {programs.COMMAND} keygen DIR makes one",
             EXIT_USAGE,
         )
 
@@ -81,10 +81,10 @@ def check_nodes(options):
         if place and not is_head(options):
             raise Problem(f"--node-rank with {flag}: node 0 has the doors of all machines", EXIT_USAGE)
     if is_head(options) and not options.door_keys:
-        raise Problem("--nodes needs --door-keys DIR on node 0; launch/pitstop keygen DIR makes one", EXIT_USAGE)
+        raise Problem(f"--nodes needs --door-keys DIR on node 0; {programs.COMMAND} keygen DIR makes one", EXIT_USAGE)
     if not is_head(options) and not options.node_key:
         raise Problem(
-            "--node-rank needs --node-key FILE, this machine's; launch/pitstop keygen DIR --node NAME makes one",
+            f"--node-rank needs --node-key FILE, this machine's; {programs.COMMAND} keygen DIR --node NAME makes one",
             EXIT_USAGE,
         )
 

@@ -177,3 +177,6 @@ def test_messages_have_one_programs_name(shared_tree):
         assert done.returncode != 0
         assert "pitstop_cli" not in done.stderr + done.stdout
     assert "pitstop_cli" not in pathlib.Path(LAUNCHER).read_text()
+    for module in (ROOT / "launch" / "lib").glob("*.py"):
+        # The installed program has another name, which programs.py knows.
+        assert module.name == "programs.py" or "launch/pitstop" not in module.read_text(), module.name
