@@ -20,7 +20,7 @@ constexpr std::array<Format, 5> kFormats{{
     {"", ".gguf", "GGUF is not supported; use the safetensors that it was made from"},
     {"adapter_",
      ".safetensors",
-     "this is an adapter; merge it into its model first (PEFT's merge_and_unload)"},
+     "this is an adapter; serve its model, and then load it with load-adapter"},
     {"pytorch_model",
      ".bin",
      "pickled weights are not supported; save the model again with save_pretrained"},

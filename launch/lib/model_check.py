@@ -25,7 +25,7 @@ def _instead_of_weights(directory):
         except (OSError, ValueError, AttributeError):
             base = ""
         of = f" of {base}" if base else ""
-        return f"it contains an adapter{of}; merge it into its model first (PEFT's merge_and_unload)"
+        return f"it contains an adapter{of}; serve its model, and then load it with load-adapter NAME {directory}"
     if found := _names(directory, "pytorch_model*.bin") or _names(directory, "*.pth") or _names(directory, "*.pt"):
         return f"it contains {found[0]}: {PICKLES}"
     return ""

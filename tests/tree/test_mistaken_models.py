@@ -40,7 +40,7 @@ def test_an_adapter(place):
     (place / "lora").mkdir()
     (place / "lora" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-0.6B"}))
     line = refusal(place / "lora", place)
-    assert "contains an adapter of Qwen/Qwen3-0.6B; merge it into its model first" in line
+    assert "contains an adapter of Qwen/Qwen3-0.6B; serve its model, and then load it with load-adapter NAME " in line
 
 
 def test_a_pickle(model, place):
