@@ -78,6 +78,16 @@ def test_what_the_pages_call_is_among_the_packages_that_are_installed():
     assert any("-m venv" in text for page in PAGES for _, _, text in blocks(page, "sh")) and "python3-venv" in packages
 
 
+def test_quickstart_builds_what_the_wheel_packs():
+    """The next line of both pages packs that build as it is."""
+    listed = re.search(r"PITSTOP_PROGRAMS\n(.*?)\)", (ROOT / "cmake/programs.cmake").read_text(), re.DOTALL)[1].split()
+    packed = {name.removeprefix("pitstop_").removesuffix("_main") for name in listed}
+    built = re.search(r"bin/pitstop_\{(.*?)\}", (ROOT / "launch/quickstart").read_text())[1].split(",")
+    assert packed == set(built)
+    for page in PAGES:
+        assert "\nlaunch/wheel --prebuilt build/cpu" in (ROOT / page).read_text()
+
+
 @pytest.mark.parametrize("number", range(2))
 def test_the_programs_of_the_first_page_run(number, reader):
     _, needs, text = blocks("docs/first_steps.md", "python")[number]
