@@ -64,12 +64,14 @@ def test_flags_of_a_tree_are_refused_beside_one_that_runs(start_tree):
 
 
 def test_own_starts_another_tree_beside_one_that_runs(start_tree):
-    start_tree()
+    tree = start_tree()
     done = run("generate", "--own", "--model", "bard", "--temperature", "0", "--max-new-tokens", "40", "--ignore-eos",
                "Once upon a time")
     assert done.returncode == 0, done.stderr
     assert "VINCENTIO" in done.stdout, "that is bard's, not the running tree's"
-    assert run("generate", "--own", "--run-dir", "/tmp/x", "Once").returncode == 2
+    assert "runs already" not in done.stderr and str(tree.run_dir) not in done.stderr, done.stderr
+    named = run("generate", "--own", "--run-dir", "/tmp/x", "Once")
+    assert named.returncode == 2 and named.stderr == "pitstop: --own starts a tree for this call: no --run-dir, no door\n"
 
 
 def test_a_programs_own_tree_is_taken_only_where_it_is_named(place):
