@@ -282,9 +282,10 @@ def describe(options, served, seconds):
     workers = options.tp * options.dp
     shape = "1 worker" if workers == 1 else f"{workers} workers (dp {options.dp} x tp {options.tp})"
     doors = "".join(f", {name} door {place}" for name, place in served.doors().items())
+    http = f"{served.url()} (page and API)" if served.url() else "no HTTP"
     return (
         f"{options.served_model_name} {served.state()} after {seconds:.2f} s: {shape}, "
-        f"{served.url() or 'no HTTP'}{doors}, run directory {served.run_dir.path}"
+        f"{http}{doors}, run directory {served.run_dir.path}"
     )
 
 

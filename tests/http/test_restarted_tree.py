@@ -122,6 +122,6 @@ def test_a_port_that_was_found_is_kept_over_a_restart(place):
     with live_tree(place / "tree", "--port", "0", "--restart") as tree:
         before = tree.url
         tree.kill("tp_worker[0.0]")
-        assert f" {before}, " in tree.launcher.stdout.readline()
+        assert f" {before} (page and API), " in tree.launcher.stdout.readline()
         tree.processes = json.loads((tree.run_dir / "tree.json").read_text())["processes"]
         assert Http(before).get("/health").status == 200

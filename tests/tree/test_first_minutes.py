@@ -164,6 +164,12 @@ def test_answers_say_what_happened(shared_tree):
     assert "continued; was paused" in run("continue", *place).stdout
 
 
+def test_the_ready_line_says_what_is_at_its_url(start_tree):
+    tree = start_tree("--port", "0")
+    assert f", {tree.url} (page and API), run directory {tree.run_dir}" in tree.ready_line
+    assert ", no HTTP, run directory " in start_tree("--no-http").ready_line
+
+
 def test_a_version_without_a_label_is_shown_as_its_epoch(start_tree):
     tree = start_tree()
     place = ("--run-dir", tree.run_dir)
