@@ -63,6 +63,12 @@ def test_a_quantized_checkpoint_is_refused_by_its_method(model, place, method):
     assert "serve the checkpoint that it was quantized from" in line
 
 
+def test_a_family_that_is_not_served(model, place):
+    change_config(model, architectures=["Gemma3ForCausalLM"])
+    line = refusal(model, place)
+    assert "architectures 'Gemma3ForCausalLM' is not supported; supported are LlamaForCausalLM, " in line
+
+
 def test_a_name_without_its_organization(place):
     ended = run("serve", "--model", "Qwen3-0.6B")
     assert ended.returncode == 2 and "is called ORG/NAME" in ended.stderr

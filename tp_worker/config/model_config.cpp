@@ -62,7 +62,7 @@ const Family* read_family(ConfigReader& reader) {
     const Family* const named = architecture.empty() ? by_type : by_architecture;
     if (named == nullptr) {
         reader.unsupported(
-            "{} '{}' is unknown; known are {}",
+            "{} '{}' is not supported; supported are {}",
             architecture.empty() ? "model_type" : "architectures",
             utf8_prefix(architecture.empty() ? model_type : architecture, kNameShownMax),
             fmt::join(architecture.empty() ? known_types : known, ", ")
