@@ -1,5 +1,7 @@
 """The status page on a phone, in the dark, with failed updates, and after its tree is gone."""
 
+import re
+
 import pytest
 
 from browser import CHROMIUM, Browser
@@ -45,6 +47,19 @@ def test_a_version_without_a_label_is_an_epoch_and_units_are_there(http, admin, 
     assert browser.value("document.getElementById('memory').textContent").count(" of ") >= 1
     filled = browser.value("document.querySelectorAll('#memory .bar i')[1].style.width")
     assert float(filled.rstrip("%")) < 100, "of its capacity, not of the largest"
+
+
+HOVER = """(() => {
+    const chart = document.getElementById("chart"), box = chart.getBoundingClientRect();
+    chart.dispatchEvent(new MouseEvent("mousemove", {clientX: box.right - 20}));
+    return document.getElementById("hover").textContent;
+})()"""
+
+
+def test_the_mouse_over_the_chart_shows_the_values_there(http, browser):
+    browser.open(http.url + "/")
+    browser.wait_for("Number(document.documentElement.dataset.events) > 1")
+    assert re.fullmatch(r"[\d.]+ m?s ago: \d+ tokens/s, (version \d+ “.*”|epoch \d+)", browser.value(HOVER))
 
 
 def test_a_page_whose_tree_is_gone_says_so_everywhere(place, browser):
