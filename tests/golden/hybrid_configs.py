@@ -28,7 +28,7 @@ def hybrid(rng, family, architecture, rope, experts):
         "num_key_value_heads": rng.choice([k for k in (1, 2, heads) if heads % k == 0]),
         "head_dim": rng.choice([16, 24, 32, 64]),
         "max_position_embeddings": rng.choice([256, 512]),
-        "rms_norm_eps": rng.choice([1e-5, 1e-6]),
+        "rms_norm_eps": rng.choice([1e-3, 1e-5, 1e-6]),
         "tie_word_embeddings": rng.random() < 0.4,
         "linear_num_key_heads": key_heads,
         "linear_num_value_heads": key_heads * rng.choice([1, 2, 3]),
@@ -100,18 +100,6 @@ def odd_hybrids(config, deleted):
     ]  # fmt: skip
 
 
-def calm(model):
-    """Of hybrid models: norms around 0, to which 1 is added, but those of delta nets; and weights half as large. The
-    norm behind each recurrence makes numbers of order one of small ones and of their errors, layer after layer: with
-    weights as large as the others', transformers' own logits in fp32 are 3e-4 off those in double precision."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name:
-                parameter.mul_(0.5)
-            elif ".linear_attn." not in name:
-                parameter.sub_(1.0)
-
-
 def exact_delta_rule(query, key, value, g, beta, **_):
     """The recurrence of the gated delta net (arXiv:2412.06464), token by token in double precision."""
     repeats = value.shape[2] // key.shape[2]
@@ -131,7 +119,8 @@ def exact_delta_rule(query, key, value, g, beta, **_):
 
 def exact_logits(directory, prompts, **options):
     """As transformers' modules compute them in double precision, with the recurrence above."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, attn_implementation="eager", **options)
+    options = {"attn_implementation": "eager", **options}
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, **options)
     rule = "torch_chunk_gated_delta_rule"
     modules = {sys.modules[type(module).__module__] for module in model.modules() if "linear_attn" in dir(module)}
     kept = {module: getattr(module, rule) for module in modules}

@@ -3,7 +3,8 @@
 
 Each model is written as transformers writes it (config.json, model.safetensors in bf16), then read
 back and run in fp32 on the bf16 weights; golden.json holds the logits of every position of a few
-random prompts, a greedy continuation, and the versions of transformers and torch.
+random prompts, a greedy continuation, and the versions of transformers and torch. A hybrid model's logits are of double
+precision: the norms behind its recurrences make up to 1e-4 of fp32's roundings.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers
     /tmp/golden/bin/python tests/golden/make_golden.py [NAME ...]
@@ -28,11 +29,19 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen2MoeConfig,
     Qwen2MoeForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
+
+from hybrid_configs import HYBRIDS, exact_logits
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "golden"
 GREEDY_LEN = 12
@@ -48,6 +57,21 @@ LLAMA3 = {
 }
 # As Qwen's cards have it, for a model that was pretrained on 32 positions.
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+# Of a hybrid's layers without attention: more value heads than key heads, and of another size.
+DELTA = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 12,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_value_head_dim": 10,
+    "num_hidden_layers": 3,
+    "rms_norm_eps": 1e-3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+}
 
 
 def shape(**changes):
@@ -214,6 +238,33 @@ MODELS = {
         ),
         40,
     ),
+    "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM, shape(**DELTA, tie_word_embeddings=True), 70),
+    # Its projections are grouped by key head.
+    "qwen3_next": (
+        Qwen3NextConfig,
+        Qwen3NextForCausalLM,
+        shape(
+            **{**DELTA, "linear_conv_kernel_dim": 2, "linear_num_value_heads": 12},
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            shared_expert_intermediate_size=28,
+            mlp_only_layers=[1],
+        ),
+        70,
+    ),
+    "qwen3_5_moe": (
+        Qwen3_5MoeTextConfig,
+        Qwen3_5MoeForCausalLM,
+        shape(
+            **{**DELTA, "linear_num_value_heads": 4},
+            num_experts=7,
+            num_experts_per_tok=3,
+            moe_intermediate_size=20,
+            shared_expert_intermediate_size=24,
+        ),
+        70,
+    ),
     "mistral_no_window": (
         MistralConfig,
         MistralForCausalLM,
@@ -227,13 +278,15 @@ EDITS = {"qwen2_yarn_beside": {"rope_scaling": {**YARN, "rope_theta": 1000000.0}
 
 
 def randomize(model, seed):
-    """Weights large enough that attention attends and logits differ; norms near 1."""
+    """Weights large enough that attention attends and logits differ; norms near 1. Hybrids keep theirs less 1, but those
+    of delta nets."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name:
-                parameter.copy_(1.0 + 0.2 * noise)
+                is_around_zero = model.config.model_type in HYBRIDS and ".linear_attn." not in name
+                parameter.copy_(0.2 * noise + (0.0 if is_around_zero else 1.0))
             elif name.endswith("bias"):
                 parameter.copy_(0.3 * noise)
             elif "embed" in name or "lm_head" in name:
@@ -279,16 +332,20 @@ def make(name):
     prompts = []
     for length in (*PROMPT_LENS[:-1], longest):
         ids = torch.randint(0, settings["vocab_size"], (length,), generator=generator).tolist()
-        with torch.no_grad():
-            logits = model(torch.tensor([ids]), use_cache=False).logits[0]
+        if model.config.model_type in HYBRIDS:
+            (logits,) = exact_logits(folder, [ids], **eager)
+        else:
+            with torch.no_grad():
+                logits = model(torch.tensor([ids]), use_cache=False).logits[0]
         tokens, gaps = greedy(model, ids)
         # The whole row at the last few positions, an eighth of it elsewhere: small files.
         rows = [
             numbers(row if t >= length - 3 else row[::8]) for t, row in enumerate(logits.double())
         ]
         prompts.append({"ids": ids, "logits": rows, "greedy": tokens, "gaps": gaps})
+    precision = "double precision" if model.config.model_type in HYBRIDS else "fp32"
     golden = {
-        "about": "fp32 on the stored bf16 weights; logits: the last 3 positions whole, every 8th id before",
+        "about": f"{precision} on the stored bf16 weights; logits: the last 3 positions whole, every 8th id before",
         "transformers": transformers.__version__,
         "torch": torch.__version__,
         "prompts": prompts,
