@@ -175,6 +175,11 @@ void add_flags(FlagSet& flags, Flags& values) {
         "tokens of a step; longer prompts are prefilled in chunks"
     );
     flags.add("max-running-requests", &values.config.running_max, "requests that run at once");
+    flags.add(
+        "state-checkpoint-tokens",
+        &values.config.spare_tokens,
+        "tokens of a long prompt between two checkpoints of its recurrent state, in whole pages"
+    );
     flags.add("max-adapters", &values.config.adapters_max, "adapters that are loaded at once");
     flags.add("max-queued-requests", &values.config.queue_len_max, "requests that may wait");
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);

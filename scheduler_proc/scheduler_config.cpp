@@ -14,6 +14,7 @@ namespace {
 constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kAdaptersMax = 4096;
+constexpr std::int64_t kSpareTokensMax = std::int64_t{1} << 24;
 constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;
 constexpr std::int64_t kTokensPerStepMax =
     static_cast<std::int64_t>(messages::StepPlan::kTokensMax - messages::StepPlan::kRowsMax);
@@ -51,6 +52,8 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
         ))
         return e;
     if (auto e = out_of_range("--max-adapters", config.adapters_max, 1, kAdaptersMax)) return e;
+    if (auto e = out_of_range("--state-checkpoint-tokens", config.spare_tokens, 1, kSpareTokensMax))
+        return e;
     if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(messages::kEpochMax))) return e;
     if (const auto problem = messages::invalid_label(config.label))
         return Error{ErrorCode::kInvalidArgument, "--" + *problem};

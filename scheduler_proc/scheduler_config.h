@@ -21,8 +21,8 @@ struct SchedulerConfig {
     std::int64_t running_max = 256;          // requests that hold pages; at most the workers' slots
     std::int64_t queue_len_max = 16384;      // requests that wait; at least 1
     Fairness fairness = Fairness::kFair;     // --scheduling
-    // With recurrent state: a decode saves it after so many tokens, and a long prefill, as
-    // KvPool::Size
+    // With recurrent state: a decode saves it after so many tokens, and a long prefill
+    // (--state-checkpoint-tokens), as KvPool::Size
     std::int64_t trail_tokens = 16;
     std::int64_t spare_tokens = 1024;
     std::int64_t adapters_max = 16;  // loaded at once (--max-adapters)

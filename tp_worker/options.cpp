@@ -131,6 +131,12 @@ void add_engine_flags(Options& options, FlagSet& flags) {
     );
     flags.add("max-running-requests", &options.engine.num_slots, "requests that may run at once");
     flags.add(
+        "state-checkpoints",
+        &options.engine.num_checkpoints,
+        "places for copies of requests' recurrent states; 0: as many as fit into a part of "
+        "--kv-share"
+    );
+    flags.add(
         "chunked-prefill-size",
         &options.chunked_prefill_size,
         "the most prompt tokens in a step; one token per running request is added"
@@ -306,6 +312,9 @@ Result<> check_options(Options& options) {
     constexpr auto kRowsMax = static_cast<std::int64_t>(messages::StepPlan::kRowsMax);
     if (options.engine.num_slots < 1 || options.engine.num_slots > kRowsMax)
         return bad("max-running-requests", fmt::format("1 to {}", kRowsMax));
+    constexpr std::int64_t kCheckpointsMax = 65536;
+    if (options.engine.num_checkpoints < 0 || options.engine.num_checkpoints > kCheckpointsMax)
+        return bad("state-checkpoints", fmt::format("0 to {}", kCheckpointsMax));
     EngineOptions& engine = options.engine;
     if (options.load_format == "null") engine.load_format = LoadFormat::kNull;
     if (options.compute == "fp32") engine.compute = Compute::kFp32;
@@ -349,6 +358,7 @@ std::vector<std::string> settings_of(const Options& options) {
         fmt::format("--max-total-tokens={}", engine.max_total_tokens),
         fmt::format("--chunked-prefill-size={}", options.chunked_prefill_size),
         fmt::format("--max-running-requests={}", engine.num_slots),
+        fmt::format("--state-checkpoints={}", engine.num_checkpoints),
         fmt::format("--context-len={}", engine.context_len),
         fmt::format("--update-mode={}", options.update_mode),
         fmt::format("--all-reduce={}", options.all_reduce),

@@ -156,6 +156,7 @@ def _scheduler_flags(options, weights, replica):
         "max_running_requests",
         "max_queued_requests",
         "max_adapters",
+        "state_checkpoint_tokens",
         "scheduling",
     )
     return flags + [f"--step-timeout-s={options.step_timeout:g}", *_node_door_flags(options)]
@@ -198,6 +199,7 @@ def _worker_flags(options, weights, replica, rank):
         "max_running_requests",
         "chunked_prefill_size",
         "max_adapter_rank",
+        "state_checkpoints",
         "compute",
         "expert_weights",
         "load_format",

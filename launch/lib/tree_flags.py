@@ -18,6 +18,8 @@ MOST = {
     "--max-queued-requests": 1 << 24,
     "--max-adapters": 4096,
     "--max-adapter-rank": 512,
+    "--state-checkpoints": 65536,
+    "--state-checkpoint-tokens": 1 << 24,
     "--threads": 1024,
     "--nodes": 64,
 }
@@ -91,6 +93,17 @@ def add_limit_flags(parser):
     add_count(parser, "--max-queued-requests", "maximum number of requests that wait")
     add_count(parser, "--max-adapters", "maximum number of adapters (LoRA) that are loaded")
     add_count(parser, "--max-adapter-rank", "the highest rank of an adapter")
+    add_count(
+        parser,
+        "--state-checkpoints",
+        "of a hybrid model: how many copies of requests' recurrent states are kept, from which later requests continue "
+        "(default: by the memory of the machine, 8 to 520)",
+    )
+    add_count(
+        parser,
+        "--state-checkpoint-tokens",
+        "of a hybrid model: a long prompt keeps a copy after so many tokens, while places are free (default 1024)",
+    )
     add(
         "--scheduling",
         choices=("fair", "fcfs"),

@@ -79,7 +79,8 @@ struct EngineOptions {
     std::int64_t adapter_rank_max = 64;          // of adapters, on a CPU; 0: it computes none
     std::string tuning_dir{};  // with cuda: where timed choices are kept (linear_tuning.h); empty:
                                // nothing is timed
-    std::int64_t num_slots = 256;  // requests that may run at once
+    std::int64_t num_slots = 256;      // requests that may run at once
+    std::int64_t num_checkpoints = 0;  // of recurrent states; 0: a part of what kv_share leaves
     std::int64_t tokens_per_step_max = 8192;
     Duration step_timeout =
         kernels::kDeviceWaitMax;  // on a GPU: a step that takes longer is assumed never to end (P5)

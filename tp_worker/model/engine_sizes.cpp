@@ -98,6 +98,7 @@ std::int64_t choose_num_checkpoints(const EngineOptions& options, std::int64_t s
     constexpr std::int64_t kPart = 4;
     constexpr std::int64_t kPerSlotMax = 2;
     if (state_bytes == 0) return 0;
+    if (options.num_checkpoints > 0) return options.num_checkpoints;
     const std::int64_t total = total_host_bytes();
     const std::int64_t host = total == std::numeric_limits<std::int64_t>::max() ? 0 : total;
     const auto share = static_cast<std::int64_t>(options.kv_share * static_cast<double>(host));
@@ -125,12 +126,14 @@ Result<ModelSizes> choose_sizes(
     const EngineOptions& options, const ModelConfig& config, bool is_cuda, const RequestBytes& bytes
 ) {
     RETURN_IF_ERROR(check_sizes(options, config));
-    if (const std::int64_t host = total_host_bytes(); options.num_slots * bytes.state > host) {
+    const std::int64_t num_states = options.num_slots + options.num_checkpoints;
+    if (const std::int64_t host = total_host_bytes(); num_states * bytes.state > host) {
         return make_error(
             ErrorCode::kResourceExhausted,
-            "the recurrent states of {} requests take {} bytes each, and the machine has {}; lower "
-            "--max-running-requests",
+            "the recurrent states of {} requests and {} checkpoints take {} bytes each, and the "
+            "machine has {}; lower --max-running-requests or --state-checkpoints",
             options.num_slots,
+            options.num_checkpoints,
             bytes.state,
             host
         );
