@@ -28,6 +28,28 @@ Matrix matrix_of(std::span<const std::int64_t> shape) {
     return matrix;
 }
 
+// The text of a model with vision, whose tensors a tree knows without this.
+constexpr std::string_view kTextPrefix = "model.language_model.";
+
+std::string tree_name(std::string_view name) {
+    if (!name.starts_with(kTextPrefix)) return std::string(name);
+    return "model." + std::string(name.substr(kTextPrefix.size()));
+}
+
+// Returns the dtype that a tree keeps the tensor in: decay rates are not rounded.
+std::string_view resident_dtype(std::string_view name) {
+    return name.ends_with(".A_log") ? "F32" : messages::kUsualDtype;
+}
+
+// Returns whether the tensor's digest is known before it is resident: the experts of a layer in one
+// tensor are cut, a wider dtype is rounded.
+bool is_kept_as_sent(const TensorToPush& tensor) {
+    const std::string_view name = tensor.name;
+    if (name.ends_with(".experts.gate_up_proj") || name.ends_with(".experts.down_proj"))
+        return false;
+    return tensor.dtype == messages::kUsualDtype || tensor.dtype == resident_dtype(name);
+}
+
 // 0 for a dtype that check() refuses.
 std::int64_t element_bytes_of(const TensorToPush& tensor) {
     return messages::element_bytes_of(tensor.dtype).value_or(0);
@@ -46,9 +68,8 @@ PushedTensors::PushedTensors(const PushOptions& options, std::span<const TensorT
     has_digest_ = options_.declare_digest && !options_.partial;
     for (const TensorToPush& tensor : tensors_) {
         bytes_ += tensor.bytes();
-        // The experts of a layer in one tensor: digests are of single experts.
-        const bool is_fused = tensor.shape.size() > 2;
-        has_digest_ = has_digest_ && !is_fused && tensor.dtype == messages::kUsualDtype;
+        names_.push_back(tree_name(tensor.name));
+        has_digest_ = has_digest_ && is_kept_as_sent(tensor);
     }
 }
 
@@ -107,6 +128,8 @@ Result<> PushedTensors::visit(const Piece& piece, F use) const {
 void PushedTensors::add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to) {
     const std::int64_t row_bytes = row_bytes_of(piece);
     if (!has_digest_ || row_bytes == 0) return;
+    const TensorToPush& tensor = tensors_[piece.tensor];
+    if (tensor.dtype != resident_dtype(tensor.name)) return add_digest_as_f32(piece, rows, copy_to);
     const std::span<const std::byte> bytes(
         rows, static_cast<std::size_t>(piece.num_rows * row_bytes)
     );
@@ -116,6 +139,21 @@ void PushedTensors::add_digest(const Piece& piece, const std::byte* rows, std::b
     to_digest.copy_path = digest::CopyPath::kCached;  // workers read it at once
     static const digest::AddRun add_run = digest::add_run_on(best_isa());
     const digest::DigestSum sum = digest::digest_of(to_digest, add_run);
+    const MutexLock lock(mutex_);
+    digests_[piece.tensor] += sum.digest;
+}
+
+void PushedTensors::add_digest_as_f32(
+    const Piece& piece, const std::byte* rows, std::byte* copy_to
+) {
+    const std::int64_t row_bytes = row_bytes_of(piece);
+    const auto size = static_cast<std::size_t>(piece.num_rows * row_bytes);
+    if (copy_to != nullptr) std::memcpy(copy_to, rows, size);
+    // The upper half of an F32 is the BF16.
+    std::vector<std::byte> wide(2 * size);
+    for (std::size_t i = 0; i < size; i += 2) std::memcpy(&wide[2 * i + 2], rows + i, 2);
+    const digest::DigestRows to_digest = digest::whole_rows(wide, 2 * row_bytes, piece.row_begin);
+    const digest::DigestSum sum = digest::digest_of(to_digest, digest::add_run_on(best_isa()));
     const MutexLock lock(mutex_);
     digests_[piece.tensor] += sum.digest;
 }
@@ -178,10 +216,10 @@ std::string PushedTensors::version_digest(const std::function<bool(std::string_v
     std::vector<messages::TensorInfo> sent;
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
-        if (!is_sent(tensors_[i].name)) continue;
+        if (!is_sent(names_[i])) continue;
         sent.push_back({
-            .name = tensors_[i].name,
-            .dtype = tensors_[i].dtype,
+            .name = names_[i],
+            .dtype = std::string(resident_dtype(names_[i])),
             .shape = tensors_[i].shape,
             .digest = to_hex(digests_[i]),
         });

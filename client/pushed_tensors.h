@@ -38,6 +38,8 @@ class PushedTensors {
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of all tensors
     [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const;
     void add_pieces(std::size_t tensor, std::vector<Piece>& pieces) const;
+    // Returns the name that a tree has for the tensor: models with vision have longer ones.
+    [[nodiscard]] std::string_view tree_name_of(std::size_t tensor) const { return names_[tensor]; }
 
     // Writes the piece to its place in the tensor, which begins at `tensor_begin`.
     [[nodiscard]] Result<> fill(const Piece& piece, std::byte* tensor_begin);
@@ -47,9 +49,9 @@ class PushedTensors {
         const Piece& piece, const std::function<Result<>(const std::byte* rows)>& use
     );
 
-    // Returns the digest of the tensors for which `is_sent` is true, once all their pieces were
-    // filled or read; empty if none is declared, because of the options or because not all are
-    // BF16.
+    // Returns the digest of the tensors for whose tree's names `is_sent` is true, once all their
+    // pieces were filled or read, as they will be resident; empty if none is declared: because of
+    // the options, or because a tensor will be converted or cut.
     [[nodiscard]] std::string version_digest(
         const std::function<bool(std::string_view name)>& is_sent
     );
@@ -60,10 +62,13 @@ class PushedTensors {
     Result<> visit(const Piece& piece, F use) const;
     // Adds the digest of the piece at `rows`, and copies it to `copy_to` if that is not null.
     void add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to);
+    // The same of a tensor that is sent in BF16 and resident in F32.
+    void add_digest_as_f32(const Piece& piece, const std::byte* rows, std::byte* copy_to);
     void tell_progress(std::int64_t bytes);
 
     const PushOptions& options_;
     std::span<const TensorToPush> tensors_;
+    std::vector<std::string> names_{};  // a tree's
     std::int64_t bytes_ = 0;
     bool has_digest_ = false;  // whether a digest is declared
     Mutex mutex_{};

@@ -292,10 +292,7 @@ class Push {
             );
             shards.push_back(std::move(shard));
         }
-        std::vector<Piece> pieces;
-        for (std::size_t i = 0; i < tensors_.size(); ++i) {
-            if (wanted_.contains(tensors_[i].name)) pieces_.add_pieces(i, pieces);
-        }
+        ASSIGN_OR_RETURN(const std::vector<Piece> pieces, pieces_of_shards());
         ShardTensors by_name(kinds.size());
         for (std::size_t k = 0; k < kinds.size(); ++k) {
             for (const messages::ShardTensor& tensor : kinds[k]->tensors)
@@ -313,12 +310,30 @@ class Push {
         return receive_done();
     }
 
+    // Returns the pieces of all tensors that shards have.
+    // Errors: kInvalidArgument if one is missing: workers would adopt zeros in its place.
+    Result<std::vector<Piece>> pieces_of_shards() {
+        std::vector<Piece> pieces;
+        std::set<std::string_view> missing(wanted_.begin(), wanted_.end());
+        for (std::size_t i = 0; i < tensors_.size(); ++i) {
+            if (missing.erase(pieces_.tree_name_of(i)) != 0) pieces_.add_pieces(i, pieces);
+        }
+        if (missing.empty()) return pieces;
+        return make_error(
+            ErrorCode::kInvalidArgument,
+            "the push lacks {} tensor(s) of the model, the first is '{}'; a push to be adopted "
+            "brings each one, under its own name",
+            missing.size(),
+            *missing.begin()
+        );
+    }
+
     Result<> fill_shards(
         const Piece& piece, const ShardTensors& by_name, const std::vector<SharedBuffer>& shards
     ) {
         const TensorToPush& tensor = tensors_[piece.tensor];
         for (const auto& kind : by_name) {
-            const auto wanted = kind.find(tensor.name);
+            const auto wanted = kind.find(pieces_.tree_name_of(piece.tensor));
             if (wanted == kind.end() || wanted->second->shape != tensor.shape) {
                 return make_error(
                     ErrorCode::kInvalidArgument, "'{}' has another shape in the model", tensor.name
@@ -339,7 +354,8 @@ class Push {
             .element = messages::element_bytes_of(tensor.dtype).value_or(0)};
         return pieces_.read(piece, [&](const std::byte* rows) -> Result<> {
             for (std::size_t k = 0; k < by_name.size(); ++k) {
-                for (const messages::ShardPiece& to : by_name[k].at(tensor.name)->pieces)
+                for (const messages::ShardPiece& to :
+                     by_name[k].at(pieces_.tree_name_of(piece.tensor))->pieces)
                     RETURN_IF_ERROR(write_overlap(piece, rows, bytes, to, shards[k]));
             }
             return Ok{};

@@ -57,7 +57,7 @@ def dtype_name(array: Weight) -> str:
 
 
 def tensor_digest(array: Weight) -> str:
-    """The digest of a bfloat16 tensor, 32 hex digits (docs/design.md, section 5)."""
+    """The digest of a bfloat16 or float32 tensor, 32 hex digits (docs/design.md, section 5)."""
     if isinstance(array, OnGpu):
         return array.digest()
     words = array.view(numpy.uint16)
@@ -78,21 +78,31 @@ def tensor_digest(array: Weight) -> str:
 
 # Names in models with vision: the text's in front of its layers, and those of parts that no model here has.
 TEXT, OTHER_PARTS = "model.language_model.", ("model.visual.", "mtp.")
+FUSED = (".experts.gate_up_proj", ".experts.down_proj")
 
 
 def manifest_of(tensors: Tensors) -> list[dict[str, Any]]:
-    """The manifest of the bfloat16 tensors, by the names of a text model, with their digests (docs/protocol.md's
-    TensorInfo). Without those that hold all experts of a layer, as digests are of single experts, and without decay
-    rates, which are resident in fp32."""
-    return [
-        {
-            "name": "model." + name[len(TEXT):] if name.startswith(TEXT) else name,
-            "dtype": "BF16", "shape": list(array.shape), "digest": tensor_digest(array),
-        }
-        for name, array in tensors.items()
-        if dtype_name(array) == "BF16" and len(array.shape) < 3
-        and not name.endswith(".A_log") and not name.startswith(OTHER_PARTS)
-    ]  # fmt: skip
+    """The manifest of the tensors that are resident as they are sent, by the names of a text model, with their digests
+    (docs/protocol.md's TensorInfo). Without those that hold all experts of a layer, as digests are of single experts.
+    Decay rates are resident in fp32, and all others in bfloat16."""
+    manifest = []
+    for name, array in tensors.items():
+        if name.endswith(FUSED) or name.startswith(OTHER_PARTS):
+            continue
+        dtype = dtype_name(array)
+        if name.endswith(".A_log") and not isinstance(array, OnGpu):
+            array, dtype = _as_f32(array), "F32"
+        elif dtype != "BF16":
+            continue
+        name = "model." + name[len(TEXT):] if name.startswith(TEXT) else name
+        manifest.append({"name": name, "dtype": dtype, "shape": list(array.shape), "digest": tensor_digest(array)})
+    return manifest
+
+
+def _as_f32(array: numpy.ndarray) -> numpy.ndarray:
+    if dtype_name(array) == "BF16":
+        return (array.view(numpy.uint16).astype(numpy.uint32) << 16).view(numpy.float32)
+    return array.astype(numpy.float32)
 
 
 def lendable(tensors: Tensors, devices: Sequence[str]) -> Tensors:
