@@ -21,14 +21,16 @@ def config_of(**more):
     return {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets, "bias": "none", **more}
 
 
-def exact_adapter(seed, size=0.5):
-    """({name: float32}, {name: bf16 bits} of the model that the adapter makes)."""
+def exact_adapter(seed, size=0.5, base=None, modules=MODULES):
+    """({name: float32}, {name: bf16 bits} of the model that the adapter makes). `base`: its tensors; None: stories."""
     random = numpy.random.default_rng(seed)
-    whole, adapter = dict(read_tensors()), {}
+    whole, adapter = dict(read_tensors() if base is None else base), {}
     num_layers = 1 + max(int(name.split(".")[2]) for name in whole if name.startswith("model.layers."))
     for layer in range(num_layers):
-        for module in MODULES:
+        for module in modules:
             name = f"model.layers.{layer}.{module}"
+            if f"{name}.weight" not in whole:
+                continue
             weight = floats(whole[f"{name}.weight"]).copy()
             out, of = weight.shape
             a, b = numpy.zeros((RANK, of), numpy.float32), numpy.zeros((out, RANK), numpy.float32)

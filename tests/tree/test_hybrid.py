@@ -5,6 +5,7 @@ import numpy
 import pytest
 
 from hybrid_model import DECAY, as_published, tensors, write_hybrid
+from lora_files import MODULES, config_of, exact_adapter, write_adapter
 from process_tree import run
 from weights_sources import digest_of, raw_source, refused
 
@@ -12,6 +13,7 @@ import pitstop
 from pitstop.push import WeightPusher
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True, "skip_special_tokens": False}
+TOLERANCE = 1e-4  # of logprobs: the merged model rounds in another order
 PROMPTS = ["Once upon a time", "The king", "One day a little girl " * 9, "She said", "In the big"]
 
 
@@ -91,3 +93,35 @@ def test_P2_weights_are_updated_by_the_names_of_trainers(tree, client, start_tre
 
     error = refused(client.update_weights, source=raw_source({DECAY.replace("A_log", "A"): decay[DECAY]}), partial=True)
     assert "linear_attn.A" in error.message, error
+
+
+DELTA_MODULES = tuple(f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"))
+
+
+@pytest.mark.parametrize("prefix", ["base_model.model.", "base_model.model.model.language_model."])
+def test_an_adapter_of_all_projections_gives_what_the_merged_model_gives(tree, client, place, prefix):
+    adapter, whole = exact_adapter(3, base=tensors(1), modules=MODULES + DELTA_MODULES)
+    assert sum(".linear_attn." in name for name in adapter) == 2 * 2 * len(DELTA_MODULES)
+    if prefix.endswith("language_model."):
+        adapter = {name.removeprefix("model."): each for name, each in adapter.items()}
+    targets = sorted({module.rpartition(".")[2] for module in MODULES + DELTA_MODULES})
+    directory = write_adapter(place / "adapter", adapter, config_of(target_modules=targets), prefix)
+
+    def ask(**options):
+        with tree.door() as door:
+            return door.generate(PROMPTS[2], max_new_tokens=40, logprobs={"enabled": True}, **GREEDY, **options)
+
+    alone = ask()
+    assert client.load_adapter("policy", str(directory))["ok"]
+    adapted, still_alone = ask(adapter="policy"), ask()
+    assert still_alone.tokens == alone.tokens != adapted.tokens and still_alone.logprobs == alone.logprobs
+    client.update_weights(str(write_hybrid(place / "merged", whole)))
+    merged = ask()
+    assert adapted.tokens == merged.tokens
+    assert numpy.abs(numpy.array(adapted.logprobs) - merged.logprobs).max() < TOLERANCE
+
+
+def test_an_adapter_of_a_convolution_is_refused_by_name(tree, client, place):
+    directory = write_adapter(place / "adapter", {}, config_of(target_modules=["out_proj", "conv1d"]))
+    error = refused(client.load_adapter, "policy", str(directory))
+    assert "'model.layers.0.linear_attn.conv1d'" in error.message and "out_proj" not in error.message, error

@@ -16,7 +16,7 @@ constexpr std::size_t kShownMax = 8;
 
 // The path of the module whose weight this is; empty: a bias, a norm.
 std::string path_of(const WeightSlot& slot) {
-    if (slot.shape.size() != 2 || !slot.name.ends_with(kWeight)) return {};
+    if (slot.shape.size() < 2 || !slot.name.ends_with(kWeight)) return {};
     return slot.name.substr(0, slot.name.size() - kWeight.size());
 }
 
@@ -88,7 +88,8 @@ Result<AdapterSlots> AdapterSlots::make(
     if (!config.is_of_all_linear() && !not_served.empty()) {
         return make_error(
             ErrorCode::kUnsupported,
-            "adapters of {} are not served; accepted are modules of attention and of dense MLPs",
+            "adapters of {} are not served; accepted are modules of attention, of linear_attn's "
+            "projections and of dense MLPs",
             shown(std::move(not_served))
         );
     }
