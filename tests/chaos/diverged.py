@@ -24,7 +24,7 @@ def diverge(tensors, is_tied):
     logit, a layer's outputs."""
     changed = dict(tensors)
     if is_tied:
-        name = "model.layers.1.self_attn.o_proj.weight"
+        name = next(each for each in sorted(tensors) if each.endswith("self_attn.o_proj.weight"))
         changed[name] = weights.to_bf16(weights.from_bf16(tensors[name]) * HUGE)
     else:
         name = "model.embed_tokens.weight"

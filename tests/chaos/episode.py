@@ -24,8 +24,13 @@ MORE_S = 240.0  # an episode goes on for so long at most until it has seen what 
 VERIFY_S = 300.0
 NUM_CHECKPOINTS = 5
 RELEASED_S = 60.0  # no tree is longer without weights that a trainer released: the warden mends it
-RANDOM = {"random": weights.tiny_config, "random-experts": weights.tiny_experts_config}
+RANDOM = {
+    "random": weights.tiny_config,
+    "random-experts": weights.tiny_experts_config,
+    "random-hybrid": weights.tiny_hybrid_config,
+}
 PAIRS = {"stories": ("stories", "bard"), "stories-moe": ("stories-moe", "bard-moe")}
+MODELS = ("random", "random", "stories", "random-experts", "random-experts", "stories-moe", "random-hybrid", "random-hybrid")
 ROUTED = {"fp32": 0.6, "bf16": 1.0}  # the share of requests that ask for routes; bf16 leaves too many open without
 QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 
@@ -34,7 +39,7 @@ QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 class Shape:
     """What a tree is started with."""
 
-    model: str  # "random", "random-experts" or a bundled one's name
+    model: str  # of RANDOM, or a bundled one's name
     tp: int
     dp: int
     compute: str
@@ -46,7 +51,7 @@ class Shape:
     @classmethod
     def choose(cls, rng):
         return cls(
-            model=rng.choice(("random", "random", "stories", "random-experts", "random-experts", "stories-moe")),
+            model=rng.choice(MODELS),
             tp=rng.choice((1, 2)),
             dp=rng.choice((1, 1, 2)),
             compute=rng.choice(("fp32", "fp32", "bf16")),

@@ -1,8 +1,8 @@
-"""What a Qwen3 or a Qwen3-MoE computes, in NumPy, with a version of the weights per position.
+"""What a Qwen3, a Qwen3-MoE or a Qwen3.5 computes, in NumPy, with a version of the weights per position.
 
 A pass over some positions computes their keys and values under the version that it is given, and
 attends to whatever versions computed those before: as the promise says that a request goes on when
-weights change under it.
+weights change under it. The state of a layer without keys and values (delta.py) is of all those versions, too.
 
 Arithmetic is float32 on the checkpoint's bf16. With Rounding.BF16 what the engine stores as bf16 is
 rounded where it stores it (docs/design.md, section 7: weights, activations and KV are bf16, sums and
@@ -12,12 +12,14 @@ A pass may follow the routes that the engine says it chose, as rounding decides 
 likes alike. How well they fit this router's own logits is known after the pass (Sequence).
 """
 
+import dataclasses
 import enum
 import math
 
 import numpy
 
-from .weights import from_bf16, layers_with_experts, num_experts, to_bf16
+from . import delta
+from .weights import from_bf16, is_hybrid, is_linear, layers_with_experts, num_experts, to_bf16
 
 
 class Rounding(enum.Enum):
@@ -36,31 +38,42 @@ class Weights:
         def matrix(*names):
             return numpy.ascontiguousarray(numpy.concatenate([values[name] for name in names]).T)
 
+        # A hybrid's norms are kept less 1, but for those of its delta nets.
+        offset = self.dtype(1 if is_hybrid(config) else 0)
+
+        def norm(name):
+            return values[name] + offset
+
         self.embedding = values["model.embed_tokens.weight"]
-        self.norm = values["model.norm.weight"]
+        self.norm = norm("model.norm.weight")
         is_tied = config["tie_word_embeddings"]
         self.head = matrix("model.embed_tokens.weight" if is_tied else "lm_head.weight")
         self.layers = []
         for layer in range(config["num_hidden_layers"]):
             at = f"model.layers.{layer}."
-            attention, mlps = at + "self_attn.", [at + "mlp."]
+            mlps = [at + "mlp."]
             if layer in layers_with_experts(config):
                 mlps = [f"{at}mlp.experts.{expert}." for expert in range(num_experts(config))]
-            self.layers.append(
-                {
-                    "input_norm": values[at + "input_layernorm.weight"],
-                    "post_norm": values[at + "post_attention_layernorm.weight"],
-                    "q_norm": values[attention + "q_norm.weight"],
-                    "k_norm": values[attention + "k_norm.weight"],
+            parts = {
+                "input_norm": norm(at + "input_layernorm.weight"),
+                "post_norm": norm(at + "post_attention_layernorm.weight"),
+                "router": matrix(at + "mlp.gate.weight") if len(mlps) > 1 else None,
+                "mlps": [
+                    (matrix(mlp + "gate_proj.weight", mlp + "up_proj.weight"), matrix(mlp + "down_proj.weight"))
+                    for mlp in mlps
+                ],
+            }
+            if is_linear(config, layer):
+                parts["delta"] = delta.Weights(at + "linear_attn.", values, matrix)
+            else:
+                attention = at + "self_attn."
+                parts |= {
+                    "q_norm": norm(attention + "q_norm.weight"),
+                    "k_norm": norm(attention + "k_norm.weight"),
                     "qkv": matrix(*(attention + f"{part}_proj.weight" for part in "qkv")),
                     "o": matrix(attention + "o_proj.weight"),
-                    "router": matrix(at + "mlp.gate.weight") if len(mlps) > 1 else None,
-                    "mlps": [
-                        (matrix(mlp + "gate_proj.weight", mlp + "up_proj.weight"), matrix(mlp + "down_proj.weight"))
-                        for mlp in mlps
-                    ],
                 }
-            )
+            self.layers.append(parts)
 
 
 class Oracle:
@@ -74,9 +87,12 @@ class Oracle:
         self.head_dim = config["head_dim"]
         self.num_q = config["num_attention_heads"]
         self.num_kv = config["num_key_value_heads"]
+        self.is_gated = is_hybrid(config)
         # Angles are rounded to fp32 before their sine is taken, as transformers does.
-        half = numpy.arange(0, self.head_dim, 2, dtype=numpy.float32) / numpy.float32(self.head_dim)
-        theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+        rope = config.get("rope_parameters") or {}
+        self.rotary = int(self.head_dim * rope.get("partial_rotary_factor", 0.25 if self.is_gated else 1.0))
+        half = numpy.arange(0, self.rotary, 2, dtype=numpy.float32) / numpy.float32(self.rotary)
+        theta = config.get("rope_theta") or rope["rope_theta"]
         self.frequencies = (1.0 / numpy.float32(theta) ** half).astype(numpy.float32)
 
     def weights(self, tensors):
@@ -86,7 +102,7 @@ class Oracle:
         """As the engine keeps activations and KV."""
         return from_bf16(to_bf16(values)) if self.rounding is Rounding.BF16 else values
 
-    def _normed(self, x, weight):
+    def normed(self, x, weight):
         with numpy.errstate(over="ignore", invalid="ignore"):
             square = (x * x).mean(axis=-1, keepdims=True)
             # One over infinity would make a healthy zero of it.
@@ -94,10 +110,9 @@ class Oracle:
             return x / numpy.sqrt(square + self.eps) * weight
 
     def _rotated(self, x, cos, sin):
-        """x: [T, heads, D]; the first half of D is rotated with the second."""
-        half = self.head_dim // 2
-        first, second = x[..., :half], x[..., half:]
-        return numpy.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        """x: [T, heads, D]; of the dimensions that turn, the first half is rotated with the second."""
+        first, second, rest = numpy.split(x, [self.rotary // 2, self.rotary], axis=-1)
+        return numpy.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
     def _mlp(self, x, gate_up, down):
         gate, up = numpy.split(x @ gate_up, 2, axis=1)
@@ -121,6 +136,32 @@ class Oracle:
                 result[rows] += of_chosen[rows, places, None] * self._mlp(x[rows], gate_up, down)
         return result
 
+    def _attended(self, sequence, index, layer, x, begin, end, cos, sin):
+        count, D, Q, K = end - begin, self.head_dim, self.num_q, self.num_kv
+        width = 2 * D if self.is_gated else D  # a head's queries, then its gate
+        qkv = x @ layer["qkv"]
+        q = qkv[:, : Q * width].reshape(count, Q, width)
+        gate, q = q[..., D:], q[..., :D]
+        k = qkv[:, Q * width : Q * width + K * D].reshape(count, K, D)
+        v = qkv[:, Q * width + K * D :].reshape(count, K, D)
+        q = self.stored(self._rotated(self.normed(q, layer["q_norm"]), cos, sin))
+        keys, values = sequence.keys[index], sequence.values[index]  # [K, len, D]
+        keys[:, begin:end] = self.stored(self._rotated(self.normed(k, layer["k_norm"]), cos, sin)).transpose(1, 0, 2)
+        values[:, begin:end] = self.stored(v).transpose(1, 0, 2)
+        grouped = q.reshape(count, K, Q // K, D).transpose(1, 2, 0, 3).reshape(K, Q // K * count, D)
+        scores = (grouped @ keys[:, :end].transpose(0, 2, 1)) * self.dtype(1.0 / math.sqrt(D))
+        scores = scores.reshape(K, Q // K, count, end)
+        scores[..., numpy.arange(end)[None, :] > numpy.arange(begin, end)[:, None]] = -numpy.inf
+        scores -= scores.max(axis=-1, keepdims=True)
+        weight = numpy.exp(scores)
+        weight /= weight.sum(axis=-1, keepdims=True)
+        attended = weight.reshape(K, Q // K * count, end) @ values[:, :end]
+        attended = attended.reshape(K, Q // K, count, D).transpose(2, 0, 1, 3)
+        attended = self.stored(attended.reshape(count, Q, D))
+        if self.is_gated:
+            attended = self.stored(attended / (1 + numpy.exp(-gate)))
+        return attended.reshape(count, Q * D) @ layer["o"]
+
     def forward(self, sequence, weights, ids, logits_from, routes=None):
         """One pass: `ids` follow what the sequence holds. Logits [n, V] of ids[logits_from:]. `routes`: [n, layers, k]
         of the experts that these tokens use, -1: those that the router here chooses."""
@@ -131,43 +172,26 @@ class Oracle:
         angles = numpy.arange(begin, end, dtype=numpy.float32)[:, None] * self.frequencies[None, :]
         cos = numpy.cos(angles.astype(numpy.float64)).astype(self.dtype)[:, None, :]
         sin = numpy.sin(angles.astype(numpy.float64)).astype(self.dtype)[:, None, :]
-        D, Q, K = self.head_dim, self.num_q, self.num_kv
-        scale = self.dtype(1.0 / math.sqrt(D))
-        hidden = numpy.arange(end)[None, :] > numpy.arange(begin, end)[:, None]  # [T, end]
         x = weights.embedding[numpy.asarray(ids)]
         for index, layer in enumerate(weights.layers):
-            qkv = self.stored(self._normed(x, layer["input_norm"])) @ layer["qkv"]
-            q = qkv[:, : Q * D].reshape(count, Q, D)
-            k = qkv[:, Q * D : (Q + K) * D].reshape(count, K, D)
-            v = qkv[:, (Q + K) * D :].reshape(count, K, D)
-            q = self.stored(self._rotated(self._normed(q, layer["q_norm"]), cos, sin))
-            keys, values = sequence.keys[index], sequence.values[index]  # [K, len, D]
-            keys[:, begin:end] = self.stored(
-                self._rotated(self._normed(k, layer["k_norm"]), cos, sin)
-            ).transpose(1, 0, 2)
-            values[:, begin:end] = self.stored(v).transpose(1, 0, 2)
-            grouped = q.reshape(count, K, Q // K, D).transpose(1, 2, 0, 3).reshape(K, Q // K * count, D)
-            scores = (grouped @ keys[:, :end].transpose(0, 2, 1)) * scale
-            scores = scores.reshape(K, Q // K, count, end)
-            scores[..., hidden] = -numpy.inf
-            scores -= scores.max(axis=-1, keepdims=True)
-            weight = numpy.exp(scores)
-            weight /= weight.sum(axis=-1, keepdims=True)
-            attended = weight.reshape(K, Q // K * count, end) @ values[:, :end]
-            attended = attended.reshape(K, Q // K, count, D).transpose(2, 0, 1, 3).reshape(count, Q * D)
-            x = x + self.stored(attended) @ layer["o"]
-            normed = self.stored(self._normed(x, layer["post_norm"]))
+            normed = self.stored(self.normed(x, layer["input_norm"]))
+            if "delta" in layer:
+                x = x + delta.forward(self, sequence.states[index], layer["delta"], normed)
+            else:
+                x = x + self._attended(sequence, index, layer, normed, begin, end, cos, sin)
+            normed = self.stored(self.normed(x, layer["post_norm"]))
             if layer["router"] is None:
                 x = x + self._mlp(normed, *layer["mlps"][0])
             else:
                 given = numpy.full((count, self.config["num_experts_per_tok"]), -1) if routes is None else routes[:, index]
                 x = x + self._experts(sequence, normed, layer, given)
         sequence.length = end
-        return self.stored(self._normed(x[logits_from:], weights.norm)) @ weights.head
+        return self.stored(self.normed(x[logits_from:], weights.norm)) @ weights.head
 
 
 class Sequence:
-    """The keys and values of a request, whoever computed them; and of its last pass, per position, over all layers:
+    """The keys and values of a request, whoever computed them, and its states; and of its last pass, per position, over
+    all layers:
 
     excess    by how much a router here prefers an expert that the given routes do not have, or have later; 0: nowhere
     margin    by how much the last expert that a router here chose itself is ahead of the next; inf: none did
@@ -177,8 +201,19 @@ class Sequence:
         self._oracle = oracle
         self.length = 0
         self.keys, self.values = [], []
+        layers = range(oracle.config["num_hidden_layers"])
+        self.states = [delta.State() if is_linear(oracle.config, layer) else None for layer in layers]
         self._capacity = 0
         self.reserve(capacity)
+
+    def mark(self):
+        """For return_to()."""
+        return self.length, [dataclasses.replace(state) if state else None for state in self.states]
+
+    def return_to(self, mark):
+        """Forgets the passes since."""
+        self.length, states = mark
+        self.states = [dataclasses.replace(state) if state else None for state in states]
 
     def begin_pass(self, count):
         self.excess, self.margin = numpy.zeros(count), numpy.full(count, numpy.inf)

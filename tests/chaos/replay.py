@@ -243,12 +243,12 @@ class _Search:
         good = 0
         if begin:
             if _is_range(versions, epoch, kv_min, kv_max):
-                length = sequence.length
+                mark = sequence.mark()
                 good = self._good(sequence, epoch, begin, end)
                 if begin + good == end:
                     if self.explains(index + 1, end, sequence, versions + [epoch] * good, resets):
                         return True
-                sequence.length = length
+                sequence.return_to(mark)
             else:
                 held = versions + [epoch]
                 self._fail(begin, epoch, f"KV of {min(held)} to {max(held)}, said to be {kv_min} to {kv_max}")

@@ -13,23 +13,31 @@ from chaos.replay import Record, Replay
 from chaos.versions import EpochBook, ScoreBook, VersionBook, load_version
 
 GOLDEN = weights.ROOT / "tests/data/golden"
-CONFIG = weights.tiny_config(vocab_size=256)
+CONFIGS = {"dense": weights.tiny_config(vocab_size=256), "hybrid": weights.tiny_hybrid_config(vocab_size=256)}
 PAGE = 8
 PROMPT_LEN, NUM_TOKENS = 13, 24
 
 
-@pytest.fixture(scope="module")
-def versions():
-    """{epoch: tensors}: of epochs 1, 2 and 3."""
+class Versions(dict):
+    """{epoch: tensors}"""
+
+    def __init__(self, config, tensors):
+        super().__init__(tensors)
+        self.config = config
+
+
+@pytest.fixture(scope="module", params=CONFIGS.values(), ids=CONFIGS)
+def versions(request):
+    """Of epochs 1, 2 and 3."""
     rng = numpy.random.default_rng(5)
-    return {epoch: weights.random_tensors(CONFIG, rng) for epoch in (1, 2, 3)}
+    return Versions(request.param, {epoch: weights.random_tensors(request.param, rng) for epoch in (1, 2, 3)})
 
 
 @pytest.fixture(scope="module")
 def checker(versions):
-    oracle = Oracle(CONFIG, Rounding.FP32)
+    oracle = Oracle(versions.config, Rounding.FP32)
     ready = {f"d{epoch}": oracle.weights(tensors) for epoch, tensors in versions.items()}
-    return Replay(oracle, ready.__getitem__, tolerance(CONFIG, versions.values(), Rounding.FP32), PAGE)
+    return Replay(oracle, ready.__getitem__, tolerance(versions.config, versions.values(), Rounding.FP32), PAGE)
 
 
 def kv_digests(epochs):
@@ -40,10 +48,10 @@ def generated(versions, history, is_greedy=True, reset_at=None):
     """A record of a request as a right engine would serve it, in float64: `history` is the epoch of
     each pass: of the prompt, then of each further token. With `reset_at` the passes before that token
     are computed again under its epoch."""
-    oracle = Oracle(CONFIG, Rounding.EXACT)
+    oracle = Oracle(versions.config, Rounding.EXACT)
     ready = {epoch: oracle.weights(tensors) for epoch, tensors in versions.items()}
     rng = numpy.random.default_rng(9)
-    prompt = [int(each) for each in rng.integers(0, CONFIG["vocab_size"], PROMPT_LEN)]
+    prompt = [int(each) for each in rng.integers(0, versions.config["vocab_size"], PROMPT_LEN)]
     record = Record("r", prompt, [], [], [], is_greedy=is_greedy, retractions=0 if reset_at is None else 1)
     sequence, kv = Sequence(oracle), []
     for number, epoch in enumerate(history):
@@ -66,7 +74,7 @@ def generated(versions, history, is_greedy=True, reset_at=None):
 KEPT = [1] * 10 + [2] * 14  # an update in mid-request, the KV is kept
 
 
-@pytest.mark.parametrize("name", ["qwen3_tied", "qwen3_moe_every_other"])
+@pytest.mark.parametrize("name", ["qwen3_tied", "qwen3_moe_every_other", "qwen3_5"])
 def test_the_oracle_computes_what_transformers_computes(name):
     config = json.loads((GOLDEN / name / "config.json").read_text())
     golden = json.loads((GOLDEN / name / "golden.json").read_text())
@@ -81,7 +89,7 @@ def test_the_oracles_digests_are_those_of_the_definition():
     golden = json.loads((GOLDEN / "digests.json").read_text())["models"]
     for name in golden:
         tensors = weights.read_checkpoint(weights.MODELS / name)
-        digests = {each: weights.tensor_digest(bits) for each, bits in tensors.items()}
+        digests = {each: weights.tensor_digest(each, bits) for each, bits in tensors.items()}
         assert digests == golden[name]["tensors"]
         shapes = {each: bits.shape for each, bits in tensors.items()}
         assert weights.version_digest(shapes, digests) == golden[name]["digest"]
@@ -100,7 +108,7 @@ def test_what_a_right_engine_gives_is_verified(versions, checker, is_greedy, his
 
 
 def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versions, checker):
-    oracle = Oracle(CONFIG, Rounding.EXACT)
+    oracle = Oracle(versions.config, Rounding.EXACT)
     record = generated(versions, [1] * NUM_TOKENS)
     sequence, logprobs = Sequence(oracle), []
     ids = record.prompt + record.tokens[:-1]
@@ -117,7 +125,7 @@ def test_a_prompt_whose_chunks_lie_on_both_sides_of_an_update_is_verified(versio
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_version_that_nobody_saw_between_two_may_have_computed_a_chunk(versions, checker, is_seen):
     """Its trainer died, and no token was sampled under it: only the others' numbers tell that there was one."""
-    oracle = Oracle(CONFIG, Rounding.EXACT)
+    oracle = Oracle(versions.config, Rounding.EXACT)
     record = generated(versions, [1] * NUM_TOKENS)
     sequence, ids = Sequence(oracle), record.prompt + record.tokens[:-1]
     oracle.forward(sequence, oracle.weights(versions[1]), ids[:5], 4)
@@ -223,8 +231,8 @@ def test_old_kv_that_was_computed_again_is_found(versions, checker):
 
 def scored(versions, cut=None, score_start=1, ids=()):
     """A prompt's scores under version 2; its first `cut` positions were computed under version 1."""
-    oracle = Oracle(CONFIG, Rounding.EXACT)
-    prompt = [int(each) for each in numpy.random.default_rng(3).integers(0, CONFIG["vocab_size"], 40)]
+    oracle = Oracle(versions.config, Rounding.EXACT)
+    prompt = [int(each) for each in numpy.random.default_rng(3).integers(0, versions.config["vocab_size"], 40)]
     sequence, logits = Sequence(oracle), []
     for epoch, part in ((1, prompt[:cut] if cut else []), (2, prompt[cut or 0 : -1])):
         if part:
@@ -280,11 +288,13 @@ def test_a_version_that_nobody_sent_is_found(versions, checker):
     assert "nobody sent" in checker.verify(record, {}).problem
 
 
-@pytest.mark.parametrize("layer", range(CONFIG["num_hidden_layers"]))
+@pytest.mark.parametrize("layer", range(3))
 def test_a_pass_with_one_tensor_of_another_version_is_found(versions, checker, layer):
     """A mixed pass: the smallest tensor of a layer is still the old one's."""
     name = f"model.layers.{layer}.self_attn.q_norm.weight"
-    mixed = {**versions, 2: {**versions[2], name: versions[1][name]}}
+    if weights.is_linear(versions.config, layer):
+        name = f"model.layers.{layer}.linear_attn.dt_bias"
+    mixed = Versions(versions.config, {**versions, 2: {**versions[2], name: versions[1][name]}})
     record = generated(mixed, KEPT)
     assert checker.verify(record, kv_digests(versions)).problem is not None
 
@@ -302,7 +312,7 @@ def test_what_a_partial_update_makes_is_found_by_its_digest(tmp_path, versions):
     changes = {name: versions[2][name] for name in list(versions[2])[:4]}
     book.add_partial(changes)
     whole = {**versions[1], **changes}
-    digests = {name: weights.tensor_digest(bits) for name, bits in whole.items()}
+    digests = {name: weights.tensor_digest(name, bits) for name, bits in whole.items()}
     digest = weights.version_digest({name: bits.shape for name, bits in whole.items()}, digests)
     assert book.knows(digest)
     loaded = load_version(tmp_path, digest)
@@ -322,7 +332,7 @@ def test_what_calls_without_a_session_made_is_found_by_its_digest_and_a_half_is_
 
     def digest_of(*numbers):
         whole = {**versions[1], **{name: versions[2][name] for name in (names[each] for each in numbers)}}
-        digests = {name: weights.tensor_digest(bits) for name, bits in whole.items()}
+        digests = {name: weights.tensor_digest(name, bits) for name, bits in whole.items()}
         return weights.version_digest({name: bits.shape for name, bits in whole.items()}, digests)
 
     for number in (0, 1):
@@ -347,7 +357,7 @@ def test_two_partial_updates_of_which_nobody_saw_the_first_are_known(versions, t
 
     def digest_of(*changed):
         whole = {**versions[1], **{name: versions[2][name] for name in changed}}
-        digests = {name: weights.tensor_digest(bits) for name, bits in whole.items()}
+        digests = {name: weights.tensor_digest(name, bits) for name, bits in whole.items()}
         return weights.version_digest({name: bits.shape for name, bits in whole.items()}, digests)
 
     for part in (names[:2], names[2:]):

@@ -34,12 +34,12 @@ class VersionBook:
         self.calls = CallBook(self.directory / "calls.log")
         self._served = []  # digests that were asked for: what a partial update may be based on
 
-    def _key(self, bits):
+    def _key(self, name, bits):
         """A tensor's digest; each is computed once and kept on disk for the verifiers."""
         known = self._digests.get(id(bits))
         if known is not None:
             return known
-        digest = weights.tensor_digest(bits)
+        digest = weights.tensor_digest(name, bits)
         if digest not in self._tensors:
             self._tensors[digest] = bits
             numpy.save(self.directory / f"{digest}.npy", bits)
@@ -60,12 +60,12 @@ class VersionBook:
         with self._lock:
             for name, bits in tensors.items():
                 self._shapes[name] = bits.shape
-            return self._add_keys({name: self._key(bits) for name, bits in tensors.items()})
+            return self._add_keys({name: self._key(name, bits) for name, bits in tensors.items()})
 
     def add_partial(self, changes):
         """An update of some tensors that may be committed on top of any version."""
         with self._lock:
-            keys = {name: self._key(bits) for name, bits in changes.items()}
+            keys = {name: self._key(name, bits) for name, bits in changes.items()}
             if keys in self._partials:
                 self._partials.remove(keys)
             self._partials = [*self._partials, keys][-PARTIALS_MAX:]
@@ -73,7 +73,7 @@ class VersionBook:
     def keys_of(self, tensors):
         """{name: digest} of some tensors, which are kept."""
         with self._lock:
-            return {name: self._key(bits) for name, bits in tensors.items()}
+            return {name: self._key(name, bits) for name, bits in tensors.items()}
 
     def keys_in(self, digest):
         with self._lock:

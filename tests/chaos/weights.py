@@ -45,13 +45,23 @@ def _digest_rows(rows):
         return f"{int(mixed.sum(dtype=numpy.uint64)):016x}{int((high * low).sum(dtype=numpy.uint64)):016x}"
 
 
-def tensor_digest(bits):
-    return _digest_rows(bits.reshape(-1, bits.shape[-1]).view(numpy.uint8))
+def _is_fp32(name):
+    """Whether the engine keeps this tensor so, and not as the bf16 that it is sent as."""
+    return name.endswith(".A_log")
+
+
+def tensor_digest(name, bits):
+    """As it is resident."""
+    resident = from_bf16(bits) if _is_fp32(name) and bits.dtype == numpy.uint16 else bits
+    return _digest_rows(resident.reshape(-1, bits.shape[-1]).view(numpy.uint8))
 
 
 def version_digest(shapes, digests):
     """Of a whole version, from its tensors' shapes and digests by name."""
-    lines = [f"{name} BF16 {'x'.join(map(str, shapes[name]))} {digests[name]}\n" for name in sorted(digests)]
+    lines = [
+        f"{name} {'F32' if _is_fp32(name) else 'BF16'} {'x'.join(map(str, shapes[name]))} {digests[name]}\n"
+        for name in sorted(digests)
+    ]
     return _digest_rows(numpy.frombuffer("".join(lines).encode(), numpy.uint8).reshape(1, -1))
 
 
@@ -127,6 +137,35 @@ def tiny_experts_config(vocab_size=2048):
     }
 
 
+def tiny_hybrid_config(vocab_size=2048):
+    """The same with gated delta nets in the first and the last layer, and gated attention between them. The norm behind a
+    recurrence divides by what may cancel: with an eps of 1e-6 it makes a rounding a thousand times as large now and then,
+    and a tolerance that is derived from some tokens does not hold for others."""
+    config = {key: each for key, each in tiny_config(vocab_size).items() if key not in ("rope_theta", "rope_scaling")}
+    return {
+        **config,
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_value_head_dim": 24,
+        "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    }
+
+
+def is_hybrid(config):
+    return config["model_type"].startswith("qwen3_5")
+
+
+def is_linear(config, layer):
+    """Whether a layer has a gated delta net in the place of attention."""
+    return is_hybrid(config) and config["layer_types"][layer] == "linear_attention"
+
+
 def num_experts(config):
     return config.get("num_experts") or config.get("num_local_experts") or 0
 
@@ -138,7 +177,7 @@ def layers_with_experts(config):
 
 
 def shapes_of(config):
-    """{name: shape} of a checkpoint of Qwen3 or Qwen3-MoE."""
+    """{name: shape} of a checkpoint of Qwen3, Qwen3-MoE or Qwen3.5."""
     H, F, D = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     Q, K, V = config["num_attention_heads"] * D, config["num_key_value_heads"] * D, config["vocab_size"]
     shapes = {"model.embed_tokens.weight": (V, H), "model.norm.weight": (H,)}
@@ -150,14 +189,21 @@ def shapes_of(config):
             {
                 at + "input_layernorm.weight": (H,),
                 at + "post_attention_layernorm.weight": (H,),
-                at + "self_attn.q_proj.weight": (Q, H),
-                at + "self_attn.k_proj.weight": (K, H),
-                at + "self_attn.v_proj.weight": (K, H),
-                at + "self_attn.o_proj.weight": (H, Q),
-                at + "self_attn.q_norm.weight": (D,),
-                at + "self_attn.k_norm.weight": (D,),
             }
         )
+        if is_linear(config, layer):
+            shapes.update({f"{at}linear_attn.{tail}": shape for tail, shape in _delta_shapes(config).items()})
+        else:
+            shapes.update(
+                {
+                    at + "self_attn.q_proj.weight": (2 * Q if is_hybrid(config) else Q, H),
+                    at + "self_attn.k_proj.weight": (K, H),
+                    at + "self_attn.v_proj.weight": (K, H),
+                    at + "self_attn.o_proj.weight": (H, Q),
+                    at + "self_attn.q_norm.weight": (D,),
+                    at + "self_attn.k_norm.weight": (D,),
+                }
+            )
         mlps = {"mlp.": F}
         if layer in layers_with_experts(config):
             shapes[at + "mlp.gate.weight"] = (num_experts(config), H)
@@ -168,19 +214,38 @@ def shapes_of(config):
     return shapes
 
 
+def _delta_shapes(config):
+    H, num_v, dv = config["hidden_size"], config["linear_num_value_heads"], config["linear_value_head_dim"]
+    channels = 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"] + num_v * dv
+    return {
+        "in_proj_qkv.weight": (channels, H),
+        "in_proj_z.weight": (num_v * dv, H),
+        "in_proj_b.weight": (num_v, H),
+        "in_proj_a.weight": (num_v, H),
+        "conv1d.weight": (channels, 1, config["linear_conv_kernel_dim"]),
+        "A_log": (num_v,),
+        "dt_bias": (num_v,),
+        "norm.weight": (dv,),
+        "out_proj.weight": (H, num_v * dv),
+    }
+
+
 def random_tensors(config, rng):
     """Weights that make far from uniform, far from certain distributions, in which each layer and
     each KV entry counts: another version's are seen in the first token."""
     tensors = {}
     for name, shape in shapes_of(config).items():
-        if len(shape) == 1:
-            values = rng.uniform(0.6, 1.4, shape)
+        if name.endswith((".A_log", ".dt_bias")):  # a state forgets within some to hundreds of tokens
+            values = rng.uniform(-3.0, 0.0, shape)
+        elif len(shape) == 1:
+            is_around_zero = is_hybrid(config) and ".linear_attn." not in name
+            values = rng.uniform(0.6, 1.4, shape) - is_around_zero
         elif name in ("model.embed_tokens.weight", "lm_head.weight"):
             values = rng.normal(0.0, 0.3, shape)
         elif name.endswith("mlp.gate.weight"):  # routers that prefer some experts by far
             values = rng.normal(0.0, 2.0 / numpy.sqrt(shape[1]), shape)
         else:
-            values = rng.normal(0.0, 0.8 / numpy.sqrt(shape[1]), shape)
+            values = rng.normal(0.0, 0.8 / numpy.sqrt(shape[-1]), shape)
         tensors[name] = to_bf16(values.astype(numpy.float32))
     return tensors
 
