@@ -1,5 +1,5 @@
 """A hybrid model on real trees continues from checkpoints of its state: turns of a conversation and samples of a prompt
-are computed once, with the bits of a tree whose cache is empty."""
+are computed once, with the bits of a tree whose cache is empty; and scoring gives the bits of sampling."""
 
 import random
 import sys
@@ -116,3 +116,73 @@ def test_P9_a_state_is_not_restored_after_an_update(tree, client, place):
         assert bits([door.generate(prompt, **GREEDY)]) == bits([new]) != bits([old])
         client.rollback_weights()
         assert bits([door.generate(prompt, **GREEDY)]) == bits([old])
+
+
+def test_P8_released_memory_takes_the_checkpoints_with_it(tree, client):
+    prompt = words(51, 200)
+    ask = lambda door: door.generate(prompt, **GREEDY)
+    with tree.door() as door:
+        first, again = ask(door), ask(door)
+        assert first.counts["cached_tokens"] == 0 and again.counts["cached_tokens"] == (len(prompt) - 1) // PAGE * PAGE
+        client.release_memory(["kv_cache"])
+        client.resume_memory(["kv_cache"])
+        fresh = ask(door)
+        assert fresh.counts["cached_tokens"] == 0
+    assert bits([first]) == bits([again]) == bits([fresh])
+
+
+def scores(door, tokens):
+    """Of each token but the first."""
+    output = door.generate(tokens, max_new_tokens=0, logprobs={"enabled": True, "prompt_start": 1}, temperature=0.0)
+    return next(chunk["prompt"]["logprobs"] for chunk in output.chunks if "prompt" in chunk)
+
+
+@pytest.mark.parametrize("chunk", [7, 512])
+def test_P6_scoring_gives_the_logprobs_of_sampling(tree, client, start_tree, model, chunk):
+    """Whether sampling began with a whole prompt, in chunks, after a checkpoint, beside others or retracted."""
+    draws = [GREEDY] + [{"temperature": 1.0, "seed": seed, "max_new_tokens": NUM_NEW, **ENDLESS} for seed in range(5)]
+    stem = words(61, 180)
+    prompts = [stem + words(70 + number, 3 + 17 * number) for number in range(len(draws))]
+    sampled = []  # (tokens of prompt and output, logprobs of the output)
+    with tree.door() as door:
+        first = door.finish([door.start(prompt, **draw) for prompt, draw in zip(prompts, draws)])
+        turns = [prompt + output.tokens + words(5, 20) for prompt, output in zip(prompts, first)]
+        rids = [door.start(turn, **draw) for turn, draw in zip(turns, draws)]
+        while not door.outputs[rids[0]].tokens:
+            door.step()
+        client.pause("retract")
+        client.continue_generation()
+        second = door.finish(rids)
+        assert all(output.counts["cached_tokens"] > 0 for output in second)
+        for prompt, output in [*zip(prompts, first), *zip(turns, second)]:
+            sampled.append((prompt + output.tokens, output.logprobs))
+        here = [scores(door, tokens) for tokens, _ in sampled]
+    tp = len(client.status()["replicas"][0]["workers"])
+    flags = ("--compute", "fp32", "--chunked-prefill-size", chunk, "--page-size", 8)
+    other = start_tree("--model", model, "--tp", tp, *flags)
+    with other.door() as door:
+        there = [scores(door, tokens) for tokens, _ in sampled]
+    for (tokens, logprobs), mine, theirs in zip(sampled, here, there):
+        assert mine[-len(logprobs) :] == logprobs, "the same tree"
+        assert theirs == mine, "another one, with other chunks and pages"
+
+
+def test_checkpoints_are_as_many_and_as_close_as_flags_say(start_tree, model):
+    stem = words(81, 300)
+    ends = [words(90 + number, 20) for number in range(6)]
+    flags = ("--model", model, "--compute", "fp32", "--page-size", PAGE, "--chunked-prefill-size", 64)
+    few = start_tree(*flags, "--state-checkpoints", 5, "--state-checkpoint-tokens", 64)
+    with pitstop.Client(few.run_dir) as client, few.door() as door:
+        assert checkpoints(client)["places_total"] == 5
+        door.generate(stem, **GREEDY)
+        branch = door.generate(stem[:250] + ends[0], **GREEDY)
+        assert branch.counts["cached_tokens"] == 192, "of the states after 64, 128, 192, ... tokens"
+        for end in ends:
+            door.generate(stem[:250] + end, **GREEDY)
+        assert checkpoints(client)["evicted_total"] > 0
+    many = start_tree(*flags)
+    with pitstop.Client(many.run_dir) as client, many.door() as door:
+        assert checkpoints(client)["places_total"] > 5
+        door.generate(stem, **GREEDY)
+        branch = door.generate(stem[:250] + ends[0], **GREEDY)
+        assert branch.counts["cached_tokens"] == 0 and branch.counts["replayed_tokens"] == 240

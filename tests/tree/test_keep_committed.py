@@ -11,6 +11,7 @@ import struct
 
 import pytest
 
+from pairs import pair  # noqa: F401
 from process_tree import ProcessTree, run, wait_until
 from test_bad_models import header_of, write_safetensors
 from test_restart import BARD, DIGESTS, GREEDY, STORIES, crash, overwrite, serving, update
@@ -63,12 +64,12 @@ def push(tree, path, label):
 
 
 @pytest.mark.parametrize("flags", ((), ("--tp", 2), ("--dp", 2)), ids=("one", "tp2", "dp2"))
-def test_P2_pushed_weights_come_back_from_where_they_were_kept(start_tree, place, flags):
+def test_P2_pushed_weights_come_back_from_where_they_were_kept(start_tree, place, flags, pair):
     kept = place / "kept"
-    tree = start_tree("--restart", "--keep-committed", kept, *flags)
+    tree = start_tree("--model", pair.old, "--restart", "--keep-committed", kept, *flags)
     admin = tree.door("admin")
     assert keep_of(admin)["state"] == "idle"
-    push(tree, BARD, "pushed")
+    push(tree, pair.new, "pushed")
     directory = wait_kept(admin, 2)
     assert admin.call("set_weight_label", label="pushed, then named")["ok"]
     expected = tree.door().generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens
@@ -77,10 +78,10 @@ def test_P2_pushed_weights_come_back_from_where_they_were_kept(start_tree, place
     status = admin.call("status")
     assert status["weights_path"] == str(directory) and "lost" not in status
     assert {(each["epoch"], each["label"]) for each in status["replicas"]} == {(2, "pushed, then named")}
-    assert admin.call("weight_digests")["digest"] == BARD_DIGEST
+    assert admin.call("weight_digests")["digest"] == pair.new_digest
     assert door.generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens == expected
     assert keep_of(admin)["state"] == "kept", "the directory has it"
-    assert update(admin, STORIES)["epoch"] == 3
+    assert update(admin, pair.old)["epoch"] == 3
 
 
 @pytest.mark.parametrize("flags", ((), ("--tp", 2)), ids=("one", "tp2"))

@@ -1,30 +1,27 @@
 """Memory by tags, labels, shutdown and the wait for first weights, on real trees: design section 6."""
 
-import json
 import pathlib
 import re
 
 import pytest
 
-from process_tree import ROOT, run, wait_until
+from pairs import DENSE, pair, shared_tree  # noqa: F401
+from process_tree import run, wait_until
 from wire import Refused
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 LONG = 600
-STORIES = str(ROOT / "launch/models/stories")
-BARD = str(ROOT / "launch/models/bard")
-DIGESTS = json.loads((ROOT / "tests/data/golden/digests.json").read_text())["models"]
 TREE_FLAGS = ("--tp", 2, "--dp", 2)
 
 
 @pytest.fixture
-def admin(shared_tree):
+def admin(shared_tree, pair):
     with shared_tree.door("admin") as admin:
         yield admin
         admin.call("abort", all=True)
         admin.call("resume_memory")
         admin.call("continue_generation")
-        update(admin, STORIES)
+        update(admin, pair.old)
 
 
 def update(admin, path, **spec):
@@ -58,7 +55,7 @@ def test_what_is_resident_is_what_the_kernel_counts(start_tree):
     for number in range(8):  # with nothing in common, so that each has pages of its own
         door.generate(f"{number} " + "Once upon a time " * 150, max_new_tokens=5, **GREEDY)
     wait_until(lambda: resident_bytes(admin, "kv_cache") > kv + (1 << 20), "what prompts take")
-    assert update(admin, BARD)["ok"]
+    assert update(admin, DENSE.new)["ok"]
     wait_until(lambda: resident_bytes(admin, "weights") > 1.5 * weights, "the second copy")
     both = resident_bytes(admin, "weights") + resident_bytes(admin, "kv_cache")
     assert both <= 1024 * anonymous_kib(tree)
@@ -82,7 +79,7 @@ def expect_unreadable(admin, why):
         admin.call("get_weights", name="model.norm.weight")
 
 
-def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin):
+def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin, pair):
     door.generate("Once upon a time", max_new_tokens=200, **GREEDY)
     before = anonymous_kib(shared_tree)
     released = admin.call("release_memory", keep_weights=False)
@@ -98,8 +95,8 @@ def test_P8_memory_goes_back_measured_and_comes_again(shared_tree, door, admin):
     expect_unreadable(admin, "no weights")
     refused = door.generate("Once", max_new_tokens=1).finish
     assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
-    brought = update(admin, BARD)
-    assert brought["ok"] and brought["digest"] == DIGESTS["bard"]["digest"]
+    brought = update(admin, pair.new)
+    assert brought["ok"] and brought["digest"] == pair.new_digest
     assert door.generate("Once upon a time", max_new_tokens=5, **GREEDY).finish["reason"] == "length"
 
 
@@ -119,7 +116,7 @@ def test_P4_sleeping_and_waking_loses_no_request_and_changes_no_token(door, admi
         assert output.tokens == undisturbed.tokens
 
 
-def test_a_wrong_call_is_a_typed_error_of_every_replica_and_changes_nothing(door, admin):
+def test_a_wrong_call_is_a_typed_error_of_every_replica_and_changes_nothing(door, admin, pair):
     start(door, "w1")
     busy = admin.call("release_memory")
     assert not busy["ok"] and busy["code"] == "failed_precondition" and "not paused" in busy["message"]
@@ -128,7 +125,7 @@ def test_a_wrong_call_is_a_typed_error_of_every_replica_and_changes_nothing(door
     completed = admin.call("release_memory", tags=["weights", "kv_cache"])
     assert completed["ok"], completed
     assert "already released" in admin.call("release_memory", tags=["weights"])["message"]
-    assert "released" in update(admin, BARD)["message"]
+    assert "released" in update(admin, pair.new)["message"]
     for fields in ({"tags": ["graphs"]}, {"tags": ["weights", "weights"]}, {"keep": True}):
         with pytest.raises(Refused):
             admin.call("release_memory", **fields)
@@ -147,13 +144,13 @@ def test_P3_a_new_label_splits_spans_at_a_token(door, admin):
     assert sum(span["tokens"] for span in output.spans) == LONG == len(output.logprobs)
 
 
-def test_status_tells_pauses_memory_and_the_last_updates(door, admin):
-    assert update(admin, BARD, label="told")["ok"]
+def test_status_tells_pauses_memory_and_the_last_updates(door, admin, pair):
+    assert update(admin, pair.new, label="told")["ok"]
     assert not update(admin, "/nowhere")["ok"]
     admin.call("pause_generation", mode="retract")
     admin.call("release_memory", tags=["kv_cache"])
     status = admin.call("status")
-    assert status["is_ready"] and status["weights_path"] == BARD
+    assert status["is_ready"] and status["weights_path"] == pair.new
     assert [entry["ok"] for entry in status["updates"][-2:]] == [True, False]
     assert status["updates"][-2]["label"] == "told" and status["updates"][-2]["bytes"] > 0
     for replica in status["replicas"]:
@@ -172,7 +169,7 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
     assert status["is_ready"] is False and status["replicas"][0]["state"] == "awaiting_weights"
     refused = door.generate("Once", max_new_tokens=1).finish
     assert refused["code"] == "failed_precondition" and "no weights" in refused["message"]
-    partial = update(admin, BARD, partial=True, epoch=5)
+    partial = update(admin, DENSE.new, partial=True, epoch=5)
     assert not partial["ok"] and "complete" in partial["message"]
     # What comes under a pause waits for them.
     admin.call("pause_generation", mode="in_place")
@@ -181,7 +178,7 @@ def test_a_tree_may_wait_for_its_first_weights(start_tree):
         lambda: admin.call("status")["replicas"][0]["num_waiting"] == 1, "the request to be queued"
     )
     assert admin.call("continue_generation")["ok"]
-    assert update(admin, BARD, label="first")["digest"] == DIGESTS["bard"]["digest"]
+    assert update(admin, DENSE.new, label="first")["digest"] == DENSE.new_digest
     (output,) = door.finish([early])
     assert [span["label"] for span in output.spans][0] == "first"
     assert admin.call("status")["is_ready"] is True

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pairs import pair, shared_tree  # noqa: F401
 from process_tree import wait_until
 from wire import Refused
 

@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 
+from pairs import pair  # noqa: F401
 from process_tree import ROOT, ProcessTree, run, wait_until
 from test_bad_models import header_of, write_safetensors
 
@@ -46,14 +47,14 @@ def serving(admin):
     }
 
 
-def test_a_restarted_tree_serves_the_last_committed_weights_under_their_name(start_tree):
-    tree = start_tree("--restart")
+def test_a_restarted_tree_serves_the_last_committed_weights_under_their_name(start_tree, pair):
+    tree = start_tree("--model", pair.old, "--restart")
     door, admin = tree.door(), tree.door("admin")
-    assert update(admin, BARD, label="bard-1", epoch=7)["epoch"] == 7
+    assert update(admin, pair.new, label="bard-1", epoch=7)["epoch"] == 7
     assert admin.call("set_weight_label", label="bard, first folio")["ok"]
     before = serving(admin)
     assert before == {
-        "path": BARD, "label": "bard, first folio", "epoch": 7, "digest": DIGESTS["bard"]["digest"]
+        "path": pair.new, "label": "bard, first folio", "epoch": 7, "digest": pair.new_digest
     }
     expected = door.generate("ROMEO:", max_new_tokens=20, **GREEDY).tokens
     _, door, admin = crash(tree)
@@ -62,10 +63,10 @@ def test_a_restarted_tree_serves_the_last_committed_weights_under_their_name(sta
     assert output.tokens == expected
     assert {(span["epoch"], span["label"]) for span in output.spans} == {(7, "bard, first folio")}
     stale = admin.call(
-        "update_weights", update={"source": {"kind": "disk", "path": STORIES}, "epoch": 7}
+        "update_weights", update={"source": {"kind": "disk", "path": pair.old}, "epoch": 7}
     )
     assert stale["code"] == "failed_precondition", "a trainer from the past stays out"
-    assert update(admin, STORIES)["epoch"] == 8
+    assert update(admin, pair.old)["epoch"] == 8
     tree.stop()
 
 
