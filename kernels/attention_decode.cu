@@ -1,4 +1,5 @@
 #include "kernels/device/attention_rows.cuh"
+#include "kernels/device/decode_records.cuh"
 #include "kernels/device/decode_work.cuh"
 #include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/launch.cuh"
@@ -17,76 +18,6 @@ static_assert(AttentionArgs::kBlockKeys == kKeysPerTile);
 template <int D>
 constexpr int slot_bytes() {
     return kSlotKeys * D * 2;
-}
-
-// ---- records ----
-
-template <int D>
-constexpr int head_floats() {
-    return static_cast<int>(decode_record_floats(1, D));
-}
-
-template <int D>
-__device__ float* record_at(const AttentionParams& params, std::int64_t number) {
-    return params.records + number * decode_record_floats(params.group, D);
-}
-
-template <int D>
-__device__ void store_record(const AttentionState<D>& state, float* record, int group) {
-    const int lane = lane_index();
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-        const int head = lane / 4 + e * 8;
-        if (head >= group) continue;
-        float* const to = record + head * head_floats<D>();
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-            *reinterpret_cast<float2*>(to + n * 8 + lane % 4 * 2) =
-                make_float2(state.acc[n][2 * e], state.acc[n][2 * e + 1]);
-        }
-        if (lane % 4 == 0)
-            *reinterpret_cast<float2*>(to + D) = make_float2(state.max[e], state.sum[e]);
-    }
-}
-
-// Heads beyond the group's are not written.
-template <int D>
-__device__ void load_record(AttentionState<D>& state, const float* record, int group) {
-    const int lane = lane_index();
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-        const int head = lane / 4 + e * 8;
-        if (head >= group) continue;
-        const float* const from = record + head * head_floats<D>();
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-            const float2 pair = *reinterpret_cast<const float2*>(from + n * 8 + lane % 4 * 2);
-            state.acc[n][2 * e] = pair.x;
-            state.acc[n][2 * e + 1] = pair.y;
-        }
-        const float2 weights = *reinterpret_cast<const float2*>(from + D);
-        state.max[e] = weights.x;
-        state.sum[e] = weights.y;
-    }
-}
-
-// Stores the two neighbouring elements of a head's output that a record has at `column`.
-template <int D>
-__device__ void store_output(
-    const AttentionParams& params,
-    const BatchRow& row,
-    int q_head,
-    int column,
-    float low,
-    float high,
-    float sum
-) {
-    store_pair(
-        params,
-        head_index(row.q_begin, params.out_stride, q_head, D) + column,
-        attention_output(low, sum),
-        attention_output(high, sum)
-    );
 }
 
 // ---- a run ----
@@ -126,30 +57,50 @@ struct Ring {
     __device__ void fill(int number) {
         if (number < num_slots) {
             const int part = number % kSlotsPerTile;
-            const bool is_value = part >= kSlotsPerTile / 2;
             if (part == 0) {
                 rows[0] = next_rows[0];
                 rows[1] = next_rows[1];
             }
-            if (part == kSlotsPerTile / 2) look_up(first_tile + number / kSlotsPerTile + 1);
-            std::byte* const to = slots + number % kSlots * slot_bytes<D>();
+            if (part == kSlotsPerTile / 2) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) rows[i] += rows[i] == kNoRow ? 0 : params.value_rows;
+                look_up(first_tile + number / kSlotsPerTile + 1);
+            }
             // the first of the slot's keys in the tile
             const int first = part % (kSlotsPerTile / 2) * kSlotKeys;
-            const std::int32_t own_row = first < kWarp ? rows[0] : rows[1];
-#pragma unroll
-            for (int j = 0; j < kSlotKeys / kKeysPerPass; ++j) {
-                const int key = lane_index() / kChunks + j * kKeysPerPass;
-                const std::int32_t kv_row = __shfl_sync(kAllLanes, own_row, first % kWarp + key);
-                copy_kv_chunk<D>(
-                    to,
-                    key,
-                    lane_index() % kChunks,
-                    params,
-                    kv_row == kNoRow || !is_value ? kv_row : kv_row + params.value_rows
-                );
-            }
+            copy_rows(
+                slots + number % kSlots * slot_bytes<D>(),
+                first < kWarp ? rows[0] : rows[1],
+                first % kWarp
+            );
         }
         commit_copies();
+    }
+
+    // Copies kSlotKeys rows of KV memory, whose numbers lanes from `first_lane` on have. A volatile
+    // instruction passes no other, so the rows are exchanged before the first copy.
+    __device__ void copy_rows(std::byte* to, std::int32_t own_row, int first_lane) const {
+        constexpr int kPasses = kSlotKeys / kKeysPerPass;
+        constexpr int kPeriod = 8;  // of the swizzle, in rows
+        static_assert(kPeriod % kKeysPerPass == 0);
+        const int key = lane_index() / kChunks;
+        const int chunk = lane_index() % kChunks;
+        std::int32_t kv_rows[kPasses];
+#pragma unroll
+        for (int j = 0; j < kPasses; ++j)
+            kv_rows[j] = __shfl_sync(kAllLanes, own_row, first_lane + key + j * kKeysPerPass);
+        const bf16* const column = static_cast<const bf16*>(params.kv) + chunk * kChunkElements;
+#pragma unroll
+        for (int j = 0; j < kPasses; ++j) {
+            // swizzled(key + j * kKeysPerPass, chunk), whose parts do not meet
+            const int place =
+                swizzled<kChunks>(key, chunk) ^ (j * kKeysPerPass % kPeriod * kChunkBytes);
+            copy16_async(
+                to + place + j * kKeysPerPass * D * 2,
+                column + std::int64_t{max(kv_rows[j], 0)} * D,
+                kv_rows[j] == kNoRow ? 0 : kChunkBytes
+            );
+        }
     }
 
     __device__ void start(std::int32_t tile_begin, std::int32_t tile_end) {
@@ -236,10 +187,10 @@ __device__ bool is_last_to_arrive(const AttentionParams& params, const PairPlace
     return num_before == others;
 }
 
-// Merges all records of a pair in ascending order. They are read from L2, 4 (D + 8) bytes per head:
-// as many at a time as fit into half the ring, while the previous ones are merged in the other
-// half. One request of 32k keys over 792 blocks has 86 records of 2 KiB per KV head at group 4, in
-// 13 rounds.
+// In fixed order, merges all records of a pair in ascending order. They are read from L2, 4 (D + 8)
+// bytes per head: as many at a time as fit into half the ring, while the previous ones are merged
+// in the other half. One request of 32k keys over 792 blocks has 86 records of 2 KiB per KV head at
+// group 4, in 13 rounds.
 template <int D>
 __device__ void merge_records(const AttentionParams& params, const Run& run, std::byte* slots) {
     constexpr int kHalfBytes = kSlots / 2 * slot_bytes<D>();
@@ -376,8 +327,12 @@ __device__ void take_run(
         is_first = false;
     }
     // The refills of the slots follow a __syncwarp(), here as in next_run().
-    if (!is_alone && is_last_to_arrive(params, run.place))
+    if (is_alone || !is_last_to_arrive(params, run.place)) return;
+    if (params.order == AttentionOrder::kFree) {
+        merge_in_free_order<D>(params, run);
+    } else {
         merge_records<D>(params, run, dynamic_shared_memory());
+    }
 }
 
 // grid [num_decode_blocks], block [one warp], all of them on the GPU at once. Every block owns the

@@ -59,6 +59,12 @@ __device__ void copy_kv_chunk(
     copy16_async(tile + swizzled<D / 8>(tile_row, chunk), from, is_there ? kChunkBytes : 0);
 }
 
+// Reads what another block has written, from L2, where L1 may have what was there before.
+template <class T>
+__device__ T read_record(const float* from) {
+    return __ldcg(reinterpret_cast<const T*>(from));
+}
+
 // Returns the index of the elements of q and out of token `t` of the batch, query head `head`.
 __device__ inline std::int64_t head_index(std::int64_t t, std::int64_t stride, int head, int D) {
     return t * stride + std::int64_t{head} * D;

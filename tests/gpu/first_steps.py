@@ -26,7 +26,7 @@ MARKED = r"""{ "$@" 2>&1 1>&3 | sed -u 's/^/! /'; exit ${PIPESTATUS[0]}; } 3>&1"
 SLOW_TO_REHEARSE = 12  # times as long: a GPU in software on few cores
 # The likeliest reason for a figure below its target, by a word of its row.
 HINTS = {
-    "decode, 1 request": "the merge of a request's records by one warp (kernels/attention_decode.cu)",
+    "decode, 1 request": "finding the work, one tile a block, the merge by one warp (kernels/attention_decode.cu)",
     "decode": "latency of a tile's copies (kernels/attention_decode.cu)",
     "prefill, 64 tokens": "no split of the KV where a chunk is short (kernels/attention_prefill_wgmma.cu)",
     "prefill": "latency of the copying warpgroup; masks, prologue and tail (kernels/attention_prefill_wgmma.cu)",

@@ -41,6 +41,17 @@ TEST_F(CudaAttention, LongPrefillsMeetTheReference) {
     }
 }
 
+// One request's keys go to as many blocks as there are: more records than a warp has lanes.
+TEST_F(CudaAttention, ManyRecordsOfAPairMeetTheReference) {
+    for (const Heads& heads : {Heads{4, 1, 64}, Heads{7, 1, 64}, Heads{7, 1, 128}}) {
+        SCOPED_TRACE(testing::Message() << "Q " << heads.Q << " D " << heads.D);
+        constexpr std::int32_t kKeys = 48 * AttentionArgs::kBlockKeys;
+        const Request<bf16> a = make_request<bf16>(kKeys, heads, 1);
+        const Batch<bf16> batch({{&a, kKeys - 1, kKeys}}, heads, 16, kNoWindow, 5);
+        expect_reference<bf16, float>(kFreeOrder, batch, place());
+    }
+}
+
 // What the caller knows of the rows, and how much scratch there is, costs time, not correctness.
 TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     const Heads heads{4, 2, 64};

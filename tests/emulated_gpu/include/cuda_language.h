@@ -67,6 +67,10 @@ inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline unsigned long long __float2ull_rn(float x) {
     return static_cast<unsigned long long>(std::llrint(static_cast<double>(x)));
 }
+template <class T>
+T __ldcg(const T* from) {
+    return *from;
+}
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
