@@ -25,6 +25,24 @@ inline constexpr std::int32_t kAttentionGroupMax = 16;  // query heads per KV he
     return group * (head_dim + 8);
 }
 
+// The state of a prefill tile's rows over a part of its keys: for each row D sums, the maximum, the
+// sum of weights, and six unused floats.
+inline constexpr std::int32_t kPrefillTileRows = 128;  // of wgmma's kernel
+[[nodiscard]] constexpr std::int64_t prefill_record_floats(std::int64_t head_dim) {
+    return kPrefillTileRows * (head_dim + 8);
+}
+// How many blocks may share a tile's keys, if that many tiles are launched: as many as the GPU has
+// multiprocessors left, each of which holds one block.
+[[nodiscard]] constexpr std::int64_t prefill_parts_max(
+    std::int64_t num_tiles, std::int64_t num_multiprocessors, std::int64_t num_records
+) {
+    constexpr std::int64_t kPartsMax = 8;
+    const std::int64_t num_blocks =
+        num_multiprocessors < num_records ? num_multiprocessors : num_records;
+    const std::int64_t parts = num_tiles == 0 ? 1 : num_blocks / num_tiles;
+    return parts < 1 ? 1 : parts > kPartsMax ? kPartsMax : parts;
+}
+
 enum class AttentionOrder : std::uint8_t {
     kFree,   // the split depends on the batch
     kFixed,  // segments of kSegmentKeys by absolute position, merged in ascending order (P6)
@@ -62,6 +80,9 @@ struct AttentionParams {
     float* records = nullptr;           // decode: [num_records, decode_record_floats()], aligned 16
     std::int64_t num_records = 0;       // decode: at least two per block
     std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros before and after
+    // Prefill by wgmma: how much of the records' memory there is, in records of
+    // prefill_record_floats(); 0: no blocks share a tile's keys. Its tiles have an arrival each.
+    std::int64_t num_prefill_records = 0;
 };
 
 // Computes the rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or

@@ -1,6 +1,8 @@
+#include "kernels/cuda_device.h"
 #include "kernels/device/attention_prefill.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/online_softmax.cuh"
+#include "kernels/device/prefill_parts.cuh"
 #include "kernels/device/shared_memory.cuh"
 #include "kernels/device/system_scope.cuh"
 #include "kernels/device/wgmma.cuh"
@@ -10,8 +12,8 @@ namespace {
 
 // One warpgroup copies, two multiply, 64 rows each.
 constexpr int kThreads = 3 * kWarpgroup;
-constexpr int kRows = 128;
-constexpr int kTileKeys = 128;
+constexpr int kRows = kPrefillTileRows;
+constexpr int kTileKeys = kPrefillTileKeys;
 constexpr int kStages = 2;  // stages of keys, and as many of values
 
 template <int D>
@@ -49,10 +51,6 @@ __device__ int panel_place(int row, int chunk) {
     constexpr int kPanelChunks = kPanelRowBytes / kChunkBytes;
     return chunk / kPanelChunks * Shape<D>::kPanelBytes +
            swizzled<kPanelChunks>(row, chunk % kPanelChunks);
-}
-
-__device__ __forceinline__ std::int32_t num_key_tiles(const PrefillTile& work) {
-    return (work.keys_end + kTileKeys - 1) / kTileKeys - work.keys_begin / kTileKeys;
 }
 
 // The shared memory of the block's warpgroups: [kRows, D] queries and kStages tiles each of keys
@@ -254,30 +252,6 @@ __device__ void multiply_values(
     wgmma_commit();
 }
 
-// Which keys a multiplying thread's two rows see.
-struct RowKeys {
-    std::int32_t first[2];
-    std::int32_t last[2];  // kNoKey if the row does not exist
-    // all 16 rows of the warp see keys from here on: a tile beyond needs no mask
-    std::int32_t all_first;
-    std::int32_t all_last;
-};
-
-__device__ __forceinline__ RowKeys row_keys(
-    const AttentionParams& params,
-    const std::int32_t* last_keys  // for this warp's 16 rows
-) {
-    RowKeys seen;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        seen.last[r] = last_keys[lane_index() / 4 + r * 8];
-        seen.first[r] = first_key(seen.last[r], params.window);
-    }
-    seen.all_first = __reduce_max_sync(kAllLanes, max(seen.first[0], seen.first[1]));
-    seen.all_last = __reduce_min_sync(kAllLanes, min(seen.last[0], seen.last[1]));
-    return seen;
-}
-
 __device__ __forceinline__ void softmax_tile(
     float (&scores)[64],
     RowState& state,
@@ -334,6 +308,27 @@ __device__ __forceinline__ void store_rows(
     }
 }
 
+// The warp's rows, or, where blocks share the tile's keys, its part of them.
+template <int D>
+__device__ __forceinline__ void store_tile(
+    const AttentionParams& params,
+    const PrefillTile& work,
+    const float (&acc)[D / 2],
+    const RowState& state,
+    const RowKeys& seen,
+    std::int32_t num_parts,
+    bool& is_last
+) {
+    if (num_parts == 1) {
+        store_rows<D>(params, work, acc, state, seen);
+        return;
+    }
+    const int warp_row = (warp_index() - kWarpgroup / kWarp) * kRowsPerWarp;
+    store_part<D>(params, acc, state, warp_row);
+    if (is_last_part(params, num_parts, is_last))
+        merge_parts<D>(params, work, num_parts, seen, warp_row);
+}
+
 // Run by the other two warpgroups, in turn: each computes the scores of a tile while the values of
 // the previous tile are multiplied, and its softmax overlaps that product and the other's two.
 template <int D>
@@ -343,7 +338,9 @@ __device__ __forceinline__ void multiply_tiles(
     const Tiles<D>& tiles,
     Barriers& barriers,
     const std::int32_t* last_keys,  // for this warp's 16 rows
-    int warpgroup                   // which of the two: 0 or 1
+    int warpgroup,                  // which of the two: 0 or 1
+    std::int32_t num_parts,
+    bool& is_last  // shared
 ) {
     const std::byte* const queries = tiles.queries + warpgroup * 64 * kPanelRowBytes;
     const std::int32_t tile_begin = work.keys_begin / kTileKeys;
@@ -398,13 +395,15 @@ __device__ __forceinline__ void multiply_tiles(
     wgmma_fence();
     multiply_values<D>(acc, p, tiles.values_of(final_stage));
     wgmma_wait<0>(acc);
-    store_rows<D>(params, work, acc, state, seen);
+    store_tile<D>(params, work, acc, state, seen, num_parts, is_last);
 }
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-// grid [KV heads, num_prefill_blocks], block [kThreads]; tiles and order as in
-// attention_prefill.cu.
+// grid [KV heads, num_prefill_blocks, parts of keys], block [kThreads]; tiles and order as in
+// attention_prefill.cu. Few tiles have parts: 64 tokens on 8k keys at group 4 and 8 KV heads are 16
+// tiles of 64 steps on 132 SMs, and in 5 parts 80 of 13. Whoever comes last merges a tile's parts,
+// 70 KB each from L2. NOT MEASURED: bench row "prefill, 64 tokens".
 //
 // Bound by the tensor cores: 4 D flops per (query head, key) pair, 0.55 TFLOP per layer of qwen3-8b
 // at 8k. wgmma reads its operands from shared memory once per 64 rows, so exp2 (16 per clock and
@@ -419,14 +418,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     __shared__ Barriers barriers;
     __shared__ TableOfRows rows;
     __shared__ std::int32_t last_keys[kRows];
+    __shared__ bool is_last;
     std::byte* const shared = dynamic_shared_memory();
     const Tiles<D> tiles{
         .queries = shared,
         .keys = shared + S::kTileBytes,
         .values = shared + (1 + kStages) * S::kTileBytes};
     const int thread = static_cast<int>(threadIdx.x);
-    const PrefillTile work = prefill_tile(params, kRows);
+    PrefillTile work = prefill_tile(params, kRows);
     if (work.num_tokens <= 0) return;
+    const Part part =
+        part_of(work, static_cast<std::int32_t>(blockIdx.z), static_cast<std::int32_t>(gridDim.z));
+    if (part.keys_begin >= part.keys_end) return;
+    work.keys_begin = part.keys_begin;
+    work.keys_end = part.keys_end;
     if (thread < kRows) last_keys[thread] = work.last_key(params, thread);
     if (thread == 0) {
         for (int stage = 0; stage < kStages; ++stage) {
@@ -449,7 +454,9 @@ __global__ void __launch_bounds__(kThreads, 1)
             tiles,
             barriers,
             last_keys + (thread - kWarpgroup) / kWarp * kRowsPerWarp,
-            thread / kWarpgroup - 1
+            thread / kWarpgroup - 1,
+            part.num,
+            is_last
         );
     }
 #endif
@@ -460,8 +467,17 @@ void run(const AttentionParams& params, Stream stream) {
     const std::int64_t num_blocks =
         num_prefill_blocks(params.num_tokens, params.num_rows, kRows / params.group);
     CHECK(num_blocks <= 65535);
+    const std::int64_t num_tiles = params.num_kv_heads * num_blocks;
+    const std::int64_t num_parts =
+        num_tiles > AttentionArgs::kArrivals
+            ? 1
+            : prefill_parts_max(num_tiles, num_multiprocessors(), params.num_prefill_records);
     launch<prefill_wgmma_kernel<D>>(
-        {.grid = dim3(narrow<unsigned>(params.num_kv_heads), narrow<unsigned>(num_blocks)),
+        {.grid = dim3(
+             narrow<unsigned>(params.num_kv_heads),
+             narrow<unsigned>(num_blocks),
+             narrow<unsigned>(num_parts)
+         ),
          .block = dim3(kThreads),
          .shared_bytes = Shape<D>::kSharedBytes,
          .stream = stream},

@@ -28,7 +28,7 @@ SLOW_TO_REHEARSE = 12  # times as long: a GPU in software on few cores
 HINTS = {
     "decode, 1 request": "finding the work, one tile a block, the merge by one warp (kernels/attention_decode.cu)",
     "decode": "latency of a tile's copies (kernels/attention_decode.cu)",
-    "prefill, 64 tokens": "no split of the KV where a chunk is short (kernels/attention_prefill_wgmma.cu)",
+    "prefill, 64 tokens": "parts of a tile's keys and their merge (kernels/attention_prefill_wgmma.cu)",
     "prefill": "latency of the copying warpgroup; masks, prologue and tail (kernels/attention_prefill_wgmma.cu)",
     "M = 8": "one block per SM waits for its copies (kernels/device/linear_tile.cuh)",
     "M = 16": "one block per SM waits for its copies (kernels/device/linear_tile.cuh)",

@@ -52,6 +52,31 @@ TEST_F(CudaAttention, ManyRecordsOfAPairMeetTheReference) {
     }
 }
 
+// Few tokens after many keys: blocks share the keys of a tile, and the last of them merges. Some
+// rows see no key of some parts. Calls follow each other without anybody clearing anything.
+TEST_F(CudaAttention, ShortChunksOnLongKvMeetTheReference) {
+    constexpr auto room_of = [](const AttentionShape&) { return std::int64_t{1} << 20; };
+    constexpr AttentionOp kRoomy{attention_cuda, room_of};
+    constexpr std::int32_t kKeys = 700;
+    for (const Heads& heads : {Heads{4, 1, 128}, Heads{6, 2, 64}}) {
+        const Request<bf16> a = make_request<bf16>(kKeys, heads, 1);
+        const Request<bf16> b = make_request<bf16>(300, heads, 2);
+        for (const std::int32_t window : {kNoWindow, 140}) {
+            SCOPED_TRACE(testing::Message() << "D " << heads.D << " window " << window);
+            for (const std::int32_t num_tokens : {3, 30}) {
+                const Batch<bf16> one({{&a, kKeys - num_tokens, kKeys}}, heads, 16, window, 5);
+                expect_reference<bf16, float>(kRoomy, one, place());
+            }
+            Batch<bf16> two({{&a, kKeys - 3, kKeys}, {&b, 100, 104}}, heads, 16, window, 6);
+            expect_reference<bf16, float>(kRoomy, two, place());
+            const Space space(room_of({}), place());
+            const std::string bits = two.run_in(space, kRoomy, place()).bits();
+            EXPECT_EQ(two.run_in(space, kRoomy, place()).bits(), bits);
+            EXPECT_EQ(space.arrivals.fetch(), std::vector<std::uint32_t>(AttentionArgs::kArrivals));
+        }
+    }
+}
+
 // What the caller knows of the rows, and how much scratch there is, costs time, not correctness.
 TEST_F(CudaAttention, HintsAndWorkspaceDoNotChangeTheBits) {
     const Heads heads{4, 2, 64};
