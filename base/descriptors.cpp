@@ -20,8 +20,8 @@ Result<int> raise_descriptor_limit(int needed) {
     const ::rlim_t most = std::min<::rlim_t>(limit.rlim_max, kDescriptorsMax);
     if (limit.rlim_cur < most) {
         limit.rlim_cur = most;
-        // A process may always raise its soft limit this far. If it is refused nevertheless, the
-        // limit that was read holds.
+        // A process may always raise its soft limit to its hard limit. If the call fails
+        // nevertheless, the limit read above remains.
         if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) ::getrlimit(RLIMIT_NOFILE, &limit);
     }
     const auto num = static_cast<int>(std::min<::rlim_t>(limit.rlim_cur, kDescriptorsMax));

@@ -9,17 +9,17 @@ namespace pitstop {
 // Each process of a tree needs at least this many for itself; some need more, depending on their
 // number of peers.
 inline constexpr int kDescriptorsMin = 48;
-// More would be of no use, and where the hard limit is 10^9 some programs that are started from
-// here would iterate over all of them.
+// The most that raise_descriptor_limit() sets: with a limit of 10^9, some child programs would
+// iterate over all possible descriptors.
 inline constexpr int kDescriptorsMax = 1 << 20;
 
-// Raises the soft limit as far as the hard limit and kDescriptorsMax allow. Returns the resulting
-// limit.
+// Raises the soft limit as far as the hard limit and kDescriptorsMax allow. Returns the
+// resulting limit.
 // Errors: kResourceExhausted, less than `needed`.
 Result<int> raise_descriptor_limit(int needed = kDescriptorsMin);
 
-// Returns whether `num` more can be opened now. Other threads may open them right afterwards: this
-// is for libraries that abort when none is left, and only makes that unlikely.
+// Returns whether `num` more can be opened now, for libraries that abort when none is left. Other
+// threads may open descriptors right afterwards, so the answer is no guarantee.
 bool has_descriptors(int num);
 
 }  // namespace pitstop

@@ -1,5 +1,5 @@
-// Defines the digest of weights: 128 bits that do not depend on sharding or on the order of
-// arrival.
+// Defines the digest of weights: 128 bits that do not depend on sharding or on the
+// order of arrival.
 //
 // To digest a tensor, take it whole, row-major, pad each row (last dimension) with zero bytes to
 // whole 8-byte words, read the words little-endian and number them i = 0, 1, ... over the tensor.
@@ -17,8 +17,8 @@
 // A version's digest is the same function of a text, taken as one row: for each tensor, in
 // ascending byte order of the names, the line "<name> <dtype> <d0>x<d1>... <32 hex digits>\n".
 //
-// It detects lost, swapped, stale and damaged bytes; it does not protect against deliberate
-// forgery.
+// It detects lost, swapped, stale and damaged bytes; it does not protect against
+// deliberate forgery.
 #pragma once
 
 #include <cstdint>

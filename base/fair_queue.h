@@ -27,7 +27,7 @@
 
 namespace pitstop {
 
-// Selects who is served first: with kFair clients take turns, with kFcfs it is whoever came first.
+// The order of service: kFair lets clients take turns, kFcfs serves in order of arrival.
 enum class Fairness : std::uint8_t { kFair, kFcfs };
 
 // Parses a flag's value.
@@ -57,7 +57,7 @@ class FairQueue {
     [[nodiscard]] std::size_t size() const { return root_->items; }
     [[nodiscard]] std::size_t weight() const { return root_->weight; }
 
-    // last_of_largest() compares sums of weights. REQUIRES: the id is not here.
+    // `weight` counts towards last_of_largest(). REQUIRES: the id is not here.
     void push(Path path, Id id, std::size_t weight = 1) {
         Node* node = root_.get();
         node->add(1, weight);

@@ -155,7 +155,7 @@ Result<> FlagSet::parse(int argc, char** argv) {
 
 namespace {
 
-// What --help shows for a flag's value; the launcher's --help has the same words.
+// The placeholder that --help shows for a flag's value; the launcher's --help uses the same words.
 std::string_view placeholder(std::string_view name, std::string_view default_text) {
     constexpr auto kByEnding = std::to_array<std::pair<std::string_view, std::string_view>>({
         {"-s", "S"},

@@ -1,4 +1,4 @@
-// Tells work on another thread to stop: the worker asks from time to time.
+// Tells work on another thread to stop: the working thread asks regularly.
 #pragma once
 
 #include "base/result.h"

@@ -13,8 +13,8 @@ constexpr std::array kLevels = {
     IsaLevel::kScalar, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16};
 
 #if defined(__x86_64__)
-// clang 14's run-time check does not know F16C. Its registers are AVX's, so no check for them is
-// needed.
+// clang 14's run-time check does not know F16C. Its registers are AVX's, so no check for
+// them is needed.
 bool has_f16c() {
     unsigned eax = 0;
     unsigned ebx = 0;

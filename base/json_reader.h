@@ -1,7 +1,7 @@
-// Reads JSON from files that nobody vouches for: a checkpoint's header, index and configuration, a
-// tokenizer.json. The text is read as a stream of events, so that nothing is built but what a
-// reader keeps; reading ends where the text is malformed or nested too deep, or when it is
-// interrupted. JsonTree builds values and limits their number.
+// Reads JSON from untrusted files: a checkpoint's header, index and configuration, a
+// tokenizer.json. The text is read as a stream of events, so memory holds only what a reader keeps.
+// Reading ends where the text is malformed or nested too deep, or when it is interrupted. JsonTree
+// builds values and limits their number.
 //
 // Only .cpp files include this header, because it includes nlohmann::json.
 //
@@ -27,8 +27,8 @@ struct JsonLimits {
     Interrupt interrupt{};       // called at every event
 };
 
-// A derived reader handles the events of one kind of file; any problem that it returns ends the
-// reading.
+// A derived reader handles the events of one kind of file; any problem that it returns
+// ends the reading.
 class JsonReader : private nlohmann::json_sax<nlohmann::json> {
   public:
     using Json = nlohmann::json;

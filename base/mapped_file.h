@@ -18,8 +18,8 @@ class MappedFile {
     // Maps the first `size` bytes of an open file; `path` names it in errors. The descriptor may be
     // closed afterwards. kUnsupported: its file system cannot map files.
     static Result<MappedFile> of(int fd, std::size_t size, const std::string& path);
-    // Reads a whole small file. kTooLarge over `size_max` bytes; kDataLoss if it is truncated
-    // meanwhile.
+    // Reads a whole small file. kTooLarge over `size_max` bytes; kDataLoss if it is
+    // truncated meanwhile.
     static Result<std::string> read(const std::string& path, std::size_t size_max);
 
     MappedFile(MappedFile&& other) noexcept;

@@ -40,8 +40,8 @@ class Supervision {
     // Tells the launcher, on each change, which multi-call operations of callers are unfinished, in
     // this process's own format; empty: none. A restart passes the last line to the new process.
     void say_unfinished(std::string_view line);
-    // Tells the launcher, before this process ends, why the weights to be loaded are not the
-    // requested ones, or why none could be loaded: a restart can proceed without them.
+    // Tells the launcher, before this process ends, why it could not load the requested weights, or
+    // any weights; a restart can proceed without them.
     void say_lost(std::string_view line);
     // Tells the launcher where a door listens for other machines.
     void say_door(std::string_view door, std::string_view endpoint);
@@ -53,11 +53,11 @@ class Supervision {
     // there is no launcher. Returns main's exit code.
     [[nodiscard]] int fail(const Error& error);
 
-    // To be polled for reading; -1: there is nothing to poll.
+    // The descriptor to poll for reading; -1 if there is none.
     [[nodiscard]] int fd() const { return supervisor_fd_; }
 
-    // Reads what is there without waiting. Returns whole lines; is_over() tells afterwards whether
-    // the launcher is gone.
+    // Reads all available lines without waiting. is_over() tells afterwards whether the
+    // launcher is gone.
     std::vector<std::string> read_lines();
     [[nodiscard]] bool is_over() const { return is_over_; }
 

@@ -11,8 +11,7 @@ TaskPool::TaskPool(int num_threads) {
         try {
             threads_.emplace_back([this] { help(); });
         } catch (const std::system_error&) {
-            break;  // the system gives no more threads: those there are, and the caller, do the
-                    // work
+            break;  // the system refuses more threads: the existing ones and the caller do the work
         }
     }
 }

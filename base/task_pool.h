@@ -1,11 +1,10 @@
-// Threads that share the items of one piece of work after another, and sleep in between: starting a
-// piece takes as long as copying some 256 KiB.
+// Threads that run the items of one job together and sleep between jobs. Waking them takes as long
+// as copying about 256 KiB, so use them for work that copies megabytes. (The ops of a forward pass
+// use kernels/thread_pool.h, whose threads spin.)
 //
-// It is for work that copies megabytes. (The ops of a forward pass have kernels/thread_pool.h,
-// whose threads spin.)
-//
-// Owns:   num_threads - 1 threads, or as many as the system gives, which sleep between two runs;
-//         the caller of run() is the last. Thread: one caller at a time.
+// Owns:   num_threads - 1 threads, or as many as the system allows;
+// the caller of run() is the last thread.
+// Thread: one caller at a time.
 #pragma once
 
 #include "base/mutex.h"

@@ -17,7 +17,7 @@
 // Marks a function whose caller holds `mutex` before and after.
 #define REQUIRES(...) PITSTOP_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 
-// For base/mutex.h, whose types the analysis is about.
+// For base/mutex.h alone, whose types implement the locks.
 #define CAPABILITY(name) PITSTOP_THREAD_ATTRIBUTE(capability(name))
 #define SCOPED_CAPABILITY PITSTOP_THREAD_ATTRIBUTE(scoped_lockable)
 #define ACQUIRE(...) PITSTOP_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))

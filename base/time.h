@@ -1,4 +1,4 @@
-// Defines the one clock. Pure cores take a TimePoint; only the thin loops read the clock.
+// The one clock of the project. Pure cores take a TimePoint; only the thin loops read the clock.
 #pragma once
 
 #include <algorithm>

@@ -110,8 +110,8 @@ Result<Lines> parse_lines(const std::string& path, std::string_view text) {
     return lines;
 }
 
-// Returns the keys of these words. Each word must appear exactly once, and no other word may
-// appear.
+// Returns the keys of these words. Each word must appear exactly once, and no other
+// word may appear.
 template <std::size_t N>
 Result<std::array<std::string, N>> read_secret(
     const std::string& path, const std::array<std::string_view, N>& words

@@ -47,8 +47,8 @@ Result<> check_curve();
 
 Result<CurveKeyPair> make_key_pair();
 
-// Errors: kNotFound; kPermissionDenied if other users can read the file; kMalformed, naming the
-// line.
+// Errors: kNotFound; kPermissionDenied if other users can read the file; kMalformed,
+// naming the line.
 Result<CurveKeyPair> read_server_key(const std::string& path);
 Result<ClientKey> read_client_key(const std::string& path);
 
@@ -63,11 +63,11 @@ Result<std::string> add_client_key(const std::string& dir, const std::string& na
 // the client.
 Result<> remove_client_key(const std::string& dir, const std::string& name);
 
-// The clients that a door admits. A question notices that the file changed, and reads it again. A
-// file that cannot be read admits nobody.
+// The clients that a door admits. Each call checks whether the file has changed, and if so reads it
+// again. A file that cannot be read admits nobody.
 class AllowedKeys {
   public:
-    // For this long, has() may still accept a key that was taken off the list.
+    // How long has() may still accept a key that was taken off the list.
     static constexpr auto kLookEvery = std::chrono::milliseconds(500);
 
     // Errors: the file cannot be read, or a line has no valid key.

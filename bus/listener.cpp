@@ -45,7 +45,7 @@ class Listener::Gate {
     }
     void mark_spoken(int fd) {
         const MutexLock lock(mutex_);
-        // The latest listener with that descriptor; earlier ones have ended.
+        // Finds the latest listener with that descriptor; earlier ones have ended.
         const auto place =
             std::ranges::find(connections_.rbegin(), connections_.rend(), fd, &Connection::fd);
         if (place != connections_.rend()) place->has_spoken = true;

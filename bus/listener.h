@@ -47,8 +47,8 @@ class Listener {
     [[nodiscard]] int connections_max() const;
     [[nodiscard]] ListenerCounts counts() const;
 
-    // Records that the connection with that descriptor finished its handshake: one of its messages
-    // arrived.
+    // Records that the connection with that descriptor finished its handshake: one of its
+    // messages arrived.
     void mark_spoken(int connection);
 
     class Gate;  // answers accept4()

@@ -18,8 +18,8 @@ std::size_t Poller::add_fd(int fd) {
 }
 
 void Poller::wait(TimePoint deadline) {
-    // The time is rounded up: waking a fraction of a millisecond early would spin until the
-    // deadline.
+    // The time is rounded up: waking a fraction of a millisecond early would spin until
+    // the deadline.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     const auto bounded =
         std::clamp(left, std::chrono::milliseconds(0), std::chrono::milliseconds(60'000));

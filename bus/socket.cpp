@@ -178,8 +178,8 @@ std::optional<Received> Socket::receive() {
     for (bool more = true; more; ++index) {
         zmq::message_t part;
         try {
-            // Once the first part of a message has arrived, all have: only the first can be
-            // missing.
+            // Once the first part of a message has arrived, all have: only the first
+            // can be missing.
             if (!socket_.recv(part, zmq::recv_flags::dontwait)) {
                 if (index == 0) return std::nullopt;
                 refuse(

@@ -20,8 +20,8 @@
 namespace pitstop::bus {
 
 enum class SocketKind {
-    kRouter,  // many peers, each addressed by its identity; sending to a peer that has left reports
-              // it
+    // many peers, each addressed by its identity; sending to a peer that has left reports it
+    kRouter,
     kDealer,  // one peer, both ways
     kPull,    // many senders, one way
     kPush,    // one receiver, one way

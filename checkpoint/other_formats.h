@@ -6,8 +6,8 @@
 
 namespace pitstop::checkpoint {
 
-// Returns what is at this place without safetensors: "the directory does not exist", "it contains
-// x.gguf: GGUF is not supported".
+// Describes a directory without safetensors: "the directory does not exist", "it contains x.gguf:
+// GGUF is not supported".
 [[nodiscard]] std::string what_it_is_instead(const std::string& directory);
 
 // Returns whether a file's first bytes are a pointer that git-lfs left in place of the file.

@@ -54,7 +54,7 @@ bool is_file(const std::string& path) {
     return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// A header of few tensors is small, and so is an index.
+// The limit on a header or an index shrinks with the number of tensors accepted.
 std::size_t bytes_max(const ReadLimits& limits, std::size_t max) {
     if (limits.tensors_max >= max / kEntryBytesMax) return max;
     return std::min(max, kMetadataBytesMax + limits.tensors_max * kEntryBytesMax);
@@ -167,7 +167,7 @@ Result<> Checkpoint::add_tensors(std::vector<StoredTensor> tensors, const std::s
 Result<Checkpoint> Checkpoint::open(const std::string& directory, const ReadLimits& limits) {
     Checkpoint checkpoint;
     const std::string single = path_in(directory, kSingleFile);
-    // These files decide what is read, by existing or not.
+    // Whether these files exist decides what is read, so a change of that is noticed too.
     checkpoint.seen_.look(path_in(directory, "config.json"));
     checkpoint.seen_.look(path_in(directory, kIndexFile));
     if (is_file(single)) {

@@ -1,10 +1,9 @@
 // Reads safetensors checkpoints: one file, or the shards that model.safetensors.index.json lists.
-// Tensor bytes are read in a mapping of their file, or copied into the caller's memory if the file
-// system cannot map. Files that change meanwhile are noticed.
+// Tensor bytes are read through a mapping of their file, or copied into the caller's memory if the
+// file system cannot map. Files that change meanwhile are noticed.
 //
-// Mapping is faster: a thread copies from the page cache and digests on the way at 16 GB/s, while
-// pread alone, which copies too, reaches 14 and leaves the digest to do (AMD EPYC 9004; 2 threads:
-// 21 and 17).
+// Mapping is faster: a thread copies from the page cache and digests at 16 GB/s, while pread alone,
+// without the digest, reaches 14 GB/s (AMD EPYC 9004; 2 threads: 21 and 17).
 //
 // Owns:    the open files and their mappings.
 // Thread:  any; reading changes nothing here.
@@ -28,11 +27,11 @@
 
 namespace pitstop::checkpoint {
 
-// Bounds on what is read of a file before any of it is trusted: the format's own limit, and less if
-// few tensors are accepted.
+// The bound on an untrusted header: the format's own limit; ReadLimits lowers it if few tensors
+// are accepted.
 inline constexpr std::size_t kHeaderBytesMax = 100'000'000;
 inline constexpr std::size_t kIndexBytesMax = std::size_t{256} << 20;
-// of one tensor, in a header or an index
+// bytes per tensor of a header or an index
 inline constexpr std::size_t kEntryBytesMax = 2 * kTensorNameBytesMax;
 inline constexpr std::size_t kMetadataBytesMax = std::size_t{16} << 20;
 
@@ -42,7 +41,7 @@ class Checkpoint {
     // kNotFound names every missing shard; other errors name the file and the tensor.
     static Result<Checkpoint> open(const std::string& directory, const ReadLimits& limits = {});
     // `directory` holds an adapter as PEFT writes it: adapter_config.json and
-    // adapter_model.safetensors. kNotFound, kUnsupported: it holds another format, by its name.
+    // adapter_model.safetensors. Errors: kNotFound; kUnsupported names the format found instead.
     static Result<Checkpoint> open_adapter(
         const std::string& directory, const ReadLimits& limits = {}
     );
@@ -57,8 +56,8 @@ class Checkpoint {
     // Returns the tensor's bytes if they are mapped, or nothing (then use read()). Read them inside
     // a CutGuard, and call is_whole() afterwards: the file may be truncated meanwhile.
     [[nodiscard]] std::span<const std::byte> mapped(const StoredTensor& tensor) const;
-    // Errors: kDataLoss if the file now ends before the tensor does, or was written to since it was
-    // opened.
+    // Errors: kDataLoss if the file now ends before the tensor does, or was written to since
+    // it was opened.
     Result<> is_whole(const StoredTensor& tensor) const;
     // Errors: kDataLoss if one of the files, its configuration among them, was written to,
     // replaced, created or removed since open() began. Call it after reading everything: success

@@ -202,7 +202,7 @@ class HeaderReader final : public JsonReader {
     std::size_t tensors_max_;
     std::vector<StoredTensor> tensors_{};
 
-    // The entry that is being read:
+    // The entry being read:
     bool is_metadata_ = false;
     StoredTensor tensor_{};
     std::array<bool, kFields.size()> is_there_{};

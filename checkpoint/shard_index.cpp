@@ -24,7 +24,7 @@ class IndexReader final : public JsonReader {
     [[nodiscard]] ShardIndex take_index() { return std::move(index_); }
 
   private:
-    // Returns whether the event is in weight_map's own object, or where that should begin.
+    // Returns whether the event is in weight_map's own object, or at its beginning.
     [[nodiscard]] bool is_in_map() const { return is_weight_map_ && depth() <= 2; }
     [[nodiscard]] Error misplaced() const {
         if (depth() == 1) {

@@ -27,8 +27,8 @@ constexpr int kOwnDescriptors = 32;  // all except the connections of its inbox
 struct Ports {
     bus::Socket inbox;
     bus::Socket tokenizer;
-    std::optional<messages::Frames> held{};  // text batches that the tokenizer has no room for;
-                                             // while any wait, no token batch is taken
+    // text batches that the tokenizer has no room for; while any wait, no token batch is taken
+    std::optional<messages::Frames> held{};
 };
 
 void send_held(Ports& ports) {

@@ -40,8 +40,8 @@ RequestText::Step RequestText::append(messages::OutputChunk chunk) {
     Step taken;
     if (has_ended_) return taken;
     const bool scheduler_ended = chunk.finish.has_value();
-    // Chunks between the first and the last have counts for this process only, in case a stop text
-    // ends the request.
+    // Chunks between the first and the last have counts only for this process, which needs them if
+    // a stop text ends the request.
     const bool is_told = counts_.has_value() && !scheduler_ended;
     if (chunk.counts) counts_ = is_told ? std::exchange(chunk.counts, std::nullopt) : chunk.counts;
     if (options_.text_output) {

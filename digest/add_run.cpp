@@ -1,7 +1,7 @@
-// This file is compiled once per level, into the namespace PITSTOP_ISA. Nothing here may be emitted
-// under a name that levels share: the linker keeps one copy, and an older machine might not be able
-// to run it. So: no std templates, and no inline functions from outside that might not be inlined.
-// A test looks at the objects' symbols.
+// This file is compiled once per level, into the namespace PITSTOP_ISA. No symbol may have the same
+// name in two levels: the linker keeps one copy, and an older machine might not be able to run it.
+// So: no std templates, and no inline functions from outside that might not be inlined. A test
+// looks at the objects' symbols.
 #include "digest/levels.h"
 
 #include <cstring>
@@ -34,7 +34,7 @@ PITSTOP_INLINE void add_word(DigestSum& sum, std::uint64_t word, std::uint64_t i
     sum.digest.lane1 += (z >> 32) * (z & 0xffffffffu);
 }
 
-// Whether words are stored as well: through the cache, or past it in whole lines.
+// Whether words are also stored: through the cache, or in whole lines that bypass it.
 enum class Copy { kNone, kPlain, kStream };
 
 // Each level's add_words adds words [0, n - n % kWords) of the run and returns that number.
@@ -51,7 +51,7 @@ PITSTOP_INLINE __m512i mix64x8(__m512i z) {
     return _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
 }
 
-constexpr std::uintptr_t kStreamBytes = 64;  // alignment of stores past the cache
+constexpr std::uintptr_t kStreamBytes = 64;  // alignment of stores that bypass the cache
 
 // The words are unsigned, since the sums must wrap: the header's _mm512_reduce_add_epi64 adds
 // signed words.
@@ -109,8 +109,8 @@ PITSTOP_INLINE __m256i set1(std::uint64_t word) {
     return _mm256_set1_epi64x(static_cast<long long>(word));
 }
 
-// Computes z * factor mod 2^64 from 32-bit products: of the low halves, plus 2^32 times both mixed
-// ones.
+// Computes z * factor mod 2^64 from 32-bit products: of the low halves, plus 2^32 times
+// both mixed ones.
 PITSTOP_INLINE __m256i mul(__m256i z, std::uint64_t factor) {
     const __m256i low = _mm256_mul_epu32(z, set1(factor));
     const __m256i mixed = _mm256_add_epi64(
@@ -132,7 +132,7 @@ PITSTOP_INLINE std::uint64_t sum_of(__m256i lanes) {
     return words[0] + words[1] + words[2] + words[3];
 }
 
-constexpr std::uintptr_t kStreamBytes = 32;  // alignment of stores past the cache
+constexpr std::uintptr_t kStreamBytes = 32;  // alignment of stores that bypass the cache
 
 // Runs two independent chains of four words: more would not fit into sixteen registers.
 template <Copy kCopy>

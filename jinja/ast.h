@@ -1,5 +1,5 @@
-// The tree of a parsed template. Source: Jinja 3.1, nodes.py, without what chat templates do not
-// use.
+// The tree of a parsed template. Source: Jinja 3.1, nodes.py, without what chat
+// templates do not use.
 #pragma once
 
 #include "jinja/value.h"
@@ -140,8 +140,8 @@ struct Expr {
 
 // ---- statements ----
 //
-// Bodies and lists of targets have no initializer, because clang would need the complete type
-// there.
+// Bodies and lists of targets have no initializer, because clang would need the
+// complete type there.
 
 // The target of an assignment: a name, a namespace's attribute, or several targets.
 struct Target {

@@ -1,9 +1,8 @@
 // Bounds the cost of a rendering, and counts it.
 //
-// A template comes with a model or a request, and a chat from any client: neither may exhaust the
-// process's memory or occupy its thread. Everything built, read or compared is charged before the
-// work is done. What was built stays charged after it is dropped, so live memory never exceeds the
-// charge.
+// Models, requests and any client may supply templates and chats: neither may exhaust the process's
+// memory or block its thread. Everything built, read or compared is charged before the work is
+// done. What was built stays charged after it is dropped, so live memory never exceeds the charge.
 #pragma once
 
 #include "base/interrupt.h"

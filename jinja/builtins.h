@@ -36,8 +36,8 @@ class Given {
     // for builtins that accept any arguments
     [[nodiscard]] const Args& raw() const { return raw_; }
 
-    // REQUIRES: called once. Errors: too many or too few arguments, an unknown one, or one given
-    // twice.
+    // REQUIRES: called once. Errors: too many or too few arguments, an unknown one, or
+    // one given twice.
     Result<> bind(std::string_view params, std::size_t num_required);
 
     // Returns the argument converted to this type, or the default if absent. The error names the
@@ -73,8 +73,8 @@ struct Builtin {
 [[nodiscard]] const Builtin* find_method(const Value& self, std::string_view name);
 [[nodiscard]] const Builtin* find_function(std::string_view name);
 
-// Names that exist in Jinja or Python but not here: a template that uses one is refused when it is
-// loaded.
+// Names that exist in Jinja or Python but not here: a template that uses one is refused when
+// it is loaded.
 [[nodiscard]] bool is_unsupported_function(std::string_view name);
 [[nodiscard]] bool is_unsupported_method(std::string_view name);
 

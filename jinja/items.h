@@ -18,8 +18,8 @@ namespace pitstop::jinja {
 // An existing key keeps its place and gets the new value.
 [[nodiscard]] Result<> set_item(Mapping& mapping, Value key, Value value, Budget& budget);
 
-// Returns value.name: a method, else an item, else undefined. For a loop and a macro see
-// renderer.h.
+// Returns value.name: a method, else an item, else undefined. For a loop and a macro
+// see renderer.h.
 [[nodiscard]] Result<Value> get_attribute(const Value& of, const std::string& name);
 // Returns value[key]: an item, else a method.
 [[nodiscard]] Result<Value> get_item(const Value& of, const Value& key, Budget& budget);

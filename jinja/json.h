@@ -26,8 +26,8 @@ struct JsonFormat {
     std::string item_separator = ", ";
     std::string key_separator = ": ";
 };
-// Writes like json.dumps(). Errors: kInvalidArgument if a value or key has no JSON (undefined, an
-// iterator).
+// Writes like json.dumps(). Errors: kInvalidArgument if a value or key has no JSON (undefined,
+// an iterator).
 [[nodiscard]] Result<std::string> to_json(
     const Value& value, const JsonFormat& format, Budget& budget
 );

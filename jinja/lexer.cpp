@@ -273,8 +273,8 @@ class Lexer {
         return Ok{};
     }
 
-    // Reads digits of a base, with '_' allowed between two of them, from `i` on; moves `i` past
-    // them.
+    // Reads digits of a base, with '_' allowed between two of them, from `i` on; moves
+    // `i` past them.
     template <class IsDigit>
     std::string digits_at(std::size_t& i, IsDigit is_a_digit) const {
         std::string digits;

@@ -1,5 +1,5 @@
-// Methods of texts, sequences and mappings. Source: Python 3.11, library reference, "Built-in
-// Types".
+// Methods of texts, sequences and mappings. Source: Python 3.11, library reference,
+// "Built-in Types".
 #include "jinja/builtins.h"
 #include "jinja/comparison.h"
 #include "jinja/format.h"
@@ -178,8 +178,8 @@ Result<Value> replaced(Env& env, const Value& self, const Given& given) {
     return like(self, std::move(out));
 }
 
-// Up to `count` pieces are cut off a text one by one, from the left or from the right; the rest is
-// the last piece.
+// The result of splitting: up to `count` pieces from the left or the right end of a text,
+// then the rest.
 using Pieces = std::vector<std::string_view>;
 Result<> add_piece(Pieces& pieces, std::string_view piece, Budget& budget) {
     RETURN_IF_ERROR(budget.bytes(piece.size() + sizeof(std::string_view) + kTextBytes));

@@ -212,7 +212,7 @@ class Parser {
                 return type_error("line {}: a parameter without a default behind one with", line);
             }
         }
-        // In the body, these names mean the additional arguments.
+        // In the body, `varargs` and `kwargs` are the additional arguments.
         const std::size_t first = tokens_.position();
         const int num_loops = std::exchange(num_loops_, 0);
         ASSIGN_OR_RETURN(node.body, block("endmacro"));

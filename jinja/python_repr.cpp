@@ -33,7 +33,7 @@ bool is_printable(char32_t c) {
     }
 }
 
-// Text is flushed in pieces of this size, so that little of it is not charged yet.
+// Text is flushed in pieces of this size, which bounds the uncharged part.
 constexpr std::size_t kPieceBytes = 4096;
 
 bool write_repr_of_text(std::string_view text, TextBuilder& out) {

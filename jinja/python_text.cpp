@@ -63,8 +63,8 @@ void append_cased(char32_t c, Case to, std::string& out) {
 constexpr char32_t kSigma = 0x03a3;
 constexpr char32_t kFinalSigma = 0x03c2;
 
-// Appends the lower case of the letter at [begin, end). A sigma at the end of a word has its own
-// form.
+// Appends the lower case of the letter at [begin, end). A sigma at the end of a word has
+// its own form.
 void append_lower(std::string_view text, std::size_t begin, std::size_t end, std::string& out) {
     std::size_t pos = begin;
     const char32_t c = text::next_code_point(text, pos);

@@ -197,7 +197,7 @@ Result<Renderer::Flow> Renderer::run_for(const For& node, Scope& scope, TextBuil
     } else if (flow) {
         flow = Flow::kNext;  // break and continue belonged to this loop
     }
-    // Values that still refer to the loop find it ended, with no items left.
+    // Values that still refer to the loop see an ended loop without items.
     loop->condition = nullptr;
     loop->items.clear();
     loop->next = 0;

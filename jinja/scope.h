@@ -41,7 +41,7 @@ struct Scope {
             variables.emplace_back(name, std::move(value));
         }
     }
-    // Adds to `num_seen` one per variable looked at, and one per scope that has no variables.
+    // Adds to `num_seen` the number of variables compared, and 1 for each scope without variables.
     [[nodiscard]] const Value* find(std::string_view name, std::size_t& num_seen) const {
         num_seen = 0;
         for (const Scope* scope = this; scope != nullptr; scope = scope->parent) {

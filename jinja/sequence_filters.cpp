@@ -70,7 +70,7 @@ class Path {
     std::vector<Value> parts_{};
 };
 
-// Charges before arguments are copied: a template may pass a great many.
+// Charges before the arguments are copied: a template may pass very many.
 Result<> charge_copy(const Args& args, Budget& budget) {
     RETURN_IF_ERROR(budget.items(args.positional.size(), sizeof(Value)));
     return budget.items(args.named.size(), kEntryBytes);

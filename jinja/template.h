@@ -10,9 +10,9 @@
 // depth, steps and memory are limited (budget.h).
 //
 // Known differences: integers beyond 64 bits do not take part in arithmetic. `map`, `select` and
-// their like are computed at once, so an error in an unused result is reported too. A variable that
-// a loop reads and the template sets only after the loop is the caller's in the loop, not
-// undefined. A few rare letters have no upper case (python_text.cpp).
+// their like are computed at once, so an error in an unused result is reported too. If a loop reads
+// a variable that the template sets only after the loop, the loop sees the caller's variable, not
+// an undefined. A few rare letters have no upper case (python_text.cpp).
 //
 // Thread: any; immutable.
 #pragma once

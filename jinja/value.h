@@ -35,8 +35,8 @@ struct Undefined {
     std::shared_ptr<const std::string> why{};  // null: "undefined value"
 };
 struct None {};
-// An integer beyond 64 bits, from JSON: can be printed and compared, but takes no part in
-// arithmetic.
+// An integer beyond 64 bits, from JSON: can be printed and compared, but takes no part
+// in arithmetic.
 struct BigInteger {
     std::shared_ptr<const std::string> digits{};
 };

@@ -1,6 +1,6 @@
-// Defines what messages say of adapters (LoRA): small sets of weights beside the model's, each with
+// The parts of messages about adapters (LoRA): small sets of weights beside the model's, each with
 // a name. An adapter is loaded and replaced by an update whose spec names it (weights.h): staged,
-// verified, voted on and committed as the model's are. A version is named by its update.
+// verified, voted on and committed like the model's weights. A version is named by its update.
 //
 // A request resolves the name when it arrives, and keeps that version to its end.
 #pragma once
@@ -21,8 +21,8 @@ namespace pitstop::messages {
 inline constexpr std::size_t kAdapterNameBytesMax = 256;
 inline constexpr std::size_t kAdapterConfigTextMax = std::size_t{1} << 20;
 
-// Numbers a loaded version of an adapter within a tree: the update that brought it. Never used
-// again, so nothing that it computed is taken for another's. 0: none.
+// Numbers a loaded version of an adapter within a tree: the update that brought it. Numbers are
+// never reused, so cached KV cannot be mistaken for another version's. 0: none.
 enum class AdapterId : std::uint64_t {};
 
 // Names a version of an adapter.

@@ -1,6 +1,6 @@
-// Every message there is, for code that must know all of them: the codecs, their tests, and the
-// protocol's page. Calls, their replies and the parts of those come from calls.h. A test compares
-// the page, which contains every message of the list, with the headers.
+// All messages, for code that must know all of them: the codecs, their tests, and the protocol's
+// page. Calls, their replies and the parts of those come from calls.h. A test compares the page,
+// which contains every message of the list, with the headers.
 #pragma once
 
 #include "messages/adapters.h"

@@ -1,4 +1,5 @@
-// What a replica's prefix cache has found, and what was computed again although it had the KV.
+// Statistics of a replica's prefix cache: tokens found, and tokens computed again although the
+// cache had their KV.
 #pragma once
 
 #include "messages/fields.h"

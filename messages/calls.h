@@ -21,7 +21,7 @@ namespace pitstop::messages {
 enum class Door { kData, kAdmin };
 // When a client sends the call: at once, or after the data door has read the requests before it.
 enum class CallOrder { kAtOnce, kAfterRequests };
-// What a call does to calls without a session that are being collected into one update
+// The effect of a call on a collection: calls without a session that become one update
 // (docs/weights.md). A refused call that may be a part of the collection ends it; any other refused
 // call leaves it unchanged.
 enum class OnCollection {
@@ -32,8 +32,8 @@ enum class OnCollection {
     kDrops,      // discards it
     kRefused,    // is refused during one; a begin may take over from an idle one
 };
-// Whether the door refuses the call during an update. The door decides that for all replicas,
-// because those that have ended the update already would accept it.
+// Whether the door refuses the call during an update. The door decides for all replicas, because a
+// replica that has already ended the update would accept the call.
 enum class BesideUpdate { kTaken, kRefused };
 
 template <

@@ -1,5 +1,5 @@
-// Checks fields that many messages have, for their `invalid`: each returns what is wrong, or
-// nothing.
+// Checks fields that many messages have, for their `invalid`: each returns what is
+// wrong, or nothing.
 #pragma once
 
 #include "base/ids.h"

@@ -86,8 +86,8 @@ struct Encoder {
     void put(std::int32_t value) { packer.pack(value); }
     void put(std::int64_t value) { packer.pack(value); }
     void put(std::uint64_t value) { packer.pack(value); }
-    // pack_float would write a whole number as an integer, and -0 as 0; a field always has the same
-    // type.
+    // pack_float would write a whole number as an integer, and -0 as 0; a field always has
+    // the same type.
     void put(float value) { put_big_endian('\xca', std::bit_cast<std::uint32_t>(value)); }
     void put(double value) { put_big_endian('\xcb', std::bit_cast<std::uint64_t>(value)); }
     void put(const std::string& value) {
@@ -257,7 +257,7 @@ class Decoder {
             value = static_cast<E>(number);
         }
     }
-    // A name that only a newer peer knows is an error here too.
+    // An unknown name is an error, even if a newer peer sends it.
     void get(const msgpack::object& object, ErrorCode& code) {
         std::string name;
         get(object, name);
@@ -401,8 +401,8 @@ class Decoder {
     struct Entries {
         const msgpack::object_kv* begin;
         const msgpack::object_kv* end;
-        bool is_in_order;  // our own encoder keeps the order of fields(), so one pass from front to
-                           // back suffices
+        // our own encoder keeps the order of fields(), so one pass from front to back suffices
+        bool is_in_order;
 
         // Returns the field's value, or null. Call it in the order of fields().
         const msgpack::object* next(std::string_view name) {

@@ -1,6 +1,6 @@
-// The refusal of a request that does not fit into the model's context. Agents react to it by
-// shortening what they send, so front ends phrase it in their own way, for which they need its
-// numbers.
+// The refusal of a request that does not fit into the model's context. Agents react to this error
+// by shortening the prompt. Each front end words the error as its clients expect, and needs its
+// numbers for that.
 #pragma once
 
 #include "base/result.h"

@@ -56,7 +56,7 @@ struct CollectedVersion {
     }
     friend bool operator==(const CollectedVersion&, const CollectedVersion&) = default;
 };
-// Parts of calls that let generation continue, which publishes what was collected.
+// The parts of calls that let generation continue, which commits a collection.
 template <class Part>
 concept LetsGenerationGoOn = requires {
     Part::kLetsGenerationGoOn;

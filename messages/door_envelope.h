@@ -1,10 +1,10 @@
-// Adds what every message between a client and a door has besides its own fields: the field `tree`,
-// which names the tree. (The protocol's version is agreed on at `hello`.)
+// Adds the field `tree`, which every message between a client and a door has besides its own
+// fields. (The protocol's version is agreed on at `hello`.)
 //
-// A client's socket keeps its queued messages while nobody is at the door, and sends them to
-// whoever binds the same endpoint next. So every start of a tree draws a new identity, which
-// `hello_reply` has; every later message names the tree that it is for, and another tree refuses
-// it.
+// A client's socket keeps its queued messages while no tree listens at the door, and sends
+// them to the next process that binds the endpoint. So every start of a tree draws a new
+// identity, which `hello_reply` has; every later message names the tree that it is for, and
+// another tree refuses it.
 #pragma once
 
 #include "base/result.h"

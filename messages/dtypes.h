@@ -7,7 +7,7 @@
 
 namespace pitstop::messages {
 
-// The dtype of a resident weight whose message names none.
+// The dtype of a resident weight if the message has none.
 inline constexpr std::string_view kUsualDtype = "BF16";
 
 [[nodiscard]] constexpr std::string_view dtype_or_usual(std::string_view dtype) {

@@ -8,7 +8,7 @@
 
 namespace pitstop::messages {
 
-// Every peer states it in Hello; a peer of another major version is refused.
+// The protocol's version, part of every Hello. A peer of another major version is refused.
 inline constexpr int kProtocolVersion = 1;
 
 // A message over its limit is refused before it is parsed. The doors' sockets have tighter limits

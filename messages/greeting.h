@@ -1,4 +1,4 @@
-// Defines how a peer introduces itself, and how a refusal is reported.
+// The greeting of a peer, and how a refusal is reported.
 #pragma once
 
 #include "base/ids.h"

@@ -30,8 +30,9 @@ struct EnumNames<GroupBackend> {
 // How a worker of an NCCL group learns the group's unique id.
 enum class Rendezvous : std::uint8_t {
     kSglang,  // torch's TCPStore, key /G/G//cuda//0, before the first broadcast
-    kVllm,    // torch's TCPStore, key /broadcast_from/0/0, at once, or in the call; then all ranks
-              // sum one float, as vLLM's do
+    // torch's TCPStore, key /broadcast_from/0/0, at once, or in the call; then all ranks sum one
+    // float, as vLLM's do
+    kVllm,
     kDirect,  // in the call
 };
 template <>

@@ -1,7 +1,7 @@
 // --keep-committed writes the version that serves to a directory, after its commit, so that a
-// restart finds exactly what was committed, whatever its source.
+// restart loads exactly the committed version, whatever its source.
 //
-// The door orders it of replica 0 (all replicas hold the same weights), one step after another:
+// The door gives replica 0 the orders, one after another (all replicas have the same weights):
 // begin creates the file, write fills it with every rank's shard, seal reads it back and gives it
 // its final name. If a step fails, or a newer version is committed, a drop ends it. The orders of
 // steps are sent between two plans on a worker's socket, as commits are, so that all ranks write

@@ -1,4 +1,4 @@
-// Lists of message types, and the one way to find which of them some frames are.
+// Lists of message types. Functions here are the only way to find a frame's type in a list.
 #pragma once
 
 #include "base/result.h"
@@ -24,15 +24,15 @@ struct MessageList {
         return ((type == Messages::kType) || ...);
     }
 
-    // Calls f.template operator()<Message>() for the message with this type. False: there is none.
+    // Calls f.template operator()<Message>() for the message with this type. Returns false if
+    // there is none.
     template <class F>
     static bool for_type(std::string_view type, F&& f) {
         return ((type == Messages::kType && (f.template operator()<Messages>(), true)) || ...);
     }
 
     // Decodes the frames as the message that they name, and passes it to `use`, whose errors are
-    // returned.
-    // False: it is none of the list. Errors: those of decode() too.
+    // returned. Returns false if the type is not in the list. Errors: also those of decode().
     template <class Use>
     static Result<bool> dispatch(const Frames& frames, UnknownFields unknown_fields, Use&& use) {
         Result<bool> taken = false;

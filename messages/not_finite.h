@@ -36,7 +36,7 @@ struct NotFiniteRow {
     friend bool operator==(const NotFiniteRow&, const NotFiniteRow&) = default;
 };
 
-// Counts the requests that ended because of it.
+// Counts the requests that ended because of values that are not finite.
 struct NotFiniteCount {
     NotFiniteKind kind{};
     std::int64_t requests = 0;

@@ -137,8 +137,8 @@ struct Type<T> {
     }
 };
 
-// Describes a field's default; an empty text, array or map and an absent optional are not worth
-// mentioning.
+// Describes a field's default; an empty text, array or map and an absent optional are not
+// worth mentioning.
 template <class T>
 std::string default_of(const T&) {
     return "";

@@ -4,7 +4,7 @@
 // (weight_source.h, `handles`); the worker connects a REP socket. Each message of the pusher gets
 // one answer:
 //
-//   push_open     -> push_layout    greeting; where the worker wants its shard, if it can adopt
+//   push_open     -> push_layout    greeting; the layout of the worker's shard, if it can adopt
 //   push_bucket*  -> push_done      tensors in the pusher's memory; answered once they are read
 //   push_shard    -> push_done      instead: the whole shard, laid out as push_layout asked; the
 //                                   worker computes from this very memory after the commit
@@ -16,14 +16,14 @@
 //
 // Memory is a file of shared memory, named by a process that has it open and its descriptor there,
 // and opened through /proc. If it is truncated during the push, the push ends. The memory of an
-// adopted shard is a sealed memfd: from then on its bytes are the digested ones, whoever has it
-// open. A tensor in a bucket is whole, row-major; every worker may read the same bucket, and reads
-// only what its shard needs.
+// adopted shard is a sealed memfd: from then on no process can change its bytes, which are the
+// digested ones. A tensor in a bucket is whole, row-major; every worker may read the same bucket,
+// and reads only what its shard needs.
 //
 // A tensor may lie in the memory of the worker's GPU instead: its bucket names the allocations by
 // their CUDA IPC handles. The worker opens each once and closes all before it answers push_end. The
 // pusher's GPU has written them before the pusher sends the bucket, and the pusher frees none
-// before push_end is answered. A later bucket may have other bytes in them.
+// before push_end is answered. A later bucket may reuse the allocations for other bytes.
 #pragma once
 
 #include "base/ids.h"

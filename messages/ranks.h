@@ -1,9 +1,8 @@
-// The ranks of a replica meet over the bus: each joins once; then all bring their parts to one
-// meeting after another, and every rank is given all parts of each meeting. The id of NCCL's
-// communicator is exchanged this way and, where a replica spans machines, everything that ranks
-// tell each other outside of a GPU.
+// The ranks of a replica meet over the bus: each joins once. Then a sequence of meetings follows:
+// every rank sends its part, and receives all ranks' parts. This exchanges the id of NCCL's
+// communicator and, if a replica spans machines, all data between ranks outside of GPUs.
 //
-// Order: a rank brings its part of meeting n + 1 after it was given the parts of n. Loss: a rank
+// Order: a rank sends its part of meeting n + 1 after it has received the parts of n. Loss: a rank
 // whose connection ends is gone, and with it the replica; nothing is sent twice.
 #pragma once
 

@@ -1,6 +1,5 @@
-// Defines what a replica reports about itself without being asked: whether it is paused, which
-// memory is released, whether it has weights. The door derives from these reports what it may do,
-// and has no timer for a pause of its own.
+// A replica's unsolicited report: whether it is paused, which memory is released, whether it has
+// weights. The door decides by these reports, and has no own timer for a pause.
 #pragma once
 
 #include "base/ids.h"

@@ -77,7 +77,7 @@ struct Routes {
     friend bool operator==(const Routes&, const Routes&) = default;
 };
 
-// The routes that a request brings for its first tokens: the passes of these tokens use these
+// The routes that a request supplies for its first tokens: the passes of these tokens use these
 // experts, in this order.
 struct BroughtRoutes {
     // 32,768 tokens of 48 layers with 8 of 128 experts. A door accepts messages of 16 MiB, and the

@@ -1,5 +1,5 @@
-// Tells how far the bytes of a source reach: on another machine, a handle to memory means nothing,
-// or something else.
+// Which sources can be read from another machine: a handle to memory is invalid there, or names
+// other memory.
 #pragma once
 
 #include "messages/weight_source.h"

@@ -1,4 +1,4 @@
-// Defines the calls of the data door that concern only text, and which no replica runs.
+// The calls of the data door that concern only text, and that no replica runs.
 #pragma once
 
 #include "base/ids.h"

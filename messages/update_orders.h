@@ -1,6 +1,5 @@
-// Defines what the tree's own processes tell each other during an update: the door's orders to the
-// schedulers, and theirs to the workers. weights.h describes the transaction that they carry out,
-// and its messages from and to callers.
+// The messages inside the tree during an update: the door's orders to the schedulers, and the
+// schedulers' to the workers. weights.h describes the update and its messages from and to callers.
 //
 // Order: first in, first out per socket; a commit goes to the workers on the socket of the plans.
 // Every order names its update, so that an answer to an earlier update is recognized as late.

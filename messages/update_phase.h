@@ -6,7 +6,7 @@
 //   staged    stage -> prepared; ready -> ready; commit -> committed
 //   session   open -> open; fill -> open, any number of times; stage -> prepared; and so on
 //   direct    ready -> stopped; stage, over the live copy -> ready; commit -> committed
-//   rollback  as staged, but nothing is transferred: the retained copy is there
+//   rollback  as staged, but nothing is transferred: the retained copy exists
 //
 // It is pure: an enum, a table, and functions of them.
 #pragma once
@@ -28,7 +28,7 @@ enum class UpdatePhase : std::uint8_t {
     kStaging,      // the shadow copy is being filled; at the end it is verified and voted on
     kPrepared,     // all have voted yes
     kReadying,     // running work proceeds to a point where the swap can happen at once
-    kReady,        // all are prepared and stand: only now may a commit be ordered
+    kReady,        // all are prepared and generation has stopped: only now may a commit be ordered
     kStopping,     // direct: running work is being brought to its end
     kStopped,      // direct: nothing runs
     kOverwriting,  // direct: the live copy is being overwritten
@@ -57,7 +57,7 @@ struct EnumNames<UpdatePhase> {
         "dropped"};
 };
 
-// What is ordered from everybody on the level below.
+// The orders to all participants of the level below.
 enum class UpdateOrder : std::uint8_t { kOpen, kFill, kStage, kReady, kCommit, kDrop };
 template <>
 struct EnumNames<UpdateOrder> {
@@ -109,8 +109,7 @@ inline constexpr std::array kUpdateTransitions{
     return std::nullopt;
 }
 
-// Returns whether `ready` was ordered: running work was asked to stand still, and does until the
-// update is over.
+// Returns whether `ready` was ordered: running work was asked to stop until the update has ended.
 [[nodiscard]] constexpr bool is_asked_to_stand(UpdatePhase phase) {
     return phase >= UpdatePhase::kReadying && phase < UpdatePhase::kCommitting;
 }
@@ -118,10 +117,10 @@ inline constexpr std::array kUpdateTransitions{
 // The state of an engine, as reported to callers.
 enum class UpdateState : std::uint8_t {
     kServing,
-    kAwaitingWeights,  // there are none
+    kAwaitingWeights,  // the tree has no weights
     kTorn,
     kCollecting,  // calls without a session, which will become one update
-    kOpening,     // from here on it names the phase of the update in progress
+    kOpening,     // this and all following: the phase of the update in progress
     kOpen,
     kFilling,
     kStaging,

@@ -1,10 +1,10 @@
-// Tracks an update at one level: its phase, and who has answered the current order. All are asked
-// at once; when all have done it the next phase is reached (update_phase.h); after a failure or a
-// timeout only a drop may follow.
+// Tracks an update at one level: its phase, and which participants have answered the current order.
+// An order goes to all participants at once. When all have completed it, the update enters the next
+// phase (update_phase.h). After a failure or a timeout only a drop may follow.
 //
 // The owner keeps the contents of the answers.
 //
-// It is pure, without clock or socket. Bounded: a flag for each who is asked.
+// It is pure, without clock or socket. Bounded: a flag per participant.
 #pragma once
 
 #include "messages/update_phase.h"
@@ -39,14 +39,14 @@ class UpdateRound {
     [[nodiscard]] bool awaits(UpdateOrder order, std::int64_t who) const;
 
     enum class Progress {
-        kGoesOn,  // others have not answered yet; or it failed before, and the answer is for the
-                  // report only
-        kDone,    // all have done it
+        // others have not answered yet; or it failed before, and the answer is for the report only
+        kGoesOn,
+        kDone,    // all have completed the order
         kFailed,  // this is the first failure
     };
     enum class Answer { kDone, kFailed };
-    // A drop cannot fail: whoever answers has nothing of the update left. REQUIRES: `who` is
-    // awaited.
+    // A drop cannot fail: a participant answers it when nothing of the update is left there.
+    // REQUIRES: `who` is awaited.
     Progress record_answer(std::size_t who, Answer answer);
 
     // Ends an order that needs no answers. REQUIRES: is_asking().

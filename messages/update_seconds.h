@@ -3,8 +3,8 @@
 
 namespace pitstop::messages {
 
-// The seconds of one rank's stage; they add up to the time from its order to its latest answer.
-// Where several threads worked, they are those of the thread that worked longest.
+// The seconds of one rank's stage; they add up to the time from its order to its latest answer. If
+// several threads worked, the seconds are those of the slowest thread.
 struct StageSeconds {
     double open_s = 0;
     double wait_s = 0;

@@ -1,4 +1,4 @@
-// The outcome of an order or a call, which every answer to one has: done, or an error.
+// The outcome of an order or a call, in every answer: done, or an error.
 #pragma once
 
 #include "base/result.h"
@@ -24,7 +24,7 @@ struct Verdict {
     Verdict(Error error) : code(error.code), message(std::move(error.message)) {}
 
     [[nodiscard]] bool is_done() const { return !code.has_value(); }
-    // REQUIRES: !is_done(), or another source says that it failed.
+    // REQUIRES: !is_done(), or the failure is known otherwise.
     [[nodiscard]] Error error() const { return {code.value_or(ErrorCode::kInternal), message}; }
     // Returns an empty name if it is done.
     [[nodiscard]] std::string_view code_name() const { return code ? name_of(*code) : ""; }

@@ -42,7 +42,7 @@ struct VersionDigest {
     std::vector<TensorInfo> tensors{};  // in name order, each with its digest; dtype as resident
 };
 
-// The parts of one rank.
+// The parts that one rank reports.
 struct RankParts {
     Rank rank{};
     std::span<const PartDigest> parts{};

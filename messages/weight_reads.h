@@ -1,8 +1,8 @@
 // These calls read the live weights: a tensor by its name, and the digests of what is resident.
-// They change nothing, and run beside generation.
+// Reads change nothing, and run during generation.
 //
-// A call goes from the admin door through the scheduler, which knows whether there is anything to
-// read, to the workers; each rank answers for its shard, and the door assembles the answers.
+// A call goes from the admin door through the scheduler, which checks that the weights are
+// readable, to the workers; each rank answers for its shard, and the door assembles the answers.
 #pragma once
 
 #include "base/ids.h"

@@ -5,7 +5,7 @@
 //                memory (checkpoint-engine's protocol, or pitstop's own: push.h)
 //   tensors      in the call itself: the bytes, or handles to shared memory as PyTorch pickles them
 //   distributed  broadcast in a group that was joined before (init_group)
-//   buckets      nothing yet: a session, whose update_bucket calls each bring a source
+//   buckets      nothing yet: a session, whose update_bucket calls each have a source
 #pragma once
 
 #include "messages/fields.h"

@@ -22,8 +22,8 @@ Problem invalid_digest(std::string_view field, std::string_view digest) {
     );
 }
 
-// An adapter is small: it comes whole, beside the one that serves, and running requests keep
-// theirs.
+// An adapter is small: it is always sent whole, into memory of its own, and running requests keep
+// their version.
 Problem invalid_adapter(const UpdateSpec& spec) {
     if (spec.adapter.empty()) {
         if (spec.adapter_config.empty()) return std::nullopt;

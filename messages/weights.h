@@ -12,12 +12,12 @@
 //   drop    instead, if any rank failed, vanished or was late: the old version continues to serve
 //
 // An update that comes in several calls is a session: begin, then buckets, then commit (or drop). A
-// call that brings everything is a session of its own. A session is dropped at its deadline if
-// nobody continues it; a trainer that comes while it is open may replace it.
+// call with all tensors is an update without a session. A session without calls is dropped at its
+// deadline; another trainer may replace an idle session.
 //
-// Each call of a session names it. Trainers whose protocol has no such number mark their calls as
-// unnamed: these belong to the session that was begun for unnamed calls, if there is one; after the
-// loss of such a session, what follows is refused by name.
+// Each call of a session has the session's number. Calls of trainers whose protocol has no such
+// number are marked as unnamed: they belong to the session that was begun for unnamed calls, if
+// there is one. After the loss of such a session, later unnamed calls are refused with that reason.
 //
 // This header has the messages from and to callers; update_orders.h has the tree's own half.
 //
@@ -44,7 +44,7 @@
 namespace pitstop::messages {
 
 inline constexpr std::size_t kLabelBytesMax = 256;
-// so that counting on from it never overflows
+// so that epochs counted from it never overflow
 inline constexpr Epoch kEpochMax{std::int64_t{1} << 62};
 inline constexpr std::size_t kManifestMax = 1 << 20;
 inline constexpr std::size_t kProblemsMax = 64;  // listed; further ones are only counted
@@ -421,8 +421,8 @@ struct UpdateReply {
     }
 };
 
-// Returns whether one of a replica's ranks may have overwritten its weights: a rank that failed
-// before its first byte says so.
+// Returns whether any rank of the replica may have overwritten its weights. A rank that failed
+// before its first byte reports that, and does not count.
 [[nodiscard]] bool may_have_written(const std::vector<RankOutcome>& ranks);
 
 std::optional<std::string> invalid(const UpdateSpec& spec);

@@ -1,5 +1,5 @@
-// Lists the orders that a scheduler gives to its ranks besides the steps: each rank gets the same
-// ones, between two plans.
+// The orders of a scheduler to its ranks besides plans. Every rank gets the same orders,
+// between two plans.
 #pragma once
 
 #include "messages/adapters.h"

@@ -15,7 +15,7 @@ struct KnownGlobal {
     std::string text{};  // the dtype's or the exception's name
 };
 
-// Returns what this exact pair means on this channel; nothing if it is not allowed.
+// Returns the meaning of this exact pair on this channel; nothing if it is not allowed.
 [[nodiscard]] std::optional<KnownGlobal> find_global(
     std::string_view module, std::string_view name, Channel channel
 );

@@ -27,8 +27,9 @@ enum class Kind : std::uint8_t {
     kShape,   // children: ints (torch.Size)
     kDType,   // text: "bfloat16"
     kGlobal,  // global: a class or a function, as a label
-    kRecord,  // global: its constructor; children: its arguments, in order, or for an object with a
-              // state one dict
+    // global: its constructor; children: its arguments, in order, or for an object with a
+    // state one dict
+    kRecord,
 };
 
 // The known globals: each an exact (module, name) pair, or a few pairs with one meaning.

@@ -69,8 +69,8 @@ class AddedTokens {
     Result<> finish();
 
     [[nodiscard]] std::optional<TokenId> find(std::string_view content) const;
-    // Returns the text that the id decodes to: the token's content, normalized if its match is
-    // normalized.
+    // Returns the text that the id decodes to: the token's content, normalized if its match
+    // is normalized.
     [[nodiscard]] std::optional<std::string_view> text_of(TokenId id) const;
     // Returns every id, of these tokens and of the model's, whose text is that of a special token.
     [[nodiscard]] std::vector<TokenId> special_ids(const Vocab& vocab) const;

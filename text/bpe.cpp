@@ -126,12 +126,12 @@ Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t fir
 }
 
 // Finds where a piece can be cut without changing its encoding. A merge joins two characters only
-// into a token in which they are adjacent. So nothing is ever joined between two characters that
-// are adjacent in no token. This makes tokenizers without a pre-tokenizer (Llama 2, Gemma) fast:
-// their texts are cut into words that the cache remembers.
+// into a token in which they are adjacent. So no merge joins two characters that are adjacent in no
+// token. This makes tokenizers without a pre-tokenizer (Llama 2, Gemma) fast: their texts are cut
+// into words that the cache remembers.
 void Bpe::find_cuts(std::span<const Merge> merges) {
-    // A cut would change two things: a whole piece that is a token, and prefixes or suffixes of
-    // characters.
+    // A cut would change two things: a whole piece that is a token, and prefixes or suffixes
+    // of characters.
     has_cuts_ = unit_ == Unit::kCodePoint && !is_decorated_ && !options_.ignore_merges;
     if (!has_cuts_) return;
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {
@@ -224,7 +224,8 @@ std::int32_t Bpe::find_decorated(std::string_view character, bool is_first, bool
 }
 
 // Around unknown characters, the order of tokens is the reference's. An unknown character is held
-// to be fused until the next known one, but bytes of a byte fallback do not wait for it.
+// back until the next known one, because it may be fused with its neighbour. Bytes of a byte
+// fallback are not held back.
 bool Bpe::append_symbols(std::string_view part, std::vector<std::int32_t>& symbols) const {
     bool unk_waits = false;
     const std::int32_t unk = unk_id_ ? raw(*unk_id_) : -1;

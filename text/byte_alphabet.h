@@ -1,6 +1,6 @@
-// GPT-2's alphabet: one visible character per byte, so that a vocabulary of strings can represent
-// any bytes. Printable Latin-1 characters represent themselves, the other bytes become U+0100 and
-// following.
+// GPT-2's alphabet: one visible character per byte, so that a vocabulary of strings can
+// represent any bytes. Printable Latin-1 characters represent themselves, the other bytes become
+// U+0100 and following.
 //
 // Source: github.com/openai/gpt-2, src/encoder.py, bytes_to_unicode.
 #pragma once

@@ -1,9 +1,9 @@
 // Turns token strings into text, by the decoder of a tokenizer.json.
 //
-// A chain of stages. Each passes on what can no longer change, so that decoding a stream token by
-// token and decoding it at once are the same code. A stage that must see all its input holds it
-// back until the end (for example a Replace of a longer text after a Fuse, which no known tokenizer
-// has).
+// A chain of stages. Each passes on text as soon as it is final, so that the same code decodes a
+// stream token by token and all tokens at once. A stage that must see all its input holds it
+// back until the end (for example a Replace of a longer text after a Fuse, which no known
+// tokenizer has).
 //
 // Thread: any; a Decoder is immutable, a Stream belongs to one thread.
 #pragma once
@@ -38,8 +38,8 @@ struct ReplaceDecoder {
     bool is_one_code_point =
         false;  // the pattern is a literal of one character: no match spans two fragments
 };
-struct MetaspaceDecoder {  // turns `replacement` back into a space, and into nothing in the first
-                           // token
+// turns `replacement` back into a space, and into nothing in the first token
+struct MetaspaceDecoder {
     std::string replacement{};
     bool strips_first = true;  // the scheme is not "never"
 };
@@ -89,7 +89,7 @@ class Decoder::Stream {
 
     // Appends to `out` the text that becomes final with `token`.
     Result<> push(std::string_view token, std::string& out);
-    // Appends `text` after what is held back; it passes through no stage.
+    // Appends the held text and then `text`, which passes through no stage.
     Result<> push_as_is(std::string_view text, std::string& out);
     // Drops an incomplete code point, so that finish() returns only complete text.
     void drop_incomplete();

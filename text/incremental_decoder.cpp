@@ -22,16 +22,16 @@ IncrementalDecoder::IncrementalDecoder(
 )
     : tokenizer_(std::move(tokenizer)), options_(options), stream_(tokenizer_->decoder()) {
     std::span<const TokenId> tail = prompt.last(std::min(prompt.size(), kPromptTailLen));
-    // The cut may be inside a code point of the prompt. A run of bytes that begins there would not
-    // be UTF-8, and neither would the output that continues it.
+    // The tail may begin inside a code point of the prompt. Then a run of byte tokens from there
+    // would not be UTF-8, and would spoil the output that continues it.
     while (prompt.size() >= kPromptTailLen && !tail.empty() &&
            is_continuation_token(tokenizer_->id_to_token(tail[0]))) {
         tail = tail.subspan(1);
     }
     std::string dropped;
     for (const TokenId id : tail) {
-        // A prompt that cannot be decoded leaves the decoder in its initial state: the output is
-        // not to blame.
+        // A prompt that cannot be decoded leaves the decoder in its initial state: the prompt's
+        // fault must not affect the output.
         if (!push_to_stream(id, dropped)) stream_ = Decoder::Stream(tokenizer_->decoder());
     }
     Decoder::Stream ended = stream_;

@@ -33,13 +33,13 @@ class IncrementalDecoder {
   public:
     struct Options {
         SkipSpecial skip_special = SkipSpecial::kYes;
-        // Off: as in vLLM where special tokens are kept, an added token directly after another is
-        // its own text alone, without the space that some decoders put before it.
+        // If false, an added token directly after another one decodes to its text alone, without
+        // the space that some decoders put before it (as in vLLM where special tokens are kept).
         bool spaces_between_special_tokens = true;
     };
-    // This many ids from the end of a prompt are as good as all of it. The longest code point is
-    // four byte tokens, and some text among this many ids shows that the beginning is past. A
-    // shorter prompt is passed whole.
+    // This many ids from the end of a prompt suffice. The longest code point is four byte tokens,
+    // and this many ids contain some text, after which the rules for the beginning no longer apply.
+    // A shorter prompt is passed whole.
     static constexpr std::size_t kPromptTailLen = 16;
 
     // Uses the last kPromptTailLen ids of `prompt`.

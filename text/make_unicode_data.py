@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Writes unicode_data.inc: the character data that the reference implementation of tokenizer.json uses.
 
-The reference (Hugging Face `tokenizers` 0.23, PyPI) mixes Unicode versions: its regular expressions know
-Unicode 16, its normalization forms Unicode 9, its punctuation Unicode 8. So the data is not taken from
-one version of Unicode but asked of the reference itself, code point by code point. Perl tells which code
-points Unicode 9 had.
+The reference (Hugging Face `tokenizers` 0.23, PyPI) mixes Unicode versions: its regular expressions know Unicode 16,
+its normalization forms Unicode 9, its punctuation Unicode 8. So the data comes from the reference itself, code point by
+code point, and not from one version of Unicode. Perl knows which code points Unicode 9 had.
 
 usage: python3 make_unicode_data.py > unicode_data.inc     (needs `pip install tokenizers==0.23.*` and perl)
 """
@@ -24,7 +23,7 @@ def blocks(size):
 
 
 def removed_by(pre_tokenizer):
-    """Returns the code points that a pre-tokenizer with behaviour Removed takes out."""
+    """Returns the code points that a pre-tokenizer with behaviour Removed removes."""
     out = set()
     for block in blocks(4096):
         kept = set()
@@ -39,7 +38,7 @@ def matching(pattern):
 
 
 def isolated_by(pre_tokenizer):
-    """Returns the code points that are cut off from letters beside them."""
+    """Returns the code points that are separated from neighbouring letters."""
     out = set()
     for block in blocks(2048):
         pieces = pre_tokenizer.pre_tokenize_str('a' + 'a'.join(map(chr, block)) + 'a')
@@ -48,7 +47,7 @@ def isolated_by(pre_tokenizer):
 
 
 def joined_by(pre_tokenizer, apart):
-    """Returns the code points that stay in one piece with a letter before them."""
+    """Returns the code points that form one piece with a preceding letter."""
     out = set()
     for block in blocks(2048):
         text = ' '.join('a' + chr(c) for c in block if c not in apart)
@@ -82,7 +81,7 @@ def write_ranges(name, comment, code_points):
 
 
 def lowercase_runs():
-    """Returns (first, last, stride, delta) of code points whose lower case is one other one."""
+    """Returns (first, last, stride, delta) of code points whose lower case is a single other code point."""
     lower = normalizers.Lowercase()
     simple = {}
     for c in CODE_POINTS:
@@ -92,7 +91,7 @@ def lowercase_runs():
         if len(text) == 1:
             simple[c] = ord(text)
         else:
-            assert (c, text) == (0x130, 'i\u0307'), hex(c)  # unicode.cpp knows this one
+            assert (c, text) == (0x130, 'i\u0307'), hex(c)  # unicode.cpp handles this one
     runs = []
     for c in sorted(simple):
         delta = simple[c] - c
@@ -106,8 +105,7 @@ def lowercase_runs():
 
 
 def nfc_sensitive(in_unicode_9):
-    """Returns the code points that do not stand alone in NFC: they change, or change place, or join
-    what is before them."""
+    """Returns the code points that NFC may affect: they change, move, or join the preceding code point."""
     nfc = normalizers.NFC()
     out = set()
     composites = {}
@@ -115,7 +113,7 @@ def nfc_sensitive(in_unicode_9):
     for c in CODE_POINTS:
         if nfc.normalize_str(chr(c)) != chr(c):
             out.add(c)
-        # Moves past a mark of class 1 or of class 240: it has a combining class itself.
+        # A code point that moves past a mark of class 1 or of class 240 has a combining class itself.
         for text in ('a' + chr(c) + '\u0334', 'a\u0345' + chr(c)):
             result = nfc.normalize_str(text)
             if result != text and not (result[:-1] == 'a' and nfc.normalize_str(chr(c)) != chr(c)):

@@ -50,8 +50,8 @@ using NormalizerStep = std::variant<
     ByteLevelNormalizer>;
 
 //
-// Bounded: a text may grow to bytes_max(), and no step starts with more; the file's reader accepts
-// at
+// Bounded: a text may grow to bytes_max(), and no step starts with more; the file's
+// reader accepts at
 //          most kStepsMax steps.
 class Normalizer {
   public:

@@ -42,7 +42,7 @@ Result<> find_parts(const CodePointSet& set, std::string_view text, std::vector<
     return Ok{};
 }
 
-// Joins neighbours by the behaviour, and leaves the parts that become pieces.
+// Joins neighbours as the behaviour says, and keeps the parts that become pieces.
 void merge_parts(SplitBehavior behavior, std::vector<Part>& parts) {
     std::vector<Part> merged;
     bool previous_match = false;

@@ -1,8 +1,8 @@
 // Compiles a pattern of tokenizer.json, and searches for it.
 //
-// Two engines with one meaning. Regular patterns, as those of the known tokenizers are, run on an
-// automaton (regex_dfa.h). The others run on PCRE2 (UTF, JIT), with every class expanded to code
-// points, so that it means what the parser says and not what that version of PCRE2 knows.
+// Two engines give the same matches. Regular patterns, such as those of the known tokenizers, run
+// on an automaton (regex_dfa.h). Others run on PCRE2 (UTF, JIT), with every class expanded to code
+// points, so that its meaning does not depend on PCRE2's version.
 //
 // Thread: any; immutable. A Search belongs to one thread.
 #pragma once
@@ -56,8 +56,8 @@ class Regex {
         std::optional<std::size_t> last_end_{};
     };
 
-    // Calls on_match(TextSpan) for every match that a Search would find, without the cost of a
-    // Search.
+    // Calls on_match(TextSpan) for every match that a Search would find, without the
+    // cost of a Search.
     template <class OnMatch>
     Result<> for_each_match(std::string_view text, OnMatch&& on_match) const;
 

@@ -12,8 +12,8 @@ Result<> ClassParser::begin_nested() {
     return Ok{};
 }
 
-// Adds the other case of ASCII letters only. Patterns in use fold nothing else, and a full table
-// would be one more that must agree with the reference's.
+// Adds the other case of ASCII letters only. No known pattern folds other letters, and a full table
+// would have to agree with the reference's.
 Result<CodePointSet> ClassParser::fold(const CodePointSet& set) const {
     const CodePointSet ascii({{0, 0x7f}});
     if (set.intersect(ascii) != set) return unsupported("(?i) over characters beyond ASCII");

@@ -1,5 +1,5 @@
-// Parses the parts of a pattern that match one code point: a class in brackets, a property, an
-// escape.
+// Parses the parts of a pattern that match one code point: a class in brackets, a
+// property, an escape.
 //
 // Source: as regex_syntax.h.
 #pragma once

@@ -16,8 +16,9 @@ struct Place {
     enum class Kind {
         kMatch,
         kTake,  // a code point in `set`, then `next`
-        kIf,    // a condition: the next code point is in `set`, or the text ends if `end_allowed`;
-                // then `next`
+        // a condition: the next code point is in `set`, or the text ends if
+        // `end_allowed`; then `next`
+        kIf,
         kEither,  // `next`, preferred over `other`
     };
     Kind kind = Kind::kMatch;
@@ -44,8 +45,8 @@ class DfaBuilder {
     }
 
   private:
-    // Each returns the place where `node` begins, with `next` after it, or nothing if an automaton
-    // cannot do it.
+    // Each returns the first place of `node`, followed by `next`, or nothing if no automaton can
+    // match the node.
     std::optional<int> append(const Node& node, int next);
     std::optional<int> append_kind(const OneOf& node, int next);
     std::optional<int> append_kind(const Concat& node, int next);
@@ -188,8 +189,8 @@ std::optional<int> DfaBuilder::append_kind(const At& node, int next) {
     );
 }
 
-// Cuts the code points where any set begins or ends. Stretches that are in the same sets share a
-// class.
+// Cuts the code points where any set begins or ends. Stretches that are in the same sets
+// share a class.
 bool DfaBuilder::make_classes() {
     if (sets_.size() > kSetsMax) return false;
     // the sets that change at this code point

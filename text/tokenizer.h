@@ -8,8 +8,8 @@
 // Thread:  any; immutable except for a pool of scratch memory behind a mutex. Each call has a
 //          scratch of
 //          its own from there, with the encodings of recent pieces.
-// Bounded: one scratch of about 2 MB for each call that ever ran at the same time; a scratch grows
-// with
+// Bounded: one scratch of about 2 MB for each call that ever ran at the same time; a
+// scratch grows with
 //          the longest text and is dropped beyond kScratchBytesMax.
 #pragma once
 
@@ -46,13 +46,13 @@ class Tokenizer {
     Tokenizer& operator=(const Tokenizer&) = delete;
 
     // Text that looks like a special token becomes that token. Errors: kInvalidArgument if not
-    // UTF-8, with the byte; kTooLarge if the normalizer makes the text too long (normalizer.h); the
-    // interrupt's.
+    // UTF-8, with the byte; kTooLarge if the normalizer makes the text too long (normalizer.h);
+    // the interrupt's.
     [[nodiscard]] Result<std::vector<TokenId>> encode(
         std::string_view text, AddSpecial add_special, const Interrupt& interrupt = {}
     ) const;
-    // Returns a bound on the bytes that encoding a text of this size goes through: roughly its
-    // cost.
+    // Returns a bound on the bytes that encoding a text of this size goes through:
+    // roughly its cost.
     [[nodiscard]] std::size_t work_max(std::size_t text_bytes) const;
 
     // Ids without a token decode to nothing, as in the reference: a model's head may be wider than

@@ -1,5 +1,5 @@
-// Reads a part of a tokenizer.json, field by field. An error names the path, the value and what is
-// accepted.
+// Reads a part of a tokenizer.json, field by field. An error names the path, the value and
+// what is accepted.
 //
 // Included only by tokenizer_file.cpp, because it uses nlohmann::json.
 #pragma once

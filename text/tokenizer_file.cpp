@@ -359,7 +359,7 @@ Result<> read_post_processor(
             RETURN_IF_ERROR(read_post_processor(item, depth + 1, found));
         return Ok{};
     }
-    // The reference's result for a template around a template's parts is not meant to be relied on.
+    // The reference gives no dependable result for a template around a template.
     if (found) return component.unsupported("a second template");
     if (type == "TemplateProcessing") {
         ASSIGN_OR_RETURN(found, read_template(component));

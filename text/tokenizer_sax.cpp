@@ -12,8 +12,8 @@ using nlohmann::json;
 using enum ErrorCode;
 
 constexpr std::size_t kDepthMax = 64;
-// Enough for a few thousand added tokens and the components. Vocabularies of other kinds of models,
-// which are refused by name, count too: a list of 250,000 pairs.
+// Enough for a few thousand added tokens and the components. A vocabulary of another kind of model
+// counts too, so that its model can be refused by name: a list of 250,000 pairs.
 constexpr std::size_t kRestValuesMax = 2'000'000;
 
 class ListsReader final : public JsonReader {

@@ -43,8 +43,8 @@ inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
     return code_point;
 }
 
-// Returns the length of the code point with this first byte. REQUIRES: the byte begins a code
-// point.
+// Returns the length of the code point with this first byte. REQUIRES: the byte begins
+// a code point.
 [[nodiscard]] constexpr std::size_t utf8_len(char lead) {
     const auto byte = static_cast<unsigned char>(lead);
     return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
