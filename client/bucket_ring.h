@@ -1,5 +1,5 @@
-// Places a push's buckets in the shared memory: one after the other, starting again at the front
-// when the end is too near; the oldest is freed first.
+// Allocates a push's buckets in the shared memory as a ring: one after the other, restarting at the
+// front when the rest is too small. The oldest bucket is freed first.
 //
 // Thread: one.
 #pragma once
@@ -15,8 +15,9 @@ class BucketRing {
   public:
     explicit BucketRing(std::int64_t bytes) : bytes_(bytes) {}
 
-    // Reserves `bytes` and returns the offset; nothing while older buckets are in the way. An empty
-    // ring starts at the front, which may still be in the cache. REQUIRES: 0 < bytes <= the ring's.
+    // Reserves `bytes` and returns their offset, or nothing if older buckets occupy the space.
+    // An empty ring starts at the front, which may still be in the cache. REQUIRES: 0 < bytes <=
+    // the ring's size.
     [[nodiscard]] std::optional<std::int64_t> reserve(std::int64_t bytes);
     // Frees the oldest bucket. REQUIRES: num_taken() > 0.
     void release_oldest();

@@ -103,7 +103,8 @@ std::chrono::milliseconds to_ms(double seconds) {
 
 void print_chunk(const messages::OutputChunk& chunk, const GenerateFlags& flags) {
     if (flags.json) {
-        // Trees do not split code points, but a message of a newer tree is not trusted in that.
+        // Trees do not split code points, but the library does not rely on that: a
+        // newer tree might.
         fmt::print(
             "{}\n",
             json_text::to_json(chunk).dump(

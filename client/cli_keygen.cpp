@@ -1,4 +1,4 @@
-// Makes the keys of the tcp doors. No tree need run.
+// Makes the keys of the tcp doors. Needs no running tree.
 #include "base/flags.h"
 #include "bus/curve_keys.h"
 #include "client/cli.h"

@@ -31,8 +31,8 @@ void print_collected(const std::optional<messages::CollectedVersion>& update) {
 
 namespace {
 
-// Prints the first problems of each rank. The answer's message is shortened; --json prints all of
-// it.
+// Prints the first problems of each rank. The answer's message is shortened; --json
+// prints all of it.
 void print_problems(const messages::UpdateReply& reply) {
     constexpr std::size_t kShownMax = 8;
     for (const messages::ReplicaOutcome& replica : reply.replicas) {
@@ -48,8 +48,8 @@ void print_problems(const messages::UpdateReply& reply) {
     }
 }
 
-// Prints how the time was spent. A version that was staged by a call of its own waited for this
-// commit: that wait is no part of the commit's time.
+// Prints the times of an update. If a call of its own staged the version, the time between the two
+// calls is not counted.
 void print_times(const messages::UpdateReply& reply) {
     const messages::UpdateSeconds& spent = reply.seconds;
     const double mib = static_cast<double>(reply.bytes) / (1 << 20);

@@ -41,8 +41,8 @@ Result<messages::Frames> to_frames(const messages::Generate& request) {
     return frames;
 }
 
-// Returns nothing if the request could not be sent; its sink gets the error in that case, and the
-// output otherwise.
+// Starts a request. Returns nothing if the request could not be sent; then its sink gets the error
+// instead of the output.
 std::optional<RequestNumber> start(
     IoLoop& io, messages::Generate request, IoLoop::Sink sink, std::chrono::milliseconds timeout
 ) {

@@ -111,13 +111,14 @@ class Client {
         messages::Generate request, std::chrono::milliseconds timeout = kForever
     );
 
-    // Each ends with its output so far and finish.reason abort. Ids that are not open are ignored.
+    // Cancels these requests: each ends with its output so far and finish.reason abort. Ids that
+    // are not open are ignored.
     void cancel(std::vector<std::string> rids);
 
-    // Makes a call, which has one answer (calls.h). An abort ends requests that this client made
-    // earlier, and those it knows of. The caller leaves `call` at 0. If the message's timeout_ms is
-    // 0, the tree gets `timeout` too, so that its error, which names what is late, arrives before
-    // ours.
+    // Makes a call, which has one answer (calls.h). An abort ends requests that this client has
+    // started, and others that it names. The caller leaves `call` at 0. If the message's
+    // timeout_ms is 0, the tree gets `timeout` too, so that its error, which names what is late,
+    // arrives before ours.
     template <class Request>
     Result<messages::ReplyTo<Request>> call(
         Request request, std::chrono::milliseconds timeout = kCallTimeout

@@ -113,14 +113,14 @@ Result<> HostBroadcast::accept(std::chrono::milliseconds timeout) {
         const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
         if (fd >= 0) greet(fd, timeout);
     }
-    // All workers have joined: only now are they told.
+    // Answers the workers only now that all have joined.
     for (const Peer& peer : peers_) {
         if (!write_text(peer.fd, "")) return gone(peer);
     }
     return Ok{};
 }
 
-// Accepts one worker, or tells it why not.
+// Accepts one worker, or answers with the reason for refusing it.
 void HostBroadcast::greet(int fd, std::chrono::milliseconds timeout) {
     const TimePoint deadline = Clock::now() + std::min<Duration>(timeout, kGreetingMax);
     const int one = 1;

@@ -7,8 +7,8 @@
 //   client->call(UpdateWeights{... distributed, group "w", tensors}, on_reply);
 //   group->broadcast(bytes, 10s);                            // once per tensor, or per bucket
 //
-// Owns: the sockets. Thread: one at a time. Every wait has a deadline; after an error the group is
-// unusable.
+// Owns: the sockets. Thread: one at a time. Every wait has a deadline; after an error the
+// group is unusable.
 #pragma once
 
 #include "base/result.h"

@@ -243,7 +243,7 @@ void IoLoop::io_serve_link(messages::Door door, TimePoint now) {
 void IoLoop::io_end() {
     if (std::exchange(is_over_, true)) return;
     const Error closed{ErrorCode::kAborted, "the client was closed"};
-    // Ends them in the tree now, not when it next writes to us.
+    // Cancels them in the tree now, instead of when the tree next writes to this client.
     std::vector<std::string> rids;
     for (const auto& [rid, request] : requests_) rids.push_back(rid);
     CancelRequests all{.rids = std::move(rids)};
@@ -342,9 +342,9 @@ void IoLoop::io_carry_out(StartCall& command) {
     io_send(args.door, std::move(args.frames));
 }
 
-// Asks the data door for something. Its answer, of whatever kind, proves that the door has read
-// everything sent there before. So does a missing answer: nothing is open at a lost door. After the
-// deadline the caller gets an error, but the command is still carried out.
+// Sends a question to the data door before the command. Any answer proves that the door has read
+// everything sent before. A lost connection proves as much: no request is open at a lost door.
+// After the deadline the caller gets an error, but the command is still carried out.
 void IoLoop::io_carry_out_after_requests(StartCall& command) {
     messages::Tokenize question;
     question.call = next_call();

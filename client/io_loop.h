@@ -1,8 +1,8 @@
 // The client's thread, which owns the sockets and knows every open request and call. Other threads
 // pass commands through one queue and an eventfd; the thread passes chunks to sinks.
 //
-// Thread: public functions may be called from any thread; functions named io_ run on the loop's
-// thread.
+// Thread: public functions may be called from any thread; functions named io_ run on the
+// loop's thread.
 #pragma once
 
 #include "base/ids.h"
@@ -32,8 +32,8 @@
 
 namespace pitstop {
 
-// Distinguishes requests with the same rid: an earlier one, or one refused because the rid is in
-// use.
+// Distinguishes requests with the same rid: an earlier one, or one refused because the
+// rid is in use.
 enum class RequestNumber : std::uint64_t {};
 
 class IoLoop {

@@ -8,8 +8,7 @@
 namespace pitstop {
 namespace {
 
-// A client accepts this much from the tree that it chose to trust: an answer may contain a whole
-// tensor.
+// The client's limits are generous: it trusts its tree, and an answer may contain a whole tensor.
 constexpr bus::SocketLimits kClientLimits{
     .frame_bytes_max = std::size_t{1} << 30,
     .message_bytes_max = std::size_t{1} << 30,
@@ -17,12 +16,12 @@ constexpr bus::SocketLimits kClientLimits{
 };
 
 constexpr auto kGreetAgainAfter = std::chrono::milliseconds(50);
-// A greeting may be lost with a tree that dies at that moment, before the monitor has started.
+// A greeting may be lost with a tree that dies before the monitor has started.
 constexpr auto kReopenAfter = std::chrono::seconds(10);
 // A door that is full, or refuses this client's key, closes each connection at once.
 constexpr auto kKnockAgainAfter = std::chrono::milliseconds(200);
 
-// An identity has 32 bytes; one that leaves no room for the field's name is invalid.
+// An identity has 32 bytes. A longer one that leaves no room for the field's name is invalid.
 constexpr std::size_t kTreeBytesMax = messages::kTreeFieldBytesMax - 8;
 
 messages::Frames hello_frames(const std::string& name) {
@@ -156,8 +155,8 @@ bool Link::take_loss() {
         }
     }
     if (!is_lost || is_ready_) return is_lost;
-    // Nobody was there yet; the socket retries by itself. The greeting may have been lost with the
-    // connection, hence a new one soon, but no sooner, or this would loop without a pause.
+    // No door was listening yet; the socket retries by itself. The greeting may have been lost with
+    // the connection, so send a new one soon, but not at once, or this would loop without a pause.
     reopen_time_ = std::min(reopen_time_, Clock::now() + kKnockAgainAfter);
     return false;
 }

@@ -22,7 +22,7 @@
 
 namespace pitstop {
 
-// Returns why a door would refuse them for their size, or nothing.
+// Returns why a door would refuse these frames for their size, or nothing.
 [[nodiscard]] std::optional<Error> problem_of_size(const messages::Frames& frames);
 
 class Link {
@@ -63,7 +63,7 @@ class Link {
     // successor. If that fails (no descriptor is free), greet_or_reopen() tries again.
     void reopen(TimePoint now);
 
-    // Greets a tree that is still starting again; starts over if there is no answer for long.
+    // Greets again while the tree starts; reopens the socket after a long time without an answer.
     void greet_or_reopen(TimePoint now);
     // Returns when greet_or_reopen() has work next.
     [[nodiscard]] TimePoint next_attempt() const { return std::min(greet_time_, reopen_time_); }

@@ -26,8 +26,8 @@ struct PushSockets::State {
     struct Worker {
         std::string device{};
         std::unique_ptr<bus::Listener> listener{};
-        // A DEALER that follows the protocol of a REQ: a REQ cannot send before its worker has
-        // connected.
+        // A DEALER that follows the protocol of a REQ: a REQ cannot send before its worker
+        // has connected.
         zmq::socket_t socket{};
         std::deque<messages::Frames> unsent{};
         int num_owed = 0;  // answers that the worker owes
@@ -144,8 +144,8 @@ Result<std::vector<messages::Frames>> PushSockets::receive_all(
         if (Clock::now() >= deadline) {
             return make_error(ErrorCode::kDeadlineExceeded, "no answer in time from {}", missing);
         }
-        // Workers that are ahead of the others are not polled: their next answers stay in the
-        // queue.
+        // Workers that are ahead of the others are not polled: their next answers stay
+        // in the queue.
         for (std::size_t i = 0; i < size(); ++i)
             items[i].events = is_awaited[i] ? short{ZMQ_POLLIN} : short{0};
         zmq::poll(items.data(), items.size(), kLook);

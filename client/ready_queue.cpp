@@ -27,8 +27,8 @@ void ReadyQueue::wake() {
 }
 
 std::size_t ReadyQueue::run(std::size_t max) {
-    // Takes all at once: one by one, every callback would cost a system call to reset the
-    // descriptor.
+    // Takes all at once: one by one, every callback would cost a system call to reset
+    // the descriptor.
     std::deque<Callback> batch;
     {
         const MutexLock lock(mutex_);

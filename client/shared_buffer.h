@@ -13,9 +13,10 @@ namespace pitstop {
 class SharedBuffer {
   public:
     enum class Access {
-        kMapped,   // filled repeatedly, through bytes()
-        kWritten,  // filled once, by write(): a new page costs half as much then, because the
-                   // kernel need not clear it
+        kMapped,  // filled repeatedly, through bytes()
+        // filled once, by write(): a new page costs half as much then, because the kernel
+        // need not clear it
+        kWritten,
     };
     static Result<SharedBuffer> make(std::int64_t bytes, Access access);
     SharedBuffer(SharedBuffer&& other) noexcept;

@@ -13,8 +13,8 @@ namespace pitstop {
 // A waiting caller is warned after this time without output.
 constexpr std::chrono::milliseconds kSilenceMax{2'000};
 
-// For one replica: "paused (in_place) for 6.1 s; continue ends the pause"; nothing if it may
-// generate.
+// For one replica: "paused (in_place) for 6.1 s; continue ends the pause"; nothing if it
+// may generate.
 [[nodiscard]] std::optional<std::string> why_it_stands(const messages::ReplicaStatus& replica);
 
 // The same for the first replica that cannot generate; nothing if all can.

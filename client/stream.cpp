@@ -10,7 +10,7 @@
 namespace pitstop {
 namespace {
 
-// Limits a timeout to what a clock can represent: max() would overflow, and be over at once.
+// Limits a timeout to what a clock can represent: max() would overflow into the past.
 std::chrono::milliseconds within(std::chrono::milliseconds timeout) {
     return std::min(timeout, Stream::kForever);
 }

@@ -7,8 +7,8 @@
 //   if (!report) return fail(report.error());
 //
 // Buckets are in memory shared by all workers of the machine: each is filled once, and every worker
-// reads the parts that its shard needs, while the next buckets are filled. With `adopt`, whole
-// shards are laid out instead, as the workers asked, and become the memory they compute from: a
+// reads the parts that its shard needs, while the next buckets are filled. With `adopt`, the pusher
+// writes whole shards in the workers' layout instead, and the workers compute from that memory: a
 // commit moves no bytes.
 //
 // The digest of the sent bytes is computed on the way and declared with the commit: the new version
@@ -39,9 +39,9 @@ struct TensorToPush {
     std::vector<std::int64_t> shape{};
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
     const std::byte* data = nullptr;  // any alignment; null: use read()
-    // If not null, `data` is a mapping of a file that may be truncated meanwhile. Called after each
-    // reading, it returns whether the tensor was complete. Missing bytes read as zeros and raise no
-    // SIGBUS.
+    // If not null, `data` is a mapping of a file that may be truncated meanwhile. Called after
+    // each reading, it returns whether the tensor was complete. Missing bytes read as zeros and
+    // raise no SIGBUS.
     std::function<Result<>()> is_whole{};
 
     [[nodiscard]] std::int64_t bytes() const;

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""GRPO on a laptop: the bundled model learns to tell happier stories, while it goes on telling them.
+"""GRPO on a laptop: the bundled model learns to tell happier stories while it generates.
 
     pip install torch matplotlib            besides pitstop
     python examples/grpo.py --out reward.png
 
-Each step a batch is sampled while the one before is trained on, its last group while the new weights are pushed: those
-outputs are begun by one version and ended by the next. Every token names the version that made it, and its logprob
-is that of its very pass: both are checked here against PyTorch, token by token.
+Each step samples a batch while the previous one is used for training. The last group of a batch is sampled while the
+new weights are pushed, so one version begins these outputs and the next one ends them. Every token has the version that
+generated it and the logprob of that pass; both are checked here against PyTorch, token by token.
 
-With --model stories-moe, a mixture of experts, each output has the experts that its tokens used, and PyTorch follows them.
+With --model stories-moe, a mixture of experts, each output has the experts that its tokens used, and PyTorch
+follows them.
 
 GRPO: Shao et al. 2024 (arXiv:2402.03300), eq. 3, without the KL term.
 """
@@ -30,7 +31,7 @@ import pitstop
 BEGINNINGS = ["Once upon a time", "One day, a little dog", "There was a girl who", "Tom and his mom", "The old king",
               "A bird in the garden", "It was a sunny day and", "Lily and Ben were"]
 HAPPY = re.compile(r"\b(happy|happily|smiled?|laughed|laugh|fun|loved?|friends?|hugs?|hugged|proud|nice|kind|best)\b")
-MANY = 12  # so many happy words are enough
+MANY = 12  # this many happy words earn the full reward
 
 
 def reward(story):
@@ -47,7 +48,7 @@ class RmsNorm(nn.Module):
 
 
 class Experts(nn.Module):
-    """The MLP of a Qwen3-MoE layer. All experts are computed, and those that were not chosen count nothing."""
+    """The MLP of a Qwen3-MoE layer. All experts are computed; those not chosen have weight 0."""
 
     def __init__(self, c):
         super().__init__()
@@ -58,7 +59,7 @@ class Experts(nn.Module):
             nn.ModuleDict({"gate_proj": linear(H, F), "up_proj": linear(H, F), "down_proj": linear(F, H)})
             for _ in range(c["num_experts"]))
 
-    def forward(self, h, given=None):  # given [B, T, per_token], -1 and None: the router's own choice
+    def forward(self, h, given=None):  # given: [B, T, per_token]; -1 and None: the router's own choice
         probabilities = self.gate(h).softmax(-1)
         chosen = probabilities.topk(self.per_token).indices
         chosen = chosen if given is None else torch.where(given < 0, chosen, given)
@@ -128,7 +129,8 @@ class Qwen3(nn.Module):
 
 
 def padded(rows, of_tokens):
-    """The outputs' prompts and tokens [B, T], and of_tokens(output) in the places of their logprobs [B, T - 1]."""
+    """Pads the outputs' prompts and tokens to [B, T], and of_tokens(output) to the places of their
+    logprobs, [B, T - 1]."""
     T = max(len(prompt) + len(out.output_ids) for prompt, out in rows)
     ids, values = torch.zeros(len(rows), T, dtype=torch.long), torch.full((len(rows), T - 1), torch.nan)
     for i, (prompt, out) in enumerate(rows):
@@ -139,8 +141,8 @@ def padded(rows, of_tokens):
 
 
 def routes_of(rows, T, epoch=None):
-    """The experts that the passes of ids [B, T] used, [B, T - 1, layers, per_token]; -1 where no row is told, or the row is of
-    another epoch. None: the model has no experts."""
+    """The experts that the passes of ids [B, T] used, [B, T - 1, layers, per_token]; -1 where no row is known, or the
+    row is of another epoch. None: the model has no experts."""
     if rows[0][1].routes is None:
         return None
     routes = torch.full((len(rows), T - 1, *rows[0][1].routes.array().shape[1:]), -1)
@@ -153,7 +155,8 @@ def routes_of(rows, T, epoch=None):
 
 
 def check_versions(rows, versions, newest):
-    """Every token was made by the version it names, one of the last two. The largest error of a logprob."""
+    """Checks that every token was made by the version it names, one of the last two. Returns the largest error
+    of a logprob."""
     worst = 0.0
     for epoch in {span.epoch for _, out in rows for span in out.spans}:
         assert newest - 1 <= epoch <= newest, f"a token of version {epoch}, and {newest} is the newest"
@@ -169,10 +172,12 @@ def check_versions(rows, versions, newest):
 
 
 def train(model, optimizer, rows, group, between, epsilon=0.2):
-    """One GRPO step, in two halves and between() in the middle: the mean reward, and what that gave."""
+    """One GRPO step in two halves, with between() in the middle. Returns the mean reward and the result of between().
+    """
     rewards = torch.tensor([reward(out.text) for _, out in rows]).view(-1, group)
     advantage = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).view(-1, 1)
-    ids, old = padded(rows, lambda out: out.logprobs)  # of the passes that sampled them, whichever version's
+    # logprobs of the passes that sampled the tokens, of whatever version
+    ids, old = padded(rows, lambda out: out.logprobs)
     routes = routes_of(rows, ids.shape[1])
     optimizer.zero_grad()
     for half in torch.arange(len(rows)).chunk(2):
@@ -202,7 +207,7 @@ def main():
         info = engine.get_server_info()
         config = json.loads(pathlib.Path(info["model_path"], "config.json").read_text())
 
-        def copy_of(source):  # as the engine has it, in bf16; source(name) gives a tensor
+        def copy_of(source):  # as in the engine, in bf16; source(name) returns a tensor
             model = Qwen3(config)
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
@@ -230,7 +235,7 @@ def main():
             rows = ahead.result() + rest.result()
             worst = max(worst, check_versions(rows, versions, newest))
             spanning += sum(len(out.spans) > 1 for _, out in rows)
-            # The next batch is begun while we train, and its last group goes on while the weights change.
+            # The next batch begins during training, and its last group runs while the weights change.
             mean, ahead = train(model, optimizer, rows, options.group, lambda: pool.submit(sample, step + 1, 0, last))
             rewards.append(mean)
             pushed, is_begun = copy_of(model.get_parameter), threading.Event()

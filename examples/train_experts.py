@@ -36,7 +36,7 @@ CHATS = {"stories": [f"Tell me a story about a {what}." for what in ("cat", "dog
 
 
 def texts_of(teacher, count, seed):
-    """Token ids of `count` texts that the teacher wrote, [count, WINDOW]: every eighth the answer of a chat."""
+    """Token ids [count, WINDOW] of `count` texts that the teacher generated; every eighth is a chat's answer."""
     with pitstop.Engine(teacher, threads=1, compute="fp32") as engine:
         separator = engine.tokenize("<|endoftext|>")
         chats = [engine.tokenize(f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n") for each in CHATS[teacher]]
@@ -70,7 +70,7 @@ def write(directory, tensors):
 
 
 def config_of(dense):
-    """A dense Qwen3's configuration as a Qwen3-MoE's. The first layer keeps its MLP."""
+    """Converts a dense Qwen3's configuration to a Qwen3-MoE's. The first layer keeps its MLP."""
     added = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "decoder_sparse_step": 1,
              "mlp_only_layers": [0], "moe_intermediate_size": WIDTH, "norm_topk_prob": True, "num_experts": NUM_EXPERTS,
              "num_experts_per_tok": PER_TOKEN, "output_router_logits": False, "router_aux_loss_coef": SPREAD}
@@ -78,8 +78,8 @@ def config_of(dense):
 
 
 def cut_into_experts(model, dense):
-    """Copies the dense model's tensors. An expert begins as WIDTH neurons of its layer's MLP, drawn by chance; its output is
-    scaled by what the neurons that a token does not choose would have added."""
+    """Copies the dense model's tensors. An expert begins as WIDTH neurons of its layer's MLP, chosen at random. The
+    output is scaled to make up for the neurons of experts that a token does not choose."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in dense:
@@ -98,7 +98,7 @@ def cut_into_experts(model, dense):
 
 
 class Router:
-    """What the routers of a model chose in its last pass."""
+    """Records the choices of a model's routers in its last pass."""
 
     def __init__(self, model):
         self.logits = []

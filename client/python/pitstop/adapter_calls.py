@@ -18,7 +18,7 @@ from .push import WeightPusher
 
 
 def config_text(config: Any) -> str:
-    """PEFT's adapter_config.json of a mapping or a LoraConfig."""
+    """The text of PEFT's adapter_config.json, from a mapping or a LoraConfig."""
     if isinstance(config, str):
         return config
     if hasattr(config, "to_dict"):
@@ -57,8 +57,8 @@ class AdapterCalls:
         timeout: float = UPDATE_TIMEOUT_S,
         **update: Any,
     ) -> Update:
-        """Loads an adapter, or replaces the one of this name, while generation continues. Requests from then on that name
-        it get the new version; requests that are open end with the version that they began with.
+        """Loads an adapter, or replaces the one of this name, while generation continues. New requests that name it use
+        the new version; open requests keep the version that they began with.
 
         adapter  a directory as PEFT writes it, which the workers can read; or its tensors: (name, tensor) pairs or a
                  dict, of NumPy or torch, as peft.get_peft_model_state_dict(model) returns them
@@ -89,11 +89,12 @@ class AdapterCalls:
         return update_of(await off_loop(push))
 
     async def unload_adapter(self, name: str, timeout: float = CALL_TIMEOUT_S) -> None:
-        """New requests cannot name it any more. Its memory is freed when the last request that has it ends."""
+        """Unloads an adapter: new requests cannot name it any more. Its memory is freed when the last request that
+        uses it ends."""
         await self._open().unload_adapter(name, timeout)
 
     async def adapters(self, timeout: float = CALL_TIMEOUT_S) -> list[Adapter]:
-        """The adapters that are loaded, by name."""
+        """The loaded adapters by name."""
         status = await self._open().status(timeout)
         return [adapter_of(each) for each in status["replicas"][0].get("adapters", [])]
 
@@ -102,14 +103,14 @@ class AdapterCalls:
     async def load_lora_adapter(
         self, lora_name: str, lora_path: str, pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S
     ) -> Update:
-        """load_adapter() of a directory. `pinned` has no effect: an adapter stays until it is unloaded."""
+        """Calls load_adapter() with a directory. `pinned` has no effect: an adapter stays until it is unloaded."""
         return await self.load_adapter(lora_name, lora_path, timeout=timeout)
 
     async def load_lora_adapter_from_tensors(
         self, lora_name: str, tensors: NamedTensors, config_dict: Mapping[str, Any], load_format: Optional[str] = None,
         pinned: bool = False, timeout: float = UPDATE_TIMEOUT_S,
     ) -> Update:
-        """load_adapter() of tensors."""
+        """Calls load_adapter() with tensors."""
         if load_format is not None:
             raise PitstopError("unsupported", f"load_format: None, not '{load_format}'")
         return await self.load_adapter(lora_name, tensors, config_dict, timeout=timeout)

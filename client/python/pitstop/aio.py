@@ -18,11 +18,11 @@ from .messages import Chunk, ServerInfo
 from .standstill import ASK_S, Silence, late, why_it_stands
 from .wire import Sink, Wire, door_endpoint, key_for
 
-REPLY_GRACE_S = 0.5  # the tree's own, more telling answer to a late call may come until then
+REPLY_GRACE_S = 0.5  # after a deadline, the tree's more precise error may still arrive for this long
 
 
 async def off_loop(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a slow call on a thread; on this one if the program is ending and no thread can start any more."""
+    """Runs a slow call on a thread, or on the current one if the program is ending and cannot start threads."""
     try:
         future = asyncio.get_running_loop().run_in_executor(None, functools.partial(work, *arguments))
     except RuntimeError:
@@ -59,7 +59,7 @@ class RequestOutput:
         self._mailbox = mailbox
         self._deadline = deadline  # as the clock of whoever waits counts
         self._whole: Optional[Chunk] = None
-        self._failure: Optional[PitstopError] = None  # raised after the tokens that came with it
+        self._failure: Optional[PitstopError] = None  # raised after the tokens that arrived with it
         self.rid = rid
         self.finished = False
 
@@ -247,7 +247,7 @@ class AsyncClient(Calls[AsyncStream]):
             self._look_timer = self._loop.call_later(self._silence.left(), self._look)
 
     def _look(self) -> None:
-        """Asks the tree why no output comes, after a long enough silence."""
+        """Asks the tree for the reason if no output arrives for a while."""
         self._look_timer = None
         if self._wire is None or not self._wire.has_requests:
             return
@@ -262,7 +262,7 @@ class AsyncClient(Calls[AsyncStream]):
             self._look_timer = self._loop.call_later(self._silence.left(), self._look)
 
     async def _why_it_stands(self) -> str:
-        """Why the tree does not generate. Empty: it does, or there is no admin door to ask."""
+        """Why the tree does not generate. Empty: the tree generates, or there is no admin door to ask."""
         try:
             return why_it_stands(await self.status(timeout=ASK_S))
         except PitstopError:
@@ -322,7 +322,7 @@ class AsyncClient(Calls[AsyncStream]):
             self._pump_soon()
 
     def _watch(self) -> None:
-        """Follows the wire's sockets: a lost tree gets new ones."""
+        """Updates the watched descriptors after the wire has replaced a lost tree's sockets."""
         for fd in self._fds:
             self._loop.remove_reader(fd)
         self._fds = [socket.getsockopt(zmq.FD) for socket in self._wire.sockets()]
@@ -341,7 +341,7 @@ class AsyncClient(Calls[AsyncStream]):
             return
         if self._wire.pump():
             self._watch()
-            self._pump_soon()  # what came before they were watched
+            self._pump_soon()  # handle messages that arrived before the sockets were watched
         self._info = self._wire.data.info or self._info
         if self._wire.is_ready or self._wire.refusal:
             self._changed.set()

@@ -77,7 +77,8 @@ def in_host(weights: Mapping[str, Weight]) -> dict[str, numpy.ndarray]:
 
 
 def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:
-    """Groups of names, in order, of at most `most` bytes each; a larger tensor is a group of its own. At least one group."""
+    """Groups of names, in order, of at most `most` bytes each. A larger tensor forms a group alone. There is at
+    least one group."""
     groups: list[list[str]] = [[]]
     in_group = 0
     for name, size in sizes:

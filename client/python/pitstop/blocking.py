@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 CLOSE_S = 60.0
 JOIN_S = 10.0
-LAST_S = 1.0  # for calls that the end has answered: their callers wait for the answer
+LAST_S = 1.0  # how long callers may still wait for answers that close() has caused
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -34,9 +34,9 @@ async def _close(inner: Any) -> None:
 def _end(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, lock: Any, inner: Any) -> None:
     if os.getpid() != pid:  # a forked child has neither the thread nor what it owns
         return
-    with lock:  # whoever saw it open has asked the loop
+    with lock:  # a call that found it open has reached the loop by now
         closing = asyncio.run_coroutine_threadsafe(_close(inner), loop)
-    if thread is threading.current_thread():  # it let go of the last reference
+    if thread is threading.current_thread():  # the loop's thread dropped the last reference
         closing.add_done_callback(lambda _: loop.stop())
         return
     try:
@@ -47,7 +47,7 @@ def _end(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, lo
 
 
 def blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Blocking, P], R]:
-    """The same call, blocking. Any thread may make it; Ctrl-C cancels it."""
+    """The blocking form of the call. Any thread may make it; Ctrl-C cancels it."""
 
     @functools.wraps(call)
     def wait(self: Blocking, *args: Any, **kwargs: Any) -> R:
@@ -66,10 +66,10 @@ class Blocking:
         self._what = type(self).__name__.lower()
         self._inner = inner
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.RLock()  # of the end, against calls that a loop which has ended would never answer
+        self._lock = threading.RLock()  # guards the end: a loop that has ended would never answer a call
         thread = threading.Thread(target=_run, args=(self._loop,), name=f"pitstop-{self._what}", daemon=True)
         thread.start()
-        # Also where nobody closes it: at the latest when the program ends.
+        # If nobody calls close(), the resources are freed when the program ends.
         self._pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, self._pid, self._loop, thread, self._lock, inner)
         try:
@@ -80,7 +80,7 @@ class Blocking:
 
     def _wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Waits for the awaitable's result; Ctrl-C cancels it."""
-        if os.getpid() != self._pid:  # before the lock, which another thread may have had when this process was forked
+        if os.getpid() != self._pid:  # before the lock: another thread may have held the lock at the fork
             coroutine.close()
             raise self._forked()
         with self._lock:

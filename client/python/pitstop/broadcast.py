@@ -107,7 +107,7 @@ class HostBroadcast:
             if wait <= 0:
                 raise PitstopError("deadline_exceeded", f"rank {min(left)} does not read")
             speaking, ready, _ = select.select(list(by_socket), list(by_socket), [], wait)
-            for peer in speaking:  # a worker speaks only to say that it gives up
+            for peer in speaking:  # a worker sends data only when it gives up
                 raise self._gone(by_socket[peer])
             for peer in ready:
                 rank = by_socket[peer]

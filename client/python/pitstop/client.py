@@ -125,7 +125,7 @@ class Client(Calls[Stream], Blocking):
         return Stream(self, rid, mailbox, deadline)
 
     def _send_request(self, rid: str, body: dict[str, Any], mailbox: _Mailbox) -> None:
-        """Runs in the loop, where nobody would see an exception: a field that cannot be packed becomes an error chunk."""
+        """Runs in the loop, where an exception would be lost: a field that cannot be packed becomes an error chunk."""
         try:
             self._inner._send_request(rid, body, mailbox)
         except (TypeError, ValueError, OverflowError) as error:

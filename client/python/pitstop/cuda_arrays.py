@@ -14,7 +14,7 @@ import numpy
 from .cuda_runtime import cuda_runtime
 
 BF16 = ("BF16", "uint16")
-# bfloat16 has no letter of its own: it comes as 16 bits of any kind.
+# NumPy has no bfloat16: such arrays have 16-bit elements of any kind.
 KINDS = {"<f4": ("F32", "float32"), "<f2": ("F16", "float16"), "<u2": BF16, "<V2": BF16, "|V2": BF16}
 
 
@@ -22,7 +22,7 @@ KINDS = {"<f4": ("F32", "float32"), "<f2": ("F16", "float16"), "<u2": BF16, "<V2
 class CudaArray:
     """A weight in a GPU's memory, with the interface of cuda_tensors.CudaTensor."""
 
-    owner: Any  # which keeps the memory
+    owner: Any  # keeps the memory alive
     pointer: int
     shape: tuple[int, ...]
     kind: str
@@ -56,6 +56,6 @@ class CudaArray:
     def in_host(self) -> numpy.ndarray:
         cuda = cuda_runtime()
         copy = numpy.empty(self.shape, KINDS[self.kind][1])
-        cuda.finish(cuda.device_of(self.pointer))  # whoever fills it
+        cuda.finish(cuda.device_of(self.pointer))  # waits for the code that fills the memory
         cuda.copy(copy.ctypes.data, self.pointer, self.nbytes)
         return copy

@@ -1,8 +1,8 @@
 """The part of CUDA's driver that a push needs: the allocation behind an address in a GPU's memory, and the handle by
 which another process opens this allocation (cudaIpcOpenMemHandle).
 
-PyTorch's own way (Storage._share_cuda_) adds a record to the storage with each call, for as long as the storage lives,
-and raises an error where memory has no handle. The driver keeps nothing, and answers for the memory of this moment.
+PyTorch's own way (Storage._share_cuda_) adds a record to the storage with each call, which stays until the storage is
+freed, and raises an error for memory without a handle. The driver keeps no record.
 Source: CUDA Driver API, cuMemGetAddressRange, cuIpcGetMemHandle, "Primary Context Management".
 """
 
@@ -30,8 +30,8 @@ class _Refused(Exception):
 
 
 def allocation_of(address: int, index: int) -> Optional[Allocation]:
-    """Returns the allocation of an address in the memory of GPU `index`, which is PyTorch's number. None: no other
-    process can open it, as memory of expandable segments or of a pool."""
+    """Returns the allocation of an address in the memory of GPU `index`, which is PyTorch's number. None if no other
+    process can open it, for example because it is in an expandable segment or a pool."""
     try:
         return _find(_library(LIBRARY), address, index)
     except (OSError, _Refused):  # without a driver, too
@@ -53,7 +53,8 @@ def _find(library: ctypes.CDLL, address: int, index: int) -> Optional[Allocation
     handle = ctypes.create_string_buffer(HANDLE_BYTES)
     call("cuInit", 0)
     call("cuDeviceGet", ctypes.byref(device), index)
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)  # PyTorch's; a thread may have none yet
+    # PyTorch's context; this thread may not have one yet
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     try:
         call("cuCtxPushCurrent_v2", context)
         try:

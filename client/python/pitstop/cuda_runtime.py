@@ -17,12 +17,12 @@ from typing import Any, Iterator, Sequence
 
 from .errors import PitstopError
 
-ANY_DIRECTION = 4  # cudaMemcpyDefault: which memory an address is of, the driver knows
+ANY_DIRECTION = 4  # cudaMemcpyDefault: the driver finds out which memory an address belongs to
 NON_BLOCKING = 1  # a stream that does not wait for the default one
 DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, Managed
 NOT_READY = 600  # cudaErrorNotReady
 PROPERTIES_BYTES = 8192  # cudaDeviceProp has some 1,000, and may grow
-UUID_AT = 256  # in it, behind the name
+UUID_AT = 256  # the offset of the UUID, which follows the name
 ATTRIBUTES_BYTES = 256  # cudaPointerAttributes has 24, and may grow
 
 
@@ -35,7 +35,7 @@ def _mapped(stem: str) -> Iterator[str]:
 
 
 def _installed(name: str) -> Iterator[str]:
-    """Libraries installed by the toolkit, or by pip on this program's path."""
+    """Libraries of the toolkit, or installed by pip on this program's path."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     patterns = [f"{home}/lib*/{name}" for home in homes if home] + [f"{place}/nvidia/*/lib/{name}" for place in sys.path]
     for pattern in patterns:
@@ -103,8 +103,8 @@ class CudaRuntime:
                 self.enter(before)
 
     def _is_in_use(self, device: int) -> bool:
-        """Since CUDA 12, entering a GPU takes some of its memory. A thread that never chose a GPU is on the first, which may
-        belong to another program: do not enter it without need."""
+        """Whether this program uses the GPU already. Entering one takes some of its memory since CUDA 12, and the
+        default GPU of a thread may belong to another program."""
         try:
             driver = ctypes.CDLL("libcuda.so.1")
         except OSError:
@@ -114,7 +114,7 @@ class CudaRuntime:
         return bool(is_active.value)
 
     def finish(self, device: int) -> None:
-        """Waits for all work that was begun on that GPU."""
+        """Waits for all work that has been started on that GPU."""
         with self.on(device):
             self.call("cudaDeviceSynchronize")
 
@@ -145,7 +145,7 @@ class CudaRuntime:
         self.call("cudaMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), ANY_DIRECTION)
 
     def copy_on(self, stream: ctypes.c_void_p, to: int, source: int, num_bytes: int) -> None:
-        """The same, in the stream's order. Change neither memory until the stream is done."""
+        """Copies in the stream's order. Change neither memory until the stream is done."""
         arguments = (ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), ANY_DIRECTION, stream)
         self.call("cudaMemcpyAsync", *arguments)
 

@@ -1,6 +1,5 @@
-"""PyTorch's tensors in the memory of GPUs, lent to the workers of these GPUs by CUDA IPC: no byte of them goes through
-the host, and nothing is pickled (messages/push.h).
-"""
+"""PyTorch tensors in GPU memory, lent to the workers of the same GPUs through CUDA IPC. No byte of them passes through
+host memory, and nothing is pickled (messages/push.h)."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ import numpy
 from . import cuda_driver
 from .errors import PitstopError
 
-BUCKET_BYTES = 256 << 20  # lent at a time; of copies for another GPU as much is there besides
+BUCKET_BYTES = 256 << 20  # bytes lent at a time; copies for another GPU need the same amount again
 ALIGNMENT = 256  # of copies
-DIGEST_WORDS = 4 << 20  # at a time: some ten times their bytes are needed meanwhile
+DIGEST_WORDS = 4 << 20  # words at a time: the digest needs about ten times their bytes of memory
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 MASK32 = 0xFFFFFFFF
 
 
 def _signed(word: int) -> int:
-    """A word of 64 bits as PyTorch's integers hold it."""
+    """A 64-bit word as PyTorch's signed integer."""
     return word - (1 << 64) if word >> 63 else word
 
 
@@ -65,7 +64,7 @@ class CudaTensor:
 
 
 def host_array(tensor: Any) -> numpy.ndarray:
-    """PyTorch's tensor as an array in the host's memory, copied only from a GPU's; bfloat16 as uint16."""
+    """PyTorch's tensor as an array in host memory, copied only if it is on a GPU; bfloat16 as uint16."""
     import torch
 
     flat = tensor.detach().cpu().contiguous()
@@ -97,8 +96,7 @@ def digest_of(tensor: Any) -> str:
 
 
 def visible_gpus() -> dict[str, int]:
-    """PyTorch's number of each visible GPU, by the workers' name of it. {}: PyTorch does not
-    say which is which."""
+    """PyTorch's number of each visible GPU, by the workers' name of it. {} if PyTorch cannot match them."""
     import torch
 
     found = {}
@@ -112,8 +110,8 @@ def visible_gpus() -> dict[str, int]:
 class Lender:
     """Lends a push's tensors to the worker of one GPU, a bucket at a time.
 
-    Workers keep each allocation open until the push ends, so that none may be freed before: copies of other GPUs'
-    tensors lie in one place, which every bucket takes anew.
+    Workers keep each allocation open until the push ends, so none may be freed earlier. Copies of other GPUs' tensors
+    therefore use one allocation, which every bucket reuses.
     """
 
     def __init__(self, device_uuid: str, index: int, buckets: Iterable[Mapping[str, CudaTensor]]):
@@ -128,13 +126,13 @@ class Lender:
             self._copies = torch.empty(size, dtype=torch.uint8, device=f"cuda:{index}")
 
     def lend(self, bucket: Mapping[str, CudaTensor]) -> dict[str, list[dict[str, Any]]]:
-        """Returns the fields of its push_bucket. REQUIRES: workers have read the bucket before. PitstopError: memory
-        that no other process can open."""
+        """Returns the fields of this bucket's push_bucket. REQUIRES: workers have read the previous bucket.
+        PitstopError: memory that no other process can open."""
         import torch
 
         numbers: dict[bytes, int] = {}
         entries = []
-        end = 0  # of the copies so far
+        end = 0  # the end of the copies so far
         for name, each in bucket.items():
             tensor = each.tensor
             if self._is_elsewhere(each):
@@ -170,7 +168,7 @@ def can_be_lent(tensors: Iterable[CudaTensor], devices: Sequence[str]) -> bool:
 
 
 def buckets_of(tensors: Mapping[str, CudaTensor]) -> Iterator[dict[str, CudaTensor]]:
-    """Buckets of at most BUCKET_BYTES, or of one larger tensor; none is empty."""
+    """Buckets of at most BUCKET_BYTES, or of a single larger tensor. No bucket is empty."""
     bucket: dict[str, CudaTensor] = {}
     size = 0
     for name, each in tensors.items():

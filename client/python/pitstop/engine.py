@@ -30,7 +30,7 @@ def _is_only_thread() -> bool:
 
 
 def _stopping(call: Callable[..., Any]) -> Any:
-    """A blocking call after which requests wait until another call."""
+    """Marks a blocking call that stops generation: requests wait until another call."""
     wait = blocking(call)
 
     @functools.wraps(call)
@@ -49,7 +49,7 @@ class Engine(Blocking):
     Thread: any may call. An event loop on a thread of its own owns the connection.
     """
 
-    _was_stopped = False  # by a call of this engine, and not seen running since
+    _was_stopped = False  # stopped by a call of this engine, and not seen running since
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(AsyncEngine(*args, **kwargs))
@@ -97,7 +97,7 @@ class Engine(Blocking):
         return super().generate(*args, **kwargs)
 
     async def async_generate(self, *args: Any, **kwargs: Any) -> Any:
-        """generate() for the caller's own event loop."""
+        """The same as generate(), for the caller's own event loop."""
         if kwargs.get("stream"):
             raise TypeError("async_generate returns whole outputs; AsyncEngine.generate streams")
         future = asyncio.run_coroutine_threadsafe(self._inner.generate(*args, **kwargs), self._loop)

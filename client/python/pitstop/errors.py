@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 
 class WaitingWarning(UserWarning):
-    """A request gets no output; the tree gives the reason: paused, asleep, or without weights."""
+    """A request gets no output, for a reason that the tree reports: paused, asleep, or without weights."""
 
 
 class PitstopError(Exception):

@@ -18,7 +18,7 @@ from .sampling import Drawing, read_sampling
 
 
 def _names(rid: Union[str, Sequence[str], None], num_samples: Sequence[int]) -> list[str]:
-    """One id per request: the id X of a batch becomes X_0, X_1, ..."""
+    """One id per request: a batch with the id X has X_0, X_1, ..."""
     total = sum(num_samples)
     if rid is None:
         return [uuid.uuid4().hex for _ in range(total)]
@@ -162,7 +162,7 @@ class GenerateCalls:
             tasks = [asyncio.ensure_future(one(index, stream)) for index, stream in enumerate(streams)]
             try:
                 return list(await asyncio.gather(*tasks))
-            except BaseException:  # its siblings end with it
+            except BaseException:  # cancel the other requests of this call
                 for task, stream in zip(tasks, streams):
                     task.cancel()
                     if not stream.finished:

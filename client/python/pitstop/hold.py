@@ -1,8 +1,8 @@
-"""Holds a tree between two passes from the decision of an update to its commit, so that all trees of a fleet commit
-together. Without a hold, each commits when its current pass has ended.
+"""Stops a tree between two passes from the decision of an update until its commit, so that all trees of a fleet commit
+together. Without a hold, each tree commits when its current pass has ended.
 
-A hold is a pause with a deadline that the tree enforces: even if the coordinator or this process's loop hangs, the tree
-continues by then. A tree that is paused already stands still anyway, and is left alone.
+A hold is a pause with a deadline that the tree enforces: even if the coordinator or this process hangs, the tree then
+continues. A tree that is already paused needs no hold.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Optional
 from .aio import AsyncClient
 from .errors import PitstopError
 
-HOLD_S_MAX = 1.0  # of one that hangs nobody hears sooner; and half of RESEND_S, so that no decision is told twice meanwhile
+# a hang during the hold is noticed no sooner; half of RESEND_S, so that no decision is repeated meanwhile
+HOLD_S_MAX = 1.0
 
 
 class Hold:
     def __init__(self, client: AsyncClient):
         self._client = client
-        self.is_over = asyncio.Event()  # none is on
+        self.is_over = asyncio.Event()  # set: no hold is active
         self.is_over.set()
         self._deadline: Optional[asyncio.TimerHandle] = None
 
     async def begin(self, hold_s: float) -> None:
-        """Returns when the tree stands still, or after hold_s."""
+        """Returns when the tree has stopped, or after hold_s."""
         self.is_over.clear()
         self._deadline = asyncio.get_running_loop().call_later(hold_s, self.is_over.set)
         try:
             await asyncio.wait_for(self._stand(hold_s), hold_s)
         except (PitstopError, asyncio.TimeoutError):
-            pass  # the others do not wait for it; it commits between two passes of its own
+            pass  # the other trees do not wait for this one, which commits between two passes of its own
 
     async def _stand(self, hold_s: float) -> None:
         if any(each.get("pause_mode") for each in (await self._client.status())["replicas"]):
@@ -39,7 +40,7 @@ class Hold:
             await self._client.pause("in_place", hold_s)
 
     async def end(self) -> float:
-        """Seconds that the tree stood still."""
+        """Ends the hold; returns the seconds for which the tree was stopped."""
         if self.is_over.is_set():
             return 0.0
         self._deadline.cancel()

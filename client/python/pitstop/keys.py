@@ -19,11 +19,11 @@ WORDS = ("public", "secret", "server")
 class ClientKey:
     public: bytes
     secret: bytes
-    server: bytes  # the tree's public key: no other program can answer in its place
+    server: bytes  # the tree's public key: no other program can impersonate the tree
 
     def apply(self, socket: zmq.Socket) -> None:
         """Sets the keys of a socket, before it connects."""
-        socket.setsockopt(zmq.IPV6, 1)  # names may be of either kind
+        socket.setsockopt(zmq.IPV6, 1)  # names may resolve to either kind of address
         socket.setsockopt(zmq.CURVE_SERVERKEY, self.server)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret)

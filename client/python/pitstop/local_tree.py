@@ -22,11 +22,11 @@ from .errors import PitstopError
 from .progress import Progress
 from .start_options import tree_options
 
-STOP_S = 15.0  # the launcher's own steps take nine
+STOP_S = 15.0  # the launcher itself takes up to nine
 POLL_S = 0.01
 SHORT_DIR = "/tmp"  # not TMPDIR: a unix socket's path has room for a hundred bytes
 PREFIX = "pitstop-"
-LEFT_S = 60.0  # the launcher of a younger directory may not have locked it yet
+LEFT_S = 60.0  # in a younger directory the launcher may not have taken its lock yet
 LINES_KEPT = 20
 READY = re.compile(r"pitstop: \S+ is ready \((\d+) of (\d+)\)$")
 HERE = pathlib.Path(__file__).resolve().parent
@@ -56,7 +56,7 @@ def bundled_or_path(model: Any) -> str:
     try:
         bundled = launcher().resolve().parent / "models" / name
     except PitstopError:
-        return name  # a client alone: the tree is elsewhere
+        return name  # a client without the models: the tree is elsewhere
     return str(bundled) if os.sep not in name and (bundled / "config.json").is_file() else name
 
 
@@ -76,13 +76,14 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
 
 
 class _Launcher(threading.Thread):
-    """Owns: the launcher's process. The kernel ends it with the thread that started it, so this thread lives as long."""
+    """Owns: the launcher's process. The kernel kills that process when the thread that started it ends, so this thread
+    runs as long."""
 
     def __init__(self, command: list[str], progress: Progress):
         super().__init__(name="pitstop-tree", daemon=True)
         self._command = command
         self._progress = progress
-        self.lines: collections.deque[str] = collections.deque(maxlen=LINES_KEPT)  # the last that were written
+        self.lines: collections.deque[str] = collections.deque(maxlen=LINES_KEPT)  # the last lines of its output
         self.process: Optional[subprocess.Popen] = None
         self.failure: Optional[OSError] = None
         self.is_started = threading.Event()
@@ -90,7 +91,7 @@ class _Launcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            # A session of its own: Ctrl-C is for the program, which then ends its tree.
+            # A session of its own: Ctrl-C reaches the program only, which then ends its tree.
             self.process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -116,7 +117,8 @@ class _Launcher(threading.Thread):
         self.process.wait()
 
     def say_ready(self) -> None:
-        """The start succeeded: prints its lines, and later lines at once. The exception of a failed start has its lines."""
+        """Called after a successful start: prints the lines so far, and each later line at once. After a failed start
+        the exception has the lines."""
         self.is_ready = True
         for line in list(self.lines):
             print(line, file=sys.stderr, flush=True)
@@ -150,11 +152,11 @@ def _sweep() -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(lock.parents[1], ignore_errors=True)
         except OSError:
-            continue  # it lives, or somebody else removes it
+            continue  # its launcher is alive, or another program removes it
 
 
 class LocalTree:
-    """A tree that ends with stop(), with this object, or with this program, for whatever reason that ends."""
+    """A tree that ends with stop(), with this object, or with this program, however the program ends."""
 
     def __init__(self, options: Mapping[str, Any], start_timeout: float, is_shown: Optional[bool] = None):
         _sweep()
@@ -179,7 +181,7 @@ class LocalTree:
             raise PitstopError("unavailable", f"the launcher cannot be started: {self._launcher.failure}")
         while not self.tree_file.exists():
             if not self.is_running:
-                self._launcher.join(STOP_S)  # its last words
+                self._launcher.join(STOP_S)  # reads the last lines
                 said = "; ".join(self._launcher.lines) or f"exit code {self._launcher.process.returncode}"
                 if unknown := UNKNOWN.search(said):
                     names = ", ".join(flag.partition("=")[0].strip("-").replace("-", "_") for flag in unknown[1].split())
@@ -204,7 +206,7 @@ class LocalTree:
         return json.loads(self.tree_file.read_text())["url"]
 
     def stop(self) -> None:
-        """Ends the tree; nothing of it remains when this returns."""
+        """Ends the tree and removes its directory."""
         self._finalizer()
 
 
@@ -221,7 +223,7 @@ def _trees_with_http() -> list[tuple[str, str]]:
             run_dir = next(flag.partition("=")[2] for flag in flags if flag.startswith("--run-dir="))
             tree = json.loads(pathlib.Path(run_dir, "tree.json").read_text())
         except (OSError, StopIteration, ValueError):
-            continue  # it has just ended, or is somebody's own front end
+            continue  # the tree has just ended, or the HTTP is another front end's
         if tree.get("url"):
             found.append((run_dir, tree["url"]))
     return sorted(set(found))

@@ -28,14 +28,14 @@ from .cuda_runtime import cuda_runtime, open_library
 from .errors import PitstopError
 from .push import dtype_name
 
-BUCKET_BYTES = 64 << 20  # a broadcast ends with the tensor that makes it longer
+BUCKET_BYTES = 64 << 20  # a bucket ends with the tensor that exceeds this
 ID_BYTES = 128
 SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, IN_PROGRESS = 0, 4, 5, 7
 CODES = {INVALID_ARGUMENT: "invalid_argument", INVALID_USAGE: "failed_precondition"}  # others: a peer, or the network
 UINT8 = 1
-VERSION_MIN = 21800  # what Config is the struct of
+VERSION_MIN = 21800  # the first version with Config's fields
 UNDEFINED = -(1 << 31)
-CTAS_MAX = 8  # as the workers have it
+CTAS_MAX = 8  # the same as in the workers
 LOOK_S = 0.0005
 FAREWELL_S = 2.0
 
@@ -45,7 +45,7 @@ class _Id(ctypes.Structure):
 
 
 class _Config(ctypes.Structure):
-    """ncclConfig_t of 2.18: a newer library has defaults for later fields."""
+    """The ncclConfig_t of NCCL 2.18. A newer library uses defaults for later fields."""
 
     _fields_ = [
         ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
@@ -54,7 +54,7 @@ class _Config(ctypes.Structure):
     ]
 
     def __init__(self) -> None:
-        # Without the padding at the end: later versions have a field there.
+        # The size without the padding at the end, where later versions have a field.
         size = _Config.split_share.offset + ctypes.sizeof(ctypes.c_int)
         super().__init__(
             size, 0xCAFEBEEF, VERSION_MIN, 0, UNDEFINED, UNDEFINED, CTAS_MAX, None, UNDEFINED
@@ -116,7 +116,7 @@ class NcclBroadcast:
         self.group = group
         self.num_workers = num_workers
         self.num_broadcasts = 0
-        self.num_bytes = 0  # broadcast so far
+        self.num_bytes = 0  # bytes broadcast so far
         self._bucket_bytes = bucket_bytes
         self._cuda = cuda_runtime()
         self._nccl = nccl_library()
@@ -124,7 +124,7 @@ class NcclBroadcast:
         self._comm = ctypes.c_void_p()
         self._stream: Optional[ctypes.c_void_p] = None
         self._bucket, self._room = 0, 0
-        self._is_whole = False  # all are there, and nothing has gone wrong
+        self._is_whole = False  # all have joined, and nothing has failed
         self._is_closing = False
         self._turn = threading.Lock()
         self._id = _Id()
@@ -177,13 +177,13 @@ class NcclBroadcast:
                 raise PitstopError("failed_precondition", f"group '{self.group}' has ended, or not all workers have joined")
             self._is_whole = False
             for device in {self._cuda.device_of(each.pointer) for each in weights if isinstance(each, OnGpu) and each.nbytes}:
-                self._cuda.finish(device)  # whoever fills them
+                self._cuda.finish(device)  # waits for the code that fills the tensors
             with self._cuda.on(self._device):
                 self._send(weights, deadline, is_called_off)
             self._is_whole = True
 
     def make_room(self, tensors: Mapping[str, Weight]) -> None:
-        """Allocates memory for the largest bucket now, not in send(). PitstopError "resource_exhausted"."""
+        """Allocates memory for the largest bucket now, instead of in send(). PitstopError "resource_exhausted"."""
         with self._turn, self._cuda.on(self._device):
             self._room_for(list(tensors.values()))
 
@@ -192,7 +192,7 @@ class NcclBroadcast:
             self._send_bucket([weights[index] for index in bucket], deadline, is_called_off)
 
     def _room_for(self, weights: Sequence[Weight]) -> list[range]:
-        """The buckets; memory for the largest is allocated when this returns."""
+        """Returns the buckets, and has allocated memory for the largest."""
         sizes = [each.nbytes for each in weights]
         buckets = packs(sizes, self._bucket_bytes)
         num_bytes = max((sum(sizes[index] for index in bucket) for bucket in buckets), default=0)
@@ -208,7 +208,7 @@ class NcclBroadcast:
         for each in weights:
             if not isinstance(each, OnGpu):
                 each = numpy.ascontiguousarray(each)
-                kept.append(each)  # until the stream is done
+                kept.append(each)  # keeps the arrays until the stream is done
             pointer = each.pointer if isinstance(each, OnGpu) else each.ctypes.data
             if each.nbytes:
                 self._cuda.copy_on(self._stream, self._bucket + at, pointer, each.nbytes)
@@ -232,7 +232,7 @@ class NcclBroadcast:
                     with self._cuda.on(self._device):
                         self._take_leave()
             except PitstopError:
-                pass  # some left without a word
+                pass  # some have already left
             self._free()
 
     def _take_leave(self) -> None:
@@ -249,14 +249,14 @@ class NcclBroadcast:
         bucket, self._bucket, self._room = self._bucket, 0, 0
         try:
             with self._cuda.on(self._device):
-                if stream is not None:  # what was under way sees the abort: this is soon,
+                if stream is not None:  # work in progress notices the abort and ends soon,
                     self._until(lambda: self._cuda.is_done(stream), time.monotonic() + FAREWELL_S)
                 if bucket:
                     self._cuda.free(bucket)
                 if stream is not None:
                     self._cuda.destroy(stream)
         except PitstopError:
-            pass  # or the GPU is lost, and its memory with it
+            pass  # or the GPU is lost with its memory
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._nccl.check(getattr(self._nccl.library, name)(*arguments), name, self._comm)
@@ -272,7 +272,7 @@ class NcclBroadcast:
         while not is_done():
             if self._is_closing or is_called_off():
                 if is_done():
-                    return  # it was the end of this that ended what it was for, while this thread had no core
+                    return  # the group was closed while this thread waited for a core
                 raise PitstopError("aborted", f"group '{self.group}': cancelled while waiting for {what}")
             if time.monotonic() >= deadline:
                 raise PitstopError("deadline_exceeded", f"group '{self.group}': waited for {what} in vain")

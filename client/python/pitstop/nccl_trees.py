@@ -25,7 +25,7 @@ from .nccl_broadcast import NcclBroadcast, nccl_library
 
 JOIN_S = 30.0
 LEAVE_S = 5.0
-VICTIMS = ("aborted", "deadline_exceeded", "unavailable")  # what those are told whom another one's fault concerns
+VICTIMS = ("aborted", "deadline_exceeded", "unavailable")  # codes of trees that failed because of another one's fault
 NO_NCCL = "none"
 
 Worker = Mapping[str, str]
@@ -144,7 +144,7 @@ class NcclTrees:
             raise accepted
 
     async def part(self) -> None:
-        """Both sides leave the group; trees that do not answer are not waited for."""
+        """Both sides leave the group, without waiting for trees that do not answer."""
         group, self._group = self._group, None
         trees, self._trees = self._trees, []
         if group is None:
@@ -159,7 +159,7 @@ class NcclTrees:
         try:
             await self._ask("destroy_group", LEAVE_S, fields)
         except PitstopError:
-            pass  # whoever would have carried it is gone, and the group with the trainer
+            pass  # the trees' connection is gone, and so is the group
 
 
 def _failed(answers: Answers) -> list[tuple[str, Mapping[str, Any]]]:

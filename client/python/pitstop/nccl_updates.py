@@ -1,7 +1,7 @@
 """A trainer's updates of a fleet over NCCL: one broadcast of a bucket for the workers of all trees (nccl_trees.py).
 
-A group belongs to one set of replicas: it is made for the first update after one has joined or left. A death during a
-broadcast costs that update's stage.
+A group belongs to one set of replicas: a new one is made for the first update after a replica has joined or left. A
+death during a broadcast fails that update's stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .fleet.orders import Outcome
 
 LOOK_S = 0.01
-CHANGE_S = 5.0  # a death that broke a group is seen by then
+CHANGE_S = 5.0  # a death that broke a group is noticed within this time
 
 
 def _check_time(deadline: float, why: object) -> None:
@@ -30,7 +30,7 @@ def _check_time(deadline: float, why: object) -> None:
 
 
 def _has_failed(update: asyncio.Future) -> bool:
-    """Whether the update failed. One that took effect has received everything, so its broadcast is not cancelled."""
+    """Whether the update failed. A committed update has received everything, so its broadcast is not cancelled."""
     return update.done() and (update.cancelled() or update.exception() is not None)
 
 

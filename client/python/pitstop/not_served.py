@@ -9,7 +9,7 @@ from .errors import PitstopError
 ADAPTERS = "load_adapter() loads one, and adapter= names it"
 EXPERTS = "no statistics of experts are kept; return_routed_experts of /generate over HTTP has those of each token"
 ONE_TEXT_MODEL = "models read and write text alone"
-# Calls of the other engines -> why a tree does not have them.
+# Calls of other engines -> why a tree lacks them.
 CALLS = {
     "encode": "models generate; there are no embeddings",
     "embed": "models generate; there are no embeddings",
@@ -54,7 +54,7 @@ ARGUMENTS = {
     "bootstrap_room": "prefill and decode are in one tree",
     "tokenization_kwargs": "the tokenizer is the model's",
 }
-# These do not change the output.
+# Arguments that do not change the output.
 IGNORED = {"external_trace_header", "background", "log_metrics", "extra_key", "validation_time", "reasoning"}
 
 

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional
 
 from .messages import AdapterVersion, Chunk, Counts, Finish, Routes, Span
 
-MINUS_INFINITY = -9999.0  # as HTTP says it
+MINUS_INFINITY = -9999.0  # the value that HTTP uses
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Output:
     and out["meta_info"]."""
 
     rid: str = ""
-    index: int = 0  # of its prompt, and of its sample behind that
+    index: int = 0  # the index of its prompt, and among the samples of that prompt
     text: str = ""
     output_ids: list[int] = field(default_factory=list)  # [n]
     spans: list[Span] = field(default_factory=list)  # the versions of these tokens: their tokens sum to n
@@ -125,20 +125,20 @@ def _read(kind: type, reply: Mapping[str, Any], **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Update:
-    """An update in effect on every rank. With state "collecting" it is received and staged, and takes effect together
-    with the other calls of its collection."""
+    """An update in effect on every rank. With state "collecting" it is only received and staged; it takes effect with
+    all calls of its collection."""
 
     state: str = ""
     epoch: int = 0
     label: str = ""
-    digest: str = ""  # of the weights as they are resident, 32 hex digits
+    digest: str = ""  # of the resident weights, 32 hex digits
     message: str = ""
     bytes: int = 0
-    open_s: float = 0.0  # the slowest rank's stage: taking its memory, opening, checking and closing the source
+    open_s: float = 0.0  # the slowest rank's time for allocating, opening, checking and closing the source
     wait_s: float = 0.0  # waiting for the sender
-    receive_s: float = 0.0  # copying into place, digested on the way
-    verify_s: float = 0.0  # digesting apart from copying
-    rest_s: float = 0.0  # resting, so that steps went on
+    receive_s: float = 0.0  # copying and digesting
+    verify_s: float = 0.0  # digesting without copying
+    rest_s: float = 0.0  # pauses that let steps continue
     stage_s: float = 0.0  # from the update's first call to the last rank's vote
     vote_s: float = 0.0
     pause_s: float = 0.0
@@ -174,7 +174,8 @@ def update_of(reply: Mapping[str, Any]) -> Update:
 
 @dataclass(frozen=True)
 class Pause:
-    """Every replica stands still. The numbers of requests that were aborted, retracted and frozen, and of those that wait."""
+    """The result of a pause that holds on every replica: how many requests were aborted, retracted and frozen, and
+    how many wait."""
 
     message: str = ""
     num_aborted: int = 0

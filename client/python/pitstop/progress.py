@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 
 class Progress:
-    """A bar of `total` steps. `is_shown`: None: if standard error is a terminal."""
+    """A bar of `total` steps. `is_shown` of None: only if standard error is a terminal."""
 
     def __init__(self, what: str, total: int, is_shown: Optional[bool] = None, unit: str = "it"):
         self._bar: Any = None

@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 from .aio import off_loop
 from .errors import PitstopError
 
-# The command of each, as its package installs it.
+# The command of each router, as its package installs it.
 COMMANDS = {
     "sglang": ("sglang-router", "launch"),
     "smg": ("smg", "launch"),
@@ -85,7 +85,8 @@ class Router:
         raise PitstopError("deadline_exceeded", f"the router does not listen at {self.url} after {START_S:g} s")
 
     def feed(self, urls: Iterable[str]) -> None:
-        """Makes the router use exactly these trees. OSError: it does not answer; the next call repairs that."""
+        """Makes the router use exactly these trees. OSError if the router does not answer; the next call sends all
+        changes again."""
         wanted = set(urls)
         known = {each["url"]: each.get("id") for each in json.loads(self._call("GET", "/workers"))["workers"]}
         for url in sorted(wanted - set(known)):
@@ -102,7 +103,7 @@ class Router:
             try:
                 await off_loop(self.feed, urls())
             except (OSError, ValueError, KeyError, TypeError):
-                pass  # it is busy, or adds a tree just now
+                pass  # the router is busy, or is adding a tree
             await asyncio.sleep(FEED_S)
         log.error("the router at %s ended with code %s", self.url, self._process.returncode)
 

@@ -1,7 +1,7 @@
 """Chooses a request's replica: the same for the same session or prompt's beginning, unless it is overloaded. Pure.
 
-Source: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2016), on rendezvous hashes: a
-replica that comes or goes moves only the keys that it has or had.
+Source: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam 2016), on rendezvous hashes: adding or
+removing a replica moves only that replica's keys.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import hashlib
 import math
 from typing import Any, Mapping, Optional, Sequence, Union
 
-LOAD_FACTOR = 1.25  # no replica has more than this times the mean, rounded up
-PREFIX_CHARS = 256  # what has less than half of this has hardly a page of KV to share,
-PREFIX_TOKENS = 64  # so that it had better go where there is least
+LOAD_FACTOR = 1.25  # a replica may have at most this times the mean load, rounded up
+PREFIX_CHARS = 256  # a shorter prompt shares at most half of this, hardly a page of KV,
+PREFIX_TOKENS = 64  # so it is sent to the least loaded replica
 
 
 def key_of(prompt: Union[str, Sequence[int]], session: Optional[str]) -> str:

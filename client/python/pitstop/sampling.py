@@ -17,10 +17,10 @@ RENAMED = {
     "sampling_seed": "seed",
     "include_stop_str_in_output": "no_stop_trim",
 }
-# Fields of vLLM's SamplingParams that format the answer, or change nothing here.
+# vLLM's SamplingParams that only format the answer, or have no effect here.
 OF_ANSWERS = {"detokenize", "output_kind", "flat_logprobs", "skip_reading_prefix_cache", "skip_clone"}
 GRAMMARS = "there are no grammars; check the output, and ask again"
-# Parameters of the other engines that change the output -> why they are refused.
+# Parameters of other engines that change the output -> why they are refused.
 REFUSED = {
     **dict.fromkeys(
         ("json_schema", "regex", "ebnf", "structural_tag", "structured_outputs", "guided_decoding", "guided_json",
@@ -38,11 +38,11 @@ LOGPROBS = {"logprobs", "prompt_logprobs"}
 
 @dataclass(frozen=True)
 class Drawing:
-    """One prompt's sampling: `fields` are docs/protocol.md's SamplingParams, of which there are `n` samples."""
+    """The sampling of one prompt: `n` samples with these `fields` of docs/protocol.md's SamplingParams."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     n: int = 1
-    logprobs: Optional[int] = None  # vLLM's: so many most probable tokens at each position, besides the sampled
+    logprobs: Optional[int] = None  # vLLM's: the number of most probable tokens per position, besides the sampled one
     prompt_logprobs: Optional[int] = None
 
     def of_sample(self, index: int) -> dict[str, Any]:
@@ -84,16 +84,16 @@ def read_sampling(params: Union[Mapping[str, Any], Any, None]) -> Drawing:
             known = ", ".join(sorted(SAMPLING_FIELDS | set(RENAMED) | LOGPROBS | {"n"}))
             raise TypeError(f"sampling_params: no parameter {name}; there are {known}")
     fields.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-    if fields["max_new_tokens"] is None:  # as many as fit
+    if fields["max_new_tokens"] is None:  # as many as fit the context
         del fields["max_new_tokens"]
-    if fields.get("top_k") == 0:  # vLLM's word for all
+    if fields.get("top_k") == 0:  # vLLM's value for "all"
         fields["top_k"] = -1
     for name in ("stop", "bad_words"):
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]
     if "logit_bias" in fields:
         fields["logit_bias"] = {int(token): float(bias) for token, bias in fields["logit_bias"].items()}
-    if "allowed_token_ids" in fields and not fields["allowed_token_ids"]:  # in a message: all are
+    if "allowed_token_ids" in fields and not fields["allowed_token_ids"]:  # in a message, an empty list means all ids
         raise ValueError("sampling_params: allowed_token_ids is empty; a list of one token at least is accepted")
     n = given.get("n") or 1
     if not isinstance(n, int) or n < 1:

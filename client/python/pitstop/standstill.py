@@ -9,8 +9,8 @@ from typing import Any, Mapping, Optional
 from .errors import WaitingWarning
 
 SILENCE_S = 2.0  # a waiting caller is warned after this time without output
-AGAIN_S = 30.0  # between two questions, at most
-ASK_S = 1.0  # for the answer
+AGAIN_S = 30.0  # the longest time between two questions to the tree
+ASK_S = 1.0  # the time limit of an answer
 
 
 def _why(replica: Mapping[str, Any]) -> str:
@@ -37,7 +37,7 @@ def why_it_stands(status: Mapping[str, Any]) -> str:
 
 
 class Silence:
-    """Notices when no output comes. Its owner calls end() whenever some does."""
+    """Notices that no output arrives. Its owner calls end() for each output."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -54,7 +54,7 @@ class Silence:
         return max(0.0, self._since + self._patience - time.monotonic())
 
     def take(self, why: str) -> None:
-        """Takes the tree's answer, and warns of the first standstill since the last output."""
+        """Warns of the first standstill since the last output, given the tree's answer."""
         self._patience = min(2 * self._patience, AGAIN_S)
         self._since = time.monotonic()
         if not why or self._is_told:
@@ -63,7 +63,7 @@ class Silence:
         try:
             warnings.warn(f"pitstop: a request waits: {why}", WaitingWarning, stacklevel=2)
         except WaitingWarning:
-            pass  # made an error by a filter: here it would end nobody's wait
+            pass  # a filter has turned the warning into an error, which would end no wait here
 
 
 def late(rid: str, why: Optional[str]) -> str:

@@ -166,7 +166,8 @@ class WeightCalls:
         backend: str = "nccl",
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
-        """Every worker joins the trainer's group. backend: nccl or host; pitstop.broadcast is a trainer's side of host."""
+        """Every worker joins the trainer's group. backend: nccl or host; pitstop.broadcast is the trainer's
+        side of host."""
         await self._open().init_group(
             group_name, backend, timeout, address=master_address, port=int(master_port), rank_offset=rank_offset,
             world_size=world_size,
@@ -217,7 +218,7 @@ class WeightCalls:
     async def update_weight_version(
         self, label: str, abort_all_requests: bool = False, timeout: float = CALL_TIMEOUT_S
     ) -> None:
-        """Gives the version that serves another label."""
+        """Gives the serving version another label."""
         await self._open().set_weight_label(label, abort_all_requests, timeout)
 
     async def rollback_weights(self, kv_policy: str = "keep", timeout: float = UPDATE_TIMEOUT_S) -> Update:
@@ -269,7 +270,7 @@ class WeightCalls:
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
         """Gives memory back to the system. With `keep_weights` the weights are restored from host memory; otherwise the
-        next complete update brings them. PitstopError while requests are open without a pause."""
+        next complete update replaces them. PitstopError while requests are open without a pause."""
         chosen = _tags(tags)
         if chosen != []:
             await self._open().release_memory(chosen, keep_weights, timeout)
@@ -277,7 +278,7 @@ class WeightCalls:
     async def resume_memory_occupation(
         self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S
     ) -> None:
-        """Takes the memory again, at the same addresses."""
+        """Allocates the memory again, at the same addresses."""
         chosen = _tags(tags)
         if chosen != []:
             await self._open().resume_memory(chosen, timeout)
@@ -297,7 +298,7 @@ class WeightCalls:
     async def wake_up(
         self, tags: Union[str, Sequence[str], None] = None, timeout: float = UPDATE_TIMEOUT_S
     ) -> None:
-        """Takes the memory again; once all is resident, generation continues."""
+        """Allocates the memory again; once all of it is resident, generation continues."""
         states = await self._memory_states(timeout)
         wanted = [tag for tag in (_tags(tags) or (TAGS if tags is None else [])) if states.get(tag) == "released"]
         if wanted:
@@ -306,7 +307,7 @@ class WeightCalls:
             try:
                 await self._open().continue_generation(timeout=timeout)
             except PitstopError as error:
-                if error.code != "failed_precondition":  # without weights, generation continues after the update
+                if error.code != "failed_precondition":  # a tree without weights continues after the next update
                     raise
 
     async def is_sleeping(self, timeout: float = CALL_TIMEOUT_S) -> bool:
@@ -321,7 +322,7 @@ class WeightCalls:
                     states[memory["tag"]] = memory.get("state", "resident")
         return states
 
-    # ---- vLLM's calls of its workers ----
+    # ---- vLLM's calls to its workers ----
 
     async def collective_rpc(
         self,
@@ -330,7 +331,8 @@ class WeightCalls:
         args: Sequence[Any] = (),
         kwargs: Optional[Mapping[str, Any]] = None,
     ) -> list[Any]:
-        """Calls vLLM's methods about weights; each returns None per worker. The workers are not Python, and run nothing."""
+        """Calls vLLM's methods about weights; each returns None per worker. pitstop's workers are C++ programs, so
+        other methods are refused."""
         rpcs = {
             "reload_weights": self._reload_weights,
             "init_weight_transfer_engine": self._init_weight_transfer,

@@ -19,10 +19,10 @@ from .errors import PitstopError
 from .keys import ClientKey, read_key
 from .messages import PROTOCOL_VERSION, Chunk, ServerInfo, error_chunk, place_expert_load, read, read_chunk
 
-GREET_AGAIN_S = 0.05  # a tree that is starting
+GREET_AGAIN_S = 0.05  # while a tree starts
 KNOCK_AGAIN_S = 0.2  # a door that is full, or refuses the key, closes each connection at once
-REOPEN_S = 10.0  # a greeting may be lost with a tree that dies right then
-RETRY_S = 0.005  # a full queue says not when it has room
+REOPEN_S = 10.0  # a greeting may be lost with a tree that dies at that moment
+RETRY_S = 0.005  # a full queue does not report when it has room
 QUEUE_LEN_MAX = 4096
 MESSAGE_BYTES_MAX = 16 << 20  # that a door accepts; it does not read whose a larger one is
 # Over a network a tree may vanish without a word; on a local socket the kernel says so.
@@ -93,10 +93,10 @@ class Link:
         """Opens a new socket. If that fails (no descriptor is left), run_due() tries again."""
         if self.info is not None:
             self._why_not_ready = "it was restarted" if self.is_other_tree else "the connection is lost"
-        self.info = None  # first: what is queued for a lost tree does not linger
+        self.info = None  # before the socket: messages for a lost tree must not linger
         self.close()
         if self.refusal is not None and self.refusal.code != "permission_denied":
-            self.refusal = None  # what keeps a key out is there before anybody greets
+            self.refusal = None  # a key may be refused before any greeting
         self.is_other_tree = False
         self._greet_time = float("inf")
         self._unsent.clear()
@@ -109,7 +109,7 @@ class Link:
     def _connect(self) -> None:
         self._reopen_time = time.monotonic() + REOPEN_S
         self.socket = self._context.socket(zmq.DEALER)
-        self.socket.linger = 100  # for the cancels of a client that closes
+        self.socket.linger = 100  # the time for the last cancels of a closing client
         self.socket.sndhwm = self.socket.rcvhwm = QUEUE_LEN_MAX
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
@@ -131,7 +131,7 @@ class Link:
         monitor, self.monitor = self.monitor, None
         if monitor is not None:
             self.socket.disable_monitor()
-            monitor.close(linger=0)  # else the context would wait for it for ever
+            monitor.close(linger=0)  # otherwise the context would wait for the monitor for ever
         self.socket.close()
         self.socket = None
 
@@ -180,7 +180,7 @@ class Link:
             except zmq.Again:
                 return None
             except ValueError:
-                continue  # no message of this protocol
+                continue  # not a message of this protocol
             kind = kind_frame.decode("ascii", "replace")
             try:
                 body = msgpack.unpackb(body_frame, strict_map_key=False)
@@ -211,7 +211,7 @@ class Link:
             return True
         if kind != "error" or self.info or body.get("rid") or body.get("call"):
             return False
-        if body["code"] == "unavailable":  # it is starting
+        if body["code"] == "unavailable":  # the tree is starting
             self._why_not_ready = body["message"]
             self._greet_time = time.monotonic() + GREET_AGAIN_S
             self._reopen_time = time.monotonic() + REOPEN_S
@@ -234,8 +234,8 @@ class Link:
                     "permission_denied", f"{self.endpoint} does not accept this client's key"
                 )
         if is_lost and self.info is None:
-            # The socket tries again by itself. A greeting may have gone with the connection, hence a
-            # new one soon; but no sooner, or this would go round without a pause.
+            # The socket reconnects by itself. The greeting may have been lost with the connection, so send a new one
+            # soon, but not at once, or this would loop without a pause.
             self._reopen_time = min(self._reopen_time, time.monotonic() + KNOCK_AGAIN_S)
             return False
         return is_lost
@@ -299,7 +299,7 @@ class Wire:
         """Handles all received messages. True: sockets() has changed."""
         before = self.sockets()
         for link in self.links:
-            # A loss first asked for, then acted on: what the tree said before is still there.
+            # Notices a loss first and acts on it afterwards: messages that the tree sent before can still be read.
             is_lost = link.take_loss()
             while (message := link.receive()) is not None:
                 self._take(link, *message)
@@ -324,7 +324,7 @@ class Wire:
         elif rid in self._requests:
             sink.put(error_chunk(rid, "already_exists", f"rid '{rid}' is an open request of this client"))
         else:
-            # First: what cannot be packed raises here, and is no open request.
+            # Sent first: a body that cannot be packed raises here, and leaves no open request.
             refused = self.data.send("generate", {"tree": self.data.info.tree, **body})
             if refused is None:
                 self._requests[rid] = sink
@@ -351,7 +351,7 @@ class Wire:
         self._calls[number] = (link, on_reply)
         body = {"call": number, "tree": link.info.tree, **body}
         if kind == "abort":
-            # Whoever has stopped waiting still means it; but for this tree.
+            # A caller that has stopped waiting still wants the call, but only from this tree.
             self._after_requests(lambda: link.why_not(body["tree"]) or link.send(kind, body))
             return number
         refused = link.send(kind, body)
@@ -384,7 +384,7 @@ class Wire:
             if body.get("rid"):
                 self._put(error_chunk(body["rid"], error.code, error.message))
             self._end_call(body.get("call", 0), None, error)
-        elif kind == "":  # unreadable: whose it was is unknown
+        elif kind == "":  # unreadable, so the request or call is unknown
             self._fail(link, PitstopError(body["code"], body["message"]))
         else:
             # A large array's field holds the number of its raw frame.

@@ -21,7 +21,7 @@ from .flags import COMMANDS, PROGRAM, parser
 if TYPE_CHECKING:
     from .fleet import AsyncFleet
 
-PROGRESS_S = 0.5  # between two looks at how many replicas are ready
+PROGRESS_S = 0.5  # how often the number of ready replicas is checked
 RAY_SILENCE = {
     "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_LOGGER_LEVEL": "error", "RAY_LOG_TO_DRIVER": "0", "RAY_DEDUP_LOGS": "0"
 }
@@ -60,7 +60,7 @@ async def _serve(given: argparse.Namespace, options: dict[str, Any]) -> int:
     _tell(f"starting Ray{f' at {given.address}' if given.address else ' on this machine'}")
     with _ray_on_file():
         await fleet.start(wait=False)
-    for each in (signal.SIGINT, signal.SIGTERM):  # Ray, which was started just now, had its own
+    for each in (signal.SIGINT, signal.SIGTERM):  # replaces the handlers that Ray has just installed
         asyncio.get_running_loop().add_signal_handler(each, ended.set)
     try:
         starting, waiting = asyncio.ensure_future(fleet.until_ready()), asyncio.ensure_future(ended.wait())
@@ -87,7 +87,7 @@ def _tell(line: str) -> None:
 
 
 async def _tell_progress(fleet: AsyncFleet, replicas: int) -> None:
-    """Prints how many replicas are ready, at the begin and whenever it changes."""
+    """Prints the number of ready replicas at the start and whenever it changes."""
     told = -1
     while True:
         if fleet.num_ready != told:
@@ -210,15 +210,16 @@ async def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _quiet_ray() -> None:
-    """Sends Ray's own logs to its files only, unless the user has set a level. REQUIRES: Ray is not imported yet."""
+    """Sends Ray's own logs to its files only, unless the user has set a log level. REQUIRES: Ray is not imported yet.
+    """
     for name, value in RAY_SILENCE.items():
         os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
 def _ray_on_file() -> Iterator[None]:
-    """While a cluster is joined, Ray's C++ code writes to standard error whatever its level is: tokens that it tried, and
-    the level itself. That goes to a file here, which is printed only if Ray fails. Python's sys.stderr is not affected."""
+    """While joining a cluster, Ray's C++ code writes to standard error at every log level. This redirects the output to
+    a file, which is printed only if Ray fails. Python's sys.stderr is not affected."""
     sys.stderr.flush()
     shown, python = os.dup(2), sys.stderr
     with tempfile.TemporaryFile() as file, os.fdopen(os.dup(2), "w", buffering=1) as ours:
@@ -238,7 +239,7 @@ def _ray_on_file() -> Iterator[None]:
 
 
 def _show_warning(message: Any, category: type[Warning], *place: Any) -> None:
-    """A request that waits is told in one line, without the place in the sources."""
+    """Prints a warning about a waiting request as one line, without its place in the sources."""
     if issubclass(category, WaitingWarning):
         _tell(str(message).replace("pitstop: ", "", 1))
     else:

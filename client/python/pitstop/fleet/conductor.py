@@ -1,8 +1,8 @@
 """The actor that runs the fleet's one Coordinator: a Ray actor by name, which Ray starts again when it dies.
 
-The Coordinator decides (coordinator.py); the conductor has its clock, its replicas and their places. All its state
-can be found again: slots are placement groups by name, replicas are actors by name, and the replicas' answers show
-what was decided. No request and no weight passes through the conductor.
+The Coordinator decides (coordinator.py); the conductor has its clock, its replicas and their places. A successor can
+recover all state: slots are placement groups by name, replicas are actors by name, and the replicas' answers show what
+was decided. No request and no weight passes through the conductor.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .ways import Way, ways
 
 TICK_S = 0.2
 POLL_S = 1.0
-POLL_REPLICA_S = 0.023  # a status takes 2.3 ms of all threads (docs/scale.md): so they take a tenth of the time
+POLL_REPLICA_S = 0.023  # a status uses 2.3 ms of CPU (docs/scale.md), so polling takes a tenth of the time
 POLL_TIMEOUT_S = 5.0
-CHECKS = 3  # in the time after which a replica is said to hang
-CHECK_REPLICA_S = 0.003  # a check takes 0.3 ms of the loop's thread: they, too, take a tenth of it at most
+CHECKS = 3  # unanswered checks after which a replica counts as hanging
+CHECK_REPLICA_S = 0.003  # a check takes 0.3 ms of the loop's thread, so checks take at most a tenth of its time
 FIND_S = 20.0
-START_GRACE_S = 60.0  # for the actor's process, and for the end of a tree that was not ready in time
+START_GRACE_S = 60.0  # for starting the actor's process, and for ending a tree that was not ready in time
 OUTCOMES_KEPT = 64
-RESTART_PAUSE_S = 0.5  # doubled with each replica in a row that dies before it is ready,
-DOUBLINGS_MAX = 6  # so often at most: half a minute
+RESTART_PAUSE_S = 0.5  # doubled for each consecutive replica that dies before it is ready,
+DOUBLINGS_MAX = 6  # at most this many times: half a minute
 LONG_POLL_S = 10.0
-ADD_MAX = 10_000  # replicas at once: docs/scale.md looks no further
-VIEW_S = 0.02  # clients are told of what changed in so much time at once
+ADD_MAX = 10_000  # replicas per call; docs/scale.md covers no more
+VIEW_S = 0.02  # clients hear of changes at most this often
 
 log = logging.getLogger("pitstop.fleet")
 
@@ -69,8 +69,8 @@ class Slot:
     def __init__(self, number: int):
         self.number = number
         self.incarnation = 0
-        self.num_failed = 0  # in a row that died before they were ready
-        self.why = ""  # nobody is there: what the latest one died of, or that it has no place yet
+        self.num_failed = 0  # consecutive replicas that died before they were ready
+        self.why = ""  # why the slot is empty: the cause of the latest death, or that there is no place yet
         self.task: Optional[asyncio.Task] = None
 
 
@@ -80,11 +80,12 @@ class Conductor:
         self._fleet = fleet
         self._config = dict(config)
         self._slots: dict[int, Slot] = {}
-        self._number_of = re.compile(re.escape(slot_name(fleet, 0)[:-1]) + r"(\d+)(?:\.(\d+))?")  # not another fleet's
+        # does not match the slots of another fleet
+        self._number_of = re.compile(re.escape(slot_name(fleet, 0)[:-1]) + r"(\d+)(?:\.(\d+))?")
         self._handles: dict[str, Any] = {}  # member -> its actor
-        self._places: dict[str, dict[str, Any]] = {}  # member -> where its tree is
+        self._places: dict[str, dict[str, Any]] = {}  # member -> the place of its tree
         self._outcomes: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
-        self._ways: dict[str, Way] = {}  # of the replicas in the latest update,
+        self._ways: dict[str, Way] = {}  # the replicas in the latest update,
         self._ways_key: Key = NO_KEY  # this one
         self._asked: dict[str, asyncio.Future] = {}  # uid -> its outcome
         self._view_number = 0
@@ -125,7 +126,7 @@ class Conductor:
         self._go_on()
 
     async def _find(self) -> dict[int, str]:
-        """The living replicas of a predecessor, by slot. Replicas that were starting, or hang, begin anew."""
+        """The living replicas of a predecessor, by slot. Replicas that were starting or hang are replaced."""
         found: dict[int, str] = {}
 
         async def look(name: str, number: int, incarnation: int) -> None:
@@ -152,7 +153,7 @@ class Conductor:
         return found
 
     def _new_coordinator(self, members: list[str], after: int = 0) -> Coordinator:
-        # A clock that was set back makes a generation that is refused; the next one is then later than that.
+        # If the clock was set back, this generation is refused, and the next one is later than the refusing one.
         generation = max(after + 1, time.time_ns() // 1_000_000)
         return Coordinator(generation, members, self._config.get("quorum"), time.monotonic())
 
@@ -213,7 +214,8 @@ class Conductor:
         self._go_on()
 
     def _add_slot(self, number: int) -> None:
-        # A group of its own: Ray looks for the emptiest machine, and for another one when that is gone.
+        # One placement group per replica: Ray places each on the emptiest machine, and moves it if that
+        # machine is lost.
         placement_group([self._config["bundle"]], strategy="PACK", name=slot_name(self._fleet, number))
         self._slots[number] = Slot(number)
         self._keep(self._slots[number], None)
@@ -226,7 +228,7 @@ class Conductor:
         while True:
             try:
                 member = member or await self._new_replica(slot)
-            except Exception as error:  # of its tree, which says why, or of Ray
+            except Exception as error:  # an error of its tree, with the reason, or of Ray
                 said = str(getattr(error, "cause", None) or error).strip() or type(error).__name__
                 slot.num_failed, slot.why = slot.num_failed + 1, said.splitlines()[-1]
                 log.warning("slot %d does not start: %s", slot.number, slot.why)
@@ -235,7 +237,7 @@ class Conductor:
                 try:
                     await self._handles[member].until_end.remote()
                 except RayError:
-                    ray.kill(self._handles[member])  # also if it was only out of reach: deaths are final
+                    ray.kill(self._handles[member])  # even if it was only unreachable: deaths are final
                 state = self._coordinator.members[member]
                 why = await watch if watch.done() else state.why or "it vanished"
                 watch.cancel()
@@ -251,7 +253,7 @@ class Conductor:
         """Ends a replica that does not answer, or whose tree does not. Returns why; Ray reports the death."""
         hang_s = self._config["hang_timeout"]
         handle, num_missed = self._handles[member], 0
-        while num_missed < CHECKS - 1:  # more than one, so that a pause of this process is not taken for theirs
+        while num_missed < CHECKS - 1:  # more than one, so that a pause of this process does not count as theirs
             pause = max(hang_s / CHECKS, CHECK_REPLICA_S * len(self._handles))
             await asyncio.sleep(pause)
             try:
@@ -289,7 +291,8 @@ class Conductor:
         return member
 
     def _tree_options(self) -> dict[str, Any]:
-        """The options of a new tree. After the fleet's first update a tree loads no weights, and gets the fleet's."""
+        """The options of a new tree. After the fleet's first update, a new tree loads no weights from disk and
+        receives the fleet's."""
         options = dict(self._config["options"])
         committed = self._coordinator.committed
         if committed is not None and committed.uid:
@@ -303,7 +306,7 @@ class Conductor:
         self._coordinator.gone(member, why)
         self._go_on()
 
-    # ---- the coordinator's hands ----
+    # ---- what the coordinator decided ----
 
     def _go_on(self) -> None:
         coordinator = self._coordinator
@@ -326,8 +329,8 @@ class Conductor:
             asyncio.get_running_loop().call_later(VIEW_S, self._renew_view)
 
     def _arranged(self, orders: list[tuple[str, Order]]) -> Iterator[tuple[str, Order]]:
-        """The orders with what depends on all replicas: the time of the commit, and the source of the bytes. The stages of
-        an update begin together, and so do its commits."""
+        """Completes the orders with facts about all replicas: the time of the commit, and the source of the bytes. The
+        stages of an update begin together, and so do its commits."""
         lead_s = LEAD_S + LEAD_REPLICA_S * len(orders)
         at = time.time() + lead_s
         for member, order in orders:
@@ -346,7 +349,7 @@ class Conductor:
         try:
             answer = await self._handles[member].order.remote(order)
         except (RayActorError, KeyError):
-            return  # whoever watches it tells
+            return  # _watch reports the death
         except RayError as error:
             log.error("%s: %s", member, error)
             return
@@ -355,7 +358,8 @@ class Conductor:
             self._go_on()
 
     def _yield(self) -> None:
-        """Ends for a newer coordinator. If that was this process before its clock was set back, begins a newer one."""
+        """Ends in favour of a newer coordinator. If the newer one was this process before its clock was set back,
+        begins an even newer one."""
         newer = self._coordinator.deposed_by
         if self._coordinator.phase is not Phase.RECOVERING:
             os._exit(1)
@@ -368,11 +372,11 @@ class Conductor:
                 self._coordinator.tick(time.monotonic())
                 self._go_on()
                 await asyncio.sleep(TICK_S)
-        except Exception:  # without a clock nothing would ever be late: a successor has one
+        except Exception:  # without ticks no deadline would expire; a successor ticks again
             log.exception("the coordinator's rules are broken")
             os._exit(1)
 
-    # ---- what clients ask ----
+    # ---- calls of clients ----
 
     async def update(self, uid: str, payload: Mapping[str, Any], timeout_s: float) -> Outcome:
         """Runs an update. `payload` is for Replica. A repeated uid, also at a successor, is the same update."""
@@ -401,7 +405,7 @@ class Conductor:
         self._go_on()
 
     async def outcome(self, uid: str) -> Optional[Outcome]:
-        """The outcome of an update, also of one that a predecessor began; None: it will never be in effect."""
+        """The outcome of an update, also of one that a predecessor began. None: the update will never take effect."""
         await self.start()
         while self._coordinator.phase is Phase.RECOVERING or (
             self._coordinator.update_uid == "" and self._coordinator.phase is not Phase.IDLE
@@ -468,7 +472,7 @@ class Conductor:
                     return {"ok": False, "code": cause.code, "message": cause.message}
                 return {"ok": False, "code": "unavailable", "message": "it vanished"}
 
-        handles = dict(self._handles)  # of which some may be gone before they are asked
+        handles = dict(self._handles)  # some of them may be gone before they are asked
         members = list(handles if own is None else own)
         return dict(zip(members, await asyncio.gather(*map(ask, members))))
 

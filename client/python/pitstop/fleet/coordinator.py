@@ -36,36 +36,36 @@ from .orders import (
 
 UPDATES_WAITING_MAX = 16
 RESEND_S = 2.0
-TURN_S = 40.0  # that a trainer may take to form its group,
-CLAIM_S = 5.0  # if it asks so soon whether it may
-DROP_S = 10.0  # who has not said by then that it forgot a stage forgets it with the next order
+TURN_S = 40.0  # the time in which a trainer must form its group,
+CLAIM_S = 5.0  # if it claims its turn within this time
+DROP_S = 10.0  # a participant that has not confirmed a drop by then forgets the stage with its next order
 
 
 class Standing(enum.Enum):
-    ASKED = "asked"  # it has not said yet what it serves
-    BEHIND = "behind"  # it does not serve the fleet's version, and nobody can give that now
+    ASKED = "asked"  # has not reported its version yet
+    BEHIND = "behind"  # does not serve the fleet's version, and no replica can send it now
     FETCHING = "fetching"
     READY = "ready"
-    RETIRED = "retired"  # it was told to end
+    RETIRED = "retired"  # was told to end
 
 
 class Phase(enum.Enum):
-    RECOVERING = "recovering"  # until every member has said what it serves
+    RECOVERING = "recovering"  # until every member has reported its version
     IDLE = "idle"
     STAGING = "staging"
     DECIDING = "deciding"
     COMMITTING = "committing"
     DROPPING = "dropping"
-    FORMING = "forming"  # of a trainer's group
+    FORMING = "forming"  # a trainer's group
 
 
 @dataclass
 class Member:
     standing: Standing = Standing.ASKED
     version: Optional[Version] = None
-    state: Optional[State] = None  # as it was asked
-    not_before: float = 0.0  # it is not told to fetch again until then
-    why: str = ""  # it is not ready, if that is known
+    state: Optional[State] = None  # as reported when asked
+    not_before: float = 0.0  # not told to fetch again before this time
+    why: str = ""  # why it is not ready, if known
 
 
 @dataclass
@@ -73,15 +73,16 @@ class Update:
     uid: str
     payload: Any
     timeout_s: float
-    path: str = ""  # the directory that it comes from, if any
-    group: Optional[frozenset[str]] = None  # who receives it, or nobody; None: each for itself
-    is_turn: bool = False  # nothing is staged in it, and it has no Outcome
+    path: str = ""  # the directory of the weights, if any
+    # the members that receive the bytes together, all or none; None: each by itself
+    group: Optional[frozenset[str]] = None
+    is_turn: bool = False  # a turn to form a group: stages nothing and has no Outcome
     key: Key = (0, 0)
     deadline: float = 0.0
     version: Optional[Version] = None
-    left: dict[str, None] = field(default_factory=dict)  # who takes part, less those that were lost; and of these,
-    awaited: dict[str, None] = field(default_factory=dict)  # who has not answered yet what the phase asks. Both in order
-    replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # all that took part -> what came of each
+    left: dict[str, None] = field(default_factory=dict)  # the remaining participants, in order; and of these,
+    awaited: dict[str, None] = field(default_factory=dict)  # those that have not answered the phase's order, in order
+    replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # all participants -> the outcome at each
     code: str = ""
     message: str = ""
 
@@ -92,18 +93,18 @@ class Coordinator:
         self.quorum = quorum
         self.members: dict[str, Member] = {}
         self.committed: Optional[Version] = None
-        self.committed_path = ""  # where that can be read, too; empty: nowhere
+        self.committed_path = ""  # a directory that has the committed version, too; empty: none has
         self.phase = Phase.RECOVERING
-        self.deposed_by = 0  # the generation of a newer coordinator that is there: this one says nothing more
+        self.deposed_by = 0  # the generation of a newer coordinator: this one sends nothing more
         self._update: Optional[Update] = None
         self._waiting: collections.deque[Update] = collections.deque()
         self._count = 0
         self._now = now
-        self._num_asked = 0  # members that have not said yet what they serve
-        self._behind: set[str] = set()  # those that are, and some that are no more
+        self._num_asked = 0  # members that have not reported their version
+        self._behind: set[str] = set()  # members that are BEHIND, and some that no longer exist
         self._orders: list[tuple[str, Order]] = []
         self._outcomes: list[Outcome] = []
-        self._unanswered: dict[str, tuple[Order, float]] = {}  # member -> the latest order, and when it was said
+        self._unanswered: dict[str, tuple[Order, float]] = {}  # member -> the latest order, and when it was sent
         for member in members:
             self.add(member)
         self._go_on()
@@ -111,7 +112,7 @@ class Coordinator:
     # ---- facts ----
 
     def add(self, member: str) -> None:
-        """Adds a replica: a new one, or one of a predecessor."""
+        """Adds a replica, new or of a predecessor."""
         self.members[member] = Member()
         self._num_asked += 1
         self._say(member, Ask(self.generation))
@@ -144,7 +145,7 @@ class Coordinator:
     def update(
         self, uid: str, payload: Any = None, timeout_s: float = 600.0, path: str = "", group: Optional[Iterable[str]] = None
     ) -> None:
-        """Requests an update. Its Outcome follows in any case."""
+        """Requests an update. Every request gets an Outcome."""
         update = Update(uid, payload, timeout_s, path, None if group is None else frozenset(group))
         if self.deposed_by:
             self._refuse(update, "aborted", "another coordinator has taken over")
@@ -155,8 +156,8 @@ class Coordinator:
             self._go_on()
 
     def take_turn(self, uid: str) -> bool:
-        """Asks for a turn in which a trainer's group is formed: no update is under way until give_up(), or the end of its
-        time. Repeat until True. A worker that joins one group cannot receive in another, nor the reverse."""
+        """Asks for a turn in which a trainer's group is formed: no update is under way until give_up(), or the end of
+        its time. Repeat until True. A worker cannot join one group while it receives in another, nor the reverse."""
         if self.phase is Phase.FORMING and self.update_uid == uid:
             self._update.deadline = self._now + TURN_S
             return True
@@ -203,7 +204,7 @@ class Coordinator:
 
     @property
     def update_uid(self) -> Optional[str]:
-        """The uid of the update under way; empty: a predecessor began it. None: there is none."""
+        """The uid of the update under way; empty if a predecessor began the update, None if there is none."""
         return self._update.uid if self._update is not None else None
 
     @property
@@ -216,7 +217,7 @@ class Coordinator:
         """The replicas that may generate."""
         return [name for name, each in self.members.items() if each.standing is Standing.READY]
 
-    # ---- what is said ----
+    # ---- orders and reports ----
 
     def _say(self, member: str, order: Order) -> None:
         self._unanswered[member] = (order, self._now)
@@ -322,7 +323,7 @@ class Coordinator:
         member.not_before = self._now + RESEND_S if answer.code else 0.0
         member.why = answer.message
 
-    # ---- participants that are lost ----
+    # ---- lost participants ----
 
     def _lose(self, name: str, outcome: str, message: str) -> None:
         """Removes a participant from the update; the phase decides whether the update can continue without it."""
@@ -362,7 +363,7 @@ class Coordinator:
         if self.phase is Phase.DECIDING and not self._update.awaited:
             if self._update.left:
                 self._begin_commit()
-            else:  # a successor, of which this one has not heard, may have had it committed before
+            else:  # a successor unknown to this coordinator may have committed it before
                 self._finish("data_loss", "every replica vanished when it was decided")
         if self.phase is Phase.COMMITTING and not self._update.awaited:
             is_served = bool(self._update.left)
@@ -384,7 +385,7 @@ class Coordinator:
         if update.is_turn:
             self.phase, self._update = Phase.FORMING, update
             return
-        # Where nobody serves the fleet's version any more, whoever is there may begin anew.
+        # If no replica serves the fleet's version any more, the remaining ones may begin anew.
         names = self.ready or [
             name for name, each in self.members.items() if each.standing in (Standing.BEHIND, Standing.FETCHING)
         ]
@@ -398,7 +399,7 @@ class Coordinator:
         update.key = (self.generation, self._count)
         update.left = dict.fromkeys(names)
         for name in names:
-            if self.members[name].standing is Standing.FETCHING:  # the stage ends that
+            if self.members[name].standing is Standing.FETCHING:  # the stage ends the fetch
                 self._fall_behind(name)
         self._update = update
         self._begin(Phase.STAGING, Stage(self.generation, update.key, self._next_epoch(), update.uid, update.payload))
@@ -427,7 +428,7 @@ class Coordinator:
             if update.replicas[name]["outcome"] == "prepared":
                 update.replicas[name]["outcome"] = "dropped"
         self._begin(Phase.DROPPING, Drop(self.generation, update.key))
-        # It is said at once: nobody will serve it, however long one that hangs takes to forget it.
+        # Answer at once: the version will not serve, however long a hanging replica needs to forget it.
         self._refuse(update, code, message)
         update.uid = ""
 
@@ -438,7 +439,8 @@ class Coordinator:
             self._outcomes.append(Outcome(update.uid, not code, self.committed, code, message, update.replicas))
 
     def _recover(self) -> None:
-        """Finds a predecessor's decision in the members' answers: if one received it, or serves it, it is committed."""
+        """Looks for a predecessor's decision in the members' answers: if one received or serves the version, it
+        is committed."""
         self.phase = Phase.IDLE
         states = [each.state for each in self.members.values()]
         versions = [state.version for state in states if state.version is not None]
@@ -456,12 +458,12 @@ class Coordinator:
             update = Update("", None, 0.0, key=decided.key, version=decided.staged, left=taking_part)
             self._update = update
             for name in update.left:
-                # They serve what the fleet served, until they commit.
+                # These members serve the fleet's previous version until they commit.
                 self.members[name].standing = Standing.READY
             self._begin(Phase.DECIDING, Decide(self.generation, update.key))
 
     def _settle(self) -> None:
-        """Brings every replica that is behind to the fleet's version."""
+        """Orders every replica that is behind to fetch the fleet's version."""
         if self.phase is Phase.RECOVERING:
             return
         taking_part = self._update.left if self._update else {}

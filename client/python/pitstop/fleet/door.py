@@ -1,8 +1,8 @@
 """A program's connections to the trees of a fleet, and requests that survive a tree.
 
-A request whose tree dies continues at another one, from the tokens that its client already has. Draws depend on the seed
-and the position alone, and scoring a prefix gives the same logprobs as sampling it, so the rest is the same as without
-the death.
+A request whose tree dies continues at another one, from the tokens that its client already has. Draws depend on the
+seed and the position alone, and scoring a prefix gives the same logprobs as sampling it, so the result is the same as
+without the death.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..errors import PitstopError
 from ..messages import Chunk, Finish, Prompt
 from ..routing import choose, key_of
 
-WAIT_S = 60.0  # for a replica that may take a request
+WAIT_S = 60.0  # how long a request waits for a replica
 RECONNECT_S = 0.5
-MOVES_MAX = 8  # of one request
+MOVES_MAX = 8  # per request
 CONNECT_S = 5.0
 CONTEXT_TOKENS = 8
 
@@ -35,7 +35,8 @@ class Door:
     def __init__(self, watch: Callable[[Any], Any]):
         self._watch = watch
         self._clients: dict[str, asyncio.Future] = {}
-        self._avoid: dict[str, float] = {}  # lost just now, and until when the view is not believed
+        # replicas lost recently, and the time until which a view that still lists them is ignored
+        self._avoid: dict[str, float] = {}
         self._members: dict[str, dict[str, Any]] = {}
         self.view: dict[str, Any] = {}  # the conductor's latest
         self._changed = asyncio.Condition()
@@ -67,7 +68,7 @@ class Door:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                await asyncio.sleep(RECONNECT_S)  # its conductor is started again meanwhile
+                await asyncio.sleep(RECONNECT_S)  # the conductor is being restarted
 
     async def _take_view(self, view: Mapping[str, Any]) -> None:
         async with self._changed:
@@ -80,7 +81,7 @@ class Door:
             self._loads.pop(name, None)
 
     async def until(self, is_so: Callable[[Mapping[str, Any]], bool], timeout: float, what: str) -> None:
-        """Waits until a condition holds. PitstopError "deadline_exceeded": it does not."""
+        """Waits until a condition holds. PitstopError "deadline_exceeded" after WAIT_S."""
         async def wait() -> None:
             async with self._changed:
                 await self._changed.wait_for(lambda: is_so(self.view))
@@ -100,7 +101,7 @@ class Door:
             asyncio.ensure_future(future.result().close())
 
     def lose(self, member: str) -> None:
-        """A request has noticed a replica's death."""
+        """Called by a request that noticed a replica's death."""
         self._avoid[member] = time.monotonic() + WAIT_S
         self._forget(member)
 
@@ -172,7 +173,7 @@ class Door:
 
 
 class Call:
-    """The connection of an engine's calls, for the requests of one session."""
+    """The connection that an engine's calls use, for the requests of one session."""
 
     def __init__(self, door: Door, session: Optional[str], min_epoch: int):
         self._door = door
@@ -200,7 +201,8 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._prompt = prompt
         self._key = key
         self._min_epoch = min_epoch
-        # All parts have one seed, and one name. Also of what is wanted whole, what there is must be here when a tree dies.
+        # All parts use one seed and one name. Even a request without streaming is streamed, so that its tokens are here
+        # when a tree dies.
         self._options = {**options, "rid": options.get("rid") or uuid.uuid4().hex, "stream": True}
         if self._options.get("seed") is None:
             self._options["seed"] = random.getrandbits(63)
@@ -210,7 +212,7 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._stream: Optional[AsyncStream] = None
         self._kept: list[int] = []  # the tokens that the client has
         self._text = ""
-        self._at_seam = 0  # of them before the part that runs
+        self._at_seam = 0  # how many of them precede the running part
         self._owed: Optional[_OwedText] = None
         self._has_scores = False
         self._text_is_wanted = self._options.get("text_output", True)
@@ -230,7 +232,7 @@ class CarriedStream(AsyncIterator[Chunk]):
             try:
                 if self._stream is None:
                     await self._begin()
-                    if self.finished:  # all its tokens had come
+                    if self.finished:  # all tokens had arrived
                         return Chunk(rid=self.rid, finish=Finish(reason="length"))
                 chunk = self._stream.take_ready() or await self._stream.__anext__()
             except StopAsyncIteration:
@@ -289,16 +291,16 @@ class CarriedStream(AsyncIterator[Chunk]):
         self._at_seam = kept
         try:
             self._stream = client.generate(prompt, **options)
-        except BaseException:  # options that do not exist: no request was sent
+        except BaseException:  # unknown options: no request was sent
             self._door.leave(self._member)
             raise
         if self._is_cancelled:
             self._stream.cancel()
         if kept and self._text_is_wanted:
-            await self._look_at_seam()  # while its tree computes the prefix
+            await self._look_at_seam()  # while the new tree computes the prefix
 
     async def _look_at_seam(self) -> None:
-        """Text that the dead tree held back (half a character, a possible stop text) is owed by the next one."""
+        """The new tree must send the text that the dead tree held back (half a character, a possible stop text)."""
         owed = _OwedText(self._door, self._options, self._prompt[-CONTEXT_TOKENS:], self._text)
         self._owed = None if await owed.text_of(self._kept) == self._text else owed
 
@@ -341,7 +343,7 @@ class CarriedStream(AsyncIterator[Chunk]):
             self._has_scores = True
 
     def _finish(self) -> None:
-        if self._owed is not None and self._stream is not None:  # the stop was found here
+        if self._owed is not None and self._stream is not None:  # the stop text was found here
             self._stream.cancel()
         self._end()
 
@@ -357,7 +359,7 @@ class _OwedText:
     def __init__(self, door: Door, options: Mapping[str, Any], context: list[int], told: str):
         self._door = door
         self._options = options
-        self._context = context  # the prompt's last tokens: what follows is decoded behind them
+        self._context = context  # the prompt's last tokens, after which the rest is decoded
         self._told = told
 
     async def text_of(self, tokens: list[int]) -> str:
@@ -367,13 +369,14 @@ class _OwedText:
         return all_of_it[len(before):]
 
     async def pay(self, chunk: Chunk, tokens: list[int]) -> None:
-        """The owed text, and the chunk's own."""
+        """The owed text, followed by the chunk's own."""
         ids = tokens
         if chunk.finish is not None and chunk.finish.matched_token is not None and not self._options.get("no_stop_trim"):
             ids = tokens[:-1]
         text = await self.text_of(ids)
         stops = self._options.get("stop") or []
-        num_free = max(0, (self._options.get("min_new_tokens") or 0) - 1)  # what these say is no part of a stop text
+        # the text of these tokens is no part of a stop text
+        num_free = max(0, (self._options.get("min_new_tokens") or 0) - 1)
         begin = len((await self.text_of(tokens[:num_free])).rstrip("\ufffd")) if num_free and stops else 0
         stops = [stops] if isinstance(stops, str) else stops
         found = [(text.index(stop, begin), stop) for stop in stops if stop in text[begin:]]

@@ -19,7 +19,7 @@ ABOUT = """Many trees on Ray, one update for all of them (docs/fleet.md).
 IN_SOURCES = (pathlib.Path(__file__).resolve().parents[4] / "launch" / "fleet").exists()
 PROGRAM = "launch/fleet" if IN_SOURCES else "pitstop-fleet"
 LAUNCHER = "launch/pitstop" if IN_SOURCES else "pitstop"
-# As a program of its own this file cannot import the package, which needs more than the standard library.
+# As a program of its own this file cannot import the package, which needs third-party packages.
 VERSION = runpy.run_path(str(pathlib.Path(__file__).resolve().parents[1] / "version.py"))["VERSION"]
 
 

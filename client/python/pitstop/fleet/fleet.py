@@ -46,30 +46,31 @@ from .http import HttpServer
 from .orders import Outcome
 from .relay import NAMESPACE
 
-BUCKET_BYTES = 64 << 20  # of what is put into the object store at once
+BUCKET_BYTES = 64 << 20  # the size of an object in the object store
 CONDUCTOR_CALLS_AT_ONCE = 1000
 CONDUCTOR_HANG_S = 30.0
-CANNOT = ("failed_precondition", "not_found", "resource_exhausted", "unsupported")  # no NCCL group: before anything was staged
-STARTS_MAX = 3  # that fail in a row, of every replica: then a fleet that has none does not wait for more
+# errors of a group without NCCL: nothing was staged yet
+CANNOT = ("failed_precondition", "not_found", "resource_exhausted", "unsupported")
+STARTS_MAX = 3  # consecutive failures of every replica, after which a fleet with no ready replica stops waiting
 FIND_S = 5
-KV = b"pitstop"  # where a cluster keeps the names of its fleets
+KV = b"pitstop"  # the namespace in which a cluster keeps the names of its fleets
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 RETRY_S = 0.3
-SHARED_CPU = 0.01  # that a replica takes of a cluster which nobody else asks for room
-OBJECT_STORE_BYTES = 256 << 20  # of a cluster that this starts, unless it is told another size
+SHARED_CPU = 0.01  # CPUs that a replica asks for on a cluster of its own, which nobody else uses
+OBJECT_STORE_BYTES = 256 << 20  # of a cluster that this program starts, by default
 
 log = logging.getLogger("pitstop.fleet")
 
 
 def keep_on_loopback() -> None:
-    """For a cluster of this machine alone: Ray uses the machine's address, even if it is given 127.0.0.1, unless it
+    """Keeps a single-machine cluster on the loopback: Ray replaces 127.0.0.1 by the machine's address unless it
     believes that this system cannot be part of a cluster."""
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # what its processes read,
-    ray_constants.ENABLE_RAY_CLUSTER = False  # and what it has read here
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # for Ray's processes,
+    ray_constants.ENABLE_RAY_CLUSTER = False  # and for this one, which has read the variable already
 
 
 def _found_cluster() -> str:
-    """HOST:PORT of the cluster that was started last on this machine; empty: none is known."""
+    """HOST:PORT of the cluster that was started last on this machine; empty if unknown."""
     return os.environ.get("RAY_ADDRESS") or services.get_ray_address_from_environment("auto", None) or ""
 
 
@@ -77,7 +78,7 @@ def _has(cluster: str, fleet: str) -> bool:
     """Whether a fleet of that name was started on the cluster."""
     try:
         return ray_tokens.ask(cluster, lambda client: client.internal_kv_exists(conductor_name(fleet).encode(), KV, FIND_S))
-    except RayError:  # it ends, or is not for this user
+    except RayError:  # the cluster is ending, or belongs to another user
         return False
 
 
@@ -86,7 +87,7 @@ def _cluster_of(fleet: str) -> str:
     PitstopError: no cluster has it, or several do."""
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"]
-    services.find_gcs_addresses.cache_clear()  # it remembers what was there when it was first asked
+    services.find_gcs_addresses.cache_clear()  # the function caches the clusters of its first call
     clusters = sorted(services.find_gcs_addresses())
     found = [each for each in clusters if _has(each, fleet)]
     if len(found) == 1:
@@ -126,7 +127,7 @@ def start_ray(address: Optional[str] = None, object_store_bytes: int = OBJECT_ST
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
-        if ":" in address and "://" not in address:  # no name of Ray's own
+        if ":" in address and "://" not in address:  # not a name of Ray's own
             ray_tokens.take_mode_of(address)
         if address.startswith(("127.", "localhost")) or (address == "auto" and _found_cluster().startswith("127.")):
             keep_on_loopback()
@@ -176,7 +177,7 @@ class AsyncFleet:
     quorum     number of prepared replicas with which an update takes effect, the others set aside; None: all
     address    of the Ray cluster ("auto": the one that was started last); None: start one on this machine. Without a
                model, of the cluster with the fleet; None or "auto": look for it on this machine's clusters
-    hang_timeout  seconds without an answer of a replica or its tree, after which it is ended and replaced
+    hang_timeout  seconds without an answer after which a replica is ended and replaced
     status_port  of the status page and /metrics, on the conductor's loopback; 0: any free one; None: no page
     options    flags of `pitstop serve` with underscores, for every tree; door_keys: also open doors for other machines
     """
@@ -281,7 +282,7 @@ class AsyncFleet:
             except (RayError, asyncio.TimeoutError):
                 pass
             ray.kill(conductor)
-            with contextlib.suppress(RayError):  # else the name stays until the cluster ends
+            with contextlib.suppress(RayError):  # otherwise the name stays until the cluster ends
                 await off_loop(GcsClient(address=self.cluster).internal_kv_del, conductor_name(self.name).encode(), False, KV)
         self._door = None
 
@@ -297,7 +298,7 @@ class AsyncFleet:
         return self._door
 
     async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
-        """Makes a call of the conductor, also while it is started again."""
+        """Makes a call of the conductor, also while Ray restarts it."""
         deadline = asyncio.get_running_loop().time() + self._start_timeout
         while True:
             self._open()
@@ -311,8 +312,9 @@ class AsyncFleet:
                 raise getattr(error, "cause", error) from None
 
     async def _watch_view(self, seen: Any) -> Any:
-        """Follows the conductor's view. A conductor that hangs is ended, and Ray starts it again."""
-        timeout = None if seen is None else LONG_POLL_S + CONDUCTOR_HANG_S  # the first also waits for its process
+        """Follows the conductor's view. A hanging conductor is killed, and Ray restarts it."""
+        # the first call also waits for the conductor's process to start
+        timeout = None if seen is None else LONG_POLL_S + CONDUCTOR_HANG_S
         try:
             return await asyncio.wait_for(self._ask("view", seen), timeout)
         except asyncio.TimeoutError:
@@ -354,9 +356,9 @@ class AsyncFleet:
         self, named_tensors: NamedTensors, label: str = "", *, partial: bool = False, kv_policy: str = "keep",
         digests: bool = True, transfer: str = "auto", timeout: float = UPDATE_TIMEOUT_S, **update: Any,
     ) -> Outcome:
-        """Sends a whole version once. When this returns, it is in effect on every replica; after a PitstopError on none,
-        and the error's `reply` is the Outcome. With `hold_s` (1 at most) the replicas stand still between two passes
-        until all commit, and continue at most this many seconds after the decision.
+        """Sends a whole version once. When this returns, it is in effect on every replica; after a PitstopError on
+        none, and the error's `reply` is the Outcome. With `hold_s` (at most 1) the replicas stop between two passes
+        until all commit, for at most this many seconds after the decision.
 
         transfer  nccl: broadcast to the workers of all trees, which compute on GPUs, from a GPU of this program without
                   a worker; store: Ray's object store; auto: nccl for trees on GPUs, if this program can
@@ -402,7 +404,7 @@ class AsyncFleet:
             self._open()
             outcome = await self._conductor.update.remote(uid, {**payload, "timeout": timeout}, timeout)
         except RayActorError:
-            # It died in the middle: its successor has ended the update, one way or the other.
+            # The conductor died during the update: its successor has committed or dropped the update.
             outcome = await self._ask("outcome", uid)
             if outcome is None:
                 raise PitstopError("aborted", "the fleet's conductor died; the update is not in effect") from None
@@ -429,7 +431,7 @@ class AsyncFleet:
         return await self.fan_out("abort", rids=[] if abort_all else [rid], all=abort_all)
 
     async def release_memory_occupation(self, tags: Any = None, keep_weights: bool = False) -> dict[str, dict[str, Any]]:
-        """Gives memory back. Weights that are not kept return with the next complete update."""
+        """Gives memory back. Discarded weights return with the next complete update."""
         given = {} if tags is None else {"tags": list(tags)}
         return await self.fan_out("release_memory", UPDATE_TIMEOUT_S, keep_weights=keep_weights, **given)
 
@@ -448,7 +450,8 @@ class AsyncFleet:
         return await self._ask("add", count)
 
     async def start_door(self, port: int = 0) -> str:
-        """Starts HTTP on the loopback, in this program: SGLang's /generate, with `session` and `min_epoch`. Its URL."""
+        """Starts HTTP on the loopback, in this program: SGLang's /generate, with `session` and `min_epoch`.
+        Returns its URL."""
         self._server = HttpServer(GenerateDoor(self).handle)
         await self._server.start(port)
         return self._server.url

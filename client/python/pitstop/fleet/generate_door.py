@@ -57,7 +57,7 @@ class GenerateDoor:
         return Answer(json.dumps([_said(each) for each in outputs] if isinstance(outputs, list) else _said(outputs)))
 
     async def _events(self, outputs: AsyncIterator[Any]) -> AsyncIterator[str]:
-        """Events like SGLang's, each with all output so far; an error in the middle is an event too."""
+        """Events like SGLang's, each with all output so far; a late error is an event, too."""
         is_begun = False
         try:
             async for output in outputs:

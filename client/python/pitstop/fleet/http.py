@@ -27,7 +27,7 @@ STATUS_OF = {"unavailable": 503, "resource_exhausted": 503, "deadline_exceeded":
 
 @dataclass
 class Answer:
-    """body: the whole, or pieces as they arrive (the first decides whether the answer is an error)."""
+    """body: the whole body, or pieces as they arrive (the first decides whether the answer is an error)."""
 
     body: Union[str, AsyncIterator[str]]
     status: int = 200
@@ -63,7 +63,7 @@ def error_of(status: int, message: str) -> Answer:
 
 
 def _is_own_name(host: str) -> bool:
-    """Whether the host is an address or localhost. A page that resolves its name to this machine uses that name instead."""
+    """Whether the host is an address or localhost. This keeps out web pages whose own name resolves to this machine."""
     name = host.rpartition(":")[0] if host.count(":") == 1 else host
     try:
         ipaddress.ip_address(name.strip("[]").partition("]")[0])
@@ -73,7 +73,8 @@ def _is_own_name(host: str) -> bool:
 
 
 class HttpServer:
-    """handle(request) answers; its PitstopError becomes an answer too. `url` is set once the server listens."""
+    """handle(request) returns the answer; a PitstopError becomes an error answer. `url` is set once the server listens.
+    """
 
     def __init__(self, handle: Callable[[Request], Awaitable[Answer]]):
         self._handle = handle
@@ -106,7 +107,7 @@ class HttpServer:
                 request = None
             await self._write(writer, answer, is_head=request is not None and request.method == "HEAD")
         except (asyncio.CancelledError, asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has gone, or takes nothing; or this ends
+            pass  # the client has gone or reads nothing, or this server is closing
         finally:
             self._num_open -= 1
             writer.close()
@@ -137,15 +138,15 @@ class HttpServer:
         return Request(words[0], words[1].partition("?")[0], headers, body)
 
     async def _answered(self, request: Request, reader: asyncio.StreamReader) -> Answer:
-        """Answers a request; a client that disconnects ends it."""
+        """Answers a request; the work is cancelled if the client disconnects."""
         async def answer() -> Answer:
             try:
                 said = await self._handle(request)
                 return said if isinstance(said.body, str) else await _begun(said)
-            except (PitstopError, TypeError) as error:  # TypeError: an argument that means nothing, by name
+            except (PitstopError, TypeError) as error:  # TypeError: an unknown argument, by name
                 status = STATUS_OF.get(getattr(error, "code", ""), 400)
                 return error_of(status, getattr(error, "message", str(error)))
-            except Exception as error:  # a fault of this server's: the client is told, not left with a closed connection
+            except Exception as error:  # a bug of this server: the client gets an answer, not a closed connection
                 log.exception("%s %s", request.method, request.path)
                 return error_of(500, f"{type(error).__name__}: {error}")
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
-LEAD_S = 0.008  # a commit is ordered so long before it is due, so that all replicas have heard of it by then,
-LEAD_REPLICA_S = 0.0002  # and so much longer for each: an order takes 0.15 ms of the coordinator's thread (docs/scale.md)
+LEAD_S = 0.008  # a commit is ordered this long before its time, so that all replicas have received it by then,
+# plus this for each replica: an order takes 0.15 ms of the coordinator's thread (docs/scale.md)
+LEAD_REPLICA_S = 0.0002
 
-Key = tuple[int, int]  # of an update: the coordinator's generation, and its count there; never used again
+Key = tuple[int, int]  # names an update: the coordinator's generation, and its count there; never reused
 NO_KEY: Key = (0, 0)
 
 
 @dataclass(frozen=True)
 class Version:
-    """Weights that serve, or could."""
+    """Weights that serve, or could serve."""
 
     epoch: int
-    digest: str  # of what is resident, 32 hex digits; empty where a tree computes none
+    digest: str  # of the resident weights, 32 hex digits; empty if the tree computes none
     label: str = ""
-    uid: str = ""  # of the update that brought it, as its caller named that; empty: the model's own weights
+    uid: str = ""  # the update's name, given by its caller; empty: the model's own weights
 
     def is_same(self, other: Optional[Version]) -> bool:
         return other is not None and (self.epoch, self.digest) == (other.epoch, other.digest)
@@ -44,7 +45,8 @@ class _OfUpdate(_Said):
 
 @dataclass(frozen=True)
 class Ask(_Said):
-    """Asks what a replica serves and what is under way. Answered by State; older coordinators are then refused."""
+    """Asks which version a replica serves, and for the update under way. Answered by State; afterwards the replica
+    refuses older coordinators."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Stage(_OfUpdate):
 
     epoch: int
     uid: str
-    payload: Any = None  # where the bytes are; the coordinator never looks at it,
-    way: Any = None  # nor at who gives them on to this replica
+    payload: Any = None  # where the bytes are; the coordinator does not read this field,
+    way: Any = None  # nor this one: the relay's source for this replica
 
 
 @dataclass(frozen=True)
@@ -64,20 +66,20 @@ class Decide(_OfUpdate):
 
 @dataclass(frozen=True)
 class Commit(_OfUpdate):
-    """Serve it. Answered by Committed."""
+    """Serve the staged version. Answered by Committed."""
 
-    at: float = 0.0  # on the machines' clocks, so that all begin together; on one that is wrong
-    lead_s: float = 0.0  # no later than so long after the order comes
+    at: float = 0.0  # by the machines' clocks, so that all begin together; if a clock is wrong,
+    lead_s: float = 0.0  # at most this long after the order arrives
 
 
 @dataclass(frozen=True)
 class Drop(_OfUpdate):
-    """Discard the stage, and never begin it again. Answered by Dropped."""
+    """Discard the stage, and refuse to begin it again. Answered by Dropped."""
 
 
 @dataclass(frozen=True)
 class Fetch(_Said):
-    """Serve this version, from a replica that does (or from a directory). Answered by Fetched."""
+    """Serve this version, received from a replica that serves it (or from a directory). Answered by Fetched."""
 
     version: Version
     donor: str = ""
@@ -107,17 +109,17 @@ class State(_SaidBy):
     generation: int
     version: Optional[Version]  # None: no weights
     staged: Optional[Version] = None
-    key: Optional[Key] = None  # of what is staged
-    is_decided: bool = False  # that one will take effect
+    key: Optional[Key] = None  # the staged update
+    is_decided: bool = False  # whether it will take effect
 
 
 @dataclass(frozen=True)
 class Staged(_SaidBy):
     key: Key
-    version: Optional[Version]  # None: it failed
+    version: Optional[Version]  # None: the stage failed
     code: str = ""
     message: str = ""
-    report: Any = None  # of each rank, for the caller
+    report: Any = None  # per rank, for the caller
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Dropped(_SaidBy):
 
 @dataclass(frozen=True)
 class Fetched(_SaidBy):
-    version: Optional[Version]  # what serves now
+    version: Optional[Version]  # the version that serves now
     code: str = ""
     message: str = ""
 
@@ -157,17 +159,18 @@ class Refused(_SaidBy):
 Answer = Union[State, Staged, Decided, Committed, Dropped, Fetched, Refused]
 
 
-# ---- coordinator -> who asked for an update ----
+# ---- coordinator -> caller of an update ----
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """In effect on every replica that is named `committed`, or nowhere."""
+    """The result: in effect on every replica named `committed`, or nowhere."""
 
     uid: str
     ok: bool
-    version: Optional[Version] = None  # ok: the new one; else what serves
+    version: Optional[Version] = None  # if ok the new version, otherwise the one that serves
     code: str = ""
     message: str = ""
     replicas: dict[str, dict[str, Any]] = field(default_factory=dict)  # member -> {"outcome", "message", "report"}
-    sent: dict[str, Any] = field(default_factory=dict)  # by the trainer: "transfer", "bytes"; nccl: "broadcasts", "workers", too
+    # what the trainer sent: "transfer", "bytes"; with nccl also "broadcasts", "workers"
+    sent: dict[str, Any] = field(default_factory=dict)

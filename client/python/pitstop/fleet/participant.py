@@ -44,7 +44,7 @@ class Participant:
         self._committing: Optional[Key] = None
         self._fetching: Optional[Version] = None
         self._is_fetch_committing = False
-        self._floor: Key = NO_KEY  # updates up to this one are over
+        self._floor: Key = NO_KEY  # updates up to this one have ended
 
     def handle_order(self, order: Order) -> tuple[Optional[Answer], list[Work]]:
         """Returns the answers to send at once and the work to do, in this order."""
@@ -62,11 +62,11 @@ class Participant:
 
     def _ask(self, is_new: bool) -> tuple[Optional[Answer], list[Work]]:
         if self._is_fetch_committing:
-            return None, []  # asked again, it can say which version it is
+            return None, []  # if asked again, it reports which version that is
         works: list[Work] = []
         if is_new and (self._fetching or self._staging):
-            # What it says now stays true until it is told something else: a stage that ended after this could be
-            # the last vote that a predecessor waits for.
+            # This report must stay true until the next order: a stage that ended later could be the last vote that a
+            # predecessor waits for.
             self._floor = max(self._floor, self._staging or NO_KEY)
             self._fetching, self._staging = None, None
             works.append(Cancel())
@@ -84,12 +84,12 @@ class Participant:
         if key == self._staging:
             return None, []
         if self._is_fetch_committing:
-            return None, []  # said again, it is begun
+            return None, []  # a repeated order: its work has begun
         if key <= self._floor:
             return Staged(self.member, key, None, "aborted", "this update is over"), []
         if self._decided is not None:
             return Staged(self.member, key, None, "failed_precondition", "another update is decided"), []
-        # What was begun before is over for whoever coordinates: its drop is late, or was lost.
+        # The coordinator has ended the earlier work: its drop is late, or was lost.
         works: list[Work] = []
         if self._staging or self._staged or self._fetching:
             works.append(Cancel())
@@ -148,7 +148,7 @@ class Participant:
         if of_stage is None or of_stage > order.key:
             return done, []
         if self._committing is not None:
-            return None, []  # no coordinator that decides once says this; none of what serves is undone
+            return None, []  # never sent by a coordinator that decides once; versions that serve are never undone
         self._staging, self._staged, self._decided = None, None, None
         return None, [Cancel(done)]
 
@@ -174,7 +174,7 @@ class Participant:
     def fetch_done(self, wanted: Version, code: str = "", message: str = "") -> Optional[Answer]:
         self._is_fetch_committing = False
         if self._fetching != wanted:
-            return None  # given up meanwhile
+            return None  # cancelled meanwhile
         self._fetching = None
         if not code:
             self.version = wanted

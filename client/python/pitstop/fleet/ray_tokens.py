@@ -27,7 +27,8 @@ _is_ours = False  # whether RAY_AUTH_MODE was set here
 
 
 def ask(cluster: str, question: Callable[[GcsClient], _T]) -> _T:
-    """The answer of a cluster. The process stays in the mode in which it answered. RayError: it answers in no mode."""
+    """Returns the answer of a cluster. The process keeps the mode in which the cluster answered. RayError: the cluster
+    answers in no mode."""
     global _is_ours
     if _tokens is None or (MODE in os.environ and not _is_ours):
         return question(GcsClient(address=cluster))
@@ -45,6 +46,7 @@ def ask(cluster: str, question: Callable[[GcsClient], _T]) -> _T:
 
 
 def take_mode_of(cluster: str) -> None:
-    """Sets the process to the mode of that cluster. If the cluster does not answer, ray.init() reports the error."""
+    """Sets the process to the authentication mode of that cluster. If the cluster does not answer, ray.init()
+    reports the error."""
     with contextlib.suppress(RayError):
         ask(cluster, lambda client: client)

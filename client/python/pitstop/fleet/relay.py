@@ -1,8 +1,8 @@
 """Sends an update's buckets from the trainer to one machine, and from machine to machine.
 
 Ray would fetch each bucket from the trainer for every machine, because all ask at once. So the first replica of each
-machine fetches it from that of another machine, which has put its buckets into the object store again, as copies that
-the trainer does not have. If a replica's source dies or is silent, it takes the rest from the trainer, as without a relay.
+machine fetches it from the first replica of another machine, which has put its received buckets into the object store
+as new objects. If the source dies or is silent, the replica fetches the rest from the trainer.
 
 Owns:    the received buckets of one stage, until it is committed or dropped.
 Thread:  the loop's.
@@ -24,13 +24,13 @@ from ..errors import PitstopError
 from .orders import Key
 from .ways import Way
 
-NAMESPACE = "pitstop"  # of the fleets' actors, whatever the program's own is
+NAMESPACE = "pitstop"  # the namespace of all fleets' actors, whatever the program's own is
 AHEAD = 2
-LOOK_S = 0.5  # a stage that is waiting for its bytes looks as often whether it is still wanted
-SILENCE_S = 5.0  # a source that says nothing for so long is given up, and
-PULL_S = 30.0  # one whose bucket takes so long
-TRAINER = "trainer"  # in `num_from`
-PATIENCE = 4  # of an update's whole time at most this part is spent on either
+LOOK_S = 0.5  # how often a waiting stage checks whether it is still wanted
+SILENCE_S = 5.0  # a source without an answer for this long is abandoned, and
+PULL_S = 30.0  # so is one whose bucket takes this long
+TRAINER = "trainer"  # key in `num_from`
+PATIENCE = 4  # each of these limits is at most this fraction of the update's whole time
 
 
 class GivenUp(Exception):
@@ -48,8 +48,9 @@ class Relay:
         self._silence_s = min(SILENCE_S, timeout_s / PATIENCE)
         self._pull_s = min(PULL_S, timeout_s / PATIENCE)
         self._source: Any = None
-        self.num_from: collections.Counter[str] = collections.Counter()  # buckets, by who gave them
-        self._here = [asyncio.get_running_loop().create_future() for _ in buckets]  # their places in this machine's store
+        self.num_from: collections.Counter[str] = collections.Counter()  # number of buckets per source
+        # their places in this machine's store
+        self._here = [asyncio.get_running_loop().create_future() for _ in buckets]
 
     async def receive(self, given_up: threading.Event) -> dict[str, Any]:
         """Receives all tensors, as views of shared memory. PitstopError "unavailable": the trainer has died."""
@@ -57,7 +58,7 @@ class Relay:
             try:
                 self._source = await off_loop(ray.get_actor, self._way.source, NAMESPACE)
             except ValueError:
-                pass  # it is gone
+                pass  # the source has died
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         tensors: dict[str, Any] = {}
@@ -80,7 +81,7 @@ class Relay:
                 here.set_result(place)
                 tensors.update(bucket)
         finally:
-            for each in (*fetches, *self._here):  # what is done stays so
+            for each in (*fetches, *self._here):  # completed ones are not affected
                 each.cancel()
         return tensors
 
@@ -118,7 +119,7 @@ class Relay:
             given = await asyncio.wait_for(self._source.give_bucket.remote(self.key, index), self._silence_s)
             if given:
                 return given[0]
-            if given is None:  # it has not heard of this update, or not of it any more
+            if given is None:  # the source does not know this update yet, or has forgotten it
                 await asyncio.sleep(self._silence_s / 10)
             else:
                 heard = loop.time()

@@ -38,8 +38,8 @@ CLIENT_KEY = "fleet"  # the name of the clients' key among the fleet's keys
 WATCH_S = 0.05
 CALLS_AT_ONCE = 64
 DROP_TRIES = 50
-NOTHING_STAGED = "nothing is staged, and no calls are collected"  # what a drop is answered then
-FETCH_BYTES = 64 << 20  # of tensors that a donor reads and gives at once
+NOTHING_STAGED = "nothing is staged, and no calls are collected"  # the answer to a drop without a stage
+FETCH_BYTES = 64 << 20  # the tensors that a donor reads and sends at once
 
 log = logging.getLogger("pitstop.fleet")
 
@@ -60,14 +60,14 @@ class Replica:
         self._client: Optional[AsyncClient] = None
         self._blocking: Optional[Client] = None
         self._participant: Optional[Participant] = None
-        self._given_up = threading.Event()  # of the stage or fetch under way
-        self._relay: Optional[Relay] = None  # of the stage under way, if its bytes come over the network
+        self._given_up = threading.Event()  # ends the stage or fetch under way
+        self._relay: Optional[Relay] = None  # of the stage under way, if its bytes arrive over the network
         self._hold: Optional[Hold] = None
-        self._hold_s = 0.0  # of the update that is staged
-        self._work = asyncio.Lock()  # the tree's weights change one step at a time
+        self._hold_s = 0.0  # of the staged update
+        self._work = asyncio.Lock()  # serializes changes of the tree's weights
         self._ended: Optional[asyncio.Event] = None
         self._is_stopping = False
-        self._key: Optional[str] = None  # of clients on other machines: the same path there
+        self._key: Optional[str] = None  # the key file of clients on other machines: the same path there
 
     # ---- its life ----
 
@@ -114,11 +114,11 @@ class Replica:
             os._exit(1)
 
     async def until_end(self) -> None:
-        """Never returns: the call fails when this actor dies, which reports the death at once."""
+        """Never returns. The call fails at once when this actor dies, which reports the death."""
         await self._ended.wait()
 
     async def stop(self) -> None:
-        """Ends the tree in order, and this actor with it."""
+        """Ends the tree regularly, then this actor."""
         if self._tree is not None:
             self._is_stopping = True
             await off_loop(self._tree.stop)
@@ -165,12 +165,12 @@ class Replica:
             return work.then
         async with self._work:
             if not self._participant.wants(work):
-                return None  # dropped while another one gave way to it
+                return None  # dropped while waiting for another order's work
             do = {Stage: self._stage, Commit: self._commit, Fetch: self._fetch}[type(work)]
             return await do(work)
 
     async def _drop(self) -> None:
-        """Drops the stage; a replica that cannot is ended."""
+        """Drops the stage. A replica that cannot drop is ended."""
         for _ in range(DROP_TRIES):
             try:
                 await self._client.drop_stage()
@@ -202,7 +202,7 @@ class Replica:
             stage = asyncio.ensure_future(self._client.stage_weights(path, **update))
             while not stage.done() and not given_up.is_set():
                 await asyncio.wait([stage], timeout=LOOK_S)
-            if not stage.done():  # what gave it up has the tree drop it
+            if not stage.done():  # the tree must drop the stage
                 stage.cancel()
                 raise GivenUp
             return stage.result()
@@ -211,7 +211,7 @@ class Replica:
         return await off_loop(functools.partial(self._push, tensors, given_up, **update))
 
     async def give_bucket(self, key: Key, index: int) -> Optional[list[Any]]:
-        """Relay.give, for a later replica of the relay; None: this update is not under way here."""
+        """Calls Relay.give for a replica further down the relay. None: this update is not under way here."""
         return await self._relay.give(index) if self._relay is not None and self._relay.key == key else None
 
     def _push(self, tensors: Mapping[str, Any], given_up: threading.Event, **update: Any) -> dict[str, Any]:
@@ -219,11 +219,11 @@ class Replica:
             if given_up.is_set():
                 raise GivenUp
 
-        # Ray's own process of this machine, which started this one, has the object store open.
+        # Ray's process on this machine, this one's parent, has the object store open.
         return WeightPusher(self._blocking, holders=[os.getppid()]).stage(tensors, on_progress=on_progress, **update)
 
     async def _commit(self, order: Commit) -> Answer:
-        relay, self._relay = self._relay, None  # who is told to commit has received, as all have
+        relay, self._relay = self._relay, None  # a commit shows that all replicas have received everything
         await asyncio.sleep(min(order.at - time.time(), order.lead_s))
         try:
             report = {**await self._client.commit_weights(), "committed_at": time.time()}
@@ -234,7 +234,7 @@ class Replica:
         buckets_from = dict(relay.num_from) if relay is not None else {}
         return self._participant.commit_done(order.key, report={**report, "held_s": held_s, "buckets_from": buckets_from})
 
-    # ---- a replica that comes late ----
+    # ---- a late replica ----
 
     async def _fetch(self, order: Fetch) -> Optional[Answer]:
         wanted = order.version

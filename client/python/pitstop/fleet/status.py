@@ -1,4 +1,4 @@
-"""The fleet on one page, and in one /metrics."""
+"""The fleet's status page, and its /metrics."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ async function renew() {{
 setTimeout(renew, 2000);
 </script></body></html>"""
 
-# Of all that this conductor has seen. Moved: requests that went on elsewhere; lost: that did not.
+# Counts since this conductor started. Moved: requests that continued at another replica; lost: requests that did not.
 COUNTERS = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
-# Of a replica, by their names in its tree's status.
+# Sums over replicas, by their names in a tree's status.
 SUMS = {"running": "num_running", "waiting": "num_waiting", **{name: name for name in (
     "output_tokens_total", "output_tokens_per_s")}}
 
 
 class FleetStatus:
-    """The latest status. All of it can be found out again."""
+    """The latest status. All of it can be computed again."""
 
     def __init__(self, fleet: str):
         self.fleet = fleet
         self.counts = dict.fromkeys(COUNTERS, 0)
-        self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last's
+        self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last one's
         self.said: dict[str, Any] = {"fleet": fleet, "replicas": {}}
 
     def record(self, outcome: Outcome) -> None:
@@ -113,7 +113,7 @@ class FleetStatus:
             "replicas": replicas,
         }
 
-    # ---- as others read it ----
+    # ---- formats for readers ----
 
     def metrics(self) -> str:
         said = self.said

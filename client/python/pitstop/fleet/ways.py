@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping
 
-CHAIN_MAX = 16  # machines; in a chain each sends the weights once,
-FAN_OUT = 2  # in a tree, which is less deep, each sends them so many times
+CHAIN_MAX = 16  # up to this many machines form a chain, in which each sends the weights once,
+FAN_OUT = 2  # more form a tree, which has less depth, and in which each sends them this many times
 
 
 @dataclass(frozen=True)
 class Way:
     """A replica's place in an update's relay."""
 
-    source: str = ""  # who gives it the buckets; empty: the trainer
-    passes_on: bool = False  # replicas on other machines take them from it
+    source: str = ""  # the replica that sends it the buckets; empty: the trainer
+    passes_on: bool = False  # whether replicas on other machines fetch them from it
 
 
 def ways(nodes: Mapping[str, str], trainer: str) -> dict[str, Way]:
-    """The Way of each replica; `nodes` are their machines. The trainer's own node has the buckets. One other machine takes
-    them from the trainer, and each further one from a machine before it. All replicas of a machine share the first's."""
+    """Returns the Way of each replica; `nodes` are their machines. The trainer's own node has the buckets. One other
+    machine fetches them from the trainer, and each further one from a machine before it. All replicas of a machine
+    share what its first one received."""
     machines: dict[str, list[str]] = {}
     for name, node in nodes.items():
         if node != trainer:

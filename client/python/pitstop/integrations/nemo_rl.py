@@ -63,7 +63,7 @@ class PitstopGeneration(GenerationInterface):
         return True
 
     def finish_generation(self, *_: Any, **__: Any) -> bool:
-        """Like vLLM's: gives memory back and keeps the weights on the host."""
+        """Like vLLM's: frees the GPU's memory and keeps the weights on the host."""
         self.engine.sleep(level=1)
         return True
 
@@ -77,7 +77,7 @@ class PitstopGeneration(GenerationInterface):
         return self.engine.reset_prefix_cache()
 
     def prepare_refit_info(self, state_dict_info: dict[str, Any]) -> None:
-        """Does nothing: names and shapes are the checkpoint's."""
+        """Does nothing: the checkpoint has the names and shapes."""
 
     def init_collective(self, ip: str, port: int, world_size: int, **_: Any) -> list:
         raise PitstopError("unsupported", "init_collective: NeMo-RL's NCCL group is not joined; use refit()")

@@ -1,10 +1,10 @@
-"""OpenRLHF (0.11): install() before create_vllm_engines, and its rollout actors have pitstop engines.
+"""OpenRLHF (0.11): call install() before create_vllm_engines, and its rollout actors use pitstop engines.
 
     import pitstop.integrations.openrlhf
     pitstop.integrations.openrlhf.install()
 
-The trainer sends weights as NCCL broadcasts, one parameter at a time, or as CUDA IPC handles, which the
-actor copies through host memory. Both are one update, which takes effect with the last parameter.
+The trainer sends weights as NCCL broadcasts, one parameter at a time, or as CUDA IPC handles, which the actor copies
+through host memory. In both cases, all parameters form one update, which takes effect with the last of them.
 """
 
 from __future__ import annotations

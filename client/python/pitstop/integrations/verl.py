@@ -1,4 +1,5 @@
-"""verl (0.9): register() in every process that reads its configuration, and actor_rollout_ref.rollout.name=pitstop.
+"""verl (0.9): call register() in every process that reads its configuration, and set
+actor_rollout_ref.rollout.name=pitstop.
 
 The replica starts one tree in a Ray actor of this machine. A hybrid worker's rollout joins that tree, and pushes the
 weights through shared memory while it is released, paused or generating.
@@ -107,7 +108,7 @@ class PitstopRollout(BaseRollout):
         rank = int(os.environ.get("RANK", "0"))
         self._is_sender = rank % world == 0
         self._replica_rank = rank // world if replica_rank == -1 else replica_rank
-        self._run_dir = run_dir  # empty: the replica's actor knows
+        self._run_dir = run_dir  # empty: known to the replica's actor
         self._engine: Optional[AsyncEngine] = None
 
     async def _join(self) -> AsyncEngine:
@@ -131,7 +132,7 @@ class PitstopRollout(BaseRollout):
     ) -> None:
         if wire_format != "named_tensors":
             raise PitstopError("unsupported", f"wire_format: named_tensors, not {wire_format}")
-        # Every rank goes through all of them: a sharded tensor is gathered by all ranks together.
+        # Every rank iterates over all tensors: gathering a sharded tensor needs all ranks.
         tensors = {name: tensor for name, tensor in weights} if self._is_sender else [None for _ in weights]
         if self._is_sender:
             label = "" if global_steps is None else f"step {global_steps}"

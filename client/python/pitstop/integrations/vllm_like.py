@@ -29,7 +29,7 @@ class CompletionOutput:
     cumulative_logprob: Optional[float]
     finish_reason: Optional[str]
     stop_reason: Any = None
-    epochs: list[int] = field(default_factory=list)  # ours: the version of each token
+    epochs: list[int] = field(default_factory=list)  # pitstop's addition: the version of each token
 
 
 @dataclass
@@ -108,7 +108,8 @@ class VllmLike:
 
 
 class BroadcastUpdate:
-    """A version whose tensors are broadcast one call at a time; it takes effect as a whole, with the last."""
+    """A version whose tensors are broadcast one call at a time. The version takes effect as a whole, with
+    the last call."""
 
     def __init__(self, engine: AsyncEngine):
         self._engine = engine
@@ -120,7 +121,7 @@ class BroadcastUpdate:
             self._session = (await client.begin_update(partial=True))["session"]
         info = {"name": name, "dtype": str(dtype).removeprefix("torch."), "shape": [int(n) for n in shape]}
         source = {"kind": "distributed", "group": VLLM_GROUP, "format": "each", "tensors": [info]}
-        session, self._session = self._session, None  # what fails is dropped by the tree
+        session, self._session = self._session, None  # the tree drops a failed session
         await client.update_bucket(source, session=session)
         if is_last:
             await client.commit_weights(session=session)
