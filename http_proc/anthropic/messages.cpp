@@ -45,8 +45,8 @@ void Message::write_head(JsonWriter& json) const {
     json.key("role").string("assistant").key("model").string(model);
 }
 
-// Without a finish the output has not stopped yet. The API has no stop reason for an abort. It is
-// reported anyway, because part of an output must not look complete.
+// Without a finish the output has not stopped yet. The API has no stop reason for an abort. An
+// abort is reported as a reason of its own, because part of an output must not look complete.
 void Message::write_stop(JsonWriter& json, const messages::Finish* finish) const {
     using messages::FinishReason;
     json.key("stop_reason");

@@ -76,8 +76,8 @@ void read_tool_choice(FieldReader& fields, ChatCall& call) {
     force_call(fields, std::move(forced), call);
 }
 
-// Reads what the template should know of thinking. The answer does not separate thinking from other
-// output.
+// Reads the thinking settings for the template. The answer does not separate thinking from
+// other output.
 void read_thinking(FieldReader& fields, OrderedJson& variables) {
     const Json* given = fields.find("thinking");
     if (given == nullptr) return;
@@ -157,8 +157,8 @@ Result<OrderedJson> tools_of(const OrderedJson& body) {
     return tools;
 }
 
-// Puts the conversation into the template's variables, with the model's own last words to be
-// continued.
+// Puts the conversation into the template's variables, with the model's last message, which the
+// output continues.
 Result<> read_conversation(const OrderedJson& body, ChatCall& call, OrderedJson& variables) {
     ChatMessages messages;
     if (const auto system = body.find("system"); system != body.end() && !system->is_null()) {

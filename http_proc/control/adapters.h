@@ -15,17 +15,17 @@
 
 namespace pitstop::http::control {
 
-// An adapter's name must not be the model's: a request that names it is for the model.
+// Reads an adapter's name. Errors: the name is the model's, whose requests use no adapter.
 [[nodiscard]] Result<std::string> read_adapter_name(Exchange& exchange, FieldReader& fields);
 
-// Loads it, or replaces the one of this name.
+// Loads an adapter, or replaces the one of this name.
 [[nodiscard]] Task<Result<messages::UpdateReply>> load_adapter(
     Exchange& exchange, std::string name, messages::WeightSource source, std::string config
 );
 [[nodiscard]] Task<Result<messages::AdapterReply>> unload_adapter(
     Exchange& exchange, std::string name
 );
-// Returns those that are loaded, by name.
+// Returns the loaded adapters, by name.
 [[nodiscard]] Task<Result<std::vector<messages::AdapterStatus>>> adapters(Exchange& exchange);
 [[nodiscard]] Task<Result<bool>> is_loaded(Exchange& exchange, std::string name);
 

@@ -119,8 +119,8 @@ Task<Result<messages::MemoryReply>> resume(
 
 namespace {
 
-// Returns why the cache could not be cleared after an update, or nothing. Only a pause can make
-// requests keep their pages until then.
+// Returns why the cache could not be cleared after an update, or nothing. Requests keep pages that
+// long only during a pause.
 std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     for (const messages::ReplicaStatus& replica : status.replicas) {
         if (replica.pause_mode.empty() || replica.num_running == 0) continue;
@@ -136,8 +136,8 @@ std::optional<Error> problem_of_clearing(const messages::StatusReply& status) {
     return std::nullopt;
 }
 
-// Returns whether the update will be a part of a version, a bucket or a collected call: these clear
-// nothing.
+// Returns whether the update will be only a part of a version (a bucket, or a collected call).
+// Parts clear no cache.
 bool is_part(const DiskUpdate& update, const messages::StatusReply& status) {
     if (update.is_unnamed && status.session && status.session->unnamed) return true;
     return update.partial && update.digest.empty() && (is_paused(status) || is_released(status));
@@ -185,7 +185,7 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
     call.update.label = std::move(update.label);
     call.update.mode = update.mode;
     call.update.digest = std::move(update.digest);
-    // Requests end with the commit, and the rest after it: a refused update ends none.
+    // Requests are aborted with the commit, and later ones after it: a refused update aborts none.
     const bool ends_started = update.aborts_all && !is_paused(*before);
     call.update.kv_policy =
         ends_started ? messages::KvPolicy::kAbort : update.kv_policy.value_or(policy_for(*before));
@@ -197,12 +197,13 @@ Task<Result<messages::UpdateReply>> update_from_disk(Exchange& exchange, DiskUpd
         if (!aborted) co_return aborted.error();
     }
     if (!reply || !update.clears_cache) co_return reply;
-    // No new version serves yet, and a flush would let one serve half-way through a model.
+    // No new version serves yet. A flush would commit the collected calls before all of them
+    // have arrived.
     if (reply->state == messages::UpdateState::kCollecting ||
         reply->state == messages::UpdateState::kOpen)
         co_return reply;
-    // By default, prefixes of older versions are not found (P9). So a flush that fails because new
-    // requests hold pages does no harm.
+    // By default, prefixes of older versions are not found (P9). So a flush may fail because new
+    // requests hold pages.
     const Result<messages::FlushReply> flushed = co_await flush(exchange);
     if (!flushed && is_paused(*before)) {
         reply->verdict.message =

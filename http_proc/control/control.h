@@ -22,8 +22,8 @@
 
 namespace pitstop::http::control {
 
-// Timeout of calls that may wait for requests, or that move weights. Clients give up earlier by
-// themselves.
+// Timeout of calls that may wait for requests, or that move weights. Clients give up earlier
+// by themselves.
 inline constexpr std::chrono::minutes kTimeout{20};
 
 // Returns the reply, or its error.
@@ -44,7 +44,7 @@ template <class Reply>
     Exchange& exchange, messages::PauseMode mode, double max_pause_s = 0
 );
 [[nodiscard]] Task<Result<messages::ContinueReply>> go_on(Exchange& exchange);
-// Adds `update`, the collected update that the call made take effect, if it did.
+// Adds `update`, the collected update that the call has committed, if any.
 void add_update(
     nlohmann::ordered_json& answer, const std::optional<messages::CollectedVersion>& update
 );
@@ -81,8 +81,8 @@ struct DiskUpdate {
     std::string label{};                             // empty: no label
     bool clears_cache = true;
     bool aborts_all = false;  // before the update
-    // Its caller names no session: a bucket of the session that was begun over HTTP, if there is
-    // one.
+    // Its caller names no session: a bucket of the session that was begun over HTTP, if
+    // there is one.
     bool is_unnamed = false;
     // If absent, requests stay as a pause left them; without a pause they finish first.
     std::optional<messages::KvPolicy> kv_policy{};
@@ -94,8 +94,7 @@ struct DiskUpdate {
     Exchange& exchange, DiskUpdate update
 );
 
-// Returns the tags with these names. cuda_graph, and the names in `also`, are accepted and mean
-// nothing here.
+// Returns the tags with these names. cuda_graph, and the names in `also`, are accepted and ignored.
 // Errors: kInvalidArgument, naming the unknown one.
 [[nodiscard]] Result<std::vector<messages::MemoryTag>> tags_named(
     const std::vector<std::string>& names, std::string_view also

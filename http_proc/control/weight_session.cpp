@@ -86,7 +86,8 @@ Beginning read_beginning(FieldReader& fields) {
 }
 
 std::optional<std::uint64_t> read_session(Exchange& exchange, FieldReader& fields) {
-    if (fields.has("session")) exchange.set_known_to_tree();  // it brings no part of another update
+    // a bucket is not a part of another update
+    if (fields.has("session")) exchange.set_known_to_tree();
     std::optional<std::uint64_t> session;
     fields.read("session", session);
     if (session && *session == 0)

@@ -1,12 +1,12 @@
-// The shared part of both dialects' routes for weights from a running trainer or a checkpoint
-// engine.
+// The shared part of both dialects' routes for weights from a running trainer or a
+// checkpoint engine.
 //
 // Between /begin_weight_update (vLLM: /start_weight_update) and /end_weight_update
 // (/finish_weight_update), calls are buckets of one update. It takes effect as a whole at its end,
-// or not at all. The begin's answer has the session's number. A call may name it, though most
-// trainers' calls do not. Only the tree knows sessions, so any front end can continue what another
-// began. A call without a number is a bucket of the session that was begun over HTTP. If that
-// session was lost, the call is refused; if there is none, the call is an update of its own.
+// or not at all. The answer to the first call has the session's number. Later calls may name it;
+// most trainers' calls do not. Only the tree knows sessions, so any front end can continue what
+// another began. A call without a number is a bucket of the session that was begun over HTTP. If
+// that session was lost, the call is refused; if there is none, the call is an update of its own.
 //
 // Thread: the server's loop.
 #pragma once
@@ -35,8 +35,8 @@ inline constexpr std::chrono::minutes kGroupTimeout{5};
 
 // ---- parsing bodies ----
 
-// Reads the tensors of three lists: these two and `shapes`. Errors: kInvalidArgument, naming the
-// list.
+// Reads the tensors of three lists: these two and `shapes`. Errors: kInvalidArgument,
+// naming the list.
 [[nodiscard]] Result<std::vector<messages::TensorInfo>> read_tensors(
     FieldReader& fields, std::string_view names_field, std::string_view dtypes_field
 );
@@ -49,7 +49,7 @@ inline constexpr std::chrono::minutes kGroupTimeout{5};
 // Returns whether the session is still open after the update, one of its buckets.
 [[nodiscard]] bool is_open(const messages::UpdateReply& reply);
 
-// The beginning of a session, from the request's body.
+// The body's fields that begin a session.
 struct Beginning {
     bool takes_over = false;
     std::chrono::milliseconds idle_timeout{10'000};
@@ -64,12 +64,12 @@ struct Beginning {
 [[nodiscard]] Task<Result<messages::UpdateReply>> commit_session(
     Exchange& exchange, std::optional<std::uint64_t> session, std::string label
 );
-// Without a number: the session that was begun over HTTP, if one is open.
+// Drops the session; without a number, the session that was begun over HTTP, if one is open.
 [[nodiscard]] Task<Result<messages::UpdateReply>> drop_session(
     Exchange& exchange, std::optional<std::uint64_t> session
 );
-// Adds a bucket to the session, or makes an update of its own if the call names none and none is
-// open.
+// Adds a bucket to the session, or makes an update of its own if the call names no session and
+// none is open.
 [[nodiscard]] Task<Result<messages::UpdateReply>> run_update(
     Exchange& exchange, std::optional<std::uint64_t> session, control::DiskUpdate update
 );

@@ -33,8 +33,8 @@ struct ChatCall {
 // name. Problems go into `fields`.
 void read_chat_call(FieldReader& fields, ChatCall& call);
 
-// Sets the call that `tool_choice` forces; without a tool for it, that is refused in `fields`. In
-// these two routes, a tool has its name at its top level.
+// Sets the call that `tool_choice` forces. If there is no such tool, `fields` gets the error. In
+// these two routes, a tool's name is at its top level.
 void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call);
 
 // Ends the reading: adds the body's `chat_template_kwargs` to the template's variables. Errors:
@@ -43,8 +43,8 @@ void force_call(FieldReader& fields, ForcedCall forced, ChatCall& call);
     const nlohmann::ordered_json& body, nlohmann::ordered_json variables, ChatCall& call
 );
 
-// Parses a body that parse_json_object has accepted once more, because that sorted the members of
-// objects. Errors: kMalformed.
+// Parses a body again that parse_json_object has accepted, because parse_json_object sorts the
+// members of objects. Errors: kMalformed.
 [[nodiscard]] Result<nlohmann::ordered_json> parse_ordered(std::string_view body);
 
 // Returns the member if it is a string; null if absent or of another type.

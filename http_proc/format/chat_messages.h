@@ -38,11 +38,11 @@ class ChatMessages {
         std::string arguments{};  // JSON
     };
     void add_call(Call call);
-    // Templates that look for it see `is_error`.
+    // `is_error` becomes a member of the message, which some templates read.
     void add_result(std::string call_id, std::string text, bool is_error);
 
     [[nodiscard]] bool is_empty() const { return messages_.empty(); }
-    // Returns whether the model's own words are last, to be continued.
+    // Returns whether the last message is the assistant's, which the output then continues.
     [[nodiscard]] bool ends_with_text_of_assistant() const;
 
     // Returns the list, and becomes empty.

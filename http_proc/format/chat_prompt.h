@@ -8,8 +8,8 @@
 namespace pitstop::http {
 
 struct ChatPrompt {
-    // RenderChat's variables, a JSON object. Members of objects keep their order, which templates
-    // show.
+    // RenderChat's variables, a JSON object. Members of objects keep their order, which
+    // templates show.
     std::string variables{};
     bool continue_final_message = false;
     std::string chat_template{};  // replaces the model's; empty: the model's

@@ -1,7 +1,7 @@
 // Forces the tool call that a request's `tool_choice` asks for. There are no grammars: the
-// beginning of a call is appended to the prompt, and the model continues from it. So the function
-// is the named one, and the rest is the model's. Arguments need not follow a schema, and an
-// unfinished call becomes text, like any such call.
+// beginning of a call is appended to the prompt, and the model continues from it. So only the
+// function's name is certain. Arguments need not follow a schema, and an unfinished call
+// becomes text.
 #pragma once
 
 #include "base/result.h"
@@ -20,8 +20,8 @@ struct ForcedCall {
     [[nodiscard]] std::string opening(ToolFormat format) const;
 };
 
-// Errors: kInvalidArgument, naming the field, if a call is forced but no format to write it in is
-// known.
+// Errors: kInvalidArgument, naming the field, if a call is forced but no format to write
+// it in is known.
 [[nodiscard]] Result<> check_forced_call(
     const std::optional<ForcedCall>& forced, const std::optional<ToolFormat>& format
 );

@@ -36,15 +36,15 @@ class FieldReader {
     // `where` precedes names in errors: "sampling_params.top_k". REQUIRES: object.is_object(); it
     // outlives the reader.
     explicit FieldReader(const nlohmann::json& object, std::string_view where = {});
-    // Owns the object. An error instead of an object becomes the reader's error, and there are no
-    // members.
+    // Owns the object. An error instead of an object becomes the reader's error, and there
+    // are no members.
     explicit FieldReader(Result<nlohmann::json> object);
     ~FieldReader();
     FieldReader(const FieldReader&) = delete;
     FieldReader& operator=(const FieldReader&) = delete;
 
-    // Each leaves `target` unchanged if the member is absent, null or wrong, or after an earlier
-    // error.
+    // Each leaves `target` unchanged if the member is absent, null or wrong, or after an
+    // earlier error.
     void read(std::string_view name, bool& target);
     void read(std::string_view name, std::int64_t& target);
     void read(std::string_view name, double& target);

@@ -26,7 +26,7 @@ enum class RoutesForm : std::uint8_t { kSglang, kNumpy, kEnvelope, kSmallest };
 struct RoutesAsked {
     std::optional<std::int64_t> start{};  // the token of the first row; absent: none are shown
     RoutesForm form = RoutesForm::kSglang;
-    bool is_streamed = false;  // each event has the new rows; otherwise the last one has all
+    bool is_streamed = false;  // each event has the new rows; otherwise the last event has all rows
 };
 
 // Reads "stream_routed_experts". Problems go into `fields`.
@@ -44,7 +44,7 @@ class RoutesOutput {
     void append(std::optional<messages::Routes> routes) {
         messages::append_routes(rows_, std::move(routes));
     }
-    // Returns true if the event, the last one or another, shows routes.
+    // Returns whether this event shows routes.
     [[nodiscard]] bool has_part(bool is_last) const {
         return asked_.start && (is_last || (asked_.is_streamed && rows_));
     }

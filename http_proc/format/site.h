@@ -2,11 +2,11 @@
 // distinguishes such a page from a program of this machine's user: a browser sends a page's
 // requests to any address that it can reach, this machine's included.
 //
-// Two ways are closed. A page that calls another origin: browsers report that in Origin or
-// Sec-Fetch-Site. A page whose own name was made to resolve to this machine (DNS rebinding), so
-// that its requests are of its own origin: its name is in Host. A literal address cannot be such a
-// name, and localhost is always this machine, so these are accepted at any port; other names only
-// if allowed.
+// Two kinds of pages are refused. The first kind calls another origin: browsers report that in
+// Origin or Sec-Fetch-Site. The second kind has a name that was made to resolve to this machine
+// (DNS rebinding), so that the browser sees one origin: that name is in Host. A literal address
+// cannot be such a name, and localhost is always this machine, so these are accepted at any port;
+// other names only if allowed.
 //
 // Source: WHATWG Fetch (Origin), W3C Fetch Metadata (Sec-Fetch-Site), RFC 9112 3.2 (Host), RFC 6761
 // 6.3 (localhost).

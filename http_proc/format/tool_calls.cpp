@@ -41,8 +41,8 @@ std::size_t overlap(std::string_view text, std::string_view marker) {
     return 0;
 }
 
-// Keeps members of objects in their order. Returns nothing if the text is not JSON, or nested too
-// deep.
+// Keeps members of objects in their order. Returns nothing if the text is not JSON, or
+// nested too deep.
 std::optional<OrderedJson> parsed(std::string_view text) {
     if (is_space(text) || !parse_json(text)) return std::nullopt;
     OrderedJson json = OrderedJson::parse(text.begin(), text.end(), nullptr, false);
@@ -169,8 +169,8 @@ ToolCallParser::Step ToolCallParser::step(Part& part, bool is_end) {
     return step_mistral(part, is_end);
 }
 
-// Takes the text up to the next marker. White space before a marker, without a word in between, is
-// dropped.
+// Takes the text up to the next marker. White space before a marker, without a word in
+// between, is dropped.
 ToolCallParser::Step ToolCallParser::step_text(Part& part, bool is_end) {
     if (state_ == State::kStart && format_ == ToolFormat::kLlama3) {
         const std::string_view rest = without_leading(held_, kSpace);
@@ -219,7 +219,7 @@ ToolCallParser::Step ToolCallParser::step_hermes(Part& part, bool is_end) {
     return Step::kAgain;
 }
 
-// After the first call, everything is calls, or the rest is text.
+// After the first call, the rest is either more calls or text.
 ToolCallParser::Step ToolCallParser::step_llama3(Part& part, bool is_end) {
     const std::string_view rest = without_leading(held_, has_calls_ ? kBetweenObjects : kSpace);
     const std::size_t begin = held_.size() - rest.size();
@@ -289,7 +289,7 @@ std::string_view ToolCallParser::marker() const {
     return kMistralOpen;
 }
 
-// Its marker, and the white space before it, are the first `len` bytes of `held_`.
+// The marker, with the white space before it, is the first `len` bytes of `held_`.
 void ToolCallParser::begin_call(std::size_t len) {
     opening_ = held_.substr(0, len);
     held_.erase(0, len);
@@ -307,7 +307,7 @@ void ToolCallParser::end_call(Part& part, std::vector<ToolCall> calls, std::size
     std::ranges::move(calls, std::back_inserter(part.calls));
 }
 
-// Not a call: its marker is text, and the bytes after it are parsed again.
+// The marker did not begin a call: it is text, and the bytes after it are parsed again.
 void ToolCallParser::give_up(Part& part, State next) {
     part.text += std::exchange(opening_, {});
     json_end_ = {};

@@ -12,8 +12,8 @@
 
 namespace pitstop::http {
 
-// The label, or "epoch N" for a version without one: one word for all of these, such as SGLang's
-// "default", would name different weights alike.
+// The label, or "epoch N" for a version without one. A common word, such as SGLang's "default",
+// would give different weights one name.
 [[nodiscard]] std::string version_name(Epoch epoch, const std::string& label);
 
 // Adds the spans of the next chunk; equal neighbours become one.

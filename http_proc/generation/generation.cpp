@@ -39,7 +39,8 @@ void Generation::start(
     std::vector<messages::Generate> requests,
     std::vector<std::vector<std::string>> names
 ) {
-    // The preparation ends once the requests are with the client, where an abort finds them.
+    // The preparation ends when the client library has the requests, because an abort
+    // finds them there.
     const Preparations::Entry to_the_end = std::move(preparation);
     CHECK(state_->running.empty());
     CHECK(names.size() == requests.size());
@@ -115,14 +116,14 @@ void Generation::State::close(std::size_t i, Tree& tree) {
     drop_names(i, tree);
 }
 
-// Its names are free before its caller learns of its end, and so is its rid.
+// Frees the request's names and rid before its caller learns of its end.
 void Generation::State::drop_names(std::size_t i, Tree& tree) {
     Running& request = running[i];
     for (const std::string& name : request.names) tree.remove_name(name, request.rid);
     request.names.clear();
 }
 
-// No memory for its output: the request ends with that error, here and in the tree.
+// Out of memory for the output: the request ends with that error, here and in the tree.
 void Generation::State::fail(std::size_t i, Tree& tree) {
     if (running[i].is_open) close(i, tree);  // the chunk without memory may have been its last
     messages::Finish finish{.reason = messages::FinishReason::kError};
@@ -140,7 +141,7 @@ void Generation::State::make_ready(std::size_t i) {
     ready.push_back(i);
 }
 
-// Makes held requests ready, as their time has come.
+// Makes held requests ready: their time has come.
 void Generation::State::release() {
     is_due_asked = false;
     for (const std::size_t i : std::exchange(held, {})) {

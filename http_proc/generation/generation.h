@@ -8,8 +8,8 @@
 // finish.reason abort, like any abort), and when this is destroyed.
 //
 // Thread:  the server's loop.
-// Bounded: a chunk that was not taken yet is joined with the next one, so a request holds at most
-// its
+// Bounded: a chunk that was not taken yet is joined with the next one, so a request
+// holds at most its
 //          whole output here.
 #pragma once
 
@@ -46,10 +46,11 @@ class Generation {
         std::vector<Running> running{};
         std::deque<std::size_t> ready{};  // indices of requests with output, oldest first
         std::vector<std::size_t> held{};  // indices that wait for their time (event_pace.h)
-        bool is_due_asked = false;  // some of `held` was asked to be released as soon as possible
+        // whether the release of `held` as soon as possible was requested
+        bool is_due_asked = false;
         std::size_t num_open = 0;
         std::coroutine_handle<> waiter{};
-        std::string waited{};  // why nothing arrived, the last time; empty: it arrived in time
+        std::string waited{};          // why the latest output was late; empty: it was in time
         bool is_waiting_told = false;  // next() returns that reason
 
         void handle_chunk(
@@ -96,13 +97,13 @@ class Generation {
         void await_suspend(std::coroutine_handle<> waiter) { state.waiter = waiter; }
         std::optional<Event> await_resume();
     };
-    // Waits for output of any request; returns nothing when all have ended and all output was
-    // taken.
+    // Waits for output of any request; returns nothing when all have ended and all
+    // output was taken.
     Next next() { return {*state_}; }
     // Returns whether next() would return without waiting.
     [[nodiscard]] bool has_more_now() const { return !state_->ready.empty(); }
 
-    // Returns why output was late, the last time; empty: it arrived in time.
+    // Returns why the latest output was late; empty if it arrived in time.
     [[nodiscard]] const std::string& waited() const { return state_->waited; }
 
     // Ends open requests; their last chunks still arrive.

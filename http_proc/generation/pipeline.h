@@ -58,9 +58,10 @@ concept Answering = requires(
     { A::refusal(error) } -> std::same_as<Response>;
     { answer.is_streamed() } -> std::same_as<bool>;
     { answer.wants_texts() } -> std::same_as<bool>;
-    // A dialect that has the field returns the model that the caller named: answer.named_model().
-    // Asks the tree for what the answer shows of a prompt or needs to run it (its tokens, its
-    // text).
+    // In a dialect with such a field, answer.named_model() returns the model that the caller named.
+    //
+    // Asks the tree for the prompt's tokens or text, if the answer shows them or the
+    // prompt needs them.
     { answer.complete(exchange, prompt) } -> std::same_as<Task<Result<>>>;
     // Names request `i` if its prompt has no name.
     { answer.rid_of(std::size_t{}) } -> std::same_as<std::string>;
@@ -110,8 +111,8 @@ struct Prepared {
 // Errors: kAlreadyExists if an abort by one of the caller's names would end something else, too.
 [[nodiscard]] Result<> check_names(Exchange& exchange, const Prepared& prepared);
 
-// Makes a request per sample, with the samples of a prompt together. Moves from the prompts'
-// requests.
+// Makes a request per sample, with the samples of a prompt together. Moves from the
+// prompts' requests.
 template <Answering A>
 Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     if (answer.wants_texts()) {
@@ -155,7 +156,7 @@ Task<Result<Prepared>> prepare(Exchange& exchange, A& answer) {
     co_return prepared;
 }
 
-// A request that ended before its first token names no version. If the dialect shows one in each
+// A request that ended before its first token has no version. If the dialect shows one in each
 // answer, the version that serves now is used.
 template <Answering A>
 Task<> complete_version(Exchange& exchange, A& answer, std::size_t index) {
@@ -175,7 +176,7 @@ constexpr bool kNamesEvents = requires(A answer, EventStream& stream, const Erro
     answer.write_error(stream, error);
 };
 
-// A name that is not the model's was taken for an adapter's.
+// Explains the error for a name that is neither the model's nor a loaded adapter's.
 template <Answering A>
 Response refusal_of(Exchange& exchange, const A& answer, Error error) {
     if constexpr (requires { answer.named_model(); })

@@ -11,7 +11,7 @@
 
 namespace pitstop::http {
 
-// Asks the tree a question about a text, which ends if the client leaves.
+// Asks the tree a question about a text. The question is cancelled if the client leaves.
 template <class Question>
 [[nodiscard]] Task<Result<messages::TokenizeReply>> ask(Exchange& exchange, Question question) {
     question.client = exchange.client();
@@ -34,8 +34,8 @@ template <class Question>
 // Replaces the prompt's text, if any, by its tokens. Errors: the tree's.
 [[nodiscard]] Task<Result<>> tokenize_prompt(Exchange& exchange, messages::Generate& prompt);
 
-// Appends the tokens of a text that continues the prompt; nothing for an empty text. Errors: the
-// tree's.
+// Appends the tokens of a text that continues the prompt; nothing for an empty text.
+// Errors: the tree's.
 [[nodiscard]] Task<Result<>> append_text(
     Exchange& exchange, std::string text, std::vector<TokenId>& ids
 );

@@ -53,8 +53,8 @@ bool is_idle_and_running(const messages::StatusReply& status) {
     });
 }
 
-// A tree that answers and is busy or paused is healthy; one that claims to be idle must generate a
-// token.
+// A tree that answers and is busy or paused is healthy; one that claims to be idle must
+// generate a token.
 Task<Response> health_generate(Exchange& exchange) {
     if (exchange.server().is_stopping) co_return Response::empty(503);
     const bool is_ready = co_await has_been_ready(exchange);
@@ -80,7 +80,7 @@ Task<Response> health_generate(Exchange& exchange) {
         kProbeTimeout
     );
     if (co_await done) co_return Response::empty(200);
-    // The tree may have been paused after the first look.
+    // The tree may have been paused since the first status.
     const Result<messages::StatusReply> after =
         co_await exchange.tree().call(messages::Status{}, kStatusTimeout);
     co_return Response::empty(after && !is_idle_and_running(*after) ? 200 : 503);

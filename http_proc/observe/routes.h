@@ -7,7 +7,7 @@
 
 namespace pitstop::http {
 
-// A monitor must not wait for a tree that is stuck: no status in time is an answer, too.
+// A monitor must not wait for a stuck tree: after this time the answer is that there is no status.
 inline constexpr std::chrono::seconds kStatusTimeout{5};
 
 void add_metrics(Router& router);

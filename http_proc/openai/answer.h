@@ -52,7 +52,7 @@ struct OpenAiAnswer {
     void write_head(JsonWriter& json, std::string_view object) const;
     // Adds a choice to `routes`.
     void add_routes() { routes.push_back({.rows = RoutesOutput(options.routes, route_shape)}); }
-    // Moves the chunk's routes to those of the choice.
+    // Moves the chunk's routes to the choice's.
     void take_routes(std::size_t index, messages::OutputChunk& chunk);
     // Writes routes as members of a choice, unless the form is SGLang's.
     void write_choice_routes(JsonWriter& json, std::size_t index, bool is_last);

@@ -1,5 +1,5 @@
 // Parses the body of OpenAI's /v1/chat/completions. Only parses, without coroutines: the fuzz
-// target runs it. The template decides what messages may be.
+// target runs it. The template decides which messages are valid.
 #pragma once
 
 #include "base/result.h"
@@ -30,8 +30,8 @@ struct OpenAiChat {
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<OpenAiChat> parse_openai_chat(std::string_view body);
-// Parses the chat of a body that has one; the assistant's turn is begun unless the body says
-// otherwise.
+// Parses the chat of a body that has one; the assistant's turn is begun unless the body
+// says otherwise.
 [[nodiscard]] Result<ChatPrompt> parse_prompt_chat(std::string_view body);
 
 }  // namespace pitstop::http

@@ -83,7 +83,8 @@ void CompletionLogprobs::add(const TokenLogprob& position, std::int64_t offset) 
         return;
     }
     logprobs_.logprob(*position.logprob);
-    // The object maps texts: of two tokens with the same text the more probable is shown.
+    // The object's keys are texts, so of two tokens with the same text only the more
+    // probable is shown.
     std::set<std::string> shown;
     std::string entries;
     const auto show = [&](TokenId id, float logprob) {

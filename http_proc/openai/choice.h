@@ -1,5 +1,5 @@
-// Writes the parts that OpenAI's and vLLM's answers share: logprobs, finish reasons, usage, weight
-// versions.
+// Writes the parts that OpenAI's and vLLM's answers share: logprobs, finish reasons, usage,
+// weight versions.
 #pragma once
 
 #include "http_proc/format/json_writer.h"
@@ -38,8 +38,8 @@ struct TokenLogprob {
 [[nodiscard]] TokenLogprob output_logprob(
     const messages::OutputChunk& chunk, std::size_t i, const ShownLogprobs& shown
 );
-// Returns prompt token `i`, with `num_top` of the top tokens; without a logprob if none was
-// computed.
+// Returns prompt token `i`, with `num_top` of the top tokens; without a logprob if none
+// was computed.
 [[nodiscard]] TokenLogprob prompt_logprob(
     const messages::PromptLogprobs& prompt,
     std::span<const TokenId> ids,
@@ -94,8 +94,8 @@ void write_prompt_logprobs(
     const TokenNames& names
 );
 
-// Writes "finish_reason", and what matched, by SGLang's name and by vLLM's. `stop`: the word for a
-// stop.
+// Writes "finish_reason", and the matched stop under SGLang's name and vLLM's. `stop`: the reason
+// to report for a stop.
 void write_finish(
     JsonWriter& json,
     const messages::Finish* finish,

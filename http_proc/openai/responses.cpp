@@ -30,7 +30,7 @@ Standing standing_of(const messages::Finish* finish, bool is_cut_short) {
         return {.status = "completed"};
     if (finish->reason == FinishReason::kLength)
         return {.status = "incomplete", .why = "max_output_tokens"};
-    // OpenAI has no word for an abort; part of an output must not look complete.
+    // OpenAI's API has no reason for an abort, but part of an output must not look complete.
     return {.status = "incomplete", .why = "abort"};
 }
 

@@ -141,8 +141,8 @@ void read_reasoning(FieldReader& fields, OrderedJson& variables) {
     variables["reasoning_effort"] = *effort;
 }
 
-// Converts {"type": "function", "name", "description", "parameters"} into a tool as templates know
-// it.
+// Converts {"type": "function", "name", "description", "parameters"} into a tool as
+// templates know it.
 Result<OrderedJson> tool_of(const OrderedJson& given, std::size_t index) {
     const auto refused = [&](std::string_view why) {
         return make_error(ErrorCode::kInvalidArgument, "tools[{}]: {}", index, why);

@@ -73,7 +73,7 @@ std::string client_address(const asio::ip::address& address) {
 }  // namespace
 
 struct Connection::Parser {
-    // How far the request is understood. If the head is not, nothing after it is.
+    // How much of a request has been parsed. Without its head, nothing after the head can be.
     enum class Part { kHead, kHeadUnderstood, kBody };
 
     http::request_parser<http::string_body> beast;
@@ -83,8 +83,8 @@ struct Connection::Parser {
         beast.header_limit(static_cast<std::uint32_t>(limits.header_bytes_max));
         beast.body_limit(limits.body_bytes_max);
     }
-    // Parses `input` up to the end of a part, and removes what it parsed. If it reached neither
-    // that end nor a problem, it needs more.
+    // Parses `input` up to the end of a part, and removes what it parsed. Needs more input if it
+    // reaches neither that end nor a problem.
     void put(std::string& input, error_code& problem) {
         while (!input.empty()) {
             problem = {};
@@ -354,9 +354,9 @@ Task<Response> Connection::answer_of(const Route& route, Exchange& exchange) {
     co_return error_response(route.dialect, 500, "Internal Server Error");
 }
 
-// Tells the tree of a refused call that may be a part of a version, before its sender is answered:
-// a sender that does not look at answers may publish the rest. A sender that is asked to try again
-// (503) is expected to.
+// Tells the tree of a refused call that may be a part of a version, before the sender is answered:
+// a sender that ignores answers may send the rest. After a 503 the sender is expected to retry, so
+// the tree is not told.
 Task<> Connection::tell_refusal(
     const Request& request, const Route& route, const Response& response
 ) {

@@ -1,5 +1,5 @@
-// Serves one client's connection: reads requests, runs their handlers one after the other, writes
-// answers.
+// Serves one client's connection: reads requests, runs their handlers one after the other,
+// writes answers.
 //
 // While a handler runs, the socket is still read, so that a client that leaves is noticed at once.
 // Requests that a client sends ahead (pipelining) wait their turn. If a client sends more than
@@ -8,7 +8,7 @@
 // 9.3.2 has such clients send unanswered requests again). A client that closes its sending half
 // while it waits for an answer counts as gone, as in the engines' own servers.
 //
-// Owns:    the socket; itself, by the operations in flight.
+// Owns:    the socket. Operations in flight keep the connection alive.
 // Thread:  the server's loop.
 // Bounded: one event or answer waiting to be sent, kAheadBytesMax read ahead, the limits of
 //          ServerLimits. The server's tick checks deadlines.

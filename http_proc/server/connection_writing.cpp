@@ -1,5 +1,5 @@
-// Writes a connection's answers: the head, chunks, and later what the socket does not accept at
-// once.
+// Writes a connection's answers: the head, chunks, and later what the socket does not
+// accept at once.
 #include "base/check.h"
 #include "http_proc/server/connection.h"
 
@@ -110,7 +110,7 @@ Wire::Sent Connection::send_now(
             num_sent -= skipped;
         }
         send_rest();
-    } catch (const std::bad_alloc&) {  // in the middle of an answer: nothing can follow
+    } catch (const std::bad_alloc&) {  // memory ran out inside an answer, so nothing may follow
         end_output();
         become_gone();
         return Sent::kGone;

@@ -130,9 +130,9 @@ std::string body_of(
     return json.take();
 }
 
-// Clients look for these words: agents shorten a conversation when they find them.
-// Source: SGLang's tokenizer manager; OpenAI's and vLLM's answers, in the words that both used for
-// years; Anthropic's API.
+// Error texts that clients search for: agents shorten a conversation when they find them. Source:
+// SGLang's tokenizer manager; OpenAI's and vLLM's answers, in the words that both used for years;
+// Anthropic's API.
 std::string words_of(const messages::ContextLimit& limit, Dialect dialect) {
     const std::int64_t prompt_len = limit.prompt_len;
     const std::int64_t output_len = limit.output_len;

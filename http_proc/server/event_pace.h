@@ -1,12 +1,12 @@
 // Decides how often a stream gets an event: at once after a quiet time, else once per period, with
-// all output since. An event costs a system call here, one at the reader, and waking the reader. A
-// model that makes thousands of tokens per second and stream would spend more on that than on the
-// tokens. So the period grows with the number of open streams; a model with slower steps never
-// notices.
+// all output since. An event costs a system call here, one at the reader, and waking the reader.
+// With thousands of tokens per second and stream, events would cost more than the tokens. So the
+// period grows with the number of open streams; a model whose steps are longer than the period is
+// not affected.
 //
-// With many open streams, no event is written when its tokens arrive. A step brings tokens for all
-// streams at once, and the answer of a control route would wait for every write. Instead events are
-// written some at a time, and the loop looks at its other sockets in between.
+// With many open streams, no event is written when its tokens arrive. A step has tokens for all
+// streams at once, and a control route's answer would wait for every write. Instead, a few events
+// are written at a time, and the loop polls its other sockets in between.
 //
 // The numbers were measured with pitstop_http_bench and pitstop_http_hold: bench/README.md.
 //
@@ -29,7 +29,7 @@ class EventPace {
   public:
     using Wait = std::chrono::microseconds;
     static constexpr Wait kPeriodMin{2'000};
-    static constexpr Wait kPeriodMax{20'000};  // 50 per second: nobody reads faster
+    static constexpr Wait kPeriodMax{20'000};  // 50 per second: more would not be noticed
     static constexpr Wait kPerStream{200};     // about 5,000 events per second
     static constexpr int kAtOnceMax = 32;      // writing this many streams takes under 1 ms
     static constexpr std::size_t kPerBeat = 32;

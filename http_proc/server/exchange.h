@@ -56,8 +56,8 @@ class Wire {
 // Returns the memory of a copy of the prompt, including its parts.
 [[nodiscard]] std::size_t bytes_of(const messages::Generate& prompt);
 
-// The header that says why an answer waited. Proxies and clients pass on headers that they do not
-// know.
+// The header that says why an answer waited. Proxies and clients pass on headers that
+// they do not know.
 constexpr std::string_view kWaitedHeader = "x-pitstop-waited";
 
 class Exchange {
@@ -120,8 +120,9 @@ class Exchange {
         return {*wire_, wire_->send(bytes)};
     }
 
-    // Reserves memory of the server's budget for a prompt. REQUIRES: called before copying it.
-    // Errors: kTooLarge (it never fits), kResourceExhausted (other requests use too much now).
+    // Reserves memory of the server's budget for a prompt. REQUIRES: called before copying
+    // it. Errors: kTooLarge (it never fits), kResourceExhausted (other requests use too much
+    // at the moment).
     struct Copies {
         std::int64_t num_copies = 1;  // one per sample, until let_go()
         std::int64_t num_kept = 0;    // additional copies, kept to the end, that the answer shows
@@ -129,18 +130,19 @@ class Exchange {
         std::size_t kept_bytes = 0;
     };
     [[nodiscard]] Result<> hold(const messages::Generate& prompt, Copies copies);
-    // The tree has the prompts: frees the request's body, and their part of the budget.
+    // Called when the tree has the prompts: frees the request's body, and the prompts' part
+    // of the budget.
     void let_go();
 
-    // The handler has passed on a call that brings weights, or the call brings none. The tree is
-    // told of any other that is refused (Route::brings_weights).
+    // Called when the handler has passed on a call with weights, or the call has none. Otherwise,
+    // the tree is told if the call is refused (Route::brings_weights).
     void set_known_to_tree() { is_known_to_tree_ = true; }
     [[nodiscard]] bool is_known_to_tree() const { return is_known_to_tree_; }
 
     [[nodiscard]] bool is_gone() const { return wire_->is_gone(); }
     // `callback` is called once if the client leaves or the server stops while the handler runs; at
-    // once if that has happened already. It ends what the handler waits for, and destroys nothing.
-    // Null: none.
+    // once if that has happened already. The callback ends the handler's waits, and destroys
+    // nothing. Null: no callback.
     void on_gone(std::function<void()> callback) {
         if (callback && is_gone()) return callback();
         on_gone_ = std::move(callback);

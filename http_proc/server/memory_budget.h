@@ -28,8 +28,8 @@ class MemoryBudget {
         ~Share() { budget_->held_bytes_ -= bytes_; }
 
         [[nodiscard]] std::size_t bytes() const { return bytes_; }
-        // Returns false without any change if the total would exceed the budget. Shrinking always
-        // succeeds.
+        // Returns false without any change if the total would exceed the budget. Shrinking
+        // always succeeds.
         [[nodiscard]] bool resize(std::size_t bytes) {
             const std::size_t others = budget_->held_bytes_ - bytes_;
             if (bytes > bytes_ && (bytes > budget_->bytes_max_ - others)) return false;

@@ -1,6 +1,6 @@
 // The requests that were read but not sent to the tree yet, because the tree must first answer
-// questions about their prompts. An abort waits until all that it may concern were sent, so that
-// none escapes it.
+// questions about their prompts. An abort waits until all requests that it may concern have been
+// sent, so that none escapes.
 //
 // Thread:  the server's loop.
 // Bounded: an entry per connection, and as many waiting aborts.
@@ -24,12 +24,13 @@ class Preparations {
     };
     struct Open {
         std::vector<std::string> names{};
-        std::vector<std::shared_ptr<Waiting>> waiting{};  // shared by all entries that it waits for
+        // shared by all entries for which it waits
+        std::vector<std::shared_ptr<Waiting>> waiting{};
     };
 
   public:
-    // The entry of one HTTP request. Destroying it ends the preparation: the requests were sent, or
-    // refused.
+    // The entry of one HTTP request. Destroying it ends the preparation: the requests were
+    // sent, or refused.
     class [[nodiscard]] Entry {
       public:
         Entry(Entry&& other) noexcept
@@ -46,7 +47,7 @@ class Preparations {
         std::list<Open>::iterator place_;
     };
 
-    // `names`: the prefixes of all names that may end some of it.
+    // `names`: the prefixes of all names by which part of the preparation may be aborted.
     Entry begin(std::vector<std::string> names);
 
     // co_await returns true when all present entries that one of these names may concern have

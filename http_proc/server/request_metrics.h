@@ -55,8 +55,8 @@ struct RequestMetrics {
     Histogram queue;
     Histogram prefill;
     Histogram inference;
-    // The same for streamed requests: from the first token to the last, and per token after the
-    // first.
+    // The same for streamed requests: from the first token to the last, and per token
+    // after the first.
     Histogram decode;
     Histogram per_output_token;
     // In tokens.

@@ -66,7 +66,7 @@ class Router {
         bool brings_weights = false;
     };
     void add(Dialect dialect, Access access, std::initializer_list<Row> rows);
-    // Adds admin routes whose calls bring weights (Route::brings_weights).
+    // Adds admin routes whose calls contain weights (Route::brings_weights).
     void add_weights(Dialect dialect, std::initializer_list<Row> rows);
 
     struct Found {

@@ -67,8 +67,8 @@ struct Server::State {
         shared.on_closed = [this](Connection& connection) { connections.erase(&connection); };
     }
 
-    // Watches a descriptor that other code reads. Owned by the server, because waits hold its
-    // address.
+    // Watches a descriptor that other code reads. Owned by the server, because waits
+    // hold its address.
     struct Watched {
         Watched(asio::io_context& io, int fd, std::function<bool()> is_to_go_on)
             : descriptor(io, fd), on_readable(std::move(is_to_go_on)) {}

@@ -24,8 +24,8 @@ class Server {
     Server(const Server&) = delete;
     Server& operator=(const Server&) = delete;
 
-    // Binds and listens. Errors: kInvalidArgument (no such address), kAlreadyExists (in use),
-    // kPermissionDenied.
+    // Binds and listens. Errors: kInvalidArgument (no such address), kAlreadyExists (in
+    // use), kPermissionDenied.
     Result<> listen();
     // Returns "http://127.0.0.1:30000". REQUIRES: listen() succeeded.
     [[nodiscard]] std::string url() const;

@@ -67,8 +67,7 @@ class ServerContext {
 
     [[nodiscard]] const ServerOptions& options() const { return options_; }
 
-    // The tree may be ready later than the first request: until then, routes that need it are
-    // refused.
+    // Returns whether the tree is ready. Until then, routes that need the tree are refused.
     [[nodiscard]] bool has_tree() const { return tree_ != nullptr; }
     [[nodiscard]] Tree& tree() const {
         CHECK(tree_ != nullptr);
@@ -90,7 +89,7 @@ class ServerContext {
             .count();
     }
 
-    // The digests at the last snapshot, with which /weights_checker compares.
+    // The digests of the last snapshot, for /weights_checker's comparison.
     std::optional<messages::DigestsReply> weights_snapshot{};
 
     // The tensors of AReaL's next broadcast, as its JSON; empty: none were announced. Bounded by a
@@ -117,8 +116,8 @@ class ServerContext {
 
 inline bool ServerContext::serves(const std::string& model) const {
     const messages::HelloReply& hello = tree().hello();
-    // An empty name matches any model. Clients that started the server know the model by its
-    // directory.
+    // An empty name matches any model. Clients that started the server know the model by
+    // its directory.
     return model.empty() || model == hello.model || model == hello.model_path ||
            std::ranges::find(options_.model_names, model) != options_.model_names.end();
 }

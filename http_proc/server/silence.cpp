@@ -40,7 +40,7 @@ void Silence::beat(Client& client, TimePoint now) {
     );
 }
 
-// A callback may end its own request and others, so each refers weakly to its request.
+// A callback may end any request, so callbacks hold weak references to requests.
 void Silence::tell(const std::string& why, TimePoint now) {
     std::vector<OnTold> due;
     for (auto& [number, waiting] : waiting_) {

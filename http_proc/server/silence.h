@@ -1,5 +1,5 @@
-// Notices that the tree sends no output, asks the tree why, and tells the answers that wait for
-// output.
+// Notices that the tree sends no output, asks the tree why, and tells the answers that
+// wait for output.
 //
 // Thread:  the server's loop, which calls beat() several times per second.
 // Bounded: an entry per waiting answer; one question at a time.
@@ -27,7 +27,8 @@ class Silence {
     static constexpr std::chrono::seconds kTellAgain{10};
 
     using OnTold = std::function<void(const std::string& why)>;
-    // Returns a number for remove(). Until then `on_told` may run, and may call remove().
+    // Returns a number for remove(). Until remove(), `on_told` may run; it may itself
+    // call remove().
     std::uint64_t add(OnTold on_told, TimePoint now);
     void remove(std::uint64_t number) { waiting_.erase(number); }
     void note_output(TimePoint now) { last_output_ = now; }

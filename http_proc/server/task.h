@@ -44,7 +44,7 @@ struct FinalAwaiter {
 
 struct PromiseBase {
     std::coroutine_handle<> continuation = std::noop_coroutine();
-    // A handler that throws (a JSON accessor, bad_alloc) ends its own request, not the server.
+    // An exception of a handler (a JSON accessor, bad_alloc) ends its own request, not the server.
     std::exception_ptr thrown{};
 
     std::suspend_always initial_suspend() noexcept { return {}; }

@@ -16,7 +16,7 @@ const messages::HelloReply& Tree::hello() {
 
 std::string Tree::random_id() {
     std::array<std::uint64_t, 2> bits{};
-    // Up to 256 bytes are never interrupted once the kernel's pool is ready.
+    // Once the kernel's pool is ready, a signal never interrupts a call for up to 256 bytes.
     CHECK(::getrandom(bits.data(), sizeof bits, 0) == sizeof bits);
     return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }

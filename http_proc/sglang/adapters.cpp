@@ -1,6 +1,6 @@
-// Serves SGLang's routes of adapters. /load_lora_adapter is prime-rl's, too: a name that is loaded
-// is replaced, for requests that come from then on; SGLang refuses it. Both find what they wait
-// for.
+// Serves SGLang's routes for adapters. prime-rl uses /load_lora_adapter too, and expects it to
+// replace an adapter with the same name, which SGLang refuses. Here it replaces the adapter for
+// later requests.
 #include "http_proc/control/adapters.h"
 
 #include "http_proc/control/weight_session.h"
@@ -19,9 +19,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kSent = "__tensor__";  // SGLang's path of an adapter that was sent
+// SGLang's path of an adapter whose tensors were sent
+constexpr std::string_view kSent = "__tensor__";
 
-// {"success": true, "loaded_adapters": {name: path}}, with what was loaded.
+// Answers {"success": true, "loaded_adapters": {name: path}}, with the loaded adapter.
 Task<Response> loaded(Exchange& exchange, const messages::UpdateReply* reply) {
     const Result<std::vector<messages::AdapterStatus>> all = co_await control::adapters(exchange);
     if (!all) co_return sglang_failure(all.error());
@@ -92,7 +93,7 @@ Task<Response> load_from_tensors(Exchange& exchange) {
             ));
         }
     }
-    // Of two patterns that match a module the first counts, so the members keep their order.
+    // The first pattern that matches a module counts, so the members must keep their order.
     const Result<Json> ordered = parse_ordered(exchange.request().body);
     if (!ordered) co_return sglang_failure(ordered.error());
     std::string config_text = ordered->at("config_dict").dump();

@@ -7,8 +7,8 @@
 namespace pitstop::http {
 
 // Answers {"success": false, "message": M}, and the two shapes of errors that its other clients
-// read. The status is 400 for all faults, as its clients expect, except for a tree that is gone or
-// late.
+// read. The status is 400 for all errors, as SGLang's clients expect, except if the tree is
+// gone or late.
 [[nodiscard]] Response sglang_failure(const Error& error);
 
 }  // namespace pitstop::http

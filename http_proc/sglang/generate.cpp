@@ -14,8 +14,8 @@
 namespace pitstop::http {
 namespace {
 
-// Decides at which counts of tokens a request gets an event: with interval k at 1, k + 1, 2k + 1,
-// ...
+// Decides at which counts of tokens a request gets an event: with interval k at 1, k +
+// 1, 2k + 1, ...
 class Interval {
   public:
     explicit Interval(std::int64_t interval) : interval_(interval) {}

@@ -23,7 +23,7 @@ inline constexpr std::size_t kSamplesMax = 1024;   // per prompt
 inline constexpr std::size_t kRequestsMax = 8192;  // prompts times samples
 
 struct SglangGenerate {
-    // Each is a prompt with its own rid, empty if the caller gave none.
+    // Each prompt with its own rid, empty if the caller gave none.
     std::vector<messages::Generate> prompts{};
     bool is_batch = false;  // the request had lists, so the answer is a list, even of one
     std::int64_t samples = 1;
@@ -34,7 +34,7 @@ struct SglangGenerate {
     bool wants_prompt_token_ids = false;
     std::int64_t stream_interval = 1;
     bool streams_routes = false;
-    // By prompt: the routes that it brings. Empty: no prompt brings routes.
+    // By prompt: its given routes. Empty: no prompt has any.
     std::vector<std::optional<GivenRoutes>> given_routes{};
     // Tokens in fields that have no effect, by field.
     std::vector<std::pair<std::string_view, std::vector<TokenId>>> unused_ids{};

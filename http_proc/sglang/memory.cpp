@@ -13,7 +13,8 @@ namespace pitstop::http {
 namespace {
 
 struct MemoryFields {
-    // Nothing: no tag was named, which means all. Empty: all named tags mean nothing here.
+    // Absent: no tag was named, which means all. Empty: only tags without a meaning
+    // here were named.
     std::optional<std::vector<messages::MemoryTag>> tags{};
     bool keep_weights = false;
 };

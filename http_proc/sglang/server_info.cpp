@@ -1,5 +1,5 @@
-// Serves /server_info: one object for both engines, with SGLang's keys at the top level and vLLM's
-// three besides, because routers and trainers of either look for theirs.
+// Serves /server_info: one object for the clients of both engines, with SGLang's keys and vLLM's
+// three at the top level.
 #include "http_proc/control/control.h"
 #include "http_proc/format/versions.h"
 #include "http_proc/server/errors.h"

@@ -1,10 +1,9 @@
 // Serves the routes of trainers' own patched servers, besides SGLang's and vLLM's. Bodies and
 // answers are SGLang's, for AReaL's plug-in of vLLM as well.
 //
-//   AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: which tensors,
-//   then
-//           go
-//   slime   /post_process_weights, /pull_weights: of its SGLang
+// AReaL   /areal_*: a pause, a group, and updates; a broadcast takes two calls: the tensors'
+// names, then the start
+// slime   /post_process_weights, /pull_weights: as in slime's SGLang
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"
@@ -24,7 +23,8 @@ Response success(std::string_view message) {
     return Response::json(200, {{"success", true}, {"message", message}});
 }
 
-// Like its plug-in: everything open ends with its output so far, and the cache is empty afterwards.
+// As AReaL's plug-in does: all open requests end with their output so far, and the cache is
+// empty afterwards.
 Task<Response> areal_pause(Exchange& exchange) {
     const Result<messages::PauseReply> reply =
         co_await control::pause(exchange, messages::PauseMode::kAbort);
@@ -79,8 +79,8 @@ Task<Response> areal_update_from_group(Exchange& exchange) {
     co_return co_await update_from_group(exchange, *body);
 }
 
-// Its server undoes and redoes a quantization around an update. Here weights are served as they
-// arrive.
+// slime's server undoes and redoes a quantization around an update. Here weights are served
+// as they arrive.
 Task<Response> post_process_weights(Exchange&) {
     co_return success("there is nothing to process: weights are served as they arrived");
 }

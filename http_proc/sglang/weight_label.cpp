@@ -1,7 +1,7 @@
 // Serves the label of the serving version, in both dialects. /update_weight_version is a route of
-// both; they differ in abort_all_requests. SGLang aborts everything unless it is false, vLLM never.
-// Here requests end only if it is true, because no call ends requests unasked (P4). The answer has
-// the fields of both.
+// both; they differ in abort_all_requests. SGLang aborts all requests unless it is false, vLLM
+// aborts none. Here requests end only if it is true, because no call ends requests unasked (P4).
+// The answer has the fields of both.
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
 #include "http_proc/format/json_body.h"

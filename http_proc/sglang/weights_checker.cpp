@@ -1,8 +1,8 @@
 // Identifies weights by their digests: SGLang's /weights_checker and vLLM's /weight_checker.
 //
-// Both engines can also overwrite weights with noise, so that a test sees whether an update brings
-// every tensor. Here the weights are dropped instead: nothing is generated from noise, and only a
-// complete update lets generation continue.
+// Both engines can also overwrite weights with noise, so that a test can check that an update sends
+// every tensor. Here the weights are dropped instead: generation stops, and continues only after a
+// complete update.
 #include "base/utf8.h"
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"

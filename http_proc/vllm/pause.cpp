@@ -39,7 +39,7 @@ Result<messages::PauseMode> vllm_pause_mode(std::string_view mode, bool clears_c
 Task<Result<>> vllm_pause(Exchange& exchange, messages::PauseMode mode, bool clears_cache) {
     const Result<messages::PauseReply> paused = co_await control::pause(exchange, mode);
     if (!paused) co_return paused.error();
-    // A pause with abort has cleared the cache.
+    // A pause with abort has already cleared the cache.
     if (!clears_cache || mode == messages::PauseMode::kAbort) co_return Ok{};
     const Result<messages::FlushReply> flushed = co_await control::flush(exchange);
     if (!flushed) co_return flushed.error();
@@ -131,7 +131,7 @@ Task<Response> abort_requests(Exchange& exchange) {
     co_return co_await answer_abort(exchange, std::move(aborting));
 }
 
-// The same with ids only.
+// Aborts by ids only.
 Task<Response> abort_own_requests(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     control::Aborting aborting;

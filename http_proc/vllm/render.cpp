@@ -1,4 +1,4 @@
-// Serves vLLM's render routes: a request in the form before it runs, which /inference/v1/generate
+// Serves vLLM's render routes: a request as tokens and options, which /inference/v1/generate
 // accepts. Trainers render a chat once, and generate from its tokens as often as they like.
 #include "http_proc/format/sampling_fields.h"
 #include "http_proc/generation/prompts.h"

@@ -16,7 +16,7 @@ void add_vllm_sleep(Router& router);
 void add_vllm_tokenize(Router& router);
 void add_vllm_weight_transfer(Router& router);
 
-// Methods of collective_rpc that bring weights from a trainer (weight_transfer.cpp). Null: no args.
+// Methods of collective_rpc for weights from a trainer (weight_transfer.cpp). Null: no args.
 [[nodiscard]] Task<Response> start_update_by_rpc(Exchange& exchange, const nlohmann::json& kwargs);
 [[nodiscard]] Task<Response> update_weights_by_rpc(
     Exchange& exchange, const nlohmann::json& kwargs

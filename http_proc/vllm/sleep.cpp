@@ -1,7 +1,7 @@
 // Serves vLLM's sleep and wake: a pause, and memory by tags.
 //
 //   level 0   only the pause
-//   level 1   both memories are released, and the weights kept in host memory
+//   level 1   weights and KV are released, and the weights kept in host memory
 //   level 2   both are released, and the weights are gone: a complete update must follow
 #include "http_proc/control/control.h"
 #include "http_proc/format/control_fields.h"
@@ -76,7 +76,8 @@ Task<Response> wake_up(Exchange& exchange) {
     FieldReader fields(control_fields(exchange.request()));
     std::vector<std::string> names;
     bool keeps_pause = false;
-    // vLLM reads only the query, and trainers send bodies with unknown tags: then all are meant.
+    // vLLM reads only the query. Trainers send bodies with unknown tags, which therefore
+    // mean all tags.
     const nlohmann::json* tags_given = fields.find("tags");
     if (tags_given != nullptr && (tags_given->is_string() || tags_given->is_array()))
         fields.read("tags", names);
@@ -100,8 +101,8 @@ Task<Response> wake_up(Exchange& exchange) {
             if (!status) co_return vllm_failure(status.error());
         }
     }
-    // A partial wake never lets generation continue; a full one does, unless a pause must outlive
-    // it.
+    // A partial wake never continues generation. A full one does, unless an explicit pause
+    // is in effect.
     if (!control::is_released(*status) && !keeps_pause) {
         const Result<messages::ContinueReply> went_on = co_await control::go_on(exchange);
         if (!went_on) co_return vllm_failure(went_on.error());

@@ -61,8 +61,8 @@ Task<Response> init_engine(Exchange& exchange) {
     fields.read("nccl_unique_id_b64", unique_id);
     if (backend != "nccl" && backend != "host") fields.fail("backend", "nccl or host");
     const bool has_meeting = !call.spec.address.empty() || !unique_id.empty();
-    // A call for ipc names no group. One that names a group but joins none would fail later,
-    // elsewhere.
+    // A call for ipc names no group. One that names a group but joins none would fail
+    // later, elsewhere.
     if (!has_meeting && (fields.has("world_size") || fields.has("master_port")))
         fields.fail("master_address", "the address where the group meets, or nccl_unique_id_b64");
     if (fields.error()) co_return vllm_failure(*fields.error());
@@ -167,7 +167,7 @@ Task<Response> update_weights(Exchange& exchange) {
     FieldReader fields(parse_json_object(exchange.request().body));
     if (fields.error()) co_return vllm_failure(*fields.error());
     if (fields.has("weight_dir")) {
-        exchange.set_known_to_tree();  // a version of its own: it brings no part of another
+        exchange.set_known_to_tree();  // the checkpoint is a whole version, not a part of one
         co_return co_await update_from_dir(exchange, fields);
     }
     const std::optional<std::uint64_t> session = weights::read_session(exchange, fields);
