@@ -1,7 +1,7 @@
-// Causal attention of a ragged batch over paged KV, with grouped query heads and a sliding window.
-// Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens; the keys
-// and values of all kv_lens[r], the new ones included, are in its pages already (rope.h wrote
-// them).
+// Causal attention of a ragged batch over paged KV, with grouped query heads and a sliding
+// window. Row r has new tokens q_starts[r] .. q_starts[r+1], the last of its kv_lens[r] tokens;
+// the keys and values of all kv_lens[r], the new ones included, are in its pages already
+// (rope.h wrote them).
 //
 //   token t of row r has position p = kv_lens[r] - (q_starts[r+1] - t)
 //   o[t, h] = sum_j softmax_j(scale * q[t, h] . key[j, g]) value[j, g],   g = h / (Q / K)
@@ -70,16 +70,17 @@ void attention_ref(const AttentionArgs& args);
 // arrays of their own. If null, rows with one new token use the prefill kernel, which does not
 // split them.
 void attention_cuda(const AttentionArgs& args);
-// For callers whose bits must not depend on the batch. Uses segments of kSegmentKeys for every row,
-// and merges prefill's sums at the same keys as decode's. attention_cuda() guarantees the order
-// above only for the fp32 cache: its split depends on the batch.
+// Its bits do not depend on the batch: every row has segments of kSegmentKeys, and prefill merges
+// its sums at the same keys as decode. attention_cuda() guarantees that order only for an fp32
+// cache; otherwise its split depends on the batch.
 void attention_cuda_deterministic(const AttentionArgs& args);
 
 // On the CPU, the workspace lets several threads share one token's keys. Bounded by
 // kAttentionWorkspaceMax.
 inline constexpr std::int64_t kAttentionWorkspaceMax = std::int64_t{64} << 20;
 [[nodiscard]] std::int64_t attention_workspace_bytes(const AttentionShape& shape);
-// On CUDA, the workspace has the results of the shares of decode rows; for the opened device.
+// On CUDA, the workspace has the partial results of decode rows. The value is for the
+// opened device.
 inline constexpr std::int64_t kAttentionCudaWorkspaceMax = std::int64_t{256} << 20;
 [[nodiscard]] std::int64_t attention_cuda_workspace_bytes(const AttentionShape& shape);
 

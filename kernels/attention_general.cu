@@ -25,8 +25,8 @@ __device__ std::int32_t row_of(const AttentionParams& params, std::int32_t t) {
 
 // grid [T, ceil(Q / kWarps)], block [4 warps]; a warp owns a query head of a token and processes
 // its keys 32 at a time, by absolute position: one key per lane for the scores, every 32nd
-// dimension per lane for the values. All in fp32, including probabilities. For the fp32 cache and
-// shapes that do not fit the tensor cores: correct for everything, fast for nothing (one lane reads
+// dimension per lane for the values. All in fp32, including probabilities. For the fp32 cache
+// and shapes that do not fit the tensor cores: correct for all shapes, but slow (one lane reads
 // a key's row).
 __global__ void __launch_bounds__(kWarps* kWarp)
     general_kernel(const __grid_constant__ AttentionParams params) {

@@ -242,11 +242,11 @@ __device__ __forceinline__ void store_rows(
 
 // grid [KV heads, num_prefill_blocks], block [kThreads]; a block owns a PrefillTile of kRows rows.
 //
-// Bound by the tensor cores: 4 D flops per (query head, key) pair; and besides by exp2, whose time
-// per pair is half of that at D = 128. K and V come from L2, once per block. One key tile is in
-// flight while the other is multiplied: V during the scores, the next K during the softmax and PV.
-// Shared memory feeds 2048 FLOP per clock and SM with one row tile per warp (half of the peak),
-// 4096 with two: each warp reads every key and value once for all its rows.
+// Bound by the tensor cores: 4 D flops per (query head, key) pair; the second limit is exp2, which
+// takes half of that time per pair at D = 128. K and V come from L2, once per block. One key tile
+// is in flight while the other is multiplied: V during the scores, the next K during the softmax
+// and PV. Shared memory feeds 2048 FLOP per clock and SM with one row tile per warp (half of the
+// peak), 4096 with two: each warp reads every key and value once for all its rows.
 template <class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     prefill_kernel(const __grid_constant__ AttentionParams params) {
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, S::kBlocksPerSm)
     Sums<S> sums;
     sums.clear();
     for (std::int32_t tile = tile_begin; tile < tile_end; ++tile) {
-        // Looked up early: its latency passes while the scores are computed.
+        // Looked up early, so that its latency overlaps the scores.
         const std::int32_t next_row =
             thread < kKeysPerTile ? row_of_key(params, work, tile + 1) : kNoRow;
         wait_copies<0>();

@@ -30,8 +30,8 @@ std::string head_of(const CudaDeviceInfo& device) {
     );
 }
 
-// FNV-1a of 64 bits (draft-eastlake-fnv-17) detects truncation and damage. A file that was forged
-// on purpose is the user's own, like its directory.
+// FNV-1a of 64 bits (draft-eastlake-fnv-17) detects truncation and damage. Protection against
+// forgery is not needed: the user owns the directory.
 std::string check_of(std::string_view text) {
     std::uint64_t sum = 0xcbf29ce484222325u;
     for (const char byte : text) {

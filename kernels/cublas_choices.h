@@ -35,15 +35,15 @@ struct CublasKey {
 using CublasChoices = std::map<CublasKey, cublasLtMatmulAlgo_t>;
 inline constexpr std::size_t kChoicesMax = 4096;  // shapes of some models times buckets of M
 
-// The file's name contains what it was timed on, and so do its first lines.
+// The file's name and its first lines name the device and the library that were timed.
 [[nodiscard]] std::string choices_path(const std::string& directory, const CudaDeviceInfo& device);
 // Errors: kNotFound if there is none; kInvalidArgument if it is another device's, or damaged; the
 // message names the line.
 [[nodiscard]] Result<CublasChoices> read_choices(
     const std::string& path, const CudaDeviceInfo& device
 );
-// Writes the whole file or nothing, even if other processes write it. kUnavailable: it cannot be
-// written.
+// Writes the whole file or nothing, even if other processes write it. kUnavailable: it
+// cannot be written.
 [[nodiscard]] Result<> write_choices(
     const std::string& path, const CudaDeviceInfo& device, const CublasChoices& choices
 );

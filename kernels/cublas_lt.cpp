@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::string> places() {
     constexpr std::array<std::string_view, 2> kPackages{
-        // The first has the package nvidia-cublas of CUDA 13, the second that of 12.
+        // The place of CUDA 13's package nvidia-cublas; the next one is CUDA 12's.
         "nvidia/cu13/lib",
         "nvidia/cublas/lib"};
     return library_places(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), kPackages);

@@ -1,6 +1,6 @@
-// Finds cuBLASLt at run time: half a gigabyte that a build need not have and a bundle may include.
-// cuda_libraries.h lists the places. Only the major version compiled against is accepted: we pass
-// its structs.
+// Finds cuBLASLt at run time: the library has half a gigabyte, so builds do not require it and
+// bundles may include it. cuda_libraries.h lists the places. Only the major version compiled
+// against is accepted: we pass its structs.
 #pragma once
 
 #include "base/result.h"

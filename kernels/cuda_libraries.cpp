@@ -103,7 +103,8 @@ std::string find_nccl() {
         if (place != kName) {
             if (fs::exists(place, error)) return place;
         } else if (void* const library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
-            // Only the loader knows where it looks; the library it found stays open, unused.
+            // Only the loader knows its search path. The library found in this way stays
+            // open but unused.
             link_map* map = nullptr;
             const bool is_named = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr;
             return is_named ? map->l_name : place;

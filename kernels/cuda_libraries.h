@@ -1,4 +1,4 @@
-// Finds NVIDIA's libraries, which are opened at run time, where users have them.
+// Finds NVIDIA's libraries, which are opened at run time, in the usual places.
 //
 //   1. beside the executable, and in its ../lib      for a bundle
 //   2. where the loader looks                        rpath, LD_LIBRARY_PATH, ld.so.cache

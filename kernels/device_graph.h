@@ -1,9 +1,9 @@
 // A CUDA graph: work that was enqueued once and runs again as a whole, at the cost of one launch.
 // Names no CUDA type.
 //
-// A graph keeps the addresses and launch extents from its capture; the data at the addresses may
-// change between launches. Only one thread's calls are captured: other threads may allocate
-// meanwhile.
+// A graph keeps the addresses and launch extents from its capture; the data at the addresses
+// may change between launches. Only one thread's calls are captured: other threads may
+// allocate meanwhile.
 //
 // Source: CUDA C++ Programming Guide, "CUDA Graphs", "Creating a Graph Using Stream Capture".
 // Thread: one at a time, that of the stream.

@@ -11,7 +11,7 @@ cudaGraphExec_t as_graph(void* handle) { return static_cast<cudaGraphExec_t>(han
 
 thread_local DeviceGraph::EarlyStarts early_starts_of_capture = DeviceGraph::EarlyStarts::kNone;
 
-// Ends the process where the stream can run nothing any more.
+// Returns the error, or ends the process if the stream can run nothing any more.
 Error refused(const char* call, cudaError_t error, Stream stream) {
     (void)cudaGetLastError();
     const cudaError_t now = cudaStreamQuery(cuda_stream(stream));

@@ -1,7 +1,7 @@
 // Imports memory and events of another process on the opened GPU: by CUDA's legacy IPC handles, or,
-// for virtual memory, by file descriptors. Also makes legacy handles of this process's memory.
-// The other process is not trusted: a handle that opens nothing is an Error, and the driver reports
-// the size of the memory.
+// for virtual memory, by file descriptors. Also makes legacy handles of this process's memory. The
+// other process is not trusted: an invalid handle is an Error, and the size of the memory comes
+// from the driver.
 //
 // Source: CUDA Runtime API, cudaIpcOpenMemHandle (one process opens an allocation once; the
 //         exporter must not free it before it is closed), cudaIpcOpenEventHandle; CUDA Driver API,
@@ -23,11 +23,11 @@ namespace pitstop::kernels {
 // The size of a cudaIpcMemHandle_t, and of a cudaIpcEventHandle_t.
 inline constexpr std::size_t kIpcHandleBytes = 64;
 
-// A mapping of a whole allocation of the other process, or of chunks of its virtual memory back to
-// back.
+// A mapping of a whole allocation of the other process, or of chunks of its virtual memory
+// back to back.
 class DeviceImport {
   public:
-    // Returns a file descriptor of a chunk in this process, which is closed here.
+    // Returns a file descriptor of a chunk, which DeviceImport closes.
     using ChunkFd = std::function<Result<int>(std::int64_t chunk)>;
 
     DeviceImport() = default;

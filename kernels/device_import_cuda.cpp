@@ -28,8 +28,8 @@ Result<Handle> read_handle(std::string_view bytes) {
     return handle;
 }
 
-// Makes an error of any failure that a peer's handle can cause; a failure that breaks the context
-// shows at the next call.
+// Makes an Error of any failure that a peer's handle can cause. If the failure broke the context,
+// the next call fails.
 Error refusal(std::string_view what, cudaError_t error) {
     static_cast<void>(cudaGetLastError());
     return make_error(

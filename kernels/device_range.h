@@ -48,8 +48,8 @@ class DeviceRange {
     void unmap();
 
     // Returns a file descriptor of the chunk's memory, owned by the caller:
-    // cuMemImportFromShareableHandle in another process accepts it. REQUIRES: is_mapped(), i <
-    // num_chunks().
+    // cuMemImportFromShareableHandle in another process accepts it. REQUIRES: is_mapped(), i
+    // < num_chunks().
     [[nodiscard]] Result<int> export_chunk(std::size_t i) const;
     [[nodiscard]] std::size_t num_chunks() const { return handles_.size(); }  // 0: not mapped
 

@@ -102,7 +102,8 @@ Result<> DeviceRange::map() {
         const CUresult error =
             driver().create(&handle, static_cast<std::size_t>(bytes_of_chunk(i)), &properties, 0);
         if (error == CUDA_ERROR_OUT_OF_MEMORY) {
-            release_handles();  // first, so that the rest of the device's use is by other processes
+            // first, because device_users() must then count only other processes' memory
+            release_handles();
             return no_room(bytes_);
         }
         check(error, "cuMemCreate");

@@ -14,8 +14,8 @@ constexpr int kChunkBytes = 16;  // two words: a thread's unit
 constexpr int kLoadsInFlight = 4;
 constexpr int kRounds = 2;  // rounds of kLoadsInFlight chunks: 32 KiB per block
 constexpr int kChunksPerBlock = kThreads * kLoadsInFlight * kRounds;
-// Launches are short enough that indices fit 31 bits. A step's kernels need not wait for one to
-// end, as its blocks are short and its stream has lower priority.
+// Launches are short enough that indices fit 31 bits. A step's kernels do not wait for a whole
+// launch, because its blocks are short and its stream has lower priority.
 constexpr std::int64_t kBytesPerLaunchMax = std::int64_t{1} << 30;
 
 struct Chunk {

@@ -1,5 +1,5 @@
-// Stores a draw where the next ops need it, so that the host need not see it first: the next step
-// embeds it (embedding.h), and the reported logprobs are of it (logprobs.h).
+// Stores a draw where the next ops need it, without the host: the next step embeds it
+// (embedding.h), and logprobs.h reports its logprob.
 //
 //   ids[r]  the id of the row's choice; kDrewNothing if its score is -inf; kScoreNotFinite if it is
 //           +inf, because of the row's own edits or temperature, or its logits. Before all that,
@@ -33,10 +33,10 @@ inline constexpr TokenId kScoreNotFinite{-3};
     return choice.score != -kInf ? choice.id : kDrewNothing;
 }
 
-// The draw of a row of logits, and where it is needed.
+// The draw of a row of logits, and where to store it.
 struct DrawnRow {
     const Choice* choice = nullptr;  // null if the row is scored and nothing is drawn
-    TokenId* token = nullptr;        // different for all rows, and so are the next two
+    TokenId* token = nullptr;        // different for all rows; the same holds for the next two
     LogitPick* pick = nullptr;
     SoftmaxRow* softmax = nullptr;
 };

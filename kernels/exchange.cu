@@ -14,17 +14,18 @@ constexpr std::int64_t kAlignment = 256;  // bytes
 // A word contains the number of the launch, and the tag of its operation.
 constexpr std::uint64_t kTagMask = (std::uint64_t{1} << kExchangeTagBits) - 1;
 
-constexpr int kWaits = 2;  // waits in a launch with two shots
+constexpr int kWaits = 2;  // the meetings of a launch with two shots
 
 // Precedes the chunks in each rank's memory.
 struct Header {
     // By wait, buffer, block and rank: the latest word of that rank's block.
     std::uint64_t words[kWaits][2][kExchangeBlocksMax][kExchangeRanksMax];
-    // The rest is private to this rank.
-    std::uint64_t num_launches;                      // launches that have ended
-    std::uint64_t failed_launch;                     // 0: none
-    std::uint64_t has_given_up[kExchangeBlocksMax];  // in that launch
-    std::uint32_t num_ended;                         // blocks of the current launch
+    // Only this rank uses the rest.
+    std::uint64_t num_launches;   // launches that have ended
+    std::uint64_t failed_launch;  // 0: none
+    // number of the launch in which a block gave up
+    std::uint64_t has_given_up[kExchangeBlocksMax];
+    std::uint32_t num_ended;  // blocks of the current launch
     std::uint32_t num_failures;
 };
 constexpr std::int64_t kHeaderBytes = (sizeof(Header) + kAlignment - 1) / kAlignment * kAlignment;
@@ -51,8 +52,8 @@ class Meeting {
           word_(launch_ << kExchangeTagBits | tag) {}
 
     [[nodiscard]] __device__ std::uint64_t launch() const { return launch_; }
-    // Returns whether an earlier launch gave up: then no rank is met any more. A failure in this
-    // launch shows in the next: all threads of a block see the same.
+    // Returns whether an earlier launch gave up: then no later launch waits for other ranks. A
+    // failure in this launch takes effect with the next one, so that all threads of a block agree.
     [[nodiscard]] __device__ bool is_over() const {
         const std::uint64_t failed = read_again(mine_.failed_launch);
         return failed != 0 && failed != launch_;
@@ -138,15 +139,15 @@ struct Share {
         begin = blockIdx.x * of_block + threadIdx.x;
         end = min(num, (blockIdx.x + std::int64_t{1}) * of_block);
     }
-    // Calls f for each of this thread's packs in the part from `first` on, which ends at `limit` at
-    // most.
+    // Calls f for each of this thread's packs in the part that begins at `first` and ends at or
+    // before `limit`.
     template <class F>
     __device__ void each(std::int64_t first, std::int64_t limit, const F& f) const {
         const std::int64_t last = min(first + end, limit);
         for (std::int64_t i = first + begin; i < last; i += kThreads) f(i);
     }
-    // Copies this thread's packs. The compiler keeps each load behind the previous store, because
-    // `to` and `from` could overlap; so several loads come before the first store.
+    // Copies this thread's packs. `to` and `from` could overlap, so the compiler does not move a
+    // load above a store. Therefore several loads are written before the first store.
     __device__ void copy(float4* to, const float4* from, std::int64_t first, std::int64_t limit)
         const {
         constexpr int kBatch = 4;
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, 1) two_shot_kernel(
 }
 
 // grid [at most num_blocks], block [kThreads]; a block owns the same floats of every rank's part.
-// Rank 0 reads 4 bytes per float over the links and writes as many.
+// Rank 0 reads 4 bytes per float over the links and writes 4.
 __global__ void __launch_bounds__(kThreads) gather_columns_kernel(
     const __grid_constant__ Exchange exchange,
     const float* part,  // [n, C], the whole part

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     multiply_tile<Shape>(shared, params.linear, part, at.m0, at.m_end, place.tile * Shape::kTileN);
 }
 
-// grid, block: as above, kGeneralThreads. For fp32 activations, where speed is not the point.
+// grid, block: as above, kGeneralThreads. For fp32 activations, which need no speed.
 __global__ void __launch_bounds__(kGeneralThreads)
     expert_general_kernel(const __grid_constant__ ExpertParams params) {
     const ExpertPlace at = place_of_tile(params, static_cast<int>(blockIdx.x), kGeneralTile);

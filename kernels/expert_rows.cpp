@@ -16,7 +16,8 @@ void check(const SortRowsByExpertArgs& args) {
     CHECK(args.begins != nullptr && (args.token_of != nullptr || args.chosen.rows == 0));
 }
 
-// Two passes over the pairs: exact, with a load and a store each. The CPU uses it, too.
+// Two passes over the pairs: exact, with a load and a store per pair. The CPU ops use this
+// function, too.
 void sort_rows_by_expert_ref(const SortRowsByExpertArgs& args) {
     check(args);
     std::array<std::int32_t, RouteArgs::kExpertsMax> next{};

@@ -5,7 +5,7 @@
 //   y     [T, Q*D]  fp32 or bf16
 //   gate  [T, (Q - 1) * gate_head_stride + D]  fp32 or bf16, independently
 //
-// A gate that is infinite or NaN gives NaN: a sigmoid of 0 or 1 would look healthy.
+// A gate that is infinite or NaN gives NaN: a sigmoid of 0 or 1 would hide the fault.
 //
 // CPUs alone compute it.
 #pragma once

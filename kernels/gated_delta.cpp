@@ -160,8 +160,8 @@ void check(const GatedDeltaArgs& args) {
 
 namespace {
 
-// Leaves the inputs before token `end` of the row in `to`, which may be `before`, those before the
-// row's first token.
+// Stores the convolution's inputs before token `end` of the row in `to`. `to` may be `before`, the
+// inputs before the row's first token.
 void leave_inputs(
     const GatedDeltaArgs& args,
     std::int64_t row,

@@ -11,9 +11,9 @@
 //
 // where c counts channels, u_q and u_k are the channels of key head g, and u_v those of h.
 //
-// S and the last W-1 inputs of the convolution are kept in places, of which a request has one. A
-// row whose first position is 0 starts from zeros. Others continue from the state in `from_places`:
-// their own place, or one that was saved. No row reads a place that another row writes.
+// A place stores S and the last W-1 inputs of the convolution; each request has one. A row whose
+// first position is 0 starts from zeros. Other rows continue from the state in `from_places`: their
+// own place, or a saved one. No row reads a place that another row writes.
 //
 //   q, k, v, z, b, a  [T, heads]  columns of products, fp32 or bf16, all the same (HeadColumns)
 //   y                 [T, nv*dv]  fp32 or bf16; aliases nothing
@@ -23,13 +23,13 @@
 //
 // One order of arithmetic for prefills, decodes and chunks, so that a token's bits do not depend on
 // the cut or on other rows (P6): all is fp32. The convolution sums ascending from j = 0. The sums
-// over dk and over dv for norms run in 16 lanes, element i in lane i mod 16, then a tree. k S and
-// q S sum ascending over dk, fused; S' = fma(k_i, delta, decay * S_i). The chunked form of Yang et
-// al. cannot do this: the bits at a token depend on the chunk's other tokens. The recurrence costs
-// 4 dk dv multiply-adds a head and token, an eighth of the products around it.
+// over dk and over dv for norms run in 16 lanes, element i in lane i mod 16, then a tree. k S and q
+// S sum ascending over dk, fused; S' = fma(k_i, delta, decay * S_i). The chunked form of Yang et
+// al. does not fit: a token's bits would depend on the chunk's other tokens. The recurrence costs 4
+// dk dv multiply-adds per head and token, an eighth of the cost of the products around it.
 //
-// What is infinite or NaN in a token, and squares that overflow, become NaN in y and in S: b, a and
-// z whose sigmoid, decay or silu would look healthy, too.
+// Infinities and NaNs of a token, and squares that overflow, become NaN in y and in S. This
+// includes infinite b, a and z, whose sigmoid, decay or silu would look finite.
 //
 // Source: Yang et al. 2024 (arXiv:2412.06464); transformers 5.24, Qwen3NextGatedDeltaNet,
 // torch_recurrent_gated_delta_rule. CPUs alone compute it.
@@ -42,8 +42,8 @@
 
 namespace pitstop::kernels {
 
-// The columns of heads in a product's output. Its heads come in groups, one for each key head: head
-// h is `cols` columns from (h / group_len) * group_stride + (h % group_len) * cols on.
+// The columns of heads in a product's output. The heads form groups, one per key head: head h has
+// the `cols` columns that begin at (h / group_len) * group_stride + (h % group_len) * cols.
 struct HeadColumns {
     ConstActView first{};           // [T, cols], of head 0
     std::int64_t group_stride = 0;  // elements from a group's first head to the next group's
@@ -74,17 +74,20 @@ struct GatedDeltaArgs {
     const bf16* norm_w = nullptr;      // [dv]
     float norm_eps = 0.f;
 
-    // Both of place 0; those of the next place are place_bytes behind.
+    // States and inputs of place 0; those of place i are i * place_bytes later.
     float* states = nullptr;
     void* inputs = nullptr;
     std::int64_t place_bytes = 0;
-    std::int64_t num_rows = 0;                   // R
-    const std::int32_t* q_starts = nullptr;      // [R + 1], ascending from 0 to T
-    const std::int32_t* positions = nullptr;     // [T]
-    const std::int32_t* places = nullptr;        // [R], each once: where a row's state is left
-    const std::int32_t* from_places = nullptr;   // [R]: where the state before its first token is
-    const std::int32_t* saved_places = nullptr;  // [R]: where it is left, too, after the row's
-    const std::int32_t* saved_ends = nullptr;    // [R] tokens up to this one; q_starts[r]: nowhere
+    std::int64_t num_rows = 0;                // R
+    const std::int32_t* q_starts = nullptr;   // [R + 1], ascending from 0 to T
+    const std::int32_t* positions = nullptr;  // [T]
+    // [R], all different: where a row's state is stored after its last token
+    const std::int32_t* places = nullptr;
+    // [R]: the place of the state before a row's first token
+    const std::int32_t* from_places = nullptr;
+    // [R]: an additional place for the state, stored after the row's tokens
+    const std::int32_t* saved_places = nullptr;
+    const std::int32_t* saved_ends = nullptr;  // [R]: up to this token; q_starts[r]: not stored
     Stream stream{};
 
     [[nodiscard]] std::int64_t key_dim() const { return q.first.cols; }    // dk
@@ -104,7 +107,7 @@ struct GatedDeltaArgs {
 };
 
 void check(const GatedDeltaArgs& args);
-// Leaves the last W-1 inputs of a row's convolution for the next call, after its state.
+// Stores the last W-1 inputs of a row's convolution for the next call, after its state.
 void keep_conv_inputs(const GatedDeltaArgs& args, std::int64_t row);
 void gated_delta_ref(const GatedDeltaArgs& args);
 

@@ -7,7 +7,8 @@ namespace pitstop::kernels {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kBatch = 4;  // loads of a thread before their stores, past which no load is moved
+// loads of a thread before their stores: the compiler moves no load above a store
+constexpr int kBatch = 4;
 
 // grid [N], block [kThreads]; a block owns a row. Memory-bound: a row in, a row out; but N is the
 // number of sampled rows, so latency dominates: 64 rows of 8 KiB are 1 MB. The previous kernel

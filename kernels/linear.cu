@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
 
 // grid [tiles of M, tiles of N over all parts], block [kGeneralThreads]; a thread owns 4 x 4
 // outputs, 16 apart. Bound by FMA: 2 M N K flops at 60 TFLOP/s of fp32 at best. k ascends in one
-// chain per output. For fp32 activations (the truth mode), where speed is not the point.
+// chain per output. For fp32 activations (the truth mode), which need no speed.
 __global__ void __launch_bounds__(kGeneralThreads)
     general_kernel(const __grid_constant__ LinearParams params) {
     const LinearPlace place = place_of(params, static_cast<int>(blockIdx.y));

@@ -56,8 +56,8 @@ void linear_cuda(const LinearArgs& args);
 // rows would need as many sums. linear_cuda() guarantees this only for fp32 x.
 void linear_cuda_deterministic(const LinearArgs& args);
 
-// Times the product of rotation[0], unless its choice is known, over all of them in turn: the same
-// product with the weights of several layers, so that each finds the caches as in a step. Their
+// Times the product of rotation[0], unless its choice is known, over all of `rotation` in turn: the
+// same product with the weights of several layers, so that the caches are as in a step. Their
 // outputs are overwritten. Products that cuBLASLt does not compute are skipped. Returns how many
 // were timed. REQUIRES: as linear_cuda(); the GPU has no other work.
 int tune_linear_cuda(std::span<const LinearArgs> rotation);

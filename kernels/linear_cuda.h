@@ -13,8 +13,8 @@ void linear_gemv_cuda(const LinearArgs& args);
 // The same for two parts, followed by silu_mul of their results.
 void linear_gemv_silu_mul_cuda(const LinearArgs& args, const ActView& gated);
 
-// Multiplies with cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte aligned row by
-// row.
+// Multiplies with cuBLASLt. REQUIRES: x is bf16, K % 8 == 0, x and every w 16-byte
+// aligned row by row.
 void linear_cublas(const LinearArgs& args);
 // tune_linear_cuda() for the products that linear_cublas() accepts.
 int tune_linear_cublas(std::span<const LinearArgs> rotation);

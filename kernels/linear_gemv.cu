@@ -22,8 +22,8 @@ template <int kM>
 constexpr int kUnroll = kM == 1 ? 4 : 2;
 constexpr int kTile = kWarps * kRows;  // weight rows of a block whose warps do not share them
 
-// Three blocks for each of an H200's 132 SMs, the limit of the registers, and some more, so that
-// the last ones do not leave SMs idle for long.
+// Registers allow three blocks per SM, 396 on an H200; the rest keeps SMs busy while the
+// last blocks run.
 constexpr std::int64_t kBlocksWanted = 512;
 
 // Returns how many warps share a weight row, each with a part of K: the fewest that make
@@ -85,8 +85,8 @@ __device__ void add_chunks(
         for (int r = 0; r < kRows; ++r)
             packs[u][r] = load16_streaming(w[r] + (first + u * kWarp) * kChunkElements);
     }
-    // No load may sink below this: the compiler would save registers by waiting for each load in
-    // turn.
+    // Keeps the loads above: otherwise the compiler saves registers by waiting for each
+    // load in turn.
     if constexpr (kNum > 1) __syncwarp();
 #pragma unroll
     for (int u = 0; u < kNum; ++u) {
@@ -113,7 +113,7 @@ __device__ void add_chunks(
     }
 }
 
-// Prefetches what a warp reads first of its rows to L2, while the previous kernel makes x.
+// Prefetches the beginning of a warp's rows to L2, while the previous kernel computes x.
 __device__ void prefetch_first(const bf16* const (&w)[kRows], const Range& chunks) {
     constexpr int kFirstChunks = kUnroll<1> * kWarp;
     const int num = min(chunks.end - chunks.begin, kFirstChunks);

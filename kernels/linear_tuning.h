@@ -4,7 +4,7 @@
 // and no step waits for a clock (tune_linear_cuda, linear.h).
 //
 // The clock decides the winner, and with it the order of the sums: two GPUs may differ in the last
-// bits. Callers that must not see that use linear_cuda_deterministic(), which never comes here.
+// bits. Callers whose bits must not differ use linear_cuda_deterministic(), which uses no timings.
 //
 // Source: cuBLAS documentation, cublasLtMatmulAlgo_t: it "can be trivially serialized and later
 // restored for use with the same version of cuBLAS library".
@@ -29,12 +29,12 @@ namespace pitstop::kernels {
     return (M + step - 1) / step * step;
 }
 
-// Reads the choices of the opened GPU from its file in `directory`. A missing or damaged file has
-// none. Returns how many were read.
+// Reads the choices of the opened GPU from its file in `directory`. A missing or damaged file
+// counts as empty. Returns the number of choices read.
 int load_linear_choices(const std::string& directory);
 
-// Rewrites the file with all known choices, and makes the directory. kUnavailable: it cannot be
-// written.
+// Rewrites the file with all known choices, and makes the directory. kUnavailable: it
+// cannot be written.
 Result<> save_linear_choices(const std::string& directory);
 
 }  // namespace pitstop::kernels

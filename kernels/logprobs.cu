@@ -232,9 +232,9 @@ find_nth(TopShared& shared, const float* from, std::int64_t num_ids, int n) {
     return {shared.prefix, shared.wanted};
 }
 
-// Puts the n largest into shared.found, in no order; the rest of it is 0. Among ties, those with
-// the lower ids are wanted: warps own ascending parts of the row, and each counts the ties of its
-// part first, so that later warps know how many precede theirs.
+// Puts the n largest into shared.found, in no order, and fills the rest with 0. Among ties, the
+// lower ids come first: warps own ascending parts of the row, and each counts the ties of its part
+// first, so that later warps know how many precede theirs.
 __device__ __forceinline__ void collect_top(
     TopShared& shared, const float* from, std::int64_t num_ids, NthImage nth
 ) {
@@ -268,7 +268,7 @@ __device__ __forceinline__ void collect_top(
     __syncthreads();
 }
 
-// Sorts what was found, descending: a bitonic sort, one pair per thread. Unfilled entries are 0 and
+// Sorts shared.found, descending: a bitonic sort, one pair per thread. Unfilled entries are 0 and
 // sink to the end.
 __device__ __forceinline__ void sort_found(TopShared& shared) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -288,10 +288,10 @@ __device__ __forceinline__ void sort_found(TopShared& shared) {
     }
 }
 
-// grid [R], block [kTopThreads]; a block owns a row. Four passes of a radix select for the n-th
-// largest, two to collect (ties by lower id), then a bitonic sort of at most 1024. Six reads of a
-// row, five of them from L2: about 30 us for a row of 152k at one block's 115 GB/s; rows run in
-// parallel.
+// grid [R], block [kTopThreads]; a block owns a row. Four passes of a radix select for the
+// n-th largest, two to collect (ties by lower id), then a bitonic sort of at most 1024. Six
+// reads of a row, five of them from L2: about 30 us for a row of 152k at one block's 115 GB/s;
+// rows run in parallel.
 __global__ void __launch_bounds__(kTopThreads) top_logits_kernel(
     const float* __restrict__ logits,  // [R, V_rank]
     std::int64_t stride,

@@ -1,6 +1,6 @@
-// Log-probabilities of chosen, given and best ids, and ranks, made from four small ops, so that a
-// vocabulary split over ranks needs no gathered logits: each rank reduces its part, and the parts
-// are merged in rank order.
+// Log-probabilities and ranks of chosen, given and best ids, computed by four small ops. So a
+// vocabulary that is split over ranks needs no gathered logits: each rank reduces its part, and the
+// parts are merged in rank order.
 //
 //   logprob(i) = x[i] - log(sum_j exp(x[j]))     over the kept j (x[j] >= kept_min)
 //   x[i] = logits[i] * (1 / temperature)
@@ -91,8 +91,8 @@ void check(const CountBeforeArgs& args);
 void count_before_ref(const CountBeforeArgs& args);
 void count_before_cuda(const CountBeforeArgs& args);
 
-// Finds the n largest logits of each row, descending, the lower id first on a tie. NaN counts as
-// -inf.
+// Finds the n largest logits of each row, descending, the lower id first on a tie. NaN
+// counts as -inf.
 struct TopLogitsArgs {
     static constexpr std::int64_t kTopMax = 1024;
 

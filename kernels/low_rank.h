@@ -10,9 +10,9 @@
 //   h      [num_rows, r]  fp32 scratch
 //
 // A segment is a run of rows that have one pair of a and b. The bits of a row depend on its own
-// numbers alone (P6), whoever is in the call: h sums in 16 lanes, element k into lane k mod 16,
-// each ascending, then the lanes' tree (linear.h); the sum over j ascends from 0, one product at a
-// time; then it is scaled, then added.
+// numbers alone, not on other rows (P6): h sums in 16 lanes, element k into lane k mod 16, each
+// ascending, then the lanes' tree (linear.h); the sum over j ascends from 0, one product at a time;
+// then it is scaled, then added.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -32,7 +32,7 @@ struct LowRankSegment {
 };
 
 struct LowRankArgs {
-    // Of a: what is longer is refused when an adapter is loaded.
+    // The largest rank r. An adapter with a larger one is refused when it is loaded.
     static constexpr std::int64_t kRankMax = 512;
 
     ConstActView x{};                            // [M, K]

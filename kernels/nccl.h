@@ -33,9 +33,9 @@ struct NcclLibrary {
 
 inline constexpr std::size_t kNcclIdBytes = 128;
 
-// Makes a new group's unique id, kNcclIdBytes long, for all its ranks: they meet at this process,
-// which must live until they have joined. Errors: load_nccl()'s, kUnsupported (no GPU is open), and
-// NCCL's.
+// Makes a new group's unique id, kNcclIdBytes long, for all its ranks: they meet at this
+// process, which must live until they have joined. Errors: load_nccl()'s, kUnsupported (no GPU
+// is open), and NCCL's.
 [[nodiscard]] Result<std::string> make_nccl_id();
 
 // The element types of a broadcast, by NCCL's numbers.
@@ -63,8 +63,8 @@ class NcclCommunicator {
         std::string_view id{};  // kNcclIdBytes, the same for all ranks
         int num_ranks = 0;
         int rank = 0;
-        // The thread blocks of a collective. They spin until the peers arrive, so this many
-        // multiprocessors are lost to steps meanwhile, and no more. 0: as many as NCCL uses.
+        // The thread blocks of a collective. They spin until the peers arrive, and take at most
+        // this many multiprocessors from steps meanwhile. 0: NCCL's default.
         int max_ctas = 0;
     };
     // Begins to join; other ranks need not exist yet. Errors besides the class's: load_nccl()'s,

@@ -1,6 +1,6 @@
-// The used part of NCCL's binary interface: the library is opened at run time (nccl.h), and a build
-// needs no header of it. Order and sizes are those of nccl.h since NCCL 2.18, to which later
-// versions only add.
+// The part of NCCL's binary interface that is used here: the library is opened at run time
+// (nccl.h), and a build needs no header of it. Order and sizes are those of nccl.h since NCCL 2.18,
+// to which later versions only add.
 //
 // Source: NCCL documentation, "NCCL API", "Types"; nccl.h, ncclConfig_t: a library reads `size`
 //         bytes of a struct, and uses defaults for fields that `version` did not have.

@@ -22,8 +22,8 @@ void count_nonfinite_ref(const CountNonfiniteArgs& args) {
     }
 }
 
-// Infinities and NaNs have all exponent bits set. Counted in blocks, so that the compiler uses
-// vectors.
+// Infinities and NaNs have all exponent bits set. Counted in blocks, so that the compiler
+// uses vectors.
 void count_nonfinite_cpu(const CountNonfiniteArgs& args) {
     check(args);
     auto count = [&](std::int64_t begin, std::int64_t end, int) {

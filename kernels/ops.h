@@ -95,8 +95,8 @@ struct Ops {
 // REQUIRES: level <= best_isa().
 [[nodiscard]] const Ops* cpu_ops(IsaLevel level);
 
-// Returns null in a build without CUDA. REQUIRES, before an op is called: open_cuda_device()
-// (cuda_device.h).
+// Returns null in a build without CUDA. REQUIRES, before an op is called:
+// open_cuda_device() (cuda_device.h).
 [[nodiscard]] const Ops* cuda_ops();
 // The same, but a row's bits do not depend on the batch (P6), as always on the CPU.
 [[nodiscard]] const Ops* cuda_deterministic_ops();

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) penalties_kernel(
 }  // namespace
 
 void penalties_cuda(const PenaltyArgs& args) {
-    // check(args) is not called: it reads the starts, which are in the device's memory here.
+    // check(args) cannot run here: it reads the starts, which are in device memory.
     CHECK(args.logits.rows == 0 || (args.logits.data != nullptr && args.rows != nullptr));
     CHECK(args.logits.rows == 0 || (args.count_starts != nullptr && args.bias_starts != nullptr));
     launch<penalties_kernel>(

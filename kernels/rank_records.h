@@ -1,5 +1,5 @@
-// What ranks with a part of the vocabulary each send each other about a row of logits, so that none
-// needs the whole row: 20 bytes, from which every rank computes the same draw and the same sums.
+// A record: 20 bytes about one rank's part of a row of logits, which ranks exchange instead of the
+// logits. From all ranks' records, every rank computes the same draw and the same sums.
 //
 //   of a part   log_sum  log(sum of exp(x)) over its ids (logprobs.h); -inf if there are none
 //               score    of its draw (sampling.h); -inf if it draws nothing
@@ -56,7 +56,7 @@ static_assert(sizeof(RankRecord) == 20);
 
 enum class RankRowKind : std::int32_t { kDrawn, kGiven };
 
-// What is wanted of a row: the same on every rank except for the pointers.
+// The requested results of a row: the same on every rank except for the pointers.
 struct RankRow {
     const Choice* choice = nullptr;  // this rank's draw; null if it has none
     TokenId* token = nullptr;        // if not null, gets the value of ids[r]

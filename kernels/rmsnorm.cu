@@ -62,7 +62,7 @@ __device__ void store_scaled(
 }
 
 // Adds delta's row to x's, which is in registers, and writes the sums to x. All loads precede the
-// first store, which the compiler may not move them over.
+// first store, because the compiler moves no load above a store.
 template <int kHeldPacks>
 __device__ void add_delta(
     float (&held)[kHeldPacks][kPack], const float* delta_t, float* x_t, int thread, int H
@@ -89,8 +89,8 @@ __device__ void add_delta(
 // writes only what it alone reads. The order of the sum is the same in all variants.
 //
 // The row is read once and kept in registers (kHeldPacks > 0), else its second pass hits L2. All
-// its loads, delta's too, precede the first store, which the compiler may not move them over: H =
-// 4096 has 128 bytes per thread in flight, 160 KiB per SM at 5 blocks.
+// its loads, delta's too, precede the first store, because the compiler moves no load above a
+// store: H = 4096 has 128 bytes per thread in flight, 160 KiB per SM at 5 blocks.
 template <class Out, int kHeldPacks>  // held: aligned, H % 4 == 0, H <= kThreads * kPack * held
 __global__ void __launch_bounds__(kThreads) rmsnorm_kernel(
     float* x,  // [T, H]

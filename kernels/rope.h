@@ -4,8 +4,8 @@
 //   head' = (norm_offset + w) * head / sqrt(mean(head^2) + eps)       (if w is given)
 //   out[i]         = head'[i] * cos[p, i] - head'[i + R/2] * sin[p, i]
 //   out[i + R/2]   = head'[i + R/2] * cos[p, i] + head'[i] * sin[p, i]     0 <= i < R/2
-// with p = positions[t] and R = 2 * cos.cols <= D elements rotated; the rest of the head is
-// unchanged.
+// with p = positions[t] and R = 2 * cos.cols <= D elements rotated; the rest of the head
+// is unchanged.
 // Source: Su et al. 2021 (arXiv:2104.09864), in the half-split form of GPT-NeoX and Hugging Face.
 //
 //   q      [T, Q*D]      fp32 or bf16; on CPUs its heads may lie further apart than D elements, as

@@ -53,7 +53,7 @@ class Chosen {
     std::array<std::int32_t, RouteArgs::kChosenMax> experts_{};
 };
 
-// Writes the experts and their weights; whoever chose them, the sums are the same.
+// Writes the experts and their weights, with the same sums for chosen and for given experts.
 void write_row(const RouteArgs& args, std::int64_t t, std::span<const std::int32_t> experts) {
     const float* const logits = args.logits.data + t * args.logits.stride;
     const std::int64_t E = args.logits.cols;
@@ -66,7 +66,7 @@ void write_row(const RouteArgs& args, std::int64_t t, std::span<const std::int32
         for (const std::int32_t expert : experts) max = std::max(max, order_of(logits[expert]));
         for (const std::int32_t expert : experts) sum += std::exp(logits[expert] - max);
     }
-    // One that is not finite need not be among the experts.
+    // A logit that is not finite need not be among the experts.
     for (std::int64_t e = 0; e < E; ++e) {
         if (is_wrong(logits[e])) sum = std::numeric_limits<float>::quiet_NaN();
     }

@@ -15,7 +15,7 @@
 // exp makes ties.
 //
 // Source: transformers 5.24, Qwen3MoeTopKRouter (kAll, or kChosen with norm_topk_prob),
-// MixtralTopKRouter (kChosen); both use torch.topk, which guarantees no order of equals.
+// MixtralTopKRouter (kChosen); both use torch.topk, which does not define the order of equals.
 #pragma once
 
 #include "kernels/tensor.h"

@@ -39,8 +39,8 @@ __device__ void merge_nonfinite(const SampleParams& params, std::int64_t r) {
     if (lane_index() == 0) params.num_nonfinite[r] = num;
 }
 
-// Decides a row that does not truncate: all of its ids have raced. REQUIRES: one whole warp calls
-// it.
+// Decides a row that does not truncate: all of its ids have raced. REQUIRES: one whole
+// warp calls it.
 __device__ void merge_race(const SampleParams& params, std::int64_t r) {
     RacePart best{.score = negative_infinity(), .id = 0};
     for (int i = lane_index(); i < params.num_parts; i += kWarp) {
@@ -310,8 +310,9 @@ __global__ void __launch_bounds__(kResolveThreads)
         const auto mass = [=](float x) {
             return x >= kept_min ? mass_of(max, x) : std::uint64_t{0};
         };
-        // Without top-k the source may lack ids that count towards the total: those below the
-        // boundary, and in a race those above. The target then excludes the mass of the latter.
+        // Without top-k, ids that count towards the total may be missing from the source:
+        // those below the boundary, and in a race those above it. The target excludes the mass
+        // of the ids above.
         const std::uint64_t total =
             is_top_k ? total_weight<kResolveThreads>(source, mass) : boundary.mass;
         const std::uint64_t target =

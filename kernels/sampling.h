@@ -13,9 +13,9 @@
 //
 //   bits[i] = word (i mod 4) of Philox4x32-10 (Salmon et al. 2011), key (seed low, seed high),
 //             counter (i / 4, position, 0, 0)
-// with i the id in the whole vocabulary: a request's draws depend on its seed and the position
-// alone, not on the batch, the step, an interruption, or how the vocabulary is split over ranks
-// (P6).
+// with i the id in the whole vocabulary: a request's draws depend on its seed and the
+// position alone, not on the batch, the step, an interruption, or how the vocabulary is split
+// over ranks (P6).
 //
 //   logits  [R, V_rank]  fp32, after penalties; ids vocab_begin .. vocab_begin + V_rank. A row that
 //                        truncates (top_k, top_p, min_p) needs the whole vocabulary here; one that
@@ -43,10 +43,11 @@ struct SampleRow {
     float top_p = 1.f;              // (0, 1]; 1: off
     float min_p = 0.f;              // [0, 1]; 0: off
     std::uint64_t seed = 0;
-    // Of the id to be chosen, in its request: prompt_len + index in the output; a call's
-    // first_position is added.
+    // The position of the id in its request: prompt_len + index in the output, minus the
+    // call's first_position.
     std::uint32_t position = 0;
-    std::uint32_t no_gap = 0;  // rows kept on a device are compared by their bytes
+    // rows on a device are compared as bytes, so the struct must have no gap
+    std::uint32_t no_gap = 0;
 };
 
 // Returns whether the row's choice is among fewer than all `num_ids`.

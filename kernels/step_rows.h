@@ -74,7 +74,7 @@ struct StepRowsArgs {
 
 void check(const StepRowsArgs& args);
 void step_rows_ref(const StepRowsArgs& args);
-// Only for a GPU, and in no table of ops: a CPU's steps have their inputs on the host.
+// For GPUs only, and not in the tables of ops: on a CPU the steps' inputs are on the host.
 void step_rows_cuda(const StepRowsArgs& args);
 
 }  // namespace pitstop::kernels

@@ -16,7 +16,8 @@ namespace pitstop::kernels {
 void list_stream(void* stream);
 void unlist_stream(void* stream);
 
-// Begins the capture, ThreadLocal, after a point that other threads may wait for meanwhile.
+// Begins a thread-local capture, and first records a point for which other threads may
+// wait meanwhile.
 void begin_listed_capture(Stream stream);
 // Called after cudaStreamEndCapture().
 void end_listed_capture(Stream stream);

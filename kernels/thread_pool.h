@@ -30,8 +30,8 @@ class ThreadPool {
     // Runs a range of items on thread `thread` of [0, num_threads).
     using RangeFn = void (*)(void* context, std::int64_t begin, std::int64_t end, int thread);
 
-    // Calls fn for every range of `grain` items (the last may be shorter); returns when all are
-    // done.
+    // Calls fn for every range of `grain` items (the last may be shorter); returns when
+    // all are done.
     void run(std::int64_t num_items, std::int64_t grain, RangeFn fn, void* context);
 
   private:

@@ -1,4 +1,4 @@
-// Updates words on the device that have changed: a call has their new values, and where they go.
+// Updates words on the device that have changed: a call has the new values and their places.
 //
 // An update is one array of 32-bit words: a WordUpdate; runs of {at, length, first}; values.
 //   words[at + i] = values[first + i], 0 <= i < length, for each run; no two overlap
@@ -38,7 +38,7 @@ struct WordRunsArgs {
 
 void check(const WordRunsArgs& args);
 void word_runs_ref(const WordRunsArgs& args);
-// Only for a GPU, and in no table of ops: a CPU's ops read their inputs on the host.
+// For GPUs only, and not in the tables of ops: on a CPU the ops read their inputs on the host.
 void word_runs_cuda(const WordRunsArgs& args);
 
 }  // namespace pitstop::kernels

@@ -1,8 +1,8 @@
 // Work is cut into tiles: up to 16 query vectors (tokens x heads of one group) of one row against
 // one KV head, so that a loaded key or value serves them all. Per tile and block of 64 keys:
-// scores, softmax update, values. A query's arithmetic is the same in any tile: invisible keys get
-// a probability of exactly zero in their own lane of the sum, and are skipped in the product with
-// the values. Long prompts process tiles in groups, which share a block's packed keys.
+// scores, softmax update, values. A query's arithmetic does not depend on its tile: the probability
+// of an invisible key is exactly zero in the key's lane of the sum, and its value is skipped. Long
+// prompts process tiles in groups, which share a block's packed keys.
 #include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/attention_softmax.h"
@@ -15,8 +15,8 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-// Adds one block of keys to the state of every query that sees any of it, and fetches the block
-// `next`.
+// Adds one block of keys to the state of every query that sees any of it, and fetches the
+// block `next`.
 template <class T>
 void add_block(
     const AttentionArgs& args,
@@ -176,7 +176,8 @@ void attend_split(
 ) {
     float* const workspace = static_cast<float*>(args.workspace.data);
     const std::int64_t part_floats = kPartHeader + D_padded;
-    const Block<T> none{};  // ranges begin at different places, and are long
+    // ranges are long and begin at unrelated places, so nothing is fetched for the next one
+    const Block<T> none{};
     auto parts = [&](std::int64_t begin, std::int64_t end) {
         TilePlace place{.group_tiles = 1};
         for (std::int64_t i = begin; i < end; ++i) {
@@ -273,7 +274,7 @@ void attention_of(const AttentionArgs& args) {
                 after = first_block(args, next_group);
             }
             attend(args, group, after, padded_dim);
-            if (i + 1 < end) group = next_group;  // otherwise it is not of this range
+            if (i + 1 < end) group = next_group;  // otherwise next_group belongs to another range
         }
     };
     for_ranges(args.stream, total_groups, grain, groups);

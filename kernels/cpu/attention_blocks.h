@@ -1,5 +1,5 @@
-// Iterates over the blocks of keys of a group of tiles: where they are, and which part of the next
-// block to fetch while one is computed.
+// Iterates over the blocks of keys of a group of tiles: where their keys and values are, and which
+// part of the next block to fetch meanwhile.
 //
 // Included once per instruction set, like simd.h. Pages may be anywhere and a key is a few cache
 // lines: the hardware does not recognize the pattern in time.

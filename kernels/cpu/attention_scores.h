@@ -3,8 +3,8 @@
 //
 // Included once per instruction set, like simd.h. For few queries the keys are read in place: a
 // lane has every sixteenth word of a query and a key, and a tree reduces the lanes of each sum. For
-// many queries the keys are packed, one key per lane: each lane of the first way becomes a sum of
-// its own, and no instruction crosses lanes; the cost of packing is shared.
+// many queries the keys are packed, one key per lane: each lane of the first way becomes a separate
+// sum, and no instruction crosses lanes. All queries share the cost of packing.
 #pragma once
 
 #include "kernels/cpu/attention_blocks.h"
@@ -83,7 +83,8 @@ PITSTOP_INLINE void score4(
 }
 
 // Scores all queries of a tile against the keys of a block that any of them sees, four at a time;
-// an incomplete four is filled with copies. Fetches as many keys `ahead` meanwhile.
+// an incomplete group of four is filled with copies. Meanwhile fetches the same number of keys
+// from `ahead`.
 template <class T>
 PITSTOP_INLINE void score_block(
     const Tile<T>& tile,

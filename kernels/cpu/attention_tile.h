@@ -1,5 +1,5 @@
-// The division of attention's work: tiles of queries against one KV head, blocks and segments of
-// keys.
+// The division of attention's work: tiles of queries against one KV head, blocks and
+// segments of keys.
 //
 // Included once per instruction set, like simd.h.
 #pragma once
@@ -31,8 +31,8 @@ struct Tile {
     const T* kv = nullptr;                // of the KV head in page 0
 };
 
-// The keys of the block from position `first` that a query at `position` sees, counted from
-// `first`.
+// The keys of the block from position `first` that a query at `position` sees, counted
+// from `first`.
 struct Seen {
     std::int64_t begin;
     std::int64_t end;

@@ -1,10 +1,10 @@
-// Adds the values of a block of keys, weighted by their probabilities, to the outputs of some
-// queries.
+// Adds the values of a block of keys, weighted by their probabilities, to the outputs of
+// some queries.
 //
 // Included once per instruction set, like simd.h. fp32 values are added key by key. bf16 values are
-// added by pairs of keys (2i, 2i + 1) of the block, with probabilities rounded to bf16, like their
-// products with queries; `out` then has each 32 elements in the order of interleave(), and
-// in_order() restores it. An invisible key counts as zero, whatever its memory contains.
+// added by pairs of keys (2i, 2i + 1) of the block, with probabilities rounded to bf16. `out` then
+// has each group of 32 elements in the order of interleave(), and in_order() restores it. An
+// invisible key counts as zero, whatever its memory contains.
 #pragma once
 
 #include "kernels/cpu/attention_blocks.h"
@@ -39,8 +39,8 @@ struct Probabilities {
     using Element = std::conditional_t<std::is_same_v<T, bf16>, std::uint16_t, float>;
     alignas(64) Element of[kTileQueries][kBlock];
 };
-// Loads the outputs of queries, times alpha; and stores them. `out` is [kQueries, D_padded], from
-// an element.
+// Loads the outputs of queries, times alpha; and stores them. `out` points to an element of
+// [kQueries, D_padded].
 template <int kQueries, int kVectors>
 PITSTOP_INLINE void load_scaled(
     F32x16 (&acc)[kQueries][kVectors], const float* out, std::int64_t D_padded, const float* alpha
@@ -162,7 +162,7 @@ void add_values(
 
 // Adds to each query of a tile the values of the keys that it sees. Queries are grouped: first the
 // keys that a whole group sees, up to a whole pair, then the rest of each query's keys. So the
-// order is independent for each query. Fetches as many values `ahead` meanwhile.
+// order is independent for each query. Meanwhile fetches the same number of values from `ahead`.
 template <class T>
 PITSTOP_INLINE void add_values_of_block(
     const Probabilities<T>& p,

@@ -5,7 +5,7 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-constexpr std::int64_t kChunk = 16;  // tokens whose inputs are ready before the state is read
+constexpr std::int64_t kChunk = 16;  // tokens whose inputs are prepared before the state is read
 constexpr std::int64_t kHeadMax = GatedDeltaArgs::kHeadDimMax;
 constexpr std::int64_t kKernelMax = GatedDeltaArgs::kKernelMax;
 
@@ -177,7 +177,7 @@ class Head {
         for (; c < dv; c += kLanes) recur_columns<1>(chunk, c, dv - c);
     }
 
-    // Columns [c, c + kVectors * kLanes), of which the last vector has `n` lanes.
+    // Columns [c, c + kVectors * kLanes), where the last vector has `n` lanes.
     template <int kVectors>
     PITSTOP_INLINE void recur_columns(Chunk* chunk, std::int64_t c, std::int64_t n) const {
         const std::int64_t dk = args_.key_dim();
@@ -199,7 +199,7 @@ class Head {
         }
     }
 
-    // `known` is k S of token t before its decay, and becomes that of the token after it.
+    // `known` is k S for token t, before its decay. On return, k S for the next token.
     template <int kVectors, bool kHasNext>
     PITSTOP_INLINE void step(
         Chunk* chunk, std::int64_t t, std::int64_t c, std::int64_t n, F32x16* known
@@ -263,7 +263,7 @@ class Head {
     const float* before_ = nullptr;
     float* saved_ = nullptr;
     std::int64_t saved_end_ = 0;
-    const X* inputs_ = nullptr;  // before the first token
+    const X* inputs_ = nullptr;  // the kept inputs that precede the first token
     Channels q_;
     Channels k_;
     Channels v_;
@@ -288,7 +288,7 @@ void gated_delta(const GatedDeltaArgs& args) {
     const std::int64_t num_heads = args.num_rows * args.num_value_heads;
     const std::int64_t state_bytes = args.key_dim() * args.value_dim() * 4;
     for_ranges(args.stream, num_heads, grain_of_bytes(state_bytes), heads);
-    // All heads of a row read its kept inputs: they change when all are done.
+    // All heads of a row read its kept inputs, so these are replaced after all heads have finished.
     auto rows = [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t r = begin; r < end; ++r) keep_conv_inputs(args, r);
     };

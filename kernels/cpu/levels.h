@@ -1,5 +1,5 @@
-// The tables of the levels. cpu/table.cpp, compiled once per level, defines each. The loops of the
-// digest are in a library of their own: digest.cpp.
+// The tables of the levels. cpu/table.cpp, compiled once per level, defines each. The digest's
+// loops are in a separate library (digest/).
 #pragma once
 
 #include "kernels/ops.h"
@@ -23,7 +23,7 @@ extern const Ops kOps;
 void digest(const DigestArgs& args);
 }  // namespace avx512bf16
 
-// Ops that move bytes or touch a few entries are the same at every level (<family>.cpp).
+// Ops that copy bytes or read a few entries have one version for all levels (<family>.cpp).
 void gather_rows_cpu(const GatherRowsArgs& args);
 void count_nonfinite_cpu(const CountNonfiniteArgs& args);
 [[nodiscard]] std::int64_t no_workspace_bytes();

@@ -1,6 +1,6 @@
-// Multiplies by cutting the outputs into rectangles for the threads, these into blocks whose rows
-// of w stay in L2, and a block's rows of x into strips; linear_tile.h has the tiles of a strip. All
-// of this affects speed, never bits.
+// Cuts the outputs into rectangles for the threads. A rectangle has blocks whose rows of w stay in
+// L2, and a block's rows of x are cut into strips; linear_tile.h has the tiles of a strip. None of
+// this affects bits.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/linear_tile.h"
 #include "kernels/cpu/parallel.h"
@@ -22,7 +22,8 @@ constexpr int cols_of(int num_rows) { return num_rows == 1 ? 4 : 2; }
 #endif
 constexpr std::int64_t kColsAlign = 8;  // a range of outputs is a multiple of every tile's columns
 constexpr std::int64_t kRowsAhead = 8;  // how far a single strip fetches ahead, in rows of w
-constexpr std::int64_t kBlockBytes = 128 << 10;  // bytes of w: with the next block a quarter of L2
+// bytes of w: this and the next block fill a quarter of L2
+constexpr std::int64_t kBlockBytes = 128 << 10;
 constexpr std::int64_t kXBytesMax = 16 << 10;  // bytes of x that tiles read repeatedly: half of L1
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -36,8 +37,8 @@ std::int64_t block_cols(std::int64_t K) {
     return cols < kColsAlign ? kColsAlign : cols;
 }
 
-// Returns the number of strips of M rows; strips are as equal as possible. When waiting for w, wide
-// strips read it more evenly: a single one, or two if their x fits into L1.
+// Returns the number of strips of M rows; strips are as equal as possible. Memory-bound products
+// use one wide strip, or two if their x fits into L1, which read w more evenly.
 std::int64_t num_strips(std::int64_t M, std::int64_t bytes_per_row) {
     const bool fits = kWideStripRows * bytes_per_row <= kXBytesMax;
     const std::int64_t few = std::int64_t{kWideStripRows} * (fits ? 2 : 1);
@@ -51,8 +52,9 @@ std::int64_t depth_of(int num_rows, std::int64_t K, std::int64_t element_bytes) 
     return kXBytesMax / (kWideStripRows * element_bytes);
 }
 
-// Bounds the accumulators of a strip and a block that wait between two parts of their sums. Parts
-// exist if K is above kXBytesMax / (num_rows * element_bytes), and block_cols() falls with K.
+// Bounds the accumulators of a strip and a block that are in memory between two parts of their
+// sums. Parts exist if K is above kXBytesMax / (num_rows * element_bytes), and block_cols()
+// falls with K.
 constexpr std::int64_t waiting_max(std::int64_t num_rows, std::int64_t element_bytes) {
     return num_rows * (kBlockBytes / 2) / (kXBytesMax / (num_rows * element_bytes));
 }
@@ -96,7 +98,7 @@ struct Strip {
         const Ahead from = ahead;
         for (std::int64_t k = 0; k < K; k += depth) {
             const Depth some{k, clamp(k + depth, 0, K), k == 0, k + depth >= K};
-            ahead = from;  // each part fetches its columns of the same rows
+            ahead = from;  // each part fetches its own columns of the same rows
             for (std::int64_t n = 0; n < num_tiled; n += kCols) {
                 tile<Products, kRows, kCols, kFetch, kInParts>(
                     x,
@@ -161,11 +163,11 @@ struct Rectangle {
     [[nodiscard]] std::int64_t num_outputs() const { return n_end - n_begin; }
 };
 
-// Computes the outputs of one rectangle, block by block. Memory is read all the time: the strips of
-// one block fetch the next block's rows between them; those of the last block fetch the first rows
-// of the rectangle that this thread likely gets `after` it. A single strip fetches just ahead of
-// itself. Rows that no rectangle has fetched before come first, fetched by the strip that needs
-// them.
+// Computes the outputs of one rectangle, block by block. To keep the memory busy, the strips of
+// one block together fetch the next block's rows. Those of the last block fetch the first rows
+// of `after`, the rectangle that this thread likely gets next. A single strip fetches just
+// ahead of itself. Rows that no rectangle has fetched before come first, fetched by the strip
+// that needs them.
 template <class Products>
 void compute(
     const LinearArgs& args, const Rectangle& at, bool was_fetched, const Rectangle& after
@@ -204,9 +206,10 @@ struct Cut {
     std::int64_t m_cuts;
 };
 
-// For one of `num_products` equal products, which are cut alike.
+// The cut of one of `num_products` equal products; all are cut the same way.
 Cut choose_cut(const LinearArgs& args, std::int64_t num_outputs, std::int64_t num_products = 1) {
-    constexpr std::int64_t kBlocksMax = 8;  // of a rectangle, whose first block waits for its w
+    // per rectangle, whose first block was not fetched ahead
+    constexpr std::int64_t kBlocksMax = 8;
     constexpr std::int64_t kProductsMin =
         128 << 10;  // per rectangle: about 5 us, worth waking a thread for
     constexpr std::int64_t kRectanglesPerThread =
@@ -272,7 +275,7 @@ void linear(const LinearArgs& args) {
 namespace {
 
 // Cuts the products of experts into rectangles: all rows of one expert, and outputs of one part.
-// Experts without rows have none.
+// Experts without rows have no rectangles.
 class ExpertCut {
   public:
     explicit ExpertCut(const ExpertLinearArgs& args) : args_(args) {
@@ -297,7 +300,7 @@ class ExpertCut {
         LinearPart part{};
         Rectangle at{};
     };
-    // Sets `place`, which must not move afterwards; to nothing after the last one.
+    // Sets `place`, which must not move afterwards. Past the last rectangle, the place is empty.
     void find(std::int64_t i, Place& place) const {
         place.at = {};
         for (std::int32_t e = 0; e < args_.num_experts; ++e) {

@@ -130,8 +130,7 @@ constexpr int fetched_by(Fetch fetch, int num_cols) {
 }
 
 // A part of all sums, [begin, end) of K. If rows of x do not fit into L1, sums are computed in
-// several parts: between two parts a tile's accumulators wait in memory, and no bit of a sum
-// changes.
+// several parts: between two parts a tile's accumulators are in memory, so no bit of a sum changes.
 struct Depth {
     std::int64_t begin = 0;
     std::int64_t end = 0;

@@ -65,7 +65,7 @@ void top_of_row(
     const auto insert = [&](std::int64_t index, float value) {
         std::int64_t place = num < n ? num++ : n - 1;
         for (; place > 0 && values[place - 1] < value;
-             --place) {  // of equal ones the earlier has the lower id
+             --place) {  // of equal logits the one with the lower id is first
             values[place] = values[place - 1];
             ids[place] = ids[place - 1];
         }

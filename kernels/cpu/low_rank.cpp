@@ -1,5 +1,6 @@
-// Runs in two passes over all segments: every h, then every y. A pass is cut into pieces of a few
-// rows or columns, so that one row of one adapter has work for several threads.
+// Two passes over all segments: the first computes every h, the second every y. A pass is cut
+// into pieces of a few rows or columns, so that even one row of one adapter has work for
+// several threads.
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 

@@ -1,5 +1,5 @@
 // parallel_for for files compiled per level: the lambda's type belongs to this level, and so does
-// the code.
+// the code instantiated for it.
 #pragma once
 
 #include "kernels/cpu/simd.h"

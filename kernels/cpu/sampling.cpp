@@ -45,7 +45,7 @@ PITSTOP_INLINE float from_ordered(std::uint32_t image) {
     return __builtin_bit_cast(float, u);
 }
 
-// The weight of an x: one each (top-k), or its mass (top-p).
+// The weight of an x: 1 (top-k), or its mass (top-p).
 struct CountWeight {
     PITSTOP_INLINE void operator()(F32x16, std::uint64_t* weights) const {
         for (int i = 0; i < kLanes; ++i) weights[i] = 1;
@@ -70,10 +70,10 @@ struct MassWeight {
 };
 constexpr float kMassRange = 28.5f;  // exp(-28.5) * 2^40 rounds to zero
 
-// Returns the largest x such that the ids at or above it together weigh at least target_of(weight
-// of all), among those with x >= floor. Digits of 11, 11 and 10 bits from the top of the ordered
-// image: each pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <=
-// the weight of all; an x >= floor that weighs something.
+// Among ids with x >= floor, returns the largest x such that the ids at or above it weigh at least
+// target_of(weight of all ids). Digits of 11, 11 and 10 bits from the top of the ordered image:
+// each pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <= the
+// weight of all; an x >= floor that weighs something.
 template <class Weight, class TargetOf>
 float select_threshold(const Row& row, float floor, const Weight& weight, TargetOf target_of) {
     constexpr int kDigitBits = 11;
@@ -115,8 +115,8 @@ float select_threshold(const Row& row, float floor, const Weight& weight, Target
     return from_ordered(prefix);
 }
 
-// Returns a value that at least k ids reach, found cheaply: the k-th largest of the maxima of k or
-// more parts. -inf if that needs too many parts.
+// Returns a value that at least k ids reach, by a cheap method: the k-th largest of the maxima of k
+// or more parts. -inf if that needs too many parts.
 float top_k_floor(const Row& row, std::int64_t k) {
     constexpr std::int64_t kPart = 4 * kLanes;
     constexpr std::int64_t kPartsMax = 4096;
@@ -228,8 +228,8 @@ PITSTOP_INLINE void random_of_64_ids(const SampleRow& params, std::uint32_t coun
     transpose4(out);
 }
 
-// Runs the race over ids [begin, end) of the row, counted from its first, whose number is
-// vocab_begin.
+// Runs the race over ids [begin, end) of the row, counted from its first, whose number
+// is vocab_begin.
 Choice race(
     const SampleRow& params,
     const Row& row,

@@ -3,10 +3,9 @@
 // array without either. The lanes, and the order in which they are added, are the same for all, so
 // avx2 and avx512 give equal bits.
 //
-// Nothing in these files may be emitted under a name that a file compiled for a lower level shares:
-// the linker keeps one copy, and an older machine might not be able to run it. So: no std
-// templates, and no inline functions from outside this namespace that might not be inlined;
-// tests/kernels checks the objects' symbols.
+// No symbol of these files may have the same name in two levels: the linker keeps one copy, and an
+// older machine might not be able to run it. So: no std templates, and no inline functions from
+// outside this namespace that might not be inlined; tests/kernels checks the objects' symbols.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -19,7 +18,7 @@
 #endif
 
 #define PITSTOP_INLINE [[gnu::always_inline]] inline
-#define PITSTOP_INLINE_LAMBDA __attribute__((always_inline))  // after the parameters
+#define PITSTOP_INLINE_LAMBDA __attribute__((always_inline))  // follows the parameters
 
 #if defined(__AVX512F__)
 #include "kernels/cpu/simd_avx512.h"

@@ -242,8 +242,8 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
     transpose4x8(rows[0].hi, rows[1].hi, rows[2].hi, rows[3].hi);
 }
 
-// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the quarters'
-// places.
+// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the
+// quarters' places.
 PITSTOP_INLINE void transpose16(U32x16* rows) {
     for (int i = 0; i < 16; i += 4) transpose4(rows + i);
     for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters

@@ -190,8 +190,8 @@ PITSTOP_INLINE void transpose4(U32x16* rows) {
     rows[3].v = _mm512_unpackhi_epi64(t2, t3);
 }
 
-// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the quarters'
-// places.
+// Transposes 16x16: lane j of row i goes to lane i of row j. Quarters first, then the
+// quarters' places.
 PITSTOP_INLINE void transpose16(U32x16* rows) {
     for (int i = 0; i < 16; i += 4) transpose4(rows + i);
     for (int j = 0; j < 4; ++j) {  // rows j, j + 4, ... hold the columns j, j + 4, ... in quarters

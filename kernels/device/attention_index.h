@@ -28,7 +28,7 @@ namespace pitstop::kernels {
 
 // Decode's work is a list of units: row by row, within a row KV head by KV head, within that the
 // units of unit_keys keys, by absolute position, in which the row's token sees any key. Block b
-// owns share b: units b * per_block .. (b + 1) * per_block, of whichever rows.
+// owns share b: units b * per_block .. (b + 1) * per_block, which may span rows.
 struct UnitRange {
     std::int32_t begin;
     std::int32_t end;
@@ -46,16 +46,16 @@ struct UnitRange {
     return share < 1 ? 1 : share;
 }
 
-// Where the units of one (row, KV head) pair are computed, and which records of the workspace hold
-// their results until all are complete. Block b has record b for the pair that continues after its
-// share, of which there is at most one. For the pair that began before its share it has records
-// num_blocks + b * carried_per_block on: one for all of that pair's units in the share, or one for
-// each.
+// Where the units of one (row, KV head) pair are computed, and which records of the workspace
+// hold their results until all are complete. Block b has record b for the pair that continues
+// after its share (at most one pair). For the pair that began before its share, it has the
+// records from num_blocks + b * carried_per_block on: one for all of that pair's units in the
+// share, or one for each unit.
 struct PairPlace {
     std::int32_t first_block;
     std::int32_t last_block;
     std::int64_t num_records;
-    std::int64_t second_record;  // the others follow it
+    std::int64_t second_record;  // the other records follow it
 };
 [[nodiscard]] constexpr PairPlace pair_place(
     std::int64_t begin,  // of the pair's units in the list

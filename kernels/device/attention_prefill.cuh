@@ -22,7 +22,7 @@ struct PrefillTile {
         const std::int32_t token = i / params.group;
         return token < num_tokens ? row.position(first_token + token) : kNoKey;
     }
-    // Returns the number of elements to tile row i's queries or output. REQUIRES: the row exists.
+    // Returns the offset in elements of tile row i's queries or output. REQUIRES: the row exists.
     __device__ std::int64_t query_index(
         const AttentionParams& params, int i, std::int64_t stride, int D
     ) const {
@@ -69,7 +69,8 @@ __device__ inline PrefillTile prefill_tile(const AttentionParams& params, int nu
         .keys_end = 0};
     tile.first_token = (block - first_block(tile.row.q_begin, r, tile_len)) * tile_len;
     if (tile.row.q_len < params.q_len_min) return tile;
-    tile.num_tokens = min(tile_len, tile.row.q_len - tile.first_token);  // <= 0: one block too many
+    // <= 0: the block is superfluous
+    tile.num_tokens = min(tile_len, tile.row.q_len - tile.first_token);
     tile.keys_begin = first_key(tile.row.position(tile.first_token), params.window);
     tile.keys_end = tile.row.position(tile.first_token + tile.num_tokens - 1) + 1;
     return tile;

@@ -46,8 +46,8 @@ struct AttentionState {
     }
 };
 
-// Returns exp2(old_max - new_max) in scaled units; 1 if they are equal, 0 if there was nothing
-// before.
+// Returns exp2(old_max - new_max) in scaled units; 1 if they are equal, 0 if there was
+// nothing before.
 __device__ inline float rescale_factor(float old_max, float new_max, float scale_log2) {
     const float base = new_max == minus_infinity() ? 0.f : __fmul_rn(new_max, scale_log2);
     return exp2_approx(__fsub_rn(__fmul_rn(old_max, scale_log2), base));
@@ -73,10 +73,10 @@ __device__ void add_scores(
     mma_16x8x16(high, q, b[2], b[3]);
 }
 
-// Loads query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` points to the
-// first of them, whose number is a multiple of 8, so that the swizzle starts over there. Tiles of
-// one warp then share addresses except for a constant; a row number would need a register for each
-// k16.
+// Loads query fragment k16 (16 dimensions) of 16 rows of a swizzled tile. `queries` points to
+// the first of them, whose number is a multiple of 8, so that the swizzle starts over there.
+// Tiles of one warp then share addresses except for a constant; a row number would need a
+// register for each k16.
 template <int D>
 __device__ void load_query(std::uint32_t (&q)[4], const std::byte* queries, int k16) {
     const int lane = lane_index();

@@ -1,5 +1,5 @@
-// Finds out on the device what each block of decode does: its share of the keys of all rows, cut as
-// in attention_index.h, and the runs within its share, one after the other. For blocks of one warp.
+// Computes on the device the work of each block of decode: its share of the keys of all rows
+// (attention_index.h), and the runs within its share, one after the other. For blocks of one warp.
 #pragma once
 
 #include "kernels/device/attention_rows.cuh"
@@ -11,7 +11,7 @@
 
 namespace pitstop::kernels {
 
-// A unit of this many keys is always a whole (row, KV head) pair.
+// With units of this many keys, each (row, KV head) pair is a single unit.
 inline constexpr std::int32_t kUndivided = std::numeric_limits<std::int32_t>::max();
 
 // How the work is cut (attention_index.h); the same in all blocks.
@@ -99,11 +99,11 @@ struct Run {
     PairPlace place;
 };
 
-// A block's knowledge of its work, in shared memory: registers are for sums.
+// A block's work, in shared memory because the sums need the registers.
 struct Work {
     Cut cut;
     RowUnits at;              // the row of this run, or of the one before
-    std::int64_t units_done;  // done up to here in the list
+    std::int64_t units_done;  // units of the list that are done
     std::int64_t units_end;
     Run run;
 };
@@ -135,7 +135,7 @@ __device__ inline void next_run(const AttentionParams& params, Work& work) {
     const auto of_row = static_cast<std::int32_t>(unit - at.begin);
     const std::int64_t pair_begin = unit - of_row % at.num;
     const std::int64_t run_end = min(pair_begin + at.num, work.units_end);
-    // From the list of units to units by position, and to those of their keys that the token sees.
+    // Converts units of the list to units by position, and these to the keys that the token sees.
     const std::int64_t shift =
         units_seen(row.kv_len, params.window, cut.unit_keys).begin - pair_begin;
     const std::int64_t keys_begin = (unit + shift) * cut.unit_keys;

@@ -15,8 +15,8 @@
 
 namespace pitstop::kernels {
 
-// The next kernel's blocks may begin where there is room, once every block of this kernel has
-// begun.
+// The next kernel's blocks may begin where there is room, once every block of this
+// kernel has begun.
 __device__ inline void let_next_kernel_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,5 +1,5 @@
-// Loads and stores of a few consecutive numbers, through fp32, 16 bytes at a time if there are that
-// many.
+// Loads and stores of a few consecutive numbers, through fp32, 16 bytes at a time if there
+// are that many.
 #pragma once
 
 #include "base/bf16.h"

@@ -49,8 +49,8 @@ __device__ inline void choose_digit(Select& shared, std::uint64_t target, int lo
 }
 
 // Returns the largest x such that the ids at or above it together weigh at least `target`; weights
-// are integers, so the order of the ids does not matter. A radix select on the images, with digits
-// of 8 bits from the highest digit in which two images differ. REQUIRES: 1 <= target <= the weight
+// are integers, so the order of the ids does not matter. The radix select processes 8-bit digits of
+// the images, from the highest one in which two images differ. REQUIRES: 1 <= target <= the weight
 // of all; the whole block calls it.
 template <int kBlockThreads, class Source, class Weight>
 __device__ float select_threshold(

@@ -32,8 +32,8 @@ __device__ float warp_max(float value) {
     return value;
 }
 
-// REQUIRES: all kThreads threads call it; kThreads is a multiple of kWarp. May be called again at
-// once.
+// REQUIRES: all kThreads threads call it; kThreads is a multiple of kWarp. May be called
+// again at once.
 template <int kThreads, class T>
 __device__ T block_sum(T value) {
     __shared__ T partial[kThreads / kWarp];

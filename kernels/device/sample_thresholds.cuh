@@ -39,7 +39,7 @@ __device__ inline std::uint64_t mass_of(float max, float x) {
 enum class Collect : std::uint8_t {
     kList,  // lists all ids that may survive
     kRace,  // lists the ids of the boundary's bin; those above survive and race
-    kNone,  // too many in one bin, or with top-k: the resolve kernel reads the row
+    kNone,  // none: too many ids in one bin, or top-k; the resolve kernel reads the whole row
 };
 
 // The bin below which no id survives.
@@ -52,12 +52,13 @@ struct Boundary {
 
     __device__ Collect collect(const SampleRow& row, std::int32_t num_vocab_ids) const {
         if (num_ids <= kListMax) return Collect::kList;
-        const bool is_top_k = row.top_k < num_vocab_ids;  // counts the mass of what top-k left
+        // then top-p counts the mass of ids that top-k kept
+        const bool is_top_k = row.top_k < num_vocab_ids;
         return is_top_k || num_in_bin > kListMax ? Collect::kNone : Collect::kRace;
     }
 };
 
-// The contents of a pair of bins, each including all above it.
+// The count and mass of each bin of a pair, including all higher bins.
 struct PairSums {
     std::uint32_t counts[2];
     std::uint64_t mass[2];
@@ -87,11 +88,11 @@ __device__ inline PairSums pair_sums(const RowSpace& space, int bin) {
     return sums;
 }
 
-// Finds the boundary. With top-k, the top_k-th largest is in the first bin that brings the number
-// of ids, from above, to top_k; all of that bin is needed, because top-p counts the mass of what
-// top-k left. Without top-k, top-p's boundary is the first bin that brings the mass, from above, to
-// the target. Every thread gets the same.
-// REQUIRES: the whole block calls it; the first kThreads threads do the work.
+// Finds the boundary. With top-k, the boundary is the first bin, from above, at which the number
+// of ids reaches top_k; all of that bin is needed, because top-p counts the mass of the ids that
+// top-k kept. Without top-k, it is the first bin, from above, at which the mass reaches top-p's
+// target. Every thread gets the same. REQUIRES: the whole block calls it; the first kThreads
+// threads do the work.
 __device__ inline Boundary boundary_of(
     const RowSpace& space, const SampleRow& row, std::int32_t num_ids
 ) {
@@ -145,7 +146,7 @@ __device__ inline Boundary boundary_of(
                 is_top_k ? sums.counts[b] >= top_k && count_above < top_k
                          : row.top_p < 1.f && sums.mass[b] >= target && mass_above < target;
             if (is_first) {
-                boundary.bin = bin + b;  // at most one thread: no other bin is the first
+                boundary.bin = bin + b;  // at most one thread writes: no other bin is the first
                 boundary.num_ids = sums.counts[b];
                 boundary.num_in_bin = sums.counts[b] - count_above;
                 boundary.mass_above = mass_above;

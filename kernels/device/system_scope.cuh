@@ -21,8 +21,8 @@ __device__ inline std::uint64_t load_acquire_system(const std::uint64_t* from) {
     return value;
 }
 
-// Returns the nanoseconds of a clock that advances while the thread waits, in steps of up to a
-// millisecond.
+// Returns the nanoseconds of a clock that advances while the thread waits, in steps of up to
+// a millisecond.
 __device__ inline std::uint64_t global_nanoseconds() {
     std::uint64_t now = 0;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

@@ -17,8 +17,8 @@ inline constexpr int kWarpgroup = 128;  // threads: four warps, the first a mult
 
 // ---- ordering ----
 
-// Must precede the first product, and any product after writes to registers of its operands or
-// sums.
+// Must precede the first product, and any product after writes to registers of its
+// operands or sums.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

@@ -1,5 +1,6 @@
-// 64-bit sums in shared memory, whose atomics have 32 bits: 64-bit ones are compare-and-swap loops
-// there (CUDA C++ Programming Guide, "Atomic Functions"; seen in their machine code).
+// 64-bit sums in shared memory by 32-bit atomics. Shared memory has no 64-bit atomic add: the
+// compiler generates a compare-and-swap loop (CUDA C++ Programming Guide, "Atomic Functions"; seen
+// in the machine code).
 #pragma once
 
 #include <cuda_runtime.h>
