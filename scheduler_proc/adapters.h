@@ -1,8 +1,8 @@
-// Knows which adapters this replica has, and which versions of them requests still use.
+// The adapters of this replica, and their versions that open requests use.
 //
-// A commit gives a name a new version, for requests that come from then on; those that are open
-// keep theirs. A version that is nobody's any more, replaced or unloaded and without requests, is
-// forgotten by the workers, between two plans: none that follows names it.
+// A commit gives a name a new version for later requests; open requests keep theirs. When a version
+// is replaced or unloaded and no request uses it, the workers free it between two plans: no later
+// plan names it.
 //
 // Thread:  the loop thread only.
 // Bounded: loaded_max names; versions by the open requests.
@@ -21,11 +21,11 @@
 
 namespace pitstop::scheduler {
 
-// A version that a request has.
+// An adapter's version, as requests use it.
 struct AdapterUse {
     messages::AdapterId id{};
     messages::AdapterVersion version{};
-    std::string path{};  // the directory that it came from; empty: its tensors were sent
+    std::string path{};  // the directory that it was loaded from; empty: its tensors were sent
 };
 
 class Adapters {
@@ -37,15 +37,15 @@ class Adapters {
 
     // Returns why an update of this adapter cannot begin, or nothing.
     [[nodiscard]] std::optional<Error> problem_of(const std::string& name) const;
-    // The version that the workers know by this id serves its name from now on.
+    // The loaded version serves its name from now on. The workers know it by its id.
     void commit(AdapterUse loaded, TurnOutput& out);
-    // Errors: kNotFound. Returns what was unloaded.
+    // Returns the unloaded version. Errors: kNotFound.
     [[nodiscard]] Result<AdapterUse> unload(const std::string& name, TurnOutput& out);
 
-    // Returns what a request that names this adapter gets, and counts it. Errors: kNotFound, which
-    // are loaded.
+    // Returns the version for a request that names this adapter, and counts the request. Errors:
+    // kNotFound, with the loaded adapters.
     [[nodiscard]] Result<AdapterUse> take(const std::string& name);
-    // The request has ended.
+    // Called when a request of the version has ended.
     void give_back(messages::AdapterId id, TurnOutput& out);
 
     [[nodiscard]] std::int64_t num_requests(messages::AdapterId id) const;

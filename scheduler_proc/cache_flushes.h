@@ -1,7 +1,7 @@
 // The waiting calls to flush the prefix cache. All wait for the steps in flight, which hold the
 // pages of requests that have ended; some also wait until no request runs.
 //
-// The caller tells what runs and what was flushed.
+// The caller reports which requests run and which pages were flushed.
 //
 // Thread:  the loop thread only.
 // Bounded: kPendingCallsMax calls that wait.
@@ -28,13 +28,13 @@ class CacheFlushes {
         TurnOutput& out
     );
     [[nodiscard]] bool empty() const { return calls_.empty(); }
-    // Returns whether nothing may be planned: a call was accepted when nothing ran, and no request
-    // starts until the steps in flight are done.
+    // Returns whether planning must wait: a call was accepted while no request ran, and waits for
+    // the steps in flight.
     [[nodiscard]] bool holds_plans() const;
 
     // The cache was flushed: answers all calls.
     void settle(std::int64_t pages_freed, TurnOutput& out);
-    // Answers the calls whose deadline has passed. `what` says what they waited for.
+    // Answers the calls whose deadline has passed. `what` describes what they waited for.
     void end_late_calls(TimePoint now, const std::string& what, TurnOutput& out);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 

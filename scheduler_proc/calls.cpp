@@ -1,5 +1,5 @@
-// The calls, which concern all five parts of the scheduler: what each part objects to, and the
-// effects on all.
+// The calls that concern all five parts of the scheduler: the parts' objections, and the
+// effects on them.
 #include "base/check.h"
 #include "scheduler_proc/scheduler.h"
 
@@ -193,7 +193,8 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
     if (!update_.may_commit(order, out)) return;
     ReplicaUpdate::KvCounts counts;
     if (std::optional<AdapterUse> adapter = update_.new_adapter()) {
-        counts.num_kept = runner_.requests().num_running();  // each with the version that it has
+        // each keeps its version of the adapter
+        counts.num_kept = runner_.requests().num_running();
         update_.commit(now_, counts, out);
         return runner_.adapters().commit(*std::move(adapter), out);
     }
@@ -204,7 +205,7 @@ void Scheduler::handle(const messages::UpdateCommit& order, TurnOutput& out) {
             break;
         case messages::KvPolicy::kRecompute:
             counts.num_recomputed = runner_.retract_all();
-            // Their KV is the new version's, however much lag they tolerate in cached prefixes.
+            // The new version's requests share none of the old KV, whatever their kv_tolerance.
             runner_.refuse_older_kv(update_.new_epoch());
             break;
         case messages::KvPolicy::kDrain:

@@ -1,11 +1,11 @@
 // Ends (aborts) that arrived before the request they end.
 //
-// Control and requests use different sockets, so an abort may arrive first. Keys ascend: a key
-// above all requests' so far is still to come, a smaller one has arrived before.
+// Control and requests use different sockets, so an abort may arrive first. Keys ascend: if a key
+// is larger than those of all requests so far, its request has not arrived yet; otherwise it has.
 //
 // Thread:  the loop thread only.
-// Bounded: kEarlyEndsMax; beyond it the end with the smallest key, the longest overdue, is
-// forgotten.
+// Bounded: kEarlyEndsMax; beyond it the end with the smallest key, the longest overdue,
+// is forgotten.
 #pragma once
 
 #include "base/ids.h"

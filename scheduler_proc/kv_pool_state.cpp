@@ -1,4 +1,4 @@
-// The pool's part in checkpoints: which states are saved, and which node gets each.
+// Checkpoints in the pool: which states are saved, and at which node each is kept.
 #include "base/check.h"
 #include "scheduler_proc/kv_pool.h"
 
@@ -13,8 +13,8 @@ void KvPool::restore(Lease& lease, StepId step) {
     cache_.places()->restore(last, step);
 }
 
-// The last token is computed in any case, to sample after it. So the state before the page that has
-// it is of use to whoever has the same tokens, or more.
+// The last token is always computed, because sampling needs its logits. So requests with the same
+// tokens, or more, continue from the state before the page of the last token.
 std::int64_t KvPool::end_of_row(
     const Lease& lease, std::int64_t begin, std::int64_t end, std::int64_t num_known
 ) const {
@@ -83,13 +83,15 @@ void KvPool::keep_saved(Lease& lease, StepId step) {
     });
 }
 
-// Nobody waits for it from now on: the row that passes it saves a state, or no place is to be had.
+// Other requests stop waiting for the branch: the row that passes it saves a state, or no
+// place is free.
 void KvPool::end_branch(Lease& lease) {
     if (const auto branch = std::exchange(lease.state.branch, std::nullopt))
         cache_.places()->withdraw(branch->page, branch->announcement);
 }
 
-// The request runs no more: nobody waits for it, and its latest checkpoint is one like others.
+// The request stops running: no request waits for its state, and its latest checkpoint becomes an
+// ordinary one.
 void KvPool::end_state(Lease& lease) {
     if (!has_state()) return;
     end_branch(lease);

@@ -5,8 +5,8 @@
 //   -> the ranks release the KV -> they stage, vote, commit, or drop -> they take the KV again
 //
 // The scheduler keeps a request's tokens. The request continues with a prefill, under the version
-// that serves then. The caller is answered when the KV is back after a commit, or cannot be had
-// again; until then nothing is planned.
+// that serves then. After a commit, the caller is answered when the KV memory has been allocated
+// again, or cannot be; until then nothing is planned.
 #include "scheduler_proc/scheduler.h"
 
 #include <utility>
@@ -35,8 +35,8 @@ void Scheduler::settle_loan(TurnOutput& out) {
     if (update_.wants_loan()) {
         if (update_.drains_for_loan() && runner_.requests().has_started()) return;
         if (!runner_.steps().empty()) return;
-        // The KV may have been released by a call: then it is not taken again here. If only some
-        // ranks have it, all are made alike.
+        // A call may have released the KV before: then it stays released here. If only some ranks
+        // have it, all ranks get the same state.
         const bool is_there =
             memory_.is_resident(messages::MemoryTag::kKvCache) || !memory_.is_kv_alike();
         if (!is_there || memory_.is_lent()) return update_.start_on_loan(now_, out);

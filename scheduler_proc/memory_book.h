@@ -1,11 +1,11 @@
-// Which memory the ranks have under each tag, and the current order that changes it (design section
-// 6).
+// Which memory the ranks have under each tag, and the current order that changes it
+// (design section 6).
 //
 //   release   accepted -> (steps in flight end) -> ordered -> every rank has answered
 //   resume    ordered at once -> every rank has answered
 //
-// If a rank fails, every rank is ordered back, so that all are alike again, and then the call is
-// answered. So a tag's state here is the state of the whole replica.
+// If a rank fails, every rank is ordered to undo the change, so that all ranks are alike again, and
+// then the call is answered. So a tag's state here is the state of the whole replica.
 //
 // Thread:  the loop thread only.
 // Bounded: one order at a time.
@@ -52,8 +52,8 @@ class MemoryBook {
         return state(tag) == messages::MemoryState::kResident;
     }
     // Returns whether every rank is in the state that state() names. False once a rank could
-    // neither complete an order nor go back; true again when all ranks have completed another
-    // order.
+    // neither complete an order nor go back; true again when all ranks have completed
+    // another order.
     [[nodiscard]] bool are_ranks_alike(messages::MemoryTag tag) const {
         return !are_apart_[index_of(tag)];
     }
@@ -62,8 +62,8 @@ class MemoryBook {
     // Returns what is not resident, in words: "kv_cache is released, weights is being released".
     [[nodiscard]] std::string what_is_missing() const;
 
-    // Returns the tags that `tags` means: `tags` itself, or if empty all that such an order would
-    // change.
+    // Returns the tags that `tags` means: `tags` itself, or if empty all that such an order
+    // would change.
     [[nodiscard]] std::vector<messages::MemoryTag> tags_for(
         messages::MemoryAction action, const std::vector<messages::MemoryTag>& tags
     ) const;

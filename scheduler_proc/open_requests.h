@@ -1,7 +1,7 @@
 // All open requests: the running ones, and the waiting ones, new or retracted.
 //
 // A request first waits, starts with a lease of the pool, may be retracted to the head of the
-// queue, and is removed from either place. Ending its run returns its lease.
+// queue, and is removed from either place. When its run ends, the lease goes back to the pool.
 //
 // Owns:    every request from its arrival to its last chunk, at a constant address.
 // Thread:  the loop thread only.

@@ -113,8 +113,8 @@ void Pause::end_if_overdue(TimePoint now, const std::optional<Error>& why_not, T
     end(now, "max_pause_s passed before all requests had stopped", out);
 }
 
-// Lets requests run again. Calls that still wait are told why the pause ended before everything
-// stopped.
+// Lets requests run again. Calls that still wait are told why the pause ended before
+// everything stopped.
 void Pause::end(TimePoint now, const std::string& why, TurnOutput& out) {
     paused_ += now - state_->since;
     state_.reset();

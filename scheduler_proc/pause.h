@@ -34,7 +34,8 @@ class Pause {
     }
 
     // Begins a pause for a call, which is answered when all requests have stopped. The caller fills
-    // in the part with what happened to requests. Null: refused, as too many calls wait.
+    // in the part with what happened to requests. Returns null if the call was refused because too
+    // many calls wait.
     messages::PausePart* begin(
         const messages::PauseGeneration& call, TimePoint now, TurnOutput& out
     );
@@ -58,7 +59,7 @@ class Pause {
     // Returns whether all requests have stopped just now. Answers the waiting calls then.
     bool settle(const Load& load, TimePoint now, TurnOutput& out);
 
-    // Answers the calls whose deadline has passed. `step` says what they waited for.
+    // Answers the calls whose deadline has passed. `step` names the step they waited for.
     void end_late_calls(
         TimePoint now, const std::string& step, std::int64_t num_running, TurnOutput& out
     );
@@ -68,8 +69,8 @@ class Pause {
     [[nodiscard]] bool is_overdue(TimePoint now) const {
         return state_ && state_->until && now >= *state_->until;
     }
-    // `can_go_on`: nothing speaks against ending the pause. An overdue pause that cannot end waits
-    // for the message that removes the obstacle.
+    // Returns the next deadline of the pause or of a call. `can_go_on`: the pause may end. If it
+    // may not, an overdue pause has no deadline: a message must remove the obstacle first.
     [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now, bool can_go_on) const;
 
     // Fills in the pause's fields of the status.

@@ -173,8 +173,8 @@ void Ports::lose(Rank rank, std::string_view why) {
         spdlog::warn("{} left before all ranks had joined: {}; it may join again", name, why);
 }
 
-// A rank may have joined and left between two checks of the connections; sending to it shows that.
-// Each round loses a rank, or is the last.
+// A rank may have joined and left between two checks of the connections; then sending to it fails.
+// Each round of this loop loses a rank, or is the last one.
 void Ports::send_letters() {
     for (auto letters = meeting_.take_letters(); !letters.empty();
          letters = meeting_.take_letters()) {
@@ -207,7 +207,7 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
         if (!join) {
             refuse_worker(received, join.error(), in);
         } else if (const Result<> joined = take_join(received, *std::move(join)); !joined) {
-            refuse("a rank", joined.error(), in);  // the sender was told
+            refuse("a rank", joined.error(), in);  // the sender has been told
         }
         for (const Error& error : meeting_.take_dismissed()) refuse("a rank", error, in);
         return true;
@@ -227,8 +227,8 @@ bool Ports::take_for_meeting(const bus::Received& received, TurnInput& in) {
     return true;
 }
 
-// The sender gets no place, and a sender that considers itself a rank exits: it gets a
-// `rank_joined` if it asked to join, else a `rank_end`.
+// Refuses the sender a place, so that its process exits: answers a request to join with
+// `rank_joined`, any other message with `rank_end`.
 void Ports::refuse_worker(const bus::Received& received, const Error& error, TurnInput& in) {
     const bool is_join = received.frames.type == messages::RankJoin::kType;
     if (!received.key.empty()) {
@@ -354,8 +354,8 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
             make_error(ErrorCode::kPermissionDenied, "a hello of rank {}, not its own", rank);
         return refuse_worker(received, error, in);
     }
-    // Before all have met, a rank may still be dismissed. The one that gets its place then sends
-    // its own hello.
+    // Before the first meeting, a rank may still be dismissed. The rank that replaces it then sends
+    // a hello of its own.
     if (num_nodes_ > 1 && !meeting_.have_met()) {
         const Error error = make_error(
             ErrorCode::kFailedPrecondition, "a hello of rank {} before the ranks have met", rank

@@ -55,8 +55,8 @@ class Ports {
     // Receives all waiting messages.
     [[nodiscard]] TurnInput receive();
 
-    // Returns why the replica cannot continue: a rank of another machine is gone. Nothing if it
-    // can.
+    // Returns why the replica cannot continue: a rank of another machine is gone.
+    // Nothing if it can.
     [[nodiscard]] const std::optional<Error>& loss() const { return meeting_.loss(); }
     // Returns when receive() has work even if no message arrives.
     [[nodiscard]] std::optional<TimePoint> deadline() const { return meeting_.deadline(); }

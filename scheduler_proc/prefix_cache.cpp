@@ -92,7 +92,8 @@ PrefixCache::Match PrefixCache::match(
     Match best{.adapter = adapter};
     if (buckets_.empty() || num_blocks == 0) return best;
 
-    // Depth first, the newest first. A request that accepts one epoch has one path to walk.
+    // Searches depth first, newest children first. A request that accepts a single epoch has one
+    // path to follow.
     struct Place {
         PageId page{};
         std::size_t depth = 0;  // blocks before it

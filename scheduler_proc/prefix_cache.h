@@ -1,7 +1,7 @@
 // Which pages hold the KV of which token prefixes, so that requests share them (P9).
 //
-// A prefix belongs to the version of an adapter that computed it, or to the model alone: the first
-// node says which, and every node below it belongs to the same.
+// A prefix belongs to the version of an adapter that computed it, or to the model alone. The first
+// node records which, and all nodes below it belong to the same one.
 //
 // A radix tree over page-sized blocks of tokens: a node is one page, and its path from the root is
 // the prefix that the page continues. A node is tagged with the weight epochs that computed it, and
@@ -71,7 +71,7 @@ class PrefixCache {
         std::optional<messages::AdapterId> adapter = std::nullopt
     ) const;
 
-    // Add references on a path from the root, to keep it, and release them.
+    // lock() adds references on a path from the root, to keep it; unlock() releases them.
     void lock(std::span<const PageId> path);
     void unlock(std::span<const PageId> path);
 
@@ -132,7 +132,8 @@ class PrefixCache {
         return nodes_[static_cast<std::size_t>(raw(page))];
     }
     [[nodiscard]] std::span<const TokenId> tokens_of(PageId page) const;
-    // Says whose children are looked for: a node's, or the first nodes of an adapter, or of none.
+    // Selects the children to search: those of a node, or the first nodes of an adapter, or
+    // of no adapter.
     struct Parent {
         std::int32_t node = kNone;
         std::optional<messages::AdapterId> adapter{};

@@ -26,7 +26,8 @@ std::pair<std::string, std::string> first_difference(
     return {};
 }
 
-// Returns how a rank was started differently from one of the head's; nothing if it was not.
+// Describes a difference between the settings of a rank and of one of the head's; nothing if
+// they are equal.
 std::optional<Error> difference(const messages::RankJoin& join, const messages::RankJoin& measure) {
     if (join.settings == measure.settings) return std::nullopt;
     const auto [there, here] = first_difference(measure.settings, join.settings);
@@ -164,7 +165,7 @@ Result<> RankMeeting::join(const Sender& sender, messages::RankJoin join) {
     return Ok{};
 }
 
-// These ranks joined before the head's first rank, the only one that can tell that they do not fit.
+// Dismisses ranks that joined before the head's first rank and whose settings differ from it.
 void RankMeeting::dismiss_others(const messages::RankJoin& measure) {
     for (auto& member : members_) {
         if (!member || member->said.node == 0) continue;
@@ -319,13 +320,13 @@ std::optional<std::string> RankMeeting::peer_on(int connection) const {
 
 void RankMeeting::end(const messages::Verdict& asked) {
     is_over_ = true;
-    // Whatever ends the tree after this, the cause is that its ranks no longer meet.
+    // A failed meeting is reported as the cause, whatever ended the tree afterwards.
     const messages::Verdict verdict =
         asked.is_done() && failure_ ? messages::Verdict(*failure_) : asked;
     for (const auto& member : members_) {
         if (!member || member->is_lost) continue;
-        // On this machine the launcher tells ranks of a regular end. Ranks of another machine are
-        // told why before they notice.
+        // On this machine the launcher tells ranks of a regular end. Ranks of another machine get
+        // the reason here, before they lose the connection.
         if (verdict.is_done() && member->sender.key.empty()) continue;
         letters_.push_back({member->sender.peer, encode(messages::RankEnd{.verdict = verdict})});
     }

@@ -1,9 +1,9 @@
 // The meeting place of the replica's ranks (messages/ranks.h): decides which rank may join, from
 // which machine, sends each rank the parts of all, and names missing ranks. A state machine without
-// I/O or a clock: its letters are messages to be sent.
+// I/O or a clock: its output is a list of messages to send ("letters").
 //
-// A rank on the head's machine belongs to the launcher there, which sees its end and ends the tree.
-// Nobody but this code watches a rank of another machine: losing it ends the replica.
+// The launcher watches ranks on the head's machine, and ends the tree if one dies. Only this class
+// watches ranks of other machines: losing one ends the replica.
 //
 // Thread:  the loop thread only.
 // Bounded: one part of each rank, of kRankPartBytesMax.
@@ -46,13 +46,13 @@ class RankMeeting {
     // REQUIRES: args.tp % args.nodes == 0.
     explicit RankMeeting(Args args);
 
-    // The rank has its place from now on, or is told why not.
-    // Errors, which the rank is told as well: kUnsupported (another protocol or build),
-    // kInvalidArgument (another --tp or --nodes, a rank of another machine, other settings),
-    // kAlreadyExists (the rank, the node from another machine, or the sender as another rank).
+    // Gives the rank its place, or tells it why not. Errors, which the rank is told as well:
+    // kUnsupported (another protocol or build), kInvalidArgument (another --tp or --nodes, a rank
+    // of another machine, other settings), kAlreadyExists (the rank, the node from another machine,
+    // or the sender as another rank).
     Result<> join(const Sender& sender, messages::RankJoin join);
-    // Returns what dismissed ranks were told: they had joined before the head's own ranks and do
-    // not fit those. Their places are free again.
+    // Returns the errors of dismissed ranks, which joined before the head's own ranks with
+    // different settings. Their places are free again.
     [[nodiscard]] std::vector<Error> take_dismissed();
     // Accepts the rank's part of a meeting. Errors: kFailedPrecondition if no rank with that
     // identity has joined.
@@ -80,8 +80,8 @@ class RankMeeting {
     [[nodiscard]] bool has(Rank rank, std::string_view key) const;
     // Returns whether all ranks had joined once; until then a place may become free again.
     [[nodiscard]] bool have_met() const { return meeting_ > 1; }
-    // Returns why the replica cannot continue: a rank of another machine is lost. Nothing if it
-    // can.
+    // Returns why the replica cannot continue: a rank of another machine is lost.
+    // Nothing if it can.
     [[nodiscard]] const std::optional<Error>& loss() const { return loss_; }
     // Returns "rank 1", with its machine if there are several.
     [[nodiscard]] std::string name_of(Rank rank) const;

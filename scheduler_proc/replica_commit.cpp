@@ -104,8 +104,8 @@ bool ReplicaUpdate::handle_committed(
 }
 
 void ReplicaUpdate::drop(const messages::UpdateDrop& order, TurnOutput& out) {
-    // Torn regardless of this replica's own outcome: some other replica was overwritten or did not
-    // commit.
+    // Torn regardless of this replica's own outcome: some other replica was overwritten or
+    // did not commit.
     if (order.torn) weights_ = Weights::kTorn;
     if (!job_ || job_->id != order.update) {  // refused here, or never arrived
         messages::UpdatePart part = part_of(order.update, messages::UpdateOrder::kDrop);

@@ -74,8 +74,8 @@ void ReplicaMemory::begin_loan(messages::MemoryAction action) {
     });
 }
 
-// Memory that could not be lent is still here, unless a rank could not even go back. Memory that
-// could not be returned counts as released from now on, as if by a call.
+// Memory that could not be lent is still here, unless a rank could not undo the release. Memory
+// that could not be returned counts as released from now on, as if by a call.
 void ReplicaMemory::settle_loan(const MemoryBook::Job& done, Effects& effects) {
     const bool is_taken = done.action == messages::MemoryAction::kRelease;
     if (is_taken && done.failure) effects.loan_failure = done.failure;
@@ -111,7 +111,7 @@ ReplicaMemory::Effects ReplicaMemory::settle(bool is_still, TurnOutput& out) {
     if (has_weights) {
         const bool is_away = !book_.is_resident(messages::MemoryTag::kWeights);
         are_weights_kept_ = is_away && done.keep_weights && !is_discard;
-        // A rank that could not go back may release without keeping when a later resume fails.
+        // After a failed undo, a later failed resume may discard weights on some rank.
         if (is_away && !are_weights_kept_) effects.loses_weights = true;
     }
     if (done.is_loan) settle_loan(done, effects);
@@ -157,7 +157,7 @@ messages::MemoryPart ReplicaMemory::answer(CallId call, std::optional<Error> err
     const {
     messages::MemoryPart part{
         .call = call, .replica = replica_, .was_done = was_done, .tags = book_.totals()};
-    // Lent memory comes back by itself: the door must not consider the tree released.
+    // Lent memory is returned without a call, so the door must not count it as released.
     for (messages::TagMemory& tag : part.tags) {
         if (tag.tag == messages::MemoryTag::kKvCache && is_on_loan())
             tag.state = messages::MemoryState::kResident;

@@ -1,9 +1,9 @@
 // Releases and resumes a replica's memory: the calls, the orders to the ranks, the answers (design
 // section 6).
 //
-// A release runs with no step in flight, and nothing is planned from its acceptance on. Memory that
-// requests hold is never taken from them: a pause with retract frees it first, or the release is
-// refused (P4). The caller decides whether requests and updates allow an order.
+// A release begins when no step is in flight, and stops planning once it is accepted. Requests
+// never lose memory that they use: a pause with retract frees it first, or the release is refused
+// (P4). The caller decides whether requests and updates allow an order.
 //
 // Thread:  the loop thread only.
 // Bounded: one order at a time (MemoryBook).
@@ -43,16 +43,17 @@ class ReplicaMemory {
         const messages::ResumeMemory& call, TimePoint now, std::optional<Error> why_not
     );
 
-    // ---- the KV cache's memory, lent to an update: these have no caller ----
-    // Returns whether an order is in progress, of a call or of a loan: no other can be given then.
+    // ---- the KV cache's memory, lent to an update: these have no caller ---- Returns whether an
+    // order of a call or of a loan is in progress; then no other order can be given.
     [[nodiscard]] bool has_order() const { return book_.job() != nullptr; }
     [[nodiscard]] bool is_kv_alike() const {
         return book_.are_ranks_alike(messages::MemoryTag::kKvCache);
     }
-    // Whether it is lent: from lend() until it is back, or could not be had back.
+    // Whether the KV memory is lent: from lend() until it is returned, or its return has failed.
     [[nodiscard]] bool is_on_loan() const { return loan_ != Loan::kNone; }
     [[nodiscard]] bool is_lent() const { return loan_ == Loan::kLent; }
-    // Returns whether only the KV cache is missing, and that because it is lent or about to be.
+    // Returns whether all memory except the KV cache's is resident, and the KV cache is lent
+    // or about to be.
     [[nodiscard]] bool lacks_nothing_but_loan() const {
         return is_all_resident() || (is_on_loan() && is_resident(messages::MemoryTag::kWeights));
     }
@@ -70,13 +71,13 @@ class ReplicaMemory {
         std::optional<Error> loan_failure{};  // the KV cache could not be lent
         std::optional<messages::MemoryPart> answer{};
     };
-    // Sends the current order to the ranks once no step is in flight, and ends it when all have
-    // answered.
+    // Sends the current order to the ranks once no step is in flight, and ends it when all
+    // have answered.
     Effects settle(bool is_still, TurnOutput& out);
     // Returns false if the rank's answer belongs to no current order.
     bool handle_done(const messages::WorkerMemoryDone& answer) { return book_.handle_done(answer); }
-    // The caller is told that the call is late. An order that was not sent is cancelled; one that
-    // was sent stays, and completes when the ranks answer. `step` says what it waited for.
+    // Answers the caller that the call is late. An order that was not sent is cancelled; a sent one
+    // completes when the ranks answer. `step` names the step that it waited for.
     std::optional<messages::MemoryPart> end_late_call(TimePoint now, const std::string& step);
     [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
@@ -95,7 +96,8 @@ class ReplicaMemory {
     std::uint64_t num_orders_ = 0;
     enum class Loan { kNone, kTaking, kLent, kReturning };
     Loan loan_ = Loan::kNone;
-    std::string loss_{};  // why lent memory is not back; empty: it is back, or was resumed
+    // why lent memory was not returned; empty: it was returned, or resumed later
+    std::string loss_{};
 };
 
 }  // namespace pitstop::scheduler

@@ -12,7 +12,7 @@ namespace {
 
 std::uint64_t number(messages::UpdateId id) { return static_cast<std::uint64_t>(id); }
 
-// Staging a session only opens it: buckets bring its bytes.
+// Staging a session only opens it: its buckets transfer the bytes.
 messages::UpdateOrder order_of(const messages::UpdateStage& order) {
     return order.spec.source.kind == messages::SourceKind::kBuckets ? messages::UpdateOrder::kOpen
                                                                     : messages::UpdateOrder::kStage;
@@ -74,7 +74,7 @@ std::optional<Error> ReplicaUpdate::problem_of_stage(
     if (const auto problem = messages::invalid(order.spec))
         return Error{ErrorCode::kInvalidArgument, *problem};
     if (auto error = problem_of_reach(order.spec.source)) return error;
-    if (order.spec.adapter.empty()) {  // an adapter's own versions are looked at by who has them
+    if (order.spec.adapter.empty()) {  // the owner of the adapters checks their versions
         if (auto error = problem_of_epoch(order.new_epoch)) return error;
     }
     if (!has_weights() && order.spec.partial) {
@@ -124,7 +124,7 @@ bool ReplicaUpdate::stage(
         .spec = job.spec,
         .timeout_ms = time_of_workers(order.timeout_ms),
     };
-    // Also without weights: a rank may have kept its own when another rank lost them.
+    // This also holds without weights: a rank may have kept its own when another rank lost them.
     job.is_on_loan = lends_ && job.kind == UpdateJob::Kind::kStaged && !job.is_of_adapter();
     if (job.is_on_loan) {
         job.held = std::move(to_workers);
@@ -317,8 +317,8 @@ void ReplicaUpdate::make_ready(
         return refuse_with(is_early ? "not every rank is prepared" : "ordered before");
     }
     if (why_not) return refuse_with(*why_not);
-    // A staged update and a rollback are prepared before they are made ready; a direct update
-    // after.
+    // For a staged update and a rollback, prepare precedes ready; for a direct update, ready
+    // precedes the stage.
     if (!job_) job_.emplace(order.update, UpdateJob::Kind::kDirect, config_.tp);
     job_->kv_policy = order.kv_policy;
     ask(messages::UpdateOrder::kReady,
@@ -338,7 +338,7 @@ void ReplicaUpdate::settle(TimePoint now, bool is_still, bool is_run_out, TurnOu
     answer_order(messages::UpdateOrder::kReady, std::nullopt, out);
 }
 
-// The door is told in time what the update waited for, and drops it.
+// Reports to the door, in time, what the update waited for; the door then drops it.
 void ReplicaUpdate::end_late(TimePoint now, const std::string& what_runs, TurnOutput& out) {
     if (!job_ || now < job_->deadline) return;
     const messages::UpdateOrder order = job_->round.order();

@@ -1,13 +1,13 @@
 // Runs this replica's part of a weight update (design section 5; messages/weights.h has the
-// protocol), and knows which weights the replica has.
+// protocol), and keeps track of the replica's weights.
 //
-// The door (tokenizer_proc) drives an update over all replicas with orders; the ranks vote. The
-// commit goes between two plans on every worker's socket: steps planned before it run under the old
-// version, steps planned after it under the new one, on every rank alike (P1). The commit is
-// refused unless every rank of this replica has voted for it and the replica is ready as asked
-// (P2).
+// The door (tokenizer_proc) drives an update over all replicas with orders; the ranks vote.
+// The commit goes between two plans on every worker's socket: steps planned before it run
+// under the old version, steps planned after it under the new one, on every rank alike (P1).
+// The commit is refused unless every rank of this replica has voted for it and the replica is
+// ready as asked (P2).
 //
-// The caller tells which requests run and which memory is resident.
+// The caller reports which requests run and which memory is resident.
 //
 // Thread:  the loop thread only.
 // Bounded: one update at a time; a second one is refused meanwhile.
@@ -66,36 +66,37 @@ class ReplicaUpdate {
     [[nodiscard]] bool drains() const {
         return stands() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
-    // Returns whether the ranks overwrite the live copy, or are about to: nothing runs, except in a
-    // drain.
+    // Returns whether the ranks overwrite the live copy, or are about to: nothing runs,
+    // except in a drain.
     [[nodiscard]] bool overwrites() const {
         return stands() && job_->kind == UpdateJob::Kind::kDirect;
     }
 
-    // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ----
-    // Lent from the stage's order to the last rank's commit or drop: nothing is planned, except for
-    // a drain.
+    // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ---- Returns whether
+    // the memory is lent: from the stage's order to the last rank's commit or drop. Meanwhile
+    // nothing is planned, except for a drain.
     [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan && !job_->committed; }
-    // Returns whether the update is committed everywhere, and is answered when KV has its memory
-    // again.
+    // Returns whether all ranks have committed, and the answer waits until KV has its memory again.
     [[nodiscard]] bool awaits_return() const { return job_ && job_->committed; }
-    // Returns whether its stage waits for that memory.
+    // Returns whether the stage waits for the KV cache's memory.
     [[nodiscard]] bool wants_loan() const {
         return job_ && job_->held && !job_->round.has_failed();
     }
-    // Returns whether running requests must finish before that.
+    // Returns whether running requests must finish before the KV cache's memory is lent.
     [[nodiscard]] bool drains_for_loan() const {
         return wants_loan() && job_->kv_policy == messages::KvPolicy::kDrain;
     }
-    // No step runs from now on, because of the memory.
+    // Records that steps stop now, for the loan.
     void record_standing(TimePoint now) { job_->standing_since = now; }
-    // Records the cost of that memory for running requests: they were retracted, or waited for.
+    // Records the cost of the loan: requests that were retracted, or that the loan waited for.
     void record_loan(std::int64_t num_retracted, std::int64_t num_drained);
-    // The memory is available and no step runs: the ranks begin. REQUIRES: wants_loan().
+    // Called when the memory is available and no step runs: the ranks begin.
+    // REQUIRES: wants_loan().
     void start_on_loan(TimePoint now, TurnOutput& out);
-    // The memory is back, or cannot be had: the caller is answered. REQUIRES: awaits_return().
+    // Called when the memory was returned, or its return failed: answers the caller.
+    // REQUIRES: awaits_return().
     void end_loan(TimePoint now, TurnOutput& out);
-    // The memory could not be lent. The update fails if it still waits for it.
+    // Called when the memory could not be lent: the update fails if it still waits for that.
     void refuse_loan(Error error, TurnOutput& out);
 
     // ---- orders of the door. `why_not`: the objection of other parts of the scheduler ----
@@ -122,7 +123,7 @@ class ReplicaUpdate {
     // REQUIRES: may_commit().
     [[nodiscard]] messages::KvPolicy kv_policy() const { return job_->kv_policy; }
     [[nodiscard]] Epoch new_epoch() const { return job_->new_epoch; }
-    // Returns the adapter that the update loads, for whoever gives it to requests; nothing: it is
+    // Returns the adapter that the update loads, to be given to requests; nothing if the update is
     // of the model's weights.
     [[nodiscard]] std::optional<AdapterUse> new_adapter() const;
     struct KvCounts {
@@ -133,7 +134,7 @@ class ReplicaUpdate {
     void commit(TimePoint now, const KvCounts& counts, TurnOutput& out);
     void drop(const messages::UpdateDrop& order, TurnOutput& out);
 
-    // ---- answers of ranks. False: an answer that no order waits for ----
+    // ---- answers of ranks. Each returns false if no order waits for the answer ----
     bool handle_filled(messages::WorkerFilled answer, TurnOutput& out);
     bool handle_vote(messages::WorkerStaged vote, TurnOutput& out);
     bool handle_committed(const messages::WorkerCommitted& answer, TimePoint now, TurnOutput& out);

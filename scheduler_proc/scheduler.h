@@ -3,7 +3,7 @@
 // ordered by hash or address. So a recorded trace replays to the same plans, and tests/sim drives
 // it with a virtual clock.
 //
-// Five machines that know nothing of each other, and the turn, which alone knows all five:
+// Five state machines, independent of each other, which only the turn connects:
 //
 //   Runner         what runs: requests, queue, pages, prefix cache, steps in flight
 //   Pause          whether generation is paused, and which calls wait for that
@@ -12,7 +12,7 @@
 //   ReplicaMemory  which memory is released
 //
 // Thread:  the loop thread only.
-// Bounded: as its parts are.
+// Bounded: by the bounds of its parts.
 #pragma once
 
 #include "scheduler_proc/cache_flushes.h"
@@ -46,8 +46,8 @@ class Scheduler {
     // Returns the present state, as `status` reports it.
     [[nodiscard]] messages::ReplicaStatus status(TimePoint now, CallId call) const;
 
-    // Returns which invariant is broken, or nothing. For tests and the simulator: visits
-    // everything.
+    // Returns which invariant is broken, or nothing. For tests and the simulator:
+    // visits everything.
     [[nodiscard]] std::optional<std::string> audit() const;
 
     [[nodiscard]] const Version& version() const { return update_.version(); }
@@ -59,8 +59,8 @@ class Scheduler {
     [[nodiscard]] bool has_request(RequestKey key) const { return runner_.requests().has(key); }
     [[nodiscard]] std::int64_t num_open() const { return runner_.requests().num_open(); }
     [[nodiscard]] std::size_t num_in_flight() const { return runner_.steps().all().size(); }
-    // The results of steps not in flight, second answers, and votes that nothing waits for. All are
-    // harmless.
+    // The number of late messages: results of steps not in flight, second answers, unexpected
+    // votes. All are harmless.
     [[nodiscard]] std::int64_t num_late() const { return num_late_; }
     // The rows that were computed once too often, for requests that had ended.
     [[nodiscard]] std::int64_t num_rows_dropped() const { return runner_.num_rows_dropped(); }

@@ -16,7 +16,7 @@ StatePlaces::StatePlaces(std::int64_t num_places, std::int64_t num_pages) {
     for (std::int64_t i = 0; i < num_places; ++i) free_.insert(static_cast<CheckpointId>(i));
 }
 
-// Every place that steps in flight use is passed over. Each of their rows uses two at most.
+// Skips places that steps in flight use; each of their rows uses at most two.
 std::optional<CheckpointId> StatePlaces::find_free() const {
     for (const CheckpointId id : free_) {
         if (at(id).latest <= last_done_) return id;

@@ -3,12 +3,12 @@
 //
 //   free ─► reserved ─► kept ─► free
 //
-// A place is reserved by the row that saves to it, and then kept by a node of the prefix cache: its
-// checkpoint is the state after the node's last token, and has the node's identity (P9). The least
-// recently used of the kept ones is evicted when a place is needed.
+// A row that saves a state reserves a place. Then a node of the prefix cache keeps the place: its
+// checkpoint is the state after the node's last token, and has the node's identity (P9). When a
+// place is needed, the least recently used kept checkpoint is evicted.
 //
 // A running request that decodes renews its checkpoint from page to page. Such a trail is not
-// evicted. Trails take up to half of the places, so that the ends of prompts keep the others.
+// evicted. Trails use at most half of the places, so that the other half is left for prompts.
 //
 // A place is not written while a step in flight reads or writes it.
 //
@@ -36,33 +36,35 @@ class StatePlaces {
     StatePlaces() = default;  // no places
     StatePlaces(std::int64_t num_places, std::int64_t num_pages);
 
-    // What a checkpoint is for, which decides about the place that it may take.
+    // The purpose of a checkpoint, which decides which place it may use.
     enum class Purpose {
-        kPrompt,  // the end of a prompt, or a branch: a free place, or one of another checkpoint
-        kSpare,   // in the middle of a long prompt: a free place only; evicted before all others
-        kTrail,   // of a decode: as kPrompt, while less than half of the places are trails
+        // at the end of a prompt or at a branch: uses a free place, or evicts another checkpoint
+        kPrompt,
+        kSpare,  // in the middle of a long prompt: a free place only; evicted before all others
+        kTrail,  // of a decode: as kPrompt, while fewer than half of the places are trails
     };
 
-    // Reserves a place that step `step` saves to. Returns nothing if there is none.
+    // Reserves a place for step `step` to save to. Returns nothing if no place is available.
     [[nodiscard]] std::optional<CheckpointId> reserve(Purpose purpose, StepId step);
-    // The same with the place of the node's checkpoint, which is lost, if it is a trail that no
-    // step in flight uses.
+    // Reserves the place of the node's checkpoint, which is lost. Returns nothing unless the
+    // checkpoint is a trail that no step in flight uses.
     [[nodiscard]] std::optional<CheckpointId> renew(PageId trail, StepId step);
-    // The reserved place becomes the node's. REQUIRES: !of(page).
+    // Gives the reserved place to the node. REQUIRES: !of(page).
     void keep(CheckpointId place, PageId page);
-    // The reserved place becomes free: its content is of no use.
+    // Frees the reserved place, whose content is not used.
     void release(CheckpointId place);
 
     // Returns the node's checkpoint, if it has one.
     [[nodiscard]] std::optional<CheckpointId> of(PageId page) const;
     // Returns whether the step saves the node's checkpoint. REQUIRES: of(page).
     [[nodiscard]] bool is_saved_by(PageId page, StepId step) const;
-    // Step `step` restores the node's checkpoint, which is no trail from now on. REQUIRES:
-    // of(page).
+    // Records that step `step` restores the node's checkpoint, which stops being a trail.
+    // REQUIRES: of(page).
     void restore(PageId page, StepId step);
-    // The node's checkpoint is worthless, or the node is gone: the place becomes free, if any.
+    // Frees the place of the node's checkpoint, if any: the checkpoint is worthless, or the
+    // node is gone.
     void drop(PageId page);
-    // The node's checkpoint is no trail from now on: its request ended, or left it behind.
+    // Makes the node's checkpoint an ordinary one: its request has ended, or has a newer trail.
     void end_trail(PageId page);
     [[nodiscard]] bool is_trail(PageId page) const;
 
@@ -73,7 +75,7 @@ class StatePlaces {
     void withdraw(PageId page, std::uint64_t announcement);
     [[nodiscard]] bool is_announced(PageId page) const;
 
-    // Steps up to this one are done: the places that they used may be written.
+    // Records that steps up to this one are done: the places that they used may be overwritten.
     void end_step(StepId step) { last_done_ = step; }
 
     struct Counts {
@@ -97,7 +99,7 @@ class StatePlaces {
         Use use = Use::kFree;
         Purpose purpose = Purpose::kPrompt;
         PageId page{};    // kKept
-        StepId saved{};   // by this step
+        StepId saved{};   // the step that saved it
         StepId latest{};  // the last step that reads or writes it
         std::uint64_t last_used = 0;
     };

@@ -1,4 +1,4 @@
-// The steps that were sent to the workers and that some of them have not answered, in the order
+// The steps that were sent to the workers and not answered by all of them. They are in the order
 // sent, which is the order in which they end.
 //
 // Thread:  the loop thread only.
@@ -20,8 +20,8 @@ class StepsInFlight {
   public:
     static constexpr std::size_t kMax = 2;
 
-    // `timeout`: a step that takes longer is assumed never to end. `nodes`: the machines of the
-    // ranks.
+    // `timeout`: a step that takes longer is assumed never to end. `nodes`: the machines
+    // of the ranks.
     StepsInFlight(int tp, Duration timeout, int nodes = 1)
         : tp_(tp), timeout_(timeout), nodes_(nodes) {}
 

@@ -6,7 +6,7 @@ namespace pitstop::scheduler {
 void Rate::add(TimePoint now, std::int64_t num) {
     const Duration age = now - begin_;
     if (age >= kWindow) {
-        // After a long silence, the window that ends here says nothing about the present.
+        // After a long silence, the ended window does not describe the present.
         last_ = age < 2 * kWindow ? static_cast<double>(num_) / seconds(age) : 0;
         begin_ = now;
         num_ = 0;

@@ -52,7 +52,7 @@ using FromWorker = std::variant<
     messages::WorkerGrouped,
     messages::WorkerKept>;
 
-// Each goes to every rank of the replica, in this order: the order is P1.
+// Each message goes to every rank of the replica, in this order (P1).
 using ToWorkers = messages::VariantOf<
     decltype(messages::MessageList<messages::StepPlan>{} + messages::WorkerOrders{})>::Type;
 

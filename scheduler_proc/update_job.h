@@ -28,10 +28,11 @@ struct UpdateJob {
     Kind kind = Kind::kStaged;
     messages::UpdateRound round;  // asks the ranks; the replica itself answers `ready`
 
-    // With --update-mode lend the update is staged in the KV cache's memory, once that is released.
+    // With --update-mode lend the update is staged in the KV cache's memory, after that has
+    // been released.
     bool is_on_loan = false;
     std::optional<messages::WorkerStage> held{};
-    std::int64_t num_retracted = 0;  // to make room for the stage
+    std::int64_t num_retracted = 0;  // requests that were retracted to make room for the stage
 
     std::int64_t bucket = 0;  // session: the last one ordered; 0: the opening
 

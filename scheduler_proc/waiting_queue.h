@@ -2,11 +2,11 @@
 // by arrival. Then the new ones, by priority, and within a priority by `fairness`: clients take
 // turns (base/fair_queue.h), or by arrival.
 //
-// The order is total, and no request starves. Within a priority, for each earlier request of its
-// own client a request waits for at most one of each other client, whoever arrives meanwhile.
-// Higher priorities precede it as long as any exist: that is their purpose. A request that is put
-// back because it waits for a prefix keeps its turn: the later ones of its client wait for it, and
-// other clients are served meanwhile.
+// The order is total, and no request starves. Within a priority, a request waits for all earlier
+// requests of its client, and for each of these for at most one request of each other client,
+// whatever arrives meanwhile. Requests of higher priority always come first: that is their purpose.
+// A request that is put back because it waits for a prefix keeps its turn: its client's later
+// requests wait for it, while other clients are served.
 //
 // Thread: the loop thread only.
 #pragma once

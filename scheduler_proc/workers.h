@@ -37,7 +37,7 @@ class Workers {
     // Whether a rank has no room for two copies of the weights except in the memory of its KV
     // (--update-mode lend).
     [[nodiscard]] bool lend() const;
-    // The highest rank of adapters that all ranks compute; 0: one of them computes none.
+    // The highest rank of adapters that all ranks compute; 0: some rank computes none.
     [[nodiscard]] std::int64_t adapter_rank_max() const;
     [[nodiscard]] const std::string& model_type() const { return first().model_type; }
     [[nodiscard]] ModelLimits limits() const;

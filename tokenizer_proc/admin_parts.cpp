@@ -31,7 +31,7 @@ Reply reply_of(std::vector<Part> parts) {
         if (!is_done(part) && reply.ok) {
             reply.ok = false;
             reply.verdict.code = part.verdict.code;
-            text.clear();  // only errors, once there is one
+            text.clear();  // lists only errors, once there is one
         }
         if (part.verdict.message.empty() || is_done(part) != reply.ok) continue;
         if (!text.empty()) text += "; ";
@@ -67,7 +67,7 @@ Result<bool> Admin::dispatch_part(TimePoint now, const messages::Frames& frames)
 template <class Part>
 void Admin::handle_part(TimePoint now, Part part) {
     if constexpr (std::is_same_v<Part, messages::WorkerDigests>) {
-        // One refusal is answer enough.
+        // A single refusal decides the answer.
         if (!is_done(part) && calls_.find<Gathered<Part>>(part.call) != nullptr) {
             const AdminCaller caller = calls_.close(part.call);
             return finish(now, caller, std::vector{std::move(part)});
@@ -96,7 +96,7 @@ void Admin::finish(TimePoint, const AdminCaller& caller, std::vector<Part> parts
             say_version();
         }
     } else if constexpr (std::is_same_v<Part, messages::MemoryPart>) {
-        // If some replicas were done before and the others are now, all are done.
+        // If each replica either had nothing to do or has succeeded now, the call has succeeded.
         const bool is_any_done = std::ranges::any_of(parts, is_done<Part>);
         for (Part& part : parts) {
             if (is_any_done && part.was_done) part.verdict.code.reset();
@@ -115,7 +115,8 @@ void Admin::finish(
     messages::StatusReply reply;
     for (messages::ReplicaStatus& replica : parts) {
         replica.call = CallId{};
-        // One table, however many replicas there are, bounds the reply.
+        // The tables are summed into one, so the reply's size does not depend on the
+        // number of replicas.
         messages::add_load(reply.expert_load, std::exchange(replica.expert_load, std::nullopt));
     }
     reply.replicas = std::move(parts);

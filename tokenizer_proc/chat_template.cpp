@@ -113,8 +113,8 @@ Result<Value> prepared_message(
     return Value::mapping(std::move(out));
 }
 
-// Adds the variables to the special tokens, with the messages in the form that the template
-// expects.
+// Adds the variables to the special tokens, with the messages in the form that the
+// template expects.
 Result<Mapping> prepared(
     const Mapping& special_tokens, const Mapping& variables, bool takes_parts, Arguments arguments
 ) {

@@ -27,8 +27,8 @@ struct Chat {
 class ChatTemplate {
   public:
     static constexpr std::size_t kFileBytesMax = std::size_t{4} << 20;
-    // The limit of a template that comes with a request; the model's own has the defaults of
-    // jinja::Limits. Models' templates have about 10 KiB.
+    // The limit of a template in a request; the model's own has the defaults of jinja::Limits.
+    // Models' templates have about 10 KiB.
     static constexpr std::size_t kForeignBytesMax = std::size_t{256} << 10;
     static constexpr std::int64_t kForeignStepsMax = 500'000;
     static constexpr std::size_t kForeignBuiltBytesMax = std::size_t{64} << 20;
@@ -51,8 +51,8 @@ class ChatTemplate {
   private:
     struct Source {
         jinja::Template parsed;
-        // Whether the template iterates over the parts of a content; one that does not gets their
-        // text.
+        // Whether the template iterates over the parts of a content; one that does not
+        // gets their text.
         bool takes_parts = false;
     };
     static Result<Source> parse(std::string_view text);

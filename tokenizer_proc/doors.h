@@ -1,6 +1,6 @@
 // The two doors of the tree, the core of tokenizer_proc: the data door (generate, cancel, tokenize)
-// and the admin door. Clients' messages are checked, tokenized and given a key and a replica. The
-// tree's messages are passed to the clients that asked.
+// and the admin door. Clients' messages are checked, tokenized and given a key and a replica.
+// Answers of the tree are passed to the clients that asked.
 //
 // A request here is its client, its id and its replica, nothing more; its tokens and text pass
 // through. Any fault of a message is answered, and nothing that a client sends ends this process.
@@ -52,7 +52,7 @@ struct ToReplica {
     RequestKey key{};  // kRequests: of which request
 };
 
-// Facts: messages since the last turn, and the time, the only clock of the turn.
+// Facts: the messages since the last turn, and the time, which is the turn's only clock.
 struct DoorsInput {
     TimePoint now{};
     // Fresh random bits, for ids and seeds.
@@ -109,8 +109,8 @@ class Doors {
 
     // Returns whether every replica has said hello.
     [[nodiscard]] bool is_ready() const { return num_hellos_ == config_.num_replicas; }
-    // Returns whether the tree was told to end, and all open requests have ended or used up their
-    // time.
+    // Returns whether the tree was told to end, and all open requests have ended or used
+    // up their time.
     [[nodiscard]] bool is_end_due(TimePoint now) const {
         return drain_until_ && (requests_.size() == 0 || now >= *drain_until_);
     }

@@ -1,11 +1,11 @@
 // How the latest sessions ended, for callers that continue one of them.
 //
 // A call that names its session is told why that session ended. A call without a name might belong
-// to a session that was lost meanwhile. It would become an update of its own, of a part that nobody
-// meant to stand alone. So such calls are refused from the loss on. Once one of them, or an end,
-// was told of the loss, the next begin, end or drop comes from a caller who knows, and the loss is
-// over. It is also over when no such call arrives for kLossQuiet. Before that, a drop or an end may
-// be another trainer's.
+// to a session that was lost meanwhile. As an update of its own, it would commit only a part of a
+// version. So such calls are refused after the loss. Once a caller has been told of the loss, the
+// next begin, end or drop comes from a caller who knows, and ends the loss. The loss also ends when
+// no such call arrives for kLossQuiet. A drop or an end before any of that may be another
+// trainer's, and does not end it.
 //
 // Thread:  the loop thread only.
 // Bounded: kEndedMax sessions.
@@ -32,7 +32,7 @@ class EndedSessions {
         std::string how{};   // how it ended: "was committed as epoch 4", "was dropped: ..."
     };
     void record(Ended ended);
-    // The session recorded last lost calls without a name.
+    // Records that the latest session was lost, together with calls that name no session.
     void record_loss() {
         loss_ = ended_.back();
         told_.reset();
@@ -45,8 +45,8 @@ class EndedSessions {
     // that a caller was told.
     [[nodiscard]] std::optional<std::string> loss(TimePoint now);
     [[nodiscard]] std::optional<std::string> tell_loss(TimePoint now);
-    // A caller begins, ends or drops: if a caller was told of the loss, it is over; if nobody was,
-    // it stays.
+    // Called when a caller begins, ends or drops a session: ends the loss if a caller has
+    // been told of it.
     void forget_told_loss() {
         if (told_) loss_.reset();
     }

@@ -25,7 +25,7 @@ concept OfRank = requires(const Part& part) {
 [[nodiscard]] inline std::string silent_ranks(
     std::size_t replica, const std::vector<std::size_t>& silent, std::size_t tp
 ) {
-    // If no rank has answered, the scheduler may be the silent one.
+    // If no rank has answered, the silent process may be the scheduler.
     return fmt::format(
         "replica {} ({}rank {})",
         replica,
@@ -60,7 +60,8 @@ class Gathered {
         return all;
     }
 
-    // Returns what is silent: "scheduler_proc[1], ..."; of ranks, "replica 0 (rank 1, 2), ...".
+    // Names what has not answered: "scheduler_proc[1], ...", or for ranks "replica 0
+    // (rank 1, 2), ...".
     [[nodiscard]] std::string who_is_missing() const {
         std::vector<std::string> names;
         for (std::size_t replica = 0; replica < parts_.size() / tp_; ++replica) {

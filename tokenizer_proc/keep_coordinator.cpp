@@ -14,7 +14,7 @@ KeepCoordinator::KeepCoordinator(
       version_(served),
       has_answered_(num_ranks_, false) {
     if (!served.path.starts_with(directory_ + "/")) return;
-    status_.state = State::kKept;  // a restart loaded it from there
+    status_.state = State::kKept;  // a restart loaded the version from the directory
     status_.path = served.path;
     status_.path_digest = served.digest;
 }

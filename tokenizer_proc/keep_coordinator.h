@@ -3,8 +3,8 @@
 //
 //   begin (rank 0) -> write (every rank) -> seal (rank 0)
 //
-// The newest version wins: a later commit ends the current writing. A step that fails ends the
-// version, and status reports that. What serves does not depend on any of this.
+// The newest version wins: a later commit ends the current writing. A failed step ends the writing
+// of the version, and status reports that. The serving version is not affected.
 //
 // Pure: time in, orders out, without clock or socket.
 // Thread:  the loop thread only.
@@ -25,17 +25,17 @@ namespace pitstop::tokenizer {
 
 class KeepCoordinator {
   public:
-    // Keeps versions in `directory`, written by `num_ranks` ranks. `served` is what serves from the
-    // start.
+    // Keeps versions in `directory`, written by `num_ranks` ranks. `served` is what serves
+    // from the start.
     KeepCoordinator(
         TimePoint now, std::string directory, int num_ranks, const ServedVersion& served
     );
 
-    // A new version is committed on every rank.
+    // Begins to keep a version that was committed on every rank.
     [[nodiscard]] messages::WorkerKeep committed(TimePoint now, const ServedVersion& version);
 
-    // Handles an answer, and returns the next order, if any. An answer to no current step is
-    // ignored.
+    // Handles an answer, and returns the next order, if any. An answer to no current
+    // step is ignored.
     [[nodiscard]] std::optional<messages::WorkerKeep> part(
         TimePoint now, const messages::WorkerKept& part
     );
@@ -50,11 +50,11 @@ class KeepCoordinator {
 
     std::string directory_;
     std::size_t num_ranks_;
-    TimePoint since_{};        // of its state, which status_ has
+    TimePoint since_{};        // when status_'s state began
     ServedVersion version_{};  // the version to keep
     CallId call_{};
     messages::KeepStep step_ = messages::KeepStep::kBegin;
-    std::vector<bool> has_answered_;  // by rank; to the current step
+    std::vector<bool> has_answered_;  // by rank: whether it has answered the current step
     messages::KeepStatus status_{};
 };
 

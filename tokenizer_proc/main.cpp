@@ -32,8 +32,8 @@ namespace pitstop::tokenizer {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait{10};
-// Tokenizing takes time: outputs are sent before more than this is taken in, which is about five
-// milliseconds of work. The other thread does longer texts.
+// The most text that one turn tokenizes before it sends output: about five milliseconds of work.
+// The other thread tokenizes longer texts.
 constexpr std::size_t kIntakeBytesMax = 20 * TextWorker::kInlineBytesMax;
 // a full queue does not report when it has room
 constexpr std::chrono::milliseconds kRetryAfter{5};
@@ -56,7 +56,7 @@ struct Flags {
 
 std::uint64_t random_number() {
     std::uint64_t number = 0;
-    // Up to 256 bytes are never interrupted once the kernel's pool is ready.
+    // Once the kernel's pool is ready, a signal never interrupts a call for up to 256 bytes.
     CHECK(::getrandom(&number, sizeof number, 0) == sizeof number);
     return number;
 }
@@ -95,8 +95,8 @@ std::optional<std::string> farewell(Supervision& supervision) {
     return std::nullopt;
 }
 
-// Tells the launcher what a restart needs: where the weights are, the digest that proves them, and
-// their label.
+// Tells the launcher what a restart needs: the checkpoint of the weights, their digest
+// and their label.
 void tell_version(const ServedVersion& version, Supervision& supervision) {
     supervision.say_version(
         {.epoch = raw(version.epoch),

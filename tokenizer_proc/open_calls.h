@@ -95,8 +95,8 @@ class OpenCalls {
         return Complete<Part>{close(id), std::move(parts)};
     }
 
-    // Calls `visit(id, awaited)` for each call that waits for this kind, in the order of their
-    // numbers.
+    // Calls `visit(id, awaited)` for each call that waits for this kind, in the order of
+    // their numbers.
     template <class Awaits, class Visit>
     void for_each(Visit visit) {
         for (auto place = calls_.begin(); place != calls_.end();) {

@@ -32,7 +32,7 @@ void Outbox::reply(messages::Door door, const std::string& peer, messages::Frame
     keep_answer(waiting_[{door, peer}], std::move(frames));
 }
 
-// For a client that reads, one turn's answers are bounded by the turn alone.
+// The answers of one turn to a client that reads are bounded by the turn alone.
 void Outbox::keep_answer(Waiting& waiting, messages::Frames frames) {
     const std::size_t num_bytes = bytes_of(frames);
     // One answer is always kept, whatever its size: it may be a whole tensor.
@@ -130,8 +130,8 @@ bool Outbox::has_more() const {
     });
 }
 
-// Returns the message that came back; or a new one of the first chunks, as many as fit and at least
-// one.
+// Returns the message that could not be sent; otherwise a new message of the first chunks, as many
+// as fit and at least one.
 messages::Frames Outbox::take_head(Waiting& waiting) {
     if (waiting.head) return *std::exchange(waiting.head, std::nullopt);
     messages::Outputs outputs;

@@ -33,8 +33,8 @@ struct ToClient {
     messages::Frames frames{};
     Kind kind = Kind::kAnswer;
 };
-// A message that could not be sent, and why: kFull or kGone. Later ones for the same client were
-// not tried, and come back after it.
+// A message that could not be sent, and why: kFull or kGone. Later messages for the same client
+// were not tried; they follow in the list.
 struct UnsentToClient {
     ToClient message{};
     bus::Sent why = bus::Sent::kFull;
@@ -53,21 +53,21 @@ class Outbox {
         LostHow how{};
     };
 
-    // Adds an answer. An answer to a client that has left, or is over its bound, is dropped and
-    // counted.
+    // Adds an answer. An answer to a client that has left, or is over its bound, is
+    // dropped and counted.
     void reply(messages::Door door, const std::string& peer, messages::Frames frames);
     // Adds output of one request.
     void add(const std::string& peer, messages::OutputChunk chunk);
 
     // Appends the messages to send, in order: for each client its answers and one message of
-    // output. Call once per turn, after the previous message of output was sent or came back.
+    // output. Call once per turn, after the previous message of output was sent or taken back.
     void flush(TimePoint now, std::vector<ToClient>& out);
-    // Appends only answers, after all that.
+    // Appends only answers, after flush().
     void flush_answers(std::vector<ToClient>& out);
     // Takes back the messages of the last flush that could not be sent, in their order.
     void take_back(std::vector<UnsentToClient> unsent);
-    // Returns whether output waits behind the message that was flushed: then flush again at once,
-    // unless that message comes back.
+    // Returns whether more output waits after the flushed message. If so, flush again at once,
+    // unless that message could not be sent.
     [[nodiscard]] bool has_more() const;
     // Returns whether so much of the client's output waits that its requests were ended. The client
     // is slow until it has read all of it.
@@ -76,12 +76,12 @@ class Outbox {
     // Returns the clients whose requests must be ended, since the last call.
     [[nodiscard]] std::vector<Lost> take_lost() { return std::exchange(lost_, {}); }
 
-    // For every request with output in the backlog, and for those in `open`, this error replaces
-    // the output: the client gets at least that when it reads.
+    // Replaces the output of every request in the backlog, and of those in `open`, by this error,
+    // which the client gets when it reads.
     void fail(const std::string& peer, const std::vector<std::string>& open, const Error& error);
 
-    // Probes the clients with open requests that were sent nothing for a while: they get an empty
-    // `outputs`.
+    // Probes the clients with open requests that were sent nothing for a while: they get an
+    // empty `outputs`.
     void probe(const std::vector<std::string>& peers, TimePoint now, std::vector<ToClient>& out);
     static constexpr auto kProbeAfter = std::chrono::seconds(2);
 
@@ -101,7 +101,7 @@ class Outbox {
         // rid -> its latest chunk in `chunks`
         std::unordered_map<std::string, std::size_t> index{};
         std::size_t chunks_bytes = 0;
-        bool is_full = false;  // a message of the last flush came back
+        bool is_full = false;  // a message of the last flush could not be sent
         bool is_slow = false;
 
         [[nodiscard]] bool is_empty() const { return replies.empty() && !head && chunks.empty(); }

@@ -33,7 +33,7 @@ class ReplicaChoice {
 
     // Records that a request, and so its prompt's pages, went to the replica.
     void add(ReplicaId replica, std::span<const TokenId> prompt, std::int64_t load);
-    // Records that it has ended.
+    // Records that a request has ended.
     void remove(ReplicaId replica, std::int64_t load);
 
     [[nodiscard]] std::int64_t load(ReplicaId replica) const {

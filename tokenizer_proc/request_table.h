@@ -46,7 +46,7 @@ class RequestTable {
 
     // Returns null if the client has an open request with that id.
     OpenRequest* add(const std::string& peer, const std::string& rid);
-    // The request waits for that job; or it was sent, and waits for nothing here.
+    // set_job() records the job that the request waits for; set_key() that the request was sent.
     void set_job(OpenRequest& request, JobId job);
     void set_key(OpenRequest& request, RequestKey key);
 
@@ -60,7 +60,7 @@ class RequestTable {
     [[nodiscard]] std::vector<OpenRequest*> all();
 
     void close(OpenRequest& request);
-    // Returns whether it is among the last kEndedMax ended requests.
+    // Returns whether a request with that id is among the last kEndedMax ended ones.
     [[nodiscard]] bool has_ended(const std::string& rid) const { return ended_.contains(rid); }
 
     [[nodiscard]] std::size_t size() const { return size_; }

@@ -10,11 +10,12 @@ namespace {
 
 // The number of descriptors except the doors' connections.
 constexpr int own_descriptors(int num_replicas) { return 36 + 6 * num_replicas; }
-// A door with fewer could not accept its front end and a client that asks for the status.
+// With fewer connections, a door could not accept both its front end and a client that asks
+// for the status.
 constexpr int kDoorConnectionsMin = 8;
 
-// The part of the remaining descriptors for each door: as many as it may have, but never what
-// another door needs.
+// Each door's part of the remaining descriptors: as many as the door may have, without the reserve
+// of the other doors.
 struct DoorLimits {
     bus::SocketLimits data = bus::kDoorLimits;
     bus::SocketLimits admin = bus::kDoorLimits;

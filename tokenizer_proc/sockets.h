@@ -1,5 +1,5 @@
-// Every socket of tokenizer_proc: the doors, the inbox for the tree, and the sockets to each
-// replica.
+// Every socket of tokenizer_proc: the doors, the inbox for the tree, and the sockets to
+// each replica.
 //
 // Owns:    the sockets; the context outlives them.
 // Thread:  the loop thread only.
@@ -38,8 +38,7 @@ Result<> check(const TcpDoors& doors);
 
 class Sockets {
   public:
-    // Errors: an endpoint cannot be listened at, a key file is wrong, or there are too few
-    // descriptors.
+    // Errors: an endpoint cannot be bound, a key file is invalid, or there are too few descriptors.
     static Result<Sockets> open(
         zmq::context_t& context, const bus::RunDir& run_dir, int num_replicas, const TcpDoors& tcp
     );

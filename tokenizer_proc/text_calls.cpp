@@ -86,8 +86,8 @@ Result<> Doors::handle(const std::string& peer, const messages::DescribeTokenize
     return Ok{};
 }
 
-// Starts a call that a `tokenize_reply` answers. The loop never runs one itself: the cost of a
-// chat's template or a token's text is unknown beforehand.
+// Starts a call that a `tokenize_reply` answers. The loop never runs one itself: the cost of a chat
+// template, or of the tokens' texts, is unknown beforehand.
 Result<> Doors::start_call(const std::string& peer, CallId call, TextJob job) {
     RETURN_IF_ERROR(text_calls_.add(next_job_, {peer, call}));
     job.id = std::exchange(next_job_, next(next_job_));

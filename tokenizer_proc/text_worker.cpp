@@ -19,8 +19,8 @@ std::chrono::nanoseconds thread_time() {
     return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-// Encodes each word as at the start of a text; and after a space, if that gives a different first
-// token and not more tokens.
+// Encodes each word as at the start of a text. Adds the encoding after a space, if that has a
+// different first token and no more tokens.
 // Source: vLLM, vllm/sampling_params.py: SamplingParams.update_from_tokenizer.
 Result<std::vector<std::vector<TokenId>>> encode_bad_words(
     const text::Tokenizer& tokenizer,
@@ -55,7 +55,7 @@ std::string hex(std::string_view bytes) {
     return digits;
 }
 
-// Describes each token by itself.
+// Adds the text and the bytes of each single token.
 void tell_tokens(const text::Tokenizer& tokenizer, text::SkipSpecial skip_special, TextDone& done) {
     done.texts.reserve(done.ids.size());
     done.bytes.reserve(done.ids.size());

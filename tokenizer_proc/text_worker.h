@@ -1,11 +1,11 @@
 // Tokenizes texts and renders chats on a thread of its own, so that neither a prompt of megabytes
 // nor a template delays other clients' output. Clients take turns (base/fair_queue.h): for each
 // earlier job of its own client, a job waits for at most one of each other client, and for the one
-// in progress. The loop itself does short texts: run_job().
+// in progress. The loop itself tokenizes short texts: run_job().
 //
 // Thread:  the queue takes and returns values; its owner is the loop thread.
-// Bounded: kQueueBytesMax of text waits, kClientBytesMax of one client's. When the queue is full,
-// the
+// Bounded: kQueueBytesMax of text waits, kClientBytesMax of one client's. When the
+// queue is full, the
 //          newest job of the client with the most is dropped. A job ends within kJobCpuMax; a job
 //          that
 //          was cancelled ends within a millisecond, or at the next stage of encoding.
@@ -72,7 +72,7 @@ struct TextDone {
 
 class TextWorker {
   public:
-    // The loop itself does a text if encoding it goes through at most this many bytes: about a
+    // The loop itself encodes a text if the encoding processes at most this many bytes: about a
     // quarter of a millisecond.
     static constexpr std::size_t kInlineBytesMax = std::size_t{4} << 10;
     static constexpr std::size_t kQueueBytesMax = std::size_t{64} << 20;
@@ -94,7 +94,8 @@ class TextWorker {
     // Errors: kResourceExhausted if too much text waits already. take_done() may report the same
     // for another job.
     [[nodiscard]] Result<> push(TextJob job);
-    // No one waits for the job: it gives no result, unless one is ready in take_done().
+    // Called when no client waits for the job: take_done() returns no result for it, unless
+    // one is ready.
     void cancel(JobId job);
     // Readable when a job is done, for a poller.
     [[nodiscard]] int fd() const { return fd_; }

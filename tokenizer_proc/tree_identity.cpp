@@ -9,7 +9,8 @@ constexpr std::size_t kShownBytesMax = 64;  // of a client's identity, in an err
 
 }  // namespace
 
-// 31 random bits that leave room for more numbers, because a JSON reader's numbers may be doubles.
+// Uses 31 random bits, so that this number and the following ones fit a double, which JSON
+// readers may use.
 TreeIdentity::TreeIdentity(std::uint64_t high, std::uint64_t low)
     : id_(fmt::format("{:016x}{:016x}", high, low)), first_update_{(low >> 33) + 1} {}
 

@@ -24,9 +24,8 @@ class TreeIdentity {
     TreeIdentity(std::uint64_t high, std::uint64_t low);
 
     [[nodiscard]] const std::string& id() const { return id_; }
-    // Returns the number of this tree's first update or session. The next tree's numbers lie
-    // elsewhere, so that a session that outlived its tree cannot be mistaken for one of the next
-    // tree.
+    // Returns the number of this tree's first update or session. The next tree has other numbers,
+    // so that a session that outlived its tree cannot be mistaken for one of the next tree.
     [[nodiscard]] messages::UpdateId first_update() const { return first_update_; }
     // Returns whether these bytes, whatever else they are, name another tree.
     [[nodiscard]] bool is_other(const messages::Frames& frames) const;

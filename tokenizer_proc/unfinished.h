@@ -1,7 +1,7 @@
 // The callers' unfinished work, so that the tree after a restart can tell them of its loss.
 //
-// Only the door knows it, and the door may be the process that dies. So the launcher keeps the
-// door's last line about it, and passes that to the next tree's door.
+// Only the door knows about such work, and the door may be the process that dies. So the launcher
+// keeps the door's last line about it, and passes the line to the next tree's door.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Makes one update of calls without a session (UpdateCoordinator::collect).
 //
-// Trainers send a model in any number of calls between a pause and its end. None of the versions
-// between those calls is meant to serve, and a label or digest of one would name a mixture that
-// nobody declared. So the calls are the buckets of a session that nobody opened.
+// Trainers send a model in any number of calls between a pause and its end. None of the states
+// between those calls is meant to serve, and a label or digest of one would name an undeclared
+// mixture. So the calls become the buckets of a session that no call opened.
 #include "tokenizer_proc/update_coordinator.h"
 
 #include <fmt/format.h>
@@ -50,14 +50,14 @@ bool UpdateCoordinator::is_of_another_version(const std::string& label) const {
     return !label.empty() && !job_->called_label.empty() && label != job_->called_label;
 }
 
-// The first call with a label names the version; set_weight_label may do so after it.
+// The first call with a label names the version; a later set_weight_label may rename it.
 void UpdateCoordinator::name_by_call(const std::string& label) {
     if (label.empty() || label == job_->called_label) return;
     job_->spec.label = job_->called_label = label;
 }
 
-// Two trainers send at once, or one died and another began: part of one's model with the rest of
-// the other's would become a version. REQUIRES: is_of_another_version(label).
+// Drops the collection if two trainers send at once, or one began after another had died: otherwise
+// a mixture of two models would become a version. REQUIRES: is_of_another_version(label).
 void UpdateCoordinator::refuse_mixture(
     TimePoint now, Caller caller, const std::string& label, Out& out
 ) {

@@ -24,7 +24,8 @@ std::optional<Error> UpdateCoordinator::refusal(TimePoint now, const messages::U
     return spec == nullptr ? std::nullopt : problem_of(*spec);
 }
 
-// Returns why no update with this spec could begin, whatever is in progress, or nothing.
+// Returns why an update with this spec could never begin, or nothing; an update in progress
+// is no reason.
 std::optional<Error> UpdateCoordinator::problem_of(const messages::UpdateSpec& spec) const {
     if (!spec.adapter.empty()) return std::nullopt;
     if (spec.epoch && *spec.epoch <= version_.epoch) {
@@ -99,7 +100,7 @@ void UpdateCoordinator::handle(
     );
 }
 
-// A call continues what was held.
+// Lets a call continue the waiting session or stage.
 void UpdateCoordinator::begin_waiting(TimePoint now, Caller caller, std::int64_t timeout_ms) {
     job_->caller = std::move(caller);
     job_->started = now;
@@ -158,7 +159,8 @@ void UpdateCoordinator::order(messages::UpdateOrder what, Order order, Out& out)
 }
 
 void UpdateCoordinator::order_stage(TimePoint now, Out& out) {
-    // The outcomes that replicas reported when they stopped say nothing about the present write.
+    // The outcomes that replicas reported when they stopped do not describe the write
+    // that begins now.
     job_->outcomes.assign(job_->outcomes.size(), {});
     order(
         job_->goal == messages::UpdatePhase::kOpen ? messages::UpdateOrder::kOpen
@@ -213,8 +215,9 @@ void UpdateCoordinator::handle_part(TimePoint now, const messages::UpdatePart& p
         case messages::UpdateRound::Progress::kFailed:
             break;
     }
-    // Refused although it was prepared and ready: other replicas may have committed. So no replica
-    // generates until the next complete update, which must be newer than theirs.
+    // The replica refused a commit although it was prepared and ready, and other replicas may have
+    // committed. So no replica generates until the next complete update, which must be newer than
+    // the refused one.
     if (is_committing && !job_->is_of_adapter()) version_ = decided_;
     begin_drop(
         now, make_error(ErrorCode::kInternal, "replica {}: {}", at, part.verdict.message), out
@@ -234,7 +237,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
         case messages::UpdatePhase::kOpen:
             if (auto source = std::exchange(job.first_source, std::nullopt))
                 return order_fill(now, *std::move(source), out);
-            // With the last missing tensor, an engine without weights has all that it waited for.
+            // With the last missing tensor, an engine without weights is complete.
             if (job.is_collection && !job.spec.partial && num_missing() == 0)
                 return order_finish(now, job.spec.label, job.spec.digest, out);
             if (job.is_unnamed && !job.idle_since) ended_.forget_told_loss();
@@ -250,7 +253,7 @@ void UpdateCoordinator::all_answered(TimePoint now, Out& out) {
             return;
         case messages::UpdatePhase::kStopped:
             return order_stage(now, out);
-        case messages::UpdatePhase::kReady:  // only all votes lead to a commit (P2)
+        case messages::UpdatePhase::kReady:  // only votes of all replicas lead to a commit (P2)
             job.commit_ordered = now;
             if (!job.is_of_adapter()) decide();
             return order(messages::UpdateOrder::kCommit, messages::UpdateCommit{job.id}, out);
@@ -280,10 +283,12 @@ std::optional<Error> UpdateCoordinator::problem_of_stages() const {
     return std::nullopt;
 }
 
-// Returns whether replicas may differ, or one be half-written. True if a commit was ordered; or if
-// a direct stage was, unless every rank has reported that it failed before it wrote anything.
+// Returns whether replicas may have different weights, or one may be half-written. True if a commit
+// was ordered; or if a direct stage was, unless every rank has reported that it failed before it
+// wrote anything.
 bool UpdateCoordinator::may_be_torn() const {
-    if (job_->is_of_adapter()) return false;  // the model's weights are as they were
+    // an adapter's update does not change the model's weights
+    if (job_->is_of_adapter()) return false;
     if (phase() == messages::UpdatePhase::kCommitting) return true;
     const bool is_overwritten = job_->spec.mode == messages::UpdateMode::kDirect &&
                                 (phase() == messages::UpdatePhase::kOverwriting ||
@@ -322,7 +327,7 @@ void UpdateCoordinator::begin_drop(TimePoint now, Error failure, Out& out) {
     order(messages::UpdateOrder::kDrop, messages::UpdateDrop{job_->id, reason, is_torn}, out);
 }
 
-// The commit's order decides: from there on nothing brings the old version back.
+// The commit's order decides: after that, the previous version cannot be restored.
 void UpdateCoordinator::decide() {
     const Job& job = *job_;
     std::string path = job.spec.partial ? "" : job.spec.source.path;
@@ -370,7 +375,7 @@ void UpdateCoordinator::finish_drop(TimePoint now, Out& out) {
     const std::string how =
         "was dropped: " + (was_asked_for ? "a call asked for it" : job.failure.message);
     if (!job.caller) out.notes.push_back(fmt::format("{} {}", describe(), how));
-    // The caller of an end knows its outcome, and no call of the session follows it.
+    // The caller that ends a session learns the outcome, and no call of the session follows.
     const bool is_known = job.goal == messages::UpdatePhase::kCommitted;
     end_session(how, is_known ? Loss::kNone : Loss::kOfUnnamedCalls);
     if (job.successor && job.caller) return begin_successor(now, out);
@@ -404,8 +409,8 @@ void UpdateCoordinator::tick(TimePoint now, Out& out) {
             );
         case messages::UpdatePhase::kCommitting:
         case messages::UpdatePhase::kDropping: {
-            // The order stays: it completes whenever the replica answers, and no other update
-            // begins before that. Only the caller stops waiting.
+            // Only the caller stops waiting. The order completes when the replica answers, and no
+            // other update begins before that.
             std::string message = late();
             if (!job_->failure.message.empty())
                 message += "; dropping because: " + job_->failure.message;

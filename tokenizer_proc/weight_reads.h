@@ -24,7 +24,7 @@ class TensorRead {
     // Adds a rectangle of the tensor. Returns the whole tensor once every element has arrived, or
     // an error.
     std::optional<Result<messages::WeightsReply>> handle_piece(messages::WorkerTensor piece);
-    // Returns the ranks that have sent nothing: "replica 0 (rank 1, ...)".
+    // Names the ranks that have sent nothing: "replica 0 (rank 1, ...)".
     [[nodiscard]] std::string who_is_missing() const;
 
   private:
