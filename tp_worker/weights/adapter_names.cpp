@@ -13,7 +13,7 @@ constexpr std::array<std::string_view, 6> kPrefixes{
     "_fsdp_wrapped_module.",
     "_checkpoint_wrapped_module.",
     "language_model."};
-// What stands within a name and is no part of the module's path.
+// Parts of a name that wrappers insert, and that do not belong to the module's path.
 constexpr std::array<std::string_view, 3> kWithin{
     ".base_layer.", "._fsdp_wrapped_module.", ".language_model."};
 
@@ -28,7 +28,7 @@ void drop_prefixes(std::string& name) {
     }
 }
 
-// ".lora_A.default.weight" has the name that the trainer gave to its adapter.
+// Removes the trainer's own name of the adapter: "default" in ".lora_A.default.weight".
 void drop_own_name(std::string& name, std::string_view which) {
     constexpr std::string_view kEnd = ".weight";
     const std::size_t at = name.rfind(which);

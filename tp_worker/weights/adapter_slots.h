@@ -1,10 +1,10 @@
-// What the weights of an adapter are, from the slots of its base model and its configuration: a
-// pair of matrices for each module that it adapts, A [rank, in] and B [out, rank], both fp32.
-// Layout, stage and digest follow from the slots as for a model (slot.h).
+// The weights of an adapter, derived from its base model's slots and its configuration: for each
+// adapted module a pair of matrices, A [rank, in] and B [out, rank], both fp32. Layout, stage and
+// digest follow from the slots as for a model (slot.h).
 //
-// A rank holds of each pair what its part of the base's product needs: where the base's rows are
-// split, B's are, and A is whole; where its columns are split, A's are, and B is whole. The sum
-// over the ranks that follows such a product sums the adapter's part, too.
+// A rank has the parts of a pair that its part of the base's product needs. If the base's rows are
+// split, B's are split and A is whole. If the base's columns are split, A's are split and B is
+// whole. The sum over the ranks that follows such a product includes the adapter's part.
 #pragma once
 
 #include "base/result.h"
@@ -29,9 +29,9 @@ struct AdapterSlots {
     WeightSlots slots{};
     std::vector<AdaptedModule> modules{};
 
-    // `products` are the base's weights that may be adapted. Errors: kInvalidArgument, no module is
-    // adapted, or one with a rank over `rank_max`; kUnsupported, a module that is none of them;
-    // each is named.
+    // `products` are the base's weights that may be adapted. Errors, naming the modules:
+    // kInvalidArgument if no module is adapted, or one has a rank over `rank_max`; kUnsupported if
+    // a module is not among the products.
     static Result<AdapterSlots> make(
         const WeightSlots& base,
         std::span<const WeightId> products,

@@ -1,4 +1,4 @@
-// Where the matrices of an adapter are, by the weights of the base model that they adapt.
+// The addresses of an adapter's matrices, by the base model's weights that they adapt.
 #pragma once
 
 #include "base/view.h"
@@ -11,7 +11,7 @@
 
 namespace pitstop::tp_worker {
 
-// Borrowed views: they stay valid while the adapter's memory does.
+// Borrowed views, valid as long as the adapter's memory.
 class BoundAdapter {
   public:
     // This rank's part: y += scale * B (A x).
@@ -22,10 +22,10 @@ class BoundAdapter {
     };
 
     BoundAdapter() = default;
-    // REQUIRES: `layout` is of these slots; `memory` has layout.bytes().
+    // REQUIRES: `layout` was made from these slots; `memory` has layout.bytes().
     BoundAdapter(const AdapterSlots& slots, const WeightLayout& layout, const std::byte* memory);
 
-    // Null: the adapter leaves the product of this weight alone.
+    // Returns null if the adapter does not change the product of this weight.
     [[nodiscard]] const Pair* find(WeightId base) const {
         const auto index = static_cast<std::size_t>(raw(base));
         return index < pairs_.size() && pairs_[index] ? &*pairs_[index] : nullptr;

@@ -1,5 +1,5 @@
-// Where the weights of one copy are, by the slots that blocks declared. Borrowed views: they stay
-// valid while the copy's addresses do, whatever is written there.
+// The addresses of the weights of one copy, by the slots that blocks declared. Borrowed views,
+// valid as long as the copy's addresses, whatever is written there.
 #pragma once
 
 #include "base/bf16.h"
@@ -25,7 +25,7 @@ class BoundWeights {
         CHECK(encodings_[index_of(id)] == Encoding::kBf16);
         return views_[index_of(id)];
     }
-    // A weight of one dimension in bf16; null where the model has no such slot.
+    // A weight of one dimension in bf16; null if the model has no such slot.
     [[nodiscard]] const bf16* vector(WeightId id) const { return matrix(id).data; }
     [[nodiscard]] const bf16* vector(std::optional<WeightId> id) const {
         return id ? vector(*id) : nullptr;
@@ -35,7 +35,7 @@ class BoundWeights {
         CHECK(encodings_[index_of(id)] == Encoding::kF32);
         return reinterpret_cast<const float*>(views_[index_of(id)].data);
     }
-    // Where the copy begins: no other copy begins there.
+    // The address at which the copy begins, which identifies the copy.
     [[nodiscard]] const void* place() const { return arena_; }
 
   private:
@@ -44,7 +44,7 @@ class BoundWeights {
     }
 
     const std::byte* arena_ = nullptr;
-    std::vector<View2<const bf16>> views_{};  // by slot; one of fp32 has the address alone
+    std::vector<View2<const bf16>> views_{};  // by slot; of an fp32 weight only the address is set
     std::vector<Encoding> encodings_{};       // by slot
 };
 

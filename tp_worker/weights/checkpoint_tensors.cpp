@@ -13,10 +13,10 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr std::size_t kNamesShownMax = 8;
-constexpr std::int64_t kCompareBytes = std::int64_t{1} << 20;  // per tensor of the two, at a time
+constexpr std::int64_t kCompareBytes = std::int64_t{1} << 20;  // compared at a time, per tensor
 
-// Returns whether it is of the decoder or its head: what no family has beside them is another
-// program's.
+// Returns whether the tensor belongs to the decoder or its head. Other unknown tensors belong to
+// other programs.
 bool is_of_a_decoder(std::string_view name) {
     return name.starts_with("model.") || name.starts_with("lm_head.");
 }
@@ -84,7 +84,7 @@ const checkpoint::StoredTensor* CheckpointTensors::find(std::string_view name) c
     return stored;
 }
 
-// Compares this rank's rows of both, as they will be resident.
+// Compares this rank's rows of the head and the embedding, in resident form.
 Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     if (layout_.tied() == nullptr) return Ok{};
     const WeightTensor& embedding = *layout_.tied();
@@ -96,7 +96,7 @@ Result<> CheckpointTensors::check_tied_head(const std::string& source) const {
     const std::int64_t end = part.whole_begin() + part.rows * part.cols;
     constexpr std::int64_t kElementsMax = kCompareBytes / 4;
     std::vector<std::byte> stored_bytes(static_cast<std::size_t>(kCompareBytes));
-    std::array<std::vector<std::byte>, 2> values;  // as they will be resident
+    std::array<std::vector<std::byte>, 2> values;  // in resident form
     for (std::int64_t at = part.whole_begin(); at < end; at += kElementsMax) {
         const std::int64_t num = std::min(kElementsMax, end - at);
         for (std::size_t i = 0; i < 2; ++i) {

@@ -1,11 +1,11 @@
-// Says which tensors of a checkpoint directory fill a model, at a start and in an update from disk:
-// most by their name; in a tied model the head may stand for the embedding; what other programs
-// keep beside a model, a value head say, is left out.
+// Selects the tensors of a checkpoint directory that fill a model, at the start and in an update
+// from disk. Most match by name. In a tied model the head may replace the embedding. Tensors of
+// other programs, such as a value head, are left out.
 //
-// Source: how transformers 5.23 loads (modeling_utils.py, tie_weights): tensors that it does not
-//         expect are warned of, tied weights are tied to whichever of the two is there, and not at
-//         all where both are there and differ. The last is refused here: what served would hang on
-//         the version of transformers that the trainer uses.
+// Source: transformers 5.23 (modeling_utils.py, tie_weights): it warns of unexpected tensors, ties
+// weights to whichever of the two exists, and does not tie them if both exist and differ.
+// That last case is refused here: the result would depend on the trainer's version of
+// transformers.
 #pragma once
 
 #include "base/result.h"
@@ -21,21 +21,22 @@ namespace pitstop::tp_worker {
 
 class CheckpointTensors {
   public:
-    // Both outlive it.
+    // Both must outlive this object.
     CheckpointTensors(const WeightLayout& layout, const checkpoint::Checkpoint& checkpoint);
 
-    // Returns what is offered to the model, as find_problems() wants it.
+    // Returns the tensors that are offered to the model, in the form that find_problems() needs.
     [[nodiscard]] const std::vector<const checkpoint::StoredTensor*>& offered() const {
         return offered_;
     }
-    // kInvalidArgument lists everything that keeps these from being the whole model; `source` is
-    // for the message. Reads the head of a tied model, if it is there: this rank's rows.
+    // kInvalidArgument lists everything that keeps these tensors from being the whole model;
+    // `source` is for the message. Reads this rank's rows of a tied model's head, if the
+    // checkpoint has one.
     Result<> check_whole(const std::string& source) const;
     // REQUIRES: check_whole() found nothing. Null: the layout has no such tensor.
     [[nodiscard]] const checkpoint::StoredTensor* find(std::string_view name) const;
 
-    // Says what whoever serves the model should know, a line each: what is left out, and what is
-    // rounded to bf16, which resident weights are.
+    // Returns notes for the operator, one line each: which tensors are left out, and which are
+    // rounded to bf16, the resident form.
     [[nodiscard]] std::vector<std::string> notes() const;
 
     [[nodiscard]] const checkpoint::Checkpoint& checkpoint() const { return checkpoint_; }

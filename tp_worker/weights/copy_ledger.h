@@ -1,12 +1,13 @@
-// Says what one copy of a rank's weights is known to hold: of each tensor, which writing of it that
-// is, and its digest. Where both copies hold the same writing, a stage need neither copy the tensor
-// nor digest it: a partial update costs its own bytes, and those of the one before it.
+// Records which tensors of one copy of a rank's weights are known: for each, the write that its
+// contents come from, and their digest. If both copies contain the same write of a tensor, a stage
+// need neither copy nor digest the tensor. So a partial update costs its own bytes and those of the
+// update before.
 //
-// A tensor is known from when all of it is in its place and digested until somebody begins to write
-// it, or its memory is mapped anew. What failed half-way, was dropped or was adopted in between is
-// not known, and is copied and digested as if it were not there.
+// A tensor becomes known when all of it is in place and digested. It stays known until a write to
+// it begins, or its memory is mapped anew. A tensor whose write failed half-way, was dropped or was
+// replaced by an adopted shard is unknown: the next stage copies and digests it.
 //
-// Thread: the background's, as all writing to copies (weight_store.h).
+// Thread: the background's, like all writing to copies (weight_store.h).
 #pragma once
 
 #include "messages/version_digest.h"
@@ -22,7 +23,7 @@ namespace pitstop::tp_worker {
 
 class CopyLedger {
   public:
-    // Names a writing of a tensor: the copy that was written to, and a count of that copy's.
+    // Identifies a write of a tensor: the copy, and the number of the write to that copy.
     struct Writing {
         int copy = 0;
         std::uint64_t number = 0;
@@ -30,35 +31,35 @@ class CopyLedger {
     };
     struct Entry {
         Writing writing{};
-        bool is_finite = false;       // false where nobody looked
-        std::vector<Digest> parts{};  // for the tensor's parts that this rank holds
+        bool is_finite = false;       // false if unchecked
+        std::vector<Digest> parts{};  // for the parts of the tensor that this rank has
     };
     enum class Values : std::uint8_t { kFinite, kNotLookedAt };
 
-    // `copy` tells this copy's writings from the other's.
+    // `copy` distinguishes this copy's writes from the other's.
     CopyLedger(int copy, std::size_t num_tensors) : copy_(copy), entries_(num_tensors) {}
 
-    // Forgets memory that was mapped since the last look.
+    // Forgets the entries of memory that was mapped anew since the last call.
     void look_at(const Arena& memory);
 
-    // Returns null where it is not known. Tensors are named by their place in the layout.
+    // Returns null if the tensor is unknown. `tensor` is its index in the layout.
     [[nodiscard]] const Entry* find(std::size_t tensor) const;
 
-    // It is about to be written.
+    // Called before the tensor is written.
     void forget(std::size_t tensor) { entries_[tensor] = {}; }
     void forget_all() { entries_.assign(entries_.size(), {}); }
-    // The two copies have exchanged what they hold.
+    // Called when the two copies have exchanged their contents.
     void swap_entries(CopyLedger& other) { std::swap(entries_, other.entries_); }
-    // It was written, or looked at for the first time, and has these digests.
+    // Records the digests of a tensor that was written, or digested for the first time.
     void record(std::size_t tensor, Values values, std::span<const messages::PartDigest> parts);
-    // It is a copy of the other copy's. REQUIRES: known there.
+    // Records that the tensor was copied from the other copy. REQUIRES: the other ledger knows it.
     void record_copy(std::size_t tensor, const CopyLedger& other);
 
   private:
     int copy_;
     std::uint64_t num_writings_ = 0;
-    std::uint64_t mapping_ = 0;     // the memory's when it was last looked at
-    std::vector<Entry> entries_{};  // by tensor; writing.number 0: not known
+    std::uint64_t mapping_ = 0;     // the memory's mapping at the last call of look_at()
+    std::vector<Entry> entries_{};  // by tensor; writing.number 0: unknown
 };
 
 }  // namespace pitstop::tp_worker

@@ -1,6 +1,6 @@
-// How a weight is resident: what its elements are, what may arrive for them, and how that becomes
-// what lies in the arena. Whoever loads, stages, digests, keeps, reads back or pushes weights asks
-// here; nobody else knows what an element is.
+// The resident form of a weight: its element type, the dtypes accepted for it, and the conversion
+// into the arena. All code that loads, stages, digests, keeps, reads back or pushes weights uses
+// these functions, and none of it knows an element's format.
 //
 // Thread: any; nothing here has state.
 #pragma once
@@ -18,14 +18,14 @@
 
 namespace pitstop::tp_worker {
 
-// kF32 is how adapters are resident: a bf16 one is there exactly, and an fp32 one is not rounded.
+// kF32 is for adapters: bf16 ones stay exact, and fp32 ones are not rounded.
 enum class Encoding : std::uint8_t { kBf16, kF32 };
 
 inline constexpr std::int64_t kDigestWordBytes = 8;
 
-// As safetensors and messages name it: "BF16".
+// The name in safetensors and in messages: "BF16".
 [[nodiscard]] std::string_view name_of(Encoding encoding);
-// The bytes of so many elements that follow each other.
+// The bytes of `num` consecutive elements.
 [[nodiscard]] constexpr std::int64_t bytes_of(Encoding encoding, std::int64_t num_elements) {
     std::int64_t element_bytes = 0;
     switch (encoding) {
@@ -38,23 +38,23 @@ inline constexpr std::int64_t kDigestWordBytes = 8;
     }
     return num_elements * element_bytes;
 }
-// The elements of a word of the digest: a cut between two such words can be digested alone.
+// The elements in a word of the digest. Pieces between word boundaries can be digested separately.
 [[nodiscard]] constexpr std::int64_t word_len(Encoding encoding) {
     return kDigestWordBytes / bytes_of(encoding, 1);
 }
 
-// What a source may offer for a weight that is to have this encoding, and those dtypes in words.
+// The dtypes that sources may send for a weight of this encoding, as a test and in words.
 [[nodiscard]] bool is_accepted(Encoding encoding, checkpoint::StoredDtype dtype);
 [[nodiscard]] std::string_view accepted_dtypes(Encoding encoding);
-// The accepted dtype whose bytes are those that will be resident: they are copied, never rounded.
+// The dtype whose bytes equal the resident ones, so that they are copied without rounding.
 [[nodiscard]] checkpoint::StoredDtype stored_dtype_of(Encoding encoding);
 [[nodiscard]] inline bool is_stored_as(Encoding encoding, checkpoint::StoredDtype dtype) {
     return dtype == stored_dtype_of(encoding);
 }
 
-// The rest is for accepted dtypes.
+// The functions below need an accepted dtype.
 
-// Converts `num` elements that follow each other, at any alignment, and appends nothing.
+// Converts `num` consecutive elements at any alignment into `to`.
 void encode(
     Encoding encoding,
     checkpoint::StoredDtype dtype,
@@ -63,19 +63,19 @@ void encode(
     std::byte* to
 );
 
-// A rectangle on its way from a whole tensor, as it is stored, into a shard.
+// A rectangle of a stored whole tensor, and its place in a shard.
 struct StoredRectangle {
     checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
-    const std::byte* from = nullptr;  // its first element, at any alignment
-    std::int64_t from_stride = 0;     // elements from row to row
-    std::byte* to = nullptr;          // its first element in the shard
-    std::int64_t to_stride = 0;       // elements from row to row
+    const std::byte* from = nullptr;  // the first element, at any alignment
+    std::int64_t from_stride = 0;     // elements between rows
+    std::byte* to = nullptr;          // the first element in the shard
+    std::int64_t to_stride = 0;       // elements between rows
     std::int64_t rows = 0;
     std::int64_t cols = 0;
 };
-// REQUIRES: kBf16, to which ops convert.
+// REQUIRES: kBf16, the only encoding that the ops convert to.
 [[nodiscard]] kernels::ShardCopy conversion_of(Encoding encoding, const StoredRectangle& rectangle);
-// Converts it now: by the op, or by plain loops where it has no such conversion.
+// Converts at once: with the op, or with plain loops if the op lacks the conversion.
 void convert(
     Encoding encoding,
     const StoredRectangle& rectangle,
@@ -83,13 +83,14 @@ void convert(
     kernels::Stream stream
 );
 
-// Elements that change: `values` lie back to back; `shard` is the tensor's first byte in the arena.
-// What is left to fill in of the arguments is where the elements are. REQUIRES: kBf16.
+// Makes the op's arguments for changing single elements, except for the elements' places. `values`
+// are contiguous; `shard` is the tensor's first byte in the arena. REQUIRES: kBf16.
 [[nodiscard]] kernels::ScatterArgs scatter_of(
     Encoding encoding, const std::byte* values, std::byte* shard
 );
 
-// An element that is an infinity or a NaN, and the first of them in `bytes`, if there is one.
+// An element that is an infinity or a NaN; find_nonfinite() returns the first one in
+// `bytes`, if any.
 struct Nonfinite {
     std::int64_t index = 0;
     float value = 0;
@@ -97,7 +98,8 @@ struct Nonfinite {
 [[nodiscard]] std::optional<Nonfinite> find_nonfinite(
     Encoding encoding, std::span<const std::byte> bytes
 );
-// Returns how many elements of the rows are; the digest's own count is of bf16 alone.
+// Returns the number of infinities and NaNs in the rows. The digest's own count works
+// for bf16 only.
 [[nodiscard]] std::uint64_t count_nonfinite_f32(
     const std::byte* first, std::int64_t rows, std::int64_t cols, std::int64_t stride_bytes
 );

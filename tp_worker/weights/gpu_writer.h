@@ -1,11 +1,11 @@
-// Writes a copy of the weights in a GPU's memory (shard_writer.h). Bytes of the host are sliced and
-// converted on their way into page-locked pieces, and sent; bytes of the GPU are sliced and
-// converted by a kernel where they are. All of it is enqueued on one stream that gives way to
-// steps, and so is the digest, of what is resident when it is there (P10).
+// Writes a copy of the weights in a GPU's memory (shard_writer.h). Bytes from the host are sliced
+// and converted into page-locked pieces, and then sent. Bytes on the GPU are sliced and converted
+// by a kernel. Everything is enqueued on one stream that yields to steps, including the digest,
+// which reads the resident bytes (P10).
 //
-// While passes run, the stream is given kLaunchBytesMax of work at a time, by a block for every
-// fourth multiprocessor, and rests as a thread does (pace.h): what staging reads and writes,
-// decoding cannot.
+// While passes run, at most kLaunchBytesMax of work is enqueued at a time, with one block for every
+// fourth multiprocessor, and the stream rests as a thread does (pace.h): staging and decoding share
+// the memory's bandwidth.
 #pragma once
 
 #include "base/result.h"
@@ -24,23 +24,23 @@
 
 namespace pitstop::tp_worker {
 
-// Holds what staging on a GPU needs beside the copies, taken once: to allocate or free on a GPU may
-// wait for what runs there, a step too (CUDA Runtime API, cudaFree).
+// The memory that staging on a GPU needs besides the copies, allocated once: allocating or freeing
+// may wait for running work, even a step (CUDA Runtime API, cudaFree).
 //
-// Thread: the background's, but for start_after().
+// Thread: the background's, except start_after().
 class GpuStaging {
   public:
-    // This is the largest piece of work that is enqueued at once: some 30 us of an H200's memory.
+    // The most work that is enqueued at once: about 30 us of an H200's memory bandwidth.
     static constexpr std::int64_t kLaunchBytesMax = std::int64_t{64} << 20;
 
-    // `pieces` and `ops`, the GPU's, outlive it. Errors: kResourceExhausted, no memory for it;
-    // kUnsupported, a row of a tensor is more than a piece.
+    // `pieces` and `ops`, the GPU's, must outlive this object. Errors: kResourceExhausted without
+    // memory; kUnsupported if a row of a tensor is larger than a piece.
     static Result<GpuStaging> make(
         const WeightLayout& layout, const kernels::Ops& ops, PinnedPieces& pieces
     );
 
-    // What is staged from now on is written after what `steps` has been given: the last pass that
-    // read the copy that is overwritten. The loop's thread.
+    // Orders later writes after all work enqueued on `steps`, that is, after the last pass that
+    // reads the copy to be overwritten. Called by the loop's thread.
     void start_after(kernels::Stream steps) { pieces_->start_after(steps); }
 
   private:
@@ -49,19 +49,19 @@ class GpuStaging {
 
     PinnedPieces* pieces_ = nullptr;
     const kernels::Ops* ops_ = nullptr;
-    std::int64_t num_sums_ = 0;          // parts of the whole layout, and of a head beside it
-    std::int64_t num_jobs_ = 0;          // tensors of the layout, and a head
+    std::int64_t num_sums_ = 0;          // parts of the whole layout, and of a separate head
+    std::int64_t num_jobs_ = 0;          // tensors of the layout, and a separate head
     kernels::DeviceBuffer sums_{};       // [num_sums] Digest, [num_jobs] uint64: non-finite values
     kernels::PinnedBuffer host_sums_{};  // the same, on the host
     kernels::DeviceBuffer scratch_{};    // a piece
-    int blocks_max_ = 0;                 // per launch beside passes
+    int blocks_max_ = 0;                 // per launch during passes
     kernels::DeviceEvent is_begun_{};    // marks the work since the last rest
     kernels::DeviceEvent is_done_{};
 };
 
 class GpuWriter : public ShardWriter {
   public:
-    // Both outlive it.
+    // Both must outlive this object.
     GpuWriter(const StageArgs& args, GpuStaging& gpu);
 
     Filled fill(std::vector<FillJob> jobs, Keep keep) override;
@@ -72,16 +72,16 @@ class GpuWriter : public ShardWriter {
         override;
 
   private:
-    // Says where the digests of a tensor's parts are added up, and its values that are not finite.
+    // Where a tensor's sums are: the digests of its parts, and the count of non-finite values.
     struct Sums {
         std::int64_t first = 0;
-        std::optional<std::int64_t> count{};  // empty: they are not counted
+        std::optional<std::int64_t> count{};  // empty: not counted
     };
     struct ResidentRows {
         const WeightTensor& tensor;
         std::int64_t row_begin = 0;  // row of the shard
         std::int64_t num_rows = 0;
-        const std::byte* first_row = nullptr;  // where that row is
+        const std::byte* first_row = nullptr;  // the address of that row
     };
     using TakeRows = std::function<Result<>(std::int64_t row, std::int64_t num_rows)>;
 
@@ -101,22 +101,23 @@ class GpuWriter : public ShardWriter {
     template <class F>
     void for_each_piece(const WeightTensor& tensor, const ShardElements& elements, F use);
     [[nodiscard]] Result<> check_dropped() const;
-    // Launches what reads and writes so many bytes of the GPU's memory, then rests if it is time.
-    // Errors: the stage was dropped.
+    // Launches work that reads or writes this many bytes of GPU memory, then rests if due. Errors:
+    // the stage was dropped.
     template <class F>
     Result<> enqueue(std::int64_t bytes, F launch);
     void wait();
-    // Returns how many blocks a launch may have now: beside passes most of the GPU is theirs.
+    // Returns the number of blocks that a launch may have now: during passes, most of the
+    // GPU is theirs.
     [[nodiscard]] int blocks_max() const { return args_.pace.is_serving() ? gpu_.blocks_max_ : 0; }
     [[nodiscard]] kernels::Stream stream() const { return gpu_.pieces_->stream(); }
 
     const StageArgs& args_;
     GpuStaging& gpu_;
     Pacer pacer_;
-    Duration rested_{};  // what filling has not come to count yet
+    Duration rested_{};  // rest that is not yet in a result of fill()
     std::int64_t bytes_since_rest_ = 0;
     std::vector<std::byte> scratch_{};
-    std::optional<TaskPool> threads_{};  // made with the first piece that they share
+    std::optional<TaskPool> threads_{};  // made for the first piece that needs them
 };
 
 }  // namespace pitstop::tp_worker

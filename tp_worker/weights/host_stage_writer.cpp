@@ -44,7 +44,7 @@ Filled HostStageWriter::fill(std::vector<FillJob> jobs, Keep keep) {
 
 Filled HostStageWriter::fill_from_gpu(FillJob job) {
     Incoming incoming{.spec = job.incoming->spec, .bytes = job.incoming->bytes};
-    std::int64_t bytes = bytes_of(incoming.spec.dtype);  // its shape is the model's
+    std::int64_t bytes = bytes_of(incoming.spec.dtype);  // the shape is the model's
     for (const std::int64_t extent : incoming.spec.shape) bytes *= extent;
     const TimePoint begun = Clock::now();
     fetched_.resize(static_cast<std::size_t>(bytes));

@@ -1,6 +1,6 @@
-// Fills a copy in host memory that is to be uploaded, of weights that serve on a GPU
-// (--update-mode host; shard_writer.h): as the host's own, but what is kept comes from the GPU, and
-// so do tensors that a sender has there.
+// Fills a copy in host memory that will be uploaded to a GPU (--update-mode host; shard_writer.h).
+// Works like the writer of host memory, except that kept tensors, and tensors that a sender has on
+// the GPU, are read from the GPU.
 #pragma once
 
 #include "tp_worker/device/pinned_pieces.h"
@@ -14,7 +14,7 @@ namespace pitstop::tp_worker {
 
 class HostStageWriter : public ShardWriter {
   public:
-    // Both outlive it.
+    // Both must outlive this object.
     HostStageWriter(const StageArgs& args, PinnedPieces& pieces)
         : args_(args), pieces_(pieces), host_(args) {}
 
@@ -37,7 +37,7 @@ class HostStageWriter : public ShardWriter {
     const StageArgs& args_;
     PinnedPieces& pieces_;
     HostWriter host_;
-    std::vector<std::byte> fetched_{};  // a tensor of a sender's
+    std::vector<std::byte> fetched_{};  // a sender's tensor, copied from the GPU
 };
 
 }  // namespace pitstop::tp_worker

@@ -12,8 +12,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Adds up problems and errors in the tensors' order. The seconds are those of the thread that was
-// at it longest.
+// Merges the threads' problems and errors, in the tensors' order. The seconds are those of the
+// slowest thread.
 Filled sum_of(std::vector<Filled> of_threads) {
     Filled sum;
     for (Filled& of_thread : of_threads) {
@@ -39,8 +39,8 @@ TaskPool& HostWriter::threads() {
     return *threads_;
 }
 
-// Tensors are claimed by the threads one at a time, the largest first. The first thread always
-// works; the others are there for the time when no pass runs.
+// Threads claim tensors one at a time, the largest first. The first thread always works, the others
+// only while no pass runs.
 Filled HostWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     const std::span<const WeightTensor> tensors = args_.layout.tensors();
     const auto elements = [&](const FillJob& job) {
@@ -51,7 +51,7 @@ Filled HostWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     });
     std::int64_t num_elements = 0;
     for (const FillJob& job : jobs) num_elements += elements(job);
-    // Waking a thread costs some 10 us: a tenth of what 1 MiB takes.
+    // Waking a thread costs about 10 us, a tenth of the time for 1 MiB.
     constexpr std::int64_t kElementsPerThread = 512 << 10;
     const std::int64_t num_threads_max =
         std::clamp<std::int64_t>(std::ssize(jobs), 1, std::max(1, args_.num_threads));

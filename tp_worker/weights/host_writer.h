@@ -1,8 +1,8 @@
-// Writes a copy of the weights in host memory (shard_writer.h): a piece at a time is copied,
-// sliced, converted, digested and looked at for non-finite values while it is in the cache, then a
-// rest (pace.h).
+// Writes a copy of the weights in host memory (shard_writer.h): copies, slices, converts and
+// digests one piece at a time and checks it for non-finite values, all while it is in the cache,
+// and then rests (pace.h).
 //
-// Thread: the background's, and while no pass runs others of its own beside it.
+// Thread: the background's; while no pass runs, additional threads of its own.
 #pragma once
 
 #include "base/task_pool.h"
@@ -22,7 +22,7 @@ class HostWriter : public ShardWriter {
         override;
 
   private:
-    // Makes them with the first work that is worth a second thread.
+    // Makes the threads when work first needs a second one.
     TaskPool& threads();
 
     const StageArgs& args_;

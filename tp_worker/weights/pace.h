@@ -1,14 +1,14 @@
-// Keeps work in the background from slowing passes down: while passes run, a background thread may
-// take a share of one core's time only; when none has run for a while it goes at full speed.
+// Keeps background work from slowing passes down. While passes run, a background thread uses only a
+// share of one core's time; after a while without passes it runs at full speed.
 //
-// On busy cores every rest costs a wait for a core besides, so a thread rests rarely and long: once
-// it has used as much of the processor as a pass may lose. What counts is the thread's processor
-// time; waiting for a core or a disk slows nobody down. Its priority is that of the threads that
-// compute: at a lower one the kernel, not the share, decides (nice 10 got 6 % of a core, and an
-// update took a minute).
+// On busy cores every rest also costs a wait for a core. So a thread rests rarely and long:
+// whenever it has used the processor time that one pass may lose. Only the thread's processor time
+// counts, because waiting for a core or a disk slows no pass down. The thread has the priority of
+// the computing threads: at a lower one the kernel, and not the share, would decide (with nice 10
+// it got 6 % of a core, and an update took a minute).
 //
-// Thread: the loop's for begin_pass() and end_pass(), any for the rest; a Pacer is its thread's
-// own.
+// Thread: the loop's for begin_pass() and end_pass(), any for the rest; a Pacer belongs
+// to one thread.
 #pragma once
 
 #include "base/time.h"
@@ -23,7 +23,7 @@ namespace pitstop::tp_worker {
 
 class Pace {
   public:
-    // `share`, in (0, 1], is of one core's time while passes run; 1: no limit.
+    // `share`, in (0, 1], is the part of one core's time used while passes run; 1: no limit.
     explicit Pace(double share) : share_(share) {}
 
     void begin_pass() {
@@ -38,7 +38,7 @@ class Pace {
     }
 
     [[nodiscard]] double share() const { return share_; }
-    // A pass runs, or one ended so lately that the next is to be expected.
+    // Returns whether a pass runs, or ended so recently that another is likely to follow.
     [[nodiscard]] bool is_serving() const {
         if (is_in_pass_.load(std::memory_order_relaxed)) return true;
         const Duration ended{ended_ns_.load(std::memory_order_relaxed)};
@@ -62,8 +62,8 @@ class Pacer {
   public:
     explicit Pacer(const Pace& pace) : pace_(pace), rested_at_(thread_time()) {}
 
-    // This is called between two pieces of work: it rests if this thread has used up its share, and
-    // returns how long it did.
+    // Call between two pieces of work: rests if this thread has used up its share. Returns the time
+    // that it rested.
     Duration rest_if_due() {
         const Duration now = thread_time();
         if (pace_.share() >= 1.0 || !pace_.is_serving()) {
@@ -85,7 +85,7 @@ class Pacer {
   private:
     static constexpr auto kUsedMax = std::chrono::milliseconds(10);
     static constexpr auto kRestMax =
-        std::chrono::milliseconds(200);  // so that a stage always moves
+        std::chrono::milliseconds(200);  // so that a stage always makes progress
 
     static Duration thread_time() {
         std::timespec used{};

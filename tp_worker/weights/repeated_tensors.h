@@ -1,9 +1,9 @@
-// The tensors of one call that this update has received before. A client that lost an answer sends
-// its call again: the same bytes are no error, other bytes are.
+// The tensors of one call that this update has received before. A client that lost an answer
+// repeats its call: equal bytes are accepted, different bytes are an error.
 //
-// The bytes are digested as they would be resident, written nowhere, and compared by digest.
+// The bytes are digested in resident form, and compared by digest without being written.
 //
-// Owns:   the digests of what arrives again, until problems() is called.
+// Owns:   the digests of the repeated tensors, until problems() is called.
 // Thread: the stage's.
 #pragma once
 
@@ -21,8 +21,8 @@ namespace pitstop::tp_worker {
 
 class RepeatedTensors {
   public:
-    // Returns the job that digests the bytes. `first` is what arrived first, and outlives this
-    // object; `index` names the tensor in the layout.
+    // Returns the job that digests the bytes. `first` is the digest of the tensor's first arrival,
+    // and outlives this object; `index` is the tensor's index in the layout.
     [[nodiscard]] FillJob add(
         std::size_t index, const Incoming& again, std::span<const messages::PartDigest> first
     );
@@ -39,7 +39,7 @@ class RepeatedTensors {
     std::deque<Repeat> repeats_{};  // a job points into its repeat
 };
 
-// Returns whether both digests are of the same bytes. REQUIRES: they are of the same parts.
+// Returns whether both are digests of the same bytes. REQUIRES: both have the same parts.
 [[nodiscard]] bool is_same(
     std::span<const messages::PartDigest> a, std::span<const messages::PartDigest> b
 );

@@ -12,7 +12,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Returns the values of these updates, as they will be resident. Most follow each other.
+// Returns the values of these updates in resident form. Most of them are consecutive.
 std::vector<std::byte> encoded(
     const SparseTensor& sparse, Encoding encoding, std::span<const std::int64_t> updates
 ) {
@@ -37,8 +37,8 @@ std::vector<std::byte> encoded(
 
 ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tensor) {
     std::vector<std::int64_t> here;     // places in the shard
-    std::vector<std::int64_t> updates;  // which of sparse goes there
-    bool is_ascending = true;           // as most are: then each is there once
+    std::vector<std::int64_t> updates;  // the update of `sparse` for each place
+    bool is_ascending = true;           // true for most senders: then each place is unique
     for (std::int64_t i = 0; i < sparse.num; ++i) {
         std::int32_t index = 0;
         std::memcpy(&index, sparse.indices + i * 4, sizeof index);

@@ -1,8 +1,9 @@
-// Puts what a stage takes into its copy of the shard, and digests what is resident there: one way
-// for each kind of memory. The stage (weight_stage.h) says what belongs where and what may not be.
+// Writes a stage's tensors into its copy of the shard, and digests the resident bytes; one
+// class per kind of memory. The stage (weight_stage.h) decides which tensors are accepted, and
+// where they belong.
 //
 //   host_writer.h  the host's, by threads
-//   gpu_writer.h   a GPU's, by copies and kernels on a stream that gives way to steps
+//   gpu_writer.h   a GPU's, by copies and kernels on a stream that yields to steps
 //   host_stage_writer.h  the host's, for weights that serve on a GPU
 //
 // Thread: one at a time, the background's.
@@ -24,66 +25,67 @@
 
 namespace pitstop::tp_worker {
 
-// Says what to do about one tensor.
+// What to do with one tensor.
 struct FillJob {
-    std::size_t index = 0;                    // the tensor's in the layout
-    const Incoming* incoming = nullptr;       // null: it is kept
+    std::size_t index = 0;                    // the tensor's index in the layout
+    const Incoming* incoming = nullptr;       // null: the tensor is kept
     std::span<messages::PartDigest> parts{};  // the tensor's; what is resident is added
     // The bytes are compared with what arrived before under this name or a tied one: they are
     // digested into `parts` and written nowhere.
     bool is_only_digested = false;
 };
-// Says what becomes of tensors that are kept.
+// How to keep tensors: copy them from the live copy, or leave them in place.
 enum class Keep : std::uint8_t { kCopy, kInPlace };
 
-// Says what filling came to.
+// The result of filling.
 struct Filled {
     std::int64_t num_tensors = 0;
     std::int64_t bytes = 0;
     Duration receive{};
     Duration verify{};
-    Duration rest{};                                              // so that passes went on
+    Duration rest{};  // rests, in which passes continued
     std::vector<std::pair<std::size_t, std::string>> problems{};  // by the tensor's index
-    std::optional<std::pair<std::size_t, Error>> error{};         // it ended the work
+    std::optional<std::pair<std::size_t, Error>> error{};         // the error that ended the work
 
     [[nodiscard]] Duration time() const { return receive + verify + rest; }
 };
 
-// Holds elements of a tensor's shard, each once.
+// Some elements of a tensor's shard, each once.
 struct ShardElements {
-    std::vector<std::int64_t> at{};   // flat in the shard
-    std::vector<std::byte> values{};  // of each, as it is resident
+    std::vector<std::int64_t> at{};   // flat indices in the shard
+    std::vector<std::byte> values{};  // of each element, in resident form
 };
 
-// Returns the updates of elements that this rank holds. Of two for one element the later counts.
+// Returns the updates of elements that this rank has. Of two updates of one element, the
+// later counts.
 [[nodiscard]] ShardElements elements_here(const SparseTensor& sparse, const WeightTensor& tensor);
 
 class ShardWriter {
   public:
     virtual ~ShardWriter() = default;
 
-    // When this returns, all bytes are in their place and digested, and what they came from may
-    // change; after an error some are.
+    // When this returns, all bytes are in place and digested, and their sources may change. After
+    // an error only some are.
     virtual Filled fill(std::vector<FillJob> jobs, Keep keep) = 0;
-    // Fills the whole target, laid out as it is there; does not digest it. Returns how long it
-    // rested.
+    // Fills the whole target with bytes in the target's layout; does not digest it. Returns the
+    // time that it rested.
     virtual Result<Duration> fill_target(std::span<const std::byte> bytes) = 0;
-    // Copies the tensor as it is live; does not digest it.
+    // Copies the tensor from the live copy; does not digest it.
     virtual void copy_live(const WeightTensor& tensor) = 0;
     virtual void write(const WeightTensor& tensor, const ShardElements& elements) = 0;
-    // Returns how many of the elements have another value there.
+    // Returns how many of the elements have a different value in the target.
     virtual std::int64_t count_different(
         const WeightTensor& tensor, const ShardElements& elements
     ) = 0;
 };
 
-// Returns what an update is refused for, unless it allows it: which value of `rows`, the resident
-// bytes of the shard's rows from row_begin on, is not finite.
+// Returns the problem of an update that does not allow non-finite values: the first such value in
+// `rows`, the resident bytes of the shard's rows from row_begin on.
 [[nodiscard]] std::string nonfinite_problem(
     const WeightTensor& tensor, std::int64_t row_begin, std::span<const std::byte> rows
 );
 
-// `args` outlives it.
+// `args` must outlive the writer.
 [[nodiscard]] std::unique_ptr<ShardWriter> make_shard_writer(const StageArgs& args);
 
 }  // namespace pitstop::tp_worker

@@ -1,6 +1,6 @@
-// What a weight is, said once by the block that computes with it (tp_worker/blocks): its name, its
-// shape, how it is split over the ranks, and how it is resident. Loading, staging, digesting,
-// keeping, reading back, pushing and binding follow from it (weight_layout.h).
+// The declaration of a weight by the block that uses it (tp_worker/blocks): name, shape, split over
+// the ranks, and encoding. Loading, staging, digesting, keeping, reading back, pushing and binding
+// follow from this declaration (weight_layout.h).
 #pragma once
 
 #include "base/ids.h"
@@ -19,38 +19,39 @@ namespace pitstop::tp_worker {
 
 inline constexpr int kTpMax = 64;
 
-// A rank, and of how many.
+// A rank, and the number of ranks.
 struct RankOf {
     std::int64_t rank = 0;
     std::int64_t tp = 1;
 };
 
-// What a rank holds of an axis: of a dimension of a weight, or of what such a dimension counts, as
-// heads.
+// A rank's share of an axis. An axis is a dimension of a weight, or the units that such a dimension
+// consists of, such as heads.
 struct AxisShare {
     struct Range {
         std::int64_t begin = 0;
         std::int64_t num = 0;
-        std::int64_t index = 0;  // among all ranks' ranges; whoever has the same holds a copy
+        std::int64_t index = 0;  // among all ranks' ranges; ranks with the same index have copies
     };
-    std::vector<Range> ranges{};  // back to back in the shard, in this order
-    std::int64_t num_parts = 1;   // all ranks' ranges, copies counted once
-    std::int64_t padding = 0;     // behind the ranges: zeros, so that all ranks have as many
+    std::vector<Range> ranges{};  // contiguous in the shard, in this order
+    std::int64_t num_parts = 1;   // ranges of all ranks, copies counted once
+    std::int64_t padding = 0;     // after the ranges: zeros, so that all ranks have the same size
     // Every cut on every rank is at a multiple of this, or at the axis' end. 0: there is no cut.
     std::int64_t cut_unit = 0;
 
     [[nodiscard]] std::int64_t num_held() const;  // without padding
     [[nodiscard]] std::int64_t num() const { return num_held() + padding; }
-    // Each element of the axis becomes `times` of them: heads become their rows.
+    // Returns the share with each element replaced by `times` elements: for example heads
+    // by their rows.
     [[nodiscard]] AxisShare scaled(std::int64_t times) const;
 };
 
 // Even shares. REQUIRES: tp divides the extent.
 [[nodiscard]] AxisShare even_share(std::int64_t extent, const RankOf& rank);
-// Whole units, as even as they go; the last rank has what is less than a unit. REQUIRES: there are
-// as many units as ranks.
+// Whole units, as evenly as possible; the last rank also has the remainder that is less than a
+// unit. REQUIRES: there are as many units as ranks.
 [[nodiscard]] AxisShare share_in_units(std::int64_t extent, std::int64_t unit, const RankOf& rank);
-// Shares that are alike with padding on the ranks that come last.
+// Shares of equal size, with padding on the last ranks.
 [[nodiscard]] AxisShare padded_share(std::int64_t extent, const RankOf& rank);
 
 // One dimension of a weight is cut; the others are whole on every rank.
@@ -62,26 +63,25 @@ struct Split {
 struct WeightSlot {
     static constexpr std::size_t kDimsMax = 3;
 
-    std::string name{};                 // as checkpoints have it
+    std::string name{};                 // the name in checkpoints
     std::vector<std::int64_t> shape{};  // of the whole weight: 1 to kDimsMax extents
-    std::optional<Split> split{};       // empty: every rank holds all of it
+    std::optional<Split> split{};       // empty: every rank has the whole weight
     Encoding encoding = Encoding::kBf16;
 };
 
-// A slot's number, in the order in which the blocks declare theirs: that of use, too.
+// A slot's number, in the order in which the blocks declare them, which is also the order of use.
 enum class WeightId : std::int32_t {};
 
-// The weights of a model, as its blocks declare them.
+// The weights of a model, as declared by its blocks.
 class WeightSlots {
   public:
     WeightId add(WeightSlot slot);
-    // Another name of a slot, under which checkpoints and trainers may bring it as well: a head
-    // that is tied to the embedding. REQUIRES: a model has at most one.
+    // Adds another name under which checkpoints and trainers may send the slot: that of a head tied
+    // to the embedding. REQUIRES: a model has at most one.
     void tie(std::string name, WeightId to);
 
-    // A tensor that checkpoints and trainers may bring in place of several weights: a matrix for
-    // each expert, one behind the other. REQUIRES: its elements are those of the slots, in this
-    // order.
+    // A tensor that checkpoints and trainers may send instead of several weights, such as the
+    // matrices of all experts. REQUIRES: its elements are those of the slots, in this order.
     struct Pack {
         std::string name{};
         std::vector<std::int64_t> shape{};

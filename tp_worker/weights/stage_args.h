@@ -1,4 +1,4 @@
-// Says what a stage of weights is for, and what sources hand to it (weight_stage.h).
+// The arguments of a stage of weights, and the types that sources pass to it (weight_stage.h).
 #pragma once
 
 #include "base/result.h"
@@ -28,30 +28,31 @@ struct StageArgs {
     const WeightLayout& layout;
     const ModelConfig& config;
     const kernels::Ops& ops;           // the host's
-    digest::AddRun add_run = nullptr;  // it has the same level
-    GpuStaging* gpu = nullptr;         // the target is in its memory; null: in the host's
-    PinnedPieces* pieces = nullptr;    // the live copy is on a GPU, the target in the host's memory
-    std::byte* target = nullptr;       // the copy to fill
-    const std::byte* live = nullptr;   // the copy that serves; direct: the same
-    CopyLedger& target_ledger;         // knows what the target holds
-    CopyLedger& live_ledger;           // knows the live copy; direct: the same
-    std::int64_t target_bytes = 0;     // the target's memory
-    bool takes_shards = false;         // a sender may lay the whole target out itself
+    digest::AddRun add_run = nullptr;  // for the same instruction level
+    GpuStaging* gpu = nullptr;         // set if the target is in GPU memory; null: in host memory
+    // set if the live copy is on a GPU and the target in host memory
+    PinnedPieces* pieces = nullptr;
+    std::byte* target = nullptr;      // the copy to fill
+    const std::byte* live = nullptr;  // the serving copy; direct: the target
+    CopyLedger& target_ledger;        // records what the target contains
+    CopyLedger& live_ledger;  // records what the live copy contains; direct: the target's ledger
+    std::int64_t target_bytes = 0;  // the size of the target's memory
+    bool takes_shards = false;      // a sender may write the whole target in its layout
     // Makes a sealed memfd the target's memory; empty: a shard that is laid out is copied.
     std::function<Result<>(int fd)> adopt{};
     const Pace& pace;
-    int num_threads = 1;  // while no pass runs; while one does, one
+    int num_threads = 1;  // used while no pass runs; during passes only one
     const std::atomic<bool>& is_dropped;
-    std::function<void(std::string_view)> at{};  // named places, for fault tests
+    std::function<void(std::string_view)> at{};  // called at named places, for fault tests
 };
 
-// Describes a tensor that a source has.
+// A tensor that a source delivers.
 struct Incoming {
     checkpoint::TensorSpec spec{};
     TensorBytes bytes{};
 };
 
-// Holds the elements of a tensor that change: a sparse source's. Nothing of it is believed yet.
+// The changed elements of a tensor, from a sparse source, still unchecked.
 struct SparseTensor {
     checkpoint::TensorSpec spec{};
     const std::byte* indices = nullptr;  // [num] int32, flat in the whole tensor, any alignment

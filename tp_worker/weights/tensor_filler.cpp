@@ -85,7 +85,7 @@ Result<> TensorFiller::load(const WeightTensor& tensor, const TensorBytes& bytes
     );
 }
 
-// A partial update leaves it as it is: in the staged copy a copy of the live one.
+// Keeps the tensor of a partial update as it is; a staged copy gets it from the live one.
 Result<> TensorFiller::keep(const WeightTensor& tensor, bool is_in_place) {
     const std::int64_t rows_max = std::max<std::int64_t>(1, kChunkBytes / tensor.row_bytes());
     for (std::int64_t row = 0; row < tensor.rows; row += rows_max) {
@@ -124,7 +124,7 @@ std::uint64_t TensorFiller::digest(const WeightTensor& tensor, const WrittenRows
     return num_nonfinite;
 }
 
-// Rows of the shard are in their place, and digested.
+// Called when rows of the shard are in place and digested.
 Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& rows) {
     const Duration verify = std::exchange(verify_now_, Duration{});
     filled_.verify += verify;
@@ -139,7 +139,8 @@ Result<> TensorFiller::written(const WeightTensor& tensor, const WrittenRows& ro
     return Ok{};
 }
 
-// Names the first one. Rows [begin, begin + num) of the shard have at least one.
+// Reports the first non-finite value of rows [begin, begin + num) of the shard, which have
+// at least one.
 void TensorFiller::report_nonfinite(
     const WeightTensor& tensor, std::int64_t begin, std::int64_t num
 ) {

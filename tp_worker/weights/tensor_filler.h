@@ -1,8 +1,7 @@
-// Fills tensors of a rank's shard from what a source delivers, on one thread, one after the other:
-// copied, sliced and converted into place, digested and looked at there, a piece at a time
-// (host_writer.h has the whole).
+// Fills tensors of a rank's shard from a source, on one thread, one tensor after the other. Each
+// piece is copied, sliced and converted into place, digested and checked (host_writer.h).
 //
-// Thread: one at a time, of the writer's.
+// Thread: one of the writer's threads.
 #pragma once
 
 #include "base/result.h"
@@ -25,15 +24,16 @@ class TensorFiller {
   public:
     explicit TensorFiller(const StageArgs& args) : args_(args), pacer_(args.pace) {}
 
-    // Where `incoming` is null the tensor is kept, from the live copy or where it is. `parts` are
-    // the entries of the tensor's parts, their lanes zero. Returns false if the stage is over.
+    // Fills the tensor; if `incoming` is null, the tensor is kept (copied from the live copy, or
+    // left in place). `parts` are the entries of the tensor's parts, with zero lanes. Returns false
+    // if the stage has ended.
     bool fill(
         std::size_t index,
         const Incoming* incoming,
         bool is_in_place,
         std::span<messages::PartDigest> parts
     );
-    // Adds the digest of what would be this rank's shard to `parts`, and writes nothing.
+    // Adds the digest of this rank's shard of the bytes to `parts`, without writing the shard.
     bool digest_incoming(
         std::size_t index, const Incoming& incoming, std::span<messages::PartDigest> parts
     );
@@ -54,11 +54,11 @@ class TensorFiller {
     const StageArgs& args_;
     Pacer pacer_;
     Filled filled_{};
-    std::size_t index_ = 0;                    // the tensor's that is being filled
+    std::size_t index_ = 0;                    // index of the tensor being filled
     std::span<messages::PartDigest> parts_{};  // its
-    bool is_nonfinite_ = false;                // some are not finite, which was said
+    bool is_nonfinite_ = false;                // a non-finite value was found and reported
     std::vector<std::byte> scratch_{};
     TimePoint piece_begun_{};
-    Duration verify_now_{};  // what digesting the piece under way took apart from copying
+    Duration verify_now_{};  // time for digesting the current piece, without copying
 };
 }  // namespace pitstop::tp_worker

@@ -9,7 +9,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// An error shows so many names at most.
+// The most similar names that an error lists.
 constexpr std::size_t kNearNamesMax = 5;
 
 }  // namespace
@@ -30,7 +30,7 @@ std::vector<messages::Frames> read_parts(
     const WeightTensor& tensor, const Arena& arena, const messages::WorkerTensor& head
 ) {
     std::vector<messages::Frames> answers;
-    std::vector<std::byte> span;  // of a part whose rows have others' between them
+    std::vector<std::byte> span;  // for a part whose rows are not contiguous
     for (const ShardPart& part : tensor.parts) {
         messages::WorkerTensor piece = head;
         piece.row_begin = part.whole_row;

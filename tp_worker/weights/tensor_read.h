@@ -1,6 +1,6 @@
-// Does a rank's part of a read of one tensor (messages/weight_reads.h).
+// A rank's part of reading one tensor (messages/weight_reads.h).
 //
-// Thread: any, while nobody writes to the arena.
+// Thread: any, while no thread writes to the arena.
 #pragma once
 
 #include "messages/frames.h"
@@ -14,11 +14,11 @@
 
 namespace pitstop::tp_worker {
 
-// Returns names of tensors that end as `name` does, for whoever misspelled one.
+// Returns names of tensors with the same ending as `name`, as suggestions for a misspelled one.
 std::string near_names(const WeightLayout& layout, std::string_view name);
 
-// Returns one rectangle for each part of the tensor that this rank holds; `head` has what they
-// share.
+// Returns one rectangle for each part of the tensor that this rank has; `head` has the fields that
+// all of them share.
 std::vector<messages::Frames> read_parts(
     const WeightTensor& tensor, const Arena& arena, const messages::WorkerTensor& head
 );

@@ -1,5 +1,4 @@
-// Takes apart tensors that hold several weights (slot.h, Pack): each weight's bytes lie behind
-// those of the one before.
+// Splits tensors that contain several weights (slot.h, Pack), one after the other.
 #pragma once
 
 #include "checkpoint/safetensors_header.h"
@@ -12,19 +11,19 @@
 
 namespace pitstop::tp_worker {
 
-// Where a weight's bytes begin in the tensor that holds it.
+// The place of a weight's bytes in the tensor that contains it.
 struct UnpackedSpec {
     checkpoint::TensorSpec spec{};
     std::int64_t begin = 0;  // bytes
     std::int64_t bytes = 0;
 };
-// Returns what a tensor holds, in order; nothing where it is no pack, or has not the shape of one,
-// which find_problems() says.
+// Returns the weights in a tensor, in order; nothing if the tensor is no pack, or has the wrong
+// shape (which find_problems() reports).
 [[nodiscard]] std::vector<UnpackedSpec> unpacked(
     const WeightLayout& layout, const checkpoint::TensorSpec& spec
 );
 
-// Returns the tensors with what packs hold in their place. Borrows from `tensors`.
+// Returns the tensors, with packs replaced by their weights. Borrows from `tensors`.
 [[nodiscard]] std::vector<Incoming> unpacked(
     const WeightLayout& layout, std::span<const Incoming> tensors
 );

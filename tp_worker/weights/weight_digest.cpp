@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
 
-// Empty for the usual one: a model has thousands of parts, and messages name each.
+// Returns an empty name for the usual dtype: messages name the dtype of each of a model's
+// thousands of parts.
 std::string unusual_dtype(Encoding encoding) {
     return std::string(name_of(encoding) == messages::kUsualDtype ? "" : name_of(encoding));
 }
@@ -35,7 +36,7 @@ void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>&
 
 namespace {
 
-// Returns where the words of a part are in the whole tensor. REQUIRES: the part cuts none.
+// The words of a part within the whole tensor. REQUIRES: the part cuts no word.
 struct PartWords {
     std::uint64_t first = 0;    // number of its first word
     std::uint64_t per_row = 0;  // the tensor's

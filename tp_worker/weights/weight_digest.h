@@ -1,5 +1,5 @@
-// Digests the weights that are resident, by this rank's parts (base/digest.h defines it,
-// messages/version_digest.h adds the parts of all ranks up).
+// Digests the resident weights, by this rank's parts. base/digest.h defines the digest;
+// messages/version_digest.h adds up the parts of all ranks.
 #pragma once
 
 #include "base/result.h"
@@ -17,18 +17,18 @@
 
 namespace pitstop::tp_worker {
 
-// Appends the entries of one tensor's parts on this rank, their lanes zero.
+// Appends the entries of one tensor's parts on this rank, with zero lanes.
 void append_parts(const WeightTensor& tensor, std::vector<messages::PartDigest>& parts);
 
-// Returns what the op takes of a part whose shard starts at `shard`, but for the sum and the
+// Returns the op's arguments for a part whose shard starts at `shard`, without the sum and the
 // stream. REQUIRES: the tensor has !cuts_words.
 [[nodiscard]] kernels::DigestArgs digest_args(
     Encoding encoding, const ShardPart& part, const std::byte* shard
 );
 
-// Adds rows [row_begin, row_begin + num_rows) of the shard to its parts' digests, and returns how
-// many of their elements are infinities or NaNs. Rows of padding belong to no part.
-// REQUIRES: !tensor.cuts_words; parts as append_parts made them.
+// Adds rows [row_begin, row_begin + num_rows) of the shard to the digests of its parts. Returns the
+// number of infinities and NaNs in them. Rows of padding belong to no part. REQUIRES:
+// !tensor.cuts_words; parts as append_parts made them.
 struct RowsDigestArgs {
     const WeightTensor& tensor;
     const std::byte* arena = nullptr;
@@ -39,10 +39,10 @@ struct RowsDigestArgs {
 };
 std::uint64_t add_rows_digest(const RowsDigestArgs& args, std::span<messages::PartDigest> parts);
 
-// Copies rows of the shard to their place and adds them as add_rows_digest does, in one reading of
-// their bytes. REQUIRES: as above; neither overlaps the other.
+// Copies rows of the shard into place and digests them like add_rows_digest, reading the bytes
+// once. REQUIRES: as above; source and target do not overlap.
 enum class RowsFrom {
-    kTensor,  // `src` is the whole tensor's first byte, stored as it is resident, any alignment
+    kTensor,  // `src` is the whole tensor's first byte, in resident form, any alignment
     kShard,   // `src` is another arena of the same layout
 };
 struct CopyRowsArgs {
@@ -56,11 +56,10 @@ struct CopyRowsArgs {
 };
 std::uint64_t copy_rows_and_digest(const CopyRowsArgs& args, std::span<messages::PartDigest> parts);
 
-// Returns an entry per part that this rank holds, in name order. A tensor that every rank
-// holds whole has one part; a split one a part per rank; a replicated KV projection a part per
-// KV head. kUnsupported, naming the tensor, where tp cuts a row between the digest's 8-byte
-// words: no shard can be digested alone then. `between` is called after each piece of some
-// MiB.
+// Returns an entry per part that this rank has, in name order. A tensor that is whole on every rank
+// has one part; a split one a part per rank; a replicated KV projection a part per KV head.
+// kUnsupported, naming the tensor, if tp cuts a row inside a word of the digest: then no shard can
+// be digested alone. `between` is called after each piece of some MiB.
 Result<std::vector<messages::PartDigest>> digest_weights(
     const WeightLayout& layout,
     const std::byte* arena,
@@ -69,16 +68,16 @@ Result<std::vector<messages::PartDigest>> digest_weights(
     const std::function<void()>& between = [] {}
 );
 
-// Does the same of weights in the opened GPU's memory, by its ops, on a stream that gives way to
-// steps. Its memory is taken once: to allocate or free on a GPU may wait for what runs there, a
-// step too (CUDA Runtime API, cudaFree; CUDA C++ Programming Guide, "Implicit Synchronization").
+// The same for weights in the opened GPU's memory, by its ops, on a stream that yields to steps.
+// Memory is allocated once: allocating or freeing may wait for running work, even a step (CUDA
+// Runtime API, cudaFree; CUDA C++ Programming Guide, "Implicit Synchronization").
 //
 // Thread: one at a time. `layout` outlives it.
 class GpuWeightDigest {
   public:
-    // Errors: kResourceExhausted, no memory for the sums.
+    // Errors: kResourceExhausted without memory for the sums.
     static Result<GpuWeightDigest> make(const WeightLayout& layout);
-    // Waits for it. Errors: as digest_weights().
+    // Digests the weights, and waits for the result. Errors: as digest_weights().
     Result<std::vector<messages::PartDigest>> digest(
         const std::byte* arena, const kernels::Ops& ops
     );
@@ -87,7 +86,7 @@ class GpuWeightDigest {
     explicit GpuWeightDigest(const WeightLayout& layout) : layout_(&layout) {}
 
     const WeightLayout* layout_;
-    std::vector<messages::PartDigest> parts_{};  // their lanes are left out
+    std::vector<messages::PartDigest> parts_{};  // with zero lanes
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_done_{};
     kernels::DeviceBuffer sums_{};       // [parts] Digest

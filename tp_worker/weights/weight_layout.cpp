@@ -11,10 +11,10 @@
 namespace pitstop::tp_worker {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // bytes: a cache line, and what wide loads like
+constexpr std::int64_t kAlignment = 64;  // bytes: a cache line, which suits wide loads
 struct Extents {
-    std::int64_t outer = 1;  // how often the dimension that is split repeats
-    std::int64_t inner = 1;  // rows that each of its elements has
+    std::int64_t outer = 1;  // number of repetitions of the split dimension
+    std::int64_t inner = 1;  // rows per element of the split dimension
 };
 
 Result<> check(const WeightSlot& slot) {
@@ -32,14 +32,15 @@ Result<> check(const WeightSlot& slot) {
     );
 }
 
-// The rectangles of a weight whose rows are split: of all of them, or of each matrix in turn.
+// Adds the rectangles of a weight whose rows are split: over all rows, or in each
+// matrix separately.
 void add_row_parts(const WeightSlot& slot, WeightTensor& tensor) {
     const AxisShare& share = slot.split->share;
     Extents extents;
     for (std::size_t d = 0; d < slot.split->dim; ++d) extents.outer *= slot.shape[d];
     for (std::size_t d = slot.split->dim + 1; d + 1 < slot.shape.size(); ++d)
         extents.inner *= slot.shape[d];
-    CHECK(share.padding == 0 || extents.outer == 1);  // padding is a shard's last rows
+    CHECK(share.padding == 0 || extents.outer == 1);  // padding must be the shard's last rows
     const std::int64_t whole_rows = tensor.whole_rows / extents.outer;
     const std::int64_t shard_rows = share.num() * extents.inner;
     tensor.rows = extents.outer * shard_rows;
@@ -63,7 +64,7 @@ void add_row_parts(const WeightSlot& slot, WeightTensor& tensor) {
 
 void add_col_parts(const WeightSlot& slot, WeightTensor& tensor) {
     const AxisShare& share = slot.split->share;
-    CHECK(share.padding == 0);  // a row ends with its last column
+    CHECK(share.padding == 0);  // a row ends with its last column, without padding
     tensor.cols = share.num();
     tensor.num_parts = share.num_parts;
     tensor.cuts_words = share.cut_unit % word_len(slot.encoding) != 0;
@@ -117,14 +118,14 @@ ShardPart ShardPart::cut(std::int64_t begin, std::int64_t num) const {
     return part;
 }
 
-// Places weights in the order of their declaration, which is that of use; lists them by name.
+// Places weights in the order of their declaration, which is the order of use. Lists them by name.
 Result<WeightLayout> WeightLayout::make(
     const WeightSlots& slots, ExtraTensors extra, TensorNames names
 ) {
     WeightLayout layout;
     layout.names_ = names;
     layout.extra_ = extra;
-    std::vector<std::size_t> order;  // by place in the list of names: the slot's number
+    std::vector<std::size_t> order;  // by index in the list of names: the slot's number
     for (const WeightSlot& slot : slots.list()) {
         RETURN_IF_ERROR(check(slot));
         WeightTensor tensor = tensor_of(slot);
@@ -164,7 +165,7 @@ namespace {
 
 constexpr std::string_view kText = "model.language_model.";
 
-// Finds a key of a map in the forms that a model's names may have.
+// Finds a key of a map, in all forms that the model's names may have.
 template <class Map>
 typename Map::const_iterator find_named(const Map& map, std::string_view name, TensorNames names) {
     if (names == TensorNames::kOfAdapter) return map.find(adapter_name_of(name));
@@ -185,7 +186,7 @@ const WeightLayout::Pack* WeightLayout::find_pack(std::string_view name) const {
     return place == packs_.end() ? nullptr : &place->second;
 }
 
-// Such a name is "model.layers.3.self_attn.rotary_emb.inv_freq".
+// An example of such a name: "model.layers.3.self_attn.rotary_emb.inv_freq".
 bool WeightLayout::is_rotary_table(std::string_view name) {
     return name.ends_with(".rotary_emb.inv_freq") && name.starts_with("model.");
 }

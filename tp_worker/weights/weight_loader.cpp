@@ -10,15 +10,15 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Names rows [begin, begin + num) of the whole tensor; they are rows `shard_row` and on of the
-// shard.
+// Rows [begin, begin + num) of the whole tensor, which are the rows from `shard_row` on
+// in the shard.
 struct RowRange {
     std::int64_t begin = 0;
     std::int64_t num = 0;
     std::int64_t shard_row = 0;
 };
 
-// Digests what is in its place.
+// Digests rows that are in place, if requested.
 std::uint64_t digest_if_asked(const LoadTensorArgs& args, const RowRange& rows) {
     if (args.parts.empty()) return 0;
     return add_rows_digest(
@@ -31,8 +31,8 @@ std::uint64_t digest_if_asked(const LoadTensorArgs& args, const RowRange& rows) 
     );
 }
 
-// Puts rows of the whole tensor into their place in the shard; `src` is the first of them.
-// Returns how many elements are not finite, if that is asked for.
+// Copies rows of the whole tensor into place in the shard; `src` is the first row. Returns the
+// number of non-finite elements, if requested.
 std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const std::byte* src) {
     const WeightTensor& tensor = args.tensor;
     const checkpoint::StoredDtype dtype = args.bytes.dtype;
@@ -60,7 +60,7 @@ std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const
     return digest_if_asked(args, rows);
 }
 
-// Does the same, out of memory that may be somebody else's to cut short.
+// The same from mapped memory, whose file another process may truncate.
 Result<std::uint64_t> place_mapped(const LoadTensorArgs& args, const RowRange& rows) {
     const TensorBytes& bytes = args.bytes;
     const std::int64_t row_bytes = args.tensor.whole_cols * bytes_of(bytes.dtype);
@@ -84,7 +84,7 @@ Result<std::uint64_t> place_read(
     const checkpoint::StoredDtype dtype = args.bytes.dtype;
     const std::int64_t row_bytes = tensor.whole_cols * bytes_of(dtype);
     const auto size = static_cast<std::size_t>(rows.num * row_bytes);
-    // Bytes that need no sorting are read into their place.
+    // Bytes that need no conversion are read directly into place.
     if (is_stored_as(tensor.encoding, dtype) && tensor.parts.front().is_contiguous()) {
         std::byte* dst = args.arena + tensor.offset + rows.shard_row * row_bytes;
         RETURN_IF_ERROR(args.bytes.read(rows.begin * row_bytes, {dst, size}));
@@ -164,7 +164,7 @@ Result<> load_tensor(
     const WeightTensor& tensor = args.tensor;
     const ShardPart* last = nullptr;
     for (const ShardPart& part : tensor.parts) {
-        // Parts side by side share their rows, which are read once.
+        // Adjacent parts share rows of the source, which are read once.
         const bool is_beside = last != nullptr && last->shard_row == part.shard_row;
         last = &part;
         if (is_beside) continue;

@@ -1,8 +1,8 @@
-// Fills a copy of a rank's weights from a checkpoint. Only here the bytes of a whole tensor become
-// a shard in an arena, whatever their source: copy_rows takes rows as they come.
+// Fills a copy of a rank's weights from a checkpoint. Only this code cuts the bytes of a whole
+// tensor into a shard, whatever their source: copy_rows accepts rows in any order.
 //
-// Thread: any, one per arena. Bounded: kChunkBytes of scratch per thread, or one row if that is
-// more.
+// Thread: any, one per arena. Bounded: kChunkBytes of scratch per thread, or one row if
+// that is more.
 #pragma once
 
 #include "base/result.h"
@@ -25,8 +25,8 @@ namespace pitstop::tp_worker {
 inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;  // stays in the L2 cache
 
 // `src` holds rows [row_begin, row_begin + num_rows) of the whole tensor, all columns, any
-// alignment. Writes what this shard holds of them, as they are resident. Rows that it does not hold
-// are skipped. REQUIRES: the tensor's encoding accepts the dtype; the rows are the tensor's.
+// alignment. Writes the shard's part of these rows, in resident form, and skips all other rows.
+// REQUIRES: the tensor's encoding accepts the dtype; the rows are the tensor's.
 struct RowsArgs {
     const WeightTensor& tensor;
     checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
@@ -39,24 +39,24 @@ struct RowsArgs {
 };
 void copy_rows(const RowsArgs& args);
 
-// Says where the bytes of a whole tensor are: in memory, or to be read piece by piece.
+// The bytes of a whole tensor: in memory, or read piece by piece.
 struct TensorBytes {
     checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
-    const std::byte* data = nullptr;  // row-major, any alignment; null: `read` fills `out` from
-                                      // byte `begin` of the tensor on
+    // row-major, any alignment; null: `read` fills `out` from byte `begin` of the tensor on
+    const std::byte* data = nullptr;
     std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
-    // If it is not empty, `data` is a mapping of what somebody else may cut short. It is asked
-    // after every piece, which is read in a CutGuard.
+    // If set, `data` is a mapping of a file that another process may truncate. Called after each
+    // piece, which is read in a CutGuard.
     std::function<Result<>()> is_whole{};
-    // `data` is memory of the opened GPU: kernels read it where it is.
+    // Whether `data` is memory of the opened GPU, which kernels read in place.
     bool is_on_gpu = false;
 };
 [[nodiscard]] TensorBytes stored_bytes(
     const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
 );
 
-// Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece
-// `rows_written` is told which rows of the shard are in their place; an error of its ends the work.
+// Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece, calls
+// `rows_written` with the rows of the shard that are in place; an error of that call ends the work.
 // `scratch` is kept between calls. Errors: those of reading (kDataLoss: the file has become
 // shorter), or the hook's.
 struct LoadTensorArgs {
@@ -64,16 +64,15 @@ struct LoadTensorArgs {
     const TensorBytes& bytes;
     const kernels::Ops& ops;
     std::byte* arena = nullptr;
-    // If they are not empty, what is written is added to the digests of the tensor's parts, in one
-    // reading where the bytes lie in memory as they will be resident. REQUIRES then:
-    // !tensor.cuts_words.
+    // If not empty, the written bytes are added to the digests of the tensor's parts. Bytes in
+    // memory that have the resident form are read only once. REQUIRES then: !tensor.cuts_words.
     std::span<messages::PartDigest> parts{};
-    digest::AddRun add_run = nullptr;  // is used with `parts`
+    digest::AddRun add_run = nullptr;  // for `parts`
 };
 struct WrittenRows {
-    std::int64_t begin = 0;  // the shard's rows
+    std::int64_t begin = 0;  // rows of the shard
     std::int64_t num = 0;
-    std::uint64_t num_nonfinite = 0;  // elements that are an infinity or a NaN, if digested
+    std::uint64_t num_nonfinite = 0;  // infinities and NaNs, if digested
 };
 using RowsWritten = std::function<Result<>(const WrittenRows& rows)>;
 Result<> load_tensor(

@@ -14,8 +14,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// Describes one of the whole model's tensors that this update did not bring, as find_problems wants
-// it.
+// Describes a tensor of the whole model that this update did not send, as find_problems needs it.
 checkpoint::TensorSpec spec_of(const WeightTensor& tensor) {
     return {.name = tensor.name, .dtype = stored_dtype_of(tensor.encoding), .shape = tensor.shape};
 }
@@ -46,7 +45,7 @@ Result<> WeightStage::fail_with_problems() {
     return Error{ErrorCode::kInvalidArgument, problems_.front()};
 }
 
-// Checks the model and what was declared, before anything arrives.
+// Checks the model and the declared tensors before any bytes arrive.
 Result<> WeightStage::begin(std::byte* target) {
     if (target != nullptr) args_.target = target;
     problems_ = wrapped_problems(args_.layout, args_.spec.manifest);
@@ -92,7 +91,7 @@ void WeightStage::mark_written() {
     phase_ = messages::UpdatePhase::kStaging;
 }
 
-// Returns the jobs for these tensors. What arrived before is digested alone, and compared.
+// Returns the jobs for these tensors. Tensors that arrived before are only digested and compared.
 std::vector<FillJob> WeightStage::jobs_for(
     std::span<const Incoming> tensors, RepeatedTensors& repeated
 ) {
@@ -121,7 +120,7 @@ std::vector<FillJob> WeightStage::jobs_for(
 
 Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect expect) {
     std::vector<checkpoint::TensorSpec> offered;
-    const Incoming* head = nullptr;  // a tied one that arrives for the first time
+    const Incoming* head = nullptr;  // a tied head that arrives for the first time
     for (const Incoming& incoming : tensors) {
         offered.push_back(incoming.spec);
         if (args_.layout.is_tied_head(incoming.spec.name) && head_digests_.empty())
@@ -130,7 +129,7 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
     const std::vector<Incoming> apart = unpacked(args_.layout, tensors);
     RepeatedTensors repeated;
     std::vector<FillJob> jobs = jobs_for(apart, repeated);
-    // The tensor that a head is the other name of.
+    // The tensor whose other name is the head's.
     const std::size_t embedding = head == nullptr ? 0 : index_of(*args_.layout.tied());
     const bool fills_embedding =
         head != nullptr && states_[embedding] == State::kAbsent &&
@@ -147,7 +146,8 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
     }
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
-    if (head != nullptr && !fills_embedding) {  // another name of what arrives or has arrived
+    // the tensor arrives, or has arrived, under its other name
+    if (head != nullptr && !fills_embedding) {
         append_parts(args_.layout.tensors()[embedding], head_digests_);
         jobs.push_back(
             {.index = embedding, .incoming = head, .parts = head_digests_, .is_only_digested = true}
@@ -155,7 +155,8 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
     }
     for (const FillJob& job : jobs) {
         if (job.is_only_digested) continue;
-        if (states_[job.index] == State::kFromHead) {  // it comes over the head's, which is kept
+        // the embedding replaces the head, whose digest is kept
+        if (states_[job.index] == State::kFromHead) {
             for (messages::PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
         }
         states_[job.index] = State::kArrived;
@@ -175,7 +176,7 @@ void WeightStage::note_ignored(std::string_view name) {
     if (num_ignored_++ == 0) first_ignored_ = name;
 }
 
-// Lists what this update should have brought and did not.
+// Adds a problem for each tensor that this update should have sent and did not.
 void WeightStage::add_missing() {
     if (!args_.spec.partial) {
         std::vector<checkpoint::TensorSpec> there;
@@ -219,7 +220,7 @@ Result<> WeightStage::stage_shard(std::span<const std::byte> bytes, Shard shard)
     return fill_all(std::move(jobs), Keep::kInPlace);
 }
 
-// Rows that belong to no part are zero in a copy of ours; here somebody else laid them out.
+// Checks the rows that belong to no part: they must be zero, and here the sender wrote them.
 void WeightStage::check_padding(const WeightTensor& tensor, std::span<const std::byte> shard) {
     std::int64_t num_rows = 0;
     for (const ShardPart& part : tensor.parts)
@@ -256,16 +257,15 @@ Result<> WeightStage::finish() {
     return Ok{};
 }
 
-// Returns whether the target holds the tensor as it is live, and what of it was digested then is so
-// still.
+// Returns whether the target already contains the live version of the tensor, with a valid digest.
 bool WeightStage::is_there(std::size_t tensor) const {
     const CopyLedger::Entry* const there = args_.target_ledger.find(tensor);
     const CopyLedger::Entry* const live = args_.live_ledger.find(tensor);
     return there != nullptr && live != nullptr && there->writing == live->writing;
 }
 
-// Fills in what did not arrive: it is copied from the live version and digested, unless it is there
-// already.
+// Fills in the tensors that did not arrive: copies them from the live version and digests them,
+// unless the target already has them.
 Result<> WeightStage::keep_others() {
     std::vector<FillJob> jobs;
     for (std::size_t i = 0; i < states_.size(); ++i) {
@@ -284,7 +284,8 @@ Result<> WeightStage::keep_others() {
     return fill_all(std::move(jobs), Keep::kCopy);
 }
 
-// Records that it is in its place, and digested. One that was kept is the live one's.
+// Records that the tensor is in place and digested. A kept tensor is recorded as a copy of
+// the live one.
 void WeightStage::record(std::size_t tensor) {
     const auto values =
         args_.spec.allow_nonfinite ? CopyLedger::Values::kNotLookedAt : CopyLedger::Values::kFinite;
@@ -296,7 +297,7 @@ void WeightStage::record(std::size_t tensor) {
     if (args_.target != args_.live) args_.target_ledger.record_copy(tensor, args_.live_ledger);
 }
 
-// The head that was sent beside the embedding would have been dropped: it must be the same.
+// Checks that a head sent in addition to the embedding equals it, because the head is not stored.
 void WeightStage::check_tied() {
     constexpr std::string_view kWhy = "this model ties them (tie_word_embeddings is true)";
     if (num_sparse_head_ > 0 && num_sparse_embedding_ > 0 &&
@@ -359,7 +360,7 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
     std::vector<std::string> found = find_problems(args_.layout, offered, Completeness::kPartial);
     std::ranges::move(found, std::back_inserter(problems_));
     for (const SparseTensor& sparse : tensors) {
-        if (!problems_.empty()) break;  // the shape is the model's below
+        if (!problems_.empty()) break;  // the code below relies on the model's shapes
         std::int64_t num_elements = 1;
         for (const std::int64_t extent : sparse.spec.shape) num_elements *= extent;
         for (std::int64_t i = 0; problems_.empty() && i < sparse.num; ++i) {
@@ -388,7 +389,8 @@ Result<> WeightStage::stage_sparse(std::span<const SparseTensor> tensors) {
     return Ok{};
 }
 
-// The first of the two names to come is scattered; elements of the other must be there already.
+// Elements under the name that arrives first are scattered. Elements under the other name must
+// equal the resident ones.
 Result<> WeightStage::stage_tied(const SparseTensor& sparse, const WeightTensor& embedding) {
     const std::string_view head_name = args_.layout.head_name();
     const bool is_head = sparse.spec.name == head_name;
@@ -410,7 +412,7 @@ Result<> WeightStage::stage_tied(const SparseTensor& sparse, const WeightTensor&
     return fail_with_problems();
 }
 
-// The rows are digested by finish(): more updates of the same tensor may come.
+// finish() digests the rows later, because more updates of the same tensor may follow.
 Result<> WeightStage::scatter(const SparseTensor& sparse, const WeightTensor& tensor) {
     const TimePoint begun = Clock::now();
     State& state = states_[index_of(tensor)];
@@ -460,14 +462,15 @@ messages::RankOutcome WeightStage::outcome(const Result<>& result) const {
     if (outcome.problems.empty()) outcome.problems.push_back(result.error().message);
     outcome.num_problems = static_cast<std::int64_t>(outcome.problems.size());
     outcome.problems.resize(std::min(outcome.problems.size(), messages::kProblemsMax));
-    // Sources quote what a sender said, or its beginning; a message's texts are UTF-8.
+    // Problems may quote a sender's bytes, but a message's texts must be UTF-8.
     for (std::string& problem : outcome.problems) {
         if (!is_utf8(problem)) problem = printable(problem);
     }
     return outcome;
 }
 
-// Says what a session over nothing waits for, so that its caller need not guess.
+// Adds the tensors that a session without serving weights still waits for, so that its caller
+// need not guess.
 void WeightStage::list_missing(messages::RankOutcome& outcome) const {
     if (args_.spec.partial || args_.spec.source.kind != messages::SourceKind::kBuckets) return;
     for (const WeightTensor& tensor : args_.layout.tensors()) {

@@ -1,5 +1,5 @@
-// Fills one copy of a rank's weights from what a source delivers, checks it and digests what is
-// resident: the rank's vote (design section 5).
+// Fills one copy of a rank's weights from a source, checks it and digests the resident bytes: the
+// rank's vote (design section 5).
 //
 //   begin()          nothing is written yet; may this update be staged at all
 //   stage_tensors()  whole tensors of a source (source.h): every problem that can be found before
@@ -7,11 +7,11 @@
 //                    that arrived before must bring the same bytes
 //   finish()         what did not arrive stays as it is (partial), or is a problem; the digests
 //
-// Where embeddings are tied, the head is another name of the embedding: trainers send one of them,
-// or both. Whichever comes first fills the embedding, and the other must be the same.
+// With tied embeddings, the head is another name of the embedding, and trainers send one of them or
+// both. The first to arrive fills the embedding; the other must be equal.
 //
-// How the bytes come into their place is the writer's matter (shard_writer.h): a piece at a time,
-// then a rest (pace.h). Between two pieces a drop is noticed.
+// The writer (shard_writer.h) copies the bytes into place, a piece at a time, with rests (pace.h).
+// A drop is noticed between two pieces.
 //
 // Thread: the background's, one call at a time.
 #pragma once
@@ -40,41 +40,41 @@ namespace pitstop::tp_worker {
 class WeightStage {
   public:
     explicit WeightStage(const StageArgs& args);
-    WeightStage(const WeightStage&) = delete;  // its writer knows where it is
+    WeightStage(const WeightStage&) = delete;  // its writer has a reference to it
     WeightStage& operator=(const WeightStage&) = delete;
 
-    // `target` is the copy to fill, where it was not known before.
+    // `target` is the copy to fill, if the constructor did not get it.
     Result<> begin(std::byte* target = nullptr);
 
-    // With kAll there is nothing more to come, so what is missing is a problem before anything is
-    // written. After an error the stage is of no use, but for vote() and outcome().
+    // kAll: no more tensors will follow, so missing ones are a problem before anything is written.
+    // After an error only vote() and outcome() may be called.
     enum class Expect { kMore, kAll };
     Result<> stage_tensors(std::span<const Incoming> tensors, Expect expect);
-    // Changes elements in place on a copy of the live version, which must be the one it was made
-    // for.
+    // Changes elements in place on a copy of the live version, which must be the version that the
+    // update was computed from.
     Result<> stage_sparse(std::span<const SparseTensor> tensors);
-    // Says of the whole target, laid out as it is in memory, that it is in its place already (a
-    // shard that was adopted), or is to be copied there.
+    // How a whole target in the memory's layout arrives: already in place (an adopted shard), or
+    // to be copied.
     enum class Shard { kInPlace, kToCopy };
     Result<> stage_shard(std::span<const std::byte> bytes, Shard shard);
     Result<> finish();
 
-    // Says how far it came, with this result. outcome.phase is kIdle as long as nothing was
-    // written.
+    // Returns the outcome with this result. outcome.phase is kIdle as long as nothing was written.
     [[nodiscard]] messages::RankOutcome outcome(const Result<>& result) const;
     [[nodiscard]] messages::WorkerStaged vote(const Result<>& result) const;
 
-    // Returns the digests of what is resident in the target. REQUIRES: finish() found no problem.
+    // Returns the digests of the target's resident bytes. REQUIRES: finish() found no problem.
     [[nodiscard]] const std::vector<messages::PartDigest>& digests() const { return digests_; }
 
     [[nodiscard]] const StageArgs& args() const { return args_; }
     [[nodiscard]] bool is_dropped() const {
         return args_.is_dropped.load(std::memory_order_relaxed);
     }
-    // These begin and end a job for it: between two of them it waits.
+    // Called at the beginning and the end of each job of the stage; the time between jobs
+    // counts as waiting.
     void begin_work();
     void end_work();
-    // Adds time that a source spent receiving bytes, and waiting for its sender.
+    // Adds the time that a source spent on receiving bytes, and on waiting for its sender.
     void add_receive(Duration duration) { receive_ += duration; }
     void add_wait(Duration duration) { wait_ += duration; }
 
@@ -105,13 +105,13 @@ class WeightStage {
     std::unique_ptr<ShardWriter> writer_{};
     messages::UpdatePhase phase_ = messages::UpdatePhase::kIdle;
     std::vector<State> states_{};                  // by tensor
-    std::vector<std::size_t> first_part_{};        // where each tensor's are in digests_
-    std::vector<messages::PartDigest> digests_{};  // everything's, in name order
+    std::vector<std::size_t> first_part_{};        // index of each tensor's first part in digests_
+    std::vector<messages::PartDigest> digests_{};  // of all tensors, in name order
     std::vector<messages::PartDigest>
-        head_digests_{};                     // of a tied head that arrived; empty: none did
-    std::string_view tied_sparse_{};         // which of the two names is scattered; empty: none yet
-    std::int64_t num_sparse_head_ = 0;       // elements, of a tied head
-    std::int64_t num_sparse_embedding_ = 0;  // elements, of the embedding beside it
+        head_digests_{};                // of a tied head that arrived; empty: none did
+    std::string_view tied_sparse_{};    // the name whose elements are scattered; empty: none yet
+    std::int64_t num_sparse_head_ = 0;  // elements of a tied head
+    std::int64_t num_sparse_embedding_ = 0;  // elements of the embedding in addition
     std::vector<std::string> problems_{};
     std::int64_t num_ignored_ = 0;  // tensors that this model does not use
     std::string first_ignored_{};
@@ -120,8 +120,8 @@ class WeightStage {
     Duration receive_{};
     Duration verify_{};
     Duration rest_{};
-    Duration wait_{};  // between jobs, too
-    Duration time_{};  // all of it, until the last job ended
+    Duration wait_{};  // includes the time between jobs
+    Duration time_{};  // from the first job until the end of the last
     TimePoint counted_until_ = Clock::now();
 };
 

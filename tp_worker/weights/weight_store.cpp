@@ -49,7 +49,7 @@ Result<> WeightStore::stage_on_host() {
     return Ok{};
 }
 
-// The ledger of the copy that has no memory on the GPU is that of the version in host memory.
+// The version in host memory uses the ledger of the copy that has no GPU memory.
 void WeightStore::exchange(kernels::Stream steps) {
     host_->exchange(live_data(), steps);
     copies_[live_].ledger->swap_entries(*copies_[1 - live_].ledger);

@@ -1,10 +1,10 @@
-// Holds a rank's copies of the weights: the live one, which passes run under, and (staged mode) the
-// other, which is being staged, or holds the version before, or nothing.
+// A rank's copies of the weights: the live one, which passes use, and (in staged mode) the other,
+// which is being staged, has the previous version, or is empty.
 //
 // A swap changes one index: views into both copies are bound when the copies are made.
 //
-// What is done to a whole copy is here: load, digest, release, resume. Where it lies in a GPU's
-// memory that goes another way, and only this class knows which.
+// Operations on a whole copy are here: load, digest, release, resume. They differ for copies in GPU
+// memory, which only this class needs to know.
 //
 // Owns:   both arenas.
 // Thread: the loop's, which alone says which copy is which. What memory a copy has is changed in
@@ -38,15 +38,15 @@ namespace pitstop::tp_worker {
 
 class WeightStore {
   public:
-    // Reserves addresses for both copies and takes memory for the live one, which starts as zeros.
-    // On a GPU takes what stages and digests need there, too. Both outlive it.
+    // Reserves addresses for both copies and allocates memory for the live one, initially zeros. On
+    // a GPU also allocates the memory of stages and digests. Both arguments must outlive the store.
     static Result<WeightStore> make(const WeightLayout& layout, const Device& device);
 
     // Fills the live copy from a checkpoint, at start-up. Errors: as load_weights().
     Result<> load(const CheckpointTensors& tensors, const std::string& source);
 
-    // Digests a copy that has memory; waits for it. On the CPU `host` does it, and calls `between`
-    // after each piece. Errors: as digest_weights().
+    // Digests a copy that has memory, and waits for the result. On the CPU `host` does it, and
+    // calls `between` after each piece. Errors: as digest_weights().
     Result<std::vector<messages::PartDigest>> digest(
         const std::byte* arena, kernels::Stream host, const std::function<void()>& between = [] {}
     );
@@ -54,69 +54,72 @@ class WeightStore {
     [[nodiscard]] const BoundWeights& live() const { return copies_[live_].views; }
     [[nodiscard]] std::byte* live_data() const { return copies_[live_].memory->data(); }
 
-    // Returns the way to the GPU and back, for the background. REQUIRES: is on a GPU.
+    // Returns the page-locked pieces for copies from and to the GPU, for the background.
+    // REQUIRES: is on a GPU.
     [[nodiscard]] PinnedPieces& pieces() { return *gpu_->pieces; }
-    // Returns what stages need on a GPU; null on the CPU.
+    // Returns the memory of stages on a GPU; null on the CPU.
     [[nodiscard]] GpuStaging* gpu_staging() { return gpu_ ? &gpu_->staging : nullptr; }
 
     [[nodiscard]] const Arena& live_memory() const { return *copies_[live_].memory; }
     [[nodiscard]] const Arena& other_memory() const { return *copies_[1 - live_].memory; }
 
-    // From now on a version is staged in host memory, and a commit exchanges it with the live copy:
-    // the GPU has no room for two. REQUIRES: is on a GPU, nothing is staged or retained.
+    // From now on versions are staged in host memory, and a commit exchanges them with the
+    // live copy, because the GPU has no room for two. REQUIRES: is on a GPU, nothing is
+    // staged or retained.
     Result<> stage_on_host();
-    // From now on nothing is retained: the copy that a commit or a drop leaves gives its memory
-    // back (let_go_of_other()), as it is only lent. REQUIRES: is on a GPU, nothing is staged.
+    // From now on no version is retained: the memory of the other copy is only lent, so after a
+    // commit or a drop let_go_of_other() frees it. REQUIRES: is on a GPU, nothing is staged.
     void stage_on_loan() { is_on_loan_ = true; }
     [[nodiscard]] bool is_on_loan() const { return is_on_loan_; }
-    // This is for the background, when a stage has been committed or has stopped writing: the copy
-    // that is not live has no memory afterwards.
+    // Frees the memory of the copy that is not live. Called in the background after a commit, or
+    // when a stage has stopped writing.
     void let_go_of_other();
 
-    // Says where a stage of this mode goes then; null: it fills target().
+    // Returns the host memory that a stage of this mode fills; null: it fills target().
     [[nodiscard]] HostCopy* host_target(messages::UpdateMode mode);
-    // What lies in host memory comes up, and what was live down: the bytes of a commit or a
-    // rollback there. The background's, while no pass runs.
+    // Swaps the staged version in host memory with the live copy on the GPU (commit and rollback in
+    // host mode). Background thread, while no pass runs.
     void exchange(kernels::Stream steps);
 
-    // Returns what a stage of this mode fills: the other copy, or the live one itself. Neither has
-    // to have memory that can be written: Arena::own() in the background sees to it.
+    // Returns the copy that a stage of this mode fills: the other one, or the live one itself. Its
+    // memory may be missing or not writable; the background calls Arena::renew() first.
     [[nodiscard]] Arena& target(messages::UpdateMode mode);
 
-    // Says what a stage into `target` (null: host memory) goes by, for its job in the background.
+    // Returns the ledgers for a stage into `target` (null: host memory), for its job in
+    // the background.
     struct Ledgers {
         CopyLedger* target = nullptr;
-        CopyLedger* live = nullptr;  // in place: the same one
+        CopyLedger* live = nullptr;  // direct: the same ledger
     };
     [[nodiscard]] Ledgers ledgers(const Arena* target);
 
-    // What was retained is about to be overwritten, or to be given back.
+    // Called before the retained version is overwritten or freed.
     void forget_retained() { has_retained_ = false; }
 
-    // Makes the staged copy the live one; the one before is retained. Direct, and staged in host
-    // memory, the live copy stays where it is.
+    // Makes the staged copy the live one, and retains the previous one. In direct mode, and with
+    // staging in host memory, the live copy keeps its address.
     void commit(messages::UpdateMode mode);
-    // REQUIRES: has_retained(). The retained copy becomes the live one, and the other way round.
+    // Makes the retained copy the live one, and retains the other. REQUIRES: has_retained().
     void roll_back();
     [[nodiscard]] bool has_retained() const { return has_retained_; }
 
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // per copy
 
-    // The live copy holds nothing that could serve: none was loaded, or it was released and not
-    // kept. Then a stage writes into it, and its commit makes it whole.
+    // Records that the live copy has no weights that could serve: none were loaded, or they were
+    // released and not kept. Then a stage writes into the live copy, and its commit makes it valid.
     void mark_lost() { is_lost_ = true; }
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
-    // These are for the background, from here to resume(), while nothing is retained and no stage
-    // is held, so that the copies stay which they are.
+    // The functions from here to resume() are for the background, while no version is retained and
+    // no stage is held, so that neither copy changes its role.
     //
-    // Gives back the memory of both copies. With `keep` the live copy's bytes are moved to host
-    // memory first. Returns the bytes that were measured to go back.
-    // Errors: kResourceExhausted, there is no host memory to keep them in; nothing has changed.
+    // Frees the memory of both copies. With `keep`, first moves the live copy's bytes to host
+    // memory. Returns the measured number of freed bytes. Errors: kResourceExhausted without host
+    // memory to keep them; nothing has changed.
     enum class Keep { kNo, kYes };
     Result<std::int64_t> release(Keep keep);
-    // Takes memory for the live copy again; what was kept is put back.
-    // Errors: kResourceExhausted; nothing has changed.
+    // Allocates memory for the live copy again, and restores kept bytes. Errors:
+    // kResourceExhausted; nothing has changed.
     Result<> resume();
     [[nodiscard]] bool is_resident() const { return live_memory().is_committed(); }
     [[nodiscard]] std::int64_t resident_bytes() const;  // physical memory of both copies
@@ -128,7 +131,7 @@ class WeightStore {
         BoundWeights views{};
         std::optional<CopyLedger> ledger{};
     };
-    // What there is of weights on a GPU besides their memory.
+    // The data about weights on a GPU besides their memory.
     struct GpuSide {
         std::unique_ptr<PinnedPieces> pieces;  // which `staging` uses
         GpuWeightDigest digest;
@@ -145,7 +148,7 @@ class WeightStore {
     bool is_lost_ = false;
     bool is_on_loan_ = false;
     std::optional<GpuSide> gpu_{};    // empty on the CPU
-    std::optional<HostCopy> host_{};  // versions are staged here; empty: in the other copy
+    std::optional<HostCopy> host_{};  // where versions are staged; empty: in the other copy
     std::optional<Arena> kept_{};     // the live copy's bytes while it is released
     std::int64_t bytes_;
 };

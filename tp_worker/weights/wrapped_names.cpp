@@ -5,7 +5,8 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// DistributedDataParallel and DeepSpeed, torch.compile, FSDP, PEFT, and a model within a model.
+// The prefixes of DistributedDataParallel and DeepSpeed, torch.compile, FSDP, PEFT, and of a model
+// inside a model.
 constexpr std::array<std::string_view, 7> kWrappers{
     "module.",
     "_orig_mod.",

@@ -1,4 +1,4 @@
-// Recognizes the names that a wrapper of a trainer's model leaves in front of its tensors' own.
+// Recognizes prefixes that a wrapper of a trainer's model puts before the names of tensors.
 #pragma once
 
 #include "tp_worker/weights/weight_layout.h"
@@ -13,15 +13,15 @@
 
 namespace pitstop::tp_worker {
 
-// Returns what stands before a name of this model: "module." of "module.model.norm.weight"; empty:
-// the name is the model's, or nobody's.
+// Returns the prefix of a name of this model: "module." for "module.model.norm.weight"; empty if
+// the name is the model's own, or unknown.
 [[nodiscard]] std::string_view wrapper_of(const WeightLayout& layout, std::string_view name);
 
 [[nodiscard]] inline bool is_ignored_or_wrapped(const WeightLayout& layout, std::string_view name) {
     return layout.is_ignored(name) || !wrapper_of(layout, name).empty();
 }
 
-// Says it once per wrapper, for all tensors in `named` (they have a `name`).
+// Reports a wrapper once, for all tensors in `named` (which have a `name`).
 template <class Named>
 [[nodiscard]] std::vector<std::string> wrapped_problems(
     const WeightLayout& layout, const Named& named
