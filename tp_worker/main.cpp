@@ -36,10 +36,10 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// If a machine has fewer GPUs than the tree has ranks, --device auto means cpu. That is decided
-// before any rank waits for another: all see the same GPUs, so all decide alike. If there are
-// enough GPUs, each rank tries its own, and a replica's ranks agree afterwards
-// (Engine::open_device).
+// If a machine has fewer GPUs than the tree has ranks, --device auto means cpu. That is
+// decided before any rank waits for another; all ranks see the same GPUs, so all decide the
+// same. If there are enough GPUs, each rank tries its own, and a replica's ranks agree
+// afterwards (Engine::open_device).
 void settle_auto(Options& options) {
     EngineOptions& engine = options.engine;
     if (engine.device != DeviceKind::kAuto) return;
@@ -142,7 +142,8 @@ Result<Ranks> join_peers(
     if (options.nodes == 1) {
         ASSIGN_OR_RETURN(ranks.apart, join_on_machine(options, run_dir));
     } else {
-        // Machines are started by hand, one after the other, and nothing else has begun meanwhile.
+        // A long wait is right here: machines are started by hand, one after the other, and
+        // nothing serves yet.
         const auto limit = std::chrono::milliseconds(options.attach_timeout_ms);
         RETURN_IF_ERROR(ranks.bus->barrier_within(limit));
     }

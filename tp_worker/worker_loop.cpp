@@ -19,7 +19,7 @@ constexpr auto kIdle = std::chrono::seconds(60);
 // After this long without a message the worker has time for KV memory: the next plan of a running
 // request arrives sooner.
 constexpr auto kIdleBeforeTouch = std::chrono::milliseconds(2);
-// The scheduler has a result and answers with a plan, or has nothing to run.
+// The time in which the scheduler answers a result with a plan, unless it has nothing to run.
 constexpr auto kPlanIsDue = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -81,7 +81,8 @@ Result<> WorkerLoop::handle_orders() {
         if (!received) break;
         RETURN_IF_ERROR(handle(*received));
         if (is_over()) return Ok{};
-        // Under load the next plan has arrived already: a vote does not wait for the last one.
+        // Sends votes first: under load the next plan has already arrived, and votes must not wait
+        // for the last plan.
         RETURN_IF_ERROR(send_all(updater_.take_answers()));
     }
     return Ok{};
@@ -128,7 +129,7 @@ Result<> WorkerLoop::handle(const bus::Received& received) {
     return start(plan);
 }
 
-// While the next plan arrives, only the step that was enqueued last is still in progress.
+// Before starting the next plan, waits until only the latest step is in progress.
 Result<> WorkerLoop::start(const messages::StepPlan& plan) {
     RETURN_IF_ERROR(finish_steps(engine_.runs_ahead() ? Engine::kStepsMax - 1 : 0));
     if (engine_.num_under_way() == 0) pace_.begin_pass();
@@ -149,8 +150,8 @@ Result<> WorkerLoop::finish_steps(std::size_t num) {
     return Ok{};
 }
 
-// The next plan arrives soon or not at all: then the engine waits. A step's time is counted there
-// in any case.
+// Polls while the next plan may arrive soon; afterwards the engine waits. The engine counts the
+// step's time in any case.
 Result<> WorkerLoop::watch_step() {
     if (engine_.is_over() || Clock::now() - last_turn_ > kPlanIsDue) return finish_steps(0);
     std::this_thread::yield();

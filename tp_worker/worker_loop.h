@@ -44,14 +44,15 @@ class WorkerLoop {
 
   private:
     [[nodiscard]] bool is_over();
-    // The head ends: tells the launcher of this machine. Errors: why it cannot continue.
+    // Checks whether the head's machine has ended the replica, and tells this machine's launcher.
+    // Errors: why the replica cannot continue.
     [[nodiscard]] Result<> look_at_head();
     [[nodiscard]] Result<> handle(const bus::Received& received);
     [[nodiscard]] Result<> handle_orders();
     [[nodiscard]] Result<> start(const messages::StepPlan& plan);
     // Waits for the steps in progress, until `num` are left, and sends their results.
     [[nodiscard]] Result<> finish_steps(std::size_t num);
-    // A step is in progress and there is nothing else to do.
+    // Waits for the step in progress, when there is nothing else to do.
     [[nodiscard]] Result<> watch_step();
     [[nodiscard]] bool has_result() const {
         return engine_.num_under_way() > 0 && engine_.is_over();

@@ -14,8 +14,8 @@ namespace {
 constexpr std::int64_t kArrivalsBytes =
     kernels::AttentionArgs::kArrivals * static_cast<std::int64_t>(sizeof(std::uint32_t));
 
-// Even shares if tp divides the heads; otherwise a copy of each head that some query head here
-// reads.
+// Even shares if tp divides the heads; otherwise a copy of each head that a query head of
+// this rank reads.
 AxisShare share_kv_heads(const ModelConfig& config, const RankOf& rank) {
     if (config.num_kv_heads % rank.tp == 0) return even_share(config.num_kv_heads, rank);
     const std::int64_t group = config.num_q_heads / config.num_kv_heads;
@@ -31,7 +31,7 @@ AxisShare share_kv_heads(const ModelConfig& config, const RankOf& rank) {
 
 // The angle is rounded to fp32 before its sine is taken, as in transformers and the trainers that
 // use it: at position 100,000 the rounding moves an angle by up to 0.004 radians, and the engine
-// should be off by the same amount. As there, YaRN's factor multiplies the rounded value.
+// must have the same error. As in transformers, YaRN's factor multiplies the rounded value.
 Scratch::FillRow rope_row(
     const RopeConfig& rope, std::int64_t head_dim, double (*function)(double)
 ) {
@@ -76,8 +76,8 @@ void Attention::declare(const ModelConfig& config, WeightSlots& slots, KvPlan& k
     const auto whole = [&](std::string_view tail, std::int64_t extent) {
         return slots.add({.name = name(tail), .shape = {extent}});
     };
-    // The rows of a projection, and its bias. Those of heads follow each other, and a gate follows
-    // its head's queries.
+    // The rows of a projection, and its bias. The rows of all heads follow each other; a gate's
+    // rows follow those of its head's queries.
     const AxisShare queries = q_heads_.scaled(is_gated_ ? 2 * D : D);
     const AxisShare keys = kv_heads_.scaled(D);
     const std::int64_t num_queries = is_gated_ ? 2 * QD : QD;

@@ -1,5 +1,5 @@
 // The attention block: delta = o(attention(rope(qkv(norm(x))))), for this rank's heads. With gates,
-// each head is multiplied by the sigmoid of its own before o (Qwen3-Next).
+// each head's output is multiplied by the sigmoid of its gate before o (Qwen3-Next).
 //
 // Weights are split as in Megatron: q, k and v by rows, o by columns; the norms and o's bias are
 // whole. If tp does not divide the KV heads, a rank holds a copy of every KV head that its query
@@ -43,7 +43,7 @@ class Attention {
     std::int64_t layer_;
     std::int64_t head_dim_;
     RopeConfig rope_{};
-    bool is_gated_;  // each head has a gate, which q_proj computes behind its queries
+    bool is_gated_;  // each head has a gate, whose rows in q_proj follow the head's queries
     std::optional<std::int64_t> window_{};
 
     WeightId input_norm_{};
@@ -53,7 +53,7 @@ class Attention {
 
     Product qkv_{};
     Product o_{};
-    // Columns of one matrix, so that one product computes them where the weights lie back to back.
+    // Columns of one matrix, so that one product computes them if the weights are contiguous.
     kernels::ActView q_{};         // [T, Q*D], with gates [T, Q*2*D]
     kernels::ActView k_{};         // [T, K*D]
     kernels::ActView v_{};         // [T, K*D]

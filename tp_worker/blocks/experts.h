@@ -1,10 +1,11 @@
-// The block of experts: E gated MLPs, of which each token is computed by the k that its router
-// chooses, weighted by the router; a shared one, if the model has it, computes every token:
+// The block of experts: E gated MLPs. A router chooses k of them for each token, and their weights.
+// A shared expert, if the model has one, computes every token:
 //
 //   delta = sum_j weight_j * expert_j(n)  (+ sigmoid(s n) * shared(n)),  n = norm(x)
 //
-// Every rank routes alike, as x is the same everywhere: the router and the shared expert's gate are
-// whole on each. Experts are split as the gated MLP is, by their intermediate size.
+// All ranks choose the same experts, because x is the same on all of them: every rank has the whole
+// router and the shared expert's whole gate. Experts are split like the gated MLP, by their
+// intermediate size.
 //
 // Source: transformers 5.24, Qwen3MoeSparseMoeBlock, Qwen2MoeSparseMoeBlock, MixtralSparseMoeBlock.
 #pragma once
@@ -49,15 +50,16 @@ class Experts {
 
     // `config` is the configuration that the block was made of.
     void declare(const ModelConfig& config, WeightSlots& slots);
-    // The block's choices go to its layer's part of `choices`.
+    // The block's choices are stored in its layer's part of `choices`.
     void ask(Scratch& scratch, const Trunk& trunk, const Choices& choices);
     void run(const Trunk& trunk, const Pass& pass) const;
-    // The products of every token; those of the experts are not products of a single weight.
+    // The products that every token uses. The experts' products are not included: they have many
+    // weights each.
     [[nodiscard]] std::vector<const Product*> products() const;
 
   private:
-    // The weights of one expert. The experts follow each other in memory, in the order of
-    // declaration.
+    // The weights of one expert. The experts follow each other in memory, in the order
+    // of declaration.
     struct Expert {
         WeightId gate{};
         WeightId up{};

@@ -16,7 +16,7 @@ GatedDelta::GatedDelta(const ModelConfig& config, std::int64_t layer, const Rank
     num_key_heads_ = key_heads_.num();
     num_value_heads_ = num_key_heads_ * group;
     first_value_head_ = rank.rank * num_value_heads_;
-    // Channels are those of all queries, of all keys, of all values.
+    // The channels are those of all queries, then of all keys, then of all values.
     const AxisShare keys = key_heads_.scaled(config_.key_dim);
     const AxisShare values = key_heads_.scaled(group * config_.value_dim);
     const std::int64_t num_keys = config_.num_key_heads * config_.key_dim;
@@ -60,7 +60,7 @@ void GatedDelta::declare(const ModelConfig& config, WeightSlots& slots, StatePla
          .shape = {C, 1, config_.kernel},
          .split = Split{0, channels_}}
     );
-    // Rounded to bf16, its exponential would be off by up to 1 %, at every token.
+    // Kept in fp32: rounding it to bf16 would change its exponential by up to 1 %, at every token.
     a_log_ = slots.add({.name = name("A_log"), .shape = {nv}, .encoding = Encoding::kF32});
     dt_bias_ = slots.add({.name = name("dt_bias"), .shape = {nv}});
     norm_ = slots.add({.name = name("norm.weight"), .shape = {config_.value_dim}});
@@ -80,7 +80,7 @@ void GatedDelta::declare(const ModelConfig& config, WeightSlots& slots, StatePla
     );
 }
 
-// The rows of the projections, and where their heads are among the columns of all.
+// Declares the rows of the projections, and the places of their heads among all columns.
 void GatedDelta::declare_projections(std::int64_t hidden, WeightSlots& slots) {
     const std::int64_t dk = config_.key_dim;
     const std::int64_t dv = config_.value_dim;

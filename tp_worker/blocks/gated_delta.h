@@ -1,11 +1,12 @@
-// The block of a gated delta net: delta = out(gated_delta(in(norm(x)))), for this rank's heads. It
-// keeps a state of a fixed size for each request where attention keeps pages (state_pool.h).
+// The block of a gated delta net: delta = out(gated_delta(in(norm(x)))), for this rank's
+// heads. Where attention keeps pages, this block keeps a state of fixed size for each
+// request (state_pool.h).
 //
-// Split by key heads, each with its value heads: the projections by rows, of which the convolution
-// and in_proj_qkv have three blocks (queries, keys, values), out_proj by columns. A_log, dt_bias
-// and the norm are whole.
+// Split by key heads, each with its value heads. Projections are split by rows, and out_proj by
+// columns. The rows of the convolution and of in_proj_qkv are three ranges: queries, keys, values.
+// The norm is whole on each rank.
 //
-// Projections are resident as their family's checkpoints have them: Qwen3-Next's in_proj_qkvz and
+// Projections have the layout of their family's checkpoints: Qwen3-Next's in_proj_qkvz and
 // in_proj_ba, whose rows are grouped by key head, or Qwen3.5's four. The op reads both.
 //
 // Source: transformers 5.24, Qwen3NextGatedDeltaNet, Qwen3_5GatedDeltaNet.

@@ -27,7 +27,7 @@ class GatedMlp {
     [[nodiscard]] static bool splits(std::int64_t ffn, std::int64_t tp);
 
     void declare(WeightSlots& slots);
-    // Its output goes to `y`: this rank's part, which is then summed over the ranks.
+    // `y` gets the output: this rank's part, which is then summed over the ranks.
     void ask(Scratch& scratch, const Trunk& trunk, View2<float> y);
     void run(const Trunk& trunk, const Pass& pass) const;
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&gate_up_, &down_}; }

@@ -16,7 +16,7 @@
 
 namespace pitstop::tp_worker {
 
-// A block's number among those that keep pages.
+// A block's number among the blocks that keep pages.
 enum class KvId : std::int32_t {};
 
 // The declarations of a rank's blocks.

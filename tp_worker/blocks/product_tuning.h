@@ -1,5 +1,5 @@
-// Lets a GPU choose how it multiplies, for every product of a model and every number of rows that a
-// step may have (kernels/linear_tuning.h).
+// Chooses by timing how a GPU multiplies, for every product of a model and every number of rows
+// that a step may have (kernels/linear_tuning.h).
 #pragma once
 
 #include "tp_worker/blocks/stack.h"

@@ -1,8 +1,8 @@
 // Memory in which blocks compute. They request buffers by name. Blocks that request the same name
 // share the memory, as large as the largest of them needs, because blocks run one after another.
 //
-// Every block requests the same buffers twice: before place(), buffers are counted and null; after
-// it they have their addresses.
+// Every block requests the same buffers twice: before place() the requests are counted and return
+// null, after it they return the addresses.
 //
 // Owns:   nothing; the range is the model's.
 // Thread: one.
@@ -63,8 +63,8 @@ class Scratch {
     [[nodiscard]] std::int64_t bytes() const;
     // REQUIRES: `memory` has bytes(), 256-byte aligned, and every buffer was requested once.
     void place(std::byte* memory);
-    // Writes zeros and tables, after all blocks have made their second requests. Waits for a GPU's
-    // tables.
+    // Writes zeros and tables, after all blocks have made their second requests. Waits for a
+    // GPU's tables.
     void fill() const;
 
   private:

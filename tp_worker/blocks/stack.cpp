@@ -58,8 +58,8 @@ Stack::Stack(const ModelConfig& config, const RankOf& rank)
         for (const BlockKind kind : config.layers[static_cast<std::size_t>(layer)])
             blocks_.push_back(make_block(kind, layer, rank));
     }
-    // What a block keeps of a token is in x after it, so the norm of the last block marks all of
-    // it.
+    // Non-finite values that a block keeps also reach x. So the marks of the last block's norm
+    // cover all blocks before it.
     CHECK(!std::holds_alternative<Attention>(blocks_.back()));
     CHECK(!std::holds_alternative<GatedDelta>(blocks_.back()));
     head_.declare(config, embedding_, slots_);

@@ -63,7 +63,7 @@ class Stack {
     Trunk& trunk() { return trunk_; }
     // The blocks' products, in order. The head is not included: it has rows of its own.
     [[nodiscard]] std::vector<const Product*> products() const;
-    // The weights that adapters may adapt: the products of attention and of dense MLPs.
+    // The weights that adapters may change: those of attention's products and of dense MLPs.
     [[nodiscard]] std::vector<WeightId> adaptable() const;
 
   private:

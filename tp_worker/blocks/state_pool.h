@@ -1,5 +1,5 @@
-// What blocks keep of requests between steps apart from pages: states of a fixed size, one for each
-// slot, and copies of them, the checkpoints. A block declares its part of a state; this determines
+// What blocks keep of requests between steps besides pages: a state of fixed size per slot, and
+// checkpoints, which are copies of states. A block declares its part of a state; this determines
 // the bytes of a state, and the pool:
 //
 //   pool = [num_slots + num_checkpoints][blocks]
@@ -15,7 +15,7 @@
 
 namespace pitstop::tp_worker {
 
-// A block's number among those that keep a state.
+// A block's number among the blocks that keep a state.
 enum class StateId : std::int32_t {};
 
 // The declarations of a rank's blocks.

@@ -1,4 +1,4 @@
-// A step in the form in which blocks run it: the rows of a batch, and whose weights.
+// A step in the form in which blocks run it: the rows of a batch, and the weights.
 #pragma once
 
 #include "base/ids.h"
@@ -12,15 +12,15 @@
 
 namespace pitstop::tp_worker {
 
-// Tokens of a step that follow each other and have an adapter.
+// Consecutive tokens of a step with the same adapter.
 struct AdaptedTokens {
     std::int64_t begin = 0;
     std::int64_t num = 0;
     const BoundAdapter* adapter = nullptr;
 };
 
-// Where the states of a step's rows are, by their places in the pool (state_pool.h,
-// kernels/gated_delta.h). Empty for a model whose blocks keep none.
+// The places of the states of a step's rows in the pool (state_pool.h, kernels/gated_delta.h).
+// Empty for a model whose blocks keep none.
 struct StatePlaces {
     std::span<const std::int32_t> places{};        // [R]
     std::span<const std::int32_t> from_places{};   // [R]
@@ -52,15 +52,16 @@ struct StepBatch {
     // Made by place() on a GPU: the changes to the pages and rows that are there
     // (model/step_updates.h).
     std::span<const std::int32_t> update{};
-    // [T], or empty: 1 if a token's hidden state is infinite or NaN before the last block, which it
-    // is if anything that a block keeps of the token is (kernels/KERNELS.md); else 0. A step of
-    // padded decodes has none: all its tokens have logits, which show the same.
+    // [T], or empty: 1 if a token's hidden state before the last block has infinities or NaNs, else
+    // 0. Any such value in the KV or state that blocks keep of the token shows there
+    // (kernels/KERNELS.md). A step of padded decodes has no marks: all its tokens have logits,
+    // which show the same.
     std::span<std::uint8_t> marks{};
     // Ascending; no two overlap. Empty: no token has an adapter, as on a GPU.
     std::span<const AdaptedTokens> adapted{};
 
-    // Tokens whose experts the step brings, by their index in it, and the rows of these, of
-    // `brought_row_bytes` each (kernels/router.h). A padded step has none.
+    // The tokens (by index in the step) whose experts the step supplies, and the rows of expert
+    // ids, `brought_row_bytes` each (kernels/router.h). A padded step has none.
     std::span<const std::int32_t> brought_rows{};  // [N]
     std::span<const std::uint8_t> brought{};       // [N, layers, k]
     std::int64_t brought_row_bytes = 0;
@@ -74,7 +75,7 @@ struct StepBatch {
 struct Pass {
     const StepBatch& batch;  // placed
     const BoundWeights& weights;
-    // The previous block left its output in the trunk's delta, which x still lacks.
+    // Whether the previous block's output is in the trunk's delta, and not yet added to x.
     bool lacks_delta = false;
     std::uint8_t* marks = nullptr;  // [T], StepBatch's; null before all blocks but the last
     // What products of adapters are made of, one product after the other: its memory is kept.

@@ -56,8 +56,8 @@ void Trunk::multiply(const Product& product, const Pass& pass) const {
     if (!pass.batch.adapted.empty()) adapt(product, pass);
 }
 
-// Each pair of an adapter and a weight is a segment. The parts of a product lie side by side in the
-// scratch.
+// Each pair of an adapter and a weight is a segment. The parts of a product are adjacent
+// in the scratch.
 void Trunk::adapt(const Product& product, const Pass& pass) const {
     std::vector<kernels::LowRankSegment>& segments = *pass.segments;
     segments.clear();

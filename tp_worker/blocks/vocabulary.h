@@ -1,5 +1,5 @@
 // The two ends of a model, which are split over the vocabulary: the embedding, x = table[id], and
-// the head, logits = head(norm(x)). All ranks have equally many rows, padded with zeros.
+// the head, logits = head(norm(x)). All ranks have the same number of rows, padded with zeros.
 #pragma once
 
 #include "tp_worker/blocks/trunk.h"
@@ -34,9 +34,10 @@ class Embedding {
 
 // A rank's rows of logits: its part of each, and the memory of the whole rows.
 struct RowLogits {
-    View2<float> part{};   // [R, V_rank], rows contiguous; padding included
-    View2<float> whole{};  // [R, V], on rank 0 alone: undefined until it is gathered
-                           // (communicator.h); with one rank it is `part`
+    View2<float> part{};  // [R, V_rank], rows contiguous; padding included
+    // [R, V], on rank 0 alone: undefined until it is gathered (communicator.h); with one
+    // rank it is `part`
+    View2<float> whole{};
 };
 
 class Head {

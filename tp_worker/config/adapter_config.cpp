@@ -15,16 +15,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kAdapterRankMax = 1 << 16;  // of the file; the worker's own limit is lower
+constexpr std::int64_t kAdapterRankMax = 1 << 16;  // the file's limit; the worker's own is lower
 constexpr std::size_t kAdapterValuesMax = 1 << 16;
 constexpr std::size_t kAdapterNamesMax = 4096;
 constexpr std::size_t kAdapterDepthMax = 16;
 
-// Keys that say where an adapter is from, or what matters in training alone.
+// Keys that describe an adapter's origin, or matter only in training.
 constexpr std::array kAdapterOfNoEffect{
     "auto_mapping",
     "base_model_name_or_path",
-    "corda_config",  // of the initialisation named by init_lora_weights
+    "corda_config",  // for the initialisation named by init_lora_weights
     "ensure_weight_tying",
     "eva_config",
     "inference_mode",
@@ -33,11 +33,11 @@ constexpr std::array kAdapterOfNoEffect{
     "loftq_config",
     "megatron_core",
     "peft_version",
-    "qalora_group_size",  // of use_qalora
+    "qalora_group_size",  // only for use_qalora
     "revision",
     "task_type",
     "runtime_config"};
-// Of every other key null, false or empty is what is computed here.
+// For other keys, null, false and empty mean what is computed here.
 constexpr std::array kAdapterHonoured{
     "alpha_pattern",
     "bias",
@@ -64,7 +64,7 @@ bool is_unset(const Json& value) {
 
 }  // namespace
 
-// Collects what is wrong; an error of a pattern ends it at once.
+// Collects all problems; an invalid pattern ends the reading at once.
 class AdapterConfigReader {
   public:
     AdapterConfigReader(const Json& json, ConfigProblems* problems)
@@ -81,7 +81,8 @@ class AdapterConfigReader {
             reader_.malformed("target_modules is missing");
         read_layers(config);
         RETURN_IF_ERROR(read_layer_patterns(config));
-        // The tree has its keys sorted; of two patterns that match, PEFT takes the first.
+        // The parsed tree has its keys sorted, but PEFT uses the first of several matching
+        // patterns, so this keeps the order.
         const auto ordered =
             nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
         RETURN_IF_ERROR(read_patterns("rank_pattern", ordered, &config->ranks_));
@@ -93,7 +94,7 @@ class AdapterConfigReader {
     void refuse_what_is_not_computed() {
         for (const auto& [key, value] : json_.items()) {
             if (has(kAdapterOfNoEffect, key) || has(kAdapterHonoured, key)) continue;
-            if (is_unset(value)) continue;  // a key that nobody knows yet, too
+            if (is_unset(value)) continue;  // this includes keys that are still unknown
             reader_.unsupported(
                 "{} is {}; accepted is null or false", key, ConfigReader::shown(value)
             );
@@ -104,7 +105,8 @@ class AdapterConfigReader {
         if (bias != "none") reader_.unsupported("bias '{}'; accepted is none", bias);
         const Json* const init = reader_.find_value("init_lora_weights");
         if (init == nullptr || init->is_boolean()) return;
-        // Those that change the base's weights: an adapter of them is none of the base that serves.
+        // Initialisations that change the base's weights: their adapters do not fit the
+        // serving base model.
         constexpr std::array kOfBase{"pissa", "olora", "corda", "loftq", "lora_ga"};
         const std::string name = init->is_string() ? init->get<std::string>() : "";
         const bool changes_base = std::ranges::any_of(kOfBase, [&](std::string_view each) {
@@ -289,7 +291,7 @@ Result<std::optional<AdapterConfig::Module>> AdapterConfig::of(const std::string
     if (is_excluded) return Found();
     ASSIGN_OR_RETURN(const bool is_target, matches(targets_, path));
     if (!is_target) return Found();
-    // Whole paths, and a pattern of them, name their layers themselves.
+    // Whole paths, and patterns over whole paths, contain the layer themselves.
     const bool is_by_suffix = !targets_.pattern && !targets_.is_all_linear &&
                               std::ranges::find(targets_.list, path) == targets_.list.end();
     if (is_by_suffix) {

@@ -1,6 +1,6 @@
-// Reads what an adapter is from PEFT's adapter_config.json: of which modules, with which rank and
-// scale. A key that would change the result and is not computed is refused by its name, never
-// ignored.
+// Reads the description of an adapter from PEFT's adapter_config.json: its modules, ranks
+// and scales. A key that would change the result and is not supported is refused by name,
+// never ignored.
 //
 // Source: PEFT 0.21: LoraConfig, check_target_module_exists and get_pattern_key; the scale is that
 // of peft.tuners.lora.layer.
@@ -23,18 +23,18 @@ inline constexpr std::size_t kAdapterConfigBytesMax = std::size_t{1} << 20;
 
 class AdapterConfig {
   public:
-    // `where` stands before the messages: the file, or the call. Errors: kMalformed; kUnsupported,
-    // the keys that are not computed; kInvalidArgument, a pattern that is none.
+    // `where` precedes messages: the file, or the call. Errors: kMalformed; kUnsupported, naming
+    // the keys; kInvalidArgument for an invalid pattern.
     static Result<AdapterConfig> parse(std::string_view json, const std::string& where);
 
     struct Module {
         std::int64_t rank = 0;
         double scale = 0;  // of B (A x)
     };
-    // Says what the module of this path is adapted by; nothing: it is left alone.
-    // Errors: kResourceExhausted, a pattern that needs too many steps.
+    // Returns how the module of this path is adapted; nothing if it is not. Errors:
+    // kResourceExhausted if a pattern needs too many steps.
     [[nodiscard]] Result<std::optional<Module>> of(const std::string& path) const;
-    // It names no module, but PEFT's "all-linear": of a checkpoint that has not been resolved.
+    // Whether the modules are still given as PEFT's "all-linear", which a checkpoint must resolve.
     [[nodiscard]] bool is_of_all_linear() const { return targets_.is_all_linear; }
 
   private:
@@ -42,7 +42,7 @@ class AdapterConfig {
     struct Names {
         std::vector<std::string> list{};
         std::optional<ModulePattern> pattern{};
-        bool is_all_linear = false;  // PEFT's word for every product but the head
+        bool is_all_linear = false;  // PEFT's word for all linear layers except the head
     };
     template <class T>
     using Patterns = std::vector<std::pair<ModulePattern, T>>;
@@ -57,10 +57,10 @@ class AdapterConfig {
     bool is_rank_stabilized_ = false;
     Names targets_{};
     Names excluded_{};
-    Patterns<std::int64_t> ranks_{};  // the first that matches counts
+    Patterns<std::int64_t> ranks_{};  // the first match counts
     Patterns<double> alphas_{};
     std::optional<std::vector<std::int64_t>> layers_{};
-    std::vector<ModulePattern> layer_patterns_{};  // whose group "layer" is the number
+    std::vector<ModulePattern> layer_patterns_{};  // the group "layer" is the layer's number
 };
 
 }  // namespace pitstop::tp_worker

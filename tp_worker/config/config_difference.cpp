@@ -1,4 +1,4 @@
-// Which key makes another configuration a model of another shape.
+// Finds the key in which two configurations describe models of different shapes.
 #include "tp_worker/config/model_config.h"
 
 #include <fmt/ranges.h>
@@ -98,7 +98,7 @@ std::optional<std::string> difference_in_shape(
     compare_delta(serving.delta, other.delta, &compare);
     compare_rope(serving.rope, other.rope, &compare);
     compare.of_windows(serving.windows, other.windows);
-    // They are not equal, so anything without a name above differs.
+    // The configurations differ, so the difference is in a member without a name above.
     return compare.first().value_or("its configuration computes something else");
 }
 

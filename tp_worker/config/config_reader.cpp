@@ -8,7 +8,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-constexpr double kNumberMax = 1e30;  // fp32 can represent each, and the quotient of two
+constexpr double kNumberMax = 1e30;  // fp32 can represent each number, and the quotient of two
 
 }  // namespace
 

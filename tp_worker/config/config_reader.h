@@ -1,6 +1,6 @@
 // Reads typed values from one JSON object of a checkpoint's configuration, and collects all
-// problems. An absent key has the default that its reader names; null is a value of its own, and a
-// problem unless the reader allows it: transformers, too, knows which keys may be null.
+// problems. An absent key has the default of its reader. Null differs from absent, and is a problem
+// unless the reader allows it, as in transformers.
 #pragma once
 
 #include "base/result.h"

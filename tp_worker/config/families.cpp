@@ -112,8 +112,8 @@ void read_qwen3_next_experts(ConfigReader& reader, ModelConfig* config) {
         {.num = 512, .per_token = 10, .ffn = 512, .shared_ffn = 512, .norm_chosen = true}
     );
 }
-// All layers have experts: norm_topk_prob, decoder_sparse_step and mlp_only_layers, which files may
-// have, do not count, as in transformers.
+// All layers have experts. As in transformers, norm_topk_prob, decoder_sparse_step and
+// mlp_only_layers have no effect, although files may have them.
 void read_qwen3_5_experts(ConfigReader& reader, ModelConfig* config) {
     ExpertsConfig& experts = config->experts;
     experts.num = read_num_experts(reader, 256);

@@ -1,6 +1,6 @@
-// The families of models. A row describes one completely: its names, how its config.json is read
-// where families differ, and the blocks of its layers. Blocks themselves know what they compute and
-// which weights they have (tp_worker/blocks).
+// The families of models. A row describes one family: its names, how its config.json differs from
+// others', and the blocks of its layers. Blocks determine what is computed and which weights
+// exist (tp_worker/blocks).
 #pragma once
 
 #include "tp_worker/config/config_reader.h"
@@ -17,8 +17,9 @@ struct Family {
     std::string_view model_type{};    // as in config.json: "qwen3"
     std::string_view architecture{};  // as in config.json: "Qwen3ForCausalLM"
 
-    // Of a family whose configurations wrap the text's with a vision model's, the text's own names:
-    // config.json has the model's keys in text_config, or is the text's. Empty: nothing is wrapped.
+    // The names of the text model, for a family whose configurations also contain a vision model:
+    // then config.json has the text model's keys in text_config, or is itself the text model's.
+    // Empty: never wrapped.
     std::string_view text_type{};
     std::string_view text_architecture{};
 
@@ -32,8 +33,8 @@ struct Family {
     bool needs_whole_head_dim = false;
 
     enum class Window : std::uint8_t {
-        kNone,              // a sliding_window that would be one is refused
-        kOfAll,             // of all layers
+        kNone,              // a sliding_window that would have an effect is refused
+        kOfAll,             // for all layers
         kIfAsked,           // with use_sliding_window, from max_window_layers on
         kOfAllIfAsked,      // with use_sliding_window, of all layers
         kAlternateIfAsked,  // with use_sliding_window, of every other layer below max_window_layers
@@ -51,13 +52,13 @@ struct Family {
     bool has_mlp_bias = false;  // has a key mlp_bias
     bool has_qk_norm = false;
     bool has_ffn = true;             // has a key intermediate_size
-    bool is_hybrid = false;          // has gated delta nets, and what comes with them
+    bool is_hybrid = false;          // has gated delta nets, and their keys
     bool has_grouped_delta = false;  // DeltaConfig::is_grouped
 
     // Reads the parameters of its blocks of experts; null: it has none.
     void (*read_experts)(ConfigReader& reader, ModelConfig* config) = nullptr;
-    // Returns the blocks of one layer, in order. REQUIRES: the configuration is read except for its
-    // layers.
+    // Returns the blocks of one layer, in order. REQUIRES: the configuration is read except
+    // for its layers.
     LayerBlocks (*blocks_of)(const ModelConfig& config, std::int64_t layer) = nullptr;
 };
 

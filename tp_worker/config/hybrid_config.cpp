@@ -28,7 +28,7 @@ std::int64_t read_at_most(
     return max;
 }
 
-// Returns the layers with a gated delta net, as layer_types or full_attention_interval has it.
+// Returns the layers with a gated delta net, as layer_types or full_attention_interval lists them.
 std::vector<std::int64_t> read_delta_layers(ConfigReader& reader, std::int64_t num_layers) {
     std::vector<std::int64_t> layers;
     const Json* const types = reader.find_value("layer_types");

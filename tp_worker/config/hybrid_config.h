@@ -1,6 +1,6 @@
-// Reads what the families with layers of a recurrent state (Qwen3-Next, Qwen3.5) have in their
-// configurations and others do not: which layers those are, the sizes of their gated delta nets,
-// and the text's part of a configuration that has a vision model's, too.
+// Reads the keys of families that have layers with a recurrent state (Qwen3-Next, Qwen3.5): which
+// layers those are, and the sizes of their gated delta nets. Also finds the text model's part of a
+// configuration that includes a vision model.
 //
 // Source: transformers 5.24, models/{qwen3_next,qwen3_5,qwen3_5_moe}/configuration_*.py.
 #pragma once

@@ -49,7 +49,7 @@ struct ExpertsConfig {
     bool operator==(const ExpertsConfig&) const = default;
 };
 
-// Gated delta nets, which keep a state of a fixed size where attention keeps pages.
+// Gated delta nets, which keep a state of fixed size per request, where attention keeps pages.
 struct DeltaConfig {
     std::int64_t num_key_heads = 0;    // 0: the model has none
     std::int64_t num_value_heads = 0;  // a multiple of the key heads
@@ -90,7 +90,7 @@ struct ModelConfig {
     // What was read but may surprise the author of the files, one line each.
     std::vector<std::string> notes{};
 
-    // Of a family that has gated delta nets, even if no layer has one.
+    // Whether the family has gated delta nets, even if no layer of this model has one.
     [[nodiscard]] bool is_hybrid() const { return delta.num_key_heads > 0; }
 
     bool operator==(const ModelConfig&) const = default;
@@ -104,10 +104,9 @@ struct ModelConfig {
     static Result<ModelConfig> read(const std::string& directory);
 };
 
-// Returns the first key by which `other` computes differently from `serving` with `serving`'s
-// weights replaced; nothing if the weights may be replaced. Compares all of the configuration
-// except the context length, the end-of-sequence ids and the notes, which do not concern the
-// weights.
+// Returns the first key that keeps a checkpoint with the configuration `other` from replacing the
+// weights of `serving`; nothing if it may. Compares all of the configuration except the context
+// length, the end-of-sequence ids and the notes, which do not concern the weights.
 [[nodiscard]] std::optional<std::string> difference_in_shape(
     const ModelConfig& serving, const ModelConfig& other
 );

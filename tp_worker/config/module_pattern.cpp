@@ -76,7 +76,7 @@ Result<ModulePattern> ModulePattern::compile(std::string pattern) {
     return made;
 }
 
-// Leaves what was matched in the match data.
+// Stores the match in the match data.
 Result<bool> ModulePattern::match(std::string_view path, std::uint32_t options) const {
     const int found = pcre2_match(
         compiled_->code,
@@ -105,7 +105,7 @@ Result<std::optional<std::string>> ModulePattern::group(std::string_view path, c
     if (!is_found) return Group();
     const int number =
         pcre2_substring_number_from_name(compiled_->code, reinterpret_cast<PCRE2_SPTR>(name));
-    if (number < 0) {  // what a file wrote before the group may have made it a comment
+    if (number < 0) {  // text before the group may have made the group a comment
         return make_error(
             ErrorCode::kInvalidArgument, "the pattern '{}' has no group '{}'", text_, name
         );

@@ -2,8 +2,8 @@
 // them
 // ("model.layers.3.self_attn.q_proj").
 //
-// The syntax is PCRE2's, of which Python's `re` is nearly a part. A pattern comes from outside: its
-// length, its nesting and the steps of a match are bounded.
+// The syntax is PCRE2's, which includes nearly all of Python's `re`. A pattern comes from outside:
+// its length, its nesting and the steps of a match are bounded.
 //
 // Thread: one at a time.
 #pragma once
@@ -23,14 +23,14 @@ class ModulePattern {
   public:
     static constexpr std::size_t kBytesMax = 4096;
 
-    // Errors: kInvalidArgument, what is wrong with the pattern and where.
+    // Errors: kInvalidArgument describes the fault of the pattern and its place.
     static Result<ModulePattern> compile(std::string pattern);
 
-    // Both match from the first character on. Errors: kResourceExhausted, the pattern needs too
-    // many steps. Does it match all of the path (re.fullmatch)?
+    // Returns whether the pattern matches the whole path (re.fullmatch). Errors of both functions:
+    // kResourceExhausted, if the pattern needs too many steps.
     [[nodiscard]] Result<bool> matches_whole(std::string_view path) const;
-    // Returns what its group of this name matched at the path's beginning (re.match); nothing: no
-    // match. REQUIRES: the pattern has such a group.
+    // Returns the text of the named group in a match at the path's beginning (re.match); nothing
+    // without a match. REQUIRES: the pattern has such a group.
     [[nodiscard]] Result<std::optional<std::string>> group(std::string_view path, const char* name)
         const;
 

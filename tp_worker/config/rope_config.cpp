@@ -105,8 +105,8 @@ void read_theta(ConfigReader& config, ConfigReader* settings, RopeConfig* rope) 
     rope->theta = reader.positive("rope_theta", rope->theta);
 }
 
-// Of a family that rotates whole heads, a factor beside the settings is refused with its other
-// keys.
+// For a family that rotates whole heads, a factor next to the settings is refused with the
+// family's other keys.
 void read_rotary_factor(ConfigReader& reader, const RopeDefaults& absent, RopeConfig* rope) {
     constexpr const char* kKey = "partial_rotary_factor";
     const Json* const part = reader.find(kKey);

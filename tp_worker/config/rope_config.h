@@ -16,8 +16,8 @@
 namespace pitstop::tp_worker {
 
 // The settings of a configuration, whose keys differ between families. Settings that its type of
-// scaling does not use have the defaults here, so that configurations that compute the same compare
-// equal.
+// scaling does not use have the defaults here, so that configurations that compute the same
+// compare equal.
 inline constexpr double kRopeTheta = 10000.0;  // unless a configuration gives another
 
 struct RopeConfig {

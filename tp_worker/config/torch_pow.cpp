@@ -68,8 +68,8 @@ FloatPair quotient(FloatPair a, FloatPair b) {
     return {high, std::fma(high, missing, std::fma(a.lo, inverse, lost))};
 }
 
-// Computes the logarithm by a series in (m - 1) / (m + 1), where d = m * 2^e and m is in [0.75,
-// 1.5).
+// Computes the logarithm by a series in (m - 1) / (m + 1), where d = m * 2^e and m is
+// in [0.75, 1.5).
 FloatPair log_of(float d) {
     const int e = std::ilogb(d * (1.f / 0.75f));
     const float m = std::ldexp(d, -e);

@@ -123,8 +123,8 @@ Result<std::int64_t> Arena::release() {
         return bytes_;
     }
     const std::int64_t before = resident_bytes();
-    // Maps a new mapping over the old one: the pages are freed and the addresses stay ours,
-    // atomically.
+    // Maps a new mapping over the old one: the pages are freed and the addresses stay
+    // ours, atomically.
     void* start = ::mmap(
         data_,
         static_cast<std::size_t>(bytes_),

@@ -81,8 +81,8 @@ void Transfers::take_out(Turn& turn, std::size_t first, TimePoint since) const {
 void Transfers::wait() {
     if (is_on_cpu()) return;
     CHECK(unsent_begin_ == unsent_end_);
-    // A turn that has ended but is not finished comes first, and has a time limit of its own: two
-    // slow turns are not one that never ends.
+    // An ended turn that is not finished comes first, with its own time limit, so that two slow
+    // turns do not look like one that never ends.
     const Turn& older = turns_[1 - current_];
     if (older.has_ended) {
         older.event.wait(
@@ -106,7 +106,7 @@ void Transfers::end_turn() {
     used_ = kept_ = unsent_begin_ = unsent_end_ = 0;
 }
 
-// If both have ended, the next one in order ended first.
+// Returns the turn that ended first. If both have ended, that is the current one.
 std::size_t Transfers::first_ended() const {
     const std::size_t first = turns_[current_].has_ended ? current_ : 1 - current_;
     CHECK(turns_[first].has_ended);

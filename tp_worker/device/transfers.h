@@ -48,8 +48,8 @@ class Transfers {
 
     // A turn that is not done `wait_max` after its end, or after the end of the turn before it if
     // that is later, ends the process in the next call that waits for it (P5; DeviceEvent::wait).
-    // So does a wait() that takes longer. Errors: kResourceExhausted without page-locked or device
-    // memory.
+    // So does a wait() that takes longer. Errors: kResourceExhausted without page-locked or
+    // device memory.
     static Result<Transfers> make(
         const Device& device, std::int64_t bytes_max, Duration wait_max = kernels::kDeviceWaitMax
     );

@@ -13,7 +13,7 @@
 namespace pitstop::tp_worker {
 namespace {
 
-// The scheduler watches the ranks' limits; it answers later than this only if it has stopped.
+// The scheduler watches the ranks' limits; it answers later than that only if it hangs.
 constexpr auto kSchedulerSlack = std::chrono::seconds(5);
 constexpr std::size_t kFloatsMax = messages::kRankPartBytesMax / sizeof(float);
 
@@ -61,8 +61,8 @@ void BusCommunicator::note_events() {
                 args_.endpoint
             ));
         } else if (is_placed_) {
-            // Nobody was there before; the socket retries by itself. A last message counts, though
-            // its sender's end is noticed first.
+            // A connection that was refused is retried by the socket. After a loss, a last message
+            // still counts, although the loss is noticed first.
             while (take_answer()) {
             }
             note_end(
@@ -257,7 +257,7 @@ Result<> BusCommunicator::gather_columns(View2<const float> part, View2<float> w
 
 Result<bool> BusCommunicator::has_ended() {
     while (take_answer()) {
-    }  // answers a meeting that nothing waits for any more
+    }  // an answer to a meeting that has been given up
     note_events();
     if (is_asked_to_end_) return true;
     if (end_) return *end_;

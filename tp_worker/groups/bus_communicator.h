@@ -1,10 +1,9 @@
-// A Communicator for ranks that meet over the bus, at their scheduler (messages/ranks.h), from one
-// machine or from several. Everything passes through the scheduler's process. That is enough for
-// what ranks exchange at the start and around steps, and slow for tensors, which use it if ranks of
-// several machines compute on CPUs.
+// A Communicator for ranks on one or several machines that exchange data over the bus, through
+// their scheduler (messages/ranks.h). That is fast enough for data at the start and around steps,
+// but slow for tensors, which use it only if ranks of several machines compute on CPUs.
 //
-// If the scheduler is on another machine, no launcher here knows of the replica's end: has_ended()
-// tells.
+// If the scheduler is on another machine, no launcher here knows of the replica's end:
+// has_ended() tells.
 //
 // Owns:    the connection. Waits: for peers, whom the scheduler names; for the scheduler itself a
 //          little longer.
@@ -40,10 +39,10 @@ struct BusCommunicatorArgs {
 
 class BusCommunicator final : public Communicator {
   public:
-    // Returns when the scheduler has accepted this rank; other ranks need not exist yet. Errors:
-    // the scheduler's (scheduler_proc/rank_meeting.h); kPermissionDenied if it refuses this key;
-    // kDeadlineExceeded without an answer, or with an answer from a key that this one does not
-    // trust.
+    // Returns when the scheduler has accepted this rank; other ranks need not exist yet.
+    // Errors: the scheduler's (scheduler_proc/rank_meeting.h); kPermissionDenied if it refuses
+    // this key; kDeadlineExceeded without an answer, or with an answer from a key that this one
+    // does not trust.
     static Result<std::unique_ptr<BusCommunicator>> join(
         zmq::context_t& context, BusCommunicatorArgs args
     );
@@ -81,7 +80,7 @@ class BusCommunicator final : public Communicator {
         Duration limit
     );
     Result<messages::RankMet> wait_for_parts(std::string_view what, Duration limit);
-    // Returns the next message that answers something; records an end on the way.
+    // Returns the next answer. Records a message that ends the replica.
     std::optional<messages::Frames> take_answer();
     void note_events();
     void note_end(Error error);

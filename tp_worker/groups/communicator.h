@@ -61,8 +61,8 @@ class Communicator {
     // The same, waiting no longer than `limit`.
     virtual Result<> barrier_within(Duration limit) = 0;
 
-    // Returns the outcome of the operations on tensors so far. REQUIRES: their stream was waited
-    // for.
+    // Returns the outcome of the operations on tensors so far. REQUIRES: their stream
+    // was waited for.
     virtual Result<> check() { return Ok{}; }
 
     // Returns whether operations on tensors may become part of a graph.

@@ -21,7 +21,7 @@ namespace {
 using kernels::Exchange;
 using kernels::ExchangeFailure;
 
-// What each rank tells the others about itself, as raw bytes between processes of one machine.
+// What each rank sends the others about itself, as raw bytes between processes of one machine.
 struct Offer {
     std::array<char, kernels::kIpcHandleBytes> handle{};
     std::int32_t gpu = 0;
@@ -192,8 +192,8 @@ Result<> GpuCommunicator::connect() {
     return host_.barrier();
 }
 
-// The timed sums of zeros; one before them is not timed, because it loads and connects what is
-// needed.
+// The timed sums of zeros; one before them is not timed, because it loads and connects
+// what is needed.
 constexpr int kNumTimed = 5;
 
 // Sums repeatedly in one of the ways. Returns the milliseconds per sum here, or 0 if none is timed.

@@ -1,8 +1,8 @@
 // A Communicator for ranks that have a GPU each, on one machine. Sums, columns and records are
 // kernels on the step's stream, over memory that every rank has opened of every other
 // (kernels/exchange.h). Bytes in the host's memory use the host's communicator. Large sums use NCCL
-// (rank_nccl.h), if it exists between the ranks; they measure from which size on when they connect
-// (sum_choice.h).
+// (rank_nccl.h), if all ranks have it. When the ranks connect, they measure the size from which
+// NCCL is faster (sum_choice.h).
 //
 // Owns:    this rank's exchange memory, and the opened memory of its peers. A peer may read it
 //          until
@@ -33,12 +33,12 @@ struct GpuCommunicatorArgs {
     SumPath sums = SumPath::kOwn;
     std::shared_ptr<NcclTurn> nccl_turn{};  // of the process; not used with kOwn
     std::int64_t sum_bytes_max = 0;         // per step
-    bool is_timed = false;  // kAuto measures; otherwise the size is one that others found
+    bool is_timed = false;  // kAuto measures the size; otherwise a known size is used
 };
 
-// Returns when all ranks have opened each other's memory. REQUIRES: the GPU is open.
-// Errors: kUnsupported (more ranks than an exchange has; no peer access; other GPUs on other ranks;
-// kNccl without NCCL between the ranks), kUnavailable (a handle opens nothing), kResourceExhausted;
+// Returns when all ranks have opened each other's memory. REQUIRES: the GPU is open. Errors:
+// kUnsupported (more ranks than an exchange has; no peer access; other GPUs on other ranks; kNccl
+// without NCCL between the ranks), kUnavailable (a handle cannot be opened), kResourceExhausted;
 // and the host communicator's.
 Result<std::unique_ptr<Communicator>> connect_gpu_communicator(const GpuCommunicatorArgs& args);
 

@@ -45,8 +45,9 @@ struct Landed {
 class BroadcastGroup : public std::enable_shared_from_this<BroadcastGroup> {
   public:
     virtual ~BroadcastGroup() = default;
-    // Called before an update whose largest broadcast has this many bytes; makes room for it if it
-    // lands in the group's own memory. Errors: kTooLarge, kResourceExhausted; nothing was received.
+    // Called before an update whose largest broadcast has this many bytes; allocates memory for it
+    // if the group receives into its own memory. Errors: kTooLarge, kResourceExhausted; nothing was
+    // received then.
     virtual Result<> make_room(std::int64_t bytes_max) = 0;
     // Waits for the trainer's next broadcast, which must be exactly this one. It lands in `host` if
     // the group has no memory of its own. After an error the group is unusable.
@@ -76,8 +77,8 @@ class Groups {
     // Leaves the group. Errors: kNotFound if there is none of this name.
     Result<> destroy(const std::string& name);
 
-    // Called before an update from the group. Errors: kNotFound, and those of the group's
-    // make_room().
+    // Called before an update from the group. Errors: kNotFound, and those of the
+    // group's make_room().
     Result<> make_room(const std::string& name, std::int64_t bytes_max);
     // Waits for the next broadcast. An error ends the group: the trainer is told, and a new group
     // of the same name may be joined.

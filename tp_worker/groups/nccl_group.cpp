@@ -24,13 +24,13 @@ constexpr std::int64_t kLandingGranule = 2 << 20;  // so that slightly more need
 // lose while it waits.
 constexpr int kCtasMax = 8;
 constexpr auto kNcclLook = std::chrono::microseconds(100);
-// A trainer whose store has gone may still finish what it has begun: nothing requires that it keeps
-// its store as long as its group.
+// A trainer whose store has gone may still finish a broadcast: it need not keep the store as long
+// as the group.
 constexpr auto kStoreGoneMax = std::chrono::seconds(10);
 constexpr auto kNcclFarewellMax = std::chrono::seconds(2);
 
-// Passes through PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/), to the group's first
-// communicator.
+// Passes through PrefixStore(G), then PrefixStore(G/) and PrefixStore(cuda/), to the group's
+// first communicator.
 std::string sglang_key(const std::string& group) {
     return fmt::format("/{}/{}//cuda//0", group, group);
 }
@@ -156,8 +156,8 @@ class NcclGroup : public BroadcastGroup {
     }
 
   private:
-    // Admits one call at a time: a communicator belongs to one thread. Concurrent calls are
-    // refused.
+    // Admits one call at a time: a communicator belongs to one thread. Concurrent
+    // calls are refused.
     struct Use {
         explicit Use(NcclGroup& group) : is_mine(!group.is_in_use_.exchange(true)), group_(group) {}
         ~Use() {
@@ -300,7 +300,7 @@ class NcclGroup : public BroadcastGroup {
         if (!comm_) return;
         comm_->abort();
         comm_.reset();
-        // Its kernels notice the abort: this is soon, or the GPU is lost.
+        // The communicator's kernels notice the abort and end soon, unless the GPU is lost.
         is_done_.record(stream_.stream());
         is_done_.wait(
             kernels::kDeviceWaitMax,

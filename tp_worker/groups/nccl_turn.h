@@ -1,9 +1,9 @@
-// The turn to have NCCL work in flight: one group's at a time, of all that this process has joined.
+// The turn to have NCCL work in flight: only one of the groups of this process has it at a time.
 //
 // Communicators' kernels spin until the peers arrive, and NCCL guarantees nothing for two
 // communicators of one GPU whose kernels do not run in the same order on every rank. With one at a
-// time no order can be wrong. A step's sums (rank_nccl.h) take the turn only if it is free and
-// nothing waits for it: so a group gets its turn, however close steps follow each other. Source:
+// time, no order can be wrong. A step's sums (rank_nccl.h) take the turn only if it is free and no
+// group waits for it, so a group gets its turn even if steps follow each other closely. Source:
 // NCCL documentation, "Using multiple NCCL communicators concurrently".
 //
 // Thread: any.
@@ -42,7 +42,7 @@ class NcclTurn {
     // Limits how long a group may have the turn, if steps cannot do without it
     // (nodes_communicator.h).
     void bound(Duration held_max);
-    // Returns the same patience, limited by that bound. REQUIRES: the turn was taken just now.
+    // Returns this patience, limited by the bound. REQUIRES: the turn was taken just now.
     [[nodiscard]] Patience within_bound(const Patience& patience) const;
     // Returns how many calls of take() wait.
     [[nodiscard]] int num_waiting() const;

@@ -5,9 +5,8 @@
 //
 // A step takes NCCL's turn for everything that it enqueues. If a trainer's group has the turn, the
 // step waits, together with the other ranks, which retry together. So no two communicators are ever
-// in flight on a GPU, and their order cannot be wrong. A group keeps its turn for no longer than
-// kTrainerShare of a step's limit, so that a trainer that stalls costs its group and not the
-// replica.
+// in flight on one GPU. A group keeps its turn for no longer than kTrainerShare of a step's limit,
+// so that a stalled trainer loses its group, and the replica continues.
 //
 // Owns:    NCCL's communicator, and room for parts of columns. Thread: the steps'.
 // Waits:   for NCCL's turn, and for a step's end on the GPU, until `limit`; the errors name ranks.
@@ -35,8 +34,8 @@ struct NodesCommunicatorArgs {
 };
 
 // Returns when all ranks have joined and one sum succeeded. REQUIRES: the GPU is open.
-// Errors: kUnsupported (no NCCL between the ranks), kResourceExhausted; the host communicator's and
-// NCCL's.
+// Errors: kUnsupported (no NCCL between the ranks), kResourceExhausted; the host
+// communicator's and NCCL's.
 Result<std::unique_ptr<Communicator>> connect_nodes_communicator(const NodesCommunicatorArgs& args);
 
 }  // namespace pitstop::tp_worker

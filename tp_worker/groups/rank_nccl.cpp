@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// limits a join or a trial: after that the ranks do without
+// limits a join or a trial; afterwards the ranks continue without NCCL
 constexpr Duration kJointMax = seconds(30);
 // The sums between two marks. At most two such stretches are ahead of the GPU: the sums of eight
 // layers, whose launches are a fraction of its queue's capacity (about a thousand).
@@ -22,8 +22,8 @@ constexpr std::int64_t kSumsPerMark = 8;
 constexpr auto kSumLook = std::chrono::microseconds(50);
 constexpr auto kSpinMax =
     std::chrono::microseconds(200);  // then the wait sleeps, for kSumLook at a time
-// Divides a step's limit: within that part of it the ranks report on the host that they have
-// arrived.
+// Divides a step's limit: within that part of it the ranks report on the host that they
+// have arrived.
 constexpr int kNamingShare = 4;
 
 constexpr const char* kTurnName = "the ranks' sums";
@@ -157,13 +157,13 @@ Result<> RankNccl::wait_for(const kernels::DeviceEvent& event) {
     });
 }
 
-// NCCL knows that a rank is missing, but not always which: the present ranks find out.
+// NCCL reports that a rank is missing, but not always which one, so the remaining ranks find out.
 Error RankNccl::fail_sums(Error error) {
     comm_->abort();
     comm_.reset();
     if (use_ == Use::kTrial) {
-        // Later work uses the stream. Its kernels notice the abort: this is soon, or the GPU is
-        // lost.
+        // Waits, because later work uses the stream: NCCL's kernels notice the abort and end soon,
+        // unless the GPU is lost.
         is_done_.record(args_.stream);
         is_done_.wait(
             kernels::kDeviceWaitMax, "sums that were aborted", kernels::DeviceEvent::Watch::kLoose
@@ -172,7 +172,8 @@ Error RankNccl::fail_sums(Error error) {
     }
     const Result<> met = args_.host.barrier_within(args_.limit / kNamingShare);
     if (met) return error;
-    // If the failure is this rank's own, the others still wait in NCCL, and none is missing.
+    // After a failure of this rank alone, the other ranks still wait in NCCL, and no
+    // rank is missing.
     const bool is_late = error.code == ErrorCode::kDeadlineExceeded;
     if (!is_late && met.error().code == ErrorCode::kDeadlineExceeded) return error;
     return make_error(met.error().code, "{} ({})", met.error().message, error.message);
@@ -220,8 +221,8 @@ Result<> RankNccl::follow(Result<> enqueued) {
     if (++num_sums_in_step_ % kSumsPerMark != 0) return Ok{};
     const auto at = static_cast<std::size_t>(num_sums_in_step_ / kSumsPerMark % 2);
     marks_[at].record(args_.stream);
-    // Waits for the previous one; at a step's first sum that belongs to an earlier step, or does
-    // not exist, and is done.
+    // Waits for the previous mark. At a step's first sum, that mark belongs to an earlier step or
+    // does not exist, and so is done.
     const Result<> passed = wait_for(marks_[1 - at]);
     return passed ? Result<>(Ok{}) : Result<>(fail_sums(passed.error()));
 }

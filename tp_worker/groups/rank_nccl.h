@@ -1,9 +1,9 @@
 // Sums over the ranks of a replica with NCCL, in steps whose sums are large (sum_choice.h).
 //
 // A step uses it on all ranks or on none: begin_step() has them agree on the host, which also names
-// a missing rank before anything waits for it on a GPU. A rank on which a trainer's group has NCCL
-// (nccl_turn.h) declines, so that no two communicators are ever in flight on a GPU, and no step
-// waits for a trainer.
+// a missing rank before anything waits for it on a GPU. If a trainer's group has the turn on some
+// rank (nccl_turn.h), that rank declines, so that no two communicators are ever in flight on one
+// GPU, and no step waits for a trainer.
 //
 // The communicator does not block. A sum is enqueued when all_reduce_sum() returns, and is done
 // when finish_step() has returned: that polls the stream, NCCL and the deadline. Few enough sums
@@ -13,8 +13,8 @@
 //
 // Owns:   the communicator, which it aborts at the end.
 // Thread: the steps'.
-// Errors: the host communicator's, which name a rank; NCCL's (kernels/nccl.h). After either the
-// worker
+// Errors: the host communicator's, which name a rank; NCCL's (kernels/nccl.h). After
+// either the worker
 //         must end; in a trial, only after the host's.
 #pragma once
 
@@ -78,13 +78,13 @@ class RankNccl {
     enum class Use : std::uint8_t { kStep, kTrial };
     Result<> begin(Use use);
     Result<> join(const std::string& id);
-    // Must follow each call that enqueues.
+    // Must be called after each call that enqueues.
     Result<> follow(Result<> enqueued);
     Result<> wait(
         std::string_view what, Duration limit, const std::function<Result<bool>()>& is_done
     );
     Result<> wait_for(const kernels::DeviceEvent& event);
-    // Short enough that all ranks are back before any is given up on the host.
+    // Short enough that all ranks have returned before the host's limit for any rank ends.
     [[nodiscard]] Duration joint_limit() const;
     [[nodiscard]] Duration sums_limit() const;
     Error fail_sums(Error error);

@@ -316,7 +316,7 @@ Result<> ShmCommunicator::wait_for_generation(Op op, Duration limit) {
     }
     const TimePoint deadline = Clock::now() + limit;
     while (true) {
-        // Until it is the target it is chunk_: it cannot pass the target without this rank.
+        // The value is chunk_ or the target: it cannot pass the target without this rank.
         const std::uint32_t seen = generation.load(std::memory_order_acquire);
         if (seen == target) return Ok{};
         futex_wait(generation, seen, kLivenessMs);
@@ -331,7 +331,8 @@ Result<> ShmCommunicator::wait_for_generation(Op op, Duration limit) {
                 std::chrono::duration_cast<std::chrono::milliseconds>(limit).count()
             );
         }
-        // A peer that arrived, continued and left meanwhile owes this chunk nothing.
+        // A peer may have arrived at this chunk, continued and left meanwhile: then the
+        // chunk is complete.
         if (error && generation.load(std::memory_order_acquire) != target) return *std::move(error);
     }
 }

@@ -1,10 +1,11 @@
 // Makes a Communicator over memory shared by the ranks' processes, on one machine.
 //
-// Rank 0 makes the memory (a memfd: it has no name, so nothing is left behind however the processes
-// end) and describes it in a small file at `path`; the others open it through /proc and attach. The
-// file is removed once all have. Each operation is cut into chunks, and a chunk is one barrier:
-// every rank writes its chunk into its own buffer, arrives, and reads the others'. Buffers come in
-// pairs used in turn: a rank that arrives for chunk n + 1 has finished reading chunk n.
+// Rank 0 makes the memory (a memfd: it has no name, so nothing is left behind however the
+// processes end) and describes it in a small file at `path`; the others open it through /proc and
+// attach. The file is removed once all ranks have attached. Each operation is cut into chunks, and
+// a chunk is one barrier: every rank writes its chunk into its own buffer, arrives, and reads the
+// others'. Buffers come in pairs used in turn: a rank that arrives for chunk n + 1 has finished
+// reading chunk n.
 //
 // Waits:   spins for a moment if every rank can have a core, then parks on a futex; a peer that
 //          dies

@@ -1,9 +1,9 @@
 // Chooses how to sum over the ranks' GPUs, by size: with our own kernels (kernels/exchange.h),
 // which have low latency, or with NCCL (rank_nccl.h), which uses the links better for large sums.
 //
-// The ranks measure both at their start, on the actual machine; every rank knows all ranks' times,
-// and so all choose alike. In deterministic mode there is no choice: the order of NCCL's sums
-// depends on their size.
+// The ranks measure both when they start. Every rank knows all ranks' times, so all ranks make
+// the same choice. In deterministic mode there is no choice: the order of NCCL's sums depends
+// on their size.
 #pragma once
 
 #include "base/result.h"

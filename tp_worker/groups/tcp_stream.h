@@ -25,8 +25,8 @@ class TcpStream {
     TcpStream& operator=(TcpStream&& other) noexcept;
     ~TcpStream();
 
-    // Transfer all of the bytes. Errors: kUnavailable (the peer is gone), kDeadlineExceeded,
-    // kAborted.
+    // Transfer all of the bytes. Errors: kUnavailable (the peer is gone),
+    // kDeadlineExceeded, kAborted.
     Result<> read(std::span<std::byte> out, const Patience& patience);
     Result<> write(std::span<const std::byte> bytes, const Patience& patience);
 

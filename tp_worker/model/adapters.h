@@ -1,6 +1,5 @@
-// The adapters that a rank holds, beside the model's weights: each version has memory of its own,
-// which nothing writes to once it is committed. A plan's row names the version that it is computed
-// with.
+// The adapters of a rank, besides the model's weights. Each version has memory of its own, which is
+// never written after its commit. A plan's row names the version to use.
 #pragma once
 
 #include "base/result.h"
@@ -18,10 +17,10 @@
 
 namespace pitstop::tp_worker {
 
-// One version. Stays where it is: stages and steps point into it.
+// One version of an adapter. Its address is constant: stages and steps point into it.
 class Adapter {
   public:
-    // Takes memory, which starts as zeros. Errors: kResourceExhausted.
+    // Allocates memory, which is zero at first. Errors: kResourceExhausted.
     static Result<std::unique_ptr<Adapter>> make(AdapterSlots slots, const Device& device);
     Adapter(const Adapter&) = delete;
     Adapter& operator=(const Adapter&) = delete;
@@ -29,7 +28,7 @@ class Adapter {
     [[nodiscard]] const WeightLayout& layout() const { return layout_; }
     [[nodiscard]] const BoundAdapter& bound() const { return bound_; }
     [[nodiscard]] std::int64_t bytes() const { return memory_.bytes(); }
-    // For the stage that fills it.
+    // The memory, for the stage that fills it.
     [[nodiscard]] Arena& memory() { return memory_; }
     [[nodiscard]] CopyLedger& ledger() { return ledger_; }
 
@@ -43,12 +42,13 @@ class Adapter {
     BoundAdapter bound_;
 };
 
-// Thread: the loop's.
+// The committed versions by id. Thread: the loop's.
 class Adapters {
   public:
     [[nodiscard]] const Adapter* find(messages::AdapterId id) const;  // null: none
     void add(messages::AdapterId id, std::unique_ptr<Adapter> adapter);
-    // What is not there is left alone. Returns the memory, to be given back where nobody waits.
+    // Removes a version; does nothing if the id is unknown. Returns its memory, to be freed on
+    // another thread.
     [[nodiscard]] std::unique_ptr<Adapter> take_out(messages::AdapterId id);
 
   private:

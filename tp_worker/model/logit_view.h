@@ -1,5 +1,5 @@
-// What one call of the sampler (tp_worker/model/sampler.h) works on: rows of logits, and what is
-// drawn and reported of them.
+// The data of one call of the sampler (tp_worker/model/sampler.h): rows of logits, and their
+// draws and reports.
 #pragma once
 
 #include "base/ids.h"
@@ -14,7 +14,7 @@
 
 namespace pitstop::tp_worker {
 
-// A row of the call, and the consequences of its request.
+// A row of the call, and what its request needs of it.
 struct SampledRow {
     const LogitRow* place = nullptr;
     // valid until the call is enqueued: the next step may set its slot up anew
@@ -30,12 +30,12 @@ struct SampledRow {
     bool sums_parts = false;    // its softmax sums are merged from the ranks'
     kernels::SampleRow draw{};  // for a sample; its position counts from the call's first
 
-    // Returns whether its logprobs are of the edited logits.
+    // Returns whether its logprobs are those of the edited logits.
     [[nodiscard]] bool reports_edited() const { return is_edited && !is_raw; }
 };
 
-// Adjacent logits, of which some rows are drawn from and some reported from: those that the model
-// made, or the edited copies. [R] are their rows, each with its row of the call.
+// Adjacent rows of logits, either the model's or the edited copies. Some rows are for draws, some
+// for reports, some for both. [R] are the rows, each with its row of the call.
 struct LogitView {
     View2<float> logits{};                    // [R, V]
     bool is_edited = false;                   // a copy that is still to be made
@@ -43,12 +43,13 @@ struct LogitView {
     std::vector<kernels::SampleRow> draws{};  // [R], for rows drawn from here
     const kernels::SampleRow* draws_there = nullptr;
     kernels::Choice* choices = nullptr;          // [R], of the sampler, in the ops' memory
-    std::size_t num_reported = 0;                // only rows before it are reported from
+    std::size_t num_reported = 0;                // only the rows before this one are reported from
     std::vector<kernels::SoftmaxRow> softmax{};  // [num_reported], like the next ones
     std::vector<kernels::SoftmaxStats> stats{};
     kernels::SoftmaxRow* softmax_there = nullptr;
     kernels::SoftmaxStats* stats_there = nullptr;
-    // Row by row in each: the ranked choices and targets, the others, and the requested ids.
+    // In each array, row by row: the ranked choices and targets, then the others, then the
+    // requested ids.
     std::vector<kernels::LogitPick> picks{};
     std::vector<float> picked{};             // logits of the picks
     std::vector<std::int32_t> num_before{};  // for the ranked ones
@@ -63,7 +64,7 @@ struct LogitView {
         std::size_t row = 0;
         std::vector<float> logits{};  // [V]
     };
-    std::vector<Wide> wide{};  // whole rows that want more than an op finds
+    std::vector<Wide> wide{};  // whole rows that want more top ids than an op finds
 };
 
 }  // namespace pitstop::tp_worker

@@ -11,7 +11,7 @@ std::int64_t transfer_bytes(const StepBatch& batch) {
     const auto bytes = [](auto array) {
         return Transfers::bytes_of(static_cast<std::int64_t>(array.size_bytes()));
     };
-    if (batch.num_padded > 0) return bytes(batch.update);  // the update brings the rows
+    if (batch.num_padded > 0) return bytes(batch.update);  // the update contains the rows
     return bytes(batch.update) + bytes(batch.tokens) + bytes(batch.positions) +
            bytes(batch.kv_slots) + bytes(batch.q_starts) + bytes(batch.kv_lens) +
            bytes(batch.page_starts) + bytes(batch.pages) + bytes(batch.token_rows) +
@@ -132,7 +132,7 @@ void Model::logits(
     run_head_of(token_rows, num_rows, is_summed_, weights);
 }
 
-// Gathers the rows first.
+// Gathers the rows that need logits first.
 void Model::run_head_of(
     const std::int32_t* token_rows,
     std::int64_t num_rows,

@@ -51,8 +51,8 @@ class Model {
         bool has_graphs = false;      // padded steps are launched as graphs (step_graphs.h)
         std::int64_t graph_bytes_max = 0;
     };
-    // Returns the device memory that make() needs; does not depend on sizes.num_pages, kv or
-    // transfers.
+    // Returns the device memory that make() needs; does not depend on sizes.num_pages, kv
+    // or transfers.
     [[nodiscard]] static std::int64_t bytes(const Args& args);
     // Errors: kResourceExhausted if the activations cannot be allocated; kInvalidArgument if
     // requests have more pages than can be numbered.
@@ -64,7 +64,7 @@ class Model {
     // Errors: kInvalidArgument if they do not fit, or one request's rows disagree on its pages.
     [[nodiscard]] Result<StepBatch> place(const StepBatch& batch);
 
-    // What follows takes what place() returned. REQUIRES: the transfers were sent.
+    // The functions below take a batch that place() returned. REQUIRES: the transfers were sent.
 
     // Runs the layers: fills the tokens' KV and leaves the hidden state of all T tokens here.
     // Errors: the communicator's.

@@ -91,8 +91,7 @@ Model::Model(const Args& args, Stack stack, Scratch& scratch, Arena memory)
     fill_padding();
 }
 
-// Writes what no update brings: the pages of padding, and that each row of a padded step has one
-// token.
+// Writes the constant inputs of padded steps: the pages of padding, and one token for each row.
 void Model::fill_padding() {
     std::vector<PageId> pages;
     for (std::int64_t i = 0; i < num_scratch_pages(sizes_.page_size); ++i)

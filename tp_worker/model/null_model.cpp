@@ -36,7 +36,7 @@ void run_null_model(
         const RequestState& request = *slots[static_cast<std::size_t>(raw(row.slot))];
         const bool is_score = row.kind == LogitRow::Kind::kScore;
         std::vector<TokenId>& top = is_score ? scores.top_ids.values : result->top_ids.values;
-        // All logits are equal: a token's place is its id's.
+        // All logits are equal, so a token's rank follows from its id.
         if (is_score) scores.ranks.values[row.entry] = raw(row.target) + 1;
         const std::int64_t num_top = std::min(request.logprobs().top, vocab_len);
         for (std::int64_t k = 0; k < num_top; ++k) {

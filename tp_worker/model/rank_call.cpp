@@ -22,7 +22,8 @@ Sampler::RankCall::RankCall(
       picked_(rows.size()) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const SampledRow& row = rows[i];
-        // A part draws nothing for a whole row whose result is not read, but must not truncate.
+        // An unused draw: a whole row is drawn elsewhere, so its part here gets settings that do
+        // not truncate.
         const bool draws = row.is_sample && !row.is_whole;
         draws_of_rows_.push_back(draws ? row.draw : kernels::SampleRow{});
         const float temperature = row.is_raw ? 0.f : row.draw.temperature;

@@ -1,7 +1,7 @@
 // The ranks' joint work for one call of the sampler (sampler.h), when each has a part of the
-// vocabulary: each draws among its part and sums it, and every rank computes the same from what all
-// report of a row, 20 bytes each (kernels/rank_records.h). If a rank among all is wanted, 4 more
-// bytes follow: how many logits of the part precede the drawn or given one.
+// vocabulary: each rank draws from its part and sums it, and reports 20 bytes per row
+// (kernels/rank_records.h), from which every rank computes the same result. If the rank of an id in
+// the vocabulary is wanted, 4 more bytes follow: how many logits of the part precede the id's.
 //
 // A row is *whole* if its draw or its report needs logits in one place: it truncates, has penalties
 // or biases, or wants the top or given ids. Such rows are gathered to rank 0, which draws for all:

@@ -1,5 +1,5 @@
-// Facts that the ranks of a replica collect together at the start, each from its own GPU, so that
-// all of them decide alike.
+// Facts that the ranks of a replica exchange at the start, each about its own GPU, so that all make
+// the same decisions.
 //
 // Waits: for the peers, up to the communicator's deadline.
 #pragma once
@@ -13,8 +13,8 @@ namespace pitstop::tp_worker {
 // Returns whether the condition is true on every rank.
 Result<bool> holds_on_all(bool holds, Communicator& communicator);
 
-// Returns facts with which what fits fits on every rank: the worst of each number. Host memory
-// belongs to a machine, and its ranks share it.
+// Returns the worst of each number over the ranks, so that whatever fits by these facts fits on
+// every rank. Host memory belongs to a machine, and its ranks share it.
 Result<RoomFacts> facts_of_all(const RoomFacts& own, Communicator& communicator);
 
 }  // namespace pitstop::tp_worker

@@ -8,8 +8,8 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
-// A bias is limited to this, to stay finite when it is added to a logit and divided by a
-// temperature.
+// A bias is limited to this, to stay finite when it is added to a logit and divided by
+// a temperature.
 constexpr double kBiasMax = 1e30;
 
 }  // namespace
@@ -72,7 +72,7 @@ void RequestState::set_biases(const messages::SamplingParams& params, std::int64
     for (const auto& [id, bias] : biases) early_biases_.now.push_back({id, bias});
 }
 
-// Keeps sequences of two tokens or more: whether their last token may come depends on the output.
+// Keeps sequences of two tokens or more: whether their last token is allowed depends on the output.
 void RequestState::set_bad_tokens(const messages::RequestSetup& setup) {
     for (const std::vector<TokenId>& sequence : setup.sampling.bad_tokens) {
         if (sequence.size() == 1) continue;

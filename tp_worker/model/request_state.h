@@ -1,6 +1,6 @@
 // A worker's state of a running request, by slot: how it draws, what its penalties count, which
-// logprobs it wants. Set up by a plan, the same on every rank; it lives until the slot is set up
-// again.
+// logprobs it wants. A plan sets the state up, the same on every rank, until another plan sets up
+// the slot again.
 #pragma once
 
 #include "base/ids.h"
@@ -44,8 +44,8 @@ class RequestState {
     // Returns whether its draws depend on earlier draws beyond the logits: by counts and by bans.
     [[nodiscard]] bool follows_tokens() const { return has_penalty_ || !bad_tokens_.empty(); }
 
-    // A step that draws for it is enqueued, perhaps not done: the device has, or will have, its
-    // last token (Sampler::sampled()).
+    // Records that a step which draws for the request was enqueued: the device has its last token,
+    // or will have it (Sampler::sampled()).
     void note_draw() { has_drawn_ = true; }
     [[nodiscard]] bool has_drawn() const { return has_drawn_; }
 
@@ -73,8 +73,8 @@ class RequestState {
     std::int64_t min_new_tokens_ = 0;
     Biases biases_{};
     Biases early_biases_{};
-    // Forbidden sequences of two tokens or more, and the end of the output: one token less than the
-    // longest.
+    // Forbidden sequences of two tokens or more, and the end of the output: one token less
+    // than the longest.
     std::vector<std::vector<TokenId>> bad_tokens_{};
     std::vector<TokenId> output_tail_{};
     std::size_t tail_len_max_ = 0;

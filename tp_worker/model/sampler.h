@@ -15,12 +15,12 @@
 // Which rows share a call affects no bit of any of them (P6).
 //
 // If the ranks have a part of the vocabulary each, all take part in every call, and know what was
-// drawn; rank 0 has the numbers. A rank reports 20 bytes per row, and 4 more if its rank among all
-// is wanted (rank_call.h). Rows that need more have their logits gathered to rank 0, which draws
-// for all.
+// drawn; rank 0 has the numbers. A rank reports 20 bytes per row, and 4 more if an id's rank in the
+// vocabulary is wanted (rank_call.h). Rows that need more have their logits gathered to rank 0,
+// which draws for all.
 //
-// Rows with penalties or bias are copied and edited, and are one more view of logits from then on:
-// the same ops draw from and report from both views, with a few calls for all their rows.
+// Rows with penalties or bias are copied and edited. The copies are a second view of logits: the
+// same ops draw and report from both views, with a few calls for all their rows.
 //
 // Draws stay on the device: their logprobs are computed, and the next step embeds them (sampled()),
 // before the host has seen them (kernels/draws.h).
@@ -33,10 +33,10 @@
 //          rows, and the ops' scratch memory.
 // Bounded: rows_max rows per call.
 //
-// On a GPU a call is enqueued without a wait, except when an op's arrays do not fit besides those
-// in use (transfer_bytes()): at most once per 4 MiB of token counts and biases, or of top logits,
-// and once per row that is sorted on the host. On the CPU it never waits: an op is done when it
-// returns.
+// On a GPU a call is enqueued without a wait, except when an op's arrays do not fit besides
+// those in use (transfer_bytes()): at most once per 4 MiB of token counts and biases, or of top
+// logits, and once per row that is sorted on the host. On the CPU it never waits: an op is done
+// when it returns.
 #pragma once
 
 #include "base/result.h"
@@ -140,7 +140,7 @@ class Sampler {
     static constexpr std::int64_t kStandingPicks = 4;
     // Rows share a call of an op up to this many bytes of counts and biases, or of top logits.
     static constexpr std::int64_t kShareBytes = std::int64_t{4} << 20;
-    // Waits for work in progress if an op's arrays of this many bytes do not fit besides.
+    // Waits for work in progress if there is no room for this many bytes of an op's arrays.
     void make_room(std::int64_t transfer_bytes);
 
     void set_up_ranks(const Layout& layout, const Device& device);
@@ -169,7 +169,7 @@ class Sampler {
     // With several ranks, [rows_max] except the last, of this rank's part:
     kernels::Choice* part_choices_ = nullptr;
     kernels::SoftmaxStats* part_stats_ = nullptr;
-    TokenId* noted_ids_ = nullptr;  // of rank 0, for what it drew for all
+    TokenId* noted_ids_ = nullptr;  // on rank 0: the ids that it drew for all ranks
     kernels::LogitPick* picks_ = nullptr;
     std::int32_t* counts_ = nullptr;
     kernels::RankRecord* records_ = nullptr;

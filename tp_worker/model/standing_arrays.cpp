@@ -50,7 +50,7 @@ void StandingArrays::compare(std::int64_t begin, const void* array, std::size_t 
             words_[at + i] = word_at(bytes, i);
             values_.push_back(words_[at + i]);
         }
-        first = end;  // the word at `end` does not differ
+        first = end;  // the word at `end` is equal
     }
 }
 

@@ -5,10 +5,10 @@
 //   const SampleRow* there = standing.place(std::span(rows), rows_max);
 //   standing.update();  // the words to upload; none if nothing changed
 //
-// Each array has a place of its own for its largest size, so that one which grows or shrinks does
-// not move the others. The device's contents are known here by value. For a word that an op writes
-// in each call, the host uses a value that nothing else has: so the word is not uploaded, and no
-// later value is mistaken for it.
+// Each array has its own place, large enough for its largest size, so that no array moves when
+// another grows or shrinks. The host keeps a copy of the device's contents. For a word that an op
+// writes in each call, the host's copy has a reserved value: so the word is not uploaded, and no
+// later value equals it.
 //
 // Thread: the stream's.
 // Bounded: the memory, and as many words of the host's.
@@ -28,10 +28,10 @@ class StandingArrays {
   public:
     // For the CPU, where ops read the host's arrays.
     StandingArrays() = default;
-    // `there` [num_bytes] is in the device's memory, and initially zeros.
+    // `there` [num_bytes] is device memory, initially zeros.
     StandingArrays(std::byte* there, std::int64_t num_bytes);
 
-    // Returns the bytes of an array in the memory.
+    // Returns the bytes that an array occupies in that memory.
     [[nodiscard]] static constexpr std::int64_t bytes_of(std::int64_t num_bytes) {
         constexpr std::int64_t kAlignment = 16;
         return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -2,10 +2,10 @@
 // whose shape may recur is captured, and then launched as a whole, so that the host pays for one
 // launch instead of hundreds.
 //
-// The first step of a shape runs without a graph, so that the driver loads what it needs, and so do
-// later ones until the rank has time to make the graph. No step makes one, and a plan that arrives
-// meanwhile waits for at most that one. A graph stays valid as long as the arenas stay in place:
-// through updates, rollbacks, releases and resumes. Each copy of the weights has its own.
+// The first step of a shape runs without a graph, so that the driver loads all kernels. Later steps
+// do too, until the rank has time to make the graph. No step makes a graph; a plan that arrives
+// meanwhile waits for at most one. A graph stays valid as long as the arenas stay in place: through
+// updates, rollbacks, releases and resumes. Each copy of the weights has its own.
 //
 // Thread: the stream's.
 // Bounded: kGraphsMax, and by the device memory that they may use; further shapes run without.
@@ -26,8 +26,8 @@ namespace pitstop::tp_worker {
 class StepGraphs {
   public:
     static constexpr std::size_t kGraphsMax = 256;
-    // The most that a graph is charged for each of its kernels and copies: the device's free memory
-    // also falls by other processes' use, and their gigabytes must not end the making of graphs. A
+    // The most that a graph is charged for each of its kernels and copies: other processes also
+    // reduce the device's free memory, and their use must not stop this rank from making graphs. A
     // node's parameters are at most 4 KiB, and its launch's description is smaller.
     static constexpr std::int64_t kNodeBytesMax = 64 << 10;
 

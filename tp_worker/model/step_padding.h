@@ -1,14 +1,14 @@
-// How a GPU's steps are padded with tokens that nobody reads, so that few shapes occur: each is a
-// graph, and the bits of a step depend on its shape (step_graphs.h). The same with and without
-// graphs.
+// How a GPU's steps are padded with unused tokens, so that few shapes occur: each shape has a
+// graph, and a step's bits depend on its shape (step_graphs.h). Steps without graphs are padded in
+// the same way.
 //
 // In steps with only decodes, a row of padding has one token that embeds as zeros and a KV of that
 // token alone, in a scratch page after the scheduler's: padding writes where no request reads. The
 // device makes the rows (kernels/step_rows.h).
 //
-// Small steps with prompts have one more row for the tokens of padding, after the requests' rows;
-// rows after it have no tokens. The host makes them, with the other inputs of such a step
-// (step_batch.h).
+// Small steps with prompts have one more row for the tokens of padding, after the requests'
+// rows; rows after it have no tokens. The host makes them, with the other inputs of such a
+// step (step_batch.h).
 #pragma once
 
 #include <bit>

@@ -47,7 +47,8 @@ Result<> StepStates::prepare(const messages::StepPlan& plan) {
         saved_ends_.push_back(narrow(begin + saved_len));
         begin += row.num_new;
     }
-    // A row may restore a checkpoint that no row of its plan saves: all are checked before.
+    // A row may only restore a checkpoint that no row of its plan saves, so all restores are
+    // checked first.
     for (std::size_t i = 0; i < plan.rows.size(); ++i) {
         const messages::PlanRow& row = plan.rows[i];
         lens_[static_cast<std::size_t>(saved_places_[i])] = row.save_at;

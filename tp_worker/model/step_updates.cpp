@@ -90,8 +90,8 @@ Result<> StepUpdates::add_row(const StepBatch& batch, std::size_t row) {
     return Ok{};
 }
 
-// Returns whether its rows are those of the last padded batch, each one position later: then the
-// device has them.
+// Returns whether the batch's rows are those of the last padded batch, each one position later:
+// then the device has them already.
 bool StepUpdates::goes_on(const StepBatch& batch) const {
     return batch.num_padded == num_padded_ && std::ranges::equal(batch.slots, slots_) &&
            std::ranges::equal(batch.tokens, tokens_) &&

@@ -2,8 +2,8 @@
 // requests, and for a step of decodes its rows, unless they are those of the last such step, each
 // one position later. The device applies it (kernels/step_rows.h).
 //
-// The device's contents are known here by value: a slot that another request takes over, a
-// retraction, or a step of prompts between two of decodes need no notice.
+// The host keeps a copy of the device's contents, so that a slot's new request, a retraction, or a
+// step of prompts between two of decodes needs no special handling.
 //
 // Thread: the stream's.
 // Bounded: the tables, and the words of a step's rows and pages.
@@ -44,8 +44,8 @@ class StepUpdates {
     // slots have tables; each update is applied, in the order made. Errors: kInvalidArgument for
     // rows of one request with different pages at one place.
     [[nodiscard]] Result<std::span<const std::int32_t>> make(const StepBatch& batch);
-    // [R] of the last batch: where its rows' tables begin, and the scratch pages for its rows of
-    // padding.
+    // [R] of the last batch: where its rows' tables begin, and the scratch pages for its
+    // rows of padding.
     [[nodiscard]] std::span<const std::int32_t> page_starts() const { return page_starts_; }
 
   private:

@@ -58,7 +58,7 @@ Result<UpdateRoom> parse_update_room(std::string_view name) {
 }
 
 Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
-    const std::int64_t left = facts.budget - facts.others;  // room for KV and a second copy
+    const std::int64_t left = facts.budget - facts.others;  // for KV and a second copy
     const std::int64_t pages_beside_copy = (left - facts.copy) / facts.page;
     const bool fits = left > facts.copy && pages_beside_copy >= facts.pages_wanted;
     if (asked == UpdateRoom::kStaged && !fits) {
@@ -93,7 +93,7 @@ Result<ChosenRoom> choose_room(UpdateRoom asked, const RoomFacts& facts) {
     if (asked == UpdateRoom::kAuto && fits) {
         chosen = {UpdateRoom::kStaged, "auto: a second copy of the weights fits beside KV"};
     } else if (asked == UpdateRoom::kAuto) {
-        // Counts twice, because other workers of the machine may look at the same memory.
+        // Half of it, because other workers on this machine may count the same memory.
         const bool has_host = facts.host_free / 2 >= facts.host_copy;
         if (has_host) {
             chosen = {

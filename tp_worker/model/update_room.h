@@ -13,12 +13,14 @@
 namespace pitstop::tp_worker {
 
 enum class UpdateRoom : std::uint8_t {
-    kAuto,    // staged if KV for a request of the whole context fits besides; else host if host
-              // memory for two versions is free; else lend if it fits; else direct
+    // staged if KV for a request of the whole context fits besides; else host if host memory for
+    // two versions is free; else lend if it fits; else direct
+    kAuto,
     kStaged,  // a second copy in the GPU's memory, or the start fails
     kHost,    // in page-locked host memory, uploaded by the commit, or the start fails
-    kLend,    // a second copy in the memory of KV, or the start fails; from the stage to the end of
-              // the update nothing is generated, and nothing is retained
+    // a second copy in the memory of KV, or the start fails; from the stage to the end of the
+    // update nothing is generated, and nothing is retained
+    kLend,
     kDirect,  // nowhere: an update overwrites what serves
 };
 // Accepts "auto", "staged", "host", "lend" or "direct". kInvalidArgument names what is accepted.
@@ -42,7 +44,7 @@ struct RoomFacts {
 struct ChosenRoom {
     UpdateRoom room = UpdateRoom::kStaged;  // never kAuto
     std::string why{};
-    std::int64_t num_pages = 0;  // pages of KV that fit besides within the budget; may be below 1
+    std::int64_t num_pages = 0;  // pages of KV that also fit within the budget; may be below 1
 };
 
 // Errors: kResourceExhausted if the request does not fit; with the numbers.

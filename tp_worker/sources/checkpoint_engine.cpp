@@ -49,8 +49,8 @@ Result<> CheckpointEngine::converse() {
             if (is_over) return Ok{};
             const bool is_dropped = frames.error().code == ErrorCode::kAborted && !parting_until_;
             if (!error_) error_ = std::move(frames).error();
-            // A sender whose update was dropped is told why when it next sends; without a message
-            // it cannot be told.
+            // A sender whose update was dropped gets the reason as the answer to its next message,
+            // if it sends one.
             if (!is_dropped) return *std::move(error_);
             parting_until_ = Clock::now() + kFarewellMax;
             continue;
@@ -76,7 +76,7 @@ CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& messa
     const bool is_exception = document && document->root().kind == Kind::kRecord &&
                               document->root().global == Global::kException;
     if (!document || is_exception) {
-        // Unreadable data is where an exception would be: the update is over.
+        // Unreadable data in place of an exception ends the update, too.
         std::string what = document ? document->root().text : document.error().message;
         for (std::size_t i = 0; is_exception && i < document->root().children.size(); ++i)
             what += ": " + document->child(document->root(), i).text;
@@ -107,7 +107,8 @@ CheckpointEngine::Next CheckpointEngine::handle_message(const std::string& messa
     return Next::kGoOn;
 }
 
-// The message lends a reference, whatever happens to the buffer. `why_not`: only give it back.
+// The message lends a reference, whatever happens to the buffer. With `why_not`, this only
+// gives it back.
 Result<> CheckpointEngine::open_buffer(
     const std::string& message, const std::optional<Error>& why_not
 ) {

@@ -4,7 +4,7 @@
 //   (rebuild function, arguments)        opens the buffer             -> "" or an error's text
 //   [{name, dtype, shape, offset}, ...]  reads the tensors, all of it -> "" or an error's text
 //   ...
-//   None                                 lets go of the buffer        -> ""
+//   None                                 closes the buffer            -> ""
 //   None                                 (from 0.4.0 on)              -> ""
 // or, any time after an answer, a pickled exception: the sender gives up, and expects no answer.
 //
@@ -30,8 +30,8 @@ class CheckpointEngine {
 
     // Receives everything from the sender's first message to its last. Errors: ipc_source.h.
     Result<> run(const std::string& first);
-    // Stages nothing: tells the sender why, from its first message on, and gives back what that
-    // lent. Returns `why`.
+    // Stages nothing: answers the sender's messages with the reason, from the first one on, and
+    // gives back the references that they lent. Returns `why`.
     Result<> refuse(const std::string& first, Error why, TimePoint until);
 
   private:

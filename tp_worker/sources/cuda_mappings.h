@@ -44,12 +44,12 @@ class CudaMappings {
         std::string counters{};  // the name of its shared memory
     };
 
-    // Begins a message, which ends with end_message(): what is found stays open until then.
+    // Begins a message, which ends with end_message(): found mappings stay open until then.
     void begin_message();
     // Finds the allocation of `handle` (cuda_memory.h). Errors: open_cuda_memory()'s, with what is
     // known of the sender.
     Result<const kernels::DeviceImport*> find(const std::string& handle, const Sender& sender);
-    // REQUIRES: nothing reads what was found.
+    // REQUIRES: nothing reads the found mappings any more.
     void end_message();
     // Closes what a pusher has lent. REQUIRES: no message is read.
     void end_push();

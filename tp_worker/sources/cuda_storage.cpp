@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kHeaderBytes = 64;
 constexpr std::int64_t kCounterBytes = 8;
 
-// A sender that is gone took its counters along; nothing need be given back then.
+// If the sender has ended, its counters are gone too, and no reference must be given back.
 void give_back(const std::string& counter, std::int64_t index) {
     if (!torch_sender_of(counter)) return;
     const int fd = ::shm_open(counter.c_str(), O_RDWR | O_CLOEXEC, 0);

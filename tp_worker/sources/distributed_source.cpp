@@ -111,8 +111,8 @@ class Broadcasts {
         return end;
     }
 
-    // Plans which tensors share a broadcast, each as large as allowed, before the first is
-    // received.
+    // Plans which tensors share a broadcast, each as large as allowed, before the
+    // first is received.
     Result<> plan() {
         std::int64_t largest = 0;
         for (std::size_t begin = 0; begin < specs_.size(); begin = ends_.back()) {
@@ -207,7 +207,7 @@ class Broadcasts {
 
 Result<> deliver_distributed(const SourceArgs& args) {
     Result<> result = Broadcasts(args).run();
-    // Whatever went wrong, the trainer's remaining broadcasts have no receiver.
+    // After any failure, the trainer's remaining broadcasts have no receiver.
     if (!result) args.worker.groups->refuse(args.source.group, result.error().message);
     return result;
 }

@@ -1,8 +1,8 @@
 // Receives a trainer's broadcasts, in a group that was joined before: one per tensor, or one for
 // many, back to back without padding; or two per tensor, indices and values (sparse).
 //
-// A sender that died, is late, or announces tensors that this model does not have costs the stage
-// and the group, nothing else.
+// A sender that dies, is late, or announces unknown tensors fails the stage and the group, but
+// nothing else.
 #pragma once
 
 #include "tp_worker/sources/source.h"

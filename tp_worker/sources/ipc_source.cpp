@@ -28,7 +28,8 @@ Result<ReplySocket> connect(const SourceArgs& args) {
     );
 }
 
-// A sender that is already connecting would wait forever for a receiver.
+// Connects even for a stage that cannot begin: the sender would otherwise wait forever
+// for a receiver.
 Result<> decline(const SourceArgs& args, ReplySocket& socket, const Error& why) {
     const TimePoint until = Clock::now() + kFarewellMax;
     const auto first = socket.receive(until, args.is_over());

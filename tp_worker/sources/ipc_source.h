@@ -19,7 +19,8 @@ Result<> deliver_ipc(const SourceArgs& args);
 // Tells the sender for this rank that the stage could not begin. Returns `why`.
 Result<> decline_ipc(const SourceArgs& args, const Error& why);
 
-// For how long a sender is still told that the update failed, however much it sends.
+// After a failed update, the worker answers a sender's messages with the error for at
+// most this long.
 inline constexpr std::chrono::seconds kFarewellMax{2};
 
 // Returns every problem of a failed step for the sender, in valid UTF-8 that is not empty.

@@ -58,7 +58,7 @@ Result<std::string> bytes_of_hex(const std::string& hex) {
 
 Result<> PushSession::run(std::vector<std::string> first) {
     Result<> result = converse(std::move(first));
-    args_.mappings.end_push();  // of a push that failed
+    args_.mappings.end_push();  // the leftovers of a push that failed
     return result;
 }
 
@@ -76,8 +76,8 @@ Result<> PushSession::converse(std::vector<std::string> frames) {
         args_.stage.add_wait(Clock::now() - begun);
         if (!received) {
             if (received.error().code == ErrorCode::kAborted) {
-                // A pusher whose update was dropped learns it with its next message, if there is
-                // one.
+                // A pusher whose update was dropped gets that as the answer to its next message, if
+                // it sends one.
                 const TimePoint until = Clock::now() + kFarewellMax;
                 if (socket_.receive(until, args_.is_over())) refuse(received.error());
             }

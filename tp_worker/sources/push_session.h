@@ -20,7 +20,7 @@ class PushSession {
 
     // Receives everything from the pusher's first message to its last. Errors: ipc_source.h.
     Result<> run(std::vector<std::string> first);
-    // Answers a message that expects it: nothing is staged, and why.
+    // Answers a message with the reason why nothing is staged.
     void refuse(const Error& why);
 
   private:
@@ -32,8 +32,9 @@ class PushSession {
     Result<> open(const messages::PushOpen& message);
     Result<> close(const messages::PushEnd& message);
     // Opens the allocations that no earlier bucket has named: mapping a whole model takes
-    // milliseconds. They stay open until the push ends (cuda_mappings.h). Errors: kUnsupported (a
-    // worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (a handle opens nothing).
+    // milliseconds. They stay open until the push ends (cuda_mappings.h). Errors:
+    // kUnsupported (a worker on the CPU), kInvalidArgument (another GPU's), kUnavailable (a
+    // handle cannot be opened).
     [[nodiscard]] Result<std::vector<const kernels::DeviceImport*>> open_allocations(
         const messages::PushBucket& message
     ) const;

@@ -141,7 +141,8 @@ void ReplySocket::send(const std::vector<std::string>& frames) {
     state_->owes_answer = false;
     for (std::size_t i = 0; i < frames.size(); ++i) {
         const int flags = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
-        // Never waits: an answer has a place in the queue; to a sender that is gone it is lost.
+        // Never waits: the queue always has room for an answer. If the sender has gone, the
+        // answer is lost.
         while (::zmq_send(
                    state_->socket.handle(), frames[i].data(), frames[i].size(), flags | ZMQ_DONTWAIT
                ) < 0 &&

@@ -1,5 +1,5 @@
-// A REP socket at a sender's endpoint: one answer to each message, and a notice when the sender
-// leaves.
+// A REP socket at a sender's endpoint: one answer to each message, and a notice when the
+// sender leaves.
 //
 // Owns:    the socket, its monitor, and a context of their own.
 // Thread:  one.

@@ -10,13 +10,13 @@
 
 namespace pitstop::tp_worker {
 
-// What a sender may still do to its memory.
+// What the sender may still do to the memory after opening.
 enum class Seal {
-    kNone,   // write; and truncate it, unless it is sealed against that
+    kNone,   // it may write; it may also truncate, unless that is sealed
     kFinal,  // nothing
 };
 
-// Such a file (messages/push.h), opened and checked, not mapped.
+// A file of shared memory (messages/push.h), opened and checked, not mapped.
 class SharedFd {
   public:
     // Errors: kNotFound (no such process or descriptor), kPermissionDenied, kInvalidArgument (not
@@ -41,7 +41,7 @@ class SharedFd {
     bool may_shrink_ = false;
 };
 
-// Such a file, mapped for reading.
+// A file of shared memory, mapped for reading.
 class SharedMapping {
   public:
     static Result<SharedMapping> map(const SharedFd& fd);

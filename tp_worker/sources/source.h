@@ -6,7 +6,7 @@
 //   distributed_source.h  broadcasts in a group
 //
 // A source trusts nothing it was sent: names, shapes, offsets and sizes are checked before any byte
-// is touched. Every fault is a typed error here, and at the sender's if there is a way to tell it.
+// is touched. Every fault is a typed error here, and is reported to the sender if possible.
 #pragma once
 
 #include "base/result.h"
@@ -46,13 +46,13 @@ struct SourceArgs {
     WeightStage::Expect expect = WeightStage::Expect::kAll;  // kMore: one bucket of a session
     TimePoint deadline = TimePoint::max();                   // of the whole delivery
 
-    // Returns what ends even the last answers to a sender.
+    // Returns the flag that ends even the last answers to a sender.
     [[nodiscard]] const std::atomic<bool>& is_over() const {
         static const std::atomic<bool> never{false};
         return worker.is_over == nullptr ? never : *worker.is_over;
     }
 
-    // How CUDA handles of the source are opened; nothing on the CPU.
+    // Returns the means to open the source's CUDA handles; nothing on the CPU.
     [[nodiscard]] std::optional<CudaOpening> cuda_opening() const {
         const bool is_on_gpu = stage.args().gpu != nullptr || stage.args().pieces != nullptr;
         if (!is_on_gpu) return std::nullopt;
@@ -82,8 +82,8 @@ Result<> decline(const SourceArgs& args, const Error& why);
 Result<checkpoint::TensorSpec> read_spec(
     std::string_view name, std::string_view dtype, const std::vector<std::int64_t>& shape
 );
-// Returns the bytes of the whole tensor; kInvalidArgument for a negative extent or more than 2^62
-// bytes.
+// Returns the bytes of the whole tensor; kInvalidArgument for a negative extent or more
+// than 2^62 bytes.
 Result<std::int64_t> bytes_of(const checkpoint::TensorSpec& spec);
 
 }  // namespace pitstop::tp_worker

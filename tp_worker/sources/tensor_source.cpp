@@ -24,7 +24,7 @@ std::span<const std::byte> data_of(const messages::RankPayload& payload) {
     return std::as_bytes(std::span(payload.data.values));
 }
 
-// Returns the payload for this rank: its own, or the one for all.
+// Returns the payload for this rank: its own, or the common one.
 Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     const std::vector<messages::RankPayload>& payloads = args.source.payloads;
     const auto rank = static_cast<std::size_t>(raw(args.worker.rank));
@@ -34,7 +34,8 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
     if (payloads.size() == 1 && tp > 1 && args.source.format == messages::TensorFormat::kPickle)
         return bad_payload(fmt::format("one payload of handles for {} ranks; send one each", tp));
     if (payloads.size() == 1) return data_of(payloads.front());
-    // One per rank: of a replica, and then the same for every replica, or of all replicas.
+    // There is one payload per rank, either for all replicas' ranks, or for one replica's ranks and
+    // then used by every replica.
     const std::size_t index = payloads.size() > tp ? replica * tp + rank : rank;
     if (payloads.size() % tp != 0 || index >= payloads.size()) {
         return bad_payload(
@@ -48,7 +49,7 @@ Result<std::span<const std::byte>> payload_of(const SourceArgs& args) {
 // refer to the documents' nodes, and are destroyed first.
 class PickledTensors {
   public:
-    // With `why_not` the stage gets nothing, and what was lent is given back.
+    // With `why_not`, nothing is staged and all references are given back.
     explicit PickledTensors(const SourceArgs& args, std::optional<Error> why_not = std::nullopt)
         : args_(args), problem_(std::move(why_not)), storages_(args.cuda_opening()) {}
 
@@ -110,7 +111,7 @@ class PickledTensors {
         return Ok{};
     }
 
-    // A handle of this message. It lends a reference, whatever happens to the others: so all are
+    // A handle of this message. Each handle lends a reference that must be given back, so all are
     // found before any is opened.
     struct Found {
         std::string name{};
@@ -130,8 +131,8 @@ class PickledTensors {
         }
     }
 
-    // Returns the first problem of any. Handles that were not opened also give their references
-    // back.
+    // Returns the first problem of any. Handles that were not opened also give their
+    // references back.
     Result<> add_found() {
         Result<> result = Ok{};
         if (problem_) result = *problem_;
@@ -145,7 +146,7 @@ class PickledTensors {
         return result;
     }
 
-    // A buffer with several tensors: the message's single handle.
+    // A buffer of several tensors, which is the message's only handle.
     struct Whole {
         checkpoint::TensorSpec spec{};
         TensorBytes bytes{};
@@ -426,7 +427,8 @@ Result<> decline_tensors(const SourceArgs& args, const Error& why) {
     if (const Result<std::span<const std::byte>> payload = payload_of(args)) {
         static_cast<void>(PickledTensors(args, why).read_as(format, *payload));
     } else if (args.worker.rank == Rank{} && args.worker.replica == ReplicaId{}) {
-        // For another number of ranks, and so for none: one rank gives all of them back.
+        // The payloads fit no rank, because their number differs from that of the ranks; so one
+        // rank gives all references back.
         for (const messages::RankPayload& each : args.source.payloads)
             static_cast<void>(PickledTensors(args, why).read_as(format, data_of(each)));
     }

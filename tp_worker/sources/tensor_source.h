@@ -1,8 +1,8 @@
 // Reads tensors that came in the call: bytes back to back, elements that change (sparse), or
 // handles to a PyTorch peer's memory in SGLang's and vLLM's pickles.
 //
-// The peer may reuse or free its memory once the call is answered. So everything is copied, and the
-// lent references are given back, before this returns; also after a failure.
+// The peer may reuse or free its memory once the call is answered. So the bytes are copied and the
+// references are given back before this returns, even after a failure.
 #pragma once
 
 #include "tp_worker/sources/source.h"
@@ -16,7 +16,7 @@ namespace pitstop::tp_worker {
 // Errors: kInvalidArgument, kMalformed, kPermissionDenied (pickle), kUnsupported, kNotFound (the
 // peer's memory is gone).
 Result<> deliver_tensors(const SourceArgs& args);
-// Stages nothing and gives back what was lent. Returns `why`.
+// Stages nothing and gives the lent references back. Returns `why`.
 Result<> decline_tensors(const SourceArgs& args, const Error& why);
 
 // Cuts `bytes` into `tensors`, which are back to back and fill it. Shared with broadcasts.

@@ -87,8 +87,8 @@ Result<TensorHandle> read_cuda(const Document& document, const Node& arguments) 
     return handle;
 }
 
-// Reads rebuild_tensor(class, rebuild_typed_storage(rebuild_storage_filename(...), dtype),
-// metadata).
+// Reads rebuild_tensor(class, rebuild_typed_storage(rebuild_storage_filename(...),
+// dtype), metadata).
 Result<TensorHandle> read_cpu(const Document& document, const Node& record) {
     const Node& typed = document.child(record, 1);
     const Node& metadata = document.child(record, 2);

@@ -72,8 +72,8 @@ struct CudaOpening {
 // Owns: the storages, whose references it gives back at its end, and gathered copies.
 class TorchStorages {
   public:
-    // Gathered copies of one storage may be this many times its bytes: a flat buffer's views
-    // together are once its bytes, tied tensors twice.
+    // Gathered copies of one storage may be this many times its bytes: the views of a flat buffer
+    // together have its size, those of tied tensors twice that.
     static constexpr std::int64_t kGatheredTimesMax = 4;
 
     // Without `cuda` this worker computes on the CPU, and refuses CUDA handles.
@@ -90,7 +90,8 @@ class TorchStorages {
     Result<TensorBytes> open(const TensorHandle& handle, checkpoint::StoredDtype dtype);
     // Returns the storage of the tensor, for a buffer that is read repeatedly.
     Result<StorageBytes> storage(const TensorHandle& handle);
-    // Also gives its reference back at the end, although nothing reads it: the message has failed.
+    // Takes over the reference of a handle that nothing will read, because the message has failed;
+    // gives it back at the end.
     void hold(const TensorHandle& handle);
 
   private:

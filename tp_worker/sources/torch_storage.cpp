@@ -71,7 +71,7 @@ std::optional<pid_t> torch_sender_of(std::string_view name) {
         }
     }
     if (!was_digit || num_numbers != 3) return std::nullopt;
-    pid_t sender = 0;  // a number with more digits than any process id
+    pid_t sender = 0;  // 0: a number with more digits than any process id
     std::from_chars(name.data(), name.data() + name.size(), sender);
     return sender;
 }
@@ -169,7 +169,8 @@ void give_back(std::span<const std::unique_ptr<TorchStorage>> storages) {
     for (const std::unique_ptr<TorchStorage>& storage : storages) {
         if (storage->give_back() == TorchStorage::Returned::kLast) last.push_back(storage.get());
     }
-    // Looked at after the count: a sender that has it mapped now held that reference then.
+    // Read after the count: if the sender has the storage mapped now, it had that reference
+    // when counted.
     std::map<pid_t, ProcessMaps> maps;  // usually of one sender
     for (TorchStorage* storage : last) {
         const pid_t sender = storage->sender();

@@ -3,7 +3,7 @@
 //
 // Every owner of one of torch's storages has a reference and a mapping, and drops both together;
 // pickling adds a reference for the receiver. Dropping the last reference removes the object. A
-// sender may send many times what it pickled once: then no reference was lent, and the last one is
+// sender may send the same pickle several times: then no reference was lent, and the last one is
 // the sender's own.
 //
 // Read through a mapping, in a CutGuard: a sender may truncate the object.
@@ -32,8 +32,8 @@ namespace pitstop::tp_worker {
 class TorchStorage {
   public:
     // `name` is as in the handle: "/torch_<pid>_<random>_<n>".
-    // Errors: kInvalidArgument (another form of name), kNotFound (the sender has removed it),
-    // kPermissionDenied.
+    // Errors: kInvalidArgument (another form of name), kNotFound (the sender has removed
+    // it), kPermissionDenied.
     static Result<std::unique_ptr<TorchStorage>> open(const std::string& name);
     ~TorchStorage();
     TorchStorage(const TorchStorage&) = delete;
@@ -47,12 +47,13 @@ class TorchStorage {
     // Errors: kDataLoss if the sender has truncated it.
     Result<> is_whole() const;
 
-    // The outcome of giving a reference back. REQUIRES: the last call on it, except for what kLast
-    // needs.
+    // The outcome of giving a reference back. REQUIRES: no later call on the storage, except
+    // remove() after kLast.
     enum class Returned {
         kDone,
-        kLast,  // the only reference, so it was kept: the sender's own, or one that was lent while
-                // the sender dropped its own; call remove() in the second case
+        // the only reference, so it was kept: the sender's own, or one that was lent while the
+        // sender dropped its own; call remove() in the second case
+        kLast,
     };
     [[nodiscard]] Returned give_back();
     void remove();

@@ -1,6 +1,5 @@
 // Runs one thread for work that must not delay the loop: staging, digesting, reading tensors. Jobs
-// are done in the order given, one at a time, so none sees a copy of the weights that another is
-// writing.
+// are done in the order given, one at a time, so no job reads weights that another one is writing.
 //
 // Thread:  the loop gives jobs and takes answers; fd() becomes readable when there are some.
 //          answer() may be called from any thread.
@@ -30,10 +29,10 @@ class Background {
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
 
-    // Takes a job of a kind whose number the protocol bounds: a stage's, one at a time.
+    // Accepts a job of a kind whose number the protocol bounds, such as a stage's.
     void give(Job job);
-    // Takes a job of a kind that callers may order in any number. Returns false if too many wait
-    // already; the job is not taken then.
+    // Accepts a job of a kind that callers may order in any number. Returns false, without
+    // accepting the job, if too many wait.
     [[nodiscard]] bool offer(Job job);
     [[nodiscard]] std::vector<messages::Frames> take_answers();
     // Adds an answer, from any thread.

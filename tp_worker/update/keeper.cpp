@@ -87,8 +87,8 @@ Result<std::string> Keeper::carry_out(const Job& job) {
     return std::string();
 }
 
-// Returns the path of the version if an earlier commit left it there and it has not been changed
-// since.
+// Returns the path of the version if an earlier commit left it there and it has not been
+// changed since.
 Result<std::string> Keeper::begin(const messages::WorkerKeep& step) {
     ASSIGN_OR_RETURN(const std::optional<std::string> kept, directory_.find(step.digest));
     if (kept && is_whole(*kept, step.digest)) {

@@ -1,13 +1,13 @@
-// Does a rank's part of --keep-committed: writes the version that serves to the disk, on a thread
-// of its own, while passes run and the next update is staged (messages/keep.h has the steps).
+// A rank's part of --keep-committed: writes the version that serves to the disk, on a thread of its
+// own, while passes run and the next update is staged (messages/keep.h has the steps).
 //
 // The disk may be slow, or stall: nothing waits for it. A piece of the weights is copied under a
-// lock and written without it, so whoever is about to change that memory waits only for the copy of
-// one piece (let_go), and the version is given up.
+// lock and written without it. Code that is about to change that memory calls let_go(), which waits
+// at most for the copy of one piece and abandons the version.
 //
 // Thread:  the loop's for handle_step() and let_go(); its own for the work, which rests as
 //          stages do (pace.h).
-// Bounded: one step in progress and one that waits, which a newer one replaces.
+// Bounded: one step in progress, and one waiting step, which a newer one replaces.
 #pragma once
 
 #include "base/fault_point.h"
@@ -34,7 +34,7 @@ class Keeper {
   public:
     struct Args {
         std::string directory{};
-        std::string model_dir{};         // the tree was started from it
+        std::string model_dir{};         // the directory that the tree was started from
         std::vector<SmallFile> files{};  // rank 0's
         Rank rank{};
         const WeightLayout& layout;
@@ -49,9 +49,9 @@ class Keeper {
     Keeper(const Keeper&) = delete;
     Keeper& operator=(const Keeper&) = delete;
 
-    // `live` is the copy that serves; null: it holds nothing to keep.
+    // `live` is the copy that serves; null if there is nothing to keep.
     void handle_step(const messages::WorkerKeep& step, const Arena* live);
-    // That memory is about to change: it is not read any more once this returns.
+    // Called before that memory changes. Once this returns, the keeper does not read it any more.
     void let_go(const Arena& memory);
 
   private:
@@ -76,7 +76,7 @@ class Keeper {
     Mutex mutex_{};
     Condition is_changed_{};
     std::optional<Job> next_ GUARDED_BY(mutex_){};
-    const Arena* read_ GUARDED_BY(mutex_) = nullptr;  // the ordered write reads it
+    const Arena* read_ GUARDED_BY(mutex_) = nullptr;  // the memory that the current write reads
     bool is_over_ GUARDED_BY(mutex_) = false;
     std::thread thread_{};
 };

@@ -2,16 +2,16 @@
 //
 //   committed-00000004-<digest>/   a whole version, as a checkpoint directory of Hugging Face's
 //   committed-00000003-<digest>/   the one before it
-//   .writing/                    one that is being written: it gets its name when it is whole
+//   .writing/                    one that is being written: it gets its name when complete
 //
 // The number counts the versions that were sealed, so that names tell which is newer; the digest is
-// the version's (base/digest.h), so that a version that was kept before is found and not written
-// again. Names are created and removed only by rename, after everything is on the disk: a crash
-// leaves what was sealed unchanged. There are at most two versions on the disk, including the one
-// being written, and besides them the one that the tree was started from, if it lies here: that one
-// is never renamed or removed.
+// the version's (base/digest.h), so that an existing version is found and not written again. Names
+// are created and removed only by rename, after everything is on the disk: a crash leaves what was
+// sealed unchanged. There are at most two versions on the disk, including the one being written,
+// and in addition the one that the tree was started from, if it is in this directory: that one is
+// never renamed or removed.
 //
-// Thread: one. Nobody else changes the directory: the launcher holds its lock.
+// Thread: one. No other process changes the directory: the launcher holds its lock.
 #pragma once
 
 #include "base/result.h"
@@ -31,21 +31,21 @@ struct SmallFile {
 inline constexpr std::size_t kSmallFileBytesMax = std::size_t{64} << 20;
 inline constexpr std::size_t kSmallFilesMax = 64;
 
-// Returns what `model_dir` has besides the weights now: the directory may change later.
-// Errors: a file cannot be read, or they exceed the bounds in number or size.
+// Returns the small files of `model_dir` as they are now: the directory may change later. Errors: a
+// file cannot be read, or they exceed the bounds in number or size.
 Result<std::vector<SmallFile>> read_small_files(const std::string& model_dir);
 
 class KeptDirectory {
   public:
-    // `model_dir` is what the tree was started from.
+    // `model_dir` is the directory that the tree was started from.
     KeptDirectory(std::string path, std::string model_dir)
         : path_(std::move(path)), model_dir_(std::move(model_dir)) {}
 
     [[nodiscard]] std::string writing() const { return path_ + "/.writing"; }
 
-    // Finds the version with this digest, if it is there; from now on it counts as the newest.
+    // Finds the version with this digest, and makes it the newest; nothing if there is none.
     Result<std::optional<std::string>> find(std::string_view digest);
-    // Creates an empty writing(), and leaves at most one version beside it: the newest.
+    // Creates an empty writing(), and removes all versions but the newest.
     Result<> begin();
     Result<> write(const SmallFile& file);
     // Makes writing() the newest version. Returns its path.

@@ -48,7 +48,7 @@ class OpenFile {
 
 }  // namespace
 
-// The open file, and how much of it may not be on the disk yet.
+// The open file, and its written part that may not be on the disk yet.
 struct KeptWeights::Output {
     int fd = -1;
     std::string path{};
@@ -79,7 +79,7 @@ KeptWeights::KeptWeights(const WeightLayout& layout, const messages::WorkerKeep&
     : layout_(layout) {
     Json header;
     header["__metadata__"] = {
-        {"format", "pt"},  // without it transformers refuses the file
+        {"format", "pt"},  // transformers refuses a file without this
         {"pitstop_epoch", std::to_string(raw(name.epoch))},
         {"pitstop_label", name.label},
         {"pitstop_digest", name.digest}};
@@ -108,8 +108,8 @@ Result<> KeptWeights::create(const std::string& directory) const {
     const std::string path = file_in(directory);
     const OpenFile file(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
     if (file.fd() < 0) return cannot("make", path, errno);
-    // The space is reserved now, where the file system can do that, so that a full disk is detected
-    // at once.
+    // Reserves the space now, if the file system can do that, so that a full disk is
+    // detected at once.
     if (::fallocate(file.fd(), 0, 0, file_bytes_) != 0) {
         if (errno != EOPNOTSUPP) return cannot("take room for", path, errno);
         if (::ftruncate(file.fd(), file_bytes_) != 0) return cannot("enlarge", path, errno);

@@ -1,9 +1,9 @@
-// Writes the weights of a whole version as one safetensors file, into which every rank writes its
-// shard.
+// Writes the weights of a whole version as one safetensors file, into which every rank
+// writes its shard.
 //
-// A tensor's place follows from the layout and the version's name, so each rank knows it without
-// asking the others; and a rectangle of a tensor is a set of ranges of the file, so that no process
-// has to hold a whole tensor.
+// A tensor's place in the file follows from the layout and the version's name, so ranks need not
+// ask each other. A rectangle of a tensor is a set of ranges of the file, so no process needs a
+// whole tensor in memory.
 //
 // Thread: any, one per file and rank.
 #pragma once
@@ -23,14 +23,13 @@
 namespace pitstop::tp_worker {
 
 inline constexpr std::int64_t kKeepPieceBytes = std::int64_t{1} << 20;  // copied, then written
-// At most this much may be written and not yet on the disk: more dirty pages would delay other
-// writers.
+// At most this much may be written and not yet on the disk: more dirty pages would delay
+// other writers.
 inline constexpr std::int64_t kKeepDirtyBytesMax = std::int64_t{64} << 20;
 
 class KeptWeights {
   public:
-    // For the file of the version whose epoch, label and digest are in `name`; the header states
-    // them.
+    // For the file of the version `name` (epoch, label, digest), which the header names, too.
     KeptWeights(const WeightLayout& layout, const messages::WorkerKeep& name);
 
     // Creates the file, in its final size, with its header.
@@ -38,11 +37,11 @@ class KeptWeights {
     Result<> create(const std::string& directory) const;
 
     // Writes this rank's shard into the file that create() made, and forces it to the disk. `copy`
-    // fills `out` with the arena's bytes from `begin` on, or returns why it may not any more;
+    // fills `out` with the arena's bytes from `begin` on, or returns why that is no longer allowed.
     // `between` is called after each piece.
     struct WriteArgs {
         const std::string& directory;
-        bool is_root = false;  // writes the tensors that every rank holds whole
+        bool is_root = false;  // writes the tensors that are whole on every rank
         std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> copy{};
         std::function<void()> between{};
     };
@@ -55,7 +54,7 @@ class KeptWeights {
     Result<> write_tensor(
         const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
     ) const;
-    // `piece` consists of rows of a part, and is read at once.
+    // `piece` is some rows of a part, and is read at once.
     Result<> write_piece(
         const WeightTensor& tensor,
         const ShardPart& piece,
@@ -71,7 +70,7 @@ class KeptWeights {
 };
 
 // Returns the digest of the version in `directory`, computed from its bytes; `between` is called
-// after each piece and may end the work.
+// after each piece; its error ends the work.
 Result<std::string> digest_of_checkpoint(
     const std::string& directory, digest::AddRun add_run, const std::function<Result<>()>& between
 );

@@ -16,7 +16,7 @@ void MemoryMeter::measure_if_due(TimePoint now) {
     const std::optional<TimePoint> at = due();
     if (!at || now < *at) return;
     is_under_way_.store(true, std::memory_order_relaxed);
-    // Read here, because the loop makes graphs while the background runs.
+    // Read on this thread, because the loop makes graphs while the background runs.
     const StepGraphs* const graphs = engine_.graphs();
     const std::int64_t graph_bytes = graphs != nullptr ? graphs->bytes() : 0;
     const bool is_given = background_.offer([this, graph_bytes] {
@@ -30,7 +30,7 @@ void MemoryMeter::measure_if_due(TimePoint now) {
     });
     if (is_given) {
         is_touched_ = false;
-    } else {  // many orders wait, each of which measures anyway
+    } else {  // many orders wait, and each of them measures, too
         next_ = now + kEvery;
         is_under_way_.store(false, std::memory_order_relaxed);
     }

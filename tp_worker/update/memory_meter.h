@@ -1,11 +1,11 @@
-// Tells the scheduler how much memory this rank really uses: a KV cache gets its pages when it is
-// first written, a second copy of the weights with the first staged update, graphs of steps while
-// requests run. The kernel counts the pages (mincore), in the background, beside passes and never
-// between them.
+// Reports to the scheduler how much memory this rank really uses. That grows over time: by pages of
+// the KV cache when they are first written, by a second copy of the weights with the first staged
+// update, by graphs of steps. The kernel counts the pages (mincore), in the background and during
+// passes, never between them.
 //
 // Thread:  the loop's; the job that it gives to the background sends the answer.
 // Bounded: one measurement at a time, at least kEvery apart, and further apart if it takes long: at
-//          most kShareMax of one core's time.
+//          most 1/kShareMax of one core's time.
 #pragma once
 
 #include "base/time.h"
@@ -30,8 +30,8 @@ class MemoryMeter {
 
     // To be called after a pass or an order, which may have taken or released memory.
     void touch() { is_touched_ = true; }
-    // Returns when measure_if_due() will have something to do; nothing if not until the next
-    // touch(), or the next answer of the background.
+    // Returns when measure_if_due() will have something to do; nothing if it has none before the
+    // next touch() or the background's next answer.
     [[nodiscard]] std::optional<TimePoint> due() const;
     void measure_if_due(TimePoint now);
 

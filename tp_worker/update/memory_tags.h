@@ -7,14 +7,14 @@
 
 namespace pitstop::tp_worker {
 
-// Carries out the order; a tag that is in the requested state already stays as it is. Every tag is
-// measured afterwards. After an error some tags may have changed: the scheduler orders them back.
-// Thread: no pass runs and nobody reads the weights meanwhile.
+// Carries out the order; tags already in the requested state stay unchanged. Then measures every
+// tag. After an error some tags may have changed; the scheduler orders them back.
+// REQUIRES: no pass runs, and no thread reads the weights meanwhile.
 messages::WorkerMemoryDone change_memory(Engine& engine, const messages::WorkerMemory& order);
 
-// Measures every tag of this rank, as an answer to no order (call 0). It does not report states,
-// which follow from orders.
-// Thread: the one that carries orders out. Passes may run.
+// Measures every tag of this rank, as an answer to no order (call 0). The answer has no states,
+// because these follow from orders.
+// Thread: the one that runs orders. Passes may run.
 messages::WorkerMemoryDone measure_memory(const Engine& engine);
 
 }  // namespace pitstop::tp_worker

@@ -94,8 +94,8 @@ messages::Frames Updater::refusal(const messages::WorkerStage& order, Error erro
     return encode(vote);
 }
 
-// Returns the arguments of the current stage, which fills `target`; null: it fills host memory,
-// whose address is known once it is taken.
+// Returns the arguments of the current stage, which fills `target`; null if it fills host memory,
+// whose address is known only after the allocation.
 StageArgs Updater::args_for(Arena* target) {
     WeightStore& store = *engine_.weights();
     GpuStaging* const gpu = store.gpu_staging();
@@ -131,7 +131,7 @@ StageArgs Updater::args_for(Arena* target) {
     };
 }
 
-// Takes the memory that the stage will write to.
+// Allocates the memory that the stage will write to.
 Result<> Updater::reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger) {
     if (stage.host != nullptr) {
         if (stage.host->host_bytes() == 0) ledger.forget_all();
@@ -142,11 +142,10 @@ Result<> Updater::reserve_memory(Stage& stage, Arena* target, CopyLedger& ledger
     return result;
 }
 
-// Moves the bytes of a commit or a rollback if versions are staged in host memory. The background
-// does this, after reads and digests of the live copy that were ordered before; this thread waits
-// as it does for a pass, because the next plan belongs to the new version. Afterwards the resident
-// bytes are digested once more (P10).
-// Errors: kDataLoss, they are not what was staged.
+// Moves the bytes of a commit or a rollback if versions are staged in host memory. Runs in the
+// background, after earlier reads and digests of the live copy. This thread waits for it as for a
+// pass, because the next plan belongs to the new version. Afterwards the resident bytes are
+// digested once more (P10). Errors: kDataLoss if they differ from the staged ones.
 Result<> Updater::exchange(Epoch epoch) {
     WeightStore& store = *engine_.weights();
     let_go(store.live_memory());
@@ -213,7 +212,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerStage o
     return std::vector<messages::Frames>{};
 }
 
-// `prepare` is what the source waits for: the memory that it fills.
+// Gives the stage's job to the background. `prepare` allocates the memory, before the
+// source delivers.
 void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
     const bool is_session = stage_->spec.source.kind == messages::SourceKind::kBuckets;
     give(
@@ -239,8 +239,8 @@ void Updater::give_stage(std::int64_t timeout_ms, StageJob prepare) {
     );
 }
 
-// Returns whether the order may come now: the scheduler gives the next one after the answer to the
-// last.
+// Returns whether the order is allowed now: the scheduler sends an order only after the answer to
+// the last one.
 bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
     if (!stage_ || stage_->update != update) return false;
     if (const auto answer = stage_->answer.exchange(std::nullopt))
@@ -248,14 +248,15 @@ bool Updater::may(messages::UpdateId update, messages::UpdateOrder order) {
     return stage_->round.may(order);
 }
 
-// A rank that has an order about weights stands still: the order comes between two passes.
+// Records that the rank has stopped, which is always true here: orders about weights arrive
+// between two passes.
 void Updater::stand() {
     stage_->round.ask(messages::UpdateOrder::kReady);
     stage_->round.finish();
 }
 
-// Does it in the background, after everything ordered before, and answers. `bucket`: 0 opens a
-// session.
+// Runs the job in the background, after all earlier ones, and sends the answer. `bucket`: 0
+// opens a session.
 void Updater::give(messages::UpdateOrder order, std::int64_t bucket, StageJob job) {
     stage_->round.ask(order);
     background_.give([stage = stage_, order, bucket, job = std::move(job)] {
@@ -312,7 +313,7 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerF
     return std::vector<messages::Frames>{};
 }
 
-// Joining waits for the other ranks; nothing else waits for the join.
+// Joins on a thread of its own, because a join waits for the other ranks.
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerGroup order) {
     messages::WorkerGrouped answer;
     answer.call = order.call;
@@ -387,8 +388,8 @@ messages::Frames Updater::committed(const messages::WorkerCommit& order, TimePoi
     return encode(answer);
 }
 
-// With --update-mode lend the copy that does not serve must have no memory when the KV cache gets
-// it back, which is ordered next.
+// With --update-mode lend, frees the memory of the copy that does not serve, because the next order
+// gives that memory back to the KV cache.
 void Updater::end_loan() {
     WeightStore* store = engine_.weights();
     if (!store->is_on_loan()) return;
@@ -418,7 +419,7 @@ void Updater::keep_in(Keeper::Args args) {
     keeper_ = std::make_unique<Keeper>(std::move(args));
 }
 
-// That memory is about to be overwritten or released.
+// Stops the keeper from reading memory that is about to be overwritten or released.
 void Updater::let_go(const Arena& memory) {
     if (committed_ == &memory) committed_ = nullptr;
     if (keeper_) keeper_->let_go(memory);
@@ -438,7 +439,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerK
     return std::vector{encode(answer)};
 }
 
-// In the background, after reads and digests ordered before: none of them sees memory disappear.
+// Runs in the background, after earlier reads and digests, so that no memory disappears while
+// they read it.
 Result<std::vector<messages::Frames>> Updater::carry_out(messages::WorkerMemory order) {
     messages::WorkerMemoryDone refusal;
     refusal.call = order.call;

@@ -1,6 +1,6 @@
-// Carries out a rank's part of weight updates and of releases of memory: orders come from the
-// scheduler, answers go back to it (messages/weights.h). Staging, digesting and reading happen in
-// the background; commits and rollbacks happen here, between two passes.
+// A rank's part of weight updates and of memory releases: runs the scheduler's orders and answers
+// them (messages/weights.h). Staging, digesting and reading happen in the background; commits and
+// rollbacks happen here, between two passes.
 //
 // Thread: the loop's.
 #pragma once
@@ -43,8 +43,8 @@ class Updater {
     Updater(const Updater&) = delete;
     Updater& operator=(const Updater&) = delete;
 
-    // With --keep-committed: versions committed from now on may be ordered to be kept. Sets
-    // `args.answer`.
+    // Prepares for --keep-committed: from now on there may be orders to keep a committed version.
+    // Sets `args.answer`.
     void keep_in(Keeper::Args args);
 
     // Returns whether `type` is a message for handle_order().
@@ -54,10 +54,10 @@ class Updater {
     // Errors: the order violates the protocol (a commit of what is not staged): this rank must end.
     Result<std::vector<messages::Frames>> handle_order(const messages::Frames& order);
 
-    // Reports from time to time how much memory this rank uses, as an answer to no order.
+    // The meter that reports this rank's memory from time to time, without an order.
     [[nodiscard]] MemoryMeter& meter() { return meter_; }
 
-    // To be polled; when it is readable, call take_answers().
+    // The descriptor to poll; when it is readable, call take_answers().
     [[nodiscard]] int fd() const { return background_.fd(); }
     std::vector<messages::Frames> take_answers();
 
@@ -66,14 +66,14 @@ class Updater {
     struct Stage {
         messages::UpdateId update{};
         messages::UpdateSpec spec{};
-        bool is_in_place = false;             // it fills the live copy
-        HostCopy* host = nullptr;             // it is staged in host memory; null: on the device
-        std::unique_ptr<Adapter> adapter{};   // that it loads; the background makes it
-        messages::UpdateRound round{1};       // the loop's; the background is who is asked
-        std::atomic<bool> is_dropped{false};  // set by the loop
+        bool is_in_place = false;  // whether it fills the live copy
+        HostCopy* host = nullptr;  // the host memory that it fills; null: it fills device memory
+        std::unique_ptr<Adapter> adapter{};  // the adapter that it loads, made by the background
+        messages::UpdateRound round{1};  // used by the loop; the background is the only participant
+        std::atomic<bool> is_dropped{false};                                 // set by the loop
         std::atomic<std::optional<messages::UpdateRound::Answer>> answer{};  // from the background
         std::optional<WeightStage> fill{};
-        CudaMappings mappings{};  // the background's; closed when all bytes are there
+        CudaMappings mappings{};  // used by the background; closed when all bytes have arrived
     };
     using StageJob = std::function<Result<>(Stage&)>;
     static constexpr std::string_view kTooManyCalls = "too many calls wait for this worker";
@@ -111,11 +111,12 @@ class Updater {
     Groups groups_;
     Worker worker_{};
     std::atomic<bool> is_over_{false};
-    // Of the version in host memory, if updates are staged there, and of the live one; empty if
-    // they could not be computed.
+    // The digests of the version in host memory, if updates are staged there, and of the live one;
+    // empty if they could not be computed.
     std::vector<messages::PartDigest> host_digests_{};
     std::vector<messages::PartDigest> live_digests_{};
-    const Arena* committed_ = nullptr;  // what the last commit made live, while it holds that
+    // the copy that the last commit made live; null once it has changed
+    const Arena* committed_ = nullptr;
     CopyLedger no_ledger_{/*copy=*/0, /*num_tensors=*/0};
     std::shared_ptr<Stage> stage_{};  // shared with its jobs, which may outlast a drop
     MemoryMeter meter_;

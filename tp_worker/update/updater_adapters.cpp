@@ -1,4 +1,4 @@
-// Fills adapters in memory of their own: nothing that serves is touched, or waits for it.
+// Stages adapters into memory of their own: serving weights are not changed, and do not wait.
 #include "base/mapped_file.h"
 #include "tp_worker/config/adapter_config.h"
 #include "tp_worker/update/updater.h"
@@ -7,8 +7,8 @@
 
 namespace pitstop::tp_worker {
 
-// What a stage of an adapter fills; null: it is not known yet. Then the stage only speaks to its
-// source, which may have to be told that it cannot begin.
+// Returns the arguments of an adapter's stage. `adapter` may be null while it is unknown: then the
+// stage can only tell its source that it cannot begin.
 StageArgs Updater::args_for(Stage& stage, Adapter* adapter) {
     CopyLedger& ledger = adapter != nullptr ? adapter->ledger() : no_ledger_;
     std::byte* const memory = adapter != nullptr ? adapter->memory().data() : nullptr;
@@ -44,7 +44,7 @@ Result<std::vector<messages::Frames>> Updater::stage_adapter(messages::WorkerSta
     return std::vector<messages::Frames>{};
 }
 
-// Reads what the adapter is, and makes it. After an error nothing was touched.
+// Reads the adapter's description and makes the adapter. An error leaves everything unchanged.
 Result<> Updater::open_adapter(Stage& stage) {
     std::string config = stage.spec.adapter_config;
     std::string where = "adapter_config";
@@ -59,7 +59,7 @@ Result<> Updater::open_adapter(Stage& stage) {
     return Ok{};
 }
 
-// The memory is given back in the background: to unmap it takes time by its size.
+// The background frees the memory, because unmapping takes time in proportion to its size.
 Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerForget& order) {
     for (const messages::AdapterId id : order.adapters) {
         std::shared_ptr<Adapter> adapter = engine_.adapters().take_out(id);

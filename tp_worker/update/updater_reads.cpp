@@ -78,8 +78,8 @@ Result<std::vector<messages::Frames>> Updater::carry_out(const messages::WorkerD
         answer.verdict = Error{ErrorCode::kFailedPrecondition, std::string(kBeingWritten)};
         return std::vector{encode(answer)};
     }
-    // The live copy does not change until this job is done: only a stage writes to copies, and its
-    // job comes after this one. So the digest belongs to the epoch named here.
+    // The live copy does not change until this job is done: only a stage writes to copies, and a
+    // stage's job would run after this one. So the digest belongs to the epoch named here.
     WeightStore& store = *engine_.weights();
     const bool is_given =
         background_.offer([this, &store, &live = store.live_memory(), answer]() mutable {
