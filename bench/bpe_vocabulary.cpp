@@ -31,7 +31,7 @@ std::string utf8(unsigned code_point) {
 }
 
 // Lists GPT-2's alphabet: a printable byte of Latin-1 stands for itself, the n-th other one for
-// U+0100+n. They come in the order of the code points, as published vocabularies have it.
+// U+0100+n. The order is that of the code points, as in published vocabularies.
 std::vector<std::string> byte_tokens() {
     const auto is_printable = [](unsigned byte) {
         return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -123,8 +123,8 @@ std::string tokenizer_json(std::int64_t vocab) {
     root["post_processor"] = byte_level;
     root["decoder"] = byte_level;
 
-    // The two long parts are written here: an ordered JSON object looks every new key up by
-    // walking those it has.
+    // The two long parts are written as text: an ordered JSON object scans all its keys for
+    // each new one.
     root["model"] = {
         {"type", "BPE"},
         {"dropout", nullptr},

@@ -1,7 +1,7 @@
-// Makes a byte-level BPE tokenizer of any size, made up but complete: the 256 bytes, then merges of
-// lower-case letters (two, three, four of them, the first perhaps a space), then three special
-// tokens. Text in lower case comes out at about four bytes per token, as with a trained one; every
-// id below the vocabulary's size decodes to something, as a model with random weights emits all.
+// Makes a synthetic byte-level BPE tokenizer of any size: the 256 bytes, then merges of lower-case
+// letters (two, three, four of them, the first perhaps a space), then three special tokens. Text in
+// lower case comes out at about four bytes per token, as with a trained one; every id below the
+// vocabulary's size decodes to text, since a model with random weights emits any id.
 //
 // Source: the layout of tokenizer.json as Hugging Face tokenizers writes it; pre-tokenizer pattern
 // and special tokens as Qwen2 publishes them.

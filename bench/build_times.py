@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a clean build costs: the CPU seconds of each compiler call, by folder.
 
-    bench/build_times.py                        of what launch/quickstart needs
+    bench/build_times.py                        what launch/quickstart builds
     bench/build_times.py --all                  of everything
     bench/build_times.py --cuda                 and of CUDA's sources, where the toolkit is
     bench/build_times.py FILE.cpp ...           of these alone
 
-It builds in a folder of its own, without ccache. CPU seconds are told, as other work on a machine makes a build longer but
+It builds in a folder of its own, without ccache. CPU seconds are told, as other work on a machine makes a
+build longer but
 these hardly: half of their sum is the time of two cores that do nothing else, linking apart.
 """
 

@@ -102,8 +102,8 @@ std::string header_of(
     return framed + text;
 }
 
-// Splits into consecutive tensors, so that a layer's are together; each shard ends where the
-// running total passes its share.
+// Assigns consecutive tensors to each shard, so that a layer's tensors stay together. A shard ends
+// where the running total exceeds its share.
 std::vector<Shard> split(
     const std::vector<PlannedTensor>& tensors, int num_shards, std::int64_t total_elements
 ) {
@@ -145,7 +145,7 @@ std::string index_of(
            "\n";
 }
 
-// Makes and writes all blocks; each thread takes the next one that nobody has.
+// Makes and writes all blocks; each thread takes the next unclaimed block.
 Result<> write_blocks(
     const std::vector<Block>& blocks,
     const std::vector<RandomTensor>& values,
@@ -155,7 +155,7 @@ Result<> write_blocks(
     std::mutex mutex;
     std::optional<Error> failure;  // guarded by mutex
     const auto work = [&] {
-        // Made of floats, the buffer is aligned for every dtype.
+        // A buffer of floats is aligned for every dtype.
         std::vector<float> buffer(static_cast<std::size_t>(kBlockBytes) / sizeof(float));
         for (std::size_t i = next_block++; i < blocks.size(); i = next_block++) {
             const Block& block = blocks[i];

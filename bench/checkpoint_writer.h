@@ -27,8 +27,9 @@ struct CheckpointArgs {
     std::optional<Perturbation> perturbation{};
 };
 
-// Returns the bytes of tensor data. Errors: the directory cannot be made or is not empty, a write
-// failed (the disk is full), more shards than tensors. On an error what was written stays.
+// Returns the bytes of tensor data. Errors: the directory cannot be made or is not empty, a
+// write failed (the disk is full), more shards than tensors. After an error the files written
+// so far remain.
 Result<std::int64_t> write_checkpoint(const CheckpointArgs& args);
 
 }  // namespace pitstop::bench

@@ -22,7 +22,7 @@ namespace pitstop::bench {
 namespace {
 
 constexpr int kRuns = 5;
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // as a stage takes them
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;  // the size of a stage's pieces
 constexpr std::size_t kAlignment = std::size_t{2} << 20;
 
 struct Piece {
@@ -122,7 +122,7 @@ Result<DigestCost> measure_digest_cost(const std::string& directory, int num_thr
     );
     if (buffer == nullptr)
         return make_error(ErrorCode::kResourceExhausted, "no {} bytes to copy into", bytes);
-    std::memset(buffer.get(), 1, bytes);  // a stage's copy has its pages, too
+    std::memset(buffer.get(), 1, bytes);  // touches the pages, as those of a stage's copy are
     DigestCost best{.copy_s = 1e30, .digested_s = 1e30};
     for (int run = 0; run < kRuns; ++run) {
         ASSIGN_OR_RETURN(

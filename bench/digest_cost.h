@@ -1,5 +1,5 @@
-// Measures what digesting adds to staging a checkpoint: the copy out of its page cache that a stage
-// makes, alone and with the digest on the way.
+// Measures what digesting adds to staging a checkpoint: times a stage's copy out of the page cache,
+// with and without digesting.
 #pragma once
 
 #include "base/result.h"
@@ -9,7 +9,7 @@
 namespace pitstop::bench {
 
 struct DigestCost {
-    double copy_s = 0;      // all tensors, with stores past the cache
+    double copy_s = 0;      // all tensors, with stores that bypass the caches
     double digested_s = 0;  // the same, digested
 };
 

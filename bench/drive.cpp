@@ -81,7 +81,7 @@ DriveResult drive(const DriveArgs& args) {
         std::this_thread::sleep_until(result.begin + planned[i].arrival);
         open.wait_below(limit);
         RequestRecord& record = result.requests[i];
-        // With a limit the loop is closed: a request is due when there is room for it.
+        // With a limit, a request is due when an open one ends (a closed loop).
         const TimePoint due =
             args.concurrency_max > 0 ? Clock::now() : result.begin + planned[i].arrival;
         record.due_ns = ns_between(result.begin, due);

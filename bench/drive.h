@@ -1,7 +1,7 @@
-// Sends a workload to a tree as clients do, and notes when what came back.
+// Sends a workload to a tree as clients do, and records each chunk's arrival.
 //
-// Thread: a caller's thread sends; each client's own thread notes. An event costs 16 bytes and no
-// lock, so that the driver is no part of what it measures.
+// Thread: a caller's thread sends; each client's own thread records. An event costs 16 bytes and no
+// lock, so the driver hardly affects the result.
 #pragma once
 
 #include "base/time.h"
@@ -21,7 +21,7 @@ struct DriveArgs {
     std::span<const std::unique_ptr<Client>> clients{};  // request i goes through client i % size
     const Workload* workload = nullptr;
     messages::Generate pattern{};      // everything but rid, prompt and max_new_tokens
-    std::int64_t concurrency_max = 0;  // open requests at most; 0: no limit
+    std::int64_t concurrency_max = 0;  // most requests open at once; 0: no limit
     std::chrono::milliseconds request_timeout{600'000};
 };
 
@@ -33,12 +33,13 @@ struct ChunkEvent {
 };
 
 struct RequestRecord {
-    std::int64_t due_ns = 0;  // when it was to be sent: what a queue at the sender adds, counts
+    // when it should have been sent: waiting at the sender counts as latency
+    std::int64_t due_ns = 0;
     std::int64_t end_ns = 0;
     std::int64_t prompt_tokens = 0;
     std::int64_t cached_tokens = 0;
     std::int64_t output_tokens = 0;
-    std::string error{};  // empty: it ended as it should
+    std::string error{};  // empty: the request ended normally
 };
 
 struct DriveResult {

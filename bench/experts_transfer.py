@@ -3,11 +3,11 @@
 
     bench/experts_transfer.py --build build/cpu [--rounds 5] [--width 96] [--tp 1] [--json out.json]
 
-Writes a model with the names and counts of Qwen3-30B-A3B (48 layers of 128 experts) and a narrow everything else, as single
-experts and as transformers 5 fuses them, and starts a tree. Each round updates by each way from either in turn: a push of
-the C++ client, a directory, and, where PyTorch is installed, checkpoint-engine's buckets in shared memory.
-The best of a way counts, of its seconds and of the CPU seconds of the tree's processes. The difference between the two forms,
-over 18,336 tensors, is what a tensor costs beside its bytes.
+Writes a model with the names and counts of Qwen3-30B-A3B (48 layers of 128 experts) whose other dimensions are small,
+once with single experts and once with experts fused as in transformers 5. Starts a tree. Each round updates with
+each form in each way: a push of the C++ client, a directory, and, where PyTorch is installed, checkpoint-engine's
+buckets in shared memory. The result of a way is its best round, in seconds and in CPU seconds of the tree's processes.
+The difference between the two forms, divided by 18,336 tensors, is the cost of a tensor without its bytes.
 """
 
 import argparse
@@ -35,7 +35,7 @@ BUCKET_BYTES = 64 << 20  # of checkpoint-engine
 
 
 def fuse(tensors, shape):
-    """{name: array} with all experts of a layer in two tensors."""
+    """{name: array}, with all experts of a layer fused into two tensors."""
     fused = {name: array for name, array in tensors.items() if ".experts." not in name}
     for layer in range(shape["layers"]):
         at = f"model.layers.{layer}.mlp.experts."
@@ -61,7 +61,7 @@ def write_fused(model, directory, tensors):
 
 
 class Ways:
-    """Each updates the tree from a directory, and returns the reply."""
+    """The ways to update; each updates the tree from a directory and returns the reply."""
 
     def __init__(self, options, tree, client):
         self._options, self._tree, self._client = options, tree, client

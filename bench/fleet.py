@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a fleet costs: its calls, its updates and their skew, its layer, a death under streams, a replica that comes late.
+"""The costs of a fleet: calls, updates and their skew, its layer, a death under streams, a late replica.
 
-    build/fleet-venv/bin/python bench/fleet.py [--model DIR] [--trees 1 2 4 8] [--json FILE] [PART...]
+build/fleet-venv/bin/python bench/fleet.py [--model DIR] [--trees 1 2 4 8] [--json FILE] [PART...]
 
-Parts: calls, updates, layer, death, late; none: all. Everything runs on this machine, on a Ray cluster of its own.
+Parts: calls, updates, layer, death, late; default: all. Everything runs on this machine, on a Ray cluster of its own.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def calls(_):
 
 
 def copy_rate(num_threads):
-    """Bytes per second that so many threads copy together, each its own 256 MiB."""
+    """Returns the bytes per second that `num_threads` threads copy in total, each its own 256 MiB."""
     pairs = [(numpy.ones(COPY_BYTES, numpy.uint8), numpy.zeros(COPY_BYTES, numpy.uint8)) for _ in range(num_threads)]
 
     def copy():
@@ -93,7 +93,7 @@ def _timed(work):
 
 
 def background(fleet, count, tokens):
-    """So many streams; a function that ends them."""
+    """Starts `count` streams and returns a function that ends them."""
     fleet_ = fleet._inner
 
     async def one(number):
@@ -130,7 +130,8 @@ def updates(given):
             size = sum(array.nbytes for array in weights.values())
             row = {"trees": num_trees, "bytes": size, "limit_s": (1 + num_trees) * size / rates["all_threads"],
                    "limit_s_one_thread": (1 + num_trees) * size / rates["one_thread"]}
-            for number in range(WARM_UPDATES):  # the object store's pages and the trees' second copies are made
+            # the object store's pages and the trees' second copies are allocated here
+            for number in range(WARM_UPDATES):
                 fleet.update_weights(another_version(weights, 100 + number), digests=False)
             for name in given.states:
                 streams = 0 if name == "idle" else 2 * num_trees
@@ -145,7 +146,8 @@ def updates(given):
                     put.append(puts.pop() - begun)
                     reports = [each["report"] for each in outcome.replicas.values()]
                     skews.append(_spread(report["committed_at"] for report in reports))
-                    own.append(_spread(report["total_s"] for report in reports))  # of the trees alone, by their own clocks
+                    # the trees' share alone, by their own clocks
+                    own.append(_spread(report["total_s"] for report in reports))
                     receive.append(max(report["receive_s"] for report in reports))
                     held.append(max(report["held_s"] for report in reports))
                     passes.append(statistics.median(report["replicas"][0]["step_s"] for report in reports))
@@ -165,8 +167,8 @@ def updates(given):
 
 
 async def _rate(generate):
-    """Tokens per second of STREAMS streams, each a request after another, in a window in which all of them run.
-    generate(number): a request's stream."""
+    """Tokens per second of STREAMS streams while all of them run. A stream sends its requests one after another;
+    generate(number) returns a request's stream."""
     over = time.perf_counter() + WARM_S + WINDOW_S
     begun = over - WINDOW_S
 
@@ -185,8 +187,8 @@ async def _rate(generate):
 
 
 def layer(given):
-    """Null model, 64 streams: clients of the trees themselves, and the fleet's. In pairs, of which every other one begins
-    with the fleet."""
+    """Null model, 64 streams: clients that talk to the trees directly, and the fleet's. Measured in pairs; every other
+    pair begins with the fleet."""
     sampling = {"max_new_tokens": 400, "ignore_eos": True, "text_output": False}
     with Fleet("stories", replicas=2, threads=1, name="layer", load_format="null", resources={"CPU": 0.01}) as fleet:
         run_dirs = [place["run_dir"] for place in places(fleet).values()]
@@ -201,7 +203,7 @@ def layer(given):
             ("fleet", lambda number: call.generate([1, 2, number + 3], **sampling)),
         ]
         rates = {"direct": [], "fleet": []}
-        for _ in range(ROUNDS):  # in turn, so that what else runs here is in both
+        for _ in range(ROUNDS):  # alternating, so that other load on this machine affects both
             for name, generate in ways:
                 rates[name].append(fleet._wait(_rate(generate)))
             ways.reverse()
@@ -220,7 +222,7 @@ def layer(given):
 
 
 def death(given):
-    """From a death that a stream saw to its next token."""
+    """Seconds from the death of a stream's tree to the stream's next token."""
     gaps, seen = [], {}
     move, take = CarriedStream._move, CarriedStream._take
 

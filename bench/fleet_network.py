@@ -44,7 +44,7 @@ def address(number):
 
 @contextlib.contextmanager
 def network(count):
-    """So many namespaces on one bridge; their names."""
+    """Makes `count` namespaces on one bridge; returns their names."""
     names = [f"{PREFIX}n{number}" for number in range(count)]
     bridge = f"{PREFIX}br"
     try:
@@ -60,7 +60,7 @@ def network(count):
         yield names
     finally:
         for number, name in enumerate(names):
-            # By name first: with its namespace it goes when the kernel gets to it, and its name is taken until then.
+            # Delete the link first: deleting the namespace alone removes it later, and its name stays taken until then.
             subprocess.run(["ip", "link", "del", f"{PREFIX}v{number}"], stderr=subprocess.DEVNULL)
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
         subprocess.run(["ip", "link", "del", bridge], stderr=subprocess.DEVNULL)
@@ -74,7 +74,7 @@ def until_listens(name):
 
 
 def until_there(place, count):
-    """One after the other: they find free names for their sockets in one directory."""
+    """Starts the nodes one after the other: they choose names for their sockets in one directory."""
     deadline = time.monotonic() + START_S
     while len(set(place.glob("session_2*/sockets/raylet*"))) < count:
         assert time.monotonic() < deadline, f"Ray's node {count} does not start"
@@ -83,7 +83,7 @@ def until_there(place, count):
 
 @contextlib.contextmanager
 def ray_nodes(names, place):
-    """A Ray node per namespace, the head in the first: a process each, that ends with the block."""
+    """A Ray node per namespace, the head in the first. Each node is a process that ends with the block."""
     ray = pathlib.Path(sys.executable).with_name("ray")
     environment = {**os.environ, **OF_RAY, "PYTHONPATH": str(ROOT / "client" / "python")}
     nodes = []
@@ -112,13 +112,14 @@ def ray_nodes(names, place):
 
 
 def sent(name):
-    """Bytes that this machine has sent so far: what the bridge's end of its interface has received."""
+    """Bytes that this machine has sent so far, counted as received by the bridge's end of its interface."""
     number = name.rpartition("n")[2]
     return int(pathlib.Path(f"/sys/class/net/{PREFIX}v{number}/statistics/rx_bytes").read_text())
 
 
 def update(model, replicas):
-    """In the trainer's namespace: says when it begins and ends each update, and goes on when it is told to."""
+    """Runs in the trainer's namespace: prints when each update begins and ends, and waits for a line before the next.
+    """
     sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "tests" / "fleet" / "on_ray")]
     import ray
     from machines import another_version, places, weights_of

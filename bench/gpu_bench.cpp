@@ -1,9 +1,9 @@
 // pitstop_gpu_bench measures every family of CUDA kernels at serving sizes of qwen3-8b, as a
-// fraction of what this GPU copies and multiplies at most, measured in the same run. Without a GPU
-// it says so.
+// fraction of this GPU's copy and multiply rates, measured in the same run. Without a GPU it fails
+// with a message.
 //
-// One family can be asked for alone, with limits that were measured before: a caller that gives
-// each a process loses one to a crash and no other. The file of figures is written anew after each.
+// One family can run alone, with limits from an earlier run: if each family has its own process, a
+// crash loses one family only. The report is rewritten after each family.
 //
 // Inputs rotate over more memory than the L2 cache holds; matrices of the limits are random, as
 // zeros draw less power.

@@ -40,7 +40,7 @@ void run_norm(GpuMeter& gpu) {
     );
 }
 
-// Holds a layer's KV: pages in shuffled order.
+// One layer's KV, with pages in shuffled order.
 struct Paged {
     DeviceBuffer memory{};
     DeviceBuffer pages{};
@@ -211,7 +211,7 @@ void attend(
     });
 }
 
-// Measures a step of one token per request, over so many keys each.
+// Measures a step of one token per request; `lens` has each request's number of keys.
 void decode(
     GpuMeter& gpu, const std::string& what, const std::vector<std::int32_t>& kv_lens, double target
 ) {
@@ -228,7 +228,7 @@ void decode(
     attend(gpu, what, kv, q_starts, kv_lens, page_starts, c, attention_cuda);
 }
 
-// The first of them has `first_len` keys, the others `len`.
+// The first request has `first_len` keys, the others `len`.
 std::vector<std::int32_t> lens(std::int32_t first_len, std::size_t num_others, std::int32_t len) {
     constexpr auto kLessKeys = static_cast<std::int32_t>(kScaledDown);
     std::vector<std::int32_t> all{first_len / kLessKeys};
@@ -304,9 +304,9 @@ void run_prefill(GpuMeter& gpu) {
         {.flops = flops, .against = GpuLimit::kMatrix},
         attention_cuda_deterministic
     );
-    // A short chunk on long KV, as after a hit of the prefix cache. One block walks all keys of 128
-    // rows, without a split of the KV. Target: 50 us, which FA3 and FlashInfer take by their
-    // splits.
+    // A short chunk on long KV, as after a hit of the prefix cache. One block walks all keys of
+    // 128 rows, without a split of the KV. Target: 50 us, which FA3 and FlashInfer take by
+    // their splits.
     constexpr std::int64_t kChunk = 64;
     attend(
         gpu,
@@ -341,7 +341,7 @@ void run_products(GpuMeter& gpu) {
                            y = gpu.buffer(kRowsMany * shape.N * 2);
         // 1100 rows use the algorithm that was timed for 2048.
         for (const std::int64_t rows : {1, 2, 4, 8, 16, 32, 64, 1100, 2048, 4096}) {
-            if (rows > 64 && shape.N == V) continue;  // no step has logits of so many rows
+            if (rows > 64 && shape.N == V) continue;  // no step computes logits for this many rows
             const std::int64_t M = std::min(rows, kRowsMany);
             const double m = static_cast<double>(M), n = static_cast<double>(shape.N);
             const auto depth = static_cast<double>(shape.depth);

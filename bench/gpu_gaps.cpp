@@ -23,7 +23,7 @@ struct LaunchedOp {
     std::function<void(int layer)> launch;
 };
 
-// Holds the buffers of one request's step, and its kernels in their order.
+// The buffers and kernels of one request's step, in order.
 class Layer {
   public:
     Layer(GpuMeter& gpu, const GpuModelSizes& sizes)
@@ -143,8 +143,8 @@ class Layer {
         );
     }
 
-    // Computes y [1, N] = x [1, depth] w^T with the layer's own weights; its algorithm is chosen
-    // here.
+    // Computes y [1, N] = x [1, depth] w^T with the layer's own weights; its algorithm
+    // is chosen here.
     LaunchedOp product(
         const char* what,
         const DeviceBuffer& x,

@@ -1,6 +1,6 @@
-// Measures what a decode step of one request loses between its kernels: the layers of qwen3-8b and
-// qwen3-0.6b, kernel by kernel as the model launches them, by the device's own clock (events),
-// beside what the same kernels take alone and what their bytes take at the copy bandwidth.
+// Measures the time that a decode step of one request loses between kernels, for the layers of
+// qwen3-8b and qwen3-0.6b as the model launches them. Events time each kernel in the step; the
+// report also has each kernel's time alone and the time its bytes need at the copy bandwidth.
 #pragma once
 
 #include "bench/gpu_meter.h"

@@ -11,8 +11,8 @@ constexpr std::int64_t H = kQwen3_8b.H, V = kQwen3_8b.V;
 constexpr std::int64_t T = kPrefillTokens;
 constexpr std::int64_t kRequests = kDecodeRequests;
 
-// Holds the logits of all requests several times, so that none of them is in the cache when its
-// turn comes again.
+// Several copies of all requests' logits, used in turn, so that none is in the cache
+// when it is read.
 class LogitsInTurn {
   public:
     static constexpr double kBytes = 4.0 * kRequests * V;

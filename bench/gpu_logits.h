@@ -1,4 +1,4 @@
-// Measures the kernels that read a step's logits, and those that are small beside them.
+// Measures the kernels that read a step's logits, and the small kernels of a step.
 #pragma once
 
 #include "bench/gpu_meter.h"
@@ -6,7 +6,8 @@
 namespace pitstop::kernels::bench {
 
 void run_logits(GpuMeter& gpu);
-// Measures what a step of 64 requests does besides: a few microseconds each, whatever they move.
+// Measures the small kernels of a step of 64 requests: a few microseconds each,
+// whatever their size.
 void run_small(GpuMeter& gpu);
 
 }  // namespace pitstop::kernels::bench

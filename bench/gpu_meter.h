@@ -20,7 +20,7 @@ enum class GpuLimit : std::uint8_t { kCopy, kMatrix, kRoofline };
 struct GpuCase {
     std::string family{};
     std::string what{};
-    double bytes = 0;  // moved at least, per call
+    double bytes = 0;  // the least number of bytes moved per call
     double flops = 0;
     GpuLimit against = GpuLimit::kCopy;
     double target = 0;  // fraction; 0: none
@@ -32,7 +32,7 @@ struct GpuLimits {
     double up_bytes_s = 0;    // from page-locked host memory; 0: not measured
     double down_bytes_s = 0;  // to it
 
-    // Seconds that a case takes at least.
+    // The least number of seconds that a case can take.
     [[nodiscard]] double least(const GpuCase& c) const {
         const double copy = c.bytes / copy_bytes_s;
         const double matrix = c.flops / matrix_flop_s;
@@ -41,11 +41,11 @@ struct GpuLimits {
     }
 };
 
-// A figure is the median of some timings, by events, of as many launches as take 20 ms. Whatever
-// fails here (device memory, most likely) ends the program: std::runtime_error.
+// A figure is the median of some timings, by events, of as many launches as fit 20 ms. A failure
+// (most likely of device memory) ends the program: std::runtime_error.
 class GpuMeter {
   public:
-    // A call is told its number, to rotate its inputs.
+    // `number` is the number of the call, to rotate the inputs.
     using Call = std::function<void(int number)>;
 
     static Result<GpuMeter> make();
@@ -66,18 +66,18 @@ class GpuMeter {
     void call_after_each_figure(std::function<void()> call) { after_figure_ = std::move(call); }
     [[nodiscard]] nlohmann::json report() const;
 
-    // These make what the calls work on. This one is device memory full of normal bf16 numbers;
+    // Returns device memory full of normal bf16 numbers.
     [[nodiscard]] DeviceBuffer buffer(std::int64_t bytes) const;
-    // this one is full of fp32 numbers (the same memory read as fp32 would hold NaNs);
+    // Returns device memory full of fp32 numbers (bf16 numbers read as fp32 would include NaNs).
     [[nodiscard]] DeviceBuffer floats(std::int64_t num) const;
-    // and this one holds what the host has.
+    // Returns a device copy of a host array.
     template <class X>
     [[nodiscard]] DeviceBuffer array(const std::vector<X>& host) const {
         return filled(host.data(), host.size() * sizeof(X), host.size() * sizeof(X));
     }
     [[nodiscard]] Stream stream() const { return stream_.stream(); }
     [[nodiscard]] Workspace workspace() const { return {workspace_.data(), workspace_.bytes()}; }
-    // Attention's: zeros, which no other op writes.
+    // Attention's arrival counters: zeros, which no other op writes.
     [[nodiscard]] std::uint32_t* arrivals() const {
         return static_cast<std::uint32_t*>(arrivals_.data());
     }
@@ -106,7 +106,7 @@ class GpuMeter {
     GpuMeter();
     void measure_bus();
 
-    // Fills memory with the host's bytes, over and over.
+    // Allocates memory and fills it with repetitions of the host's bytes.
     [[nodiscard]] DeviceBuffer filled(const void* host, std::size_t host_bytes, std::size_t bytes)
         const;
 

@@ -1,6 +1,6 @@
-// pitstop_gpu_sender stands for a trainer on the worker's GPU, where no PyTorch is: it has a
-// checkpoint's tensors in the GPU's memory, in one allocation, and lends them by a CUDA IPC handle,
-// or broadcasts them by NCCL as rank 0 of a group.
+// pitstop_gpu_sender replaces a trainer on the worker's GPU where PyTorch is not installed. The
+// program loads a checkpoint's tensors into one GPU allocation and lends them through a CUDA IPC
+// handle, or broadcasts them with NCCL as rank 0 of a group.
 //
 // Commands are lines of JSON on its input, answers lines of JSON on its output, until the input
 // ends. A command that fails is answered by {"error": ...}, and the next one may be given.
@@ -171,7 +171,7 @@ Result<Json> Sender::join(const std::string& id, int world_size) {
     return Json::object();
 }
 
-// Back to back, as torch.cat makes a bucket.
+// Lays the tensors back to back, as torch.cat makes a bucket.
 Result<Json> Sender::broadcast(const std::vector<std::string>& names) {
     if (!group_) return make_error(ErrorCode::kFailedPrecondition, "join a group first");
     std::int64_t size = 0;

@@ -1,5 +1,6 @@
 // Sizes of the GPU's benchmarks: those of qwen3-8b when it serves. The GPU in software of
-// tests/emulated_gpu computes them scaled down: it rehearses the run, and its figures mean nothing.
+// tests/emulated_gpu computes scaled-down sizes: its runs only test the program, and its figures
+// mean nothing.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ inline constexpr std::int64_t kRequestsScaledDown = 1;
 inline constexpr std::int64_t kPrefillTokens = 8192 / kScaledDown;  // of a step
 inline constexpr std::int64_t kDecodeRequests = 64 / kRequestsScaledDown;
 
-// The sizes of a model are its hidden and FFN sizes, its query heads, KV heads, head size and
-// vocabulary.
+// The sizes of a model are its hidden and FFN sizes, its query heads, KV heads, head size
+// and vocabulary.
 struct GpuModelSizes {
     const char* name;
     std::int64_t H, F, Q, K, D, V;

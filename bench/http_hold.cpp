@@ -51,7 +51,7 @@ std::string generate_request(const HttpHold& hold, std::size_t prompt, const std
     return http_request("POST", "/generate", body.dump());
 }
 
-// Holds what a prompt gives: the whole text, and its tokens.
+// The expected output of a prompt: the whole text, and its tokens.
 struct Output {
     std::string text{};
     std::vector<std::int64_t> ids{};
@@ -63,11 +63,11 @@ void append(Output& output, const Json& event) {
     for (const Json& id : event["output_ids"]) output.ids.push_back(id.get<std::int64_t>());
 }
 
-// The bytes of a chunked answer, its chunks taken apart.
+// Decodes the body of a chunked answer.
 class Chunks {
   public:
-    // Adds what came, and moves whole bytes of the body to `body`. Returns whether that was all.
-    // Errors: it is no such answer.
+    // Adds received bytes, and moves complete bytes of the body to `body`. Returns whether the body
+    // is complete. Errors: not a chunked answer.
     Result<bool> add(std::string_view bytes, std::string& body) {
         waiting_ += bytes;
         if (!has_head_) {
@@ -120,10 +120,10 @@ class Streams {
 
     Result<> learn_references();
     Result<> open_all();
-    // Looks at what came, once.
+    // Reads all sockets once and handles what arrived.
     void step();
 
-    bool replaces = true;  // those that end
+    bool replaces = true;  // whether a stream that ends is replaced by a new one
     [[nodiscard]] int num_open() const { return num_open_; }
 
   private:
@@ -132,7 +132,7 @@ class Streams {
         std::size_t prompt = 0;
         std::string rid{};
         Chunks chunks{};
-        std::string body{};  // events, from the first that is not whole
+        std::string body{};  // received events, from the first incomplete one on
         Output output{};
         bool is_done = false;  // "[DONE]" came
     };
@@ -214,7 +214,7 @@ void Streams::read(Stream& stream) {
     if (replaces) start(stream);
 }
 
-// Errors: an event is another's.
+// Errors: an event belongs to another stream.
 Result<> Streams::take_events(Stream& stream) {
     constexpr std::string_view kData = "data: ";
     std::size_t at = 0;
@@ -238,7 +238,7 @@ Result<> Streams::take_events(Stream& stream) {
     return Ok{};
 }
 
-// It is not replaced: what follows on its connection cannot be told from it.
+// A lost stream is not replaced: later bytes on its connection could be its own.
 void Streams::lose(Stream& stream, std::string_view why) {
     ++result_.lost;
     --num_open_;
@@ -253,7 +253,7 @@ void Streams::mix(Stream& stream, std::string_view why) {
     ++result_.mixed;
 }
 
-// Asks the control routes until it is told to stop.
+// Calls the control routes until told to stop.
 Result<> poll_control(
     const HttpHold& hold, const std::atomic<bool>& must_stop, HttpHoldResult& result
 ) {

@@ -1,6 +1,6 @@
-// Holds many streams open at once against a live tree for a while, each checked to be its own: its
-// events carry its id, and its text and tokens are those that its prompt gives alone. Meanwhile
-// another thread asks the routes that trainers and routers poll, and now and then pauses.
+// Holds many streams open at once against a live tree for a while, and checks each: its events
+// carry its id, and its text and tokens equal those of its prompt running alone. Meanwhile another
+// thread calls the routes that trainers and routers poll, and sometimes pauses.
 //
 // Thread:  the caller's for all streams, and one for the control routes.
 // Bounded: a stream holds its output and the event it is in.
@@ -26,18 +26,18 @@ struct HttpHold {
     std::chrono::milliseconds end_timeout{60'000};  // for the last ones to end
     std::chrono::milliseconds pause_every{5'000};   // paused in place, and continued at once
     std::chrono::milliseconds poll_every{10};
-    // This is called at a sixth of the duration, and at its end with all streams open.
+    // Called after a sixth of the duration, and at its end with all streams open.
     std::function<void(std::chrono::milliseconds since_begin)> at_memory_mark{};
 };
 
 struct HttpHoldResult {
     double seconds = 0;              // with all streams open
-    int open_min = 0;                // streams open at once, at least, in that time
-    std::int64_t finished = 0;       // whole, and as its prompt gives alone
+    int open_min = 0;                // the fewest streams open at once in that time
+    std::int64_t finished = 0;       // streams that ended with the expected output
     std::int64_t lost = 0;           // ended early, by an error, or never
-    std::int64_t mixed = 0;          // with another's id, text or tokens
+    std::int64_t mixed = 0;          // streams that had another's id, text or tokens
     std::int64_t output_tokens = 0;  // in `seconds`
-    std::string first_problem{};     // of what was lost or mixed
+    std::string first_problem{};     // the first problem among lost and mixed streams
     std::vector<double> poll_ms{};   // of GET /is_paused, /get_weight_version, /health
     std::vector<double> pause_ms{};  // of /pause_generation: to the end of the step in flight
     std::vector<double> continue_ms{};

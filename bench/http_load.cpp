@@ -23,8 +23,8 @@ double ms_between(TimePoint from, TimePoint to) {
 struct Connection {
     HttpSocket socket{};
     TimePoint start{};
-    std::string answer{};      // a stream's: its tail; another's: all of it
-    std::size_t body_end = 0;  // of an answer with a length: where it ends; 0: not known yet
+    std::string answer{};      // a stream's tail; the whole of any other answer
+    std::size_t body_end = 0;  // where an answer with Content-Length ends; 0: not known yet
     std::int64_t tokens = 0;
     bool is_chunked = false;
 };
@@ -35,13 +35,13 @@ std::int64_t number_after(std::string_view text, std::size_t at) {
     return value;
 }
 
-// Reads the number behind the last `key`, if there is one.
+// Reads the number that follows the last `key`, if any.
 void take_last(std::string_view text, std::string_view key, std::int64_t& value) {
     const std::size_t place = text.rfind(key);
     if (place != std::string_view::npos) value = number_after(text, place + key.size());
 }
 
-// Tells whether the answer is whole.
+// Returns whether the answer is complete.
 bool is_complete(Connection& connection) {
     std::string& answer = connection.answer;
     if (!connection.is_chunked && connection.body_end == 0) {
@@ -63,7 +63,8 @@ bool is_complete(Connection& connection) {
     }
     take_last(answer, kTokens, connection.tokens);
     if (std::string_view(answer).ends_with(kLastChunk)) return true;
-    constexpr std::size_t kTail = 64;  // a number or an end that was cut in two is found again
+    // kept from one read to the next: a number or an end marker may be cut in two
+    constexpr std::size_t kTail = 64;
     if (answer.size() > kTail) answer.erase(0, answer.size() - kTail);
     return false;
 }

@@ -1,8 +1,8 @@
-// Runs a client of /generate that costs little: many connections on one thread, each with one
-// request after the other, answers scanned for what is counted.
+// A cheap client of /generate: many connections on one thread, each sending one request after the
+// other, with answers only scanned for token counts.
 //
 // Thread:  one.
-// Bounded: a connection holds the part of an answer that was not looked at yet.
+// Bounded: a connection holds the unscanned part of an answer.
 #pragma once
 
 #include "base/result.h"
@@ -17,7 +17,7 @@ namespace pitstop::bench {
 
 struct HttpLoad {
     HttpAddress server{};
-    std::string body{};  // of every request; streams or not, as it says
+    std::string body{};  // the body of every request, streaming or not
     int connections = 1;
     int requests = 1;  // in all
     std::chrono::milliseconds timeout{120'000};
@@ -29,7 +29,7 @@ struct HttpLoadResult {
     std::vector<double> latencies_ms{};  // of each request, to its last byte
 };
 
-// Errors: a connection that fails, an answer that is not 200, the time is over.
+// Errors: a connection fails, an answer is not 200, the time is over.
 Result<HttpLoadResult> run_http_load(const HttpLoad& load);
 
 }  // namespace pitstop::bench

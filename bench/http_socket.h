@@ -36,8 +36,8 @@ class HttpSocket {
 
     // Sends all of it. Errors: kUnavailable.
     Result<> send(std::string_view bytes);
-    // Sends a request and waits for its answer, which has a Content-Length; its body. Errors:
-    // kInternal (any status but 200, with what was said), kUnavailable (closed).
+    // Sends a request and waits for its answer, which must have a Content-Length. Returns its body.
+    // Errors: kInternal (any status but 200, with the body), kUnavailable (closed).
     Result<std::string> call(std::string_view request);
 
   private:

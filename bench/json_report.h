@@ -1,5 +1,5 @@
-// What the files of figures have in common: a head that says of which program, when, of which
-// commit, by which command and on what machine; and summaries of many values.
+// The common parts of all reports: a head with program, date, commit, command and machine; and
+// summaries of many values.
 #pragma once
 
 #include "base/result.h"
@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 [[nodiscard]] Json json_of(const Summary& summary);
 
-// Writes the report and a newline; nothing where `path` is empty. Errors: kUnavailable.
+// Writes the report and a newline; does nothing if `path` is empty. Errors: kUnavailable.
 Result<> write_report(const std::string& path, const Json& report);
 
 }  // namespace pitstop::bench

@@ -1,6 +1,5 @@
-// Each op at the sizes it has while serving, as time, GB/s, GFLOP/s, and as a fraction of the
-// limits measured in the same run: the least time that its bytes and its flops allow, over the time
-// it took.
+// Measures each op at serving sizes: time, GB/s, GFLOP/s, and efficiency, which is the least time
+// that its bytes and flops allow at this run's measured limits, divided by its time.
 //
 // Shapes are those of qwen3-0.6b (H 1024, F 3072, Q 16, K 8, D 128, V 151936). Weights and KV
 // rotate through copies that exceed the last cache, as the layers of a model do.
@@ -72,7 +71,7 @@ void bench_linears(Bench& bench) {
     for (const std::int64_t M : {1, 8, 512}) bench_linear<float>(bench, "gate-up", M, 2 * kF, kH);
 }
 
-// Lays out R rows of `new_tokens` each, the last of `len` tokens, their pages in no order.
+// R rows of `new_tokens` each, the last of `len` tokens, with pages in shuffled order.
 struct Rows {
     std::vector<PageId> pages{};
     std::vector<std::int32_t> q_starts{0};
@@ -92,8 +91,8 @@ struct Rows {
     }
 };
 
-// A layer's gate and up, of qwen3-30b-a3b. Each call chooses other experts, all of them alike
-// often.
+// The gate and up products of a qwen3-30b-a3b layer. Each call chooses other experts, all
+// equally often.
 void bench_experts(Bench& bench, std::int64_t T) {
     constexpr std::int64_t kE = 128, kChosen = 8, kHidden = 2048, kI = 768;
     constexpr std::int64_t kOfExpert = 3 * kI * kHidden;  // gate, up and down
@@ -177,7 +176,7 @@ void bench_attention(
         ) +
         64
     );
-    double pairs = 0.0;  // (token, key) that are computed
+    double pairs = 0.0;  // computed pairs (token, key)
     for (std::int64_t i = 0; i < new_tokens; ++i) pairs += static_cast<double>(len - i);
     pairs *= static_cast<double>(R);
     std::int64_t copy = 0;

@@ -1,4 +1,4 @@
-// Times one op after another, and tells each as a fraction of the machine's limits.
+// Times ops one after another, each as a fraction of the machine's limits.
 #pragma once
 
 #include "base/time.h"
@@ -58,7 +58,7 @@ class Array {
 
 struct Measurement {
     std::string name{};
-    double bytes = 0.0;  // that have to move
+    double bytes = 0.0;  // the bytes that must move
     double flops = 0.0;
     bool is_bf16 = false;  // the flops are products of bf16
     std::function<void()> run{};

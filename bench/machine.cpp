@@ -104,8 +104,8 @@ std::vector<std::string> command_of(int argc, char** argv) {
     return words;
 }
 
-// Takes the process's clock, which counts nanoseconds: the times in /proc/PID/stat are ticks of
-// 10 ms.
+// Uses the process's clock, which counts nanoseconds: the times in /proc/PID/stat are
+// ticks of 10 ms.
 std::optional<double> cpu_seconds(pid_t pid) {
     clockid_t clock{};
     ::timespec time{};

@@ -1,4 +1,4 @@
-// Describes what a figure was measured on, and what the measured processes used.
+// Describes the machine of a measurement and the resources that the measured processes used.
 #pragma once
 
 #include "base/result.h"
@@ -13,7 +13,7 @@ namespace pitstop::bench {
 
 struct Machine {
     std::string cpu{};  // its name, and the widest vector instructions that matter here
-    int cores = 0;      // that this process may use
+    int cores = 0;      // cores that this process may use
     std::int64_t memory_bytes = 0;
     std::string kernel{};
 };
@@ -27,8 +27,8 @@ struct Machine {
 [[nodiscard]] std::string source_commit();
 [[nodiscard]] std::string utc_now();  // "2025-11-21T07:30:00Z"
 
-// Returns the command as one would type it in a clone: the program without its directory, then its
-// words.
+// Returns the command as one would type it in a clone: the program without its directory,
+// then its words.
 [[nodiscard]] std::vector<std::string> command_of(int argc, char** argv);
 
 struct ProcessUse {
@@ -43,8 +43,8 @@ struct ProcessUse {
 // names them. One that has ended meanwhile is left out.
 [[nodiscard]] Result<std::vector<ProcessUse>> processes_of(const std::string& run_dir);
 
-// Returns the CPU seconds of all threads that a process has had; nothing if it is gone. 0: this
-// process.
+// Returns the CPU seconds of all threads of a process so far; nothing if the process is gone. PID 0
+// is this process.
 [[nodiscard]] std::optional<double> cpu_seconds(pid_t pid);
 
 }  // namespace pitstop::bench

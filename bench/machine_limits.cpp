@@ -38,7 +38,7 @@ double best_seconds(F&& run) {
     return best;
 }
 
-// Makes the compiler take `value` for used.
+// Keeps the compiler from removing the computation of `value`.
 template <class T>
 void keep(const T& value) {
     asm volatile("" : : "m"(value) : "memory");

@@ -1,6 +1,5 @@
-// Measures what this machine can do at most: the limits that every figure is a fraction of.
-//
-// Each limit is the best of `kRepeats` runs: a limit is what is possible, not what is usual.
+// Measures the limits of this machine, which all figures are a fraction of. Each limit is the best
+// of `kRepeats` runs: a limit is what is possible, not what is usual.
 #pragma once
 
 #include "base/isa.h"

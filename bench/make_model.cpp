@@ -18,7 +18,7 @@ struct Options {
     int threads = 0;  // 0: one per core
     std::string perturb{};
     std::string family{};
-    // 0: as the shape has it
+    // 0: the shape's own
     std::int64_t vocab = 0;
     std::int64_t hidden = 0;
     std::int64_t ffn = 0;
@@ -30,7 +30,7 @@ struct Options {
     std::int64_t sliding_window = 0;
     bool tied = false;
     bool untied = false;
-    CheckpointArgs args{};  // what check() made of all that
+    CheckpointArgs args{};  // filled by check() from the options
 };
 
 void add_flags(FlagSet& flags, Options& o) {

@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kMsPerNs = 1e-6;
 
-// Finds the time in which every request was decoding, and what came in it. Needs all to have
-// succeeded.
+// Finds the time in which every request was decoding, and the tokens of that time. REQUIRES: all
+// requests succeeded.
 std::optional<DecodeWindow> decode_window(
     const DriveResult& result, const std::vector<std::int64_t>& first_ns
 ) {

@@ -26,10 +26,11 @@ struct DecodeWindow {
 };
 
 struct Metrics {
-    double seconds = 0;  // from the begin to the last end
+    double seconds = 0;  // from the begin to the end of the last request
     std::int64_t num_ok = 0;
-    std::map<std::string, std::int64_t> errors{};  // what -> how many
-    std::int64_t prompt_tokens = 0;                // of requests that ended well, as are all below
+    std::map<std::string, std::int64_t> errors{};  // error -> number of requests
+    // of requests that ended well; the same holds for all fields below
+    std::int64_t prompt_tokens = 0;
     std::int64_t cached_tokens = 0;
     std::int64_t output_tokens = 0;
     Summary first_token_ms{};

@@ -1,5 +1,4 @@
-// Computes what one step of a model must move and compute at the least: the yardstick for measured
-// times.
+// Computes the least bytes and flops that a model's step needs, to compare measured times with.
 #pragma once
 
 #include "base/result.h"
@@ -12,7 +11,7 @@ namespace pitstop::bench {
 
 // Weights and KV in bf16, as a worker holds them.
 struct ModelCost {
-    double weight_bytes = 0;  // read by every step: all but an embedding that is not the head
+    double weight_bytes = 0;  // read by every step: all weights except an untied embedding
     double kv_bytes = 0;      // per token of context: written once, read by each later token
     double layer_flops = 0;   // per token: two per weight of the layers' matrices
     double head_flops = 0;    // per sampled token: two per weight of the output head

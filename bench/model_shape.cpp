@@ -106,8 +106,8 @@ constexpr std::array<std::string_view, 4> kFamilyNames{"qwen3", "qwen2", "llama"
 // wins for ever.
 constexpr double kLogitStd = 1.5;
 
-// silu(g) * u with g, u standard normal has this root mean square: sqrt(E[silu(g)^2]), integrated
-// numerically.
+// silu(g) * u with g, u standard normal has this root mean square: sqrt(E[silu(g)^2]),
+// integrated numerically.
 constexpr double kSiluMulRms = 0.596;
 
 double over_sqrt(std::int64_t reduced) { return 1.0 / std::sqrt(static_cast<double>(reduced)); }

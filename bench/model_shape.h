@@ -20,7 +20,7 @@ enum class ModelFamily { kQwen3, kQwen2, kLlama, kMistral };
 [[nodiscard]] std::string_view model_type_of(ModelFamily family);  // "qwen3", as in config.json
 [[nodiscard]] Result<ModelFamily> parse_family(std::string_view model_type);
 
-// 0 stands for "not given" in a shape that is still being put together; invalid() refuses it.
+// A zero means "not given" in an unfinished shape; invalid() refuses it.
 struct ModelShape {
     ModelFamily family = ModelFamily::kQwen3;
     std::int64_t vocab = 0;
@@ -38,12 +38,12 @@ struct ModelShape {
     std::optional<std::int64_t> sliding_window{};
 };
 
-// Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists what is
-// accepted.
+// Finds "qwen3-0.6b", ...; "custom" is a shape with nothing given. The error lists
+// what is accepted.
 [[nodiscard]] Result<ModelShape> find_shape(std::string_view name);
 [[nodiscard]] std::span<const std::string_view> shape_names();
 
-// Says what is wrong with the shape, or nothing.
+// Returns what is wrong with the shape, or nothing.
 [[nodiscard]] std::optional<std::string> invalid(const ModelShape& shape);
 
 // A tensor of the checkpoint and the distribution its random values come from.

@@ -7,7 +7,7 @@
 
 namespace pitstop::bench {
 
-// All fields but `count` are in the unit of the values, and all are zero where there are none.
+// All fields but `count` are in the unit of the values, and are zero if there are no values.
 struct Summary {
     std::size_t count = 0;
     double mean = 0;

@@ -1,4 +1,4 @@
-// pitstop_bench offline|serving|stream drives a tree as clients do and prints what it did.
+// pitstop_bench offline|serving|stream drives a tree as clients do and prints the results.
 //
 //   offline   all requests at once (or --concurrency at a time): throughput
 //   serving   Poisson arrivals at --rate: latency under load
@@ -126,7 +126,7 @@ messages::Generate request_pattern(const Options& o) {
 }
 
 struct Session {
-    std::optional<Tree> tree{};  // none: it was running
+    std::optional<Tree> tree{};  // none: the tree was already running
     std::string run_dir{};
     std::optional<StartUp> start_up{};
     std::vector<std::unique_ptr<Client>> clients{};
@@ -185,8 +185,8 @@ std::vector<ProcessReport> use_between(
     return used;
 }
 
-// Requests of the same lengths as the measured ones, but of other tokens, so that nothing of the
-// measured ones is cached.
+// Sends requests of the measured lengths but with other tokens, so that the prefix cache has none
+// of the measured prompts.
 Result<> warm_up(const Options& o, WorkloadArgs args, const DriveArgs& pattern) {
     if (o.num_warmup == 0) return Ok{};
     args.num_requests = o.num_warmup;

@@ -1,9 +1,9 @@
-// pitstop_http_bench measures what HTTP costs over the client library, on workers that compute
-// nothing.
+// pitstop_http_bench measures what HTTP costs over the client library, on workers that
+// compute nothing.
 //
-// One tree and one run serve rounds of the same requests by each way in turn, so that the ratios
-// mean something where the machine's speed drifts. Throughput is measured by many streams at once,
-// latency by one request of one token after the other.
+// One tree serves the same requests over HTTP and over the library in alternating rounds, so that a
+// drift of the machine's speed hardly affects the ratios. Throughput is measured by many streams at
+// once, latency by one request of one token after the other.
 #include "bench/drive.h"
 #include "bench/http_load.h"
 #include "bench/json_report.h"
@@ -66,7 +66,7 @@ std::string body_of(std::int64_t output_len, bool is_streamed) {
     return body.dump();
 }
 
-// Keeps `streams` requests open until `requests` are done.
+// Keeps `streams` requests open until `requests` have ended.
 DriveResult drive_client(std::span<const std::unique_ptr<Client>> clients, const Options& options) {
     const auto num_requests = static_cast<std::size_t>(options.requests);
     const PlannedRequest each{.prompt = kPrompt, .output_len = options.output_len};
@@ -96,7 +96,7 @@ Result<> client_latency(Client& client, const Options& options, std::vector<doub
     return Ok{};
 }
 
-// One tree is measured, asked in two ways.
+// The measured tree, reachable in both ways.
 struct Served {
     std::string run_dir{};
     std::vector<std::unique_ptr<Client>> clients{};  // one
@@ -106,7 +106,7 @@ struct Served {
 // CPU seconds so far, or microseconds per token between two times.
 struct CpuTimes {
     double http = 0;    // http_proc
-    double others = 0;  // the tree's other processes, together
+    double others = 0;  // the tree's other processes in total
     double own = 0;     // this process: its clients
 };
 
@@ -165,7 +165,7 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-// What HTTP costs over the library.
+// The cost of HTTP compared with the library.
 struct Added {
     double time_share = 0;
     double cpu_share = 0;

@@ -1,7 +1,7 @@
-// pitstop_http_hold holds thousands of streams open at once over HTTP, each checked to be its own,
-// while control routes are asked and generation is paused and continued (http_hold.h).
+// pitstop_http_hold holds thousands of streams open at once over HTTP, and checks each for foreign
+// output, while it calls control routes and pauses and continues generation (http_hold.h).
 //
-// Ends with 1 where a stream was lost or mixed.
+// Exits with 1 if a stream was lost or mixed.
 #include "base/time.h"
 #include "bench/http_hold.h"
 #include "bench/json_report.h"
@@ -30,7 +30,7 @@ struct Options {
     std::vector<std::string> serve{};
 };
 
-// Holds what each process used at some time.
+// The memory of each process at one time.
 struct Memory {
     double seconds = 0;
     std::vector<ProcessUse> processes{};
@@ -67,7 +67,7 @@ Json json_of(const std::vector<Memory>& marks) {
     return list;
 }
 
-// A connection is a descriptor; the soft limit is often 1024.
+// Each connection uses a descriptor; the soft limit is often 1024.
 void raise_descriptor_limit() {
     ::rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

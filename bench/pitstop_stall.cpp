@@ -1,9 +1,9 @@
-// pitstop_stall measures what weight updates, pauses and status calls cost the requests being
-// served.
+// pitstop_stall measures what weight updates, pauses and status calls cost the requests
+// being served.
 //
 // Starts a tree on a model (made for the run if none is given), lets streams decode, pushes new
-// versions while they do and while nothing does, pauses and continues, and asks for status during
-// one long forward pass. Every figure comes from one run, so that ratios mean something.
+// versions with and without running streams, pauses and continues, and asks for status during one
+// long forward pass. All figures come from one run, so they can be compared.
 #include "bench/checkpoint_writer.h"
 #include "bench/digest_cost.h"
 #include "bench/machine.h"
@@ -28,8 +28,9 @@
 namespace pitstop::bench {
 namespace {
 
-constexpr std::int64_t kPassTokensMax = 8192;  // of the long pass: the tree's chunk limit is this
-constexpr std::int64_t kProbeTokens = 256;     // a prompt whose time tells the long pass's length
+constexpr std::int64_t kPassTokensMax = 8192;  // the long pass's tokens, and the tree's chunk limit
+// a prompt that is timed to predict the long pass's length
+constexpr std::int64_t kProbeTokens = 256;
 constexpr double kLongPassSeconds = 2.5;
 constexpr std::chrono::milliseconds kTokensTimeout{300'000};
 constexpr std::chrono::milliseconds kUpdateTimeout{600'000};
@@ -78,7 +79,7 @@ Result<> check(const FlagSet& flags, Options& o) {
     return Ok{};
 }
 
-// Holds the two checkpoints, which are removed at the end if they were made here.
+// Owns the two checkpoints; removes them at the end if this program made them.
 class Checkpoints {
   public:
     static Result<Checkpoints> get(const Options& o) {
@@ -111,7 +112,7 @@ class Checkpoints {
         if (!root_.empty()) std::filesystem::remove_all(root_, error);
     }
     [[nodiscard]] const std::string& first() const { return paths_[0]; }
-    // Returns the one that is not being served.
+    // Returns the checkpoint that is not being served.
     [[nodiscard]] const std::string& next() {
         served_ = 1 - served_;
         return paths_[served_];
@@ -150,7 +151,7 @@ Result<UpdateWaterfall> update_from_disk(Client& client, const std::string& path
     };
 }
 
-// Updates from disk, or by another process that pushes.
+// Updates from disk, or by a separate process that pushes.
 struct Updater {
     const Options& options;
     Client& client;
@@ -164,7 +165,7 @@ struct Updater {
     }
 };
 
-// Pauses in place and continues; the milliseconds both took.
+// Pauses in place and continues; returns the milliseconds of both.
 Result<double> pause_and_continue(Client& client) {
     messages::PauseGeneration pause;
     pause.mode = messages::PauseMode::kInPlace;
@@ -185,7 +186,7 @@ Result<double> pause_and_continue(Client& client) {
     return took_ms;
 }
 
-// Streams decode; updates come, with quiet times of the same length before and after each.
+// Streams decode while updates run, each preceded and followed by a quiet time of the same length.
 Result<> measure_updates(const Updater& updater, Checkpoints& checkpoints, StallReport& r) {
     const Options& o = updater.options;
     Client& client = updater.client;
@@ -200,7 +201,7 @@ Result<> measure_updates(const Updater& updater, Checkpoints& checkpoints, Stall
              .seed = 1}
         )
     );
-    RETURN_IF_ERROR(streams.wait_tokens(8, kTokensTimeout));  // the prompts' steps are over
+    RETURN_IF_ERROR(streams.wait_tokens(8, kTokensTimeout));  // the prompts' steps have ended
     const std::int64_t steady_ns = streams.now_ns();
     std::vector<TimeWindow> windows;
     for (int i = 0; i < o.updates; ++i) {
@@ -254,8 +255,7 @@ Result<> measure_idle(const Updater& updater, Checkpoints& checkpoints, StallRep
     return Ok{};
 }
 
-// Sends one prompt that takes one step of some seconds; status calls, one after the other, while it
-// runs.
+// Sends a prompt whose step takes some seconds, and calls status repeatedly while it runs.
 Result<> measure_status(Client& client, StallReport& r) {
     const messages::HelloReply hello = client.hello();
     Random random(11);
@@ -304,7 +304,8 @@ Result<StallReport> measure(const Options& o) {
         report.device = status.replicas[0].workers[0].device;
     }
     const Updater updater{.options = o, .client = *client, .run_dir = tree.run_dir()};
-    RETURN_IF_ERROR(updater.update(checkpoints.next()));  // both are in the page cache from here
+    // from here on both checkpoints are in the page cache
+    RETURN_IF_ERROR(updater.update(checkpoints.next()));
     RETURN_IF_ERROR(updater.update(checkpoints.next()));
     RETURN_IF_ERROR(measure_updates(updater, checkpoints, report));
     RETURN_IF_ERROR(measure_idle(updater, checkpoints, report));

@@ -1,4 +1,4 @@
-// Runs a benchmark's main: flags, --help, errors and exit codes are alike in all of them.
+// The main function of a benchmark: the same flags, --help, errors and exit codes for all.
 #pragma once
 
 #include "base/flags.h"
@@ -18,13 +18,13 @@ struct Program {
     std::string_view name{};
     std::string about{};
     void (*add_flags)(FlagSet& flags, Options& options) = nullptr;
-    // Looks at what was given, before anything runs.
+    // Checks the options before anything runs.
     Result<> (*check)(const FlagSet& flags, Options& options) = nullptr;
-    // Takes the command as one would type it. Returns the exit code.
+    // `command` is the command as one would type it. Returns the exit code.
     Result<int> (*run)(const Options& options, const std::vector<std::string>& command) = nullptr;
 };
 
-// Returns the exit code: the run's, 1 where it ended with an error, 2 for flags that are wrong.
+// Returns the exit code: the run's, 1 if the run failed, 2 for wrong flags.
 template <class Options>
 [[nodiscard]] int run_program(const Program<Options>& program, int argc, char** argv) {
     Options options;

@@ -17,7 +17,7 @@ extern char** environ;
 namespace pitstop::bench {
 namespace {
 
-// Runs the command and returns what it writes to standard output, once it has ended well.
+// Runs the command; returns its standard output if it succeeded.
 Result<std::string> output_of(std::vector<std::string> words) {
     std::array<int, 2> pipe_fds{};
     if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0)
@@ -66,7 +66,7 @@ Result<UpdateWaterfall> run_push(const PushCommand& command) {
     seconds.fields_in([&](const char* name, double& value, const char* /*about*/) {
         value = reply[name];
     });
-    seconds.total_s = report["total_s"];  // with the opening and the sending
+    seconds.total_s = report["total_s"];  // includes opening and sending
     return UpdateWaterfall{
         .call_s = call_s,
         .seconds = seconds,

@@ -1,5 +1,4 @@
-// Runs `launch/pitstop push`, as a trainer's machine runs it: a process of its own, beside the
-// tree.
+// Runs `launch/pitstop push` as a process of its own, as a trainer's machine does.
 #pragma once
 
 #include "base/result.h"
@@ -17,7 +16,7 @@ struct PushCommand {
     std::vector<std::string> flags{};
 };
 
-// Runs it to its end. Errors: it could not be run, or says no.
+// Runs the command to its end. Errors: the program cannot be run, or reports failure.
 Result<UpdateWaterfall> run_push(const PushCommand& command);
 
 }  // namespace pitstop::bench

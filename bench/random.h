@@ -1,4 +1,4 @@
-// Draws random numbers that are the same on every machine for a seed: std's distributions are not.
+// Random numbers that a seed determines on every machine, unlike std's distributions.
 #pragma once
 
 #include "base/digest.h"

@@ -24,8 +24,8 @@ enum class WeightDtype { kBf16, kF16, kF32 };
 [[nodiscard]] std::string_view torch_name_of(WeightDtype dtype);       // "bfloat16"
 [[nodiscard]] std::int64_t bytes_of(WeightDtype dtype);                // of an element
 
-// Adds `scale` standard deviations of other random values, as a training step would change the
-// weights a little. A tensor without a spread (a norm) moves by `scale` times its mean.
+// A small change, as of a training step: adds other random values times `scale` standard
+// deviations. A constant tensor (a norm) changes by `scale` times its mean.
 struct Perturbation {
     std::uint64_t seed = 0;
     double scale = 0;
@@ -43,8 +43,8 @@ class RandomTensor {
     };
     explicit RandomTensor(const Args& args);
 
-    // Elements [begin, begin + out.size() / bytes_of(dtype)).
-    // REQUIRES: begin % 4 == 0; out is aligned for the dtype and holds whole elements.
+    // Fills elements [begin, begin + out.size() / bytes_of(dtype)). REQUIRES: begin % 4 == 0; out
+    // is aligned for the dtype and holds whole elements.
     void fill(std::int64_t begin, std::span<std::byte> out) const;
 
   private:

@@ -1,4 +1,4 @@
-// Writes what a benchmark says: one set of figures as JSON, for files, and as a table, for people.
+// Writes a benchmark's figures as JSON, for files, and as a table, for people.
 #pragma once
 
 #include "bench/json_report.h"
@@ -13,9 +13,9 @@
 
 namespace pitstop::bench {
 
-// Says how long a tree that was started for the run took.
+// The start-up times of a tree that was started for the run.
 struct StartUp {
-    double ready_s = 0;        // from the launcher's start to its word that all is ready
+    double ready_s = 0;        // from the launcher's start to its ready line
     double first_token_s = 0;  // to the first token of the first request
 };
 
@@ -29,7 +29,8 @@ struct ProcessReport {
 struct Report {
     std::string mode{};
     std::vector<std::string> command{};
-    std::vector<std::pair<std::string, std::string>> workload{};  // what was asked for, in order
+    // the workload's options, in order
+    std::vector<std::pair<std::string, std::string>> workload{};
     std::string model{};
     std::string device{};
     std::int64_t replicas = 0;

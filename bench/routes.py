@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What returning routes costs in decode, and bringing them in scoring.
+"""The cost of returning routes in decode, and of sending routes in scoring.
 
     bench/routes.py --build build/cpu [--pairs 15] [--streams 8] [--tokens 96] [--json out.json]
 
-Writes a model of experts with random weights (24 layers, 8 of 64 experts a token) and starts one tree. Each pair decodes the same
-requests twice, once with routes and once without, in turn first and second; a pair's ratio is of the CPU seconds of the
-tree's processes, which other programs on the machine change little, and of the wall's. The middle one counts. The same for
-scoring with brought routes and without.
+Writes a model of experts with random weights (24 layers, 8 of 64 experts a token) and starts one tree. Each pair
+decodes the same requests with and without routes, in alternating order. A pair's ratios compare the CPU seconds of the
+tree's processes (hardly affected by other programs) and wall seconds. The result is the median ratio. Scoring with and
+without sent routes is measured in the same way.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def weights(shape):
 
 
 def write_model(directory, shape):
-    """Returns the bytes of its weights."""
+    """Writes the model; returns the bytes of its weights."""
     directory.mkdir()
     stories = ROOT / "launch/models/stories"
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -99,7 +99,7 @@ def machine():
 
 
 def cpu_seconds(root):
-    """Those of a process and of all below it, so far."""
+    """The CPU seconds so far of a process and all its descendants."""
     children, ticks = {}, {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -118,20 +118,20 @@ def cpu_seconds(root):
 
 
 class Meter:
-    """Counts what the tree of this process takes."""
+    """Measures the CPU time of this process's tree."""
 
     def __init__(self, pid):
         self.pid = pid
 
     def run(self, work):
-        """(CPU seconds, wall seconds, work's result)"""
+        """Runs `work`; returns (CPU seconds, wall seconds, its result)."""
         cpu, begin = cpu_seconds(self.pid), time.perf_counter()
         result = work()
         return cpu_seconds(self.pid) - cpu, time.perf_counter() - begin, result
 
 
 def pairs_of(meter, num, plain, other):
-    """Ratios of `other` to `plain`, a pair after the other, each of them first in turn."""
+    """Ratios of `other` to `plain` from `num` pairs, with alternating order."""
     ratios = {"cpu": [], "wall": []}
     loads = []
     for pair in range(num + 1):
@@ -139,7 +139,7 @@ def pairs_of(meter, num, plain, other):
         taken = {work: meter.run(work)[:2] for work in order}
         loads.append(os.getloadavg()[0])
         if pair == 0:
-            continue  # memory that is touched first
+            continue  # the first pair only touches memory
         ratios["cpu"].append(taken[other][0] / taken[plain][0])
         ratios["wall"].append(taken[other][1] / taken[plain][1])
     shown = {"pairs": num, "load": f"{min(loads):.1f} to {max(loads):.1f}"}
@@ -163,7 +163,7 @@ def measure(options, client, meter):
         ]
         return [stream.result() for stream in streams]
 
-    # With routes a prefix of the cache is no use: without them it must not be, either.
+    # With routes the prefix cache is not used, so requests without routes must not use it either.
     def plain():
         client.flush_cache()
         return decode()
@@ -195,7 +195,7 @@ def measure(options, client, meter):
 
 
 def decode_again(plain):
-    """Another function that does the same: what pairs differ by without a reason."""
+    """A second function that does the same: its ratio is the noise of the measurement."""
     return lambda: plain()
 
 

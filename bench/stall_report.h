@@ -1,4 +1,4 @@
-// Reports what updates and pauses cost those who are being served, against what they may cost.
+// Reports what updates and pauses cost running requests, with targets.
 #pragma once
 
 #include "bench/json_report.h"
@@ -10,7 +10,7 @@
 
 namespace pitstop::bench {
 
-// Holds one update as the tree reported it.
+// One update as the tree reported it.
 struct UpdateWaterfall {
     double call_s = 0;  // as the caller saw it
     messages::UpdateSeconds seconds{};
@@ -23,21 +23,21 @@ struct StallReport {
     std::string device{};
     int tp = 1;
     int num_streams = 0;
-    Summary gap_ms{};                             // of the streams without an update
+    Summary gap_ms{};                             // of the streams outside updates
     Summary gap_update_ms{};                      // during one
-    std::vector<UpdateWaterfall> updates{};       // while streams decode
-    std::vector<UpdateWaterfall> idle_updates{};  // while nothing does
+    std::vector<UpdateWaterfall> updates{};       // with running streams
+    std::vector<UpdateWaterfall> idle_updates{};  // without running streams
     double copy_rate = 0;                         // this machine's memcpy, bytes per second
-    double copy_s = 0;                            // a checkpoint, copied as a stage does
-    double digested_copy_s = 0;                   // the same, digested on the way
-    Summary pause_idle_ms{};                      // a pause and a continue, nothing running
-    Summary pause_streams_ms{};                   // likewise with streams, mode in_place
-    Summary pause_gap_ms{};                       // the gaps those tore
+    double copy_s = 0;                            // copying a checkpoint as a stage does
+    double digested_copy_s = 0;                   // the same with digesting
+    Summary pause_idle_ms{};                      // a pause and a continue without running streams
+    Summary pause_streams_ms{};                   // the same with streams, mode in_place
+    Summary pause_gap_ms{};                       // the streams' gaps around the pauses
     Summary status_ms{};                          // while a long pass runs
-    double long_pass_s = 0;                       // how long it had run at the last of them
+    double long_pass_s = 0;                       // the pass's age at the last of them
 };
 
-// A figure and the most (or least) it may be.
+// A figure and its limit, upper or lower.
 struct Target {
     std::string name{};
     double value = 0;

@@ -1,7 +1,7 @@
-// Requests that decode side by side until they are stopped, and the gaps between their tokens: what
-// a reader notices of an update or a pause.
+// Requests that decode concurrently until stopped, and the gaps between their tokens: what a reader
+// notices of an update or a pause.
 //
-// Thread: one caller; the client's thread notes.
+// Thread: one caller; the client's thread records.
 #pragma once
 
 #include "base/result.h"
@@ -21,7 +21,8 @@ struct TimeWindow {
     std::int64_t end_ns = 0;
 };
 
-// Makes a greedy request of random tokens that gives so many, as tokens alone.
+// Returns a greedy request with a random prompt that generates `output_len` tokens,
+// returned as ids only.
 [[nodiscard]] messages::Generate random_request(
     Random& random, std::int64_t prompt_len, std::int64_t output_len, std::int64_t vocab
 );
@@ -32,7 +33,7 @@ class Streams {
         Client* client = nullptr;  // outlives the streams
         int count = 0;
         std::int64_t prompt_len = 0;
-        std::int64_t output_len = 0;  // long enough for all that is to be measured
+        std::int64_t output_len = 0;  // long enough for the whole measurement
         std::uint64_t seed = 0;
         std::chrono::milliseconds first_token_timeout{120'000};
     };
@@ -49,14 +50,15 @@ class Streams {
     // Waits until every stream has got `tokens` more tokens. Errors: one has ended; too late.
     Result<> wait_tokens(std::int64_t tokens, std::chrono::milliseconds timeout);
 
-    // Cancels all and waits for their ends. Errors: one ended before, or not by this.
+    // Cancels all requests and waits for their ends. Errors: a request ended earlier, or for
+    // another reason.
     Result<> stop();
 
     // Returns everything so far, by time.
     [[nodiscard]] std::vector<ChunkEvent> chunks() const;
 
   private:
-    struct Notes;  // shared with callbacks that may come late
+    struct Notes;  // shared with callbacks that may still run
     Streams(Client* client, std::shared_ptr<Notes> notes, std::vector<std::string> rids)
         : client_(client), notes_(std::move(notes)), rids_(std::move(rids)) {}
 
@@ -65,8 +67,8 @@ class Streams {
     std::vector<std::string> rids_{};
 };
 
-// Milliseconds between consecutive chunks of a request, of those gaps that overlap one of the
-// windows (inside), and of the others (outside).
+// The milliseconds between consecutive chunks of a request: gaps that overlap one of the windows
+// (inside), and all other gaps (outside).
 struct SplitGaps {
     std::vector<double> inside_ms{};
     std::vector<double> outside_ms{};

@@ -22,7 +22,7 @@ class TextLines {
         fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
         text_ += '\n';
     }
-    // Adds the head of a table of summaries in milliseconds.
+    // Adds the header line of a table of summaries, in milliseconds.
     void add_summary_head() {
         add("  {:<{}}{:>9}{:>10}{:>10}{:>10}{:>10}{:>10}",
             "milliseconds",
@@ -34,7 +34,7 @@ class TextLines {
             "p99",
             "max");
     }
-    // Adds a row of it; nothing for a summary of nothing.
+    // Adds a row to that table; nothing for an empty summary.
     void add_summary(std::string_view name, const Summary& s) {
         if (s.count == 0) return;
         add("  {:<{}}{:>9}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}",

@@ -3,7 +3,7 @@
 //   encode_cold  a text seen for the first time: the cache of recent pieces is empty
 //   encode_warm  the same text again
 //   load         from the file to the first encoding
-//   stream       ids to text one by one, as a request's output is, through the stop strings
+//   stream       ids to text one by one, through the stop strings, as for a request's output
 //
 // The text is mixed: this project's documents and sources, and the texts of the tokenizer tests in
 // some forty scripts, in documents of at most kDocumentBytes. Tokenizers are those of the tests.

@@ -3,9 +3,8 @@
 
     tokenizer_peer.py NAME=DIR [NAME=DIR ...]
 
-The same documents as there, one after the other on one thread. Cold: a tokenizer that was just
-loaded, whose cache is empty. Warm: the best of three further rounds. Needs the package `tokenizers`.
-Prints JSON.
+Uses the same documents, one after the other on one thread. Cold: a newly loaded tokenizer with an empty cache. Warm:
+the best of three further rounds. Needs the package `tokenizers`. Prints JSON.
 """
 
 import json
@@ -22,7 +21,7 @@ DOCUMENT_BYTES = 8192
 
 
 def documents():
-    """As make_documents() of tokenizer_bench.cpp."""
+    """The same documents as make_documents() of tokenizer_bench.cpp."""
     paths = [
         path
         for folder in ("docs", "base", "text", "tests/text")

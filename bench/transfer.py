@@ -3,11 +3,10 @@
 
     bench/transfer.py --build build/cpu [--gb 1.2] [--tp 1] [--json out.json] [-- flags of push]
 
-Makes a model of that size (and one of 10,000 tensors), starts a tree, pushes, and updates 1 % of it from a
-directory as against all of it, and 724 MiB in 16 calls as against one session; prints a table. Every
-push is verified: the sender digests what it sends and declares that with the commit, each worker
-digests what it has written. The best of five counts, as for memcpy: one thread's, between arrays
-of the model's size that were touched before.
+Makes a model of that size (and one of 10,000 tensors), starts a tree, pushes, and compares an update of 1 % with one of
+all weights, and 724 MiB in 16 calls with one session; prints a table. Every push is verified: the sender declares the
+digest of the sent bytes with the commit, and each worker digests the bytes it has written. Each figure is the best of
+five. The memcpy is one thread's, between touched arrays of the model's size.
 """
 
 import argparse
@@ -57,20 +56,20 @@ def header_of(model):
 
 
 def memcpy_rate(num_bytes, num_threads=1):
-    """Bytes a second of the best of five copies of as many bytes, memory touched before."""
+    """Bytes per second of the best of five copies of `num_bytes`, between touched memory."""
     sources = numpy.array_split(numpy.ones(num_bytes, numpy.uint8), num_threads)
     targets = numpy.array_split(numpy.zeros(num_bytes, numpy.uint8), num_threads)
     best = 0.0
     with concurrent.futures.ThreadPoolExecutor(num_threads) as threads:
         for _ in range(5):
             begin = time.perf_counter()
-            list(threads.map(numpy.copyto, targets, sources))  # lets go of the interpreter
+            list(threads.map(numpy.copyto, targets, sources))  # numpy releases the interpreter's lock
             best = max(best, num_bytes / (time.perf_counter() - begin))
     return best
 
 
 def machine():
-    """What the figures were measured on."""
+    """The machine's description."""
     model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
@@ -89,7 +88,7 @@ def machine():
 
 
 class Tree:
-    """Owns: a tree of this build, for a with block."""
+    """Owns a tree of this build, for a with block."""
 
     def __init__(self, build, model, place, *flags):
         self.run_dir = place / "tree"
@@ -164,7 +163,7 @@ def large(options, place, results):
 
 
 def write_part(model, directory, num_bytes, last):
-    """The last matrices of the checkpoint before tensor `last`, so many bytes: a checkpoint of their own."""
+    """Writes a checkpoint of the last matrices before tensor `last`, `num_bytes` in total."""
     header, data_begin = header_of(model)
     names, part, pieces, size = list(header), {}, [], 0
     with open(model / "model.safetensors", "rb") as file:
@@ -182,7 +181,7 @@ def write_part(model, directory, num_bytes, last):
 
 
 def partial(tree, model, num_bytes, results):
-    """Two parts in turn, so that each finds the other's tensors old in its copy."""
+    """Alternates two parts, so that each finds old tensors of the other in its copy."""
     first, last = write_part(model, model.parent / "part-1", num_bytes / 100, -1)
     second, _ = write_part(model, model.parent / "part-2", num_bytes / 100, last)
     whole, parts = [], []
@@ -192,7 +191,7 @@ def partial(tree, model, num_bytes, results):
         for turn in range(12):
             path = str(model.parent / f"part-{turn % 2 + 1}")
             parts.append(client.update_weights(path, partial=True))
-    parts = parts[2:]  # the first ones copy what the whole update left old
+    parts = parts[2:]  # the first ones copy the tensors that the whole update left old
     assert all(reply["ok"] for reply in whole + parts)
     whole_s = min(reply["total_s"] for reply in whole)
     part_s = min(reply["total_s"] for reply in parts)
@@ -206,7 +205,8 @@ def partial(tree, model, num_bytes, results):
 
 
 def calls(options, place, results):
-    """Sixteen calls without a session, of a paused tree, beside one session that brings the same: in turn, in pairs."""
+    """Compares 16 calls without a session, on a paused tree, with one session of the same bytes, in alternating pairs.
+    """
     model = place / "calls"
     _, num_bytes = make_model(options.build, model, 1024, 3072, round(CALLS_BYTES / 27.3e6), seed=3)
     arrays = list(load(model).items())

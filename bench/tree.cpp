@@ -50,7 +50,7 @@ Result<Tree> Tree::start(const Args& args) {
     tree.run_dir_ = pattern;
 
     std::vector<std::string> words{args.launcher, "serve", "--run-dir", tree.run_dir_};
-    // HTTP takes a port, which another tree of this machine may have.
+    // HTTP needs a free port; another tree on this machine may use the default.
     if (std::ranges::find(args.serve, "--port") == args.serve.end()) words.push_back("--no-http");
     words.insert(words.end(), args.serve.begin(), args.serve.end());
     std::vector<char*> argv;

@@ -20,17 +20,17 @@ class Tree {
         std::chrono::milliseconds start_timeout{120'000};
     };
 
-    // Returns when the launcher has said that the tree is ready.
-    // Errors: it could not be run, ended before (with its exit code), or was not ready in time.
-    // REQUIRES: this process has no other thread yet.
+    // Returns when the launcher reports that the tree is ready. Errors: the launcher cannot be run,
+    // ended early (with its exit code), or was not ready in time. REQUIRES: this process has no
+    // other thread yet.
     static Result<Tree> start(const Args& args);
 
     Tree(Tree&& other) noexcept;
     Tree& operator=(Tree&&) = delete;
     ~Tree();  // as stop()
 
-    // Asks the launcher to stop, and ends it where it does not within a time. Returns its exit
-    // status as the shell has it: 128 + signal.
+    // Asks the launcher to stop, and kills it after a timeout. Returns its exit status as a shell
+    // would: 128 + signal.
     int stop();
 
     [[nodiscard]] const std::string& run_dir() const { return run_dir_; }

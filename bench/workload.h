@@ -1,4 +1,4 @@
-// Describes what a benchmark asks of a tree: how many requests, how long, when.
+// Describes the requests of a benchmark: how many, how long, when.
 #pragma once
 
 #include "base/ids.h"
@@ -56,7 +56,7 @@ struct WorkloadArgs {
 };
 
 struct PlannedRequest {
-    Duration arrival{};  // from the start
+    Duration arrival{};  // relative to the start of the workload
     std::vector<TokenId> prompt{};
     std::int64_t output_len = 0;
 };
@@ -68,8 +68,7 @@ struct Workload {
     std::int64_t num_cut = 0;  // lengths that were cut to fit the context
 };
 
-// Appends `count` random tokens. Ids of special tokens are among them: to a benchmark they are
-// tokens.
+// Appends `count` random tokens. Special tokens may be among them: a benchmark does not care.
 void append_tokens(
     Random& random, std::int64_t count, std::int64_t vocab, std::vector<TokenId>& to
 );

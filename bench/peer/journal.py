@@ -1,4 +1,4 @@
-"""What a run has measured so far, a line of JSON each, so that one that was cut off goes on where it was."""
+"""The results of a run so far, one line of JSON each, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from .rows import Figures, Workload
 
 
 def of_run(engines: Sequence[Engine], num_pairs: int) -> dict[str, Any]:
-    """What two runs must have in common to be one: engines' versions name their commits or releases."""
+    """Identifies a run: only results with equal identities may be combined. The engines' versions include
+    commits or releases."""
     return {"pairs": num_pairs, "engines": [engine.version for engine in engines]}
 
 
 class Journal:
     def __init__(self, path: pathlib.Path, run: dict[str, Any], resume: bool) -> None:
-        """Takes what is in the file if `resume`, and if it is of the same run; else begins it anew."""
+        """With `resume`, loads the file's results if they belong to the same run. Otherwise starts an empty file."""
         self._path = path
         self._measured: dict[str, Measured] = {}
         lines = path.read_text().splitlines() if resume and path.exists() else []
@@ -39,7 +40,7 @@ class Journal:
             file.write(line + "\n")
 
     def remove(self) -> None:
-        """When the run is over and its page is written."""
+        """Called after the run's page is written."""
         self._path.unlink(missing_ok=True)
 
 

@@ -12,8 +12,8 @@ import numpy
 from bench.peer.protocol import Times, serve
 
 MAX_ROWS = 64
-CONTEXT = 4608  # of one request alone
-TOTAL_CONTEXT = 32768  # of all: one cache for every sequence
+CONTEXT = 4608  # tokens of one request
+TOTAL_CONTEXT = 32768  # tokens of all requests: one cache for every sequence
 BATCH = 2048
 
 

@@ -1,4 +1,4 @@
-"""Runs the same workload on one engine after the other, in turn, so that a slow minute meets all of them."""
+"""Runs the same workload on each engine in turn, so that a slow minute of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class Engine(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Of each engine, what came of each run; and what share of the machine's limit pitstop's were, each limit
-    measured beside its run."""
+    """Each engine's results per run, and pitstop's share of the machine's limit, which is measured next to each run."""
 
     figures: dict[str, list[Figures]]
     of_limit: list[dict[str, float]]
@@ -38,7 +37,7 @@ class Measured:
         return min(values), max(values)
 
     def ratio(self, peer: str, figure: str) -> tuple[float, float, float]:
-        """pitstop over the peer: of the medians, and the least and the largest of a pair."""
+        """The ratio of pitstop to the peer: of the medians, and the smallest and largest ratio of a pair."""
         pairs = [
             getattr(ours, figure) / getattr(theirs, figure)
             for ours, theirs in zip(self.figures["pitstop"], self.figures[peer])
@@ -48,14 +47,14 @@ class Measured:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Waits until no other measurement of this machine runs, and keeps others out."""
+    """Waits until no other measurement runs on this machine, and keeps others out."""
     with open(LOCK, "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def measure(engines: Sequence[Engine], workload: Workload, num_pairs: int, first_seed: int) -> Measured:
-    """A first run of each is not counted: pages are touched then, and shapes compiled."""
+    """Each engine's first run is not counted: it touches pages and compiles shapes."""
     figures: dict[str, list[Figures]] = {engine.name: [] for engine in engines}
     of_limit: list[dict[str, float]] = []
     for turn in range(num_pairs + 1):

@@ -19,7 +19,7 @@ class PitstopTree:
         self._bench = build / "bin/pitstop_bench"
         self._home = tempfile.TemporaryDirectory(prefix="peers-")
         self.run_dir = pathlib.Path(self._home.name) / "run"
-        self.of_limit: dict[str, float] = {}  # of the last workload: what share of the limit measured beside it
+        self.of_limit: dict[str, float] = {}  # the last workload's share of the limit measured next to it
         begin = time.perf_counter()
         with open(log, "w", encoding="utf-8") as errors:
             self._tree = subprocess.Popen(
@@ -38,7 +38,7 @@ class PitstopTree:
         self.version = f"pitstop {_commit(root)}"
 
     def run(self, workload: Workload, seed: int) -> Figures:
-        mode = "stream" if workload.rows == 1 else "offline"  # the first says how far prefill is from its limit
+        mode = "stream" if workload.rows == 1 else "offline"  # "stream" also reports prefill's share of its limit
         with tempfile.NamedTemporaryFile(suffix=".json") as out:
             command = [
                 str(self._bench), mode, "--run-dir", str(self.run_dir), "--num-requests", str(workload.rows),

@@ -1,4 +1,4 @@
-"""Throughput against requests at once: plot FIGURES.json OUT.png, in the peers' environment."""
+"""Plots throughput against concurrent requests: plot FIGURES.json OUT.png, in the peers' environment."""
 
 from __future__ import annotations
 

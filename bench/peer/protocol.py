@@ -1,7 +1,7 @@
-"""A line of JSON in, a line of JSON out: how bench/peers speaks to an engine in a process of its own.
+"""The protocol between bench/peers and an engine's process: one line of JSON in, one line of JSON out.
 
 An engine says {"ready": seconds, "version": text} when it has loaded, then answers each {"rows", "prompt", "output",
-"seed"} with Figures' fields. What it prints besides goes to standard error.
+"seed"} with Figures' fields. All other output goes to standard error.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Callable, Sequence
 
 from .rows import Figures, Workload, figures_of
 
-Times = dict[int, list[float]]  # of each request: when each of its tokens came
+Times = dict[int, list[float]]  # per request: the arrival time of each token
 
 
 class EngineEnded(RuntimeError):
-    """An engine's process is over before its time. The message has the last line of its log."""
+    """An engine's process ended early. The message has the last line of its log."""
 
     def __init__(self, name: str, exit_code: int, log: str | pathlib.Path):
         lines = pathlib.Path(log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -30,8 +30,8 @@ class EngineEnded(RuntimeError):
 
 
 def prompts_of(workload: Workload, vocab_size: int, seed: int) -> list[list[int]]:
-    """Random token ids, below the special ones at the vocabulary's end."""
-    import numpy  # in an engine's process alone: that of bench/peers needs none
+    """Random token ids, below the special ones at the end of the vocabulary."""
+    import numpy  # imported here because bench/peers itself does not need numpy
 
     random = numpy.random.default_rng(seed)
     return random.integers(0, vocab_size - 1024, (workload.rows, workload.prompt)).tolist()
@@ -40,8 +40,8 @@ def prompts_of(workload: Workload, vocab_size: int, seed: int) -> list[list[int]
 def serve(
     load: Callable[[], tuple[str, int]], run: Callable[[list[list[int]], int], Times]
 ) -> None:
-    """Runs in the engine's process. `load` returns its version and the vocabulary's size; `run` takes prompts and the
-    number of tokens to make of each, and returns time.perf_counter() of every token."""
+    """Runs in the engine's process. `load` returns its version and the vocabulary's size; `run` takes prompts and an
+    output length, and returns time.perf_counter() of every token."""
     try:
         import numpy  # noqa: F401  (before the engine loads, which may take minutes)
     except ImportError:
@@ -61,7 +61,7 @@ def serve(
 
 
 class EngineProcess:
-    """An engine that loads once and then runs what it is asked for."""
+    """An engine that loads once and then runs each requested workload."""
 
     def __init__(self, name: str, command: Sequence[str], env: dict[str, str], log: str):
         self.name = name

@@ -1,4 +1,4 @@
-"""The page of the comparison, and the plot of throughput against requests at once."""
+"""The page of the comparison, and the plot of throughput against concurrent requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bench/peers measures. Prompts are random token ids, decoding is greedy, no prefix is shared."""
+"""The workloads of bench/peers. Prompts are random token ids, decoding is greedy, no prefix is shared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Optional
 
 @dataclass(frozen=True)
 class Workload:
-    """All requests at once: `rows` of them, of `prompt` tokens each, `output` tokens to make."""
+    """`rows` requests at once, each with `prompt` tokens and `output` tokens to generate."""
 
     rows: int
     prompt: int
@@ -21,7 +21,7 @@ class Row:
     workload: Workload
     figure: str  # of Figures: prefill_tokens_per_s, decode_tokens_per_s or total_tokens_per_s
     target: dict[str, float]  # the ratio to each peer
-    of_limit: Optional[float] = None  # of what the machine allows, measured beside each run
+    of_limit: Optional[float] = None  # the target share of the machine's limit, measured next to each run
 
 
 ROWS = (
@@ -35,13 +35,13 @@ ROWS = (
     Row("decode at 4,096 tokens of context", Workload(1, 4096, 32), "decode_tokens_per_s", {}, 0.75),
 )
 
-# The plot's: output tokens per second against requests at once.
+# The plot's workloads: output tokens per second against concurrent requests.
 CURVE = tuple(Workload(rows, 64, 48) for rows in (1, 2, 4, 8, 16, 32, 64))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of a workload. A figure that it cannot have is 0."""
+    """The figures of a workload; 0 where a figure does not apply."""
 
     prefill_tokens_per_s: float  # all prompts until the last first token
     decode_tokens_per_s: float  # while every request decoded: from the last first token to the first end

@@ -1,8 +1,8 @@
-"""Holds one process of the tree, as its launcher sees it (base/supervision.h is the other side).
+"""One process of the tree, as its launcher sees it (base/supervision.h is the other side).
 
-Two pipes: on `ready` the process says READY, FAILED, LOST, VERSION, UNFINISHED, DOOR or END in one line;
-on `supervisor` it is told "stop" or who died. It dies with this program whatever happens: it asks the
-kernel for that itself (--parent-pid), and the end of the supervisor pipe says the same.
+Uses two pipes: on `ready` the process reports READY, FAILED, LOST, VERSION, UNFINISHED, DOOR or END, one line each; on
+`supervisor` it receives "stop" or the name of a dead process. The process ends with this program in any case: the
+kernel kills it (--parent-pid), and it reads the end of the supervisor pipe.
 """
 
 import contextlib
@@ -11,17 +11,17 @@ import os
 import signal
 import subprocess
 
-LINE_BYTES_MAX = 16384  # twice what a process says in one
+LINE_BYTES_MAX = 16384  # twice the longest line of a process
 
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """Names the weights that serve, or are to."""
+    """The weights that serve, or should serve."""
 
     epoch: int
-    digest: str  # the resident weights'; empty: there are none, or it could not be computed
+    digest: str  # of the resident weights; empty: none, or it could not be computed
     label: str
-    path: str  # the checkpoint; empty: no directory holds it whole
+    path: str  # the checkpoint; empty: no directory has all of it
 
     def __str__(self):
         name = f"'{self.label}' " if self.label else ""
@@ -34,22 +34,22 @@ class Child:
     def __init__(self, kind, name, command):
         self.kind = kind  # tp_worker
         self.name = name  # tp_worker[0.1]
-        self.ready_line = None  # what it said with READY
+        self.ready_line = None  # the text of its READY line
         self.doors = {}  # door -> its endpoint for other machines
-        self.failed_line = None  # what it said with FAILED
-        self.lost_line = None  # what it said with LOST: why the weights could not be loaded
-        self.version = None  # what it said last with VERSION: the Version that serves
-        self.unfinished = None  # what it said last with UNFINISHED: what callers are amid
-        self.end_line = None  # what it said with END: the tree is to end
+        self.failed_line = None  # the text of its FAILED line
+        self.lost_line = None  # the text of its LOST line: why the weights could not be loaded
+        self.version = None  # from its last VERSION line: the Version that serves
+        self.unfinished = None  # the text of its last UNFINISHED line: calls in progress
+        self.end_line = None  # the text of its END line: the tree should end
         self._said = b""
-        with contextlib.ExitStack() as undo:  # what was taken, if something cannot be had
+        with contextlib.ExitStack() as undo:  # releases everything if a later step fails
             self._start(command, undo)
             undo.pop_all()
         self.pid = self._process.pid
 
     def _start(self, command, undo):
         self.ready_fd, ready_write = os.pipe()
-        with os.fdopen(ready_write, "wb"):  # the process's end: closed here when it has it
+        with os.fdopen(ready_write, "wb"):  # the process's end, which is closed here after the start
             undo.callback(os.close, self.ready_fd)
             supervisor_read, self._supervisor_fd = os.pipe()
             with os.fdopen(supervisor_read, "rb"):
@@ -64,16 +64,16 @@ class Child:
                         f"--parent-pid={os.getpid()}",
                     ],
                     stdin=subprocess.DEVNULL,
-                    stdout=2,  # nothing of a process belongs to this program's answers
+                    stdout=2,  # a process's output is not part of this program's answers
                     pass_fds=(ready_write, supervisor_read),
-                    start_new_session=True,  # Ctrl-C is for the launcher alone: it stops the tree
+                    start_new_session=True,  # Ctrl-C reaches only the launcher, which stops the tree
                 )
         undo.callback(self._process.wait)
         undo.callback(self._process.kill)
-        self.pidfd = os.pidfd_open(self._process.pid)  # readable when it has ended
+        self.pidfd = os.pidfd_open(self._process.pid)  # readable when the process has ended
 
     def read_ready(self):
-        """Takes all that it said; False at the end of the pipe."""
+        """Reads all its lines. Returns False at the end of the pipe."""
         while True:
             try:
                 data = os.read(self.ready_fd, LINE_BYTES_MAX)
@@ -106,7 +106,7 @@ class Child:
                 self.end_line = text
 
     def tell(self, line):
-        """Sends one line; a process that is gone or has not read for 64 KiB does not get it."""
+        """Sends one line. A process that is gone, or that has 64 KiB to read, does not get it."""
         try:
             os.write(self._supervisor_fd, line.encode() + b"\n")
         except (BlockingIOError, BrokenPipeError):
@@ -116,7 +116,7 @@ class Child:
         return self._process.poll() is not None
 
     def is_stopped(self):
-        """Tells whether somebody sent it SIGSTOP (or a debugger holds it): it does nothing, and cannot say so."""
+        """Returns whether the process is stopped (SIGSTOP, a debugger), and thus cannot answer."""
         try:
             with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as stat:
                 return stat.read().rsplit(")", 1)[1].split()[0] in "Tt"
@@ -124,8 +124,8 @@ class Child:
             return False
 
     def exit_code(self):
-        """Returns its exit code; negative: the signal that killed it. REQUIRES: has_ended()."""
-        self.read_ready()  # its last words
+        """Returns its exit code; negative: minus the signal that killed it. REQUIRES: has_ended()."""
+        self.read_ready()  # reads its last lines
         return self._process.returncode
 
     def how_it_ended(self):

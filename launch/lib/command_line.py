@@ -13,15 +13,15 @@ import talk
 from tree_flags import add_http_flags, add_node_flags, add_tcp_doors, add_tree_flags, seconds
 
 
-# What argparse says of a word that is no command: the word, and all commands.
+# argparse's error for an unknown command: the word, and all commands.
 NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints one line per problem, the usage only when asked for."""
+    """Prints one line per problem; prints the usage only on request."""
 
     def __init__(self, **kwargs):
-        super().__init__(allow_abbrev=False, **kwargs)  # a flag means the same in every version
+        super().__init__(allow_abbrev=False, **kwargs)  # an abbreviation could change its meaning in a later version
 
     def error(self, message):
         if unknown := NO_COMMAND.match(message):
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_place(parser):
-    """These say which running tree a command is for."""
+    """Adds the flags that name the running tree a command is for."""
     add = parser.add_argument
     add("--run-dir", metavar="DIR", help="run directory of the tree, if several trees run")
     add("--tcp-door", metavar="H:P", help="data door of a tree on another machine, with --key")
@@ -102,7 +102,7 @@ def add_generate(commands):
 
 
 def add_talk(commands):
-    """These commands ask a running tree, and steer it."""
+    """Adds the commands that query or control a running tree."""
     status = commands.add_parser("status", help="what a running tree is doing")
     add_place(status)
     status.add_argument("--json", action="store_true", help="the whole answer")
@@ -127,7 +127,7 @@ def add_talk(commands):
 
 
 def add_tools(commands):
-    """These commands need no tree."""
+    """Adds the commands that need no tree."""
     commands.add_parser("keygen", help="make the keys of the tcp doors", add_help=False)
 
     tokenize = commands.add_parser(
@@ -199,10 +199,10 @@ def main(arguments):
     options, options.rest = parser().parse_known_args(arguments)
     options.arguments = arguments
     if options.rest and options.command not in (*talk.CONTROL, "keygen"):
-        parser().parse_args(arguments)  # says which argument is not known
+        parser().parse_args(arguments)  # prints which argument is unknown
     try:
         return COMMANDS[options.command](options)
-    except OSError as error:  # of a file that no command counts on: what the system has run out of
+    except OSError as error:  # of a file that commands do not handle: the system ran out of something
         problem = Problem.of(options.command, error, EXIT_PLACE)
     except Problem as told:
         problem = told

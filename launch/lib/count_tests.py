@@ -1,7 +1,7 @@
-"""Adds up the tests of launch/test and says so in one line, the last of its output; before it, which took longest.
+"""Counts the tests of launch/test, prints the slowest, and ends with one line of totals.
 
-A GoogleTest program counts by its cases, any other test of ctest as one, Python's as pytest counts.
-A program that failed without a failed case (it crashed, hung, or a sanitizer spoke) is one failure.
+A GoogleTest program counts by its cases, any other test of ctest is one, and Python's tests count as in pytest. A
+program that failed without a failed case (it crashed, hung, or a sanitizer reported an error) is one failure.
 
     count_tests.py REPORT...    pytest's report (pytest.xml), or a directory with ctest.xml and gtest/
 """
@@ -23,7 +23,7 @@ class Case(typing.NamedTuple):
 
 
 def seconds_of(case):
-    """Returns what a JUnit test case took; of Python's with what its fixtures did."""
+    """Returns the seconds of a JUnit test case; for Python including its fixtures."""
     try:
         return float(case.get("time", "0"))
     except ValueError:
@@ -31,7 +31,7 @@ def seconds_of(case):
 
 
 def outcome_of(case):
-    """Says how a JUnit test case ended, as GoogleTest and pytest write it; None: disabled, not run."""
+    """Returns how a JUnit test case ended, as GoogleTest and pytest write it; None: disabled, not run."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     if case.find("skipped") is not None or case.get("result") == "skipped":
@@ -40,7 +40,7 @@ def outcome_of(case):
 
 
 def cases_of(path):
-    """Returns a report's cases; a file that cannot be read is a failure with its name."""
+    """Returns the cases of a report. An unreadable file counts as a failure with its name."""
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError) as error:
@@ -53,7 +53,7 @@ def cases_of(path):
 
 
 def ctest_cases(results):
-    """Returns ctest's programs, each replaced by its GoogleTest cases where it has some."""
+    """Returns ctest's programs; programs with GoogleTest cases are replaced by these."""
     cases = []
     try:
         root = ElementTree.parse(results / "ctest.xml").getroot()
@@ -77,12 +77,12 @@ def ctest_cases(results):
 
 
 def of_preset(case, report):
-    """Returns the case with its preset's name, as two presets run the same programs."""
+    """Returns the case with its preset's name, because two presets run the same programs."""
     return case._replace(name=f"{report.parent.name} {case.name}")
 
 
 def print_slowest(cases_by_report):
-    """The tests that took longest, and what each report's took together, as if one after the other."""
+    """Prints the slowest tests, and for each report the sum of its tests' seconds."""
     for report, cases in cases_by_report.items():
         print(f"{sum(case.seconds for case in cases):8.1f} s in {len(cases)} tests of {report}")
     slowest = sorted((case for cases in cases_by_report.values() for case in cases), key=lambda case: -case.seconds)

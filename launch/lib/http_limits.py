@@ -1,4 +1,4 @@
-"""Knows the limits of http_proc that `serve` passes on: their names without "http_" are its flags."""
+"""The limits of http_proc that `serve` accepts: the names without "http_" are its flags."""
 
 COUNTS = {
     "http_connections_max": "connections to HTTP at once (default 8192)",
@@ -15,7 +15,7 @@ TIMES = {
 
 
 def flags(options):
-    """Returns the flags of those that were given; the others are the process's own defaults."""
+    """Returns the flags of the given limits; the process has defaults for the others."""
     units = {**dict.fromkeys(COUNTS, ""), **dict.fromkeys(TIMES, "-s")}
     given = {name: getattr(options, name) for name in units}
     return [

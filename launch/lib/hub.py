@@ -1,4 +1,4 @@
-"""Finds org/name, a checkpoint of the Hugging Face cache; where huggingface_hub is installed, it is fetched first.
+"""Finds org/name, a checkpoint of the Hugging Face cache, after fetching it if huggingface_hub is installed.
 
 The cache's layout is huggingface_hub's: models--org--name/refs/REVISION has a commit, snapshots/COMMIT the files.
 """
@@ -12,18 +12,18 @@ import re
 from problem import EXIT_USAGE, Problem
 
 NAME = re.compile(r"([\w][\w.-]{0,95}/[\w][\w.-]{0,95})(?:@([\w][\w./-]{0,95}))?")
-# A tree reads these of a repository.
+# The files of a repository that a tree reads.
 PATTERNS = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json",
             "tokenizer.json", "tokenizer_config.json", "*.jinja"]
 
 
 def is_name(name):
-    """Tells whether it may be org/name or org/name@revision."""
+    """Returns whether the text has the form org/name or org/name@revision."""
     return NAME.fullmatch(name) is not None
 
 
 def cache():
-    """Returns where huggingface_hub keeps what it fetched."""
+    """Returns the directory of huggingface_hub's cache."""
     place = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if place:
         return pathlib.Path(place)
@@ -34,7 +34,7 @@ def cache():
 
 
 def _what_is_missing(snapshot):
-    """Says what a fetch that was cut off lacks; empty: nothing."""
+    """Describes what an interrupted fetch lacks; empty: nothing."""
     if not (snapshot / "config.json").exists():
         return "config.json"
     index = snapshot / "model.safetensors.index.json"
@@ -49,7 +49,7 @@ def _what_is_missing(snapshot):
 
 
 def cached(name):
-    """Returns (the snapshot's directory or None, why not)."""
+    """Returns (the snapshot's directory or None, the reason for None)."""
     repository, revision = NAME.fullmatch(name).groups()
     place = cache() / ("models--" + repository.replace("/", "--"))
     if not place.is_dir():
@@ -86,6 +86,6 @@ def fetch(name, say):
         return hub.snapshot_download(
             repository, revision=revision, allow_patterns=PATTERNS, cache_dir=str(cache())
         )
-    except Exception as error:  # its own classes, and those of what it stands on
+    except Exception as error:  # huggingface_hub's exceptions, and those of its dependencies
         line = " ".join(str(error).split())[:300] or type(error).__name__
         raise Problem(f"--model {name}: {line}", EXIT_USAGE) from error

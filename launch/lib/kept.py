@@ -1,5 +1,5 @@
-"""Keeps the directory of --keep-committed, where the workers write the version that was committed last
-(tp_worker/update/kept_directory.h): whose it is, and what lies whole in it."""
+"""The directory of --keep-committed, where the workers write the latest committed version
+(tp_worker/update/kept_directory.h): its lock, and the complete versions in it."""
 
 import fcntl
 import os
@@ -21,7 +21,7 @@ class KeptVersions:
 
     @classmethod
     def hold(cls, named):
-        """Makes the directory if need be. Problem: it cannot be used, or another tree uses it."""
+        """Makes the directory if it does not exist. Problem: it cannot be used, or another tree uses it."""
         path = pathlib.Path(named).absolute()
         try:
             path.mkdir(mode=0o700, exist_ok=True)
@@ -39,7 +39,7 @@ class KeptVersions:
         return cls(path, lock)
 
     def find(self, digest):
-        """Returns the directory of the version with that digest; None: there is none that is whole."""
+        """Returns the directory of the complete version with that digest, or None."""
         try:
             names = sorted(os.listdir(self.path), reverse=True)
         except OSError:

@@ -1,7 +1,8 @@
-"""Keeps what a model's directory holds beside its weights: config.json, the tokenizer's files, the chat template.
+"""The files of a model's directory besides its weights: config.json, the tokenizer's files, the chat template.
 
-A restart brings the committed version back, which is the weights and what is computed with them. The
-directory may have changed since the start, or be gone; so the launcher remembers these files."""
+A restart restores the committed version: its weights and these files. The directory may have changed since the start,
+or be gone; so the launcher remembers the files.
+"""
 
 import os
 import pathlib
@@ -12,7 +13,8 @@ FILES_MAX = 64
 
 
 def _read(directory):
-    """Reads bytes by name. OSError: it cannot be read. Files beyond the bounds are left to the tree to refuse."""
+    """Returns {name: bytes}. OSError: the directory cannot be read. Leaves out files over the bounds; the tree
+    refuses them."""
     found = {}
     for name in sorted(os.listdir(directory)):
         path = pathlib.Path(directory) / name
@@ -26,17 +28,17 @@ def _read(directory):
 
 
 class ModelFiles:
-    """Holds the files of a directory as they are now."""
+    """The files of a directory as they are now."""
 
     def __init__(self, directory):
         self._directory = directory
         try:
             self._files = _read(directory)
         except OSError:
-            self._files = {}  # the tree that is about to start says what is wrong with it
+            self._files = {}  # the starting tree reports what is wrong with the directory
 
     def what_changed(self):
-        """Says for a line which files changed, or why the directory cannot be read; empty: nothing changed."""
+        """Describes in a line which files changed, or why the directory cannot be read; empty: nothing changed."""
         try:
             now = _read(self._directory)
         except OSError as error:
@@ -45,7 +47,7 @@ class ModelFiles:
         return f"{' and '.join(names)} in {self._directory} changed" if names else ""
 
     def write(self, directory):
-        """Makes the directory, with the files as they were. OSError: there is no room for them."""
+        """Makes the directory with the files as they were. OSError: the disk is full."""
         os.mkdir(directory, 0o700)
         for name, data in self._files.items():
             (pathlib.Path(directory) / name).write_bytes(data)

@@ -1,4 +1,4 @@
-"""Says what may go wrong outside this program, and what a shell is told about it.
+"""The errors of this program, and their exit codes.
 
 The exit codes are part of the interface (docs/running.md lists them, and a test compares).
 """
@@ -8,10 +8,10 @@ import resource
 
 EXIT_OK = 0
 EXIT_USAGE = 2  # a flag
-EXIT_START = 3  # a process could not start: its model, its memory, its files
-EXIT_PLACE = 4  # the run directory, or the programs are not built
+EXIT_START = 3  # a process could not start: for example its model, its memory, its files
+EXIT_PLACE = 4  # the run directory cannot be used, or the programs are not built
 
-# A process died while serving: its kind says which code.
+# The exit code when a process died while serving, by the process's kind.
 EXIT_DIED = {
     "tokenizer_proc": 10,
     "scheduler_proc": 11,
@@ -30,7 +30,7 @@ class Problem(Exception):
 
     @classmethod
     def of(cls, what, error, exit_code):
-        """Makes one from what the system said (an OSError), with what would help where that is known."""
+        """Makes a Problem of an OSError, with advice if there is any."""
         hint = ""
         if error.errno == errno.EMFILE:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,4 +1,4 @@
-"""Says where things are: the built programs and the bundled models."""
+"""Finds the built programs and the bundled models."""
 
 import os
 import pathlib
@@ -9,13 +9,13 @@ import hub
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "launch" / "models"
-# What a user types to run the launcher: of the sources, or installed.
+# The command of the launcher: in the sources, or installed.
 COMMAND = "launch/pitstop" if (ROOT / "launch" / "quickstart").exists() else "pitstop"
-PRESETS = ("cpu", "cuda")  # in whose build directories a program may be found
+PRESETS = ("cpu", "cuda")  # presets whose build directories are searched for programs
 
 
 def version():
-    """Returns the version that the client package names, whose file lies beside this program's."""
+    """Returns the version of the client package, whose file is next to this one."""
     for path in (ROOT / "client" / "python" / "pitstop", ROOT.parent):
         if (path / "version.py").is_file():
             return re.search(r'^VERSION = "(.*)"$', (path / "version.py").read_text(), re.MULTILINE)[1]
@@ -23,7 +23,7 @@ def version():
 
 
 def bin_dir():
-    """Returns PITSTOP_BUILD's, else the one built last. Problem: nothing is built."""
+    """Returns PITSTOP_BUILD's bin, or the one built last. Problem: nothing is built."""
     named = os.environ.get("PITSTOP_BUILD")
     if named:
         candidates = [pathlib.Path(named) / "bin"]
@@ -47,7 +47,7 @@ def program(name):
 
 
 def model_dir(name, say=lambda line: None):
-    """Takes a path, the name of a bundled model, or org/name of the Hugging Face cache."""
+    """Returns the directory of a model: a path, the name of a bundled model, or org/name of the Hugging Face cache."""
     for path in (pathlib.Path(name), MODELS / name):
         if path.is_dir():
             return str(path.resolve())

@@ -1,11 +1,11 @@
 """Finds the trees of this user on this machine.
 
-A tree without a place of its own lives under home(). One with --run-dir enters its path there, in a file
-`PID.tree` named by its launcher, so that a plain command finds it too. Whoever reads an entry of a tree that
-is gone removes it.
+A tree without --run-dir has a directory under home(). A tree with --run-dir registers its path there, in a file
+`PID.tree` named after its launcher, so that commands without --run-dir find the tree, too. A reader removes the entries
+of trees that are gone.
 
-Trees that a program started for itself (pitstop.Engine, a generate without a tree) end with that program. A
-command takes such a tree only where it is named: nobody's notebook is paused or swapped by accident.
+Trees that a program started for itself (pitstop.Engine, a generate without a tree) end with that program. A command
+uses such a tree only if it is named, so that no notebook's tree is paused or updated by accident.
 """
 
 import contextlib
@@ -26,17 +26,17 @@ ENTRY_BYTES_MAX = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """Describes a tree that runs, as its launcher wrote it down."""
+    """A running tree, as described in its launcher's file."""
 
     run_dir: pathlib.Path
     model: str
     url: str  # empty: no HTTP
     started: float  # seconds since the epoch
-    of_program: int  # the pid of the program it is for; 0: it was started by hand
+    of_program: int  # the pid of the program that started the tree for itself; 0: it was started by hand
 
     @classmethod
     def read(cls, run_dir):
-        """OSError or ValueError: there is none, or it is just ending."""
+        """OSError or ValueError: there is no tree, or it is ending."""
         facts = json.loads((run_dir / TREE).read_text())
         return cls(
             run_dir,
@@ -62,7 +62,7 @@ class Known:
 
 
 class Entry:
-    """Names a tree's directory under home(), until remove(). Where there is no room for it, there is none."""
+    """A tree's entry under home(), until remove(). There is no entry if the disk is full."""
 
     def __init__(self, run_dir):
         self._path = None
@@ -85,7 +85,7 @@ class Entry:
 
 
 def _state(path):
-    """Returns "gone", "starting" or "live". OSError: it cannot be looked at."""
+    """Returns "gone", "starting" or "live". OSError: the state cannot be read."""
     try:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -100,7 +100,7 @@ def _state(path):
 
 
 def _directories(place):
-    """Yields the directories that trees of this user may run in."""
+    """Yields the directories in which this user's trees may run."""
     for path in sorted(place.iterdir()):
         if path.name.endswith(ENTRY) and not path.name.startswith("."):
             try:
@@ -123,7 +123,7 @@ def running():
     check_private(place)
     found = []
     for path in _directories(place):
-        with contextlib.suppress(OSError, ValueError):  # it ends right now, or is not ours to look at
+        with contextlib.suppress(OSError, ValueError):  # the tree is ending, or belongs to another user
             if _state(path) == "live":
                 found.append(Known.read(path))
     return found
@@ -148,7 +148,7 @@ def _list(trees):
 
 
 def find(named):
-    """Returns the tree `named`, else the only one that was started by hand, else None. Problem: there are several."""
+    """Returns the tree `named`, otherwise the only one started by hand, or None. Problem: there are several."""
     if named:
         return _named(named)
     by_hand = [tree for tree in running() if not tree.of_program]
@@ -158,7 +158,7 @@ def find(named):
 
 
 def require(named, program):
-    """Does find(). Problem: none runs."""
+    """Calls find(). Problem: no tree runs."""
     tree = find(named)
     if tree is None:
         others = running()

@@ -1,13 +1,13 @@
-"""Keeps the run directory: one private place (mode 0700) per tree, for its sockets.
+"""The run directory: one private directory (mode 0700) per tree, for its sockets.
 
-    launcher.lock   held (flock) by the launcher while it lives: who can take it finds a dead tree
+    launcher.lock   locked (flock) by the launcher; if the lock is free, the tree is dead
     tree.json       pids and flags, once the tree is ready
     *.sock          the processes' sockets (bus/run_dir.h)
-    launcher.model  what lay beside the weights at the start, once the model's directory has changed
+    launcher.model  the model's other files as at the start, if its directory has changed since
     ranks-*         how the workers of a replica find their shared memory
 
-Trees that were given no place live side by side under one private directory of the user, where a client
-finds them (registry.py). What a killed launcher left there is removed by the next one.
+Trees without --run-dir have directories under one private directory of the user, where a client finds them
+(registry.py). A launcher removes the directories that killed launchers left there.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from problem import EXIT_PLACE, Problem
 LOCK = "launcher.lock"
 MODEL = "launcher.model"
 TREE = "tree.json"
-SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, without its end
+SOCKET_PATH_BYTES_MAX = 107  # the size of sockaddr_un's path without the final zero
 LONGEST_SOCKET = "/requests-9999.sock"
 
 
 def home():
-    """Returns where trees without a place of their own live."""
+    """Returns the directory of trees without --run-dir."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isdir(runtime):
         return pathlib.Path(runtime) / "pitstop"
@@ -57,7 +57,7 @@ def _check_length(path):
 
 
 def _try_lock(path):
-    """Returns the open lock file, or None while somebody holds it."""
+    """Returns the open lock file, or None if another process has the lock."""
     while True:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -69,11 +69,11 @@ def _try_lock(path):
             return None
         except FileNotFoundError:
             pass
-        os.close(lock)  # its last owner removed it between the two calls: take the new one
+        os.close(lock)  # the last owner removed the file between the two calls: lock the new one
 
 
 def _remove_files(path, keep=()):
-    """Removes ours only: a directory the user named may hold other things."""
+    """Removes only our files: a directory that the user named may contain others."""
     for name in os.listdir(path):
         is_ours = name in (LOCK, TREE, TREE + ".new") or ".sock" in name or name.startswith("ranks-")
         if is_ours and name not in keep:
@@ -83,7 +83,7 @@ def _remove_files(path, keep=()):
 
 @contextlib.contextmanager
 def _unmade(path, is_made):
-    """Removes a directory that was made here where it cannot be held."""
+    """Removes a directory that was made here but cannot be locked."""
     try:
         yield
     except OSError:
@@ -93,23 +93,23 @@ def _unmade(path, is_made):
 
 
 def _gate(place):
-    """Is held while directories in home() come and go; elsewhere for a few system calls at most."""
+    """A lock for adding and removing directories in home(); held only for a few system calls."""
     gate = os.open(place / ".gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(gate, fcntl.LOCK_EX)
     return gate
 
 
 class RunDir:
-    """Is a tree's place, held until remove()."""
+    """A tree's run directory, locked until remove()."""
 
     def __init__(self, path, lock, is_made):
         self.path = path
         self._lock = lock
-        self._is_made = is_made  # here, so it goes with the tree
+        self._is_made = is_made  # made by this program, which removes it at the end
 
     @classmethod
     def hold(cls, named):
-        """Takes the one `named` by the user, or None: a new one in home()."""
+        """Locks the directory `named` by the user; None: makes one in home()."""
         try:
             return cls._hold_named(pathlib.Path(named).absolute()) if named else cls._hold_new()
         except OSError as error:
@@ -140,7 +140,7 @@ class RunDir:
         _check_length(place / "9999999")
         place.mkdir(mode=0o700, exist_ok=True)
         check_private(place)
-        gate = _gate(place)  # so that nobody removes one that is not locked yet
+        gate = _gate(place)  # so that no other launcher removes a directory that is not locked yet
         try:
             for old in place.iterdir():
                 if old.is_dir() and (lock := _try_lock(old)) is not None:
@@ -162,19 +162,19 @@ class RunDir:
             raise Problem.of("run directory", error, EXIT_PLACE) from error
 
     def clear(self):
-        """Removes what the processes left, between two lives of a tree in one place."""
+        """Removes the processes' files before the tree is started again in this directory."""
         try:
             _remove_files(self.path, keep=(LOCK,))
         except OSError as error:
             raise Problem.of("run directory", error, EXIT_PLACE) from error
 
     def remove(self):
-        """Removes it as far as it can be: what stays is removed by the next launcher that starts here."""
+        """Removes as much of it as possible; the next launcher here removes the rest."""
         with contextlib.suppress(OSError):
             _remove_files(self.path)
-        with contextlib.suppress(OSError):  # also where no descriptor is left to list the others
+        with contextlib.suppress(OSError):  # no descriptor may be left to list the other directories
             (self.path / LOCK).unlink(missing_ok=True)
         if self._is_made:
-            with contextlib.suppress(OSError):  # somebody keeps files of their own in it
+            with contextlib.suppress(OSError):  # the user has other files in it
                 self.path.rmdir()
         os.close(self._lock)

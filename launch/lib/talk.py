@@ -1,4 +1,4 @@
-"""Has a built program do what commands ask of a tree; here it gets that tree."""
+"""Runs commands on a tree through the built programs; finds the tree for them."""
 
 import ctypes
 import os
@@ -13,9 +13,9 @@ import programs
 import registry
 
 PR_SET_PDEATHSIG = 1
-FAREWELL_S = 2.0  # until a client has printed its error, once its tree is gone
+FAREWELL_S = 2.0  # time for a client to print its error after its tree has ended
 
-# Lists flags of `pitstop_cli generate`, handed on as they are: (name, its value in --help or nothing, help).
+# Flags of `pitstop_cli generate`, passed on unchanged: (name, its value in --help or nothing, help).
 GENERATE_FLAGS = (
     ("max-new-tokens", "N", "maximum number of tokens, -1: as many as fit (default 200)"),
     ("min-new-tokens", "N", "minimum number of tokens"),
@@ -42,7 +42,7 @@ MAX_NEW_TOKENS = "200"
 
 
 def _run(command):
-    """Runs in place of this program."""
+    """Replaces this program by the command."""
     sys.stdout.flush()
     os.execv(command[0], command)
 
@@ -51,13 +51,13 @@ PLACE_FLAGS = ("tcp_door", "admin_tcp_door", "key")
 
 
 def _remote_flags(options):
-    """Returns the flags of a tree elsewhere, as pitstop_cli takes them; none: it is on this machine."""
+    """Returns the flags of a tree on another machine, for pitstop_cli; none: the tree is on this machine."""
     given = [(name, getattr(options, name)) for name in PLACE_FLAGS]
     return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
 
 
 def _place_flags(options, is_told=False):
-    """Returns the flags of the tree that a command is for, and tells which it is. Problem: none runs."""
+    """Returns the flags of the tree that a command is for; with is_told, prints which tree. Problem: none runs."""
     remote = _remote_flags(options)
     if remote:
         if is_told:
@@ -85,7 +85,7 @@ def _die_with_parent():
 
 
 def flags_of_a_tree(options):
-    """Returns those that were typed and say how a tree is started: one that runs has its own."""
+    """Returns the given flags that configure a tree's start, which a running tree cannot use."""
     names = options.arguments[: options.arguments.index("--")] if "--" in options.arguments else options.arguments
     typed = {argument.partition("=")[0] for argument in names}
     return sorted(typed & options.tree_flags)
@@ -101,7 +101,7 @@ def _refuse_flags_beside(options, tree):
 
 
 def _read_prompt(options):
-    """Problem: there is none, or two."""
+    """Returns the prompt. Problem: there is none, or two."""
     if (options.prompt is None) == (options.prompt_file is None):
         raise Problem("generate takes one prompt: in quotes, - for standard input, or --prompt-file FILE", EXIT_USAGE)
     if options.prompt_file is not None:
@@ -115,7 +115,7 @@ def _read_prompt(options):
 
 
 def generate(options):
-    """Generates on the running tree if there is one, else on one of its own."""
+    """Generates on the running tree if there is one, otherwise on a tree for this call."""
     _read_prompt(options)
     if options.own and (_remote_flags(options) or options.run_dir):
         raise Problem("--own starts a tree for this call: no --run-dir, no door", EXIT_USAGE)
@@ -159,13 +159,13 @@ def status(options):
 
 
 def trees(_options):
-    """Lists what runs; those of programs come last."""
+    """Prints the running trees; trees of programs come last."""
     found = sorted(registry.running(), key=lambda tree: (tree.of_program != 0, tree.started))
     print("\n".join(tree.listed().strip() for tree in found) or "no tree runs")
     return EXIT_OK
 
 
-# The admin door's commands, which `pitstop_cli` does; their flags are handed on as they are.
+# The admin door's commands, which `pitstop_cli` runs; their flags are passed on unchanged.
 CONTROL = {
     "pause": "stop generating; requests wait (--mode abort, in_place, retract, wait)",
     "continue": "generate again",
@@ -198,7 +198,7 @@ def control(options):
     if "--help" in options.rest or "-h" in options.rest:
         _run([programs.program("cli"), options.command, "--help"])
     command = [programs.program("cli"), options.command, *_place_flags(options, options.command != "digests")]
-    # The checkpoint may be a bundled model's name; a label may be called the same.
+    # The checkpoint may be a bundled model's name. A label may have the same name, and stays unchanged.
     names_model = options.command in ("update", "stage", "push")
     for before, argument in zip(["", *options.rest], options.rest):
         is_value = before in CONTROL_VALUE_FLAGS
