@@ -10,8 +10,7 @@
 //
 //   gemv      M <= 4: CUDA cores, one read of the weights (linear_gemv.cu)
 //   tiles     mma.sync m16n8k16, k ascending, one fp32 sum per output: its bits depend only on
-//   x[m],
-//             w[n] and K, whatever the tile. For small M; for every M in deterministic mode
+//             x[m], w[n] and K, whatever the tile. For small M; for every M in deterministic mode
 //   split     the same for M <= 16 and few weight rows: four sums per output, of a part of K each.
 //             Not in deterministic mode, where tiles for any M would need as many sums
 //   cuBLASLt  M > kTilesMaxM (linear_cublas.cpp)

@@ -9,8 +9,7 @@
 //   are
 //                        skipped, so every rank gets the same lists
 //   counts  row r's at counts[count_starts[r] .. count_starts[r+1]): one entry per distinct id of
-//   the
-//           prompt and output; none if the row has no penalty
+//           the prompt and output; none if the row has no penalty
 //   biases  the same layout; each id once. A bias of -inf bans an id (stop ids before
 //   min_new_tokens)
 #pragma once

@@ -9,8 +9,7 @@
 //                        kDrewNothing if that score is -inf, kScoreNotFinite if it is +inf. 0 for a
 //                        row without a draw. kNotFiniteDraw if any part has it
 //               logit    of that draw; of a given id the highest, which comes from the rank that
-//               has
-//                        the id
+//                        has the id
 //               max      the highest log_sum, rounded to fp32
 //               sum      of exp(log_sum - max), in double and in rank order: the same bits on
 //                        every rank, whatever the batch (P6)

@@ -14,8 +14,7 @@
 // kernels that it does not need at once.
 //
 //   race or maximum   every row. A row that does not truncate is decided except for the merge of
-//   its
-//                     parts, which its last part does if no kernel follows
+//                     its parts, which its last part does if no kernel follows
 //   histogram         count and mass of the ids, by distance below the maximum
 //   collect           into a list: the ids of the bins that may survive, if they are few; else the
 //                     ids of the bin that contains top-p's threshold, while those above it race

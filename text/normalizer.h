@@ -50,9 +50,8 @@ using NormalizerStep = std::variant<
     ByteLevelNormalizer>;
 
 //
-// Bounded: a text may grow to bytes_max(), and no step starts with more; the file's
-// reader accepts at
-//          most kStepsMax steps.
+// Bounded: a text may grow to bytes_max(), and no step starts with more; the file's reader accepts
+//          at most kStepsMax steps.
 class Normalizer {
   public:
     // A file can easily contain an endless sequence of replacements that double the text.

@@ -6,11 +6,9 @@
 // tokens are put around the whole (post_processor.h). decoder.h turns ids back into text.
 //
 // Thread:  any; immutable except for a pool of scratch memory behind a mutex. Each call has a
-//          scratch of
-//          its own from there, with the encodings of recent pieces.
-// Bounded: one scratch of about 2 MB for each call that ever ran at the same time; a
-// scratch grows with
-//          the longest text and is dropped beyond kScratchBytesMax.
+//          scratch of its own from there, with the encodings of recent pieces.
+// Bounded: one scratch of about 2 MB for each call that ever ran at the same time; a scratch grows
+//          with the longest text and is dropped beyond kScratchBytesMax.
 #pragma once
 
 #include "base/ids.h"

@@ -2,9 +2,8 @@
 // top of a base model this is often the only place that has it: config.json and
 // generation_config.json still name the base model's token.
 //
-// Source: SGLang and vLLM, too, end a request at the tokenizer's eos_token_id, besides
-// the tokens of
-//         the two files.
+// Source: SGLang and vLLM, too, end a request at the tokenizer's eos_token_id, besides the tokens
+//         of the two files.
 #pragma once
 
 #include "base/ids.h"

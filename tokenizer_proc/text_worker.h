@@ -4,11 +4,9 @@
 // in progress. The loop itself tokenizes short texts: run_job().
 //
 // Thread:  the queue takes and returns values; its owner is the loop thread.
-// Bounded: kQueueBytesMax of text waits, kClientBytesMax of one client's. When the
-// queue is full, the
-//          newest job of the client with the most is dropped. A job ends within kJobCpuMax; a job
-//          that
-//          was cancelled ends within a millisecond, or at the next stage of encoding.
+// Bounded: kQueueBytesMax of text waits, kClientBytesMax of one client's. When the queue is full,
+//          the newest job of the client with the most is dropped. A job ends within kJobCpuMax; a
+//          job that was cancelled ends within a millisecond, or at the next stage of encoding.
 #pragma once
 
 #include "base/fair_queue.h"

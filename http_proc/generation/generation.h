@@ -8,9 +8,8 @@
 // finish.reason abort, like any abort), and when this is destroyed.
 //
 // Thread:  the server's loop.
-// Bounded: a chunk that was not taken yet is joined with the next one, so a request
-// holds at most its
-//          whole output here.
+// Bounded: a chunk that was not taken yet is joined with the next one, so a request holds at most
+//          its whole output here.
 #pragma once
 
 #include "base/time.h"

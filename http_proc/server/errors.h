@@ -4,8 +4,7 @@
 //             "code": 400}: both of its shapes in one, as its clients read either
 //   OpenAI   {"error": {"message": M, "type": "invalid_request_error", "param": null, "code": C}}
 //   vLLM     {"error": {"message": M, "type": "Bad Request", "param": null, "code": 400}}
-//   Anthropic
-//            {"type": "error", "error": {"type": "invalid_request_error", "message": M}}
+//   Anthropic {"type": "error", "error": {"type": "invalid_request_error", "message": M}}
 #pragma once
 
 #include "base/result.h"

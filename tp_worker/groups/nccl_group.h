@@ -2,9 +2,8 @@
 // the GPU's memory.
 //
 //   sglang  counts in at the trainer's TCPStore when asked to join; the unique id exists only with
-//   the
-//           trainer's first broadcast, so it is read with the first receive (waiting earlier would
-//           wait for a trainer that waits for us)
+//           the trainer's first broadcast, so it is read with the first receive (waiting earlier
+//           would wait for a trainer that waits for us)
 //   vllm    counts in, then reads the id, pickled, and joins at once; or the id came with the call.
 //           Every rank of vLLM's adds up one float then
 //   direct  the id came with the call: joins at once

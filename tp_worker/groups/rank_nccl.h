@@ -13,9 +13,8 @@
 //
 // Owns:   the communicator, which it aborts at the end.
 // Thread: the steps'.
-// Errors: the host communicator's, which name a rank; NCCL's (kernels/nccl.h). After
-// either the worker
-//         must end; in a trial, only after the host's.
+// Errors: the host communicator's, which name a rank; NCCL's (kernels/nccl.h). After either the
+//         worker must end; in a trial, only after the host's.
 #pragma once
 
 #include "base/time.h"

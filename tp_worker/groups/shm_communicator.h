@@ -8,8 +8,7 @@
 // reading chunk n.
 //
 // Waits:   spins for a moment if every rank can have a core, then parks on a futex; a peer that
-//          dies
-//          is noticed within kLivenessMs, one that is stopped at the deadline.
+//          dies is noticed within kLivenessMs, one that is stopped at the deadline.
 // Bounded: 2 * size * kShmChunkBytes of shared memory.
 #pragma once
 
