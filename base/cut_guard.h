@@ -1,6 +1,6 @@
-// Guards reads of memory that is mapped from somebody else's file. If the file is truncated
-// meanwhile, an access past its new end raises SIGBUS, which would end the process. Inside a guard
-// it becomes an error that can be queried:
+// Guards reads of a mapped file that another process may truncate. After that, an access past
+// the new end raises SIGBUS, which would end the process. Inside a guard it becomes an error
+// that can be queried:
 //
 //   CutGuard guard(bytes);          // of a mapping
 //   use(bytes);                     // on this thread

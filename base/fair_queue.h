@@ -215,7 +215,7 @@ class FairQueue {
         }
         for (std::size_t i = way.size() - 1; i > 0 && way[i]->items == 0; --i) {
             way[i - 1]->ring.erase(way[i]->turn);
-            // a copy: erase() must not be given a part of what it erases
+            // a copy: erase() must not get a reference into the node that it erases
             const std::string name = way[i]->name;
             way[i - 1]->children.erase(name);
         }

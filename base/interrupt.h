@@ -1,4 +1,4 @@
-// Tells work on another thread to stop: the working thread asks regularly.
+// The way to stop work on another thread: the working thread checks regularly whether to stop.
 #pragma once
 
 #include "base/result.h"

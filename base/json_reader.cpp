@@ -83,7 +83,7 @@ bool JsonReader::start_array(std::size_t) {
     return start(on_array());
 }
 
-// The parser's own message is not repeated: it quotes what was read last, however long that is.
+// The parser's own message is not repeated: it quotes the text read last, which may be long.
 bool JsonReader::parse_error(std::size_t byte, const std::string&, const Json::exception& error) {
     return refuse(fmt::format(
         "{} at byte {}",

@@ -43,7 +43,7 @@ class JsonReader : private nlohmann::json_sax<nlohmann::json> {
     Result<> read(std::string_view json);
 
   protected:
-    // Holds a value that is neither an object nor an array.
+    // A value that is neither an object nor an array.
     struct Scalar {
         // a string, which may be moved from; null: the value is in `other`
         std::string* text = nullptr;

@@ -21,7 +21,7 @@ class CAPABILITY("mutex") Mutex {
     std::mutex mutex_{};
 };
 
-// Holds a mutex for its lifetime, except between unlock() and lock().
+// Locks a mutex for its lifetime, except between unlock() and lock().
 class SCOPED_CAPABILITY MutexLock {
   public:
     explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : lock_(mutex.mutex_) {}

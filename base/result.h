@@ -95,7 +95,7 @@ template <class... Args>
 
 struct Ok {};
 
-// Holds a T or an Error.
+// A T or an Error.
 template <class T = Ok>
 class [[nodiscard]] Result {
   public:

@@ -12,7 +12,7 @@
 #define PITSTOP_THREAD_ATTRIBUTE(x)
 #endif
 
-// Marks a member that is read and written only by whoever holds `mutex`.
+// Marks a member that is read and written only while `mutex` is held.
 #define GUARDED_BY(mutex) PITSTOP_THREAD_ATTRIBUTE(guarded_by(mutex))
 // Marks a function whose caller holds `mutex` before and after.
 #define REQUIRES(...) PITSTOP_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))

@@ -2,13 +2,12 @@
 """What a clean build costs: the CPU seconds of each compiler call, by folder.
 
     bench/build_times.py                        what launch/quickstart builds
-    bench/build_times.py --all                  of everything
+    bench/build_times.py --all                  everything
     bench/build_times.py --cuda                 and of CUDA's sources, where the toolkit is
-    bench/build_times.py FILE.cpp ...           of these alone
+    bench/build_times.py FILE.cpp ...           these files alone
 
-It builds in a folder of its own, without ccache. CPU seconds are told, as other work on a machine makes a
-build longer but
-these hardly: half of their sum is the time of two cores that do nothing else, linking apart.
+Builds in a folder of its own, without ccache. Reports CPU seconds, because other work on the machine hardly changes
+them. Half of their sum is the time on two idle cores, without linking.
 """
 
 import argparse
@@ -76,7 +75,8 @@ def main():
         targets = QUICKSTART
         if options.sources:
             configure.append("-DPITSTOP_UNITY_BUILD=OFF")
-            targets = [f"{pathlib.Path(source).resolve()}^" for source in options.sources]  # Ninja's: what it makes
+            # ninja's syntax for "the outputs of this source"
+            targets = [f"{pathlib.Path(source).resolve()}^" for source in options.sources]
         elif options.all:
             targets = ["all"]
         subprocess.run([*configure, "-DPITSTOP_FAULT_POINTS=ON"], check=True, stdout=subprocess.DEVNULL)

@@ -37,7 +37,7 @@ class OpenCount {
     std::int64_t open_ = 0;  // guarded by mutex_
 };
 
-// Holds one client's notes; its thread alone writes them.
+// The notes of one client, written only by its thread.
 struct Notes {
     std::vector<ChunkEvent> chunks{};
 };

@@ -255,8 +255,8 @@ void run_decode(GpuMeter& gpu) {
         {.bytes = 4.0 * num * len * K * D, .against = GpuLimit::kCopy},
         attention_cuda_deterministic
     );
-    // One request is bound by latency. Targets: what FlashInfer and FA3 reach on another GPU, by
-    // vLLM's figures: 11 us a layer at 1k, 20 at 8k, 45 at 32k.
+    // One request is bound by latency. Targets: the times of FlashInfer and FA3 on another GPU, as
+    // published by vLLM: 11 us a layer at 1k, 20 at 8k, 45 at 32k.
     decode(gpu, "decode, 1 request x 1024", lens(1024, 0, 0), 0.08);
     decode(gpu, "decode, 1 request x 8192", lens(8192, 0, 0), 0.30);
     decode(gpu, "decode, 1 request x 32768", lens(32768, 0, 0), 0.60);

@@ -82,7 +82,7 @@ class GpuMeter {
         return static_cast<std::uint32_t*>(arrivals_.data());
     }
 
-    // Has cuBLASLt's algorithm chosen for products as below, over these weights (linear_tuning.h).
+    // Chooses cuBLASLt's algorithm for multiply() with these weights (linear_tuning.h).
     void tune(
         const DeviceBuffer& x,
         std::span<const void* const> all_w,

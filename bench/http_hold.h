@@ -1,6 +1,6 @@
-// Holds many streams open at once against a live tree for a while, and checks each: its events
-// carry its id, and its text and tokens equal those of its prompt running alone. Meanwhile another
-// thread calls the routes that trainers and routers poll, and sometimes pauses.
+// Keeps many streams of a live tree open at once for a while, and checks each: its events carry its
+// id, and its text and tokens equal those of its prompt running alone. Meanwhile another thread
+// calls the routes that trainers and routers poll, and sometimes pauses.
 //
 // Thread:  the caller's for all streams, and one for the control routes.
 // Bounded: a stream holds its output and the event it is in.

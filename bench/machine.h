@@ -19,8 +19,8 @@ struct Machine {
 };
 [[nodiscard]] Machine this_machine();
 
-// Returns the directory that holds launch/: the bundle that this program lies in, else the sources
-// that it was built from.
+// Returns the directory with launch/: the bundle of this program, or the sources that it
+// was built from.
 [[nodiscard]] std::string root_dir();
 
 // Returns "1a2b3c4d5e6f", with "-dirty" where tracked files differ; a bundle's own; else "unknown".

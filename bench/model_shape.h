@@ -58,11 +58,11 @@ struct PlannedTensor {
 // Lists every tensor, in the model's order. Standard deviations keep activations of order one:
 // 1/sqrt of the reduced dimension, with the products that are added to the residual stream scaled
 // down so that all layers together add about one. Logits come out with a standard deviation of
-// about 1.5, and the embedding of the current token is small beside what the layers add, so that
-// greedy decoding with a tied head wanders over the vocabulary instead of repeating one token.
+// about 1.5, and the embedding of the current token is small compared with the layers' output, so
+// that greedy decoding with a tied head wanders over the vocabulary instead of repeating one token.
 [[nodiscard]] std::vector<PlannedTensor> tensors_of(const ModelShape& shape);
 
-// Of the special tokens, which are the last three ids: <|endoftext|>, <|im_start|>, <|im_end|>.
+// The special tokens, which are the last three ids: <|endoftext|>, <|im_start|>, <|im_end|>.
 struct SpecialIds {
     std::int64_t end_of_text = 0;
     std::int64_t im_end = 0;

@@ -41,8 +41,8 @@ const std::vector<TokenId> kPrompt{TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4
 struct Figures {
     std::vector<double> tokens_per_s{};  // of each round
     std::vector<double> latency_ms{};    // of every probe
-    // Holds the CPU time per token of each round: the tree and what speaks to the caller (the
-    // library here, http_proc there), without the HTTP client.
+    // The CPU time per token of each round: of the tree and of the library or http_proc, without
+    // the HTTP client.
     std::vector<double> cpu_us{};
     std::vector<double> own_cpu_us{};   // of the library with its caller; of http_proc alone
     std::vector<double> load_cpu_us{};  // of the HTTP client

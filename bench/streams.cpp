@@ -12,7 +12,7 @@ struct Streams::Notes {
     TimePoint begin{};
     mutable std::mutex mutex{};
     std::condition_variable changed{};
-    // These are guarded by mutex.
+    // Guarded by `mutex`:
     std::vector<ChunkEvent> chunks{};
     std::vector<std::int64_t> tokens{};  // of each stream
     std::vector<messages::Finish> ends{};

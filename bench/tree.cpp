@@ -58,7 +58,7 @@ Result<Tree> Tree::start(const Args& args) {
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
 
-    // This program lies in bin/ of a build directory, beside the tree's.
+    // This program and the tree's programs are in bin/ of the same build directory.
     const std::string build_dir =
         std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
     std::array<int, 2> output{};

@@ -21,7 +21,7 @@ inline constexpr std::int64_t kWorkloadTokensMax = std::int64_t{1} << 28;  // pr
 //   128 or fixed:128      always the same
 //   uniform:16:512        any from 16 to 512
 //   lognormal:200:0.8     exp(normal) with median 200, sigma 0.8; as real prompts and answers are
-//   file:PATH             one length per line, in the file's order, from its start again at the end
+//   file:PATH             one length per line, in the file's order, repeated from the start
 class LengthDistribution {
   public:
     static Result<LengthDistribution> parse(std::string_view text);

@@ -27,7 +27,7 @@ enum class SocketKind {
     kPush,    // one receiver, one way
 };
 
-// What arrived: a message, or what was refused and whom to tell.
+// A received message, or the reason of its refusal and the peer to answer.
 struct Received {
     std::string peer{};     // kRouter: the sender's identity; else empty
     std::string key{};      // kRouter: the client's public key; empty: a local client

@@ -116,9 +116,9 @@ class Client {
     void cancel(std::vector<std::string> rids);
 
     // Makes a call, which has one answer (calls.h). An abort ends requests that this client has
-    // started, and others that it names. The caller leaves `call` at 0. If the message's
-    // timeout_ms is 0, the tree gets `timeout` too, so that its error, which names what is late,
-    // arrives before ours.
+    // started, and others that it names. The caller leaves `call` at 0. If the message's timeout_ms
+    // is 0, the tree gets `timeout` too, so that the tree's error, which names the late part,
+    // arrives before this client's.
     template <class Request>
     Result<messages::ReplyTo<Request>> call(
         Request request, std::chrono::milliseconds timeout = kCallTimeout

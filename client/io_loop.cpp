@@ -367,7 +367,7 @@ void IoLoop::io_send(messages::Door door, messages::Frames frames) {
     std::deque<messages::Frames>& unsent = unsent_[static_cast<std::size_t>(door)];
     add_tree(frames, link(door).tree());
     if (unsent.empty() && link(door).send(frames) == bus::Sent::kSent) return;
-    unsent.push_back(std::move(frames));  // bounded by what is open
+    unsent.push_back(std::move(frames));  // bounded by the open requests and calls
 }
 
 void IoLoop::io_flush() {

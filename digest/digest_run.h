@@ -22,8 +22,8 @@ enum class IsaLevel : std::uint8_t;  // base/isa.h, which CUDA's compiler cannot
 
 namespace pitstop::digest {
 
-// Where a copy goes: kPastCache for memory that is read much later, kCached for a reader that
-// follows at once.
+// How a copy is stored: kPastCache for memory that is read much later, kCached if it is
+// read at once.
 enum class CopyPath : std::uint8_t { kPastCache, kCached };
 
 struct DigestRun {

@@ -105,9 +105,10 @@ class Layer(nn.Module):
 
 
 class Qwen3(nn.Module):
-    """logprobs [B, T - 1] of ids [B, T] but for the first of each row. The head is the embedding.
+    """logprobs [B, T - 1] of ids [B, T] without the first of each row. The head is the embedding.
 
-    With experts: under the routes [B, T - 1, layers, per_token] that sampled them, if given."""
+    With experts: under the routes [B, T - 1, layers, per_token] that sampled them, if given.
+    """
 
     def __init__(self, c):
         super().__init__()

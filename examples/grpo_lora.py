@@ -89,8 +89,8 @@ def main():
             return loaded.version
 
         prompts = [engine.tokenize(text) for text in BEGINNINGS for _ in range(options.group)]
-        # Of each batch, most is sampled while the batch before is trained on, one group while the next version is
-        # loaded, and one group after that.
+        # Most of each batch is sampled while the previous batch is used for training, one group while the next version
+        # is loaded, and one group after that.
         during, after = len(prompts) - 2 * options.group, len(prompts) - options.group
 
         def sample(step, first, end, is_begun=threading.Event()):

@@ -17,7 +17,7 @@
 
 namespace pitstop::kernels {
 
-// What the choice of an algorithm depends on.
+// The properties of a product that determine its algorithm.
 struct CublasKey {
     std::int64_t bucket = 0;  // the bucket of M
     std::int64_t N = 0;

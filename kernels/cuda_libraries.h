@@ -1,6 +1,6 @@
 // Finds NVIDIA's libraries, which are opened at run time, in the usual places.
 //
-//   1. beside the executable, and in its ../lib      for a bundle
+//   1. the executable's directory and its ../lib     for a bundle
 //   2. where the loader looks                        rpath, LD_LIBRARY_PATH, ld.so.cache
 //   3. lib64 and lib of CUDA_HOME and CUDA_PATH
 //   4. /usr/local/cuda/lib64

@@ -251,9 +251,9 @@ __global__ void __launch_bounds__(kThreads) gather_columns_kernel(
     meeting.end();
 }
 
-// grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. 16 bytes
-// per pack and rank in, over the links except for this rank's own, and as many out. Latency-bound:
-// some KiB.
+// grid [at most num_blocks], block [kThreads]; a block owns the same packs of every rank. 16
+// bytes per pack and rank in, over the links except for this rank's own, and 16 out.
+// Latency-bound: some KiB.
 __global__ void __launch_bounds__(kThreads) all_gather_kernel(
     const __grid_constant__ Exchange exchange,
     const float4* mine,  // [num_packs]

@@ -52,7 +52,7 @@ struct Ops {
     bool (*linear_silu_mul)(const LinearArgs&, const ActView& gated) = nullptr;
     // Null if there is nothing to choose; see tune_linear_cuda (linear.h).
     int (*tune_linear)(std::span<const LinearArgs> rotation) = nullptr;
-    // This is null where adapters are not computed: on a GPU.
+    // null if adapters are not supported: on a GPU
     void (*low_rank)(const LowRankArgs&) = nullptr;
     void (*route)(const RouteArgs&) = nullptr;
     void (*follow_routes)(const FollowRoutesArgs&) = nullptr;
@@ -64,7 +64,7 @@ struct Ops {
     void (*rope)(const RopeArgs&) = nullptr;
     void (*attention)(const AttentionArgs&) = nullptr;
     void (*silu_mul)(const SiluMulArgs&) = nullptr;
-    // These two are null where hybrid models are not computed: on a GPU.
+    // Both are null if hybrid models are not supported: on a GPU.
     void (*gate_heads)(const GateHeadsArgs&) = nullptr;
     void (*gated_delta)(const GatedDeltaArgs&) = nullptr;
     void (*gather_rows)(const GatherRowsArgs&) = nullptr;

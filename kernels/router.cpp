@@ -156,7 +156,7 @@ void follow_routes_ref(const FollowRoutesArgs& args) {
         double of_given = 0.0;
         for (std::int64_t j = 0; j < route.experts.cols; ++j)
             of_given += std::exp(logit(given_id(args, i, j)) - top);
-        // Where one logit is not finite, `all` is NaN.
+        // If any logit is not finite, `all` is NaN.
         const double sum = route.norm == RouterNorm::kAll || std::isnan(all) ? all : of_given;
         for (std::int64_t j = 0; j < route.experts.cols; ++j) {
             const std::int32_t expert = given_id(args, i, j);

@@ -17,8 +17,8 @@ constexpr int kRounds = 2;
 constexpr int kChunksPerTile = kThreads * kLoadsInFlight * kRounds;  // per block: 32 KiB of bf16
 constexpr std::int64_t kChunksPerPieceMax = std::int64_t{1} << 30;   // indices fit 31 bits
 
-// One rectangle. Passed by value in the kernel's parameters, which are in constant memory: nothing
-// is staged, and the table need not outlive the call.
+// One rectangle. Passed by value in the kernel's parameters, which are in constant memory: no
+// upload is needed, and the table need not outlive the call.
 struct Piece {
     const std::byte* src = nullptr;
     bf16* dst = nullptr;

@@ -21,8 +21,8 @@ namespace pitstop::messages {
 inline constexpr std::size_t kAdapterNameBytesMax = 256;
 inline constexpr std::size_t kAdapterConfigTextMax = std::size_t{1} << 20;
 
-// Numbers a loaded version of an adapter within a tree: the update that brought it. Numbers are
-// never reused, so cached KV cannot be mistaken for another version's. 0: none.
+// Numbers a loaded version of an adapter within a tree: the number of the update that loaded it.
+// Numbers are never reused, so cached KV cannot be mistaken for another version's. 0: none.
 enum class AdapterId : std::uint64_t {};
 
 // Names a version of an adapter.

@@ -35,8 +35,8 @@ void append_spans(std::vector<Span>& whole, std::vector<Span>&& next) {
     }
 }
 
-// Keeps the entries of the first num_kept of num_tokens tokens; all tokens have equally
-// many entries.
+// Keeps the entries of the first num_kept of num_tokens tokens; all tokens have the same
+// number of entries.
 template <class T>
 void keep_share(std::vector<T>& values, std::size_t num_kept, std::size_t num_tokens) {
     if (num_tokens > 0) values.resize(values.size() / num_tokens * num_kept);

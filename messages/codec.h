@@ -23,8 +23,8 @@ template <class Message>
 template <class Message>
 [[nodiscard]] Result<Message> decode(const Frames& frames, UnknownFields unknown_fields);
 
-// These read the part of a malformed message that a reply needs: the field `name` as an integer or
-// a string, or nothing. They never fail.
+// Read the part of a malformed message that a reply needs: the field `name` as an integer or a
+// string, or nothing. They never fail.
 [[nodiscard]] std::string peek_string(const Frames& frames, std::string_view name);
 [[nodiscard]] std::uint64_t peek_uint(const Frames& frames, std::string_view name);
 

@@ -1,4 +1,4 @@
-// The names of a message's fields, for those that derive lists from them.
+// The names of a message's fields, for code that derives lists from them.
 #pragma once
 
 #include <string_view>

@@ -29,7 +29,7 @@ enum class UpdatePhase : std::uint8_t {
     kPrepared,     // all have voted yes
     kReadying,     // running work proceeds to a point where the swap can happen at once
     kReady,        // all are prepared and generation has stopped: only now may a commit be ordered
-    kStopping,     // direct: running work is being brought to its end
+    kStopping,     // direct: running work is being stopped
     kStopped,      // direct: nothing runs
     kOverwriting,  // direct: the live copy is being overwritten
     kCommitting,   // the swap is ordered: the previous version cannot be restored

@@ -1,4 +1,4 @@
-// These calls read the live weights: a tensor by its name, and the digests of what is resident.
+// Calls that read the live weights: a tensor by its name, and the digests of the resident weights.
 // Reads change nothing, and run during generation.
 //
 // A call goes from the admin door through the scheduler, which checks that the weights are

@@ -49,7 +49,7 @@ class Pause {
         TurnOutput& out
     );
 
-    // What runs now, for the decisions and answers below.
+    // The state of the runner, for the decisions and answers below.
     struct Load {
         bool is_still = false;    // no step is in flight
         bool is_run_out = false;  // no request that ran before is open

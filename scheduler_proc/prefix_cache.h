@@ -54,7 +54,7 @@ class PrefixCache {
     struct Match {
         std::vector<PageId> pages{};  // whole pages, from the first token on
         EpochRange epochs{};          // the epochs that computed them; empty without pages
-        // a step before long computes the next page, or saves a later state
+        // a step in flight computes the next page, or will save a later state
         bool is_pending = false;
         std::optional<messages::AdapterId> adapter{};  // as asked for
         // With state: the longest prefix that pages alone would have given. Its pages after `pages`
@@ -148,7 +148,8 @@ class PrefixCache {
         std::size_t num_usable = 0;  // pages
         bool is_pending = false;     // a checkpoint further on is announced, or saved by the step
     };
-    // Of a path whose last node is `last`; `before`: of the path without it.
+    // Returns the reach of a path whose last node is `last`; `before` is the reach
+    // without that node.
     [[nodiscard]] Reach reach_of(
         const Reach& before, std::size_t num_pages, PageId last, StepId step
     ) const;

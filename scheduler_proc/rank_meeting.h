@@ -114,7 +114,7 @@ class RankMeeting {
     std::vector<Letter> letters_{};
     std::vector<Error> dismissed_{};
     std::int64_t meeting_ = 1;
-    std::optional<Error> failure_{};  // of all meetings from now on
+    std::optional<Error> failure_{};  // why all later meetings fail
     std::optional<Error> loss_{};
     bool is_over_ = false;
 };

@@ -72,9 +72,9 @@ class ReplicaUpdate {
         return stands() && job_->kind == UpdateJob::Kind::kDirect;
     }
 
-    // ---- the KV cache's memory, lent to what is staged (--update-mode lend) ---- Returns whether
-    // the memory is lent: from the stage's order to the last rank's commit or drop. Meanwhile
-    // nothing is planned, except for a drain.
+    // ---- the KV cache's memory, lent to a staged version (--update-mode lend) ---- Returns
+    // whether the memory is lent: from the stage's order to the last rank's commit or drop.
+    // Meanwhile nothing is planned, except for a drain.
     [[nodiscard]] bool has_loan() const { return job_ && job_->is_on_loan && !job_->committed; }
     // Returns whether all ranks have committed, and the answer waits until KV has its memory again.
     [[nodiscard]] bool awaits_return() const { return job_ && job_->committed; }

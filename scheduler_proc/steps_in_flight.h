@@ -32,8 +32,8 @@ class StepsInFlight {
 
     // REQUIRES: !is_full(); step.step == next_step().
     void push(InFlightStep step);
-    // Returns true if the rank's result belongs to a step in flight and is its first.
-    // Errors: kInternal if the result is not what was planned.
+    // Returns true if the rank's result belongs to a step in flight and is its first. Errors:
+    // kInternal if the result does not match the plan.
     [[nodiscard]] Result<bool> record(messages::StepResult result);
     // Removes and returns the first step if all ranks have answered it.
     [[nodiscard]] std::optional<InFlightStep> take_done();

@@ -281,7 +281,7 @@ Result<> Decoder::Stream::feed_token(std::size_t stage, std::string_view token, 
     return hand_on(token);
 }
 
-// Ends a stage after the earlier stages have ended: passes on what it held.
+// Ends a stage after the earlier stages have ended: passes on the held input.
 Result<> Decoder::Stream::close(std::size_t stage, std::string& out) {
     Stage& state = stages_[stage];
     const DecoderStep& step = decoder_->steps_[stage];

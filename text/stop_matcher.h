@@ -64,7 +64,7 @@ class StopMatcher {
     // After a match it is complete, with the matched string unless that is trimmed; the text after
     // it is dropped, and so is every later piece.
     std::optional<Match> push(std::string_view piece, std::string& text);
-    // No more pieces follow: appends what was held back.
+    // No more pieces follow: appends the held text.
     void finish(std::string& text);
 
     [[nodiscard]] const std::optional<Match>& match() const { return match_; }

@@ -143,8 +143,8 @@ Admin::HeldCall Admin::held_call(TimePoint now, const std::string& peer, Message
 template <class Message>
 Result<> Admin::start(TimePoint now, const std::string& peer, Message message) {
     if constexpr (kPublishes<Message>) {
-        // A continue is told of a loss even if a replica would refuse it: by the time it reaches
-        // the replica, the obstacle may be gone.
+        // A continue is refused for a loss even if a replica would refuse it anyway: by the time it
+        // reaches the replica, the obstacle may be gone.
         constexpr bool kIsContinue = std::is_same_v<Message, messages::ContinueGeneration>;
         const bool goes_on = !closing_ && lets_generation_go_on(message);
         if (goes_on || (kIsContinue && !closing_)) RETURN_IF_ERROR(check_loss(now, peer));
@@ -406,7 +406,7 @@ void Admin::carry_out(TimePoint now, UpdateCoordinator::Out&& out) {
     for (const std::string& note : out.notes) spdlog::warn("{}", note);
     for (auto& [caller, reply] : out.replies) {
         record(now, caller.what, reply);
-        // Without names a begin is believed: the refused call was one of a session before it.
+        // A begin for unnamed calls shows that the refused call belonged to an earlier session.
         const bool has_begun = caller.what == messages::BeginUpdate::kType && reply.ok;
         if (has_begun && loss_ && loss_->is_missed_part) loss_.reset();
         if (caller.peer.empty()) {  // our own commit or drop: see close_collection()

@@ -51,8 +51,8 @@ class Admin {
         std::int64_t refused_total = 0;
         std::vector<messages::ListenerStatus> listeners{};
     };
-    // The result of an abort: per given id (for all: per open request), and which requests will
-    // end.
+    // The result of an abort: per given id (for all: per open request), and which
+    // requests will end.
     struct Aborted {
         std::vector<messages::AbortResult> results{};
         std::map<OpenId, ReplicaId> ending{};  // and the replica of each
@@ -116,19 +116,19 @@ class Admin {
         TimePoint now, const std::string& peer, const messages::Frames& frames, ClientPlace place
     );
 
-    // Handles a part of an answer. Returns false if the message is not for this door. Errors: it is
-    // malformed.
+    // Handles a part of an answer. Returns false if the message is not for this door. Errors: it
+    // is malformed.
     Result<bool> dispatch_part(TimePoint now, const messages::Frames& frames);
 
     // The schedulers agree on the serving version, loaded from that directory. Without weights,
-    // `lost` is what was to be loaded, if anything.
+    // `lost` describes the version that should have been loaded, if any.
     void set_version(
         const messages::SchedulerHello& hello,
         const std::string& weights_path,
         const std::optional<messages::LostVersion>& lost
     );
 
-    // The unfinished work of the tree before this one is lost.
+    // Records that unfinished work of the previous tree is lost.
     void begin_after(TimePoint now, const Restart& restart);
 
     // With --keep-committed, versions committed from now on are written to this directory.
@@ -137,7 +137,7 @@ class Admin {
 
     // Records the result of an abort.
     void aborted(const AbortAsked& asked, Aborted what);
-    // A request has ended, and its last chunk was sent.
+    // Records that a request has ended, and that its last chunk was sent.
     void request_ended(OpenId request);
 
     // Acts on deadlines.
@@ -292,14 +292,15 @@ class Admin {
     // ends the loss of callers who were refused; others may not read a pause's answer.
     struct Loss {
         messages::LostCalls calls{};
-        std::string label{};  // that the calls named; empty: none did
-        std::string what{};   // "3 calls ... take no effect"
+        std::string label{};  // the label that the calls named; empty: none
+        std::string what{};   // for example "3 calls ... take no effect"
         TimePoint at{};
-        TimePoint refused_at{};        // when a call was last refused because of it
-        bool is_told = false;          // the call that lets generation continue was refused
-        bool is_part_refused = false;  // a call that may be one of the rest was
-        bool is_missed_part = false;   // no call was collected; one that is missed was refused
-        std::string told_peer{};       // another peer that knows
+        TimePoint refused_at{};  // when a call was last refused because of it
+        bool is_told = false;    // whether the call that lets generation continue was refused
+        // whether a call was refused that may be another part of the version
+        bool is_part_refused = false;
+        bool is_missed_part = false;  // no call had been collected: the first one was refused
+        std::string told_peer{};      // another peer that knows of the loss
     };
     // While generation runs, partial updates are refused for this long after the last of them.
     static constexpr auto kLossQuiet = std::chrono::minutes(5);
@@ -323,8 +324,8 @@ class Admin {
     Result<> check_loss(TimePoint now, const std::string& peer);
     // Refuses a partial update of a trainer that does not know of the loss, or ignores it.
     Result<> check_late_part(TimePoint now, const std::string& label);
-    // Callers who know nothing of a loss may end it. So a call that names the label of lost calls
-    // brings the loss back, once, however late: it may be one of the rest of their version.
+    // A caller that does not know of a loss may end it. So a later call with the label of lost
+    // calls restores the loss, once: it may be another part of their version.
     void remember_loss();
     void recall_loss(TimePoint now, const std::string& label);
     // A call that names `label`, or a collection of such calls, is refused for the loss.
@@ -333,7 +334,7 @@ class Admin {
     void forget_lost_labels();
     [[nodiscard]] std::string note_for_pause(TimePoint now);
 
-    // What the answer to a call says in addition.
+    // An addition to a call's answer.
     struct Note {
         std::string text{};
         std::optional<messages::CollectedVersion> update{};
@@ -363,7 +364,7 @@ class Admin {
     ReplicaStandings standings_;
     std::deque<HeldCall> held_{};  // in the order of arrival
     bool is_starting_held_ = false;
-    // The collected update is being committed or dropped; this call waits for that.
+    // A call that waits while the collected update is being committed or dropped.
     struct ClosingCall {
         Closing how{};
         HeldCall then{};
@@ -373,7 +374,8 @@ class Admin {
     std::optional<ClosingCall> closing_{};
     std::optional<Loss> loss_{};
     static constexpr std::size_t kLostLabelsMax = 64;
-    std::map<std::string, std::pair<Epoch, Loss>> lost_by_label_{};  // and what served at the loss
+    // with the epoch that served at the loss
+    std::map<std::string, std::pair<Epoch, Loss>> lost_by_label_{};
     std::map<std::pair<std::string, CallId>, Note> notes_{};
 };
 

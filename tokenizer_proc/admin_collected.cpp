@@ -10,8 +10,8 @@ namespace pitstop::tokenizer {
 
 // ---- calls that wait ----
 
-// Calls that bring weights wait for those before them, as SGLang's do. A call that lets generation
-// continue waits for the calls that are being collected, and for another call's commit of them.
+// Calls with weights wait for earlier ones, as in SGLang. A call that lets generation continue
+// waits for the calls that are being collected, and for another call's commit of them.
 bool Admin::must_wait(const HeldCall& call) const {
     const bool has_earlier = std::ranges::any_of(held_, &HeldCall::brings_weights);
     if (call.brings_weights)
@@ -20,8 +20,8 @@ bool Admin::must_wait(const HeldCall& call) const {
            (publishes(call) && has_earlier && !updates_.is_draining());
 }
 
-// An update whose calls name no session is being ended. A call that arrived after that may have
-// been meant for it, and would be an update of its own. So it is refused, and does not wait.
+// An update whose calls name no session is being ended. A call that arrives now may be meant for
+// that update, and would become an update of its own. So it is refused, and does not wait.
 bool Admin::may_be_too_late() const {
     return (closing_ && closing_->how == Closing::kCommit) || updates_.is_ending_unnamed();
 }
@@ -78,7 +78,7 @@ void Admin::start_held(TimePoint now) {
             held_.push_front(std::move(call));
             break;
         }
-        // A commit that began now would have no time, would fail, and would lose the collection.
+        // The call has too little time left for a commit, which would fail and lose the collection.
         const bool is_too_late_to_publish =
             publishes(call) && now >= call.deadline && updates_.has_collection();
         if (is_late(now, call) || is_too_late_to_publish) {
@@ -91,8 +91,7 @@ void Admin::start_held(TimePoint now) {
 }
 
 // A call that lets generation continue may be answered a little late, with the outcome of the
-// update that it waits for. A call that brings weights has not begun, and may wait until its
-// deadline.
+// update that it waits for. A call with weights has not begun, and may wait until its deadline.
 bool Admin::is_late(TimePoint now, const HeldCall& call) {
     return now >= call.deadline + (call.brings_weights ? Duration{} : Duration{kHeldGrace});
 }
@@ -192,7 +191,7 @@ bool Admin::lets_generation_go_on(const messages::ResumeMemory& call) const {
            standings_.are_just_released(call.tags) && !updates_.must_be_complete();
 }
 
-// Commits or drops the collection, and then starts the call, within the call's own time.
+// Commits or drops the collection, and then starts the call, within the call's deadline.
 Result<> Admin::close_collection(TimePoint now, Closing how, HeldCall then) {
     const std::int64_t timeout_ms = std::max<std::int64_t>(
         1, std::chrono::floor<std::chrono::milliseconds>(then.deadline - now).count()
@@ -210,9 +209,9 @@ Result<> Admin::close_collection(TimePoint now, Closing how, HeldCall then) {
     return Ok{};
 }
 
-// The call is told the update's outcome. If the update failed, that is the call's answer, so that
-// generation does not continue with other weights than were sent. Made again, the call continues
-// with the version before.
+// Adds the update's outcome to the call's answer. If the update failed, that is the answer, so that
+// generation does not continue with other weights than were sent. A repeated call continues with
+// the previous version.
 void Admin::finish_closing(TimePoint now) {
     const ClosingCall closing = *std::exchange(closing_, std::nullopt);
     const AdminCaller& caller = closing.then.caller;
@@ -265,7 +264,7 @@ void Admin::finish_closing(TimePoint now) {
 }
 
 // A replica reports that it runs again, or has stopped. If it continued by itself, the trainer that
-// paused it is silent: what it sent so far may be half of a model.
+// paused it may be gone, and its calls so far may be half of a model.
 void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     if (!standings_.has(standing.replica)) return;
     const ReplicaId replica = standing.replica;
@@ -273,7 +272,7 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
     updates_.set_has_weights(replica, standing.has_weights);
     const bool is_expired =
         standings_.record(std::move(standing)) == ReplicaStandings::News::kPauseExpired;
-    // Its trainer was told, and continues with the version before.
+    // The trainer has been told, and continues with the previous version.
     if (loss_ && loss_->is_told && was_held && !is_expired && !standings_.is_any_held())
         loss_.reset();
     if (is_expired && !loss_ && !updates_.has_collection() && !standings_.is_any_held())
@@ -298,7 +297,7 @@ void Admin::handle_standing(TimePoint now, messages::ReplicaStanding standing) {
 void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& lost) {
     const bool was_asked_for = lost.why.empty();
     const bool is_untold = loss_ && !loss_->is_told;
-    // whoever drops what came after a loss may not know of the loss
+    // a caller that drops calls collected after a loss may not know of the loss
     if (was_asked_for && is_untold) return;
     Loss loss{.at = now, .refused_at = now, .is_told = was_asked_for, .told_peer = lost.told};
     if (closing_) loss.told_peer = closing_->then.caller.peer;
@@ -317,14 +316,14 @@ void Admin::record_loss(TimePoint now, const UpdateCoordinator::LostCollection& 
     spdlog::warn("{}", error_of(*loss_).message);
 }
 
-// A call that may be a part of a version was refused, and its trainer may not look at answers.
+// Handles the refusal of a call that may be a part of a version: its trainer may ignore answers.
 void Admin::lose_part(TimePoint now, const Error& why) {
     drive(now, [&](UpdateCoordinator::Out& out) { updates_.lose_part(now, why, out); });
     miss_part(now, why);
 }
 
-// Nothing was collected yet. While generation stands still the trainer's other calls may become a
-// version, without this part.
+// Handles the refusal of a part when no call was collected yet: during the standstill, the
+// trainer's other calls could become a version without this part.
 void Admin::miss_part(TimePoint now, const Error& why) {
     const bool is_other = closing_ || updates_.is_ending() || updates_.must_be_complete();
     if (is_other || loss_ || !standings_.is_any_held()) return;
@@ -359,7 +358,7 @@ void Admin::recall_loss(TimePoint now, const std::string& label) {
     loss_->refused_at = now;
 }
 
-// A call without a label may be of the trainer whose calls were lost.
+// A call without a label may come from the trainer whose calls were lost.
 void Admin::tell_loss(TimePoint now, const std::string& label) {
     loss_->refused_at = now;
     if (!label.empty() && label != loss_->label) return;
@@ -374,8 +373,8 @@ void Admin::forget_lost_labels() {
     });
 }
 
-// The pause and the released memory went with the earlier tree. So later parts would be updates of
-// their own.
+// The previous tree's pause and released memory are gone, so later parts would become updates
+// of their own.
 void Admin::begin_after(TimePoint now, const Restart& restart) {
     if (restart.why.empty()) return;
     const Unfinished& before = restart.before;
@@ -395,8 +394,8 @@ void Admin::begin_after(TimePoint now, const Restart& restart) {
     }
 }
 
-// No collected calls are lost, but a trainer may still send some that were meant to be collected:
-// each would be an update of its own, while the tree generates.
+// No collected calls were lost. But a trainer may still send calls that should be collected, and
+// each would become an update of its own.
 void Admin::lose_standstill(TimePoint now, std::string why) {
     loss_ = Loss{
         .calls = {.why = std::move(why)},
@@ -430,8 +429,8 @@ Result<> Admin::check_loss(TimePoint now, const std::string& peer) {
     const bool is_told = loss_->is_told || loss_->told_peer == peer;
     const bool is_collecting = updates_.has_collection();
     if (is_told && !is_collecting) {
-        // Calls that belong to the lost ones may follow: the loss is over when generation
-        // continues.
+        // More calls of the lost version may follow, so the loss ends only when
+        // generation continues.
         if (!standings_.is_any_held()) loss_.reset();
         return Ok{};
     }
@@ -453,9 +452,9 @@ Result<> Admin::check_late_part(TimePoint now, const std::string& label) {
     return error;
 }
 
-// A pause of a running tree is a new beginning: it ends a loss if a caller was refused for it. Few
-// clients read a pause's answer, so another loss stays.
-// Calls that are being collected now began under another pause.
+// A pause of a running tree is a new beginning: it ends a loss for which a caller was refused. Any
+// other loss stays, because few clients read a pause's answer. Calls that are being collected now
+// began under another pause.
 std::string Admin::note_for_pause(TimePoint now) {
     if (const auto collecting = updates_.collecting(now)) {
         return fmt::format(

@@ -49,7 +49,7 @@ struct ToReplica {
     ReplicaId replica{};
     ReplicaSocket socket = ReplicaSocket::kControl;
     messages::Frames frames{};
-    RequestKey key{};  // kRequests: of which request
+    RequestKey key{};  // kRequests: the request's key
 };
 
 // Facts: the messages since the last turn, and the time, which is the turn's only clock.

@@ -69,8 +69,8 @@ class Outbox {
     // Returns whether more output waits after the flushed message. If so, flush again at once,
     // unless that message could not be sent.
     [[nodiscard]] bool has_more() const;
-    // Returns whether so much of the client's output waits that its requests were ended. The client
-    // is slow until it has read all of it.
+    // Returns whether the client's requests were ended because too much of its output waits. The
+    // client is slow until it has read all of it.
     [[nodiscard]] bool is_slow(const std::string& peer) const;
 
     // Returns the clients whose requests must be ended, since the last call.

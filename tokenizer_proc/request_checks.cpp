@@ -78,7 +78,7 @@ std::optional<Error> problem_of_logprobs(
     return fits ? std::nullopt : std::optional(fits.error());
 }
 
-// Returns why the routes that the message brings cannot be followed, or nothing.
+// Returns why the routes in the message cannot be followed, or nothing.
 std::optional<Error> problem_of_brought(
     const messages::Generate& message,
     std::int64_t prompt_len,

@@ -1,4 +1,4 @@
-// Checks requests against the model that the tree serves: what decode() cannot know.
+// Checks requests against the served model, which decode() does not know.
 //
 // Thread:  any; it is not changed after construction.
 #pragma once
@@ -35,8 +35,8 @@ class RequestChecks {
     [[nodiscard]] std::optional<Error> problem_of_prompt(
         const messages::Generate& message, std::span<const TokenId> prompt
     ) const;
-    // Errors: kInvalidArgument for an id that neither the model nor the tokenizer has, whose
-    // vocabulary has `num_known` tokens: either may have tokens that the other lacks.
+    // Errors: kInvalidArgument for an id that neither the model nor the tokenizer (with `num_known`
+    // tokens) has. Each may have tokens that the other lacks.
     [[nodiscard]] Result<> check_decodable(std::span<const TokenId> ids, std::int64_t num_known)
         const;
 
@@ -46,8 +46,8 @@ class RequestChecks {
         messages::SamplingParams& sampling, std::vector<std::vector<TokenId>> sequences
     ) const;
 
-    // Returns the tokens that end an output by default, ascending: the model's, and the tokenizer's
-    // own.
+    // Returns the tokens that end an output by default, ascending: the model's, and the
+    // tokenizer's own.
     [[nodiscard]] std::vector<TokenId> end_tokens() const;
     // Returns the tokenizer's end token if this request should end there and its replica does not
     // know it.

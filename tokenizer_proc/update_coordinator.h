@@ -1,9 +1,9 @@
 // Drives one weight update over all replicas (messages/update_phase.h has its phases).
 //
-// A session is dropped if no call continues it in time. A collection is a session that nobody
+// A session is dropped if no call continues it in time. A collection is a session that no call
 // opened: partial updates of a paused tree, or of one without weights, are its buckets. It is
-// committed by the call that lets generation continue, by commit_weights, or with the last missing
-// tensor.
+// committed by the call that lets generation continue, by commit_weights, or with the last
+// missing tensor.
 //
 // A commit is ordered only when every rank of every replica has reported prepared and ready. Before
 // that, any failure, disagreement or lateness drops the stage everywhere, and the old version
@@ -65,8 +65,8 @@ class UpdateCoordinator {
         std::int64_t calls = 0;
         std::int64_t bytes = 0;  // staged, over all ranks
         std::string why{};       // empty: drop_stage dropped them
-        std::string told{};      // the peer whose commit failed, and who knows; empty: none
-        std::string label{};     // that the calls named
+        std::string told{};  // the peer whose commit failed, and which therefore knows; empty: none
+        std::string label{};  // the label that the calls named
     };
     struct Out {
         std::vector<Order> orders{};  // each goes to every replica
@@ -81,7 +81,7 @@ class UpdateCoordinator {
     // The timeouts of calls without one, and of actions without a caller.
     static constexpr auto kCallTimeout = std::chrono::minutes(10);
     static constexpr auto kDropTimeout = std::chrono::seconds(10);
-    // A caller whose time has passed waits this much longer for a drop, which usually takes less.
+    // After its deadline, a caller waits this much longer for a drop, which usually takes less.
     static constexpr auto kDropGrace = std::chrono::milliseconds(200);
     static constexpr auto kStagedHoldMax = std::chrono::hours(1);
     static constexpr auto kSessionIdle = std::chrono::minutes(5);  // for sessions without a timeout
@@ -93,9 +93,10 @@ class UpdateCoordinator {
 
     // Sets the version that serves from the start.
     void set_version(ServedVersion version) { decided_ = version_ = std::move(version); }
-    // The version that serves has a new label, on every replica.
+    // Records a new label of the serving version, on every replica.
     void relabel(std::string label) { decided_.label = version_.label = std::move(label); }
-    // A replica reports whether it has weights, or none (released and not kept, or never arrived).
+    // Records whether a replica has weights; it has none if they were released and not kept, or
+    // never arrived.
     void set_has_weights(ReplicaId replica, bool has_weights);
 
     // Handles each call of messages/weights.h.
@@ -108,10 +109,9 @@ class UpdateCoordinator {
     bool take_unnamed(TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out);
     // What a collection must contain before it can take effect.
     enum class Brings { kParts, kAllTensors };
-    // Adds a partial update, which becomes part of one update with those before and after it. The
-    // call is answered when its part is staged. Only the first call's `brings` counts; if no
-    // version serves that a part could change, all tensors must arrive. REQUIRES:
-    // may_collect(call).
+    // Adds a partial update to the collection, which becomes one update. The call is answered when
+    // its part is staged. Only the first call's `brings` counts; if no version serves that a part
+    // could change, all tensors must arrive. REQUIRES: may_collect(call).
     void collect(
         TimePoint now, Caller caller, const messages::UpdateWeights& call, Brings brings, Out& out
     );
@@ -119,10 +119,9 @@ class UpdateCoordinator {
     void name_collection(std::string label) { job_->spec.label = std::move(label); }
     // Whether the callers of a dropped collection were told, or must still learn of it.
     enum class Telling { kDue, kDone };
-    // A call that may be a part of what is open was refused. Drops that: it would become a version
-    // without the part.
+    // Drops the open session or collection, because a call that may be a part of it was refused.
     void lose_part(TimePoint now, const Error& why, Out& out);
-    // The same for one that a front end refused, which is answered when that is dropped.
+    // The same for a call that a front end refused; answers the message after the drop.
     void handle(TimePoint now, Caller caller, const messages::RefusedPart& call, Out& out);
     // Drops the collection for this reason. REQUIRES: has_collection().
     void drop_collection(TimePoint now, Error why, Telling telling, Out& out);
@@ -153,10 +152,10 @@ class UpdateCoordinator {
     // Returns whether this call can be one of several that make one update: it declares nothing
     // about only the version after it.
     [[nodiscard]] static bool may_collect(const messages::UpdateWeights& call);
-    // Returns whether no version serves that a part could change.
+    // Returns whether no serving version exists that a part could change.
     [[nodiscard]] bool must_be_complete() const { return is_torn_ || !has_weights(); }
-    // Returns whether calls were collected, their commit is not ordered, and none of them is in
-    // progress.
+    // Returns whether calls were collected, their commit is not ordered, and none of them
+    // is in progress.
     [[nodiscard]] bool is_collecting() const { return is_open() && job_->is_collection; }
     // Returns whether a collection exists; one of its calls may be in progress.
     [[nodiscard]] bool has_collection() const {
@@ -194,10 +193,10 @@ class UpdateCoordinator {
     // Returns the refusal of any other update, with what to do. REQUIRES: is_busy().
     [[nodiscard]] Error busy(TimePoint now) const;
 
-    // Returns the session whose calls name none, open or lost, which a restart would forget; or
-    // nothing.
+    // Returns the session whose calls name none, open or lost, which a restart would
+    // forget; or nothing.
     [[nodiscard]] std::optional<EndedSessions::Ended> unnamed_at_stake() const;
-    // The tree restarted during that session.
+    // Records a session during which the previous tree ended.
     void record_lost(EndedSessions::Ended session) {
         ended_.record(std::move(session));
         ended_.record_loss();
@@ -214,9 +213,8 @@ class UpdateCoordinator {
     }
     [[nodiscard]] messages::UpdateState state() const;
     [[nodiscard]] const ServedVersion& version() const { return version_; }
-    // Returns what a tree that ended now must come back with: the version that serves, or the one
-    // whose commit is already ordered. Some replica may serve that one, and tokens of it may have
-    // been sent.
+    // Returns the version that a restart must load: the serving one, or the one whose commit is
+    // already ordered, because some replica may serve it and may have sent tokens of it.
     [[nodiscard]] const ServedVersion& decided() const { return decided_; }
     // Returns whether every replica has weights that serve.
     [[nodiscard]] bool has_weights() const;
@@ -232,8 +230,8 @@ class UpdateCoordinator {
 
         messages::UpdateId id{};
         messages::UpdateRound round;  // asks the replicas
-        // Up to this phase it proceeds without further calls: a session to kOpen and a stage to
-        // kPrepared, until the call that commits.
+        // The phase up to which the job proceeds without further calls: kOpen for a session,
+        // kPrepared for a stage, until the call that commits.
         messages::UpdatePhase goal = messages::UpdatePhase::kCommitted;
         bool is_rollback = false;
         messages::UpdateSpec spec{};
@@ -246,8 +244,8 @@ class UpdateCoordinator {
         Duration idle_timeout{};         // session
         std::int64_t num_buckets = 0;    // session: ordered so far
         bool is_session = false;         // opened by a caller
-        bool is_collection = false;      // a session that nobody opened
-        bool is_unnamed = false;         // session: begun for calls that name none
+        bool is_collection = false;      // a session that no call opened
+        bool is_unnamed = false;         // session: begun for calls without a session number
         std::int64_t num_unnamed = 0;    // calls of such a session so far
         std::int64_t num_nameless = 0;   // session: buckets so far whose calls did not name it
         std::string took_over{};  // session: what it took over from, whose calls might still arrive
@@ -325,8 +323,8 @@ class UpdateCoordinator {
     void order(messages::UpdateOrder what, Order order, Out& out);
     void order_finish(TimePoint now, const std::string& label, const std::string& digest, Out& out);
     void order_fill(TimePoint now, messages::WeightSource source, Out& out);
-    // ---- collections (update_collection.cpp) ----
-    // Returns whether a version would come of what is open, and a refused call may be a part of it.
+    // ---- collections (update_collection.cpp) ---- Returns whether a version is being assembled of
+    // which a refused call may be a part.
     [[nodiscard]] bool may_lack_part() const;
     [[nodiscard]] std::int64_t num_missing() const;
     [[nodiscard]] bool is_of_another_version(const std::string& label) const;
@@ -362,8 +360,8 @@ class UpdateCoordinator {
     std::string retained_path_{};
     bool has_retained_ = false;
     bool is_torn_ = false;
-    // The version that serves, if parts whose calls named no session made it; `label`: as the
-    // calls named it.
+    // The serving version, if it was made by calls without a session number; `label` is the one
+    // that the calls named.
     struct Collected {
         Epoch epoch{};
         std::string label{};

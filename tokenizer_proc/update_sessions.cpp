@@ -108,7 +108,7 @@ std::optional<messages::SessionStatus> UpdateCoordinator::session(TimePoint now)
     return status;
 }
 
-// ---- whose a call is ----
+// ---- the owner of a call ----
 
 // Returns why a call of `session` (0: any) cannot be made now, or nothing. A session that is open
 // may be filled and committed; a staged update may only be committed. Any caller may drop either.
@@ -193,7 +193,7 @@ void UpdateCoordinator::take_over(
     begin_drop(now, {ErrorCode::kAborted, who + " took over"}, out);
 }
 
-// The update that it took over from is gone. REQUIRES: there is a successor, and it waits.
+// Begins the session whose predecessor has been dropped. REQUIRES: a successor waits.
 void UpdateCoordinator::begin_successor(TimePoint now, Out& out) {
     messages::BeginUpdate call = *std::move(job_->successor);
     Caller caller = *std::move(job_->caller);
@@ -204,7 +204,8 @@ void UpdateCoordinator::begin_successor(TimePoint now, Out& out) {
     const bool is_unnamed_refused = job_->is_unnamed || job_->is_collection;
     job_.reset();
     handle(now, std::move(caller), call, out);
-    if (!job_) return;  // torn meanwhile: the session needs a version to build on
+    // the weights were torn meanwhile, and a session needs a version to build on
+    if (!job_) return;
     job_->took_over = std::move(old);
     job_->is_unnamed_refused = is_unnamed_refused;
     if (is_unnamed_refused || !call.unnamed) note += "; its calls must name it";
@@ -215,7 +216,7 @@ void UpdateCoordinator::handle(
     TimePoint now, Caller caller, const messages::UpdateBucket& call, Out& out
 ) {
     if (auto error = not_at(call.session, For::kFill)) {
-        caller.may_be_part = false;  // of nothing that is open
+        caller.may_be_part = false;  // not a part of an open update
         return refuse(std::move(caller), *error, out);
     }
     const Names names = call.session != 0 ? Names::kSession : Names::kAny;
@@ -225,7 +226,7 @@ void UpdateCoordinator::handle(
 bool UpdateCoordinator::take_unnamed(
     TimePoint now, Caller caller, const messages::UpdateWeights& call, Out& out
 ) {
-    // Refused for a session that was lost, it may be another trainer's, who has begun none.
+    // The call refused for a lost session may be another trainer's, which has begun no session.
     const bool is_of_another = is_collecting() && is_of_another_version(call.update.label);
     caller.may_be_part = !is_of_another && !(job_ && job_->is_unnamed_refused);
     if (!job_ || !job_->is_unnamed) {
@@ -306,7 +307,7 @@ std::optional<Error> UpdateCoordinator::not_committable(
     if (!call.unnamed || call.session != 0) return not_at(call.session, For::kCommit);
     if (job_ && job_->is_unnamed) return not_unnamed();
     if (std::optional<std::string> loss = ended_.loss(now)) {
-        ended_.forget_told_loss();  // its trainer learned of it, and ends it
+        ended_.forget_told_loss();  // the session's trainer knows of the loss, and ends it
         std::ignore = ended_.tell_loss(now);
         return lost(*loss);
     }
@@ -326,7 +327,7 @@ void UpdateCoordinator::handle(
     begin_drop(now, Error{ErrorCode::kAborted, ""}, out);
 }
 
-// No session exists that a call without a name could mean.
+// Answers a drop when there is no session that an unnamed call could mean.
 void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
     if (job_) {
         return refuse(
@@ -340,7 +341,7 @@ void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
         );
     }
     const std::string loss = ended_.loss(now).value_or("no session is open");
-    ended_.forget_told_loss();  // its trainer learned of it, and drops it
+    ended_.forget_told_loss();  // the session's trainer knows of the loss, and drops it
     messages::UpdateReply reply = reply_now(caller);
     reply.ok = true;
     reply.verdict = messages::Verdict::done(loss);
@@ -352,13 +353,14 @@ void UpdateCoordinator::drop_nothing(TimePoint now, Caller caller, Out& out) {
 // Records how the session ended, for callers that continue it.
 void UpdateCoordinator::end_session(const std::string& how, Loss loss) {
     const Job& job = *job_;
-    if (!job.is_session || !job.idle_since) return;  // nobody was told that it is open
+    if (!job.is_session || !job.idle_since) return;  // no caller was told that it is open
     ended_.record({.session = static_cast<std::uint64_t>(job.id), .what = describe(), .how = how});
     if (loss == Loss::kOfUnnamedCalls && job.is_unnamed && !are_all_named()) ended_.record_loss();
 }
 
 std::optional<EndedSessions::Ended> UpdateCoordinator::unnamed_at_stake() const {
-    // A session that is being dropped is lost, too. The failure of an end is known to its caller.
+    // A session that is being dropped is lost, too. The failure of a call that ends the session is
+    // known to its caller.
     const bool is_open_for_them = job_ && job_->is_unnamed && job_->idle_since &&
                                   !job_->is_unnamed_refused && !are_all_named() &&
                                   job_->goal == messages::UpdatePhase::kOpen;

@@ -1,4 +1,4 @@
-"""pitstop beside its peers: a tree, driven by pitstop_bench over the bus."""
+"""pitstop as one of the compared engines: a tree, driven by pitstop_bench over the bus."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ template <class Reply>
 // Returns whether some memory is released.
 [[nodiscard]] bool is_released(const messages::StatusReply& status);
 
-// With kAbort, requests that were on their way to the schedulers end, too. They would wait for the
-// continue, which a caller that collects its answers first would never send.
+// With kAbort, requests that were on their way to the schedulers end, too. Otherwise they would
+// wait for the continue, and a caller that waits for all answers first would never send one.
 [[nodiscard]] Task<Result<messages::PauseReply>> pause(
     Exchange& exchange, messages::PauseMode mode, double max_pause_s = 0
 );
@@ -81,8 +81,8 @@ struct DiskUpdate {
     std::string label{};                             // empty: no label
     bool clears_cache = true;
     bool aborts_all = false;  // before the update
-    // Its caller names no session: a bucket of the session that was begun over HTTP, if
-    // there is one.
+    // The caller names no session: the update is a bucket of the session that was begun over HTTP,
+    // if one is open.
     bool is_unnamed = false;
     // If absent, requests stay as a pause left them; without a pause they finish first.
     std::optional<messages::KvPolicy> kv_policy{};

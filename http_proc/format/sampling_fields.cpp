@@ -19,12 +19,12 @@ namespace {
 using Json = nlohmann::json;
 using Names = std::vector<std::string_view>;
 
-// What only the bus has: other engines have no such field, and no client sends it.
+// Fields of the bus only: other engines do not have them, and no HTTP client sends them.
 constexpr auto kBusAlone = std::to_array<std::string_view>({"num_output_in_prompt", "bad_tokens"});
-// Dialects name these differently, or give them another default.
+// Fields that dialects name differently, or give another default.
 constexpr auto kOfDialects =
     std::to_array<std::string_view>({"max_new_tokens", "min_new_tokens", "seed"});
-// Other names of those, in some dialect, and the number of samples.
+// Other names of those fields in some dialect, and the number of samples.
 constexpr auto kAliases =
     std::to_array<std::string_view>({"max_tokens", "min_tokens", "sampling_seed", "n"});
 constexpr auto kOfVllm = std::to_array<std::pair<std::string_view, std::string_view>>(
@@ -32,7 +32,7 @@ constexpr auto kOfVllm = std::to_array<std::pair<std::string_view, std::string_v
      {"min_new_tokens", "min_tokens"},
      {"no_stop_trim", "include_stop_str_in_output"}}
 );
-// vLLM's form has these even if they are empty.
+// Fields that vLLM's form contains even if they are empty.
 constexpr auto kNeverLeftOut = std::to_array<std::string_view>({"stop", "stop_token_ids"});
 
 constexpr double kGreedyBelow = 1e-6;  // both engines treat anything less as 0

@@ -11,11 +11,11 @@
 
 namespace pitstop::http {
 
-// Returns the names of the sampling parameters that bodies may have. What a trainer sends on the
-// bus alone is not among them.
+// Returns the names of the sampling parameters that bodies may have. Parameters that exist only on
+// the bus are not included.
 [[nodiscard]] const std::vector<std::string_view>& sampling_names();
 
-// Reads the sampling parameters that have one name in every dialect: all but the limits of the
+// Reads the sampling parameters that have one name in every dialect: all except the limits of the
 // output's length and the seed. Reports problems in `fields`.
 void read_sampling(FieldReader& fields, messages::SamplingParams& params);
 

@@ -92,7 +92,8 @@ class ToolCallParser {
 
     explicit ToolCallParser(ToolFormat format) : format_(format) {}
 
-    // Returns what is decided so far. In `finish`, a last call may lack its closing marker.
+    // Returns the text and calls that are decided so far. In `finish`, a last call may lack its
+    // closing marker.
     [[nodiscard]] Part append(std::string_view piece);
     [[nodiscard]] Part finish();
     // Whether there was a call: then the choice's finish reason is tool_calls.

@@ -27,7 +27,7 @@ class AssistantTurn {
         if (format) parser_.emplace(*format);
     }
 
-    // Takes a chunk's text and returns what is decided so far.
+    // Adds a chunk's text, and returns the text and calls that are decided so far.
     [[nodiscard]] ToolCallParser::Part append(messages::OutputChunk& chunk);
     [[nodiscard]] bool has_calls() const { return parser_ && parser_->has_calls(); }
 

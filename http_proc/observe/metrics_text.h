@@ -21,8 +21,8 @@ namespace pitstop::http {
     int num_generating
 );
 
-// One replica's use of KV: how full it is (0..1), tokens in use, the part of prompt tokens that
-// were cached.
+// One replica's use of KV: how full it is (0..1), tokens in use, the fraction of prompt tokens
+// that were cached.
 struct KvUse {
     std::int64_t used_tokens = 0;
     std::int64_t total_tokens = 0;

@@ -125,7 +125,7 @@ Json lost_json(const std::optional<messages::LostVersion>& lost) {
     return {{"epoch", raw(lost->epoch)}, {"label", lost->label}, {"digest", lost->digest}};
 }
 
-// The last two minutes, a list per quantity: what the page draws before its own events.
+// The last two minutes, one list per quantity; the page draws them before the first event.
 Json history_json(const StatusHistory& history, TimePoint now) {
     Json json{
         {"age_s", Json::array()},
@@ -154,7 +154,7 @@ Json quantiles_json(const Histogram& now, const Histogram& before) {
         {"p95", now.quantile_since(before, 0.95).value_or(*median)}};
 }
 
-// What the last two minutes' requests took, and how they ended.
+// The durations of the last two minutes' requests, and how they ended.
 Json recent_json(
     const StatusHistory& history,
     const messages::StatusReply& status,

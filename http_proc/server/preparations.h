@@ -3,7 +3,7 @@
 // sent, so that none escapes.
 //
 // Thread:  the server's loop.
-// Bounded: an entry per connection, and as many waiting aborts.
+// Bounded: an entry and a waiting abort per connection.
 #pragma once
 
 #include "http_proc/server/task.h"

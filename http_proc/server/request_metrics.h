@@ -29,9 +29,9 @@ class Histogram {
     [[nodiscard]] std::int64_t count_up_to(std::size_t i) const;
     [[nodiscard]] double sum() const { return sum_; }
 
-    // Returns the value below which `part` of those are that were added since `before`, an earlier
-    // copy of this histogram: 0.5 for the median. Within two bounds they are taken as evenly
-    // spread; above the last bound the value is that bound. No values: nothing.
+    // Returns a quantile of the values added since `before`, an earlier copy of this histogram;
+    // `part` is 0.5 for the median. Assumes that values are evenly spread between two bounds; above
+    // the last bound, returns that bound. Returns nothing if no value was added.
     // Source: Prometheus, histogram_quantile.
     [[nodiscard]] std::optional<double> quantile_since(const Histogram& before, double part) const;
     [[nodiscard]] std::int64_t count_since(const Histogram& before) const;
@@ -46,7 +46,7 @@ class Histogram {
 struct RequestMetrics {
     RequestMetrics();
 
-    // In seconds. The first two are of streamed requests: of others only the end is visible.
+    // In seconds. The first two are for streamed requests: for others only the end is visible.
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;

@@ -45,7 +45,8 @@ struct Route {
     Access access{};
     Handler handler{};
     bool needs_tree = true;  // false: answered even before the tree is ready
-    // Its calls may be parts of a version: the tree is told of one that is refused here.
+    // Whether calls of the route may be parts of a version. The tree is told if such a call is
+    // refused here.
     bool brings_weights = false;
 
     [[nodiscard]] bool takes(std::string_view method) const;

@@ -1,4 +1,4 @@
-// What all exchanges share: the tree, the keys, the limits.
+// The data that all exchanges share: the tree, the keys, the limits.
 //
 // Thread: the server's loop.
 #pragma once

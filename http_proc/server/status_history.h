@@ -42,7 +42,7 @@ class StatusHistory {
         bool is_paused = false;   // at least one replica is
         Ended ended{};
         std::vector<Epoch> epochs{};  // [replicas]: the version that serves
-        // What had been measured by then of this front end's requests.
+        // The state of this front end's request metrics at that time.
         Histogram first_token;
         Histogram between_tokens;
         Histogram queue;

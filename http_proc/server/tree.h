@@ -32,7 +32,7 @@ class Tree {
     explicit Tree(std::unique_ptr<Client> client) : client_(std::move(client)) {}
 
     [[nodiscard]] Client& client() { return *client_; }
-    // Returns what is served, from the tree's hello.
+    // Returns the model and tree identity from the tree's hello.
     [[nodiscard]] const messages::HelloReply& hello();
 
     // Makes a call on either door, which has one answer (messages/calls.h).

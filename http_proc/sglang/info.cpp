@@ -1,4 +1,4 @@
-// Serves /model_info and its older name: what is served, in SGLang's words.
+// Serves /model_info and its older name: the served model, in SGLang's terms.
 #include "http_proc/format/versions.h"
 #include "http_proc/server/errors.h"
 #include "http_proc/sglang/routes.h"

@@ -9,8 +9,8 @@ namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
 // The rows of x and of w in a tile. Accumulators, the rows of w in use and one row of x must fit
-// into the registers: 32 zmm, or 16 ymm, of which a vector needs two. A tile of few rows has more
-// columns, so that more chains hide the latency of the sums.
+// into the registers: 32 zmm, or 16 ymm (two per vector). A tile of few rows has more columns, so
+// that more chains hide the latency of the sums.
 #if defined(__AVX512F__)
 constexpr int kStripRows = 6;
 constexpr int kWideStripRows = 8;

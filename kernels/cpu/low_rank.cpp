@@ -21,7 +21,7 @@ std::int64_t num_y_pieces(const LowRankSegment& segment) {
     return segment.num_rows == 0 ? 0 : div_up(segment.y.cols, kColsPerPiece);
 }
 
-// Sums h of some rows and of ranks [j, j + kRanks), which share what they read.
+// Sums h of some rows and of ranks [j, j + kRanks), which share the loads.
 template <int kRows, int kRanks, class X>
 PITSTOP_INLINE void sum_h(
     const LowRankSegment& segment,

@@ -1,8 +1,9 @@
-// With programmatic dependent launch, a kernel of a graph begins while the one before it ends, and
-// prefetches weights until that one is done. A kernel launched with Launch::starts_early calls
-// wait_for_kernel_before() in every thread before it reads or writes anything that any earlier
-// kernel reads or writes. After that it is ordered after all earlier kernels, because each of them
-// has waited likewise. Before that it may prefetch weights to L2, which nothing in flight changes.
+// With programmatic dependent launch, a kernel of a graph begins while the one before it ends,
+// and prefetches weights until that one is done. A kernel launched with Launch::starts_early
+// calls wait_for_kernel_before() in every thread before it reads or writes anything that any
+// earlier kernel reads or writes. After that call it is ordered after all earlier kernels,
+// because each of them has made the same call. Before that it may prefetch weights to L2, which
+// nothing in flight changes.
 //
 // On GPUs before compute capability 9.0, and for other launches, these functions do nothing.
 // Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX ISA

@@ -1,9 +1,9 @@
-"""demo tells a story that changes its author in mid-sentence, and what the stop cost.
+"""demo tells a story whose author changes in mid-sentence, and shows how long the swap took.
 
-One request streams from the model that serves; while it does, the other bundled model of its shape is staged,
-verified and swapped in. The colours are the spans of the request's own output: which words came from
-which weights. Plain text where there is no terminal (or NO_COLOR is set). The tree is the demo's own;
-one that --run-dir names has its weights back in the end.
+One request streams from the serving model. Meanwhile the other bundled model of the same shape is staged, verified
+and swapped in. Colours show the spans of the request's output: which words came from which weights. Plain text if
+there is no terminal (or NO_COLOR is set). The demo starts a tree of its own; a tree named by --run-dir gets its
+weights back at the end.
 """
 
 import json
@@ -24,12 +24,13 @@ import registry
 import talk
 
 PROMPT = "Once upon a time, there was a little dragon who"
-SWAP_AFTER_TOKENS = 24  # of output; the swap itself comes while more are being sampled
-TOKENS_AFTER_SWAP = 100  # then the next sentence is the last
-TYPING_S = 0.018  # per token on a terminal: the engine is faster than anybody reads
+SWAP_AFTER_TOKENS = 24  # of output; the swap takes effect some tokens later
+TOKENS_AFTER_SWAP = 100  # the story ends with the first sentence end after these
+TYPING_S = 0.018  # per token on a terminal: slower than the engine, so that one can read along
 INDENT = "  "
 
-# What serves is known by its digest: a label may be anything. A test compares with the trees'.
+# Digests of the bundled models, which identify the serving one, because a label may be anything. A test compares them
+# with the trees'.
 DIGESTS = {
     "stories": "fdafc7b3",
     "bard": "9b3f4ea4",
@@ -44,7 +45,7 @@ COLOURS = ("\033[38;5;80m", "\033[38;5;213m", "\033[38;5;221m")  # by version: t
 
 
 class Paint:
-    """Puts colours on a terminal, nothing elsewhere."""
+    """Adds colours on a terminal, nothing elsewhere."""
 
     def __init__(self, out):
         self.is_on = out.isatty() and "NO_COLOR" not in os.environ
@@ -58,7 +59,7 @@ class CleanText:
     """Leaves out the lines of a chat template: a turn's role, and all of a user's turn."""
 
     def __init__(self):
-        self._line = ""  # its begin, while it may be a role
+        self._line = ""  # its beginning, as long as the line may be a role
         self._is_at_start = False
         self._is_in_turn = False
 
@@ -92,7 +93,7 @@ class Page:
         self.paint = paint
         self.width = min(shutil.get_terminal_size((88, 24)).columns - len(INDENT), 88)
         self.column = 0
-        self.word = []  # (style, char) of a word whose end is not there yet
+        self.word = []  # (style, char) of a word that is not complete yet
         self.style = ""
 
     def write(self, style, text):
@@ -138,7 +139,7 @@ class Page:
 
 
 class Version:
-    """Holds one weight version of the story."""
+    """One weight version of the story."""
 
     def __init__(self, span, name, style):
         self.epoch = span["epoch"]
@@ -160,7 +161,7 @@ class Story:
         self.update = {}
 
     def chunks(self):
-        """Yields each with the time it came."""
+        """Yields each chunk with the time of its arrival."""
         for text in self.client.stdout:
             line = json.loads(text)
             if "update" in line:
@@ -170,7 +171,7 @@ class Story:
         self.client.wait()
 
     def end(self):
-        """Ends the request: what was sampled so far stays."""
+        """Ends the request; the output so far stays."""
         self.client.send_signal(signal.SIGINT)
 
 
@@ -245,7 +246,7 @@ def tell(run_dir, model, other, out=sys.stdout):
 
 
 def _cli(run_dir, *arguments):
-    """Returns what pitstop_cli answers. Problem: it fails."""
+    """Returns the answer of pitstop_cli. Problem: the command fails."""
     command = [programs.program("cli"), arguments[0], f"--run-dir={run_dir}", *arguments[1:], "--json"]
     asked = subprocess.run(command, capture_output=True, text=True)
     if asked.returncode != 0:
@@ -254,7 +255,7 @@ def _cli(run_dir, *arguments):
 
 
 def _serving(run_dir):
-    """Returns (the bundled model that serves, by its digest; its label). Problem: it is another."""
+    """Returns (the serving bundled model, found by its digest; its label). Problem: another model serves."""
     replica = _cli(run_dir, "status")["replicas"][0]
     for name, digest in DIGESTS.items():
         if replica.get("digest", "").startswith(digest):
@@ -276,7 +277,7 @@ def _tell_and_restore(run_dir):
 
 
 def demo(options):
-    sys.stdout.reconfigure(errors="replace")  # a terminal that has no such letter shows another
+    sys.stdout.reconfigure(errors="replace")  # replaces letters that the terminal does not have
     if options.run_dir:
         if given := talk.flags_of_a_tree(options):
             raise Problem(f"--run-dir and {', '.join(given)}: the tree runs already", EXIT_USAGE)

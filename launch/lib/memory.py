@@ -1,6 +1,6 @@
-"""Adds up what a tree will take of the machine's memory, before it is taken.
+"""Estimates the memory that a tree will use, before it starts.
 
-On a GPU the workers do this themselves, from what its driver says is free; here it is about the host.
+This is about host memory. On a GPU the workers decide by the free memory that the driver reports.
 """
 
 import json
@@ -17,7 +17,7 @@ MEMINFO = pathlib.Path("/proc/meminfo")
 
 
 def limit_bytes():
-    """Returns (bytes, whose limit it is): the machine's memory, or the cgroup's where that is less."""
+    """Returns (bytes, source of the limit): the machine's memory, or the cgroup's if that is less."""
     total = next(int(line.split()[1]) << 10 for line in MEMINFO.read_text().splitlines() if line.startswith("MemTotal:"))
     smallest, whose = total, "this machine has"
     for path in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
@@ -40,7 +40,7 @@ def num_kv_layers(config):
 
 
 def kv_token_bytes(config, compute):
-    """Returns the KV of one token on all ranks; 0: the config does not say."""
+    """Returns the KV bytes of one token on all ranks; 0 if the config does not say."""
     try:
         config = config.get("text_config", config)
         heads = int(config["num_attention_heads"])
@@ -56,7 +56,8 @@ def weight_bytes(directory):
 
 
 def plan(options):
-    """Returns [(what, bytes)] for all replicas; empty: the model's config cannot be read, which the tree will say."""
+    """Returns [(what, bytes)] for all replicas; empty if the model's config cannot be read, which the tree will report.
+    """
     try:
         config = json.loads((pathlib.Path(options.model) / "config.json").read_text())
         weights = weight_bytes(options.model)
@@ -80,8 +81,8 @@ def _is_on_gpus(options):
 
 
 def check(options, say):
-    """Returns the table of what goes where; None: it is not known. Problem: it does not fit. Where all but the second
-    copy fits, a line says what that rules out."""
+    """Returns a table of the planned memory; None if it is unknown. Problem: it does not fit. If only the second copy
+    does not fit, a line names what is impossible then."""
     if _is_on_gpus(options) or options.load_format == "null":
         return None
     rows = plan(options)

@@ -1,6 +1,7 @@
-"""Looks at a model's directory before anything starts: mistakes that are made every week, each with what to do.
+"""Checks a model's directory for common mistakes before anything starts; the errors say what to do.
 
-What is served in the end is for the processes to check; this says in one line what they would say in several."""
+The processes decide whether the model can be served; this check gives one line where they would give several.
+"""
 
 import json
 import pathlib
@@ -16,7 +17,7 @@ def _names(directory, pattern):
 
 
 def _instead_of_weights(directory):
-    """Says what the directory holds in place of safetensors; empty: nothing that is known."""
+    """Describes what the directory has instead of safetensors; empty if nothing known."""
     if found := _names(directory, "*.gguf"):
         return f"it contains {found[0]}: GGUF is not supported; use the safetensors that it was made from"
     if (directory / "adapter_config.json").exists():
@@ -62,7 +63,7 @@ def _has_weights(directory):
 
 
 def check(directory, needs_weights):
-    """Problem: it is recognized as something that is not served."""
+    """Problem: the directory is of a kind that cannot be served."""
     directory = pathlib.Path(directory)
     if pointer := _lfs_pointer(directory):
         line = f"{pointer} is a git-lfs pointer, not the file itself; `git lfs pull` in {directory} fetches it"

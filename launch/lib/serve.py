@@ -21,8 +21,8 @@ import model_check
 import programs
 import registry
 
-# With --restart the wait before each new attempt doubles up to the maximum; a tree that served for STEADY_S starts the
-# count anew, one that keeps dying is given up.
+# With --restart the wait before each new attempt doubles up to the maximum; a tree that has served for STEADY_S resets
+# the count. After RESTARTS_MAX attempts the launcher gives up.
 RESTARTS_MAX = 5
 BACK_OFF_S = 0.5
 BACK_OFF_MAX_S = 30.0
@@ -31,24 +31,24 @@ PR_SET_PDEATHSIG = 1
 
 
 def say(line):
-    """Says one line about a problem or about progress."""
+    """Prints one line about a problem or about progress."""
     try:
         print(f"pitstop: {line}", file=sys.stderr, flush=True)
     except OSError:
-        pass  # a log on a full disk: nobody is left to tell
+        pass  # the log's disk is full, so nobody can be told
 
 
 def announce(line):
-    """Prints the line that a script waits for. A tree goes on also where it cannot be written."""
+    """Prints the line that a script waits for. The tree continues even if the line cannot be written."""
     try:
         print(f"pitstop: {line}", flush=True)
     except OSError as error:
         say(f"standard output: {error.strerror}; the line was: {line}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it may hold more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout's buffer may still have text
 
 
 def check_doors(options):
-    """Refuses doors for other machines without keys."""
+    """Refuses doors for other machines if there are no keys."""
     if (options.tcp_door or options.admin_tcp_door) and not options.door_keys:
         raise Problem(
             f"--tcp-door and --admin-tcp-door need --door-keys DIR; {programs.COMMAND} keygen DIR makes one",
@@ -56,7 +56,7 @@ def check_doors(options):
         )
 
 
-# Lists what one machine alone can do, and why.
+# Flags that work on one machine only, with the reason.
 REFUSED_WITH_NODES = (
     (lambda options: options.device == "auto", "--device auto", "each machine would choose separately"),
     (lambda options: options.dp > 1, "--dp", "one replica spans the machines; start another head for another replica"),
@@ -69,7 +69,7 @@ REFUSED_WITH_NODES = (
 
 
 def check_nodes(options):
-    """Refuses several machines that cannot be, or flags of theirs without them."""
+    """Refuses impossible settings of several machines, and flags for them on one machine."""
     if options.nodes == 1:
         if options.node_rank or options.head or options.node_key:
             raise Problem("--node-rank, --head and --node-key go with --nodes", EXIT_USAGE)
@@ -94,7 +94,7 @@ def _needs_weights(options):
 
 
 class Served:
-    """Holds a running tree in its place. Owns: both, until close()."""
+    """A running tree and its run directory. Owns: both, until close()."""
 
     def __init__(self, options, signals):
         named = options.model
@@ -107,19 +107,19 @@ class Served:
         own_name = named.partition("@")[0] if is_hubs else os.path.basename(options.model)
         options.served_model_names = options.served_model_name or [own_name]
         options.served_model_name = options.served_model_names[0]
-        # They go into the environment, as a command line is for everybody to read.
+        # The keys are passed in the environment, because every user can read command lines.
         for name in ("api_key", "admin_api_key"):
-            if getattr(options, name, None) is not None:  # an empty one is http_proc's to refuse
+            if getattr(options, name, None) is not None:  # http_proc refuses an empty key
                 os.environ[f"PITSTOP_{name.upper()}"] = getattr(options, name)
         self._options = options
         self._signals = signals
         self._tree = None
-        self._version = None  # what was committed last, for a restart
-        self._weights = Weights()  # what the tree was started with
-        self._restart = Restart()  # why it was started again
+        self._version = None  # the latest committed version, for a restart
+        self._weights = Weights()  # the weights that the tree was started with
+        self._restart = Restart()  # the reason of the latest restart
         self._files = ModelFiles(options.model) if getattr(options, "restart", False) else None
         self._kept = None
-        self._entry = None  # where a plain command finds it
+        self._entry = None  # the entry by which commands without --run-dir find the tree
         self.run_dir = RunDir.hold(options.run_dir)
         if getattr(options, "keep_committed", None):
             try:
@@ -130,7 +130,7 @@ class Served:
             options.keep_committed = str(self._kept.path)
 
     def start(self):
-        """Returns the seconds it took. Problem or Asked: nothing runs."""
+        """Starts the tree; returns the seconds that it took. Problem or Asked: nothing runs."""
         begin = time.monotonic()
         if self._version is None:
             self._start(Weights())
@@ -139,7 +139,7 @@ class Served:
         return time.monotonic() - begin
 
     def _bring_back(self, version):
-        """Brings back exactly that version, or none: the tree then waits for another."""
+        """Makes the next start load exactly that version, or nothing: then the tree waits for an update."""
         why = "no complete copy of it is on disk"
         kept = None
         if self._kept is not None:
@@ -171,10 +171,10 @@ class Served:
         except BaseException:
             self.stop()
             raise
-        if self.url() and not self._options.port:  # a free one was found: whoever knows it finds the tree after a restart
+        if self.url() and not self._options.port:  # keep the chosen port, so that clients find the tree after a restart
             self._options.port = urllib.parse.urlsplit(self.url()).port
         if not is_head(self._options):
-            return  # it has no doors: whoever looks for a tree to talk to finds the head's
+            return  # a machine without doors registers nothing: commands use the head's tree
         self.run_dir.write_tree(
             {
                 "launcher": os.getpid(),
@@ -196,13 +196,13 @@ class Served:
             self._entry = registry.Entry(self.run_dir.path)
 
     def _of_program(self):
-        """Returns the pid of the program that the tree is for; 0: it was started by hand."""
+        """Returns the pid of the program that started the tree for itself; 0: it was started by hand."""
         if not hasattr(self._options, "end_with_parent"):
-            return os.getpid()  # a call of generate
+            return os.getpid()  # the tree of a generate call
         return os.getppid() if self._options.end_with_parent else 0
 
     def _options_with_files(self):
-        """A restart computes as the tree before it did, whatever has become of the model's directory."""
+        """A restarted tree computes like the one before, even if the model's directory has changed."""
         if self._version is None or self._files is None:
             return self._options
         if not (changed := self._files.what_changed()):
@@ -226,7 +226,7 @@ class Served:
         return self._tree.doors()
 
     def state(self):
-        """Says for a line what it is after its start."""
+        """Describes the started tree in a line."""
         if lost := self._weights.lost:
             return f"has lost its version {lost}: it is up, and waits for a complete update,"
         if self._options.wait_for_initial_weights and not self._weights.path:
@@ -234,29 +234,29 @@ class Served:
         return "is ready"
 
     def watch(self, guest=None):
-        """Does Tree.watch; the clients have been told of a dead process when it returns."""
+        """Calls Tree.watch. When it returns, the clients have been told of a dead process."""
         dead = self._tree.watch(guest)
         if dead is None:
             return None
         say(f"{dead.name} died: {dead.how_it_ended()}")
         self._tree.say_farewell(dead)
-        self._tree.read_all()  # the tokenizer's last words are about what it committed last, and what it was amid
+        self._tree.read_all()  # reads the tokenizer's last lines: the latest commit, and unfinished calls
         self._remember_version()
         self._remember_unfinished(dead)
         return dead
 
     def _remember_unfinished(self, dead):
-        """Keeps what callers were amid, for the next tree to tell. A tokenizer that has said nothing changes nothing."""
+        """Stores the callers' unfinished work for the next tree. A tokenizer without a report changes nothing."""
         said = self._tree.unfinished()
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         why = f"the tree restarted at {when}, as {dead.name} died ({dead.how_it_ended()})"
         self._restart = Restart(why, self._restart.unfinished if said is None else said)
 
     def _remember_version(self):
-        """Keeps the version for the next start. Epochs go on counting, so that a trainer from the past stays out."""
+        """Stores the version for the next start. Epochs continue to count, so that a trainer from before stays out."""
         said = self._tree.version()
         if said is not None and (said.digest or said.path):
-            self._version = said  # else it never had weights, or still has not those it lost
+            self._version = said  # otherwise the tree never had weights, or has not got the lost ones back
 
     def stop(self):
         if self._tree is not None:
@@ -290,7 +290,7 @@ def describe(options, served, seconds):
 
 
 def _pause(seconds, signals):
-    """Waits; Asked if a signal comes first."""
+    """Waits. Raises Asked if a signal arrives first."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         if signals.is_asked_to_end:
@@ -299,7 +299,7 @@ def _pause(seconds, signals):
 
 
 def _serve_until_end(served, options, signals):
-    """Returns the exit code. Problem: it could not start."""
+    """Serves until the end, and returns the exit code. Problem: the tree could not start."""
     num_restarts = 0
     while True:
         ready_at = math.inf
@@ -310,7 +310,7 @@ def _serve_until_end(served, options, signals):
             served.stop()
         except Problem as problem:
             if num_restarts == 0:
-                raise  # it never ran
+                raise  # the tree never ran
             say(str(problem))
             code = problem.exit_code
         if code == EXIT_OK or not options.restart:
@@ -325,7 +325,7 @@ def _serve_until_end(served, options, signals):
 
 
 def end_with_parent():
-    """The kernel asks for the end (SIGTERM) when the thread that started this program is gone."""
+    """Makes the kernel send SIGTERM when the thread that started this program ends."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent or parent == 1:

@@ -37,9 +37,8 @@ class GatedMlp {
     AxisShare share_{};  // of F
     Product gate_up_{};
     Product down_{};
-    kernels::ActView
-        gate_{};             // [T, F]: gate and up are columns of one matrix, so that their product
-    kernels::ActView up_{};  // [T, F]  is one product where the weights lie back to back
+    kernels::ActView gate_{};  // [T, F]: gate and up are columns of one matrix,
+    kernels::ActView up_{};  // [T, F]: so one product computes both if their weights are contiguous
     kernels::ActView gated_{};  // [T, F]
 };
 

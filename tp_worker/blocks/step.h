@@ -49,8 +49,7 @@ struct StepBatch {
     std::span<const std::int32_t> token_rows{};
     std::int32_t kv_len_max = 0;
     std::int32_t q_len_max = 0;  // new tokens of a row; 0: unknown
-    // Made by place() on a GPU: the changes to the pages and rows that are there
-    // (model/step_updates.h).
+    // Set by place() on a GPU: the changes to the device's pages and rows (model/step_updates.h).
     std::span<const std::int32_t> update{};
     // [T], or empty: 1 if a token's hidden state before the last block has infinities or NaNs, else
     // 0. Any such value in the KV or state that blocks keep of the token shows there
@@ -78,7 +77,8 @@ struct Pass {
     // Whether the previous block's output is in the trunk's delta, and not yet added to x.
     bool lacks_delta = false;
     std::uint8_t* marks = nullptr;  // [T], StepBatch's; null before all blocks but the last
-    // What products of adapters are made of, one product after the other: its memory is kept.
+    // The products of the adapters, rebuilt for each product; a member, so that its
+    // memory is reused.
     std::vector<kernels::LowRankSegment>* segments = nullptr;
 };
 

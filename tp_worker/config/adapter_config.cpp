@@ -37,7 +37,7 @@ constexpr std::array kAdapterOfNoEffect{
     "revision",
     "task_type",
     "runtime_config"};
-// For other keys, null, false and empty mean what is computed here.
+// Keys for which null, false and empty mean the supported behaviour.
 constexpr std::array kAdapterHonoured{
     "alpha_pattern",
     "bias",

@@ -90,8 +90,8 @@ std::string quantization_method(const ConfigReader& reader) {
     return fmt::format(" by {}", utf8_prefix(method->get_ref<const std::string&>(), kNameShownMax));
 }
 
-// Refuses settings that change the arithmetic and are not implemented, unless their value means
-// "off".
+// Refuses settings that change the arithmetic and are not implemented, unless their
+// value means "off".
 void refuse_unsupported(ConfigReader& reader, const Family& family) {
     const std::string act = reader.text("hidden_act", "silu");
     if (act != "silu" && act != "swish") {
@@ -227,8 +227,8 @@ std::vector<Window> read_windows(
     return windows;
 }
 
-// Uses the defaults of transformers' config classes if the key is absent; null: as many as query
-// heads.
+// Uses the defaults of transformers' config classes if the key is absent; null: as many
+// as query heads.
 std::int64_t read_kv_heads(ConfigReader& reader, const Family& family, const ModelConfig& config) {
     constexpr const char* kKey = "num_key_value_heads";
     const Json* value = reader.find(kKey);

@@ -87,7 +87,7 @@ struct ModelConfig {
     // [num_layers], the visible keys per token, including its own; absent: all.
     std::vector<std::optional<std::int64_t>> windows{};
     std::vector<TokenId> eos_ids{};  // ascending, from both files
-    // What was read but may surprise the author of the files, one line each.
+    // Settings that were read but may surprise the author of the files, one line each.
     std::vector<std::string> notes{};
 
     // Whether the family has gated delta nets, even if no layer of this model has one.

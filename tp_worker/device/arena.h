@@ -38,8 +38,8 @@ class Arena {
     Result<std::int64_t> release();
 
     // Copies everything to the start of `to`, piece by piece, and releases each piece's physical
-    // memory after copying it: both together never use much more than one of them. REQUIRES: both
-    // are the host's and committed; `to` was reserved for as many bytes.
+    // memory after copying it: the two arenas together never use much more memory than one.
+    // REQUIRES: both are in host memory and committed; `to` has the same size.
     void move_to(Arena& to);
 
     // Backs the range with this memfd from now on: read-only, sealed, as large as the range. The
@@ -47,8 +47,8 @@ class Arena {
     Result<> adopt(int fd);
     // Replaces adopted memory by writable memory of our own with the same bytes.
     Result<> disown();
-    // Leaves writable memory of our own, whatever was there before: other bytes, adopted memory,
-    // none. Errors: commit()'s.
+    // Ensures that the range has writable memory of our own, whether it had such memory, adopted
+    // memory, or none. Errors: commit()'s.
     Result<> renew();
 
     // Copies bytes from `begin` on to the host, wherever they are, and waits for that. REQUIRES:

@@ -22,8 +22,8 @@
 // The first arrays of a turn have the same addresses as the first of the last turn, as long as the
 // sizes before them are the same: a graph of the step may keep them.
 //
-// Arrays passed to out() must stay in place until they are filled. Those passed to in() may go at
-// once on a GPU, and when the op has returned on the CPU.
+// Arrays passed to out() must stay in place until they are filled. Arrays passed to in() may be
+// freed at once on a GPU, and after the op has returned on the CPU.
 // Thread:  the stream's.
 // Bounded: bytes_max of arrays between two wait()s or in a turn, each rounded up to kAlignment.
 #pragma once
@@ -102,7 +102,7 @@ class Transfers {
 
     // Returns the bytes that still fit before a wait(); unbounded on the CPU.
     [[nodiscard]] std::int64_t bytes_left() const;
-    // Returns the bytes of an array, as counted there.
+    // Returns the bytes that bytes_left() counts for an array.
     [[nodiscard]] static constexpr std::int64_t bytes_of(std::int64_t array_bytes) {
         return (array_bytes + kAlignment - 1) / kAlignment * kAlignment;
     }

@@ -26,7 +26,7 @@
 
 namespace pitstop::tp_worker {
 
-// What the trainer broadcasts next.
+// The trainer's next broadcast.
 struct Broadcast {
     std::int64_t num = 0;  // elements
     kernels::NcclType type = kernels::NcclType::kBytes;
@@ -34,7 +34,7 @@ struct Broadcast {
     [[nodiscard]] std::int64_t bytes() const { return num * kernels::bytes_of(type); }
 };
 
-// Where a broadcast has landed. Valid until the group receives the next.
+// The place where a broadcast was stored. Valid until the group's next receive().
 struct Landed {
     std::span<const std::byte> bytes{};
     bool is_on_gpu = false;

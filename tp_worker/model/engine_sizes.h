@@ -12,7 +12,7 @@ namespace pitstop::tp_worker {
 inline constexpr std::int64_t kPageSizeMax = 4096;
 inline constexpr std::int64_t kKvTokensMax = (std::int64_t{1} << 31) - 1 - kPageSizeMax;
 
-// What determines the default number of tokens of KV.
+// The facts that determine the default number of tokens of KV.
 struct KvFacts {
     std::int64_t host_bytes = 0;   // of the machine or container; 0: unknown
     double share = 0;              // the part of them for KV
@@ -28,7 +28,7 @@ struct KvFacts {
 // requests that run at once can fill, and at least kLeastKvBytes and a page. At most kKvTokensMax.
 [[nodiscard]] std::int64_t default_kv_tokens(const KvFacts& facts);
 
-// What a request needs, of all ranks together.
+// The memory that a request needs, on all ranks together.
 struct RequestBytes {
     std::int64_t token = 0;  // of KV
     std::int64_t state = 0;  // of its recurrent state

@@ -56,7 +56,7 @@ void KvAhead::touch_some() {
     if (::madvise(memory_.data() + aligned, static_cast<std::size_t>(size), MADV_POPULATE_WRITE) !=
         0) {
         spdlog::debug("KV memory is not touched ahead: {}", std::strerror(errno));
-        is_refused_ = true;  // a step touches what it needs, as without this
+        is_refused_ = true;  // each step then touches its own pages
         return;
     }
     if (++blocks_touched_ == regions_.size()) {

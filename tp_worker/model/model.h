@@ -124,7 +124,7 @@ class Model {
     Arena memory_;
     Rows rows_{};
     std::optional<StepUpdates> updates_{};  // on a GPU
-    bool is_summed_ = false;  // x includes the last delta: the last step was of decodes
+    bool is_summed_ = false;  // x includes the last delta, because the last step had only decodes
     bool has_graphs_;
     StepGraphs graphs_;
 };

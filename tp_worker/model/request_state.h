@@ -49,8 +49,8 @@ class RequestState {
     void note_draw() { has_drawn_ = true; }
     [[nodiscard]] bool has_drawn() const { return has_drawn_; }
 
-    // Returns what it sampled last, the input of a row that takes_sampled; -1 if nothing, or if the
-    // logits were not finite.
+    // Returns the token sampled last, which is the input of a row with takes_sampled; -1 if there
+    // is none, or the logits were not finite.
     [[nodiscard]] TokenId last_token() const { return last_token_; }
     void take_sampled(TokenId id);
 

@@ -48,7 +48,7 @@ Sampler::Layout Sampler::lay_out(const kernels::Ops& ops, const Sizes& sizes) {
     return layout;
 }
 
-// Counts the bytes that Call::place() and RankCall::place_inputs() place there.
+// Counts the bytes that Call::place() and RankCall::place_inputs() place.
 std::int64_t Sampler::standing_bytes(const Sizes& sizes) {
     const auto of = [&](std::size_t element_bytes, std::int64_t per_row) {
         return StandingArrays::bytes_of(

@@ -14,9 +14,9 @@
 //
 // Which rows share a call affects no bit of any of them (P6).
 //
-// If the ranks have a part of the vocabulary each, all take part in every call, and know what was
-// drawn; rank 0 has the numbers. A rank reports 20 bytes per row, and 4 more if an id's rank in the
-// vocabulary is wanted (rank_call.h). Rows that need more have their logits gathered to rank 0,
+// If each rank has a part of the vocabulary, all ranks take part in every call and know the drawn
+// ids; only rank 0 has the numbers. A rank reports 20 bytes per row, and 4 more if an id's rank in
+// the vocabulary is wanted (rank_call.h). Rows that need more have their logits gathered to rank 0,
 // which draws for all.
 //
 // Rows with penalties or bias are copied and edited. The copies are a second view of logits: the
@@ -91,9 +91,9 @@ class Sampler {
     // communicator's.
     [[nodiscard]] Result<> enqueue(Call& call);
 
-    // Runs a whole call, until it is done. On rank 0 writes the result's entries that the rows
-    // name; changes no request. Returns what was drawn, by row, as note_draws writes it
-    // (kernels/draws.h).
+    // Runs a whole call, until it is done. On rank 0 writes the result's entries that the
+    // rows name; changes no request. Returns the drawn ids, by row, as note_draws writes
+    // them (kernels/draws.h).
     [[nodiscard]] Result<std::vector<TokenId>> run(
         const RowLogits& logits,
         std::span<const LogitRow> rows,

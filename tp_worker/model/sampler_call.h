@@ -30,7 +30,7 @@ class Sampler::Call {
     Result<> enqueue();  // errors: the communicator's
     // REQUIRES: the turn in which it was enqueued is finished (transfers.h).
     void finish(messages::StepResult* result);
-    // Returns what was drawn, by row, once it is finished.
+    // Returns the drawn ids, by row, once the call is finished.
     [[nodiscard]] std::span<const TokenId> ids() const { return ids_; }
 
   private:
@@ -79,8 +79,9 @@ class Sampler::Call {
     const kernels::DrawnRow* drawn_there_ = nullptr;
     TokenId* ids_there_ = nullptr;
     float* kept_mins_there_ = nullptr;
-    const std::int32_t* changes_there_ = nullptr;  // for the standing arrays; null: none
-    std::optional<RankCall> ranks_{};              // empty with a single rank
+    // device memory: changes of the standing arrays; null: none
+    const std::int32_t* changes_there_ = nullptr;
+    std::optional<RankCall> ranks_{};  // empty with a single rank
     // Rows that are whole, on rank 0:
     LogitView model_{};   // adjacent, and with several ranks including all between them
     LogitView edited_{};  // rows with edits; first those that are reported from here

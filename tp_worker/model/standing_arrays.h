@@ -11,7 +11,7 @@
 // later value equals it.
 //
 // Thread: the stream's.
-// Bounded: the memory, and as many words of the host's.
+// Bounded: the memory, and the same number of words on the host.
 #pragma once
 
 #include "base/check.h"

@@ -38,7 +38,8 @@ class StepGraphs {
     // No graph is made once they use this much of the device's memory; one graph may exceed it.
     explicit StepGraphs(std::int64_t bytes_max) : bytes_max_(bytes_max) {}
 
-    // What the launches of a step depend on; the lengths of its requests are not included.
+    // The properties of a step that its launches depend on; the requests' lengths are
+    // not among them.
     struct Shape {
         const void* weights = nullptr;  // of the copy that the step uses
         const void* inputs = nullptr;   // the place of its arrays

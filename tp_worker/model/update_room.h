@@ -27,7 +27,7 @@ enum class UpdateRoom : std::uint8_t {
 [[nodiscard]] Result<UpdateRoom> parse_update_room(std::string_view name);
 [[nodiscard]] std::string_view name_of(UpdateRoom room);
 
-// What was measured, and what was requested; in bytes unless stated otherwise.
+// Measured and requested amounts; in bytes unless stated otherwise.
 struct RoomFacts {
     std::string device{};
     std::int64_t free = 0;    // before anything was allocated there

@@ -50,7 +50,7 @@ class CudaStorages {
         const CudaHandle& handle, const std::string& device_uuid, const CudaWait& wait
     );
 
-    // Takes over its reference, and opens nothing.
+    // Takes over the handle's reference without opening the storage.
     void hold(const CudaHandle& handle);
 
   private:

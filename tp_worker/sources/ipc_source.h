@@ -13,7 +13,7 @@
 namespace pitstop::tp_worker {
 
 // Errors: kNotFound (no handle for this rank's device), kUnavailable (no sender, or it died),
-// kDeadlineExceeded (it is silent), kAborted (it gave up), and any fault of what it sent.
+// kDeadlineExceeded (it is silent), kAborted (it gave up), and any fault of the sent data.
 Result<> deliver_ipc(const SourceArgs& args);
 
 // Tells the sender for this rank that the stage could not begin. Returns `why`.

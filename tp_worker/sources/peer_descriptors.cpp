@@ -46,7 +46,7 @@ PeerDescriptors::~PeerDescriptors() {
     if (fd_ >= 0) ::close(fd_);
 }
 
-// Its descriptor becomes readable when the process ends.
+// A process's descriptor becomes readable when the process ends.
 bool PeerDescriptors::has_ended() const {
     pollfd end{.fd = fd_, .events = POLLIN, .revents = 0};
     return ::poll(&end, 1, 0) > 0;

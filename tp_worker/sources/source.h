@@ -28,7 +28,7 @@ namespace pitstop::tp_worker {
 
 class Groups;
 
-// What a source needs to know of this rank.
+// The properties of this rank that sources need.
 struct Worker {
     ReplicaId replica{};
     Rank rank{};

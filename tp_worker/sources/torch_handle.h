@@ -60,7 +60,7 @@ struct StorageBytes {
     bool is_on_gpu = false;
 };
 
-// What a worker on a GPU opens CUDA handles with.
+// The means to open CUDA handles on a worker with a GPU.
 struct CudaOpening {
     CudaMappings& mappings;
     std::string device_uuid{};

@@ -51,7 +51,7 @@ class CheckpointTensors {
     std::vector<const checkpoint::StoredTensor*> offered_{};
     std::vector<std::string_view> left_out_{};
     std::map<std::string, checkpoint::StoredTensor, std::less<>> unpacked_{};  // what packs hold
-    // Those that a file has under another name of the tensor's, by its own.
+    // Tensors that a file has under another name of theirs, by their own name.
     std::map<std::string_view, const checkpoint::StoredTensor*> renamed_{};
 };
 

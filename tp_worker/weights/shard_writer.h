@@ -27,9 +27,10 @@ namespace pitstop::tp_worker {
 
 // What to do with one tensor.
 struct FillJob {
-    std::size_t index = 0;                    // the tensor's index in the layout
-    const Incoming* incoming = nullptr;       // null: the tensor is kept
-    std::span<messages::PartDigest> parts{};  // the tensor's; what is resident is added
+    std::size_t index = 0;               // the tensor's index in the layout
+    const Incoming* incoming = nullptr;  // null: the tensor is kept
+    // of the tensor; the digests of the resident bytes are added
+    std::span<messages::PartDigest> parts{};
     // The bytes are compared with what arrived before under this name or a tied one: they are
     // digested into `parts` and written nowhere.
     bool is_only_digested = false;

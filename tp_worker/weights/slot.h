@@ -49,7 +49,7 @@ struct AxisShare {
 // Even shares. REQUIRES: tp divides the extent.
 [[nodiscard]] AxisShare even_share(std::int64_t extent, const RankOf& rank);
 // Whole units, as evenly as possible; the last rank also has the remainder that is less than a
-// unit. REQUIRES: there are as many units as ranks.
+// unit. REQUIRES: at least one unit per rank.
 [[nodiscard]] AxisShare share_in_units(std::int64_t extent, std::int64_t unit, const RankOf& rank);
 // Shares of equal size, with padding on the last ranks.
 [[nodiscard]] AxisShare padded_share(std::int64_t extent, const RankOf& rank);

@@ -14,9 +14,9 @@
 
     pitstop.AsyncClient(data="tcp://10.0.0.7:5000", admin="tcp://10.0.0.7:5001", key="me.key")  # on another machine
 
-Needs pyzmq and msgpack; the engines also need NumPy. Every error is a PitstopError with a `code` to switch on
-and a `message` to read. If a tree is lost, every open request and call ends with code
-"unavailable", and the tree that replaces it does none of them.
+Needs pyzmq and msgpack; the engines also need NumPy. Every error is a PitstopError with a `code` to switch on and a
+`message` to read. If a tree is lost, every open request and call ends with code "unavailable"; the tree that replaces
+it runs none of them.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -57,7 +57,7 @@ class RequestOutput:
     def __init__(self, client: Any, rid: str, mailbox: Any, deadline: Optional[float]):
         self._client = client
         self._mailbox = mailbox
-        self._deadline = deadline  # as the clock of whoever waits counts
+        self._deadline = deadline  # by the clock of the thread that waits
         self._whole: Optional[Chunk] = None
         self._failure: Optional[PitstopError] = None  # raised after the tokens that arrived with it
         self.rid = rid

@@ -32,7 +32,7 @@ async def _close(inner: Any) -> None:
 
 
 def _end(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, lock: Any, inner: Any) -> None:
-    if os.getpid() != pid:  # a forked child has neither the thread nor what it owns
+    if os.getpid() != pid:  # a forked child has neither the thread nor the thread's resources
         return
     with lock:  # a call that found it open has reached the loop by now
         closing = asyncio.run_coroutine_threadsafe(_close(inner), loop)

@@ -156,7 +156,7 @@ class Adapter:
     """An adapter (LoRA) that is loaded: the version that new requests get."""
 
     name: str = ""
-    version: int = 0  # the number of the update that brought it
+    version: int = 0  # the number of the update that loaded it
     label: str = ""
     digest: str = ""
     path: str = ""  # the directory that it came from; empty: its tensors were sent

@@ -269,8 +269,8 @@ class WeightCalls:
         self, tags: Union[str, Sequence[str], None] = None, keep_weights: bool = False,
         timeout: float = UPDATE_TIMEOUT_S,
     ) -> None:
-        """Gives memory back to the system. With `keep_weights` the weights are restored from host memory; otherwise the
-        next complete update replaces them. PitstopError while requests are open without a pause."""
+        """Frees memory. With `keep_weights` the weights are restored from host memory; otherwise the next complete
+        update replaces them. PitstopError while requests are open without a pause."""
         chosen = _tags(tags)
         if chosen != []:
             await self._open().release_memory(chosen, keep_weights, timeout)

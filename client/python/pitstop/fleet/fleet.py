@@ -431,7 +431,7 @@ class AsyncFleet:
         return await self.fan_out("abort", rids=[] if abort_all else [rid], all=abort_all)
 
     async def release_memory_occupation(self, tags: Any = None, keep_weights: bool = False) -> dict[str, dict[str, Any]]:
-        """Gives memory back. Discarded weights return with the next complete update."""
+        """Frees memory. Discarded weights return with the next complete update."""
         given = {} if tags is None else {"tags": list(tags)}
         return await self.fan_out("release_memory", UPDATE_TIMEOUT_S, keep_weights=keep_weights, **given)
 
