@@ -30,7 +30,7 @@ struct GpuLimits {
     double copy_bytes_s = 0;
     double matrix_flop_s = 0;
     double up_bytes_s = 0;    // from page-locked host memory; 0: not measured
-    double down_bytes_s = 0;  // to it
+    double down_bytes_s = 0;  // to page-locked host memory
 
     // The least number of seconds that a case can take.
     [[nodiscard]] double least(const GpuCase& c) const {

@@ -20,7 +20,7 @@ inline constexpr std::int64_t kWorkloadTokensMax = std::int64_t{1} << 28;  // pr
 // Lengths in tokens:
 //   128 or fixed:128      always the same
 //   uniform:16:512        any from 16 to 512
-//   lognormal:200:0.8     exp(normal) with median 200, sigma 0.8; as real prompts and answers are
+//   lognormal:200:0.8     exp(normal) with median 200, sigma 0.8; similar to real prompts
 //   file:PATH             one length per line, in the file's order, repeated from the start
 class LengthDistribution {
   public:

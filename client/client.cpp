@@ -80,7 +80,7 @@ Result<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
         ASSIGN_OR_RETURN(args.key, bus::read_client_key(options.key_file));
     }
     ASSIGN_OR_RETURN(const std::shared_ptr<IoLoop> io, IoLoop::start(std::move(args)));
-    // destroying it stops the loop, whatever happens next
+    // its destructor stops the loop, also after an error below
     std::unique_ptr<Client> client(new Client(io));
     RETURN_IF_ERROR(io->wait_ready(std::min(options.connect_timeout, Stream::kForever)));
     return client;

@@ -101,7 +101,7 @@ class Client {
         messages::Generate request, std::chrono::milliseconds timeout = kForever
     );
 
-    // The same with a callback per chunk; returns the rid. The chunk with `finish` is the last.
+    // Starts a request whose chunks go to a callback; returns the rid. The last chunk has `finish`.
     std::string generate(
         messages::Generate request, OnChunk on_chunk, std::chrono::milliseconds timeout = kForever
     );

@@ -62,7 +62,7 @@ class PushedTensors {
     Result<> visit(const Piece& piece, F use) const;
     // Adds the digest of the piece at `rows`, and copies it to `copy_to` if that is not null.
     void add_digest(const Piece& piece, const std::byte* rows, std::byte* copy_to);
-    // The same of a tensor that is sent in BF16 and resident in F32.
+    // Does what add_digest() does, for a tensor that is sent in BF16 and resident in F32.
     void add_digest_as_f32(const Piece& piece, const std::byte* rows, std::byte* copy_to);
     void tell_progress(std::int64_t bytes);
 

@@ -13,11 +13,11 @@ namespace pitstop {
 // A waiting caller is warned after this time without output.
 constexpr std::chrono::milliseconds kSilenceMax{2'000};
 
-// For one replica: "paused (in_place) for 6.1 s; continue ends the pause"; nothing if it
-// may generate.
+// Returns why the replica does not generate: "paused (in_place) for 6.1 s; continue ends the
+// pause"; nothing if it may generate.
 [[nodiscard]] std::optional<std::string> why_it_stands(const messages::ReplicaStatus& replica);
 
-// The same for the first replica that cannot generate; nothing if all can.
+// Returns why the first replica that may not generate does not; nothing if all may.
 [[nodiscard]] std::optional<std::string> why_it_stands(const messages::StatusReply& status);
 
 }  // namespace pitstop

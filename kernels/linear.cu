@@ -23,8 +23,9 @@ constexpr std::int64_t kTilesMaxM = 16;
 
 // ---- tiles ----
 
-// grid [tiles of M, tiles of N over all parts], block [kThreads]; a block owns a tile of y. Bytes
-// or tensor cores by M, see the shapes. 2 M N K flops; 2 (M + N) K bytes if every tile met L2.
+// grid [tiles of M, tiles of N over all parts], block [kThreads]; a block owns a tile of y.
+// The time is that of the bytes for small M, and of the tensor cores for large M (see the shapes).
+// 2 M N K flops; 2 (M + N) K bytes if each operand is read from memory once.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     tile_kernel(const __grid_constant__ LinearParams params) {

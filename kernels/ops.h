@@ -98,7 +98,8 @@ struct Ops {
 // Returns null in a build without CUDA. REQUIRES, before an op is called:
 // open_cuda_device() (cuda_device.h).
 [[nodiscard]] const Ops* cuda_ops();
-// The same, but a row's bits do not depend on the batch (P6), as always on the CPU.
+// Returns ops on the GPU with which a row's bits do not depend on the batch (P6). On the CPU they
+// never do.
 [[nodiscard]] const Ops* cuda_deterministic_ops();
 
 }  // namespace pitstop::kernels

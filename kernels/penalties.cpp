@@ -5,7 +5,7 @@
 namespace pitstop::kernels {
 namespace {
 
-// The same in double and in float; every entry changes a logit of its own.
+// Applies the penalties, computing in `Real`: double or float. Each entry changes one logit.
 template <class Real>
 void apply(const PenaltyArgs& args) {
     check(args);

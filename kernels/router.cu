@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) follow_routes_kernel(
     const int k = static_cast<int>(experts.cols);
     const float* const of_token = logits.data + t * logits.stride;
     constexpr float kNone = -__builtin_huge_valf();
-    // Lane j has the j-th of the given.
+    // Lane j has the j-th of the given experts.
     int expert = 0;
     float own = kNone;
     if (lane_index() < k) {

@@ -14,7 +14,7 @@ namespace {
 
 float without_nan(float x) { return std::isnan(x) ? kNegInf : x; }
 
-// The definition, by sorting.
+// Computes kept_min as it is defined, by sorting.
 float kept_min_of(const SampleRow& row, std::vector<float> x) {
     std::sort(x.begin(), x.end(), std::greater<>());
     const float max = x.front();

@@ -18,7 +18,7 @@ namespace pitstop::messages {
 // Checks a version's label. It appears in log lines, in metrics and in lines to the launcher, so it
 // must be a single line; an empty label is allowed and means none.
 [[nodiscard]] std::optional<std::string> invalid_label(std::string_view label);
-// The same for another name that people read.
+// Checks another name that people read, by the rules of labels.
 [[nodiscard]] std::optional<std::string> invalid_line(
     std::string_view field, std::string_view text
 );

@@ -65,7 +65,7 @@ struct EnumNames<UpdateMode> {
 enum class KvPolicy : std::uint8_t {
     kKeep,       // continue with their KV
     kRecompute,  // retracted, then prefilled again under the new weights
-    kDrain,      // finish first under the old weights; new ones wait
+    kDrain,      // finish first under the old weights; new requests wait
     kAbort,      // end with their output so far
 };
 template <>

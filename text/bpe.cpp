@@ -130,8 +130,8 @@ Result<> Bpe::build_merge_block(std::span<const Merge> merges, std::uint32_t fir
 // token. This makes tokenizers without a pre-tokenizer (Llama 2, Gemma) fast: their texts are cut
 // into words that the cache remembers.
 void Bpe::find_cuts(std::span<const Merge> merges) {
-    // A cut would change two things: a whole piece that is a token, and prefixes or suffixes
-    // of characters.
+    // A cut would change the encoding in two cases: if a whole piece may be a token, and if
+    // characters have prefixes or suffixes.
     has_cuts_ = unit_ == Unit::kCodePoint && !is_decorated_ && !options_.ignore_merges;
     if (!has_cuts_) return;
     for (std::int32_t id = 0; id < vocab_.id_end(); ++id) {

@@ -13,10 +13,10 @@ namespace pitstop::text {
 
 class PostProcessor {
   public:
-    // Each entry is a special token, or nothing for the encoding itself.
+    // Each entry is a special token, or nothing: there the text's own tokens are put.
     using Template = std::vector<std::optional<TokenId>>;
 
-    PostProcessor() : template_{std::nullopt} {}  // only the encoding
+    PostProcessor() : template_{std::nullopt} {}  // only the text's own tokens
     explicit PostProcessor(Template pieces) : template_(std::move(pieces)) {}
 
     // Puts the template around `ids`, or returns `ids` alone if special tokens are not wanted.

@@ -288,8 +288,9 @@ class Admin {
     void handle_standing(TimePoint now, messages::ReplicaStanding standing);
 
     // Collected calls that take no effect. The call that would let generation continue is refused
-    // once. Until generation continues after that, only a whole model takes effect. A new pause
-    // ends the loss of callers who were refused; others may not read a pause's answer.
+    // once. From then until generation continues, only a whole model takes effect. A new pause
+    // forgets the loss if its caller was told of it by such a refusal. A caller who was not may
+    // never read a pause's answer.
     struct Loss {
         messages::LostCalls calls{};
         std::string label{};  // the label that the calls named; empty: none

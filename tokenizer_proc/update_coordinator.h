@@ -121,7 +121,7 @@ class UpdateCoordinator {
     enum class Telling { kDue, kDone };
     // Drops the open session or collection, because a call that may be a part of it was refused.
     void lose_part(TimePoint now, const Error& why, Out& out);
-    // The same for a call that a front end refused; answers the message after the drop.
+    // Drops it because a front end refused a call; answers the message after the drop.
     void handle(TimePoint now, Caller caller, const messages::RefusedPart& call, Out& out);
     // Drops the collection for this reason. REQUIRES: has_collection().
     void drop_collection(TimePoint now, Error why, Telling telling, Out& out);

@@ -13,7 +13,7 @@ namespace pitstop::http {
 
 // Errors: kInvalidArgument, kMalformed: 400 with the text.
 [[nodiscard]] Result<ChatCall> parse_anthropic_messages(std::string_view body);
-// The same without output fields: max_tokens is not required.
+// Parses a call that only counts tokens: max_tokens is not required. Errors: the same.
 [[nodiscard]] Result<ChatCall> parse_anthropic_count(std::string_view body);
 
 }  // namespace pitstop::http

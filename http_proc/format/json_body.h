@@ -28,7 +28,7 @@ inline constexpr int kJsonDepthMax = 64;
 // An empty body is an empty object. Errors: kMalformed (not JSON, at which byte; not UTF-8; too
 // deep). Bounded: by the body, whose size the server limits.
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view body);
-// The same, and the value must be an object.
+// Parses a body that must be a JSON object. Errors: the same.
 [[nodiscard]] Result<nlohmann::json> parse_json_object(std::string_view body);
 
 class FieldReader {

@@ -50,13 +50,13 @@ struct RequestMetrics {
     Histogram first_token;
     Histogram between_tokens;
     Histogram whole_request;
-    // As the scheduler measured them, for requests that ran: until first admitted, from there to
-    // the first token, and to the last.
+    // The scheduler's times of a request that ran: in the queue until first admitted, then until
+    // the first token, and from admission to the last token.
     Histogram queue;
     Histogram prefill;
     Histogram inference;
-    // The same for streamed requests: from the first token to the last, and per token
-    // after the first.
+    // The scheduler's times of a streamed request: from the first token to the last, and that per
+    // token after the first.
     Histogram decode;
     Histogram per_output_token;
     // In tokens.

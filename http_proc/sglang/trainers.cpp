@@ -23,7 +23,7 @@ Response success(std::string_view message) {
     return Response::json(200, {{"success", true}, {"message", message}});
 }
 
-// As AReaL's plug-in does: all open requests end with their output so far, and the cache is
+// Pauses as AReaL's plug-in does: all open requests end with their output so far, and the cache is
 // empty afterwards.
 Task<Response> areal_pause(Exchange& exchange) {
     const Result<messages::PauseReply> reply =

@@ -113,7 +113,7 @@ Task<Response> wake_up(Exchange& exchange) {
     co_return Response::json(200, answer);
 }
 
-// As in vLLM, also true for an engine that is only paused.
+// Answers true also for an engine that is only paused, as vLLM does.
 Task<Response> is_sleeping(Exchange& exchange) {
     const Result<messages::StatusReply> status = co_await control::status(exchange);
     if (!status) co_return vllm_failure(status.error());

@@ -90,7 +90,8 @@ PITSTOP_INLINE void add_some_values(
     store_sums(out + d, D_padded, acc);
 }
 
-// The same for bf16: pairs ascending, the odd key of each first. kVectors is even.
+// Adds bf16 values: pairs of keys in ascending order, the odd key of a pair first. REQUIRES:
+// kVectors is even.
 template <int kQueries, int kVectors>
 PITSTOP_INLINE void add_some_values(
     const std::uint16_t (*p)[kBlock],

@@ -70,10 +70,12 @@ struct MassWeight {
 };
 constexpr float kMassRange = 28.5f;  // exp(-28.5) * 2^40 rounds to zero
 
-// Among ids with x >= floor, returns the largest x such that the ids at or above it weigh at least
-// target_of(weight of all ids). Digits of 11, 11 and 10 bits from the top of the ordered image:
-// each pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <= the
-// weight of all; an x >= floor that weighs something.
+// Considers the ids with x >= floor. Returns the largest threshold such that those with x >= the
+// threshold together weigh at least the target: target_of(weight of all considered).
+//
+// The threshold's ordered image is found digit by digit, from the top: 11, 11 and 10 bits. Each
+// pass weighs the values that share the digits found so far. REQUIRES: 1 <= target <= the weight of
+// all; an x >= floor that weighs something.
 template <class Weight, class TargetOf>
 float select_threshold(const Row& row, float floor, const Weight& weight, TargetOf target_of) {
     constexpr int kDigitBits = 11;

@@ -37,11 +37,13 @@ struct TileShape {
 // makes 128 blocks. The chain of K / 16 mma of one warp, about 33 clocks each, takes 4.6 us at K =
 // 4096, within the 7.8 us in which the weights arrive.
 using SmallTile = TileShape<16, 32, 1, 4, 12, 3>;
-// For M <= 64 a block has 80 KiB, 2 per SM; x is read from shared memory once per warp, 4 times the
-// bytes of w at 18 bytes per clock and SM: 108 of 128 bytes per clock with w itself and the fill.
+// For M <= 64 a block has 80 KiB, and there are 2 per SM. w arrives at 18 bytes per clock and SM.
+// Each warp reads all of x from shared memory, which makes 4 times that; with the reads of w and
+// the stores of what arrives, shared memory moves 108 of its 128 bytes per clock.
 using MediumTile = TileShape<64, 64, 1, 4, 5, 2>;
-// For larger M a block has 96 KiB, 2 per SM. A warp's 64 x 32 reads 3 KiB per 65,536 FLOP: 2,730
-// FLOP per clock by shared memory, 67 % of the tensor cores' peak; mma.sync itself reaches 62 %.
+// For larger M a block has 96 KiB, and there are 2 per SM. A warp's tile of 64 x 32 reads 3 KiB
+// from shared memory per 65,536 FLOP. Shared memory therefore allows 2,730 FLOP per clock, 67 % of
+// the tensor cores' peak; mma.sync itself reaches 62 %.
 using LargeTile = TileShape<128, 128, 2, 4, 3, 2>;
 
 // One thread's copies of each stage: chunk `thread % kTileChunks` of every kStep-th row, first of
@@ -210,8 +212,8 @@ __device__ inline float load_x(const LinearParams& params, std::int64_t index) {
                                          : to_float(static_cast<const bf16*>(params.x)[index]);
 }
 
-// The same on CUDA cores, for any x: a thread owns 4 x 4 outputs, 16 apart; k ascends in one chain
-// per output. REQUIRES: all kGeneralThreads of the block call it.
+// Computes a tile on CUDA cores, for any x: a thread owns 4 x 4 outputs, 16 apart. Each output is
+// one chain of sums, k ascending. REQUIRES: all kGeneralThreads of the block call it.
 __device__ inline void multiply_general_tile(
     const LinearParams& params, const LinearShare& part, std::int64_t m0, std::int64_t m_end, int n0
 ) {

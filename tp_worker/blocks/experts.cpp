@@ -101,7 +101,7 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
         gates_ups.slots.insert(gates_ups.slots.end(), {last_.gate, last_.up});
         downs.slots.push_back(last_.down);
     }
-    // The same as transformers 5 does, for Mixtral, too.
+    // Packs tensors as transformers 5 does, for Mixtral, too.
     slots.pack(std::move(gates_ups));
     slots.pack(std::move(downs));
     if (config_.names == ExpertNames::kMixtral) {

@@ -33,7 +33,7 @@ class ConfigReader {
 
     // Returns the key's value, or a null pointer if absent.
     [[nodiscard]] const Json* find(const char* key) const;
-    // The same, also null for a JSON null.
+    // Returns the key's value, or a null pointer if it is absent or a JSON null.
     [[nodiscard]] const Json* find_value(const char* key) const;
 
     template <class... Args>

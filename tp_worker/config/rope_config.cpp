@@ -196,8 +196,8 @@ RopeConfig read_rope(
     return rope;
 }
 
-// As in vLLM. SGLang multiplies for linear, too; for YaRN it keeps max_position_embeddings if the
-// original length is given. transformers has no limit.
+// Returns the context length that vLLM computes. SGLang multiplies for linear, too; for YaRN it
+// keeps max_position_embeddings if the original length is given. transformers has no limit.
 std::int64_t scaled_context_len(const RopeConfig& rope, std::int64_t max_positions) {
     if (rope.scaling != Scaling::kLinear && rope.scaling != Scaling::kYarn) return max_positions;
     const std::int64_t original =

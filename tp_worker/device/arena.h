@@ -20,7 +20,7 @@ class Arena {
     // Reserves addresses for `bytes`, rounded up to whole pages, without memory. `tag` names the
     // arena in errors: "weights", "kv_cache".
     static Result<Arena> reserve(std::string tag, std::int64_t bytes);
-    // The same in the opened GPU's memory, which the host cannot touch (device.h).
+    // Reserves addresses of the opened GPU's memory, which the host cannot touch (device.h).
     static Result<Arena> reserve_on_gpu(std::string tag, std::int64_t bytes);
 
     Arena(Arena&& other) noexcept;

@@ -142,7 +142,7 @@ class Transfers {
     std::array<Turn, 2> turns_{};
     std::size_t current_ = 0;
     std::int64_t bytes_sent_ = 0;
-    // Of the current turn:
+    // The current turn's positions in the buffers:
     std::int64_t used_ = 0;
     std::int64_t kept_ = 0;
     std::int64_t unsent_begin_ = 0;

@@ -51,14 +51,14 @@ class Communicator {
 
     // Rank r's `mine` becomes the r-th of the `size` parts of `all`, on every rank.
     virtual Result<> all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
-    // The same for bytes that ops wrote and ops will read. REQUIRES: a multiple of 16 bytes,
-    // 16-byte aligned.
+    // Does what all_gather() does, for bytes that ops wrote and ops will read. REQUIRES: a multiple
+    // of 16 bytes, 16-byte aligned.
     virtual Result<> all_gather_records(std::span<const std::byte> mine, std::span<std::byte> all) {
         return all_gather(mine, all);
     }
 
     virtual Result<> barrier() = 0;
-    // The same, waiting no longer than `limit`.
+    // Waits at the barrier, but no longer than `limit`.
     virtual Result<> barrier_within(Duration limit) = 0;
 
     // Returns the outcome of the operations on tensors so far. REQUIRES: their stream

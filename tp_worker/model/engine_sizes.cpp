@@ -92,7 +92,8 @@ std::int64_t default_tokens(
     return tokens;
 }
 
-// Of what the requests' own states leave of the share for KV, checkpoints get a part.
+// Returns how many checkpoints of states are kept. KV's share of host memory first holds one state
+// per slot; checkpoints get a part of the rest.
 std::int64_t choose_num_checkpoints(const EngineOptions& options, std::int64_t state_bytes) {
     constexpr std::int64_t kLeast = 8;
     constexpr std::int64_t kPart = 4;

@@ -65,7 +65,7 @@ class StandingArrays {
     std::byte* there_ = nullptr;         // null: on the CPU
     std::int64_t used_ = 0;              // bytes used by this call
     std::vector<std::int32_t> words_{};  // the device's, after the last update
-    // Of this call:
+    // The update that this call makes:
     std::vector<std::int32_t> runs_{};
     std::vector<std::int32_t> values_{};
     std::vector<std::int32_t> update_{};

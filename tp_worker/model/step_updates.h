@@ -66,13 +66,13 @@ class StepUpdates {
     std::int64_t page_size_;
     std::int64_t slot_pages_;
     std::int64_t num_made_ = 0;
-    // As the device has them after the last update:
+    // What the device has after the last update:
     std::vector<PageId> tables_;  // [num_slots][slot_pages]; -1: none yet
     std::vector<TokenId> tokens_{};
     std::vector<std::int32_t> positions_{};
     std::vector<SlotId> slots_{};
     std::int64_t num_padded_ = 0;
-    // Of the last update:
+    // The contents of the last update:
     std::vector<Use> uses_;  // by slot
     std::vector<Run> runs_{};
     std::vector<PageId> pages_{};

@@ -23,7 +23,7 @@ Result<> decline_tensors(const SourceArgs& args, const Error& why);
 Result<std::vector<Incoming>> cut_flattened(
     std::span<const messages::TensorInfo> tensors, std::span<const std::byte> bytes
 );
-// The same for updates of elements: each tensor has its indices, then its values.
+// Cuts updates of elements out of `bytes`: each tensor has its indices, then its values.
 Result<std::vector<SparseTensor>> cut_sparse(
     std::span<const messages::TensorInfo> tensors,
     std::span<const std::int64_t> num_updates,

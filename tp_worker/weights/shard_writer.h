@@ -44,7 +44,7 @@ struct Filled {
     std::int64_t bytes = 0;
     Duration receive{};
     Duration verify{};
-    Duration rest{};  // rests, in which passes continued
+    Duration rest{};  // time spent waiting, so that passes could continue
     std::vector<std::pair<std::size_t, std::string>> problems{};  // by the tensor's index
     std::optional<std::pair<std::size_t, Error>> error{};         // the error that ended the work
 

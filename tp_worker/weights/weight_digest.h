@@ -68,7 +68,7 @@ Result<std::vector<messages::PartDigest>> digest_weights(
     const std::function<void()>& between = [] {}
 );
 
-// The same for weights in the opened GPU's memory, by its ops, on a stream that yields to steps.
+// Digests weights in the opened GPU's memory, by its ops, on a stream that yields to steps.
 // Memory is allocated once: allocating or freeing may wait for running work, even a step (CUDA
 // Runtime API, cudaFree; CUDA C++ Programming Guide, "Implicit Synchronization").
 //

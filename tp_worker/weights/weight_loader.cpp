@@ -60,7 +60,7 @@ std::uint64_t place_rows(const LoadTensorArgs& args, const RowRange& rows, const
     return digest_if_asked(args, rows);
 }
 
-// The same from mapped memory, whose file another process may truncate.
+// Places rows from mapped memory, whose file another process may truncate.
 Result<std::uint64_t> place_mapped(const LoadTensorArgs& args, const RowRange& rows) {
     const TensorBytes& bytes = args.bytes;
     const std::int64_t row_bytes = args.tensor.whole_cols * bytes_of(bytes.dtype);

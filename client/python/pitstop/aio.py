@@ -229,7 +229,7 @@ class AsyncClient(Calls[AsyncStream]):
             raise refusal
         return self
 
-    start = connect  # as an engine begins
+    start = connect  # the name that engines use
 
     def _start_request(self, rid: str, body: dict[str, Any], timeout: Optional[float]) -> AsyncStream:
         mailbox = _Mailbox()

@@ -61,7 +61,7 @@ def arrays_of(tensors: NamedTensors) -> dict[str, numpy.ndarray]:
 
 
 def weights_of(tensors: NamedTensors) -> dict[str, Weight]:
-    """The same, but tensors in a GPU's memory stay there."""
+    """Weights by checkpoint name; tensors in a GPU's memory stay there. TypeError: as arrays_of."""
 
     def weight_of(name: str, tensor: Any) -> Weight:
         if _is_torch(tensor):

@@ -55,8 +55,8 @@ class Stage(_OfUpdate):
 
     epoch: int
     uid: str
-    payload: Any = None  # where the bytes are; the coordinator does not read this field,
-    way: Any = None  # nor this one: the relay's source for this replica
+    payload: Any = None  # where the bytes are; not read by the coordinator
+    way: Any = None  # the relay's source for this replica; not read by the coordinator
 
 
 @dataclass(frozen=True)
