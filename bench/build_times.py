@@ -26,7 +26,7 @@ QUICKSTART = [
     f"bin/pitstop_{name}"
     for name in ("tokenizer_proc", "scheduler_proc", "detokenizer_proc", "tp_worker", "http_proc", "cli", "tokenize")
 ]
-LOG = "PITSTOP_BUILD_TIMES_LOG"  # where the launcher writes: in its environment
+LOG = "PITSTOP_BUILD_TIMES_LOG"  # the environment variable with the path of the log
 
 
 def launch(command):

@@ -10,7 +10,7 @@ namespace pitstop::bench {
 
 struct DigestCost {
     double copy_s = 0;      // all tensors, with stores that bypass the caches
-    double digested_s = 0;  // the same, digested
+    double digested_s = 0;  // copying and digesting all tensors
 };
 
 // Measures on `num_threads` threads and keeps the best of some runs of each kind, taken in turns.

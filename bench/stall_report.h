@@ -24,12 +24,12 @@ struct StallReport {
     int tp = 1;
     int num_streams = 0;
     Summary gap_ms{};                             // of the streams outside updates
-    Summary gap_update_ms{};                      // during one
+    Summary gap_update_ms{};                      // during an update
     std::vector<UpdateWaterfall> updates{};       // with running streams
     std::vector<UpdateWaterfall> idle_updates{};  // without running streams
     double copy_rate = 0;                         // this machine's memcpy, bytes per second
     double copy_s = 0;                            // copying a checkpoint as a stage does
-    double digested_copy_s = 0;                   // the same with digesting
+    double digested_copy_s = 0;                   // copying and digesting a checkpoint
     Summary pause_idle_ms{};                      // a pause and a continue without running streams
     Summary pause_streams_ms{};                   // the same with streams, mode in_place
     Summary pause_gap_ms{};                       // the streams' gaps around the pauses

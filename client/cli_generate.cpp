@@ -202,7 +202,7 @@ class Silence {
             fmt::print(stderr, "pitstop: waiting: {}\n", *why);
             is_told_ = true;
         } else {
-            begin_ = Clock::now();  // for example a long prompt
+            begin_ = Clock::now();  // the tree can generate: the prompt may be long
         }
     }
 

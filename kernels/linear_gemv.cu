@@ -128,12 +128,14 @@ __device__ void prefetch_first(const bf16* const (&w)[kRows], const Range& chunk
 
 // grid [tiles of kTile / split weight rows], block [kThreads]; `split` neighbouring warps own two
 // rows of w, each its part of K, a lane every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of
-// w, read once past L1; x comes from L1. qwen3-8b at 4.3 TB/s: QKV 50 MB 11.7 us, gate-up 201 MB
-// 46.8 us, head 1.24 GB 289 us. 8 loads of 16 bytes in flight per lane (4 at M > 1): 4 KiB per
-// warp, 96 KiB per SM at 24 warps, three times the need (26 KiB). About 26 instructions per 16
-// bytes of w at M = 1, a quarter of the SM's issue slots at that rate; M = 4 stays below the
-// limit. An output's sum: the lane's chunks ascending, then the butterfly, then the parts of K
-// ascending.
+// w, read once past L1; x comes from L1. For qwen3-8b at 4.3 TB/s, QKV (50 MB) takes 11.7 us,
+// gate-up (201 MB) 46.8 us, the head (1.24 GB) 289 us.
+//
+// A lane has 8 loads of 16 bytes in flight (4 at M > 1): 4 KiB per warp, and 96 KiB per SM at 24
+// warps. 26 KiB would suffice. Each 16 bytes of w take about 26 instructions at M = 1, which at
+// that rate is a quarter of the SM's issue slots; M = 4 stays below the limit. An output's sum adds
+// a lane's chunks in ascending order, then the lanes by a butterfly, then the parts of K in
+// ascending order.
 //
 // When gated, the two rows of a warp are one of gate and one of up, so that their product needs no
 // other warp; a block has half as many of each.

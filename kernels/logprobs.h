@@ -55,7 +55,7 @@ void softmax_stats_cuda(const SoftmaxStatsArgs& args);
 );
 
 // Picks the logits of given ids: values[i] = logits[picks[i].row, picks[i].id - vocab_begin], or
-// -inf if the id is outside this rank's part: the maximum over the ranks is the logit.
+// -inf if the id is outside this rank's part. So the maximum over the ranks is the logit.
 struct LogitPick {
     std::int32_t row = 0;
     TokenId id{};

@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads)
                     atomicAdd(&space.num_listed, 1u);  // in any order: see resolve
                 space.list[slot] = {.x = x[k], .id = begin + p * 4 + k};
             }
-            x[k] = negative_infinity();  // does not race here
+            x[k] = negative_infinity();  // excluded from the race of this thread
         }
         if (!races) continue;
         race(row, params.vocab_begin, begin + p * 4, x, to_beat, best);

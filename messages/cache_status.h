@@ -11,7 +11,7 @@ namespace pitstop::messages {
 // Counts the prompt tokens found in the prefix cache, by their lag: the number of epochs between
 // the oldest KV of their page and the version that served.
 struct CacheHits {
-    static constexpr std::int64_t kLagMax = 16;  // or more
+    static constexpr std::int64_t kLagMax = 16;  // counts this lag and all larger ones
     std::int64_t lag = 0;
     std::int64_t tokens = 0;
 

@@ -125,7 +125,7 @@ class PrefixCache {
         std::uint64_t last_used = 0;
         std::optional<messages::AdapterId> adapter{};
         bool is_used = false;
-        bool is_listed = false;  // in its bucket: not forgotten
+        bool is_listed = false;  // is in its bucket, so not forgotten
     };
     [[nodiscard]] Node& at(PageId page) { return nodes_[static_cast<std::size_t>(raw(page))]; }
     [[nodiscard]] const Node& at(PageId page) const {

@@ -41,7 +41,8 @@ class StatePlaces {
         // at the end of a prompt or at a branch: uses a free place, or evicts another checkpoint
         kPrompt,
         kSpare,  // in the middle of a long prompt: a free place only; evicted before all others
-        kTrail,  // of a decode: as kPrompt, while fewer than half of the places are trails
+        // of a decode: like kPrompt, but only while fewer than half of the places are kTrail
+        kTrail,
     };
 
     // Reserves a place for step `step` to save to. Returns nothing if no place is available.

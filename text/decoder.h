@@ -29,7 +29,7 @@ struct ByteFallbackDecoder {
 struct FuseDecoder {};  // joins all tokens into one
 struct StripDecoder {   // strips characters from both ends of every token
     std::string content{};  // one character
-    std::size_t start = 0;  // at most this many
+    std::size_t start = 0;  // at most this many are stripped
     std::size_t stop = 0;
 };
 struct ReplaceDecoder {

@@ -59,7 +59,7 @@ void Generation::start(
     }
     for (std::size_t i = 0; i < requests.size(); ++i) {
         const auto on_chunk = [shared = state_, i, tree = tree_](messages::OutputChunk chunk) {
-            if (!shared->running[i].is_open) return;  // failed here
+            if (!shared->running[i].is_open) return;  // it has failed in this process
             try {
                 shared->handle_chunk(i, std::move(chunk), *tree, shared);
             } catch (const std::bad_alloc&) {

@@ -50,7 +50,7 @@ class Generation {
         std::size_t num_open = 0;
         std::coroutine_handle<> waiter{};
         std::string waited{};          // why the latest output was late; empty: it was in time
-        bool is_waiting_told = false;  // next() returns that reason
+        bool is_waiting_told = false;  // next() returns `waited`
 
         void handle_chunk(
             std::size_t i,

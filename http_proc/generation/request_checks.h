@@ -15,8 +15,9 @@ namespace pitstop::http {
 // Errors: kNotFound if the model is not served: another model would answer.
 [[nodiscard]] Result<> check_model(Exchange& exchange, const std::string& model);
 
-// Reads an adapter out of a model's name that is not the model's: the adapter's own, or SGLang's
-// "MODEL:ADAPTER". Whether it is loaded the tree says. Errors: kNotFound: `adapter` is another.
+// A request may name an adapter in place of its model: by the adapter's own name, or by SGLang's
+// "MODEL:ADAPTER". Sets `adapter` to it; the tree checks whether it is loaded. Errors: kNotFound:
+// `adapter` is already another.
 [[nodiscard]] Result<> read_adapter_of(
     Exchange& exchange, const std::string& model, std::string& adapter
 );

@@ -17,7 +17,7 @@ struct LayerLoad {
     std::int64_t layer = 0;
     std::int64_t tokens = 0;     // of all its experts together
     double busiest = 0;          // the busiest expert's tokens over the mean
-    double least = 0;            // the least busy one's
+    double least = 0;            // the least busy expert's tokens over the mean
     std::int64_t num_idle = 0;   // experts without a token
     std::vector<double> grid{};  // by column, its experts' mean over the layer's mean
 };

@@ -15,7 +15,7 @@ namespace pitstop::http {
 inline constexpr std::size_t kPromptsMax = 4096;
 
 struct OpenAiPrompt {
-    std::optional<std::string> text{};  // exactly one of the two
+    std::optional<std::string> text{};  // exactly one of `text` and `ids`
     std::optional<std::vector<TokenId>> ids{};
 };
 

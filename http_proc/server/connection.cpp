@@ -309,7 +309,7 @@ Task<std::optional<Response>> Connection::read_body(
         } else if (!share.resize(num_bytes)) {
             refused = refusal(request, 503, "open requests use too much memory; try again");
         } else if (!parser.beast.is_done() && reader_.input.size() > limits.header_bytes_max) {
-            // The parser waits for the end of a line.
+            // The buffer is full, and the parser still waits for the end of a line.
             refused = refusal(request, 431, "a chunk's extensions or the trailer are too large");
         } else if (!parser.beast.is_done()) {
             const std::size_t seconds = num_bytes / limits.body_bytes_per_second_min;

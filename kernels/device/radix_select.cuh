@@ -79,7 +79,7 @@ __device__ float select_threshold(
         atomicMin(&shared.image_min, image_min);
     }
     __syncthreads();
-    int bits = kWarp - __clz(static_cast<int>(shared.image_max ^ shared.image_min));  // that differ
+    int bits = kWarp - __clz(static_cast<int>(shared.image_max ^ shared.image_min));  // may differ
     if (thread == 0)
         shared.prefix = bits == 32 ? 0 : shared.image_max & (bits == 0 ? ~0u : ~0u << bits);
     while (bits > 0) {

@@ -35,7 +35,7 @@ class Attention {
     [[nodiscard]] std::array<const Product*, 2> products() const { return {&qkv_, &o_}; }
 
     [[nodiscard]] std::int64_t num_q_heads() const { return q_heads_.num(); }    // of this rank
-    [[nodiscard]] std::int64_t num_kv_heads() const { return kv_heads_.num(); }  // the same
+    [[nodiscard]] std::int64_t num_kv_heads() const { return kv_heads_.num(); }  // of this rank
 
   private:
     AxisShare q_heads_{};

@@ -31,9 +31,9 @@ struct Choices {
     std::int64_t tokens_max = 0;
     std::int64_t per_token = 0;
     std::int64_t num_experts = 0;
-    // [num_layers, num_experts]: how often each expert was chosen in all passes. Layers without
-    // experts count the zeros that `experts` has for them. Empty if there are more than
-    // kLoadCountsMax.
+    // [num_layers, num_experts]: how often each expert was chosen in all passes. Layers
+    // without experts count the zeros that `experts` has for them. Empty if there are more
+    // than kLoadCountsMax.
     std::span<std::int64_t> load{};
 
     // REQUIRES: the model has experts.

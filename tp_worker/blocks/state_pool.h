@@ -24,7 +24,7 @@ class StatePlan {
     // A recurrent state, and inputs of a convolution, both in fp32.
     struct State {
         std::int64_t num_recurrent = 0;  // elements
-        std::int64_t num_inputs = 0;     // the same
+        std::int64_t num_inputs = 0;     // elements
     };
     StateId add(const State& state);
     [[nodiscard]] bool is_empty() const { return offsets_.empty(); }
@@ -33,7 +33,7 @@ class StatePlan {
 
     struct Offsets {
         std::int64_t recurrent = 0;  // bytes from the state's start
-        std::int64_t inputs = 0;     // the same
+        std::int64_t inputs = 0;     // bytes from the state's start
     };
     [[nodiscard]] const Offsets& offsets(StateId id) const {
         return offsets_[static_cast<std::size_t>(raw(id))];

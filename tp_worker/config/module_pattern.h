@@ -1,6 +1,5 @@
-// A regular expression of Python's over the path of a module, as an adapter's configuration has
-// them
-// ("model.layers.3.self_attn.q_proj").
+// A regular expression of Python's over the path of a module ("model.layers.3.self_attn.q_proj"),
+// as in an adapter's configuration.
 //
 // The syntax is PCRE2's, which includes nearly all of Python's `re`. A pattern comes from outside:
 // its length, its nesting and the steps of a match are bounded.

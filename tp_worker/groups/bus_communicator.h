@@ -89,7 +89,7 @@ class BusCommunicator final : public Communicator {
     BusCommunicatorArgs args_;
     bus::Socket socket_;
     bus::SocketMonitor monitor_;
-    std::int64_t meeting_ = 0;  // the latest one asked for
+    std::int64_t meeting_ = 0;  // the latest meeting asked for
     bool is_placed_ = false;
     bool is_asked_to_end_ = false;
     std::optional<Error> end_{};  // no further meeting takes place

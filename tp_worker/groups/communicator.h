@@ -88,7 +88,7 @@ struct ColumnPiece {
     std::int64_t cols = 0;   // columns of each rank's part
     std::int64_t begin = 0;  // [begin, end) of its floats, row by row: a piece may start anywhere
     std::int64_t end = 0;
-    const float* data = nullptr;  // those floats
+    const float* data = nullptr;  // the floats [begin, end)
 };
 // Copies them there, as far as the whole has columns.
 void paste_columns(const ColumnPiece& piece, View2<float> whole);

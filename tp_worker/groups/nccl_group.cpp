@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kPickledIdBytesMax = 4096;
 constexpr std::string_view kCountKey = "init/";  // the only key without a leading slash
 constexpr std::string_view kVllmKey = "/broadcast_from/0/0";
-constexpr int kTrainer = 0;                        // its rank
+constexpr int kTrainer = 0;                        // the trainer's rank
 constexpr std::int64_t kLandingGranule = 2 << 20;  // so that slightly more needs no new memory
 // The thread blocks of a broadcast: enough for NVLink's rate, and little of the GPU for steps to
 // lose while it waits.
@@ -316,7 +316,7 @@ class NcclGroup : public BroadcastGroup {
     std::atomic<bool> is_in_use_{false};
     bool is_ended_ = false;
     std::int64_t num_received_ = 0;  // broadcasts
-    std::int64_t num_bytes_ = 0;     // in those broadcasts
+    std::int64_t num_bytes_ = 0;     // of the received broadcasts
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_done_{};
     kernels::DeviceBuffer landing_{};

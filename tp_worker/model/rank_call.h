@@ -80,7 +80,7 @@ class Sampler::RankCall {
     std::vector<kernels::RankRow> rank_rows_{};
     std::vector<kernels::SoftmaxStats> stats_{};
     std::vector<float> picked_{};             // logits of the drawn or given ids
-    std::vector<std::int32_t> num_before_{};  // per rank, count_bytes() of them
+    std::vector<std::int32_t> num_before_{};  // per rank: count_bytes() counts
     const kernels::SampleRow* draws_there_ = nullptr;
     const kernels::SoftmaxRow* softmax_there_ = nullptr;
     const kernels::RankRow* rank_rows_there_ = nullptr;

@@ -82,9 +82,9 @@ class Sampler::Call {
     // device memory: changes of the standing arrays; null: none
     const std::int32_t* changes_there_ = nullptr;
     std::optional<RankCall> ranks_{};  // empty with a single rank
-    // Rows that are whole, on rank 0:
+    // The rows of logits that are whole, on rank 0:
     LogitView model_{};   // adjacent, and with several ranks including all between them
-    LogitView edited_{};  // rows with edits; first those that are reported from here
+    LogitView edited_{};  // rows with edits; those whose logprobs are of edited logits come first
 };
 
 }  // namespace pitstop::tp_worker

@@ -42,7 +42,7 @@ class StepGraphs {
     // not among them.
     struct Shape {
         const void* weights = nullptr;  // of the copy that the step uses
-        const void* inputs = nullptr;   // the place of its arrays
+        const void* inputs = nullptr;   // the place of the step's arrays
         std::int64_t num_tokens = 0;    // with padding, like the next two
         std::int64_t num_rows = 0;
         std::int64_t num_logit_rows = 0;

@@ -67,7 +67,7 @@ class CudaMappings {
         // empty: not visible from here, so the mapping is not kept
         std::optional<PeerDescriptors> sender{};
         std::int64_t last_message = 0;
-        bool is_kept = false;  // beyond its message
+        bool is_kept = false;  // stays open when its message has ended
         bool is_pushers = false;
     };
 

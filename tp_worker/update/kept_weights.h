@@ -54,7 +54,7 @@ class KeptWeights {
     Result<> write_tensor(
         const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
     ) const;
-    // `piece` is some rows of a part, and is read at once.
+    // Reads some rows of a part in one piece, and writes them.
     Result<> write_piece(
         const WeightTensor& tensor,
         const ShardPart& piece,

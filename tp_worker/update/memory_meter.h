@@ -22,7 +22,7 @@ namespace pitstop::tp_worker {
 class MemoryMeter {
   public:
     static constexpr auto kEvery = std::chrono::seconds(1);
-    static constexpr int kShareMax = 100;  // one part in this many
+    static constexpr int kShareMax = 100;  // reads take at most 1/kShareMax of the time
 
     // Both outlive the meter's jobs.
     MemoryMeter(const Engine& engine, Background& background)

@@ -90,7 +90,7 @@ class GpuWeightDigest {
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_done_{};
     kernels::DeviceBuffer sums_{};       // [parts] Digest
-    kernels::PinnedBuffer host_sums_{};  // the same, on the host
+    kernels::PinnedBuffer host_sums_{};  // sums_, copied to the host
 };
 
 }  // namespace pitstop::tp_worker

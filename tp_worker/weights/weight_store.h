@@ -89,7 +89,7 @@ class WeightStore {
     // the background.
     struct Ledgers {
         CopyLedger* target = nullptr;
-        CopyLedger* live = nullptr;  // direct: the same ledger
+        CopyLedger* live = nullptr;  // the same as `target` if a stage writes directly
     };
     [[nodiscard]] Ledgers ledgers(const Arena* target);
 

@@ -85,8 +85,8 @@ class Conductor:
         self._handles: dict[str, Any] = {}  # member -> its actor
         self._places: dict[str, dict[str, Any]] = {}  # member -> the place of its tree
         self._outcomes: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
-        self._ways: dict[str, Way] = {}  # the replicas in the latest update,
-        self._ways_key: Key = NO_KEY  # this one
+        self._ways: dict[str, Way] = {}  # the replicas in the latest update
+        self._ways_key: Key = NO_KEY  # the latest update
         self._asked: dict[str, asyncio.Future] = {}  # uid -> its outcome
         self._view_number = 0
         self._view: dict[str, Any] = {}
