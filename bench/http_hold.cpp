@@ -86,7 +86,7 @@ class Chunks {
             if (has_line) {
                 const char* digits = waiting_.data() + at;
                 if (std::from_chars(digits, waiting_.data() + line, size, 16).ec != std::errc{})
-                    return make_error(ErrorCode::kInternal, "a chunk's size is none");
+                    return make_error(ErrorCode::kInternal, "a chunk's size is not a number");
             }
             const std::size_t end = line + 2 + size + 2;
             if (!has_line || waiting_.size() < end) {

@@ -350,8 +350,9 @@ void Ports::greet(const bus::Received& received, TurnInput& in) {
     }
     // With several machines, only a rank that has joined may send results, with the same key.
     if (num_nodes_ > 1 && !meeting_.has(hello->rank, received.key)) {
-        const Error error =
-            make_error(ErrorCode::kPermissionDenied, "a hello of rank {}, not its own", rank);
+        const Error error = make_error(
+            ErrorCode::kPermissionDenied, "the sender says it is rank {}, not its own", rank
+        );
         return refuse_worker(received, error, in);
     }
     // Before the first meeting, a rank may still be dismissed. The rank that replaces it then sends

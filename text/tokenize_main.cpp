@@ -147,7 +147,7 @@ int run(int argc, char** argv) {
     for (LineState state; (state = read_line(std::cin, line)) != LineState::kEnd;) {
         Result<ordered_json> reply =
             state == LineState::kTooLong
-                ? make_error(kTooLarge, "a line of more than {} bytes", kLineBytesMax)
+                ? make_error(kTooLarge, "the line is longer than {} bytes", kLineBytesMax)
                 : answer(**tokenizer, modes, line);
         if (!reply) {
             all_good = false;
