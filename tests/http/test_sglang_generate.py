@@ -228,11 +228,18 @@ BAD_PROMPTS = {
 }
 
 
-@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("body", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
-def test_one_bad_prompt_refuses_the_batch_and_is_named(http, wait_for_open, body, is_streamed):
-    answer = http.post("/generate", {**body, "stream": is_streamed})
+def test_one_bad_prompt_refuses_the_batch_and_is_named(http, wait_for_open, body):
+    answer = http.post("/generate", body)
     assert answer.status == 400 and "prompt 1 of 2 (the first is 0): " in answer.message, answer
+    wait_for_open(0)
+
+
+@pytest.mark.parametrize("body", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
+def test_one_bad_prompt_ends_a_stream_of_the_batch_and_is_named(http, wait_for_open, body):
+    """The good prompt may have a token before the tree has refused the bad one: then the error is an event."""
+    answer = http.post("/generate", {**body, "stream": True})
+    assert answer.status in (200, 400) and b"prompt 1 of 2 (the first is 0): " in answer.body, answer
     wait_for_open(0)
 
 
