@@ -69,10 +69,12 @@ bool place_records(AttentionParams& params, const AttentionArgs& args) {
     params.num_decode_blocks = narrow<std::int32_t>(num_blocks);
     params.records = static_cast<float*>(args.workspace.data);
     params.num_records = args.workspace.bytes / record_bytes;
-    params.num_prefill_records =
-        args.arrivals == nullptr
-            ? 0
-            : args.workspace.bytes / (4 * prefill_record_floats(params.head_dim));
+    if (args.arrivals != nullptr) {
+        params.num_prefill_blocks = std::min<std::int64_t>(
+            num_multiprocessors(),
+            args.workspace.bytes / (4 * prefill_record_floats(params.head_dim))
+        );
+    }
     params.arrivals = args.arrivals;
     return args.arrivals != nullptr && params.num_records >= 2 * num_blocks;
 }

@@ -31,14 +31,12 @@ inline constexpr std::int32_t kPrefillTileRows = 128;  // of wgmma's kernel
 [[nodiscard]] constexpr std::int64_t prefill_record_floats(std::int64_t head_dim) {
     return kPrefillTileRows * (head_dim + 8);
 }
-// How many blocks may share a tile's keys, if that many tiles are launched: as many as the GPU has
-// multiprocessors left, each of which holds one block.
+// Returns how many blocks may share a tile's keys, if that many tiles are launched and that many
+// blocks run at once.
 [[nodiscard]] constexpr std::int64_t prefill_parts_max(
-    std::int64_t num_tiles, std::int64_t num_multiprocessors, std::int64_t num_records
+    std::int64_t num_tiles, std::int64_t num_blocks
 ) {
     constexpr std::int64_t kPartsMax = 8;
-    const std::int64_t num_blocks =
-        num_multiprocessors < num_records ? num_multiprocessors : num_records;
     const std::int64_t parts = num_tiles == 0 ? 1 : num_blocks / num_tiles;
     return parts < 1 ? 1 : parts > kPartsMax ? kPartsMax : parts;
 }
@@ -80,9 +78,10 @@ struct AttentionParams {
     float* records = nullptr;           // decode: [num_records, decode_record_floats()], aligned 16
     std::int64_t num_records = 0;       // decode: at least two per block
     std::uint32_t* arrivals = nullptr;  // decode: [num_decode_blocks], zeros before and after
-    // Prefill by wgmma: how much of the records' memory there is, in records of
-    // prefill_record_floats(); 0: no blocks share a tile's keys. Its tiles have an arrival each.
-    std::int64_t num_prefill_records = 0;
+    // Prefill by wgmma: the blocks that run at once, one per multiprocessor, as far as `records`
+    // has room for prefill_record_floats() of each; 0: no blocks share a tile's keys. Its tiles
+    // have an arrival each.
+    std::int64_t num_prefill_blocks = 0;
 };
 
 // Computes the rows with at least q_len_min new tokens. REQUIRES (both): bf16 q and KV, D 64 or

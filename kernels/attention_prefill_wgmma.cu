@@ -1,4 +1,3 @@
-#include "kernels/cuda_device.h"
 #include "kernels/device/attention_prefill.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/online_softmax.cuh"
@@ -468,10 +467,9 @@ void run(const AttentionParams& params, Stream stream) {
         num_prefill_blocks(params.num_tokens, params.num_rows, kRows / params.group);
     CHECK(num_blocks <= 65535);
     const std::int64_t num_tiles = params.num_kv_heads * num_blocks;
-    const std::int64_t num_parts =
-        num_tiles > AttentionArgs::kArrivals
-            ? 1
-            : prefill_parts_max(num_tiles, num_multiprocessors(), params.num_prefill_records);
+    const std::int64_t num_parts = num_tiles > AttentionArgs::kArrivals
+                                       ? 1
+                                       : prefill_parts_max(num_tiles, params.num_prefill_blocks);
     launch<prefill_wgmma_kernel<D>>(
         {.grid = dim3(
              narrow<unsigned>(params.num_kv_heads),
