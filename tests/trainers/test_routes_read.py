@@ -9,14 +9,13 @@ import sys
 import numpy
 import pytest
 
-from conftest import MODELS
 from environments import LIGHT, ROOT, python_of
 
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import pitstop  # noqa: E402  (after the path)
 
-MODEL = MODELS / "stories-moe"
+MODEL = ROOT / "launch" / "models" / "stories-moe"
 NUM_TOKENS = 12
 PROMPT = [401, 12, 1033, 7, 7, 240, 1999, 3]
 READERS = {"slime": "slime_routes", "verl": LIGHT, "skyrl": "skyrl_routes", "areal": LIGHT}

@@ -9,11 +9,16 @@ import struct
 import pytest
 
 from pairs import DENSE, pair, shared_tree  # noqa: F401
+from process_tree import ROOT
 from wire import Refused
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 SEEDED = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
 LONG = 600
+# For the suites that import them; this one runs on pairs.
+STORIES = str(ROOT / "launch/models/stories")
+BARD = str(ROOT / "launch/models/bard")
+DIGESTS = json.loads((ROOT / "tests/data/golden/digests.json").read_text())["models"]
 TREE_FLAGS = ("--tp", 2)
 
 
