@@ -37,7 +37,7 @@ struct DeviceMemoryInfo {
 // kUnavailable: no driver, or one too old for the runtime; the message says which.
 [[nodiscard]] Result<int> num_cuda_devices();
 
-// Makes GPU `index` this process's, brings all kernels there, and finds cuBLASLt. Once per process; later calls with the same
+// Makes GPU `index` this process's, and finds cuBLASLt. Once per process; later calls with the same
 // index return the same. kNotFound: no such GPU, no cuBLASLt. kUnsupported: older than compute
 // capability 8.0. kUnavailable: the driver lets no process use it. kResourceExhausted: other
 // processes have it, or all its memory.

@@ -30,7 +30,6 @@ StepPlanner::StepPlanner(const Args& args)
     : requests_(args.requests),
       pool_(args.pool),
       tallies_(args.tallies),
-      drafter_(args.drafter),
       tokens_max_(args.tokens_max),
       plan_{.step = args.step, .epoch = args.version.epoch},
       step_{
@@ -41,42 +40,41 @@ StepPlanner::StepPlanner(const Args& args)
 
 std::optional<StepPlanner::Planned> StepPlanner::plan(Scope scope) {
     if (scope == Scope::kNothing) return std::nullopt;
-    choose_decodes();
-    const auto num_decodes = std::ssize(chosen_);
+    draft_decodes();
+    const auto num_decodes = std::ssize(drafts_);
     tokens_left_ =
         std::max({tokens_max_ - num_decodes, tokens_max_ / kPrefillShare, std::int64_t{1}});
-    choose_prefills();
+    draft_prefills();
     admit(scope);
-    if (chosen_.empty()) return std::nullopt;
-    if (drafter_ != nullptr) add_drafts();
-    std::ranges::sort(chosen_, {}, [](const ChosenRow& chosen) { return chosen.request->key; });
-    plan_.rows.reserve(chosen_.size());
-    step_.rows.reserve(chosen_.size());
-    for (const ChosenRow& chosen : chosen_) add_row(chosen);
+    if (drafts_.empty()) return std::nullopt;
+    std::ranges::sort(drafts_, {}, [](const Draft& draft) { return draft.request->key; });
+    plan_.rows.reserve(drafts_.size());
+    step_.rows.reserve(drafts_.size());
+    for (const Draft& draft : drafts_) add_row(draft);
     CHECK(!messages::invalid(plan_));  // checked here and again by each worker
     return Planned{std::move(plan_), std::move(step_)};
 }
 
-// Chooses the rows of one token, oldest first, so that a request that needs a page takes it from a
+// Drafts the rows of one token, oldest first, so that a request that needs a page takes it from a
 // younger one.
-void StepPlanner::choose_decodes() {
+void StepPlanner::draft_decodes() {
     const std::vector<Request*>& running = requests_.running();
     for (std::size_t i = 0; i < running.size(); ++i) {  // retractions shorten the list at its end
         Request& request = *running[i];
         if (request.progress.plannable() == 1 && wide_room(request, 1) == 1)
-            std::ignore = choose_row(request, 1);
+            std::ignore = draft_row(request, 1);
     }
 }
 
-void StepPlanner::choose_prefills() {
+void StepPlanner::draft_prefills() {
     const std::vector<Request*>& running = requests_.running();
     for (std::size_t i = 0; i < running.size() && tokens_left_ > 0; ++i) {
         Request& request = *running[i];
         if (request.progress.plannable() <= 1) continue;
         const std::int64_t num_new = prefill_len(request);
-        if (num_new == 0 || !choose_row(request, num_new)) continue;
+        if (num_new == 0 || !draft_row(request, num_new)) continue;
         tokens_left_ -= num_new;
-        share_row(chosen_.back());
+        share_draft(drafts_.back());
     }
 }
 
@@ -92,17 +90,17 @@ std::int64_t StepPlanner::prefill_len(const Request& request) const {
 //
 // With state, a node may exist without a usable state. Then the request computes its page again:
 // the row writes to the request's own page, and later rows read the node's.
-void StepPlanner::share_row(ChosenRow& chosen) {
-    Request& request = *chosen.request;
+void StepPlanner::share_draft(Draft& draft) {
+    Request& request = *draft.request;
     const std::int64_t begin = request.progress.planned();
-    const std::int64_t end = begin + chosen.num_new;
+    const std::int64_t end = begin + draft.num_new;
     pool_.stamp(request.lease, begin, end, plan_.epoch);
     if (request.has_brought()) return;
     const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(end));
     const auto duplicates =
         pool_.has_state() ? KvPool::Duplicates::kSwap : KvPool::Duplicates::kKeep;
-    chosen.own = pool_.share(request.lease, tokens, plan_.step, duplicates);
-    chosen.save =
+    draft.own = pool_.share(request.lease, tokens, plan_.step, duplicates);
+    draft.save =
         pool_.save_prefill(request.lease, begin, end, request.progress.known(), plan_.step);
 }
 
@@ -143,9 +141,9 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     requests_.pop_waiting();
     start(first, *std::move(lease), num_found);
     const std::int64_t num_new = prefill_len(first);
-    CHECK(choose_row(first, num_new));
+    CHECK(draft_row(first, num_new));
     tokens_left_ -= num_new;
-    share_row(chosen_.back());
+    share_draft(drafts_.back());
     return Admission::kStarted;
 }
 
@@ -183,9 +181,9 @@ void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
 }
 
 // Returns false if there are no pages for the row in this step, without any change.
-bool StepPlanner::choose_row(Request& request, std::int64_t num_new) {
+bool StepPlanner::draft_row(Request& request, std::int64_t num_new) {
     if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
-    chosen_.push_back({.request = &request, .num_new = num_new});
+    drafts_.push_back({.request = &request, .num_new = num_new});
     if (request.is_wide())
         wide_logprobs_ += (request.wants_scores() ? num_new : 1) * request.logprobs.top;
     return true;
@@ -217,55 +215,30 @@ bool StepPlanner::reserve_pages(Request& request, std::int64_t num_tokens) {
 
 // Its tokens stay, and its row is not part of the plan.
 void StepPlanner::retract(Request& request) {
-    std::erase_if(chosen_, [&](const ChosenRow& chosen) { return chosen.request == &request; });
+    std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });
     pool_.give_back(requests_.retract(request));
     ++tallies_.num_retractions;
 }
 
-// To rows of one known token after which others are known: the oldest requests first.
-void StepPlanner::add_drafts() {
-    std::int64_t num_left = tokens_max_;
-    for (const ChosenRow& chosen : chosen_) num_left -= chosen.num_new;
-    for (ChosenRow& chosen : chosen_) {
-        const Progress& progress = chosen.request->progress;
-        if (progress.pending() > 0 || progress.plannable() != 1 || progress.outputs() == 0)
-            continue;
-        if (!Drafter::may_draft(*chosen.request)) continue;
-        const std::int64_t num_outputs_left = progress.output_len_max() - progress.outputs();
-        add_drafts(chosen, std::min(num_left, num_outputs_left - 1));
-        num_left -= std::ssize(chosen.drafts);
-    }
-}
-
-// Takes pages that are free or cached, and retracts no request for them.
-void StepPlanner::add_drafts(ChosenRow& chosen, std::int64_t num_max) {
-    if (num_max < 1) return;
-    Request& request = *chosen.request;
-    std::span<const TokenId> drafts = drafter_->draft(request, num_max);
-    const std::int64_t end = request.progress.planned() + 1;
-    if (pool_.grow(request.lease, end + std::ssize(drafts)) > 0) {
-        const std::int64_t room = std::ssize(request.lease.pages) * pool_.page_size() - end;
-        drafts = drafts.first(std::min(drafts.size(), static_cast<std::size_t>(room)));
-    }
-    chosen.drafts.assign(drafts.begin(), drafts.end());
-    chosen.num_new += std::ssize(drafts);
-}
-
-void StepPlanner::add_row(const ChosenRow& chosen) {
-    Request& request = *chosen.request;
+void StepPlanner::add_row(const Draft& draft) {
+    Request& request = *draft.request;
     const std::int64_t begin = request.progress.planned();
-    const std::int64_t end = begin + chosen.num_new;
-    const std::int64_t num_drafted = std::ssize(chosen.drafts);
+    const std::int64_t end = begin + draft.num_new;
     const bool takes_sampled = request.progress.pending() > 0;
     // Samples after the last known token, unless the request has all its output and is only scored.
-    const bool samples = request.progress.may_sample() &&
-                         (takes_sampled || end - num_drafted == request.progress.known());
+    const bool samples =
+        request.progress.may_sample() && (takes_sampled || end == request.progress.known());
 
     const bool is_first = std::exchange(request.needs_setup, false);
     if (is_first) plan_.setups.push_back(request.setup(*request.lease.slot));
 
-    const std::size_t num_pages = add_pages(chosen, end);
-    add_tokens(chosen);
+    const std::size_t num_pages = add_pages(draft, end);
+    if (takes_sampled) {
+        plan_.tokens.values.push_back(TokenId{0});
+    } else {
+        const auto first = request.tokens.begin() + begin;
+        plan_.tokens.values.insert(plan_.tokens.values.end(), first, first + draft.num_new);
+    }
 
     const std::int64_t num_brought = add_brought(request, begin, end);
     const std::int64_t num_scored = add_targets(request, begin, end);
@@ -273,7 +246,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
     plan_.rows.push_back({
         .slot = *request.lease.slot,
         .begin = begin,
-        .num_new = chosen.num_new,
+        .num_new = draft.num_new,
         .num_pages = static_cast<std::int64_t>(num_pages),
         .output_index = samples ? output_index : -1,
         .num_scored = num_scored,
@@ -281,17 +254,12 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         .num_brought = num_brought,
         .takes_sampled = takes_sampled,
         .adapter = request.adapter_id(),
-        .num_drafted = num_drafted > 0 ? std::optional(num_drafted) : std::nullopt,
     });
-    add_state(chosen, plan_.rows.back());
+    add_state(draft, plan_.rows.back());
 
     pool_.stamp(request.lease, begin, end, plan_.epoch);
     request.lease.kv.add(plan_.epoch);
-    if (num_drafted > 0) {
-        request.progress.plan_drafts(num_drafted);
-    } else {
-        request.progress.plan(chosen.num_new, samples);
-    }
+    request.progress.plan(draft.num_new, samples);
     request.lease.last_step = step_.step;
     step_.rows.push_back({
         .key = request.key,
@@ -305,7 +273,6 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         .num_top = static_cast<std::size_t>(request.logprobs.top),
         .num_ids = request.logprobs.ids.size(),
         .kv = request.lease.kv,
-        .drafts = chosen.drafts,
     });
     StepRow& row = step_.rows.back();
     if (is_first) {
@@ -320,25 +287,15 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
     );
 }
 
-// A token that is being sampled is not known yet: the plan has a 0 in its place.
-void StepPlanner::add_tokens(const ChosenRow& chosen) {
-    const Request& request = *chosen.request;
-    auto& tokens = plan_.tokens.values;
-    if (request.progress.pending() > 0) return tokens.push_back(TokenId{0});
-    const auto first = request.tokens.begin() + request.progress.planned();
-    tokens.insert(tokens.end(), first, first + chosen.num_new - std::ssize(chosen.drafts));
-    tokens.insert(tokens.end(), chosen.drafts.begin(), chosen.drafts.end());
-}
-
 // Returns how many.
-std::size_t StepPlanner::add_pages(const ChosenRow& chosen, std::int64_t end) {
+std::size_t StepPlanner::add_pages(const Draft& draft, std::int64_t end) {
     const auto num = static_cast<std::size_t>(pool_.pages_for(end));
-    const auto pages = std::span(chosen.request->lease.pages).first(num);
+    const auto pages = std::span(draft.request->lease.pages).first(num);
     const std::size_t begin = plan_.pages.values.size();
     plan_.pages.values.insert(plan_.pages.values.end(), pages.begin(), pages.end());
-    if (chosen.own.empty()) return num;
+    if (draft.own.empty()) return num;
     Lease written{.last_step = plan_.step};
-    for (const KvPool::OwnPage& own : chosen.own) {
+    for (const KvPool::OwnPage& own : draft.own) {
         plan_.pages.values[begin + own.index] = own.page;
         written.pages.push_back(own.page);
     }
@@ -347,13 +304,13 @@ std::size_t StepPlanner::add_pages(const ChosenRow& chosen, std::int64_t end) {
 }
 
 // Which state the row continues from, and where it saves one.
-void StepPlanner::add_state(const ChosenRow& chosen, messages::PlanRow& row) {
+void StepPlanner::add_state(const Draft& draft, messages::PlanRow& row) {
     if (!pool_.has_state()) return;
-    Request& request = *chosen.request;
+    Request& request = *draft.request;
     row.state_from = std::exchange(request.lease.state.from, std::nullopt);
-    if (chosen.save) {
-        row.save_to = chosen.save->place;
-        row.save_at = chosen.save->position;
+    if (draft.save) {
+        row.save_to = draft.save->place;
+        row.save_at = draft.save->position;
     } else if (row.num_new == 1 && row.begin + 1 >= request.progress.known() && !request.has_brought()) {
         row.save_to = pool_.save_decode(request.lease, row.begin + 1, plan_.step);
         if (row.save_to) row.save_at = row.begin + 1;

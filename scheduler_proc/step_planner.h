@@ -2,8 +2,7 @@
 //
 // Decodes come first, as a running request never waits for a new one; then prefills of running
 // requests, oldest first, in chunks; then waiting requests, in the queue's order. When pages run
-// out, the youngest is retracted, and its row is not part of the plan. Drafts come last: they take
-// tokens and pages that nothing else needs in this step.
+// out, the youngest is retracted, and its row is not part of the plan.
 //
 // Thread:  the loop thread only.
 // Bounded: a row per running request, and the tokens of a step.
@@ -12,7 +11,6 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "messages/steps.h"
-#include "scheduler_proc/drafter.h"
 #include "scheduler_proc/in_flight_step.h"
 #include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/open_requests.h"
@@ -35,7 +33,6 @@ class StepPlanner {
         TimePoint now{};
         std::int64_t tokens_max = 0;  // of a step
         std::optional<messages::RouteShape> routes{};
-        Drafter* drafter = nullptr;  // null: no speculation
     };
     explicit StepPlanner(const Args& args);
 
@@ -49,35 +46,31 @@ class StepPlanner {
     [[nodiscard]] std::optional<Planned> plan(Scope scope);
 
   private:
-    struct ChosenRow {
+    struct Draft {
         Request* request = nullptr;
-        std::int64_t num_new = 0;  // with drafts
-        std::vector<TokenId> drafts{};
+        std::int64_t num_new = 0;
         std::vector<KvPool::OwnPage> own{};  // pages that the row writes to, and the lease left
         std::optional<KvPool::Save> save{};  // of its state
     };
     enum class Admission { kStarted, kPassedOver, kWaits };
 
-    void choose_decodes();
-    void choose_prefills();
+    void draft_decodes();
+    void draft_prefills();
     void admit(Scope scope);
-    void add_drafts();
-    void add_drafts(ChosenRow& chosen, std::int64_t num_max);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
     [[nodiscard]] std::int64_t num_pages_claimed() const;
 
     [[nodiscard]] std::int64_t prefill_len(const Request& request) const;
-    [[nodiscard]] bool choose_row(Request& request, std::int64_t num_new);
-    void share_row(ChosenRow& chosen);
+    [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
+    void share_draft(Draft& draft);
     [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
     void retract(Request& request);
     [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
 
-    void add_row(const ChosenRow& chosen);
-    void add_tokens(const ChosenRow& chosen);
-    std::size_t add_pages(const ChosenRow& chosen, std::int64_t end);
-    void add_state(const ChosenRow& chosen, messages::PlanRow& row);
+    void add_row(const Draft& draft);
+    std::size_t add_pages(const Draft& draft, std::int64_t end);
+    void add_state(const Draft& draft, messages::PlanRow& row);
     [[nodiscard]] std::int64_t add_brought(
         const Request& request, std::int64_t begin, std::int64_t end
     );
@@ -88,11 +81,10 @@ class StepPlanner {
     OpenRequests& requests_;
     KvPool& pool_;
     Tallies& tallies_;
-    Drafter* const drafter_;
     const std::int64_t tokens_max_;
     messages::StepPlan plan_;
     InFlightStep step_;
-    std::vector<ChosenRow> chosen_{};
+    std::vector<Draft> drafts_{};
     std::int64_t tokens_left_ = 0;    // for prefills
     std::int64_t wide_logprobs_ = 0;  // of wide requests in this step
 };

@@ -17,7 +17,6 @@ MOST = {
     "--max-running-requests": 4096,
     "--max-queued-requests": 1 << 24,
     "--max-adapters": 4096,
-    "--draft-memory": 1 << 40,
     "--max-adapter-rank": 512,
     "--state-checkpoints": 65536,
     "--state-checkpoint-tokens": 1 << 24,
@@ -51,21 +50,6 @@ def seconds(text):
     return value
 
 
-DRAFTS_MAX = 32
-
-
-def drafts(text):
-    if text == "off":
-        return text
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value <= DRAFTS_MAX:
-        raise argparse.ArgumentTypeError(f"takes off, or drafts per row, from 1 to {DRAFTS_MAX}, not '{text}'")
-    return value
-
-
 def share(text):
     try:
         value = float(text)
@@ -88,8 +72,8 @@ def add_first_flags(parser):
         "--model",
         default="stories",
         metavar="DIR",
-        help="a checkpoint directory, a bundled model (stories, the default, bard, stories-moe, bard-moe, stories-hybrid, "
-        "bard-hybrid), or org/name of the Hugging Face cache, into which it is downloaded if huggingface_hub is installed",
+        help="a checkpoint directory, a bundled model (stories, the default, bard, stories-moe, bard-moe), or org/name of the "
+        "Hugging Face cache, into which it is downloaded if huggingface_hub is installed",
     )
     add_count(parser, "--tp", "tensor-parallel ranks per replica", default=1)
     add_count(parser, "--dp", "data-parallel replicas", default=1)
@@ -119,20 +103,6 @@ def add_limit_flags(parser):
         parser,
         "--state-checkpoint-tokens",
         "of a hybrid model: a long prompt keeps a copy after so many tokens, while places are free (default 1024)",
-    )
-    add(
-        "--speculate",
-        type=drafts,
-        default="off",
-        metavar="off|K",
-        help="drafts per row that a pass verifies at most, guessed from prompts and outputs; tokens and logprobs are the "
-        "same bits with any K (default off)",
-    )
-    parser.add_argument(
-        "--draft-memory",
-        type=whole_number(0, MOST["--draft-memory"]),
-        metavar="BYTES",
-        help="with --speculate: ended outputs to draft from (default 64 MiB)",
     )
     add(
         "--scheduling",

@@ -2,7 +2,6 @@
 
 #include "base/check.h"
 #include "kernels/cuda_device.h"
-#include "tp_worker/weights/shard_rows.h"
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
@@ -18,6 +17,28 @@ namespace {
 constexpr auto kWatch = kernels::DeviceEvent::Watch::kLoose;
 constexpr auto kDigestBytes = static_cast<std::int64_t>(sizeof(Digest));
 constexpr auto kCountBytes = static_cast<std::int64_t>(sizeof(std::uint64_t));
+
+// Counts the rows of the shard that some part fills; what is left is padding.
+std::int64_t num_filled_rows(const WeightTensor& tensor) {
+    std::int64_t num = 0;
+    for (const ShardPart& part : tensor.parts)
+        if (!part.is_empty()) num = std::max(num, part.shard_row + part.rows);
+    return num;
+}
+
+// Cuts out a shard of these rows alone, at the start of an arena.
+WeightTensor cut(const WeightTensor& tensor, std::int64_t row_begin, std::int64_t num_rows) {
+    WeightTensor rows = tensor;
+    rows.offset = 0;
+    rows.rows = num_rows;
+    rows.parts.clear();
+    for (const ShardPart& whole : tensor.parts) {
+        ShardPart part = whole.in_shard_rows(row_begin, num_rows);
+        part.shard_row -= row_begin;
+        if (!part.is_empty()) rows.parts.push_back(part);
+    }
+    return rows;
+}
 
 }  // namespace
 
@@ -111,7 +132,7 @@ Result<> GpuWriter::place(const FillJob& job, Keep keep, Filled& filled) {
         GpuStaging::kLaunchBytesMax,
         [&](std::int64_t row, std::int64_t num_rows) {
             std::byte* const to = first_row + row * tensor.row_bytes();
-            return convert(cut_rows(tensor, row, num_rows), bytes, to);
+            return convert(cut(tensor, row, num_rows), bytes, to);
         }
     );
 }
@@ -135,7 +156,7 @@ Result<> GpuWriter::send(
         tensor,
         PinnedPieces::kPieceBytes,
         [&](std::int64_t row, std::int64_t num_rows) -> Result<> {
-            const WeightTensor rows = cut_rows(tensor, row, num_rows);
+            const WeightTensor rows = cut(tensor, row, num_rows);
             RETURN_IF_ERROR(fill_piece(rows, bytes, gpu_.pieces_->next()));
             return take(row, num_rows);
         }
@@ -147,17 +168,34 @@ Result<> GpuWriter::send(
 Result<> GpuWriter::fill_piece(
     const WeightTensor& rows, const TensorBytes& bytes, std::byte* piece
 ) {
+    // This is twice what it costs to start a thread (task_pool.h).
+    constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
+    const std::int64_t row_bytes = rows.row_bytes();
+    const std::int64_t part_rows = std::max<std::int64_t>(1, kPartBytes / row_bytes);
     const bool is_shared = bytes.data != nullptr && args_.num_threads > 1 &&
-                           !args_.pace.is_serving() && is_worth_sharing(rows);
-    const LoadTensorArgs args{.tensor = rows, .bytes = bytes, .ops = args_.ops, .arena = piece};
+                           !args_.pace.is_serving() && rows.rows > part_rows;
     if (!is_shared) {
-        return load_tensor(args, scratch_, [&](const WrittenRows&) {
-            rested_ += pacer_.rest_if_due();
-            return check_dropped();
-        });
+        return load_tensor(
+            {.tensor = rows, .bytes = bytes, .ops = args_.ops, .arena = piece},
+            scratch_,
+            [&](const WrittenRows&) {
+                rested_ += pacer_.rest_if_due();
+                return check_dropped();
+            }
+        );
     }
     if (!threads_) threads_.emplace(args_.num_threads);
-    return load_shared(*threads_, args, [&](const WrittenRows&) { return check_dropped(); });
+    const auto num_parts = static_cast<std::size_t>((rows.rows + part_rows - 1) / part_rows);
+    return threads_->run(num_parts, [&](std::size_t number) {
+        const std::int64_t begin = static_cast<std::int64_t>(number) * part_rows;
+        const WeightTensor part = cut(rows, begin, std::min(part_rows, rows.rows - begin));
+        std::vector<std::byte> unused;  // the bytes are in memory
+        return load_tensor(
+            {.tensor = part, .bytes = bytes, .ops = args_.ops, .arena = piece + begin * row_bytes},
+            unused,
+            [&](const WrittenRows&) { return check_dropped(); }
+        );
+    });
 }
 
 // Copies within the GPU: `rows` of the whole tensor that `bytes` is, to where their shard is to be.
@@ -203,7 +241,7 @@ Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
         tensor,
         PinnedPieces::kPieceBytes,
         [&](std::int64_t row, std::int64_t num_rows) -> Result<> {
-            RETURN_IF_ERROR(convert(cut_rows(tensor, row, num_rows), bytes, scratch));
+            RETURN_IF_ERROR(convert(cut(tensor, row, num_rows), bytes, scratch));
             return digest_scratch(row, num_rows);
         }
     );

@@ -1,10 +1,7 @@
 #include "tp_worker/weights/weight_upload.h"
 
 #include "base/log.h"
-#include "base/task_pool.h"
 #include "base/time.h"
-#include "kernels/thread_pool.h"
-#include "tp_worker/weights/shard_rows.h"
 #include "tp_worker/weights/weight_loader.h"
 
 #include <algorithm>
@@ -54,31 +51,35 @@ Result<> upload_weights(
     RETURN_IF_ERROR(tensors.check_whole(source));
 
     std::int64_t bytes_total = 0;
-    for (const WeightTensor& tensor : layout.tensors()) bytes_total += tensor.bytes();
-    Progress progress(bytes_total);
-    TaskPool threads(kernels::num_threads_of(device.host_stream()));
-    std::vector<std::byte> scratch;
-    const auto go_on = [](const WrittenRows&) { return Result<>(Ok{}); };
+    std::int64_t bytes_max = 0;
     for (const WeightTensor& tensor : layout.tensors()) {
+        bytes_total += tensor.bytes();
+        bytes_max = std::max(bytes_max, tensor.bytes());
+    }
+    Progress progress(bytes_total);
+    ASSIGN_OR_RETURN(Arena shard, Arena::reserve("a tensor on its way to the GPU", bytes_max));
+    RETURN_IF_ERROR(shard.commit());
+    std::vector<std::byte> scratch;
+    for (const WeightTensor& tensor : layout.tensors()) {
+        WeightTensor at_start = tensor;
+        at_start.offset = 0;
         const checkpoint::StoredTensor* const stored = tensors.find(tensor.name);
         CHECK(stored != nullptr);  // the check found nothing missing
+        const std::int64_t row_bytes = tensor.bytes() / tensor.rows;
         const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
-        const std::int64_t row_bytes = tensor.row_bytes();
-        CHECK(row_bytes <= PinnedPieces::kPieceBytes);  // GpuStaging::make refused others
-        const std::int64_t rows_max = PinnedPieces::kPieceBytes / row_bytes;
-        const std::int64_t num_rows = num_filled_rows(tensor);
-        for (std::int64_t row = 0; row < num_rows; row += rows_max) {
-            const WeightTensor rows = cut_rows(tensor, row, std::min(rows_max, num_rows - row));
-            const LoadTensorArgs args{
-                .tensor = rows, .bytes = bytes, .ops = device.host_ops(), .arena = pieces.next()};
-            // One thread fills a piece at a fraction of what the bus carries.
-            const bool is_shared = bytes.data != nullptr && is_worth_sharing(rows);
-            RETURN_IF_ERROR(
-                is_shared ? load_shared(threads, args, go_on) : load_tensor(args, scratch, go_on)
-            );
-            pieces.send_next(arena + tensor.offset + row * row_bytes, rows.bytes());
-            progress.add(rows.bytes());
-        }
+        RETURN_IF_ERROR(load_tensor(
+            {.tensor = at_start, .bytes = bytes, .ops = device.host_ops(), .arena = shard.data()},
+            scratch,
+            [&](const WrittenRows& rows) -> Result<> {
+                pieces.send(
+                    arena + tensor.offset + rows.begin * row_bytes,
+                    shard.data() + rows.begin * row_bytes,
+                    rows.num * row_bytes
+                );
+                progress.add(rows.num * row_bytes);
+                return Ok{};
+            }
+        ));
     }
     pieces.wait();
     progress.say();

@@ -1,9 +1,8 @@
-// Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: sliced and
-// converted as weight_loader.h does it, into page-locked pieces, from which they are sent. Says how
+// Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: read, sliced and
+// converted in host memory as weight_loader.h does it, then sent by page-locked pieces. Says how
 // far it is once a second.
 //
-// Owns:    while it runs, as many threads as the device's host stream has, which share a piece.
-// Thread:  the loop's, at start-up. Bounded: the pieces, and a chunk of scratch (weight_loader.h).
+// Thread: the loop's, at start-up. Bounded: host memory for the largest tensor of the shard.
 #pragma once
 
 #include "base/result.h"
