@@ -168,7 +168,7 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
     if (!sampling.ignore_eos)
         stop_ids.insert(stop_ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
     std::ranges::sort(stop_ids);
-    stop_ids.erase(std::ranges::unique(stop_ids).begin(), stop_ids.end());
+    stop_ids.erase(std::unique(stop_ids.begin(), stop_ids.end()), stop_ids.end());
     if (wants_scores()) scores.start = score_start();
     if (!brought.empty()) num_brought = std::ssize(brought) / limits.routes->row_bytes();
     if (!wants_routes()) return;

@@ -184,7 +184,7 @@ void Outbox::fail(
         forget_chunks(place->second);
     }
     std::ranges::sort(rids);
-    rids.erase(std::ranges::unique(rids).begin(), rids.end());
+    rids.erase(std::unique(rids.begin(), rids.end()), rids.end());
     for (const std::string& rid : rids) add(peer, error_chunk(rid, error));
 }
 

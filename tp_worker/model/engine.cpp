@@ -275,7 +275,8 @@ std::int64_t Engine::transfer_bytes_max() const {
     // Starts and lengths, the rows of logits, and changes of a row's pages (kernels/step_rows.h).
     constexpr std::int64_t kRowBytes = 4 + 4 + 4 + 4 + 4 * kernels::StepUpdate::kRunWords;
     constexpr std::int64_t kArraysMax = 25;
-    const std::int64_t state_bytes = states_ ? 4 * 4 * rows : 0;  // the places of rows' states
+    constexpr std::int64_t kStatePlacesBytes = 4 + 4 + 4 + 4;  // of a row's states
+    const std::int64_t state_bytes = states_ ? kStatePlacesBytes * rows : 0;
     return load_bytes + state_bytes + sizes_.tokens_max * token_bytes +
            (rows + kPaddedTokensMax + 2) * kRowBytes + pages * 4 +
            kArraysMax * Transfers::kAlignment +
