@@ -145,6 +145,33 @@ TEST_F(TrainerBookTest, APartOfAPublishedVersionThatStandsAloneIsFound) {
     EXPECT_TRUE(alone(10, a2));
 }
 
+TEST_F(TrainerBookTest, ACollectionThatLacksARefusedCallIsFound) {
+    for (const bool is_of_front_end : {false, true}) {
+        Oracle other;
+        TrainerBook again(other);
+        again.sent(a0, 0);
+        again.acknowledged(kNow, a0, 0);
+        again.sent(a1, 0);
+        if (is_of_front_end) {
+            again.refused_by_front_end("a");
+        } else {
+            again.part_refused(a1);
+        }
+        again.took_effect({UpdateId{7}, {a0}, false}, false);
+        EXPECT_NE(
+            other.problem().value_or("").find("a call of a that was refused"), std::string::npos
+        );
+    }
+}
+
+// It named a session that is over, and heard that.
+TEST_F(TrainerBookTest, ARefusedCallThatNamesASessionIsNoPartOfACollection) {
+    collect(a0);
+    book.sent(a1, 4);
+    book.part_refused(a1);
+    EXPECT_EQ(commit(7, {a0}), "");
+}
+
 // On the bus a bucket that names none is for whichever session is open; in a collection it counts.
 TEST_F(TrainerBookTest, ABucketForWhicheverSessionIsOfNoSet) {
     collect(a0);

@@ -135,7 +135,7 @@ void World::tell_trainers(const std::string& bytes, const messages::UpdateReply&
         trainers_.refused(now_, trainer_of(bytes), why);
         const bool is_refused =
             why.code == ErrorCode::kFailedPrecondition || why.code == ErrorCode::kInvalidArgument;
-        if (is_refused && updates().has_collection()) trainers_.part_refused(trainer_of(bytes));
+        if (is_refused && updates().has_collection()) trainers_.part_refused(bytes);
     }
 }
 
@@ -190,7 +190,7 @@ void World::collect(Collector trainer) {
     if (random_.once_in(15)) {
         after(some(1, 1000), [this, name = trainer.name] {
             const Heard noted = [this, name](const messages::UpdateReply&) {
-                if (updates().has_collection()) trainers_.part_refused(name);
+                if (updates().has_collection()) trainers_.refused_by_front_end(name);
             };
             call_as(name, messages::RefusedPart{.why = "http_proc answered 400"}, 300, noted);
         });

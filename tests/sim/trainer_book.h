@@ -42,9 +42,13 @@ class TrainerBook {
     void acknowledged(TimePoint now, const std::string& bytes, std::uint64_t session);
     // A call of that trainer that names no session is refused.
     void refused(TimePoint now, const std::string& trainer, const Error& why);
-    // A call of that trainer is refused that may be a part of what is collected, which is not given
-    // up for it.
-    void part_refused(const std::string& trainer) {
+    // The call with these bytes is refused, and what is collected is not given up for it. One that
+    // names a session is a part of that session alone.
+    void part_refused(const std::string& bytes) {
+        if (named_.at(bytes) == 0) refused_by_front_end(trainer_of(bytes));
+    }
+    // A call of that trainer is, before the tree has read which session it names.
+    void refused_by_front_end(const std::string& trainer) {
         if (unnamed_.contains(trainer)) lacking_.insert(trainer);
     }
     // A session is open; calls that name none are its buckets, or it must be named.

@@ -177,6 +177,13 @@ TEST_F(CollectedRefusalTest, WhatIsNoPartOfItLeavesItAsItIs) {
     whole.update.epoch = Epoch{1};  // of a trainer of the past
     call(whole, 21);
     EXPECT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kFailedPrecondition);
+    messages::UpdateBucket bucket;
+    bucket.session = 9;  // it is over
+    bucket.source.kind = messages::SourceKind::kDistributed;
+    bucket.source.group = "g";
+    bucket.source.tensors = {{.name = "v", .dtype = "BF16", .shape = {2}}};
+    call(bucket, 22);
+    EXPECT_EQ(reply<messages::UpdateReply>().verdict.code, ErrorCode::kFailedPrecondition);
     EXPECT_FALSE(is_anything_ordered());
     expect_published();
 }
