@@ -2,10 +2,11 @@
 
 #include "bench/gpu_sizes.h"
 #include "kernels/attention_cuda.h"
+#include "kernels/device_graph.h"
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
+#include <optional>
 #include <stdexcept>
 
 namespace pitstop::kernels::bench {
@@ -23,35 +24,43 @@ struct LaunchedOp {
     std::function<void(int layer)> launch;
 };
 
-// The buffers and kernels of one request's step, in order.
+// i -> first + i * step, for i < num.
+template <class X>
+std::vector<X> series(std::int64_t num, std::int64_t first, std::int64_t step) {
+    std::vector<X> numbers;
+    for (std::int64_t i = 0; i < num; ++i) numbers.push_back(static_cast<X>(first + i * step));
+    return numbers;
+}
+
+// The buffers and kernels of a layer's step of `rows` requests, in order.
 class Layer {
   public:
-    Layer(GpuMeter& gpu, const GpuModelSizes& sizes)
+    Layer(GpuMeter& gpu, const GpuModelSizes& sizes, std::int64_t rows)
         : gpu_(gpu),
           s_(sizes),
-          x_(gpu.floats(s_.H)),
-          delta_(gpu.floats(s_.H)),
+          num_rows_(rows),
+          x_(gpu.floats(num_rows_ * s_.H)),
+          delta_(gpu.floats(num_rows_ * s_.H)),
           norm_(gpu.buffer(std::max(s_.H, s_.D) * 2)),
-          normed_(gpu.buffer(s_.H * 2)),
-          qkv_(gpu.buffer(qkv_cols() * 2)),
-          rotated_(gpu.buffer(s_.Q * s_.D * 2)),
-          attended_(gpu.buffer(s_.Q * s_.D * 2)),
-          both_(gpu.buffer(2 * s_.F * 2)),
-          gated_(gpu.buffer(s_.F * 2)),
-          out_(gpu.buffer(s_.H * 2)),
+          normed_(gpu.buffer(num_rows_ * s_.H * 2)),
+          qkv_(gpu.buffer(num_rows_ * qkv_cols() * 2)),
+          rotated_(gpu.buffer(num_rows_ * s_.Q * s_.D * 2)),
+          attended_(gpu.buffer(num_rows_ * s_.Q * s_.D * 2)),
+          both_(gpu.buffer(num_rows_ * 2 * s_.F * 2)),
+          gated_(gpu.buffer(num_rows_ * s_.F * 2)),
+          out_(gpu.buffer(num_rows_ * s_.H * 2)),
           cos_(gpu.floats(s_.D / 2)),
           sin_(gpu.floats(s_.D / 2)),
-          slot_(gpu.array(std::vector<std::int64_t>{kKeys - 1})),
-          position_(gpu.array(std::vector<std::int32_t>{0})),  // the one row of the tables
-          q_starts_(gpu.array(std::vector<std::int32_t>{0, 1})),
-          kv_lens_(gpu.array(std::vector<std::int32_t>{static_cast<std::int32_t>(kKeys)})),
-          page_starts_(gpu.array(std::vector<std::int32_t>{0})),
+          slots_(gpu.array(series<std::int64_t>(num_rows_, kKeys - 1, kKeys))),
+          positions_(gpu.array(series<std::int32_t>(num_rows_, 0, 0))
+          ),  // the one row of the tables
+          q_starts_(gpu.array(series<std::int32_t>(num_rows_ + 1, 0, 1))),
+          kv_lens_(gpu.array(series<std::int32_t>(num_rows_, kKeys, 0))),
+          page_starts_(gpu.array(series<std::int32_t>(num_rows_, 0, kKeys / P))),
           weights_(gpu.buffer(layer_bytes() * kLayers)) {
-        std::vector<std::int32_t> pages(static_cast<std::size_t>(kKeys / P));
-        std::iota(pages.begin(), pages.end(), 0);
-        pages_ = gpu.array(pages);
+        pages_ = gpu.array(series<std::int32_t>(num_rows_ * kKeys / P, 0, 1));
         kv_ = {
-            .num_pages = static_cast<std::int32_t>(kKeys / P),
+            .num_pages = static_cast<std::int32_t>(num_rows_ * kKeys / P),
             .page_size = P,
             .num_kv_heads = static_cast<std::int32_t>(s_.K),
             .head_dim = static_cast<std::int32_t>(s_.D)};
@@ -63,16 +72,18 @@ class Layer {
         const std::int64_t qkv = 0, o = qkv_cols() * s_.H, gate_up = o + s_.H * s_.Q * s_.D,
                            down = gate_up + 2 * s_.F * s_.H;
         return {
-            {"rmsnorm", 14.0 * static_cast<double>(s_.H), [this](int) { norm(); }},
+            {"rmsnorm", 14.0 * static_cast<double>(num_rows_ * s_.H), [this](int) { norm(); }},
             product("qkv", normed_, qkv, qkv_, qkv_cols(), s_.H),
-            {"rope", 4.0 * static_cast<double>(qkv_cols()), [this](int) { rope(); }},
+            {"rope", 4.0 * static_cast<double>(num_rows_ * qkv_cols()), [this](int) { rope(); }},
             {"attention",
-             4.0 * static_cast<double>(kKeys * s_.K * s_.D),
+             4.0 * static_cast<double>(num_rows_ * kKeys * s_.K * s_.D),
              [this](int) { attend(); }},
             product("o", attended_, o, out_, s_.H, s_.Q * s_.D),
-            {"rmsnorm, residual", 14.0 * static_cast<double>(s_.H), [this](int) { norm(); }},
+            {"rmsnorm, residual",
+             14.0 * static_cast<double>(num_rows_ * s_.H),
+             [this](int) { norm(); }},
             product("gate, up", normed_, gate_up, both_, 2 * s_.F, s_.H),
-            {"silu_mul", 6.0 * static_cast<double>(s_.F), [this](int) { silu(); }},
+            {"silu_mul", 6.0 * static_cast<double>(num_rows_ * s_.F), [this](int) { silu(); }},
             product("down", gated_, down, out_, s_.H, s_.F),
         };
     }
@@ -85,25 +96,25 @@ class Layer {
 
     void norm() {
         cuda_ops()->rmsnorm(
-            {.x = floats_of(x_, 1, s_.H),
-             .delta = floats_of(delta_, 1, s_.H),
+            {.x = floats_of(x_, num_rows_, s_.H),
+             .delta = floats_of(delta_, num_rows_, s_.H),
              .w = static_cast<const bf16*>(norm_.data()),
-             .y = halves_of(normed_, 1, s_.H),
+             .y = halves_of(normed_, num_rows_, s_.H),
              .eps = 1e-6f,
              .stream = gpu_.stream()}
         );
     }
 
     void rope() {
-        const ActView all = halves_of(qkv_, 1, qkv_cols());
+        const ActView all = halves_of(qkv_, num_rows_, qkv_cols());
         cuda_ops()->rope(
             {.q = kernels::cols(all, 0, s_.Q * s_.D),
              .k = kernels::cols(all, s_.Q * s_.D, s_.K * s_.D),
              .v = kernels::cols(all, (s_.Q + s_.K) * s_.D, s_.K * s_.D),
-             .q_out = halves_of(rotated_, 1, s_.Q * s_.D),
+             .q_out = halves_of(rotated_, num_rows_, s_.Q * s_.D),
              .kv = kv_,
-             .slots = static_cast<const std::int64_t*>(slot_.data()),
-             .positions = static_cast<const std::int32_t*>(position_.data()),
+             .slots = static_cast<const std::int64_t*>(slots_.data()),
+             .positions = static_cast<const std::int32_t*>(positions_.data()),
              .cos = floats_of(cos_, 1, s_.D / 2),
              .sin = floats_of(sin_, 1, s_.D / 2),
              .q_norm = static_cast<const bf16*>(norm_.data()),
@@ -115,11 +126,11 @@ class Layer {
 
     void attend() {
         kernels::attention_cuda(
-            {.q = halves_of(rotated_, 1, s_.Q * s_.D),
-             .out = halves_of(attended_, 1, s_.Q * s_.D),
+            {.q = halves_of(rotated_, num_rows_, s_.Q * s_.D),
+             .out = halves_of(attended_, num_rows_, s_.Q * s_.D),
              .kv = kv_,
              .num_q_heads = static_cast<std::int32_t>(s_.Q),
-             .num_rows = 1,
+             .num_rows = static_cast<std::int32_t>(num_rows_),
              .q_starts = static_cast<const std::int32_t*>(q_starts_.data()),
              .kv_lens = static_cast<const std::int32_t*>(kv_lens_.data()),
              .pages = static_cast<const PageId*>(pages_.data()),
@@ -134,16 +145,16 @@ class Layer {
     }
 
     void silu() {
-        const ActView both = halves_of(both_, 1, 2 * s_.F);
+        const ActView both = halves_of(both_, num_rows_, 2 * s_.F);
         cuda_ops()->silu_mul(
             {.gate = kernels::cols(both, 0, s_.F),
              .up = kernels::cols(both, s_.F, s_.F),
-             .y = halves_of(gated_, 1, s_.F),
+             .y = halves_of(gated_, num_rows_, s_.F),
              .stream = gpu_.stream()}
         );
     }
 
-    // Computes y [1, N] = x [1, depth] w^T with the layer's own weights; its algorithm
+    // Computes y [M, N] = x [M, depth] w^T with the layer's own weights; its algorithm
     // is chosen here.
     LaunchedOp product(
         const char* what,
@@ -159,19 +170,20 @@ class Layer {
         };
         std::vector<const void*> all_w;
         for (int layer = 0; layer < kLayers; ++layer) all_w.push_back(w_of(layer));
-        gpu_.tune(x, all_w, y, 1, N, depth);
+        gpu_.tune(x, all_w, y, num_rows_, N, depth);
         return {
             what,
-            2.0 * static_cast<double>(N * depth + N + depth),
+            2.0 * static_cast<double>(N * depth + num_rows_ * (N + depth)),
             [this, w_of, &x, &y, N, depth](int layer) {
-                gpu_.multiply(*cuda_ops(), x, w_of(layer), y, 1, N, depth);
+                gpu_.multiply(*cuda_ops(), x, w_of(layer), y, num_rows_, N, depth);
             }};
     }
 
     GpuMeter& gpu_;
     GpuModelSizes s_;
+    std::int64_t num_rows_;
     DeviceBuffer x_, delta_, norm_, normed_, qkv_, rotated_, attended_, both_, gated_, out_;
-    DeviceBuffer cos_, sin_, slot_, position_, q_starts_, kv_lens_, page_starts_, weights_;
+    DeviceBuffer cos_, sin_, slots_, positions_, q_starts_, kv_lens_, page_starts_, weights_;
     DeviceBuffer pages_{}, kv_memory_{};
     KvCache kv_{};
 };
@@ -212,8 +224,28 @@ std::vector<double> times_in_step(GpuMeter& gpu, const std::vector<LaunchedOp>& 
     return us;
 }
 
-Json measure_step(GpuMeter& gpu, const GpuModelSizes& sizes) {
-    Layer layer(gpu, sizes);
+// Returns the microseconds of all layers as one graph. ops[left_out] is not
+// launched.
+double graph_us(
+    GpuMeter& gpu,
+    const std::vector<LaunchedOp>& ops,
+    std::optional<std::size_t> left_out,
+    kernels::DeviceGraph::EarlyStarts early_starts
+) {
+    kernels::DeviceGraph::begin_capture(gpu.stream(), early_starts);
+    for (int layer = 0; layer < kLayers; ++layer) {
+        for (std::size_t i = 0; i < ops.size(); ++i)
+            if (i != left_out) ops[i].launch(layer);
+    }
+    const Result<kernels::DeviceGraph> graph = kernels::DeviceGraph::end_capture(gpu.stream());
+    if (!graph) throw std::runtime_error(graph.error().message);
+    return 1e6 * gpu.median_seconds([&](int) { graph->launch(gpu.stream()); });
+}
+
+// Of each op: its time alone, by events in the step, and what the graph takes less without it.
+Json measure_step(GpuMeter& gpu, const GpuModelSizes& sizes, std::int64_t num_requests) {
+    using enum kernels::DeviceGraph::EarlyStarts;
+    Layer layer(gpu, sizes, num_requests);
     const std::vector<LaunchedOp> ops = layer.ops();
     const std::vector<double> in_step_us = times_in_step(gpu, ops);
     const double step_us = 1e6 * gpu.median_seconds([&](int) {
@@ -221,31 +253,54 @@ Json measure_step(GpuMeter& gpu, const GpuModelSizes& sizes) {
             for (const LaunchedOp& op : ops) op.launch(index);
         }
     });
+    const double in_order_us = graph_us(gpu, ops, std::nullopt, kNone);
+    const double in_graph_us = graph_us(gpu, ops, std::nullopt, kAllowed);
     double alone_us = 0;
     double bytes = 0;
     Json rows = Json::array();
     for (std::size_t i = 0; i < ops.size(); ++i) {
         const double us =
             1e6 * gpu.median_seconds([&](int number) { ops[i].launch(number % kLayers); });
+        const double without_us = graph_us(gpu, ops, i, kAllowed);
         rows.push_back(
-            {{"what", ops[i].what}, {"in_step_us", in_step_us[i] / kLayers}, {"alone_us", us}}
+            {{"what", ops[i].what},
+             {"least_us", 1e6 * ops[i].bytes / gpu.limits().copy_bytes_s},
+             {"in_step_us", in_step_us[i] / kLayers},
+             {"in_graph_us", (in_graph_us - without_us) / kLayers},
+             {"alone_us", us}}
         );
         alone_us += kLayers * us;
         bytes += kLayers * ops[i].bytes;
     }
     const double least_us = 1e6 * bytes / gpu.limits().copy_bytes_s;
     std::printf(
-        "%s, %d layers of a decode step: %.1f us, its kernels alone %.1f us, their bytes %.1f us\n",
+        "%s, %d layers of a step of %lld: %.1f us; as a graph %.1f us, with early starts %.1f us; "
+        "its kernels alone %.1f us, their bytes %.1f us\n",
         sizes.name,
         kLayers,
+        static_cast<long long>(num_requests),
         step_us,
+        in_order_us,
+        in_graph_us,
         alone_us,
         least_us
     );
+    for (const Json& row : rows) {
+        std::printf(
+            "  %-18s bytes %6.1f us, alone %6.1f, in the graph %6.1f\n",
+            row["what"].get<std::string>().c_str(),
+            row["least_us"].get<double>(),
+            row["alone_us"].get<double>(),
+            row["in_graph_us"].get<double>()
+        );
+    }
+    const std::string requests = std::to_string(num_requests) + " requests";
     return {
-        {"step", std::string(sizes.name) + ", " + std::to_string(kLayers) + " layers, 1 request"},
+        {"step", std::string(sizes.name) + ", " + std::to_string(kLayers) + " layers, " + requests},
         {"launches", ops.size() * kLayers},
         {"step_us", step_us},
+        {"graph_us", in_order_us},
+        {"early_us", in_graph_us},
         {"alone_us", alone_us},
         {"least_us", least_us},
         {"ops", rows}};
@@ -255,10 +310,12 @@ Json measure_step(GpuMeter& gpu, const GpuModelSizes& sizes) {
 
 Json measure_gaps(GpuMeter& gpu) {
     Json steps = Json::array();
-    for (const GpuModelSizes& sizes : {kQwen3_0_6b, kQwen3_8b}) {
-        steps.push_back(measure_step(gpu, sizes));
+    const auto add = [&](const GpuModelSizes& sizes, std::int64_t num_requests) {
+        steps.push_back(measure_step(gpu, sizes, num_requests));
         std::fflush(stdout);
-    }
+    };
+    add(kQwen3_0_6b, 1);
+    for (const std::int64_t num_requests : {1, 8, 32}) add(kQwen3_8b, num_requests);
     return steps;
 }
 

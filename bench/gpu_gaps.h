@@ -1,6 +1,5 @@
-// Measures the time that a decode step of one request loses between kernels, for the layers of
-// qwen3-8b and qwen3-0.6b as the model launches them. Events time each kernel in the step; the
-// report also has each kernel's time alone and the time its bytes need at the copy bandwidth.
+// Measures where the time of a decode step goes, for layers of qwen3-8b and qwen3-0.6b as the model
+// launches them and contexts of 1k tokens: 1 request, 8 and 32.
 #pragma once
 
 #include "bench/gpu_meter.h"
@@ -9,8 +8,11 @@
 
 namespace pitstop::kernels::bench {
 
-// Returns [{"step", "launches", "step_us", "alone_us", "least_us", "ops": [{"what", "in_step_us",
-// "alone_us"}]}]. REQUIRES: the meter has limits.
+// Returns [{"step", "launches", "step_us", "graph_us", "early_us", "alone_us", "least_us", "ops"}]:
+// microseconds of a step as a stream's launches, as a graph, as a graph whose kernels start early
+// (kernels/device/dependent_launch.cuh), of its kernels alone, and of their bytes at the copy
+// bandwidth. An op: {"what", "least_us", "in_step_us": from event to event, "in_graph_us": what the
+// graph takes less without it, "alone_us"}. REQUIRES: the meter has limits.
 nlohmann::json measure_gaps(GpuMeter& gpu);
 
 }  // namespace pitstop::kernels::bench

@@ -3,7 +3,7 @@
 import json
 import time
 
-from report import Report
+from report import Report, gap_lines
 
 LOG_BYTES_MAX = 12 << 20  # of log.txt: what comes back from a borrowed machine is 16 MiB a file
 WHY_MAX = 400  # characters of a step's reason in the table; the log has all
@@ -57,6 +57,7 @@ class FirstReport(Report):
         self.figures = {**found["figures"], **self.figures}
         self.facts = self.facts or found["facts"]
         self.kernels = self.kernels or found["kernels"]
+        self.gaps = self.gaps or found.get("gaps")
 
     def _found(self):
         try:
@@ -121,6 +122,7 @@ class FirstReport(Report):
             "figures": self.figures,
             "facts": self.facts,
             "kernels": self.kernels,
+            "gaps": self.gaps,
             "next": self.next_steps(),
         }
         return json.dumps(found, indent=2) + "\n"
@@ -141,6 +143,8 @@ class FirstReport(Report):
         lines += ["", "## Figures, each beside its target and the limit measured in this run", ""]
         lines += ["| figure | measured | limit here | share | target | holds |", "|---|---|---|---|---|---|"]
         lines += [_figure_row(what, row) for what, row in self.figures.items()]
+        if self.gaps:
+            lines += ["", "## A decode step by its kernels", "", *gap_lines(self.gaps)]
         lines += ["", "## What the probe found", "", "| question | as relied on | |", "|---|---|---|"]
         lines += [f"| {fact['what']} | {'yes' if fact.get('ok') else '**no**'} | {_rest_of(fact)} |" for fact in self.facts]
         return "\n".join(lines) + "\n"

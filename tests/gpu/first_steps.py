@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import typing
@@ -171,7 +172,9 @@ def generate(run):
 
 
 def printed(done):
-    return "\n".join(line for line in done.output.splitlines() if not line.startswith(("! ", "#", "$"))).strip()
+    """What it says on its standard output; a line of the other may stand behind the half of one."""
+    text = re.sub(r"! [^\n]*(\n|$)", "", done.output)
+    return "\n".join(line for line in text.splitlines() if not line.startswith(("#", "$"))).strip()
 
 
 def tests(program, which, silence_s=20.0):
@@ -220,7 +223,21 @@ def sanitizer(run):
     check = [programs.program("gpu_bench"), "--device-only"]
     program = programs.bin_dir() / "kernels_gpu_test"
     found = Sanitizers(program, check, run.environment(), run.budget, ("*Attention*-*DeathTest*",), (tool,))
-    return found.run(tool)
+    status, why, figures = found.run(tool)
+    return status, why, {"under_the_tool_s": figures["seconds"]} if figures else {}
+
+
+def gaps(run):
+    """Where the time of a decode step goes, by kernel: in a graph, alone, and by its bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "gaps.json"
+        command = [programs.program("gpu_bench"), "--gaps", f"--json={path}", *parts.limit_flags(run.limits())]
+        done = run.call(command)
+        found = json.loads(path.read_text()).get("gaps") if path.exists() else None
+    if done.code != 0 or not found:
+        return "failed", done.last_lines(), {}
+    run.report.gaps = found
+    return "passed", "", {step["step"]: f"{step['least_us'] / step['early_us']:.0%}" for step in found}
 
 
 def counters(run):
@@ -258,13 +275,14 @@ STEPS = (
     Step("facts", 40, facts),
     Step("a context that stays", 15, keep_context),
     Step("probe", 60, probe),
-    Step("generate", 60, generate),
+    Step("generate", 50, generate),
     Step("kernel tests", 120, tests("kernels_gpu_test", KERNEL_TESTS)),
     Step("engine tests", 70, tests("tp_worker_gpu_test", ENGINE_TESTS)),
     Step("limits and decode", 60, limits_and_decode),
+    Step("a step by its kernels", 30, gaps),
     Step("updates of 0.6B beside streams", 60, first_model.updates_beside_streams),
-    Step("8B: decode, prefill, memory", 140, first_model.large_model),
-    Step("8B: a push", 60, first_model.push_large),
+    Step("8B: decode, prefill, memory", 120, first_model.large_model),
+    Step("8B: updates", 60, first_model.update_large),
     Step("compute-sanitizer", 45, sanitizer),
     Step("exchange tests", 30, tests("kernels_gpu_test", f"{EXCHANGES}-*DeathTest*", silence_s=10.0)),
     Step("ncu", 45, counters),

@@ -28,8 +28,8 @@ FAKES = {
         if "--device-only" in sys.argv:
             write({"status": "run", "device": {"name": "NVIDIA H200"}})
         elif "--gaps" in sys.argv:
-            op = {"what": "rope", "in_step_us": 4.0, "alone_us": 2.0}
-            write({"gaps": [{"step": "tiny, 1 request", "launches": 9, "step_us": 50.0, "alone_us": 40.0,
+            op = {"what": "rope", "least_us": 1.0, "in_step_us": 4.0, "in_graph_us": 3.0, "alone_us": 2.0}
+            write({"gaps": [{"step": "tiny, 1 request", "launches": 9, "step_us": 50.0, "graph_us": 46.0, "early_us": 44.0, "alone_us": 40.0,
                              "least_us": 30.0, "ops": [op]}]})
         elif "--list" in sys.argv:
             print("rmsnorm"); print("crashes"); print("linear")
@@ -238,7 +238,7 @@ def test_a_profile_without_profilers_has_the_gaps(build, tmp_path, monkeypatch):
     parts = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
     assert parts["launch gaps"]["tiny, 1 request"] == "20% lost"
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "tiny, 1 request: 9 launches in 50.0 us" in text and "| rope | 4.00 | 2.00 |" in text
+    assert "tiny, 1 request: 9 launches in 50.0 us" in text and "| rope | 1.00 | 2.00 | 4.00 | 3.00 |" in text
 
 
 SANITIZER = """
