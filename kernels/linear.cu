@@ -25,6 +25,9 @@ constexpr std::int64_t kTilesMaxM = 16;
 
 // grid [tiles of M, tiles of N over all parts], block [kThreads]; a block owns a tile of y.
 // The time is that of the bytes for small M, and of the tensor cores for large M (see the shapes).
+// Neither this kernel nor split_kernel starts early: a few large blocks would take the SMs that the
+// kernel before leaves first, some SMs three of them and others none, and a layer of qwen3-8b at
+// M = 8 would take 23 % longer (H200).
 // 2 M N K flops; 2 (M + N) K bytes if each operand is read from memory once.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
@@ -36,7 +39,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     const int n0 = place.tile * Shape::kTileN;
 
     let_next_kernel_start();
-    if (blockIdx.x == 0) prefetch_first<Shape>(params, part, n0, (Shape::kStages - 1) * kTileK);
     wait_for_kernel_before();
     multiply_tile<Shape>(shared, params, part, m0, params.M, n0);
 }
@@ -75,7 +77,6 @@ __global__ void __launch_bounds__(kSplitThreads, SplitTile::kBlocksPerSm)
     };
 
     let_next_kernel_start();
-    prefetch_first<Shape>(params, part, n0, kSplit * (Shape::kStages - 1) * kTileK);
     wait_for_kernel_before();
     float sums[1][1][4] = {};
     for (int s = 0; s < Shape::kStages - 1; ++s) load(s);
@@ -140,8 +141,7 @@ void run_tiles(const LinearArgs& args) {
          ),
          .block = dim3(Shape::kThreads),
          .shared_bytes = Shape::kSharedBytes,
-         .stream = args.stream,
-         .starts_early = true},
+         .stream = args.stream},
         made.params
     );
 }
@@ -152,8 +152,7 @@ void run_split(const LinearArgs& args) {
         {.grid = dim3(narrow<unsigned>(made.num_tiles)),
          .block = dim3(kSplitThreads),
          .shared_bytes = kSplit * SplitTile::kSharedBytes,
-         .stream = args.stream,
-         .starts_early = true},
+         .stream = args.stream},
         made.params
     );
 }

@@ -22,9 +22,15 @@ template <int kM>
 constexpr int kUnroll = kM == 1 ? 4 : 2;
 constexpr int kTile = kWarps * kRows;  // weight rows of a block whose warps do not share them
 
-// Registers allow three blocks per SM, 396 on an H200; the rest keeps SMs busy while the
-// last blocks run.
+// Four blocks per SM, 528 on an H200, hide more of the time in which a block starts or ends: three
+// made a layer of qwen3-8b 6 % slower at M = 4, and one of qwen3-0.6b 9 % at M = 1.
+constexpr int kBlocksPerSm = 4;
 constexpr std::int64_t kBlocksWanted = 512;
+
+// A product of at most this many bytes of weights starts early (dependent_launch.cuh), as most of
+// its time is a launch's. The blocks of a larger one would wait where the kernel before it has room
+// for them, and a step would be slower: 4 % at M = 1, 6 % at M = 4 (H200, qwen3-8b).
+constexpr std::int64_t kEarlyBytesMax = std::int64_t{16} << 20;
 
 // Returns how many warps share a weight row, each with a part of K: the fewest that make
 // kBlocksWanted blocks, if each still has a load for every lane. Depends only on N and K, so that a
@@ -113,25 +119,12 @@ __device__ void add_chunks(
     }
 }
 
-// Prefetches the beginning of a warp's rows to L2, while the previous kernel computes x.
-__device__ void prefetch_first(const bf16* const (&w)[kRows], const Range& chunks) {
-    constexpr int kFirstChunks = kUnroll<1> * kWarp;
-    const int num = min(chunks.end - chunks.begin, kFirstChunks);
-    if (lane_index() != 0 || num <= 0) return;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-        prefetch_to_l2(
-            w[r] + chunks.begin * kChunkElements, static_cast<std::uint32_t>(num * kChunkBytes)
-        );
-    }
-}
-
 // grid [tiles of kTile / split weight rows], block [kThreads]; `split` neighbouring warps own two
 // rows of w, each its part of K, a lane every 32nd chunk of 8 of them. Memory-bound: 2 N K bytes of
 // w, read once past L1; x comes from L1. For qwen3-8b at 4.3 TB/s, QKV (50 MB) takes 11.7 us,
 // gate-up (201 MB) 46.8 us, the head (1.24 GB) 289 us.
 //
-// A lane has 8 loads of 16 bytes in flight (4 at M > 1): 4 KiB per warp, and 96 KiB per SM at 24
+// A lane has 8 loads of 16 bytes in flight (4 at M > 1): 4 KiB per warp, and 128 KiB per SM at 32
 // warps. 26 KiB would suffice. Each 16 bytes of w take about 26 instructions at M = 1, which at
 // that rate is a quarter of the SM's issue slots; M = 4 stays below the limit. An output's sum adds
 // a lane's chunks in ascending order, then the lanes by a butterfly, then the parts of K in
@@ -140,7 +133,7 @@ __device__ void prefetch_first(const bf16* const (&w)[kRows], const Range& chunk
 // When gated, the two rows of a warp are one of gate and one of up, so that their product needs no
 // other warp; a block has half as many of each.
 template <int kM, bool kIsGated>  // M == kM
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     gemv_kernel(const __grid_constant__ LinearParams params, const Gated gated) {
     __shared__ float partial[kWarps][kRows][kM];
     const LinearPlace place = kIsGated ? LinearPlace{0, static_cast<int>(blockIdx.x)}
@@ -158,14 +151,12 @@ __global__ void __launch_bounds__(kThreads)
     }
     const bool is_inside = n0 < part.N;  // the same for all lanes of a warp
     let_next_kernel_start();
-    if (is_inside) prefetch_first(w, chunks);
     wait_for_kernel_before();
     float sums[kRows][kM] = {};
-    int first = is_inside ? chunks.begin : chunks.end;
-    for (; first + kUnroll<kM> * kWarp <= chunks.end; first += kUnroll<kM> * kWarp)
-        add_chunks<kM, kUnroll<kM>>(params, w, first + lane_index(), sums);
-    for (int chunk = first + lane_index(); chunk < chunks.end; chunk += kWarp)
-        add_chunks<kM, 1>(params, w, chunk, sums);
+    int chunk = (is_inside ? chunks.begin : chunks.end) + lane_index();
+    for (; chunk - lane_index() + kUnroll<kM> * kWarp <= chunks.end; chunk += kUnroll<kM> * kWarp)
+        add_chunks<kM, kUnroll<kM>>(params, w, chunk, sums);
+    for (; chunk < chunks.end; chunk += kWarp) add_chunks<kM, 1>(params, w, chunk, sums);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -196,6 +187,8 @@ template <int kM, bool kIsGated>
 void run(const LinearArgs& args, const Gated& gated) {
     LinearCut made = cut(args, kTile);
     made.num_tiles = 0;
+    std::int64_t num_bytes = 0;
+    for (const LinearPart& part : args.parts) num_bytes += part.w.rows * part.w.cols * 2;
     for (std::size_t i = 0; i < args.parts.size(); ++i) {
         LinearShare& part = made.params.parts[i];
         part.split = split_of(part.N, made.params.K);
@@ -208,7 +201,7 @@ void run(const LinearArgs& args, const Gated& gated) {
         {.grid = dim3(narrow<unsigned>(made.num_tiles)),
          .block = dim3(kThreads),
          .stream = args.stream,
-         .starts_early = true},
+         .starts_early = num_bytes <= kEarlyBytesMax},
         made.params,
         gated
     );

@@ -109,20 +109,6 @@ class StageLoader {
     int chunk_;
 };
 
-// Prefetches the first columns of a tile's weight rows to L2 while the previous kernel makes x.
-template <class Shape>
-__device__ void prefetch_first(
-    const LinearParams& params, const LinearShare& part, int n0, int num_columns
-) {
-    const int n = n0 + static_cast<int>(threadIdx.x);
-    if (threadIdx.x >= Shape::kTileN || n >= part.N) return;
-    constexpr int kElementBytes = kChunkBytes / kChunkElements;
-    prefetch_to_l2(
-        part.w + n * part.w_stride,
-        static_cast<std::uint32_t>(min(params.K, num_columns) * kElementBytes)
-    );
-}
-
 // Adds a stage's kTileK columns to a warp's sums, 16 at a time, ascending.
 template <class Shape>
 __device__ void multiply_stage(

@@ -14,6 +14,13 @@ MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 
 KERNEL_MUTATIONS = (
     Mutation(
+        "decode attention with the keys of its own token as they were before rope",
+        DECODE,
+        "        ring.copy_own_token_again();\n",
+        "",
+        "kernels_gpu_test CudaDependentLaunchOfAttention.SeesItsOwnTokens",
+    ),
+    Mutation(
         "a norm that does not wait for the kernel before it",
         "kernels/rmsnorm.cu",
         "    let_next_kernel_start();\n    wait_for_kernel_before();\n",
@@ -23,9 +30,9 @@ KERNEL_MUTATIONS = (
     Mutation(
         "a product that reads x before the kernel before it is done",
         "kernels/linear_gemv.cu",
-        "    if (is_inside) prefetch_first(w, chunks);\n    wait_for_kernel_before();\n",
-        "    if (is_inside) prefetch_first(w, chunks);\n",
-        "kernels_gpu_test CudaDependentLaunch.ProductsWait",
+        "    let_next_kernel_start();\n    wait_for_kernel_before();\n",
+        "    let_next_kernel_start();\n",
+        "kernels_gpu_test CudaDependentLaunch.SmallProductsWait",
     ),
     Mutation(
         "a warpgroup that keeps the turn with its products",

@@ -1,6 +1,6 @@
 # The same, and what the CUDA ops alone have: on a GPU, or, in the emulated preset, on the one in software.
 set(PITSTOP_CUDA_TESTS
-    $<TARGET_OBJECTS:pitstop_kernel_suites> cuda_backends.cpp cuda_attention_test.cpp cuda_dependent_launch_test.cpp cuda_exchange_test.cpp cuda_failure_test.cpp cuda_range_test.cpp cuda_step_rows_test.cpp
+    $<TARGET_OBJECTS:pitstop_kernel_suites> cuda_backends.cpp cuda_attention_test.cpp cuda_dependent_attention_test.cpp cuda_dependent_launch_test.cpp cuda_exchange_test.cpp cuda_failure_test.cpp cuda_range_test.cpp cuda_step_rows_test.cpp
     cuda_word_runs_test.cpp)
 if(PITSTOP_EMULATED_GPU)
     pitstop_test(kernels_gpu_test LABEL emulated TIMEOUT 600 SOURCES ${PITSTOP_CUDA_TESTS} LIBS pitstop_kernels)
@@ -11,7 +11,7 @@ if(PITSTOP_EMULATED_GPU)
     pitstop_test(kernels_nccl_test LABEL emulated
         SOURCES nccl_test.cpp ${PROJECT_SOURCE_DIR}/tests/emulated_gpu/in_process.cpp LIBS pitstop_kernels)
     # Some asynchronous copies and products at once instead of at the last moment (tests/emulated_gpu/blocks.h).
-    add_test(NAME kernels_gpu_copies_test COMMAND kernels_gpu_test --gtest_filter=*Attention*:UnequalRows.*:*Linear*)
+    add_test(NAME kernels_gpu_copies_test COMMAND kernels_gpu_test --gtest_filter=*Attention*:UnequalRows.*:*Linear*:*DependentLaunch*)
     set_tests_properties(kernels_gpu_copies_test PROPERTIES
         LABELS emulated TIMEOUT 600 ENVIRONMENT PITSTOP_EMULATOR_COPIES=random)
     pitstop_own_machine(kernels_gpu_copies_test)
