@@ -17,9 +17,10 @@ inline constexpr std::int32_t kUndivided = std::numeric_limits<std::int32_t>::ma
 // How the work is cut (attention_index.h); the same in all blocks.
 struct Cut {
     std::int32_t unit_keys;
-    std::int64_t num_units;
+    std::int64_t num_units;          // of the list
     std::int64_t per_block;          // units
     std::int64_t carried_per_block;  // records
+    std::int32_t multiple;           // every pair has so many units in the list, or twice, ...
 };
 
 __device__ inline std::int32_t row_units(
@@ -30,6 +31,14 @@ __device__ inline std::int32_t row_units(
     return units.end - units.begin;
 }
 
+// Returns a row's units in the list, for each KV head: the last may have no keys.
+__device__ inline std::int32_t listed_units(
+    const AttentionParams& params, std::int32_t r, const Cut& cut
+) {
+    const std::int32_t num = row_units(params, r, cut.unit_keys);
+    return cut.multiple == 1 ? num : (num + cut.multiple - 1) / cut.multiple * cut.multiple;
+}
+
 __device__ inline Cut cut_into(
     const AttentionParams& params, std::int32_t unit_keys, bool has_record_per_unit
 ) {
@@ -38,7 +47,23 @@ __device__ inline Cut cut_into(
         num_units += row_units(params, r, unit_keys);
     num_units = warp_sum(num_units) * params.num_kv_heads;
     const std::int64_t per_block = units_per_block(num_units, params.num_decode_blocks);
-    return {unit_keys, num_units, per_block, has_record_per_unit ? per_block : 1};
+    return {unit_keys, num_units, per_block, has_record_per_unit ? per_block : 1, 1};
+}
+
+// Returns the cut in which every block has one pair alone, if there are blocks enough and none gets
+// two units more than the fullest block of `cut`. The end of one run and the beginning of the next
+// cost a block the time of a unit or more: records, a merge, and copies that nothing hides.
+__device__ inline Cut undivided_blocks(const AttentionParams& params, const Cut& cut) {
+    for (std::int64_t share = cut.per_block; share <= cut.per_block + 1; ++share) {
+        const auto units = static_cast<std::int32_t>(share);
+        std::int32_t num_blocks = 0;
+        for (std::int32_t r = lane_index(); r < params.num_rows; r += kWarp)
+            num_blocks += (row_units(params, r, cut.unit_keys) + units - 1) / units;
+        num_blocks = warp_sum(num_blocks) * params.num_kv_heads;
+        if (num_blocks <= params.num_decode_blocks)
+            return {cut.unit_keys, num_blocks * share, share, 1, units};
+    }
+    return cut;
 }
 
 // Every block reads the lengths of all rows: 12 bytes per row from L2, 32 rows at a time, twice
@@ -48,8 +73,11 @@ __device__ inline Cut cut_into(
 // so each segment that another block may wait for needs a record. If there are too few records, no
 // pair is divided: slower, with the same bits.
 __device__ inline Cut cut_work(const AttentionParams& params) {
-    if (params.order == AttentionOrder::kFree)
-        return cut_into(params, kKeysPerTile, /*has_record_per_unit=*/false);
+    if (params.order == AttentionOrder::kFree) {
+        const Cut cut = cut_into(params, kKeysPerTile, /*has_record_per_unit=*/false);
+        const bool may_fit = params.num_rows * params.num_kv_heads <= params.num_decode_blocks;
+        return may_fit && cut.per_block > 1 ? undivided_blocks(params, cut) : cut;
+    }
     const Cut cut = cut_into(params, AttentionArgs::kSegmentKeys, /*has_record_per_unit=*/true);
     if (params.num_decode_blocks * (1 + cut.carried_per_block) <= params.num_records) return cut;
     return cut_into(params, kUndivided, /*has_record_per_unit=*/false);
@@ -69,7 +97,7 @@ __device__ inline RowUnits find_row(
     std::int64_t before = 0;
     for (std::int32_t first = 0;; first += kWarp) {
         const std::int32_t r = first + lane_index();
-        const std::int32_t num = r < params.num_rows ? row_units(params, r, cut.unit_keys) : 0;
+        const std::int32_t num = r < params.num_rows ? listed_units(params, r, cut) : 0;
         const std::int64_t own = std::int64_t{num} * params.num_kv_heads;
         std::int64_t end = own;  // of this row, counted from `before`
 #pragma unroll
@@ -130,7 +158,7 @@ __device__ inline void next_run(const AttentionParams& params, Work& work) {
     const std::int64_t unit = work.units_done;
     RowUnits at = work.at;
     while (unit == at.begin + std::int64_t{at.num} * params.num_kv_heads)
-        at = {at.r + 1, unit, row_units(params, at.r + 1, cut.unit_keys)};
+        at = {at.r + 1, unit, listed_units(params, at.r + 1, cut)};
     const BatchRow row = batch_row(params, at.r);
     const auto of_row = static_cast<std::int32_t>(unit - at.begin);
     const std::int64_t pair_begin = unit - of_row % at.num;
