@@ -347,7 +347,7 @@ void Admin::remember_loss() {
             return entry.second.second.at;
         }));
     }
-    lost_by_label_[loss_->label] = {version().epoch, *loss_};
+    lost_by_label_.insert_or_assign(loss_->label, std::pair{version().epoch, *loss_});
 }
 
 void Admin::recall_loss(TimePoint now, const std::string& label) {
