@@ -9,6 +9,7 @@ from places import place, short_directory  # noqa: F401
 from process_tree import ROOT, ProcessTree, live_tree
 
 REFERENCE = ROOT / "tests" / "data" / "models" / "reference.json"
+STORIES = ROOT / "launch" / "models" / "stories"
 
 
 @pytest.fixture(scope="session")
@@ -92,3 +93,14 @@ def door(shared_tree):
     """A connection of the test's own to the module's tree."""
     with shared_tree.door() as door:
         yield door
+
+
+@pytest.fixture
+def admin(shared_tree):
+    """The admin door of the module's tree, which serves stories; afterwards nothing runs or is paused."""
+    with shared_tree.door("admin") as admin:
+        reply = admin.call("update_weights", update={"source": {"kind": "disk", "path": str(STORIES)}})
+        assert reply["ok"], reply
+        yield admin
+        admin.call("continue_generation")
+        admin.call("abort", all=True)

@@ -13,20 +13,10 @@ import pytest
 from process_tree import wait_until
 from slow_files import SlowFiles, Unavailable
 from test_faults import start_held
-from test_updates import BARD, DIGESTS, GREEDY, STORIES, read_checkpoint, update, write_checkpoint
+from test_updates import BARD, DIGESTS, GREEDY, read_checkpoint, update, write_checkpoint
 
 __all__ = ["start_held"]
 TREE_FLAGS = ("--tp", 2)
-
-
-@pytest.fixture
-def admin(shared_tree):
-    """The tree serves stories before and after, and nothing runs."""
-    with shared_tree.door("admin") as admin:
-        update(admin, STORIES)
-        yield admin
-        admin.call("continue_generation")
-        admin.call("abort", all=True)
 
 
 def is_running(admin):

@@ -61,16 +61,6 @@ def quiet(shared_tree):
     return scores
 
 
-@pytest.fixture
-def admin(shared_tree):
-    """The tree serves stories before and after, and nothing runs."""
-    with shared_tree.door("admin") as admin:
-        update(admin, STORIES)
-        yield admin
-        admin.call("continue_generation")
-        admin.call("abort", all=True)
-
-
 def start_scorings(door):
     """Some of each kind; they are prefilled one after the other, so one of them is half-way at any moment."""
     fields = [scoring(), scoring(3), scoring(0, start=450), scoring(40), scoring(), scoring(3, start=880)]
