@@ -1,5 +1,5 @@
 // Measures where the time of a decode step goes, for layers of qwen3-8b and qwen3-0.6b as the model
-// launches them and contexts of 1k tokens: 1 request, 8 and 32.
+// launches them, for 1 to 256 requests with contexts of 1k tokens.
 #pragma once
 
 #include "bench/gpu_meter.h"

@@ -135,14 +135,15 @@ def kv_bytes(config):
 
 
 def add_decode(run, what, decode, weights, config, found):
-    """A step reads the weights and the KV of its requests once."""
+    """A step reads the weights and the KV of its requests once; a weight is two bytes, and two operations per request."""
     requests = of_arguments(run.of.first[what], "num-requests")
     step_ms = requests / decode["tokens_per_s"] * 1e3
-    read = weights + requests * decode["context_mean"] * kv_bytes(config)
-    limit_ms = read / (run.limits()["copy_gb_s"] * 1e9) * 1e3
+    copy, matrix = run.limits()["copy_gb_s"] * 1e9, run.limits()["matrix_tflop_s"] * 1e12
+    kv_s = requests * decode["context_mean"] * kv_bytes(config) / copy
+    limit_ms = (max(weights / copy, requests * weights / matrix) + kv_s) * 1e3
     found.figures[what] = {"step_ms": updates.digits(step_ms), "tokens_per_s": updates.digits(decode["tokens_per_s"])}
     title = f"8B: a step of {requests} requests x {decode['context_mean']:.0f}"
-    run.report.figure(title, step_ms, "ms", limit_ms, "bytes at the copy rate", DECODE_TARGETS[what], BATCH_HINTS[what])
+    run.report.figure(title, step_ms, "ms", limit_ms, "bytes, or products", DECODE_TARGETS[what], BATCH_HINTS[what])
 
 
 def add_prefill(run, what, report, arguments, weights, config, found):

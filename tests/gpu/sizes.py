@@ -40,7 +40,7 @@ REAL = Sizes(
         "decode_32": ("offline", "--num-requests=32", "--prompt-len=1024", "--output-len=192"),
         # while prompts are computed, those before them decode; then all do
         "decode_256": ("offline", "--num-requests=256", "--prompt-len=512", "--output-len=384"),
-        "prefill_8k": ("stream", "--num-requests=3", "--prompt-len=8192", "--output-len=2"),
+        "prefill_8k": ("stream", "--num-requests=3", "--prompt-len=8192", "--output-len=2", "--seed=4"),
     },
     peers="real",
     tree=("--step-timeout=30",),  # what hangs is found within the part's time
