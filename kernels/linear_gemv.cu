@@ -187,8 +187,6 @@ template <int kM, bool kIsGated>
 void run(const LinearArgs& args, const Gated& gated) {
     LinearCut made = cut(args, kTile);
     made.num_tiles = 0;
-    std::int64_t num_bytes = 0;
-    for (const LinearPart& part : args.parts) num_bytes += part.w.rows * part.w.cols * 2;
     for (std::size_t i = 0; i < args.parts.size(); ++i) {
         LinearShare& part = made.params.parts[i];
         part.split = split_of(part.N, made.params.K);
@@ -201,7 +199,7 @@ void run(const LinearArgs& args, const Gated& gated) {
         {.grid = dim3(narrow<unsigned>(made.num_tiles)),
          .block = dim3(kThreads),
          .stream = args.stream,
-         .starts_early = num_bytes <= kEarlyBytesMax},
+         .starts_early = weight_bytes(args) <= kEarlyBytesMax},
         made.params,
         gated
     );

@@ -35,6 +35,14 @@ struct LinearParams {
     LinearShare parts[LinearArgs::kPartsMax];
 };
 
+// Returns the bytes that a call reads at least, for few rows of x.
+[[nodiscard]] inline std::int64_t weight_bytes(const LinearArgs& args) {
+    std::int64_t num = 0;
+    for (const LinearPart& part : args.parts)
+        num += part.w.rows * part.w.cols * std::int64_t{sizeof(bf16)};
+    return num;
+}
+
 // The part of a tile of N, and the tile's number within it.
 struct LinearPlace {
     int part;

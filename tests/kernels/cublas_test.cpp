@@ -119,6 +119,20 @@ TEST_F(Cublas, IsToldWhereTheMatricesLie) {
     EXPECT_EQ(products().used.size(), 18u);
 }
 
+TEST_F(Cublas, MultipliesFewRowsWhereWeightsAreLarge) {
+    constexpr std::int64_t kBytes = std::int64_t{16} << 20;
+    const std::int64_t N = kBytes / (K * std::int64_t{sizeof(bf16)});
+    const auto num_used = [&](std::int64_t M, std::int64_t num_weight_rows) {
+        const Call<float> call(M, num_weight_rows, K, false, place());
+        linear_cuda(call.args());
+        stream_.wait();
+        return used().size();
+    };
+    EXPECT_EQ(num_used(5, N), 0u);
+    EXPECT_EQ(num_used(4, N + 1), 0u);
+    EXPECT_EQ(num_used(5, N + 1), 1u);
+}
+
 TEST_F(Cublas, NoStepTimesAnything) {
     multiply(20);
     multiply(20);
