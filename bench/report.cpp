@@ -164,7 +164,8 @@ void add_head(TextLines& lines, const Report& report) {
     );
     lines.add("  commit    {}", source_commit());
     std::vector<std::string> asked;
-    for (const auto& [key, value] : report.workload) asked.push_back(key + " " + value);
+    for (const auto& [key, value] : report.workload)
+        asked.push_back(fmt::format("{} {}", key, value));
     lines.add("  workload  {}", fmt::join(asked, ", "));
     if (report.limits) {
         lines.add(

@@ -38,7 +38,7 @@ std::optional<std::string> why_it_stands(const messages::ReplicaStatus& replica)
 
 std::optional<std::string> why_it_stands(const messages::StatusReply& status) {
     for (const messages::ReplicaStatus& replica : status.replicas) {
-        const std::optional<std::string> why = why_it_stands(replica);
+        std::optional<std::string> why = why_it_stands(replica);
         if (!why) continue;
         if (status.replicas.size() == 1) return why;
         return fmt::format("replica {}: {}", raw(replica.replica), *why);

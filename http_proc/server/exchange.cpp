@@ -16,11 +16,11 @@ std::size_t bytes_of(const messages::Generate& prompt) {
     std::size_t bytes = sizeof(prompt) + prompt.rid.size();
     if (prompt.text) bytes += prompt.text->size();
     if (prompt.input_ids) bytes += prompt.input_ids->size() * sizeof(TokenId);
-    for (const std::string& stop : params.stop) bytes += sizeof stop + stop.size();
+    for (const std::string& stop : params.stop) bytes += sizeof(std::string) + stop.size();
     bytes += params.stop_token_ids.size() * sizeof(TokenId);
     bytes += params.logit_bias.size() * kMapNodeBytes;
     bytes += params.allowed_token_ids.size() * sizeof(TokenId);
-    for (const std::string& word : params.bad_words) bytes += sizeof word + word.size();
+    for (const std::string& word : params.bad_words) bytes += sizeof(std::string) + word.size();
     if (prompt.routed_experts) bytes += prompt.routed_experts->experts.values.size();
     return bytes + prompt.logprobs.ids.size() * sizeof(TokenId);
 }
