@@ -40,41 +40,41 @@ StepPlanner::StepPlanner(const Args& args)
 
 std::optional<StepPlanner::Planned> StepPlanner::plan(Scope scope) {
     if (scope == Scope::kNothing) return std::nullopt;
-    draft_decodes();
-    const auto num_decodes = std::ssize(drafts_);
+    choose_decodes();
+    const auto num_decodes = std::ssize(chosen_);
     tokens_left_ =
         std::max({tokens_max_ - num_decodes, tokens_max_ / kPrefillShare, std::int64_t{1}});
-    draft_prefills();
+    choose_prefills();
     admit(scope);
-    if (drafts_.empty()) return std::nullopt;
-    std::ranges::sort(drafts_, {}, [](const Draft& draft) { return draft.request->key; });
-    plan_.rows.reserve(drafts_.size());
-    step_.rows.reserve(drafts_.size());
-    for (const Draft& draft : drafts_) add_row(draft);
+    if (chosen_.empty()) return std::nullopt;
+    std::ranges::sort(chosen_, {}, [](const ChosenRow& chosen) { return chosen.request->key; });
+    plan_.rows.reserve(chosen_.size());
+    step_.rows.reserve(chosen_.size());
+    for (const ChosenRow& chosen : chosen_) add_row(chosen);
     CHECK(!messages::invalid(plan_));  // checked here and again by each worker
     return Planned{std::move(plan_), std::move(step_)};
 }
 
-// Drafts the rows of one token, oldest first, so that a request that needs a page takes it from a
+// Chooses the rows of one token, oldest first, so that a request that needs a page takes it from a
 // younger one.
-void StepPlanner::draft_decodes() {
+void StepPlanner::choose_decodes() {
     const std::vector<Request*>& running = requests_.running();
     for (std::size_t i = 0; i < running.size(); ++i) {  // retractions shorten the list at its end
         Request& request = *running[i];
         if (request.progress.plannable() == 1 && wide_room(request, 1) == 1)
-            std::ignore = draft_row(request, 1);
+            std::ignore = choose_row(request, 1);
     }
 }
 
-void StepPlanner::draft_prefills() {
+void StepPlanner::choose_prefills() {
     const std::vector<Request*>& running = requests_.running();
     for (std::size_t i = 0; i < running.size() && tokens_left_ > 0; ++i) {
         Request& request = *running[i];
         if (request.progress.plannable() <= 1) continue;
         const std::int64_t num_new = prefill_len(request);
-        if (num_new == 0 || !draft_row(request, num_new)) continue;
+        if (num_new == 0 || !choose_row(request, num_new)) continue;
         tokens_left_ -= num_new;
-        share_draft(drafts_.back());
+        share_row(chosen_.back());
     }
 }
 
@@ -90,17 +90,17 @@ std::int64_t StepPlanner::prefill_len(const Request& request) const {
 //
 // With state, a node may exist without a usable state. Then the request computes its page again:
 // the row writes to the request's own page, and later rows read the node's.
-void StepPlanner::share_draft(Draft& draft) {
-    Request& request = *draft.request;
+void StepPlanner::share_row(ChosenRow& chosen) {
+    Request& request = *chosen.request;
     const std::int64_t begin = request.progress.planned();
-    const std::int64_t end = begin + draft.num_new;
+    const std::int64_t end = begin + chosen.num_new;
     pool_.stamp(request.lease, begin, end, plan_.epoch);
     if (request.has_brought()) return;
     const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(end));
     const auto duplicates =
         pool_.has_state() ? KvPool::Duplicates::kSwap : KvPool::Duplicates::kKeep;
-    draft.own = pool_.share(request.lease, tokens, plan_.step, duplicates);
-    draft.save =
+    chosen.own = pool_.share(request.lease, tokens, plan_.step, duplicates);
+    chosen.save =
         pool_.save_prefill(request.lease, begin, end, request.progress.known(), plan_.step);
 }
 
@@ -141,9 +141,9 @@ StepPlanner::Admission StepPlanner::admit_first(Request& first) {
     requests_.pop_waiting();
     start(first, *std::move(lease), num_found);
     const std::int64_t num_new = prefill_len(first);
-    CHECK(draft_row(first, num_new));
+    CHECK(choose_row(first, num_new));
     tokens_left_ -= num_new;
-    share_draft(drafts_.back());
+    share_row(chosen_.back());
     return Admission::kStarted;
 }
 
@@ -181,9 +181,9 @@ void StepPlanner::start(Request& request, Lease lease, std::int64_t num_found) {
 }
 
 // Returns false if there are no pages for the row in this step, without any change.
-bool StepPlanner::draft_row(Request& request, std::int64_t num_new) {
+bool StepPlanner::choose_row(Request& request, std::int64_t num_new) {
     if (!reserve_pages(request, request.progress.planned() + num_new)) return false;
-    drafts_.push_back({.request = &request, .num_new = num_new});
+    chosen_.push_back({.request = &request, .num_new = num_new});
     if (request.is_wide())
         wide_logprobs_ += (request.wants_scores() ? num_new : 1) * request.logprobs.top;
     return true;
@@ -215,15 +215,15 @@ bool StepPlanner::reserve_pages(Request& request, std::int64_t num_tokens) {
 
 // Its tokens stay, and its row is not part of the plan.
 void StepPlanner::retract(Request& request) {
-    std::erase_if(drafts_, [&](const Draft& draft) { return draft.request == &request; });
+    std::erase_if(chosen_, [&](const ChosenRow& chosen) { return chosen.request == &request; });
     pool_.give_back(requests_.retract(request));
     ++tallies_.num_retractions;
 }
 
-void StepPlanner::add_row(const Draft& draft) {
-    Request& request = *draft.request;
+void StepPlanner::add_row(const ChosenRow& chosen) {
+    Request& request = *chosen.request;
     const std::int64_t begin = request.progress.planned();
-    const std::int64_t end = begin + draft.num_new;
+    const std::int64_t end = begin + chosen.num_new;
     const bool takes_sampled = request.progress.pending() > 0;
     // Samples after the last known token, unless the request has all its output and is only scored.
     const bool samples =
@@ -232,12 +232,12 @@ void StepPlanner::add_row(const Draft& draft) {
     const bool is_first = std::exchange(request.needs_setup, false);
     if (is_first) plan_.setups.push_back(request.setup(*request.lease.slot));
 
-    const std::size_t num_pages = add_pages(draft, end);
+    const std::size_t num_pages = add_pages(chosen, end);
     if (takes_sampled) {
         plan_.tokens.values.push_back(TokenId{0});
     } else {
         const auto first = request.tokens.begin() + begin;
-        plan_.tokens.values.insert(plan_.tokens.values.end(), first, first + draft.num_new);
+        plan_.tokens.values.insert(plan_.tokens.values.end(), first, first + chosen.num_new);
     }
 
     const std::int64_t num_brought = add_brought(request, begin, end);
@@ -246,7 +246,7 @@ void StepPlanner::add_row(const Draft& draft) {
     plan_.rows.push_back({
         .slot = *request.lease.slot,
         .begin = begin,
-        .num_new = draft.num_new,
+        .num_new = chosen.num_new,
         .num_pages = static_cast<std::int64_t>(num_pages),
         .output_index = samples ? output_index : -1,
         .num_scored = num_scored,
@@ -255,11 +255,11 @@ void StepPlanner::add_row(const Draft& draft) {
         .takes_sampled = takes_sampled,
         .adapter = request.adapter_id(),
     });
-    add_state(draft, plan_.rows.back());
+    add_state(chosen, plan_.rows.back());
 
     pool_.stamp(request.lease, begin, end, plan_.epoch);
     request.lease.kv.add(plan_.epoch);
-    request.progress.plan(draft.num_new, samples);
+    request.progress.plan(chosen.num_new, samples);
     request.lease.last_step = step_.step;
     step_.rows.push_back({
         .key = request.key,
@@ -288,14 +288,14 @@ void StepPlanner::add_row(const Draft& draft) {
 }
 
 // Returns how many.
-std::size_t StepPlanner::add_pages(const Draft& draft, std::int64_t end) {
+std::size_t StepPlanner::add_pages(const ChosenRow& chosen, std::int64_t end) {
     const auto num = static_cast<std::size_t>(pool_.pages_for(end));
-    const auto pages = std::span(draft.request->lease.pages).first(num);
+    const auto pages = std::span(chosen.request->lease.pages).first(num);
     const std::size_t begin = plan_.pages.values.size();
     plan_.pages.values.insert(plan_.pages.values.end(), pages.begin(), pages.end());
-    if (draft.own.empty()) return num;
+    if (chosen.own.empty()) return num;
     Lease written{.last_step = plan_.step};
-    for (const KvPool::OwnPage& own : draft.own) {
+    for (const KvPool::OwnPage& own : chosen.own) {
         plan_.pages.values[begin + own.index] = own.page;
         written.pages.push_back(own.page);
     }
@@ -304,13 +304,13 @@ std::size_t StepPlanner::add_pages(const Draft& draft, std::int64_t end) {
 }
 
 // Which state the row continues from, and where it saves one.
-void StepPlanner::add_state(const Draft& draft, messages::PlanRow& row) {
+void StepPlanner::add_state(const ChosenRow& chosen, messages::PlanRow& row) {
     if (!pool_.has_state()) return;
-    Request& request = *draft.request;
+    Request& request = *chosen.request;
     row.state_from = std::exchange(request.lease.state.from, std::nullopt);
-    if (draft.save) {
-        row.save_to = draft.save->place;
-        row.save_at = draft.save->position;
+    if (chosen.save) {
+        row.save_to = chosen.save->place;
+        row.save_at = chosen.save->position;
     } else if (row.num_new == 1 && row.begin + 1 >= request.progress.known() && !request.has_brought()) {
         row.save_to = pool_.save_decode(request.lease, row.begin + 1, plan_.step);
         if (row.save_to) row.save_at = row.begin + 1;

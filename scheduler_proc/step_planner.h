@@ -46,7 +46,7 @@ class StepPlanner {
     [[nodiscard]] std::optional<Planned> plan(Scope scope);
 
   private:
-    struct Draft {
+    struct ChosenRow {
         Request* request = nullptr;
         std::int64_t num_new = 0;
         std::vector<KvPool::OwnPage> own{};  // pages that the row writes to, and the lease left
@@ -54,23 +54,23 @@ class StepPlanner {
     };
     enum class Admission { kStarted, kPassedOver, kWaits };
 
-    void draft_decodes();
-    void draft_prefills();
+    void choose_decodes();
+    void choose_prefills();
     void admit(Scope scope);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
     [[nodiscard]] std::int64_t num_pages_claimed() const;
 
     [[nodiscard]] std::int64_t prefill_len(const Request& request) const;
-    [[nodiscard]] bool draft_row(Request& request, std::int64_t num_new);
-    void share_draft(Draft& draft);
+    [[nodiscard]] bool choose_row(Request& request, std::int64_t num_new);
+    void share_row(ChosenRow& chosen);
     [[nodiscard]] bool reserve_pages(Request& request, std::int64_t num_tokens);
     void retract(Request& request);
     [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
 
-    void add_row(const Draft& draft);
-    std::size_t add_pages(const Draft& draft, std::int64_t end);
-    void add_state(const Draft& draft, messages::PlanRow& row);
+    void add_row(const ChosenRow& chosen);
+    std::size_t add_pages(const ChosenRow& chosen, std::int64_t end);
+    void add_state(const ChosenRow& chosen, messages::PlanRow& row);
     [[nodiscard]] std::int64_t add_brought(
         const Request& request, std::int64_t begin, std::int64_t end
     );
@@ -84,7 +84,7 @@ class StepPlanner {
     const std::int64_t tokens_max_;
     messages::StepPlan plan_;
     InFlightStep step_;
-    std::vector<Draft> drafts_{};
+    std::vector<ChosenRow> chosen_{};
     std::int64_t tokens_left_ = 0;    // for prefills
     std::int64_t wide_logprobs_ = 0;  // of wide requests in this step
 };
