@@ -55,7 +55,8 @@ void print_adapters(const std::vector<messages::AdapterStatus>& adapters) {
     }
 }
 
-// The tokens, and what is kept of recurrent states if the model has any.
+// The tokens, the drafts if there are any, and what is kept of recurrent states if the model has
+// any.
 void print_tokens(const messages::ReplicaStatus& replica) {
     fmt::print(
         "  tokens     {} prompt ({} cached), {} output\n",
@@ -63,6 +64,14 @@ void print_tokens(const messages::ReplicaStatus& replica) {
         replica.cached_tokens_total,
         replica.output_tokens_total
     );
+    if (const auto& drafts = replica.drafts) {
+        fmt::print(
+            "  drafts     {} verified, {} right; {} passes of requests\n",
+            drafts->drafted,
+            drafts->accepted,
+            drafts->passes
+        );
+    }
     const auto& states = replica.checkpoints;
     if (!states) return;
     fmt::print(

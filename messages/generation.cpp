@@ -68,6 +68,21 @@ Problem invalid(const Generate& message) {
     if (message.routed_experts) {
         if (auto problem = invalid(*message.routed_experts)) return "routed_experts: " + *problem;
     }
+    if (message.draft_ids && message.draft_ids->size() > kDraftIdsMax) {
+        return fmt::format(
+            "draft_ids has {} tokens; at most {} are accepted",
+            message.draft_ids->size(),
+            kDraftIdsMax
+        );
+    }
+    if (message.draft_key &&
+        (message.draft_key->empty() || message.draft_key->size() > kDraftKeyBytesMax)) {
+        return fmt::format(
+            "draft_key has {} bytes; accepted are 1 to {}",
+            message.draft_key->size(),
+            kDraftKeyBytesMax
+        );
+    }
     if (auto problem = invalid(message.sampling)) return "sampling: " + *problem;
     return invalid(message.logprobs);
 }

@@ -6,6 +6,7 @@
 
 #include "base/ids.h"
 #include "messages/adapters.h"
+#include "messages/drafts.h"
 #include "messages/fields.h"
 #include "messages/routes.h"
 #include "messages/sampling.h"
@@ -52,6 +53,8 @@ struct Generate {
     std::optional<std::int64_t> replica{};
     std::vector<std::string> client{};
     std::string adapter{};
+    std::optional<std::vector<TokenId>> draft_ids{};
+    std::optional<std::string> draft_key{};
 
     template <class F>
     void fields(F&& f) {
@@ -85,6 +88,15 @@ struct Generate {
           "on whose behalf, outermost name first: with fair scheduling those of this connection "
           "take turns; empty: the connection's own");
         f("adapter", adapter, "the adapter to generate with; empty: the model alone");
+        f("draft_ids",
+          draft_ids,
+          "a guess at the output, or texts that it may quote: verified where speculation is on, "
+          "and "
+          "without effect on any token");
+        f("draft_key",
+          draft_key,
+          "requests with equal keys draft from each other's outputs; absent: requests of the same "
+          "connection with the same prompt");
     }
 };
 
@@ -183,6 +195,7 @@ struct RequestCounts {
     std::int64_t prefill_us = 0;
     std::int64_t decode_us = 0;
     std::int64_t replayed_tokens = 0;
+    std::optional<DraftCounts> drafts{};
 
     template <class F>
     void fields(F&& f) {
@@ -201,6 +214,7 @@ struct RequestCounts {
           "prompt tokens after the cached ones that the prefix cache had, too, but no checkpoint "
           "of "
           "the recurrent state after them; computed again");
+        f("drafts", drafts, "where speculation is on: its drafts");
     }
     friend bool operator==(const RequestCounts&, const RequestCounts&) = default;
 };
@@ -307,6 +321,8 @@ struct TokenizedRequest {
     std::int64_t kv_max_lag = 0;
     std::vector<std::string> client{};
     std::string adapter{};
+    std::optional<std::vector<TokenId>> draft_ids{};
+    std::optional<std::string> draft_key{};
 
     template <class F>
     void fields(F&& f) {
@@ -326,6 +342,8 @@ struct TokenizedRequest {
         f("kv_max_lag", kv_max_lag, "with max_lag: at most so many epochs old");
         f("client", client, "whose it is: the connection, then the names it gave");
         f("adapter", adapter, "the adapter to generate with; empty: the model alone");
+        f("draft_ids", draft_ids, "texts to draft from; absent: none");
+        f("draft_key", draft_key, "drafts from the requests with this key; absent: by its prompt");
     }
 };
 

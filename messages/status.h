@@ -4,6 +4,7 @@
 #include "base/ids.h"
 #include "messages/adapters.h"
 #include "messages/cache_status.h"
+#include "messages/drafts.h"
 #include "messages/fields.h"
 #include "messages/generation.h"
 #include "messages/memory.h"
@@ -203,6 +204,7 @@ struct ReplicaStatus {
     std::vector<AdapterStatus> adapters{};
     std::optional<ExpertLoad> expert_load{};
     std::optional<CheckpointStatus> checkpoints{};
+    std::optional<DraftCounts> drafts{};
 
     template <class F>
     void fields(F&& f) {
@@ -266,6 +268,7 @@ struct ReplicaStatus {
         f("checkpoints",
           checkpoints,
           "of requests' recurrent state; absent: a request has no such state");
+        f("drafts", drafts, "its drafts, of all requests; absent: speculation is off");
     }
 };
 

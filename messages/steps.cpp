@@ -28,6 +28,21 @@ std::optional<std::string> problem_of_counts(const PlanRow& row, std::size_t i) 
             "row {}: {} of {} positions with routes", i, row.num_brought, row.num_new
         );
     }
+    if (row.num_drafted &&
+        (*row.num_drafted < 1 || *row.num_drafted > kDraftedMax ||
+         *row.num_drafted >= row.num_new || row.output_index < 0 || row.num_scored > 0)) {
+        return fmt::format(
+            "row {}: {} drafts of {} tokens, output_index {}, {} scored; accepted are 1 to {} "
+            "after "
+            "at least one token, in a row that samples and scores nothing",
+            i,
+            *row.num_drafted,
+            row.num_new,
+            row.output_index,
+            row.num_scored,
+            kDraftedMax
+        );
+    }
     if (row.takes_sampled && row.num_new != 1) {
         return fmt::format("row {}: takes_sampled with {} new tokens", i, row.num_new);
     }
@@ -109,9 +124,10 @@ std::optional<std::string> invalid(const StepPlan& plan) {
                 "row {} begins at {}; it ends at {} at most", i, row.begin, kPositionsMax
             );
         }
-        if (row.output_index > kPositionsMax) {
+        const std::int64_t output_max = kPositionsMax - row.num_drafted.value_or(0);
+        if (row.output_index > output_max) {
             return fmt::format(
-                "row {}: output_index is {}, at most {}", i, row.output_index, kPositionsMax
+                "row {}: output_index is {}, at most {}", i, row.output_index, output_max
             );
         }
         if (auto problem = problem_of_checkpoints(row, i)) return problem;
@@ -159,6 +175,10 @@ std::optional<std::string> invalid(const WorkerHello& message) {
         return "state_bytes and num_checkpoints must not be negative";
     if (message.state_bytes == 0 && message.num_checkpoints > 0)
         return fmt::format("{} checkpoints of a state of 0 bytes", message.num_checkpoints);
+    if (message.drafted_max < 0 || message.drafted_max > kDraftedMax)
+        return fmt::format(
+            "drafted_max is {}; accepted is [0, {}]", message.drafted_max, kDraftedMax
+        );
     if (!message.routes) return std::nullopt;
     if (auto problem = invalid(*message.routes)) return problem;
     return invalid_dense_layers(*message.routes, message.dense_layers);

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "messages/adapters.h"
+#include "messages/drafts.h"
 #include "messages/fields.h"
 #include "messages/frames.h"
 #include "messages/generation.h"
@@ -57,6 +58,7 @@ struct WorkerHello {
     std::vector<std::int64_t> dense_layers{};
     std::int64_t state_bytes = 0;
     std::int64_t num_checkpoints = 0;
+    std::int64_t drafted_max = 0;
 
     template <class F>
     void fields(F&& f) {
@@ -100,6 +102,7 @@ struct WorkerHello {
         f("num_checkpoints",
           num_checkpoints,
           "places for copies of such a state; 0: none can be saved");
+        f("drafted_max", drafted_max, "the most drafts of a row; 0: the worker verifies none");
     }
 };
 
@@ -130,6 +133,11 @@ struct RequestSetup {
 
 // One request's part of a step: tokens [begin, begin + num_new) of its context.
 //
+// With drafts, the last num_drafted tokens are guesses. The row samples after each of its last
+// num_drafted + 1 tokens, each time as if the drafts before were right. Output i of the row counts
+// if every draft before it is the output that was sampled there. The others are void, like the KV
+// of their tokens, and so is what the worker would have remembered of them.
+//
 // With recurrent state, a row continues from the state after its tokens [0, begin): zeros if begin
 // is 0, a checkpoint that a row saved after that many tokens, or otherwise what the slot's row
 // before left. A plan may restore what an earlier plan saved, and overwrite what an earlier plan
@@ -148,6 +156,7 @@ struct PlanRow {
     std::optional<CheckpointId> state_from{};
     std::optional<CheckpointId> save_to{};
     std::int64_t save_at = 0;
+    std::optional<std::int64_t> num_drafted{};
 
     template <class F>
     void fields(F&& f) {
@@ -177,8 +186,18 @@ struct PlanRow {
           "the checkpoint that gets the state after tokens [0, save_at), below num_checkpoints; "
           "absent: none");
         f("save_at", save_at, "with save_to: a position in (begin, begin + num_new]; otherwise 0");
+        f("num_drafted",
+          num_drafted,
+          "number of its last tokens that are drafts, at least 1; it samples after the token "
+          "before "
+          "them and after each of them, from output_index on; absent: none");
     }
     friend bool operator==(const PlanRow&, const PlanRow&) = default;
+
+    // Returns how many outputs it samples.
+    [[nodiscard]] std::int64_t num_sampled() const {
+        return output_index < 0 ? 0 : 1 + num_drafted.value_or(0);
+    }
 };
 
 struct StepPlan {
@@ -268,13 +287,14 @@ struct StepResult {
         f("rank", rank, "the sender");
         f("sampled",
           sampled,
-          "[rows that sample], in the plan's order; -1 where the logits were not finite, -2 where "
+          "[outputs that rows sample], in the plan's order; -1 where the logits were not finite, "
+          "-2 where "
           "the request's own bans left no token, -3 where its scores were not finite");
-        f("logprobs", logprobs, "[rows that sample], whether asked for or not");
-        f("ranks", ranks, "[rows that sample], from 1; 0 where no logprobs are asked for");
-        f("top_ids", top_ids, "[sum over rows that sample of their top]");
+        f("logprobs", logprobs, "[the same], whether asked for or not");
+        f("ranks", ranks, "[the same], from 1; 0 where no logprobs are asked for");
+        f("top_ids", top_ids, "[sum over these outputs of their request's top]");
         f("top_logprobs", top_logprobs, "[the same]");
-        f("ids_logprobs", ids_logprobs, "[sum over rows that sample of their ids]");
+        f("ids_logprobs", ids_logprobs, "[sum over these outputs of their request's ids]");
         f("scores", scores, "prompt scores");
         f("routes", routes, "[sum of num_routed, layers, per_token], rows back to back (RouteShape)"
         );
@@ -284,7 +304,9 @@ struct StepResult {
           "step; in one step per second, otherwise empty");
         f("not_finite",
           not_finite,
-          "the plan's rows with a token that is not finite, ascending; none of their numbers are");
+          "the plan's rows with a token that is not finite, ascending; a draft after a wrong one "
+          "does "
+          "not count");
         f("elapsed_us",
           elapsed_us,
           "microseconds to this result from taking the plan, or from the end of the step before it "

@@ -96,9 +96,15 @@ messages::Finish end_of_not_finite(
     };
 }
 
+// Returns the bytes of routes that a row reports of its drafts.
+std::size_t routes_of_drafts(const InFlightStep& step, const StepRow& row) {
+    if (row.num_routed == 0) return 0;
+    return row.drafts.size() * static_cast<std::size_t>(step.routes.row_bytes());
+}
+
 // Returns the end of a request that cannot continue with this token, or nothing.
 std::optional<messages::Finish> problem_of_token(
-    const InFlightStep& step, const StepRow& row, TokenId token, std::int64_t vocab_size
+    const InFlightStep& step, std::int64_t output_index, TokenId token, std::int64_t vocab_size
 ) {
     if (raw(token) >= 0 && raw(token) < vocab_size) return std::nullopt;
     if (token == messages::kNothingLeft) {
@@ -108,7 +114,7 @@ std::optional<messages::Finish> problem_of_token(
                 ErrorCode::kInvalidArgument,
                 "output {} has no allowed token: allowed_token_ids, bad_words, bad_tokens and "
                 "min_new_tokens exclude all",
-                row.output_index
+                output_index
             ),
         };
     }
@@ -118,7 +124,7 @@ std::optional<messages::Finish> problem_of_token(
             ErrorCode::kInternal,
             "{} is outside the vocabulary, for output token {}, in step {} under weight epoch {}",
             raw(token),
-            row.output_index,
+            output_index,
             raw(step.step),
             raw(step.version.epoch)
         ),
@@ -155,7 +161,7 @@ void Runner::collect_row(
 ) {
     const RowScores scores = reader.scores(row);
     const std::span<const std::uint8_t> routes = reader.routes(row);
-    const SampledToken sampled = row.samples ? reader.sampled(row) : SampledToken{};
+    const std::span<const SampledToken> sampled = reader.sampled(row);
     const messages::NotFiniteRow* const bad = reader.not_finite();
     // Its pages were shared when they were planned, whatever has happened to the request since.
     if (bad != nullptr) forget_pages(row, bad->position);
@@ -166,29 +172,85 @@ void Runner::collect_row(
     }
     Request& request = *found;
     if (row.run != request.run) return;  // a prefill that was abandoned
-    if (bad != nullptr) {
-        tallies_.count_not_finite(bad->kind);
-        const bool is_lent = bad->position == row.begin && pool_.has_forgotten(row.borrowed) &&
-                             bad->kind != messages::NotFiniteKind::kScores;
-        const Where where = is_lent ? Where::kThereOrBefore : Where::kThere;
-        return finish(request, end_of_not_finite(step, request, *bad, where), out);
+    if (drafter_ && row.samples) count_drafts(request, row, sampled.size());
+    const RowPart first{
+        .end = row.end - std::ssize(row.drafts),
+        .output_index = row.output_index,
+        .sampled = sampled.empty() ? nullptr : &sampled.front(),
+        .routes = routes.first(routes.size() - routes_of_drafts(step, row)),
+        .bad = bad,
+    };
+    if (row.drafts.empty()) return collect_part(request, step, row, first, scores, out);
+    collect_drafted(step, row, first, sampled, routes, out);
+}
+
+// A row with drafts is evaluated like the rows of one token that it stands for, as many as count.
+void Runner::collect_drafted(
+    const InFlightStep& step,
+    const StepRow& row,
+    RowPart part,
+    std::span<const SampledToken> sampled,
+    std::span<const std::uint8_t> routes,
+    TurnOutput& out
+) {
+    const std::size_t route_bytes = routes_of_drafts(step, row) / row.drafts.size();
+    for (std::size_t i = 0;;) {
+        collect_part(*requests_.find(row.key), step, row, part, {}, out);
+        if (requests_.find(row.key) == nullptr) return;  // it has ended: nothing after counts
+        if (++i == sampled.size()) break;
+        const std::size_t routes_begin = routes.size() - (row.drafts.size() + 1 - i) * route_bytes;
+        ++part.end;
+        ++part.output_index;
+        part.sampled = &sampled[i];
+        part.routes = routes.subspan(routes_begin, route_bytes);
     }
-    if (request.is_running()) request.progress.finish_step(row.end);
+    Request& request = *requests_.find(row.key);
+    request.progress.end_drafts();
+    if (request.is_running()) pool_.shrink(request.lease, part.end);
+}
+
+void Runner::collect_part(
+    Request& request,
+    const InFlightStep& step,
+    const StepRow& row,
+    const RowPart& part,
+    const RowScores& scores,
+    TurnOutput& out
+) {
+    if (part.bad != nullptr && part.bad->position < part.end) {
+        const messages::NotFiniteRow& bad = *part.bad;
+        tallies_.count_not_finite(bad.kind);
+        const bool is_lent = bad.position == row.begin && pool_.has_forgotten(row.borrowed) &&
+                             bad.kind != messages::NotFiniteKind::kScores;
+        const Where where = is_lent ? Where::kThereOrBefore : Where::kThere;
+        return finish(request, end_of_not_finite(step, request, bad, where), out);
+    }
+    if (request.is_running()) request.progress.finish_step(part.end);
     if (request.is_running() && !request.has_brought()) {
-        const auto num_tokens = std::min(row.end, request.progress.known());
+        const auto num_tokens = std::min(part.end, request.progress.known());
         const auto tokens = std::span(request.tokens).first(static_cast<std::size_t>(num_tokens));
         pool_.share(request.lease, tokens, step.step, KvPool::Duplicates::kReplace);
         pool_.keep_saved(request.lease, step.step);
     }
     collect_scores(request, row, scores);
-    request.add_routes(routes, row.end, step.version.epoch);
-    if (row.samples) return collect_token(request, step, row, sampled, out);
+    request.add_routes(part.routes, part.end, step.version.epoch);
+    if (part.sampled != nullptr) return collect_token(request, step, row, part, out);
     if (request.progress.output_len_max() == 0 && row.end == request.progress.prompt_len()) {
         messages::OutputChunk& chunk = chunk_of(request, out);
         append_span(chunk.spans, span_of(step, row, /*tokens=*/0));
         if (request.wants_scores()) chunk.prompt = scores_of(request, step, row);
         tell_routes(request, chunk);
         finish(request, {.reason = messages::FinishReason::kLength}, out);
+    }
+}
+
+void Runner::count_drafts(Request& request, const StepRow& row, std::size_t num_sampled) {
+    for (messages::DraftCounts* counts : {&tallies_.drafts, &*request.drafts}) {
+        ++counts->passes;
+        if (row.drafts.empty()) continue;
+        ++counts->rows;
+        counts->drafted += std::ssize(row.drafts);
+        counts->accepted += static_cast<std::int64_t>(num_sampled) - 1;
     }
 }
 
@@ -203,16 +265,17 @@ void Runner::collect_token(
     Request& request,
     const InFlightStep& step,
     const StepRow& row,
-    const SampledToken& sampled,
+    const RowPart& part,
     TurnOutput& out
 ) {
-    CHECK(request.progress.pending() > 0 && request.progress.outputs() == row.output_index);
-    const TokenId token = sampled.token;
-    if (auto how = problem_of_token(step, row, token, limits_.vocab_size))
+    const auto& [token, logprob, rank, top_ids, top_logprobs, ids_logprobs] = *part.sampled;
+    const std::int64_t output_index = part.output_index;
+    CHECK(request.progress.pending() > 0 && request.progress.outputs() == output_index);
+    if (auto how = problem_of_token(step, output_index, token, limits_.vocab_size))
         return finish(request, *std::move(how), out);
     request.progress.learn_token();
     request.tokens.push_back(token);
-    if (row.output_index == 0) request.first_token_at = now_;
+    if (output_index == 0) request.first_token_at = now_;
     request.last_token_at = now_;
     ++tallies_.num_output_tokens;
     tallies_.output_rate.add(now_, 1);
@@ -225,24 +288,24 @@ void Runner::collect_token(
     messages::OutputChunk& chunk = chunk_of(request, out);
     chunk.tokens.push_back(token);
     if (request.logprobs.enabled) {
-        chunk.logprobs.push_back(sampled.logprob);
-        chunk.ranks.push_back(sampled.rank);
-        append(chunk.top_ids, sampled.top_ids);
-        append(chunk.top_logprobs, sampled.top_logprobs);
-        append(chunk.ids_logprobs, sampled.ids_logprobs);
+        chunk.logprobs.push_back(logprob);
+        chunk.ranks.push_back(rank);
+        append(chunk.top_ids, top_ids);
+        append(chunk.top_logprobs, top_logprobs);
+        append(chunk.ids_logprobs, ids_logprobs);
     }
     append_span(chunk.spans, span_of(step, row, /*tokens=*/1));
     tell_routes(request, chunk);
     // Two steps may have ended since the last turn: counts cover the whole chunk. A retraction is
     // reported at once, because a stop text may end the request where only the detokenizer sees it.
-    if (row.output_index == 0 || chunk.counts ||
+    // So are drafts.
+    if (output_index == 0 || chunk.counts || !row.drafts.empty() ||
         request.told_retractions != request.num_retractions) {
         request.told_retractions = request.num_retractions;
         tell_counts(request, chunk);
     }
-    if (row.output_index == 0 && request.wants_scores())
-        chunk.prompt = scores_of(request, step, row);
-    if (auto how = request.finish_of(token, row.output_index)) {
+    if (output_index == 0 && request.wants_scores()) chunk.prompt = scores_of(request, step, row);
+    if (auto how = request.finish_of(token, output_index)) {
         finish(request, *std::move(how), out);
     }
 }

@@ -64,10 +64,9 @@ std::optional<std::string> InFlightStep::mismatch(const messages::StepResult& re
         num_scored += scored;
         num_scored_top += scored * row.num_top;
         num_scored_ids += scored * row.num_ids;
-        if (!row.samples) continue;
-        num_sampled += 1;
-        num_top += row.num_top;
-        num_ids += row.num_ids;
+        num_sampled += row.num_sampled();
+        num_top += row.num_sampled() * row.num_top;
+        num_ids += row.num_sampled() * row.num_ids;
     }
     const auto check = [](std::string_view name, std::size_t has, std::size_t needs) {
         return has == needs ? std::optional<std::string>()
@@ -108,7 +107,15 @@ const messages::NotFiniteRow* ResultReader::not_finite() {
     return &all[not_finite_++];
 }
 
-SampledToken ResultReader::sampled(const StepRow& row) {
+std::span<const SampledToken> ResultReader::sampled(const StepRow& row) {
+    row_tokens_.clear();
+    for (std::size_t i = 0; i < row.num_sampled(); ++i) row_tokens_.push_back(take_sampled(row));
+    std::size_t num = std::min<std::size_t>(row_tokens_.size(), 1);
+    while (num < row_tokens_.size() && row_tokens_[num - 1].token == row.drafts[num - 1]) ++num;
+    return std::span(row_tokens_).first(num);
+}
+
+SampledToken ResultReader::take_sampled(const StepRow& row) {
     SampledToken part;
     part.token = result_.sampled.values[sampled_];
     part.logprob = result_.logprobs.values[sampled_];

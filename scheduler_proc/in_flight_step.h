@@ -35,6 +35,7 @@ struct StepRow {
     std::size_t num_top = 0;        // top_ids and top_logprobs per position
     std::size_t num_ids = 0;        // ids_logprobs per position
     EpochRange kv{};                // epochs of all KV that its last position attends to
+    std::vector<TokenId> drafts{};  // its last tokens, if guessed
     // If the row's tokens were known when planned, the prefix cache may have its pages since then:
     // the pages it writes to, and the index of the first within its request.
     std::vector<PageId> pages{};
@@ -42,6 +43,8 @@ struct StepRow {
     // For the first row of a run: the prefix cache's pages that the run begins with. A step of
     // another request may have been computing them.
     std::vector<PageId> borrowed{};
+
+    [[nodiscard]] std::size_t num_sampled() const { return samples ? 1 + drafts.size() : 0; }
 };
 
 struct InFlightStep {
@@ -88,15 +91,19 @@ class ResultReader {
   public:
     explicit ResultReader(const InFlightStep& step)
         : result_(step.numbers), route_bytes_(step.routes.row_bytes()) {}
-    // REQUIRES: row.samples.
-    SampledToken sampled(const StepRow& row);
+    // Returns what the row sampled, as far as the drafts before it are right: one token or more if
+    // the row samples. Valid until the next call.
+    std::span<const SampledToken> sampled(const StepRow& row);
     RowScores scores(const StepRow& row);
     std::span<const std::uint8_t> routes(const StepRow& row);  // [num_routed, row_bytes]
     // Returns what is not finite in the next row, or null. Call once per row.
     const messages::NotFiniteRow* not_finite();
 
   private:
+    SampledToken take_sampled(const StepRow& row);
+
     const messages::StepResult& result_;
+    std::vector<SampledToken> row_tokens_{};
     std::int64_t route_bytes_;
     std::size_t routes_ = 0;
     std::size_t sampled_ = 0;

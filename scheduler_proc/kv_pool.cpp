@@ -54,6 +54,15 @@ std::int64_t KvPool::grow(Lease& lease, std::int64_t num_tokens) {
     return 0;
 }
 
+void KvPool::shrink(Lease& lease, std::int64_t num_tokens) {
+    const auto num = static_cast<std::size_t>(pages_for(num_tokens));
+    if (num >= lease.pages.size()) return;
+    CHECK(num >= lease.num_shared && lease.last_step <= last_done_);
+    pages_.release(std::span(lease.pages).subspan(num));
+    lease.pages.resize(num);
+    lease.page_epochs.resize(num);
+}
+
 void KvPool::stamp(Lease& lease, std::int64_t begin, std::int64_t end, Epoch epoch) const {
     for (std::int64_t i = begin / size_.page_size; i < pages_for(end); ++i) {
         lease.page_epochs[static_cast<std::size_t>(i)].add(epoch);

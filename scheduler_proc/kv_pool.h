@@ -82,6 +82,9 @@ class KvPool {
     // Adds pages for the first `num_tokens` positions: free ones, then unused cached ones. Returns
     // how many pages are missing; if any are, the lease is unchanged.
     [[nodiscard]] std::int64_t grow(Lease& lease, std::int64_t num_tokens);
+    // Frees the pages that the first `num_tokens` positions do not use. REQUIRES: no step in flight
+    // uses these pages.
+    void shrink(Lease& lease, std::int64_t num_tokens);
     // Marks positions [begin, end) as computed under `epoch`.
     void stamp(Lease& lease, std::int64_t begin, std::int64_t end, Epoch epoch) const;
     // Puts the full pages of `tokens`, the request's first ones, into the prefix cache; `step` is

@@ -148,6 +148,7 @@ struct Flags {
     std::string run_dir_path{};
     std::string log_level = "info";
     std::string scheduling = "fair";
+    std::string speculate = "off";
     std::string node_door{};
     std::string door_keys{};
     int replica = 0;
@@ -180,6 +181,12 @@ void add_flags(FlagSet& flags, Flags& values) {
         &values.config.spare_tokens,
         "tokens of a long prompt between two checkpoints of its recurrent state, in whole pages"
     );
+    flags.add("speculate", &values.speculate, "drafts per row that passes verify at most, or off");
+    flags.add(
+        "draft-memory",
+        &values.config.draft_memory,
+        "with --speculate: bytes of ended outputs to draft from"
+    );
     flags.add("max-adapters", &values.config.adapters_max, "adapters that are loaded at once");
     flags.add("max-queued-requests", &values.config.queue_len_max, "requests that may wait");
     flags.add("scheduling", &values.scheduling, kSchedulingHelp);
@@ -207,6 +214,9 @@ int main_with(int argc, char** argv) {
     const Result<Fairness> fairness = fairness_of(values.scheduling);
     if (!fairness) return flags.fail(fairness.error());
     config.fairness = *fairness;
+    const Result<std::int64_t> drafts_max = drafts_max_of(values.speculate);
+    if (!drafts_max) return flags.fail(drafts_max.error());
+    config.drafts_max = *drafts_max;
     config.replica = static_cast<ReplicaId>(values.replica);
     config.epoch = Epoch{values.epoch};
     if (!(values.step_timeout_s > 0 && values.step_timeout_s < 1e6)) {

@@ -6,6 +6,10 @@
 // Tokens [0, known) are known, and steps in flight sample `pending` more. While any are pending,
 // the newest of them is sampled after the last planned position.
 //
+// The last tokens of a planned row may be drafts (messages/drafts.h). Then outputs are pending that
+// count only if the drafts before them are right, and nothing more is planned until the row's
+// result says how many do.
+//
 // All counts are of tokens. The operations below keep the invariants, which problem() lists.
 #pragma once
 
@@ -30,6 +34,8 @@ class Progress {
     // Pending tokens may outlive a run: a retracted request still gets the tokens that were being
     // sampled.
     [[nodiscard]] std::int64_t pending() const { return pending_; }
+    // Drafts in the step in flight, if that has any.
+    [[nodiscard]] std::int64_t drafted() const { return drafted_; }
     // The positions whose KV the last retraction discarded.
     [[nodiscard]] std::int64_t lost() const { return lost_; }
 
@@ -38,6 +44,7 @@ class Progress {
     // The tokens that the next step could process: all known ones without KV, or the one being
     // sampled.
     [[nodiscard]] std::int64_t plannable() const {
+        if (drafted_ > 0) return 0;
         if (pending_ == 0) return known_ - planned_;
         return may_sample() ? 1 : 0;
     }
@@ -50,6 +57,21 @@ class Progress {
     void plan(std::int64_t num_new, bool samples) {
         planned_ += num_new;
         pending_ += samples ? 1 : 0;
+    }
+    // A step computes the next position, whose token is known, and those of `num_drafted` drafts
+    // after it, and samples after each. REQUIRES: plannable() == 1, pending() == 0; the drafts
+    // leave room for one more output.
+    void plan_drafts(std::int64_t num_drafted) {
+        planned_ += 1 + num_drafted;
+        pending_ += 1 + num_drafted;
+        drafted_ = num_drafted;
+    }
+    // The outputs of that step that count are known: the others are not pending any more, and the
+    // positions of wrong drafts are not planned.
+    void end_drafts() {
+        if (planned_ > 0) planned_ -= pending_;
+        pending_ = 0;
+        drafted_ = 0;
     }
     // A step that ended at `end` is done.
     void finish_step(std::int64_t end) { done_ = end; }
@@ -73,6 +95,8 @@ class Progress {
         if (pending_ == 0 && planned_ > known_) return "plans tokens that are not known";
         if (pending_ > 0 && planned_ > 0 && planned_ != known_ + pending_ - 1)
             return "positions and pending tokens do not add up";
+        if (drafted_ < 0 || (drafted_ > 0 && pending_ == 0))
+            return "drafts without the outputs after them";
         return std::nullopt;
     }
 
@@ -83,6 +107,7 @@ class Progress {
     std::int64_t planned_ = 0;
     std::int64_t done_ = 0;
     std::int64_t pending_ = 0;
+    std::int64_t drafted_ = 0;
     std::int64_t lost_ = 0;
 };
 

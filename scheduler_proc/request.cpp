@@ -145,6 +145,10 @@ std::optional<Error> problem_of(
     for (const std::vector<TokenId>& sequence : request.sampling.bad_tokens) {
         if (auto error = problem_of_ids("bad_tokens", sequence, limits.vocab_size)) return error;
     }
+    if (request.draft_ids) {
+        if (auto error = problem_of_ids("draft_ids", *request.draft_ids, limits.vocab_size))
+            return error;
+    }
     return problem_of_ids("prompt", request.prompt.values, limits.vocab_size);
 }
 
@@ -159,6 +163,8 @@ Request::Request(messages::TokenizedRequest request, const ModelLimits& limits)
       text(std::move(request.text)),
       kv_tolerance(request.kv_tolerance),
       kv_max_lag(request.kv_max_lag),
+      draft_ids(std::move(request.draft_ids).value_or(std::vector<TokenId>{})),
+      draft_key(std::move(request.draft_key)),
       tokens(std::move(request.prompt.values)) {
     const auto prompt_len = static_cast<std::int64_t>(tokens.size());
     const std::int64_t room = std::min(limits.context_len, limits.pool_tokens) - prompt_len;
@@ -272,6 +278,7 @@ messages::RequestCounts Request::counts(ReplicaId replica) const {
         .prefill_us = has_output ? microseconds(admitted_at, first_token_at) : 0,
         .decode_us = has_output ? microseconds(first_token_at, last_token_at) : 0,
         .replayed_tokens = replayed_tokens,
+        .drafts = drafts,
     };
 }
 

@@ -54,6 +54,8 @@ struct Request {
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
     std::optional<AdapterUse> adapter{};  // from its arrival to its end
+    std::vector<TokenId> draft_ids{};     // texts to draft from
+    std::optional<std::string> draft_key{};
 
     // ---- its progress and results ----
     Progress progress{};                // its position in its sequence
@@ -64,7 +66,8 @@ struct Request {
     std::int64_t cached_tokens = 0;    // prompt tokens found in the cache when first admitted
     std::int64_t replayed_tokens = 0;  // prompt tokens after these that the cache had without state
     std::int64_t num_retractions = 0;
-    std::int64_t told_retractions = 0;  // as in the counts that were sent last
+    std::int64_t told_retractions = 0;              // as in the counts that were sent last
+    std::optional<messages::DraftCounts> drafts{};  // where speculation is on
     // The version (its Version::serial) that sampled the latest token; 0: no token yet.
     std::uint64_t version_serial = 0;
     bool is_spanning = false;   // its tokens have more than one version

@@ -11,7 +11,10 @@ Runner::Runner(const SchedulerConfig& config)
     : config_(config),
       requests_(config.fairness),
       adapters_(config.adapters_max),
-      steps_(config.tp, config.step_timeout, config.nodes) {}
+      steps_(config.tp, config.step_timeout, config.nodes) {
+    if (config.drafts_max > 0)
+        drafter_.emplace(Drafter::Limits{config.drafts_max, config.draft_memory});
+}
 
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
@@ -74,6 +77,7 @@ void Runner::enqueue(
     const RequestKey key = arrived.key;
     requests_.add(std::move(arrived), limits_, now_);
     requests_.find(key)->adapter = std::move(adapter);
+    if (drafter_) requests_.find(key)->drafts.emplace();
     if (requests_.num_waiting() > config_.queue_len_max) push_out(out);
 }
 
@@ -122,6 +126,7 @@ void Runner::end_request(
 
 void Runner::remove(Request& request, TurnOutput& out) {
     if (request.adapter) adapters_.give_back(request.adapter->id, out);
+    if (drafter_) drafter_->remove(request);
     pool_.give_back(requests_.remove(request));
 }
 
@@ -171,7 +176,7 @@ void Runner::refuse_older_kv(Epoch floor) {
 }
 
 std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& version) {
-    if (steps_.is_full()) return std::nullopt;
+    if (steps_.is_full() || awaits_drafts()) return std::nullopt;
     StepPlanner planner({
         .requests = requests_,
         .pool = pool_,
@@ -181,11 +186,23 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
         .now = now_,
         .tokens_max = config_.tokens_per_step_max,
         .routes = limits_.routes,
+        .drafter = drafter_ ? &*drafter_ : nullptr,
     });
     std::optional<StepPlanner::Planned> planned = planner.plan(scope);
     if (!planned) return std::nullopt;
     steps_.push(std::move(planned->step));
     return std::move(planned->plan);
+}
+
+// Returns whether the step that runs decides what some request drafts next.
+bool Runner::awaits_drafts() {
+    if (!drafter_ || steps_.empty()) return false;
+    return std::ranges::any_of(requests_.running(), [&](const Request* request) {
+        const Progress& progress = request->progress;
+        if (progress.drafted() > 0) return true;
+        return progress.pending() > 0 && Drafter::may_draft(*request) &&
+               drafter_->is_worth_waiting(*request);
+    });
 }
 
 void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
@@ -215,6 +232,7 @@ void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {
     status.not_finite = tallies_.not_finite_counts();
     status.adapters = adapters_.status();
     status.expert_load = tallies_.expert_load;
+    if (drafter_) status.drafts = tallies_.drafts;
     const StatePlaces* const places = pool_.cache().places();
     if (places == nullptr) return;
     status.checkpoints = messages::CheckpointStatus{

@@ -3,6 +3,7 @@
 //   OpenRequests   the running and waiting requests
 //   Adapters       the loaded ones, and the version of each request
 //   KvPool         their KV pages, the prefix cache and the slots
+//   Drafter        with speculation: guesses at their next tokens
 //   StepPlanner    which rows the next step has
 //   StepsInFlight  the steps whose results are awaited
 //
@@ -10,7 +11,9 @@
 // of a finished step, in chunks and spans.
 //
 // Up to two steps are in flight: the next one is planned while one runs. Workers run steps and
-// commits in the order sent, so a plan may build on the results of an earlier one.
+// commits in the order sent, so a plan may build on the results of an earlier one. Drafts build on
+// known tokens: while some request waits for drafts, or has drafts in the step that runs, that step
+// ends before the next one is planned.
 //
 // Pauses, flushes, updates and released memory are unknown here: the caller says how much may be
 // planned, and under which version.
@@ -21,6 +24,7 @@
 #pragma once
 
 #include "scheduler_proc/adapters.h"
+#include "scheduler_proc/drafter.h"
 #include "scheduler_proc/early_ends.h"
 #include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/open_requests.h"
@@ -33,6 +37,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -116,14 +121,40 @@ class Runner {
     void collect_row(
         const InFlightStep& step, const StepRow& row, ResultReader& reader, TurnOutput& out
     );
+    // The part of a row that ends with a sampled token, or the whole row.
+    struct RowPart {
+        std::int64_t end = 0;  // positions [0, end) have KV then
+        std::int64_t output_index = 0;
+        const SampledToken* sampled = nullptr;  // null: the row does not sample
+        std::span<const std::uint8_t> routes{};
+        const messages::NotFiniteRow* bad = nullptr;  // of the whole row
+    };
+    void collect_drafted(
+        const InFlightStep& step,
+        const StepRow& row,
+        RowPart part,
+        std::span<const SampledToken> sampled,
+        std::span<const std::uint8_t> routes,
+        TurnOutput& out
+    );
+    void collect_part(
+        Request& request,
+        const InFlightStep& step,
+        const StepRow& row,
+        const RowPart& part,
+        const RowScores& scores,
+        TurnOutput& out
+    );
+    void count_drafts(Request& request, const StepRow& row, std::size_t num_sampled);
     void forget_pages(const StepRow& row, std::int64_t position);
     void collect_token(
         Request& request,
         const InFlightStep& step,
         const StepRow& row,
-        const SampledToken& sampled,
+        const RowPart& part,
         TurnOutput& out
     );
+    [[nodiscard]] bool awaits_drafts();
     messages::OutputChunk& chunk_of(Request& request, TurnOutput& out);
     void tell_counts(const Request& request, messages::OutputChunk& chunk) const;
     void refuse(messages::TokenizedRequest& arrived, messages::Finish how, TurnOutput& out);
@@ -135,6 +166,7 @@ class Runner {
     KvPool pool_{};
     OpenRequests requests_;
     Adapters adapters_;
+    std::optional<Drafter> drafter_{};  // empty: no speculation
     EarlyEnds early_ends_{};
     RequestKey last_key_{};
 

@@ -15,6 +15,27 @@ struct Overloaded : Fs... {
 template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;
 
+// Returns why this rank cannot verify the drafts that --speculate asks for, or nothing.
+std::optional<Error> problem_of_drafts(
+    const SchedulerConfig& config, const messages::WorkerHello& hello
+) {
+    if (config.drafts_max <= hello.drafted_max) return std::nullopt;
+    const std::string why =
+        hello.state_bytes > 0
+            ? fmt::format(
+                  "{} keeps a recurrent state, which no draft can be taken out of", hello.model_type
+              )
+            : fmt::format("on {} none are verified yet", hello.device);
+    return make_error(
+        ErrorCode::kUnsupported,
+        "--speculate {}: rank {} verifies at most {} drafts per row: {}; leave the flag out",
+        config.drafts_max,
+        raw(hello.rank),
+        hello.drafted_max,
+        why
+    );
+}
+
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config)
@@ -150,6 +171,10 @@ void Scheduler::handle_worker(FromWorker& message, TurnOutput& out) {
 }
 
 void Scheduler::handle_hello(messages::WorkerHello hello, TurnOutput& out) {
+    if (const auto problem = problem_of_drafts(config_, hello)) {
+        out.fatal = problem;
+        return;
+    }
     if (auto added = workers_.handle_hello(std::move(hello), config_.page_size); !added) {
         out.fatal = added.error();
         return;

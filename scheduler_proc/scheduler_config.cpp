@@ -3,9 +3,13 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "messages/checks.h"
+#include "messages/drafts.h"
 #include "messages/ranks.h"
 #include "messages/steps.h"
 #include "messages/weights.h"
+
+#include <charconv>
+#include <system_error>
 
 namespace pitstop::scheduler {
 namespace {
@@ -15,6 +19,7 @@ constexpr int kTpMax = 1024;
 constexpr std::int64_t kPageSizeMax = 4096;
 constexpr std::int64_t kAdaptersMax = 4096;
 constexpr std::int64_t kSpareTokensMax = std::int64_t{1} << 24;
+constexpr std::int64_t kDraftMemoryMax = std::int64_t{1} << 40;
 constexpr std::int64_t kQueueLenMax = std::int64_t{1} << 24;
 constexpr std::int64_t kTokensPerStepMax =
     static_cast<std::int64_t>(messages::StepPlan::kTokensMax - messages::StepPlan::kRowsMax);
@@ -29,6 +34,21 @@ std::optional<Error> out_of_range(
 }
 
 }  // namespace
+
+Result<std::int64_t> drafts_max_of(std::string_view text) {
+    if (text == "off") return std::int64_t{0};
+    std::int64_t num = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), num);
+    if (error == std::errc{} && end == text.data() + text.size() && num >= 1 &&
+        num <= messages::kDraftedMax)
+        return num;
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--speculate is '{}'; accepted are off, and 1 to {} drafts per row",
+        printable(text),
+        messages::kDraftedMax
+    );
+}
 
 std::optional<Error> problem_of(const SchedulerConfig& config) {
     if (auto e = out_of_range("--replica", raw(config.replica), 0, kTpMax)) return e;
@@ -54,6 +74,8 @@ std::optional<Error> problem_of(const SchedulerConfig& config) {
     if (auto e = out_of_range("--max-adapters", config.adapters_max, 1, kAdaptersMax)) return e;
     if (auto e = out_of_range("--state-checkpoint-tokens", config.spare_tokens, 1, kSpareTokensMax))
         return e;
+    if (auto e = out_of_range("--speculate", config.drafts_max, 0, messages::kDraftedMax)) return e;
+    if (auto e = out_of_range("--draft-memory", config.draft_memory, 0, kDraftMemoryMax)) return e;
     if (auto e = out_of_range("--epoch", raw(config.epoch), 1, raw(messages::kEpochMax))) return e;
     if (const auto problem = messages::invalid_label(config.label))
         return Error{ErrorCode::kInvalidArgument, "--" + *problem};

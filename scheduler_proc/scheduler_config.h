@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace pitstop::scheduler {
 
@@ -25,7 +26,9 @@ struct SchedulerConfig {
     // (--state-checkpoint-tokens), as KvPool::Size
     std::int64_t trail_tokens = 16;
     std::int64_t spare_tokens = 1024;
-    std::int64_t adapters_max = 16;  // loaded at once (--max-adapters)
+    std::int64_t drafts_max = 0;                         // of a row (--speculate); 0: off
+    std::int64_t draft_memory = std::int64_t{64} << 20;  // bytes (--draft-memory)
+    std::int64_t adapters_max = 16;                      // loaded at once (--max-adapters)
     // a pass that takes longer is assumed never to end
     Duration step_timeout = std::chrono::seconds(300);
     // The epoch of the weights that the workers load; not 1 in a tree that was started again.
@@ -33,6 +36,9 @@ struct SchedulerConfig {
     std::string label{};
     std::string digest{};  // digest that these weights must have; empty: any
 };
+
+// Returns the drafts per row of --speculate, 0 for "off". Errors: neither that nor a number.
+[[nodiscard]] Result<std::int64_t> drafts_max_of(std::string_view text);
 
 // Returns what is wrong with the settings, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);

@@ -30,6 +30,7 @@ StepPlanner::StepPlanner(const Args& args)
     : requests_(args.requests),
       pool_(args.pool),
       tallies_(args.tallies),
+      drafter_(args.drafter),
       tokens_max_(args.tokens_max),
       plan_{.step = args.step, .epoch = args.version.epoch},
       step_{
@@ -47,6 +48,7 @@ std::optional<StepPlanner::Planned> StepPlanner::plan(Scope scope) {
     choose_prefills();
     admit(scope);
     if (chosen_.empty()) return std::nullopt;
+    if (drafter_ != nullptr) add_drafts();
     std::ranges::sort(chosen_, {}, [](const ChosenRow& chosen) { return chosen.request->key; });
     plan_.rows.reserve(chosen_.size());
     step_.rows.reserve(chosen_.size());
@@ -220,25 +222,50 @@ void StepPlanner::retract(Request& request) {
     ++tallies_.num_retractions;
 }
 
+// To rows of one known token after which others are known: the oldest requests first.
+void StepPlanner::add_drafts() {
+    std::int64_t num_left = tokens_max_;
+    for (const ChosenRow& chosen : chosen_) num_left -= chosen.num_new;
+    for (ChosenRow& chosen : chosen_) {
+        const Progress& progress = chosen.request->progress;
+        if (progress.pending() > 0 || progress.plannable() != 1 || progress.outputs() == 0)
+            continue;
+        if (!Drafter::may_draft(*chosen.request)) continue;
+        const std::int64_t num_outputs_left = progress.output_len_max() - progress.outputs();
+        add_drafts(chosen, std::min(num_left, num_outputs_left - 1));
+        num_left -= std::ssize(chosen.drafts);
+    }
+}
+
+// Takes pages that are free or cached, and retracts no request for them.
+void StepPlanner::add_drafts(ChosenRow& chosen, std::int64_t num_max) {
+    if (num_max < 1) return;
+    Request& request = *chosen.request;
+    std::span<const TokenId> drafts = drafter_->draft(request, num_max);
+    const std::int64_t end = request.progress.planned() + 1;
+    if (pool_.grow(request.lease, end + std::ssize(drafts)) > 0) {
+        const std::int64_t room = std::ssize(request.lease.pages) * pool_.page_size() - end;
+        drafts = drafts.first(std::min(drafts.size(), static_cast<std::size_t>(room)));
+    }
+    chosen.drafts.assign(drafts.begin(), drafts.end());
+    chosen.num_new += std::ssize(drafts);
+}
+
 void StepPlanner::add_row(const ChosenRow& chosen) {
     Request& request = *chosen.request;
     const std::int64_t begin = request.progress.planned();
     const std::int64_t end = begin + chosen.num_new;
+    const std::int64_t num_drafted = std::ssize(chosen.drafts);
     const bool takes_sampled = request.progress.pending() > 0;
     // Samples after the last known token, unless the request has all its output and is only scored.
-    const bool samples =
-        request.progress.may_sample() && (takes_sampled || end == request.progress.known());
+    const bool samples = request.progress.may_sample() &&
+                         (takes_sampled || end - num_drafted == request.progress.known());
 
     const bool is_first = std::exchange(request.needs_setup, false);
     if (is_first) plan_.setups.push_back(request.setup(*request.lease.slot));
 
     const std::size_t num_pages = add_pages(chosen, end);
-    if (takes_sampled) {
-        plan_.tokens.values.push_back(TokenId{0});
-    } else {
-        const auto first = request.tokens.begin() + begin;
-        plan_.tokens.values.insert(plan_.tokens.values.end(), first, first + chosen.num_new);
-    }
+    add_tokens(chosen);
 
     const std::int64_t num_brought = add_brought(request, begin, end);
     const std::int64_t num_scored = add_targets(request, begin, end);
@@ -254,12 +281,17 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         .num_brought = num_brought,
         .takes_sampled = takes_sampled,
         .adapter = request.adapter_id(),
+        .num_drafted = num_drafted > 0 ? std::optional(num_drafted) : std::nullopt,
     });
     add_state(chosen, plan_.rows.back());
 
     pool_.stamp(request.lease, begin, end, plan_.epoch);
     request.lease.kv.add(plan_.epoch);
-    request.progress.plan(chosen.num_new, samples);
+    if (num_drafted > 0) {
+        request.progress.plan_drafts(num_drafted);
+    } else {
+        request.progress.plan(chosen.num_new, samples);
+    }
     request.lease.last_step = step_.step;
     step_.rows.push_back({
         .key = request.key,
@@ -273,6 +305,7 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         .num_top = static_cast<std::size_t>(request.logprobs.top),
         .num_ids = request.logprobs.ids.size(),
         .kv = request.lease.kv,
+        .drafts = chosen.drafts,
     });
     StepRow& row = step_.rows.back();
     if (is_first) {
@@ -285,6 +318,16 @@ void StepPlanner::add_row(const ChosenRow& chosen) {
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(row.first_page),
         request.lease.pages.begin() + static_cast<std::ptrdiff_t>(num_pages)
     );
+}
+
+// A token that is being sampled is not known yet: the plan has a 0 in its place.
+void StepPlanner::add_tokens(const ChosenRow& chosen) {
+    const Request& request = *chosen.request;
+    auto& tokens = plan_.tokens.values;
+    if (request.progress.pending() > 0) return tokens.push_back(TokenId{0});
+    const auto first = request.tokens.begin() + request.progress.planned();
+    tokens.insert(tokens.end(), first, first + chosen.num_new - std::ssize(chosen.drafts));
+    tokens.insert(tokens.end(), chosen.drafts.begin(), chosen.drafts.end());
 }
 
 // Returns how many.

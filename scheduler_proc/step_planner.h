@@ -2,7 +2,8 @@
 //
 // Decodes come first, as a running request never waits for a new one; then prefills of running
 // requests, oldest first, in chunks; then waiting requests, in the queue's order. When pages run
-// out, the youngest is retracted, and its row is not part of the plan.
+// out, the youngest is retracted, and its row is not part of the plan. Drafts come last: they take
+// tokens and pages that nothing else needs in this step.
 //
 // Thread:  the loop thread only.
 // Bounded: a row per running request, and the tokens of a step.
@@ -11,6 +12,7 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "messages/steps.h"
+#include "scheduler_proc/drafter.h"
 #include "scheduler_proc/in_flight_step.h"
 #include "scheduler_proc/kv_pool.h"
 #include "scheduler_proc/open_requests.h"
@@ -33,6 +35,7 @@ class StepPlanner {
         TimePoint now{};
         std::int64_t tokens_max = 0;  // of a step
         std::optional<messages::RouteShape> routes{};
+        Drafter* drafter = nullptr;  // null: no speculation
     };
     explicit StepPlanner(const Args& args);
 
@@ -48,7 +51,8 @@ class StepPlanner {
   private:
     struct ChosenRow {
         Request* request = nullptr;
-        std::int64_t num_new = 0;
+        std::int64_t num_new = 0;  // with drafts
+        std::vector<TokenId> drafts{};
         std::vector<KvPool::OwnPage> own{};  // pages that the row writes to, and the lease left
         std::optional<KvPool::Save> save{};  // of its state
     };
@@ -57,6 +61,8 @@ class StepPlanner {
     void choose_decodes();
     void choose_prefills();
     void admit(Scope scope);
+    void add_drafts();
+    void add_drafts(ChosenRow& chosen, std::int64_t num_max);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
     [[nodiscard]] std::int64_t num_pages_claimed() const;
@@ -69,6 +75,7 @@ class StepPlanner {
     [[nodiscard]] std::int64_t wide_room(const Request& request, std::int64_t num_new) const;
 
     void add_row(const ChosenRow& chosen);
+    void add_tokens(const ChosenRow& chosen);
     std::size_t add_pages(const ChosenRow& chosen, std::int64_t end);
     void add_state(const ChosenRow& chosen, messages::PlanRow& row);
     [[nodiscard]] std::int64_t add_brought(
@@ -81,6 +88,7 @@ class StepPlanner {
     OpenRequests& requests_;
     KvPool& pool_;
     Tallies& tallies_;
+    Drafter* const drafter_;
     const std::int64_t tokens_max_;
     messages::StepPlan plan_;
     InFlightStep step_;

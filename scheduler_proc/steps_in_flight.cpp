@@ -56,7 +56,8 @@ std::optional<InFlightStep> StepsInFlight::take_done() {
 std::map<RequestKey, std::int64_t> StepsInFlight::num_sampled() const {
     std::map<RequestKey, std::int64_t> num;
     for (const InFlightStep& step : steps_) {
-        for (const StepRow& row : step.rows) num[row.key] += row.samples ? 1 : 0;
+        for (const StepRow& row : step.rows)
+            num[row.key] += static_cast<std::int64_t>(row.num_sampled());
     }
     return num;
 }

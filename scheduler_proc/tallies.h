@@ -70,6 +70,7 @@ struct Tallies {
     std::int64_t num_spanning_requests = 0;
     std::int64_t num_refused = 0;
     std::int64_t num_rows_dropped = 0;  // computed once too often, for requests that had ended
+    messages::DraftCounts drafts{};
     Rate output_rate{};
     StepTimes step_times{};
     std::array<std::int64_t, messages::CacheHits::kLagMax + 1> cache_hits{};  // tokens, by lag

@@ -200,6 +200,9 @@ std::optional<Error> RequestChecks::problem_of(const messages::Generate& message
     }
     if (auto error = problem_of_bans(message.sampling)) return error;
     if (auto error = problem_of_ids("logprobs.ids", message.logprobs.ids)) return error;
+    if (message.draft_ids) {
+        if (auto error = problem_of_ids("draft_ids", *message.draft_ids)) return error;
+    }
     if (message.input_ids) return problem_of_prompt(message, *message.input_ids);
     return std::nullopt;
 }

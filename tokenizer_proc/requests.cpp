@@ -45,6 +45,8 @@ Result<> Doors::dispatch(
     tokenized.kv_max_lag = message.kv_max_lag;
     tokenized.client = std::move(message.client);
     tokenized.adapter = std::move(message.adapter);
+    tokenized.draft_ids = std::move(message.draft_ids);
+    tokenized.draft_key = std::move(message.draft_key);
     tokenized.prompt.values = std::move(prompt);
     out_.to_replicas.push_back({replica, ReplicaSocket::kRequests, encode(tokenized), tokenized.key}
     );

@@ -84,7 +84,7 @@ constexpr std::array kUnsupported{
     Unsupported{"flat_logprobs", kLists},
     Unsupported{"prompt_logprob_token_ids", "prompt_logprobs are of the most probable tokens"},
     Unsupported{"return_cached_tokens_details", "cached_tokens is one number"},
-    Unsupported{"return_spec_tokens_details", "there is no speculative decoding"},
+    Unsupported{"return_spec_tokens_details", "an answer counts its drafts as a whole"},
     Unsupported{"return_input_ids_in_sglext", "return_prompt_token_ids shows them"},
     Unsupported{"return_output_ids_in_sglext", "return_token_ids shows them"},
     Unsupported{"sampling_logprobs_mode", "logprobs_mode says which distribution they come from"},
@@ -165,6 +165,15 @@ void read_kv_tolerance(FieldReader& fields, messages::Generate& request) {
     } else {
         fields.fail("kv_tolerance", "never, max_lag or keep");
     }
+}
+
+void read_draft_ids(FieldReader& fields, messages::Generate& request) {
+    if (!fields.has("draft_ids")) return;
+    fields.read("draft_ids", request.draft_ids.emplace());
+}
+
+void read_draft_key(FieldReader& fields, messages::Generate& request) {
+    fields.read("draft_key", request.draft_key);
 }
 
 void refuse_routed_experts(FieldReader& fields, std::string_view why) {

@@ -23,6 +23,10 @@ void read_logprobs_mode(FieldReader& fields, messages::LogprobsMode& mode);
 // Reads pitstop's own `kv_tolerance` and `kv_max_lag`.
 void read_kv_tolerance(FieldReader& fields, messages::Generate& request);
 
+// Reads pitstop's own `draft_key`, and `draft_ids` where one prompt has them.
+void read_draft_ids(FieldReader& fields, messages::Generate& request);
+void read_draft_key(FieldReader& fields, messages::Generate& request);
+
 // Reads the fields that decide when, where and with which cached KV a request runs: `priority`
 // (larger first), the replica (`routed_dp_rank`, `data_parallel_rank`), `kv_tolerance` and
 // `kv_max_lag`.

@@ -210,6 +210,51 @@ void write_checkpoints(Writer& out, const messages::StatusReply& status) {
     }
 }
 
+struct DraftRow {
+    std::string_view own;
+    std::string_view vllm;  // empty: vLLM has no such counter
+    std::string_view help;
+    std::int64_t messages::DraftCounts::*count;
+};
+constexpr std::array kDraftRows{
+    DraftRow{
+        "pitstop_sampling_passes_total",
+        "",
+        "Passes of requests that sampled, with drafts or without.",
+        &messages::DraftCounts::passes},
+    DraftRow{
+        "pitstop_draft_rows_total",
+        "vllm:spec_decode_num_drafts_total",
+        "Of these, passes over a row with drafts.",
+        &messages::DraftCounts::rows},
+    DraftRow{
+        "pitstop_draft_tokens_total",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "Draft tokens that passes verified.",
+        &messages::DraftCounts::drafted},
+    DraftRow{
+        "pitstop_draft_tokens_accepted_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "Draft tokens that were the requests' next tokens.",
+        &messages::DraftCounts::accepted},
+};
+
+// Nothing without speculation.
+void write_drafts(Writer& out, std::string_view model, const messages::StatusReply& status) {
+    const auto speculates = [](const messages::ReplicaStatus& r) { return r.drafts.has_value(); };
+    if (std::ranges::none_of(status.replicas, speculates)) return;
+    const auto write = [&](std::string_view name, const DraftRow& row, auto labels) {
+        if (name.empty()) return;
+        out.metric(name, "counter", row.help);
+        for (const messages::ReplicaStatus& r : status.replicas)
+            if (r.drafts) out.sample(labels(model, r), number((*r.drafts).*row.count));
+    };
+    for (const DraftRow& row : kDraftRows) {
+        write(row.own, row, own_labels);
+        write(row.vllm, row, vllm_labels);
+    }
+}
+
 void write_replicas(Writer& out, const messages::StatusReply& status) {
     out.metric("pitstop_weight_info", "gauge", "The version that serves, in words.");
     for (const messages::ReplicaStatus& r : status.replicas) {
@@ -445,6 +490,7 @@ std::string metrics_text(
     write_table(out, metrics::own_table(), own_labels, model, status);
     write_replicas(out, status);
     write_checkpoints(out, status);
+    write_drafts(out, model, status);
     write_experts(out, status);
     write_tree(out, status, num_generating);
     write_update(out, status);

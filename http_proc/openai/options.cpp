@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace pitstop::http {
 namespace {
@@ -63,6 +64,8 @@ messages::Generate OpenAiOptions::request() const {
     request.kv_tolerance = kv_tolerance;
     request.kv_max_lag = kv_max_lag;
     request.adapter = adapter;
+    request.draft_ids = draft_ids;
+    request.draft_key = draft_key;
     return request;
 }
 
@@ -114,6 +117,10 @@ void read_openai_options(FieldReader& fields, OpenAiOptions& options) {
     options.replica = placed.replica;
     options.kv_tolerance = placed.kv_tolerance;
     options.kv_max_lag = placed.kv_max_lag;
+    read_draft_ids(fields, placed);
+    read_draft_key(fields, placed);
+    options.draft_ids = std::move(placed.draft_ids);
+    options.draft_key = std::move(placed.draft_key);
     const Json* stream_options = fields.find("stream_options");
     if (stream_options == nullptr) return;
     if (!stream_options->is_object()) return fields.fail("stream_options", "an object");

@@ -33,6 +33,8 @@ struct OpenAiOptions {
     std::optional<std::int64_t> replica{};
     messages::KvTolerance kv_tolerance = messages::KvTolerance::kNever;
     std::int64_t kv_max_lag = 0;
+    std::optional<std::vector<TokenId>> draft_ids{};
+    std::optional<std::string> draft_key{};
     std::string adapter{};  // of lora_path, or of the model's name; empty: none
 
     // Makes a request with all these options; the caller fills in the prompt and logprobs.

@@ -289,6 +289,24 @@ Result<> read_adapters(FieldReader& fields, SglangGenerate& call) {
     );
 }
 
+// Reads a list of ids for one prompt, or for a batch a list of such lists.
+Result<> read_drafts(FieldReader& fields, SglangGenerate& call) {
+    if (!call.is_batch) {
+        read_draft_ids(fields, call.prompts.front());
+        return Ok{};
+    }
+    return read_each(
+        fields,
+        "draft_ids",
+        call,
+        "for a batch a list with a list of token ids for each prompt, or null",
+        [](messages::Generate& prompt, const Json& value) {
+            if (value.is_array()) prompt.draft_ids = ids_of(value);
+            return prompt.draft_ids.has_value();
+        }
+    );
+}
+
 // Reads the routes that the prompts bring: one prompt's, or for a batch a list with those of each
 // and null for none.
 Result<> read_given_routes(FieldReader& fields, SglangGenerate& call) {
@@ -373,6 +391,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     RETURN_IF_ERROR(read_logprob_options(fields, call));
     RETURN_IF_ERROR(read_routed_experts(fields, call));
     RETURN_IF_ERROR(read_adapters(fields, call));
+    RETURN_IF_ERROR(read_drafts(fields, call));
     RETURN_IF_ERROR(read_given_routes(fields, call));
     fields.read("stream", call.is_streamed);
     read_streamed_routes(fields, call.is_streamed, call.streams_routes);
@@ -388,6 +407,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
     fields.read("data_parallel_rank", common.replica);
     fields.read("routed_dp_rank", common.replica);
     read_kv_tolerance(fields, common);
+    read_draft_key(fields, common);
     if (fields.error()) return *fields.error();
     for (std::size_t i = 0; i < call.prompts.size(); ++i) {
         messages::Generate& prompt = call.prompts[i];
@@ -396,6 +416,7 @@ Result<SglangGenerate> parse_sglang_generate(std::string_view body) {
         prompt.replica = common.replica;
         prompt.kv_tolerance = common.kv_tolerance;
         prompt.kv_max_lag = common.kv_max_lag;
+        prompt.draft_key = common.draft_key;
         if (auto problem = messages::invalid(prompt)) {
             Error error{ErrorCode::kInvalidArgument, *std::move(problem)};
             return error_of_prompt(i, call.prompts.size(), std::move(error));

@@ -153,6 +153,18 @@ void SglangOutput::write_versions(JsonWriter& json) const {
     write_version_spans(json, spans);
 }
 
+// SGLang's names: its passes verify drafts whenever it speculates, here some have none.
+void SglangOutput::write_drafts(JsonWriter& json, const messages::DraftCounts& drafts) const {
+    const auto ratio = [](std::int64_t a, std::int64_t b) {
+        return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0.0;
+    };
+    json.key("spec_verify_ct").integer(drafts.passes);
+    json.key("spec_accept_length").number(ratio(num_tokens_, drafts.passes));
+    json.key("spec_accept_rate").number(ratio(drafts.accepted, drafts.drafted));
+    json.key("spec_num_proposed_drafts").integer(drafts.drafted);
+    json.key("spec_num_correct_drafts").integer(drafts.accepted);
+}
+
 void SglangOutput::write_meta(JsonWriter& json) {
     json.begin_object().key("id").string(args_.rid);
     json.key("finish_reason");
@@ -177,6 +189,7 @@ void SglangOutput::write_meta(JsonWriter& json) {
     json.key("completion_tokens").integer(num_tokens_);
     json.key("cached_tokens").integer(counts_.cached_tokens).key("cached_tokens_details").null();
     if (counts_.replayed_tokens > 0) json.key("replayed_tokens").integer(counts_.replayed_tokens);
+    if (counts_.drafts) write_drafts(json, *counts_.drafts);
     json.key("reasoning_tokens").integer(0);
     json.key("dp_rank").integer(counts_.replica);
     if (adapter_) {

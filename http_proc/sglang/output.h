@@ -66,6 +66,7 @@ class SglangOutput {
     ) const;
     void append_prompt(const messages::PromptLogprobs& prompt);
     void write_meta(JsonWriter& json);
+    void write_drafts(JsonWriter& json, const messages::DraftCounts& drafts) const;
     void write_finish(JsonWriter& json) const;
     void write_versions(JsonWriter& json) const;
 

@@ -157,6 +157,8 @@ def _scheduler_flags(options, weights, replica):
         "max_queued_requests",
         "max_adapters",
         "state_checkpoint_tokens",
+        "speculate",
+        "draft_memory",
         "scheduling",
     )
     return flags + [f"--step-timeout-s={options.step_timeout:g}", *_node_door_flags(options)]

@@ -17,6 +17,7 @@ MOST = {
     "--max-running-requests": 4096,
     "--max-queued-requests": 1 << 24,
     "--max-adapters": 4096,
+    "--draft-memory": 1 << 40,
     "--max-adapter-rank": 512,
     "--state-checkpoints": 65536,
     "--state-checkpoint-tokens": 1 << 24,
@@ -47,6 +48,21 @@ def seconds(text):
         value = -1.0
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"takes seconds, more than 0, not '{text}'")
+    return value
+
+
+DRAFTS_MAX = 32
+
+
+def drafts(text):
+    if text == "off":
+        return text
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= DRAFTS_MAX:
+        raise argparse.ArgumentTypeError(f"takes off, or drafts per row, from 1 to {DRAFTS_MAX}, not '{text}'")
     return value
 
 
@@ -103,6 +119,20 @@ def add_limit_flags(parser):
         parser,
         "--state-checkpoint-tokens",
         "of a hybrid model: a long prompt keeps a copy after so many tokens, while places are free (default 1024)",
+    )
+    add(
+        "--speculate",
+        type=drafts,
+        default="off",
+        metavar="off|K",
+        help="drafts per row that a pass verifies at most, guessed from prompts and outputs; tokens and logprobs are the "
+        "same bits with any K (default off)",
+    )
+    parser.add_argument(
+        "--draft-memory",
+        type=whole_number(0, MOST["--draft-memory"]),
+        metavar="BYTES",
+        help="with --speculate: ended outputs to draft from (default 64 MiB)",
     )
     add(
         "--scheduling",

@@ -23,7 +23,9 @@ REFUSED = {
     "quantization": ("fp8", "quantized checkpoints are not supported"),
     "lora_paths": (["a=/a"], "load_adapter() loads one"),
     "pipeline_parallel_size": (2, "tp splits them"),
-    "speculative_config": ({"model": "x"}, "no speculative decoding"),
+    "speculative_config": ({"model": "x", "method": "eagle"}, "drafts come from texts"),
+    "speculative_algorithm": ("EAGLE", "drafts come from texts"),
+    "speculative_num_steps": (3, "drafts come from texts"),
     "worker_extension_cls": ("a.B", "nothing that is received is run"),
     "tokenizer": ("other", "the tokenizer is the model's"),
     "kv_cache_dtype": ("fp8", "KV has the precision of compute"),
@@ -41,6 +43,14 @@ def test_words_of_others_are_flags_of_a_tree():
     assert sorted(flags) == ["--mem-fraction=0.5", "--model=stories", "--no-graphs", "--tp=1"]
     assert flags_of({"load_format": "null", "dp": 2}) == ["--load-format=null", "--dp=2"]
     assert flags_of({"load_format": "safetensors"}) == []
+
+
+def test_drafts_from_texts_are_speculate():
+    assert flags_of({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 5}) == ["--speculate=4"]
+    assert flags_of({"speculative_algorithm": "NGRAM", "speculative_ngram_max_bfs_breadth": 3}) == ["--speculate=8"]
+    assert flags_of({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}) == ["--speculate=3"]
+    assert flags_of({"speculative_config": {"method": "suffix"}}) == ["--speculate=8"]
+    assert flags_of({"speculative_config": None, "speculative_algorithm": None}) == []
 
 
 @pytest.mark.parametrize("name", REFUSED)

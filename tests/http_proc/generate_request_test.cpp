@@ -80,6 +80,42 @@ TEST(SglangRequest, HasSglangsDefaults) {
     EXPECT_EQ(null->prompts[0].logprobs.mode, messages::LogprobsMode::kScaled);
 }
 
+TEST(SglangRequest, HasDraftsForOnePromptOrForEach) {
+    const auto one =
+        parse_sglang_generate(R"({"text": "a", "draft_ids": [5, 6], "draft_key": "k"})");
+    ASSERT_TRUE(one) << one.error().message;
+    EXPECT_EQ(one->prompts[0].draft_ids, (std::vector{TokenId{5}, TokenId{6}}));
+    EXPECT_EQ(one->prompts[0].draft_key, "k");
+    const auto two =
+        parse_sglang_generate(R"({"text": ["a", "b"], "draft_ids": [null, [7]], "draft_key": "x"})"
+        );
+    ASSERT_TRUE(two) << two.error().message;
+    EXPECT_FALSE(two->prompts[0].draft_ids);
+    EXPECT_EQ(two->prompts[1].draft_ids, (std::vector{TokenId{7}}));
+    EXPECT_EQ(two->prompts[0].draft_key, "x");
+    EXPECT_EQ(two->prompts[1].draft_key, "x");
+    for (const char* wrong :
+         {R"({"text": "a", "draft_ids": "x"})",
+          R"({"text": "a", "draft_ids": [[1]]})",
+          R"({"text": ["a", "b"], "draft_ids": [1, 2]})",
+          R"({"text": ["a", "b"], "draft_ids": [[1]]})",
+          R"({"text": "a", "draft_key": 7})",
+          R"({"text": "a", "draft_key": ""})"}) {
+        const auto refused = parse_sglang_generate(wrong);
+        ASSERT_FALSE(refused) << wrong;
+        EXPECT_NE(refused.error().message.find("draft_"), std::string::npos) << wrong;
+    }
+}
+
+TEST(OpenAiRequest, HasDrafts) {
+    const auto call =
+        parse_openai_completions(R"({"prompt": [1, 2], "draft_ids": [5], "draft_key": "k"})");
+    ASSERT_TRUE(call) << call.error().message;
+    EXPECT_EQ(call->options.request().draft_ids, (std::vector{TokenId{5}}));
+    EXPECT_EQ(call->options.request().draft_key, "k");
+    EXPECT_FALSE(parse_openai_completions(R"({"prompt": "a"})")->options.request().draft_ids);
+}
+
 TEST(OpenAiRequest, HasOpenAisDefaults) {
     const auto call = parse_openai_completions(R"({"prompt": [1, 2]})");
     ASSERT_TRUE(call) << call.error().message;

@@ -178,6 +178,23 @@ TEST(MetricsText, CheckpointsAreOfModelsWithStateOnly) {
     EXPECT_EQ(page.types.at("pitstop_replayed_tokens_total"), "counter");
 }
 
+TEST(MetricsText, DraftsAreThereWithSpeculationOnlyAndByVllmsNamesToo) {
+    messages::StatusReply status;
+    status.replicas = {replica(0), replica(1)};
+    EXPECT_FALSE(page_of(status).has("draft"));
+    EXPECT_FALSE(page_of(status).has("spec_decode"));
+    status.replicas[1].drafts =
+        messages::DraftCounts{.passes = 90, .rows = 20, .drafted = 70, .accepted = 50};
+    const Page page = page_of(status);
+    EXPECT_EQ(page.of("pitstop_sampling_passes_total{replica=\"1\"}"), "90");
+    EXPECT_EQ(page.of("pitstop_draft_rows_total{replica=\"1\"}"), "20");
+    EXPECT_EQ(page.of("pitstop_draft_tokens_total{replica=\"1\"}"), "70");
+    EXPECT_EQ(page.of("pitstop_draft_tokens_accepted_total{replica=\"1\"}"), "50");
+    EXPECT_EQ(page.types.at("vllm:spec_decode_num_drafts_total"), "counter");
+    EXPECT_EQ(page.types.at("vllm:spec_decode_num_draft_tokens_total"), "counter");
+    EXPECT_EQ(page.types.at("vllm:spec_decode_num_accepted_tokens_total"), "counter");
+}
+
 TEST(KvUse, IsWithoutWhatTheCacheAloneHolds) {
     messages::ReplicaStatus one = replica(0);
     EXPECT_EQ(kv_use_of(one).used_tokens, 25 * 16);

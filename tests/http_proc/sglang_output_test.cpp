@@ -74,6 +74,26 @@ TEST(SglangOutput, CachedTokensThatWereComputedAgainForTheirStateAreTold) {
     EXPECT_EQ(meta["replayed_tokens"], 48);
 }
 
+// Only with --speculate.
+TEST(SglangOutput, DraftsAreCountedByTheEnginesNames) {
+    SglangOutput output({.rid = "r"});
+    messages::OutputChunk first = chunk("a", {TokenId{1}, TokenId{2}}, "");
+    first.counts = messages::RequestCounts{.prompt_tokens = 9};
+    output.append(std::move(first));
+    EXPECT_FALSE(written(output)["meta_info"].contains("spec_verify_ct"));
+    messages::OutputChunk next = chunk("b", {TokenId{3}, TokenId{4}, TokenId{5}, TokenId{6}}, "");
+    next.counts = messages::RequestCounts{
+        .prompt_tokens = 9,
+        .drafts = messages::DraftCounts{.passes = 3, .rows = 2, .drafted = 6, .accepted = 3}};
+    output.append(std::move(next));
+    const json meta = written(output)["meta_info"];
+    EXPECT_EQ(meta["spec_verify_ct"], 3);
+    EXPECT_EQ(meta["spec_accept_length"], 2.0);
+    EXPECT_EQ(meta["spec_accept_rate"], 0.5);
+    EXPECT_EQ(meta["spec_num_proposed_drafts"], 6);
+    EXPECT_EQ(meta["spec_num_correct_drafts"], 3);
+}
+
 // P3: both have no label, and are not the same weights.
 TEST(SglangOutput, P3_VersionsWithoutALabelAreNamedByTheirEpochs) {
     SglangOutput output({.rid = "r"});

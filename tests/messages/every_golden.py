@@ -29,7 +29,7 @@ VALUES = {
     "push_open": {"protocol": 1},
     "rank_join": {"rank": 3, "tp": 4, "node": 1, "nodes": 2},
     "rank_part": {"num_bytes": 3, "limit_ms": 4},
-    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4, "dense_layers": [5]},
+    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4, "dense_layers": [5], "drafted_max": 31},
     "SamplingParams": {
         "min_new_tokens": 5,
         "max_new_tokens": 300,
@@ -80,6 +80,7 @@ VALUES = {
         "num_brought": 1,
         "takes_sampled": False,
         "save_at": 70_002,
+        "num_drafted": ABSENT,  # with scores it is refused; golden.py has it
     },
     "RouteShape": {"layers": 48, "per_token": 8, "num_experts": 300},
     "BroughtRoutes": {"experts": struct.pack("<768H", *range(768))},

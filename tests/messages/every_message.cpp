@@ -201,6 +201,7 @@ class Filler {
         message.rank = Rank{3};
         message.routes = RouteShape{.layers = 48, .per_token = 8, .num_experts = 128};
         message.dense_layers = {0, draw(1, 47)};
+        message.drafted_max = draw(0, kDraftedMax);
     }
     void make_valid(StepPlan& plan) {
         const auto fill_num = [&](auto& array, std::int64_t num) {
@@ -218,7 +219,9 @@ class Filler {
             row.num_new = row.takes_sampled ? 1 : draw(1, 20);
             row.output_index = draw(-1, 1000);
             row.num_pages = draw(1, 5);
-            row.num_scored = draw(0, row.num_new);
+            if (row.num_new == 1 || row.output_index < 0) row.num_drafted.reset();
+            if (row.num_drafted) row.num_drafted = draw(1, row.num_new - 1);
+            row.num_scored = row.num_drafted ? 0 : draw(0, row.num_new);
             row.num_routed = draw(0, row.num_new);
             row.num_brought = draw(0, row.num_new);
             if (row.begin == 0) row.state_from.reset();

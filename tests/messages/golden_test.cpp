@@ -212,9 +212,16 @@ TEST(Golden, StepPlanIsPythons) {
          .num_pages = 2,
          .output_index = 0,
          .takes_sampled = true,
-         .state_from = CheckpointId{1}}};
-    plan.tokens.values = {TokenId{740}, TokenId{543}, TokenId{258}, TokenId{0}};
-    plan.pages.values = {PageId{9}, PageId{4}, PageId{5}};
+         .state_from = CheckpointId{1}},
+        {.slot = SlotId{2},
+         .begin = 5,
+         .num_new = 2,
+         .num_pages = 1,
+         .output_index = 4,
+         .num_drafted = 1}};
+    plan.tokens.values = {
+        TokenId{740}, TokenId{543}, TokenId{258}, TokenId{0}, TokenId{7}, TokenId{8}};
+    plan.pages.values = {PageId{9}, PageId{4}, PageId{5}, PageId{6}};
     plan.targets.values = {TokenId{543}, TokenId{258}};
     plan.routes.values = {3, 0, 7, 1};
     expect_golden(plan);

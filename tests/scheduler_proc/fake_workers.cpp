@@ -67,6 +67,7 @@ std::vector<FromWorker> FakeWorkers::hellos() const {
         hello.adapter_rank_max = model_.adapter_rank_max;
         hello.state_bytes = model_.state_bytes;
         hello.num_checkpoints = model_.num_checkpoints;
+        hello.drafted_max = model_.drafted_max;
         hello.update_mode = model_.lends ? "lend" : "staged";
         all.emplace_back(std::move(hello));
     }
@@ -180,12 +181,16 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
         return std::ranges::find(context.tokens, model_.overflowing) != context.tokens.end();
     };
     std::optional<messages::NotFiniteRow> bad;
+    bool counts = true;  // every draft so far was drawn
+    const TokenId taken = slot.sampled;
     const std::int64_t first_scored = row.begin + row.num_new - row.num_scored;
+    const std::int64_t first_sampled = row.begin + row.num_new - row.num_sampled();
     for (std::int64_t i = 0; i < row.num_new; ++i) {
         const std::int64_t position = row.begin + i;
         const TokenId given =
             placed.plan.tokens.values[placed.first_token + static_cast<std::size_t>(i)];
-        const TokenId token = row.takes_sampled ? slot.sampled : given;
+        const TokenId token = row.takes_sampled ? taken : given;
+        if (position > first_sampled) counts = counts && token == result.sampled.values.back();
         context.append(token, epoch_);
         states_.advance(row, {position + 1, context.prefix, context.read});
         entry_of(placed, position) = {
@@ -198,42 +203,56 @@ void FakeWorkers::run_row(const PlacedRow& placed, messages::StepResult& result)
             const std::vector<std::uint8_t> routes = fake_routes(model, context.tokens);
             result.routes.values.insert(result.routes.values.end(), routes.begin(), routes.end());
         }
-        const bool has_logits =
-            position >= first_scored || (row.output_index >= 0 && i + 1 == row.num_new);
-        if (!bad && is_bad()) {
+        const bool samples = position >= first_sampled;
+        if (!bad && counts && is_bad()) {
             bad = {placed.index, position, Kind::kState};
-            if (has_logits) bad->kind = Kind::kLogits;
+            if (samples || position >= first_scored) bad->kind = Kind::kLogits;
         }
-        if (position < first_scored) continue;
-        const auto target_index = static_cast<std::size_t>(position - first_scored);
-        const TokenId target = placed.plan.targets.values[placed.first_target + target_index];
-        messages::StepScores& scores = result.scores;
-        scores.logprobs.values.push_back(fake_logprob(model, context.tokens, target));
-        scores.ranks.values.push_back(fake_rank(context.tokens, target));
-        add_alternatives(model, *slot.setup, context.tokens, scores);
+        if (position >= first_scored) {
+            const auto target_index = static_cast<std::size_t>(position - first_scored);
+            const TokenId target = placed.plan.targets.values[placed.first_target + target_index];
+            messages::StepScores& scores = result.scores;
+            scores.logprobs.values.push_back(fake_logprob(model, context.tokens, target));
+            scores.ranks.values.push_back(fake_rank(context.tokens, target));
+            add_alternatives(model, *slot.setup, context.tokens, scores);
+        }
+        // The prompt's end: what a request without output has attended to.
+        if (position + 1 == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
+        if (!samples) continue;
+        sample(placed, position - first_sampled, model, context, result);
+        TokenId drawn = result.sampled.values.back();
+        if (is_bad()) drawn = messages::kNotFinite;
+        if (counts) slot.sampled = drawn;
+        if (!bad && counts && drawn == messages::kNotFinite)
+            bad = {placed.index, position, Kind::kLogits};
     }
-    const auto context_len = static_cast<std::int64_t>(context.tokens.size());
-    // The prompt's end: what a request without output has attended to.
-    if (context_len == slot.setup->prompt_len) kv_read_[{slot.setup->key, 0}] = context.read;
-    if (row.output_index < 0) {
-        if (bad) result.not_finite.push_back(*bad);
-        return;
-    }
-    if (context_len != slot.setup->prompt_len + row.output_index) {
-        fail(placed.plan, fmt::format("output {} after {} tokens", row.output_index, context_len));
-    }
-    slot.sampled = fake_next_token(
-        model, context.tokens, slot.setup->sampling, slot.setup->stop_ids, row.output_index
-    );
-    kv_read_[{slot.setup->key, row.output_index}] = context.read;
-    result.sampled.values.push_back(slot.sampled);
-    result.logprobs.values.push_back(fake_logprob(model, context.tokens, slot.sampled));
-    result.ranks.values.push_back(fake_rank(context.tokens, slot.sampled));
-    if (is_bad()) slot.sampled = messages::kNotFinite;
-    if (!bad && slot.sampled == messages::kNotFinite)
-        bad = {placed.index, row.begin + row.num_new - 1, Kind::kLogits};
     if (bad) result.not_finite.push_back(*bad);
-    add_alternatives(model, *slot.setup, context.tokens, result);
+}
+
+// Samples the row's output number `index`, of context as if its drafts were right.
+void FakeWorkers::sample(
+    const PlacedRow& placed,
+    std::int64_t index,
+    const FakeModel& model,
+    const Context& context,
+    messages::StepResult& result
+) {
+    const messages::RequestSetup& setup =
+        *slots_.at(static_cast<std::size_t>(raw(placed.row.slot))).setup;
+    const std::int64_t output_index = placed.row.output_index + index;
+    if (std::ssize(context.tokens) != setup.prompt_len + output_index) {
+        fail(
+            placed.plan,
+            fmt::format("output {} after {} tokens", output_index, context.tokens.size())
+        );
+    }
+    const TokenId token =
+        fake_next_token(model, context.tokens, setup.sampling, setup.stop_ids, output_index);
+    kv_read_[{setup.key, output_index}] = context.read;
+    result.sampled.values.push_back(token);
+    result.logprobs.values.push_back(fake_logprob(model, context.tokens, token));
+    result.ranks.values.push_back(fake_rank(context.tokens, token));
+    add_alternatives(model, setup, context.tokens, result);
 }
 
 // KV that an adapter computed is nobody else's: its prefixes begin with another number.

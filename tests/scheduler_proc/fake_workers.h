@@ -38,6 +38,7 @@ struct FakeModel {
     std::int64_t adapter_rank_max = 8;
     std::int64_t state_bytes = 0;      // of a request; 0: it has no recurrent state
     std::int64_t num_checkpoints = 0;  // places for copies of such a state
+    std::int64_t drafted_max = 32;     // drafts of a row
 
     // What it is with this version of an adapter.
     [[nodiscard]] FakeModel adapted(std::optional<messages::AdapterId> adapter) const;
@@ -139,6 +140,13 @@ class FakeWorkers {
     };
     messages::StepResult run(const messages::StepPlan& plan);
     void run_row(const PlacedRow& placed, messages::StepResult& result);
+    void sample(
+        const PlacedRow& placed,
+        std::int64_t index,
+        const FakeModel& model,
+        const Context& context,
+        messages::StepResult& result
+    );
     [[nodiscard]] Entry& entry_of(const PlacedRow& placed, std::int64_t position);
     void read_context(const PlacedRow& placed, Context& context);
     void read_state(const PlacedRow& placed, const Context& context);

@@ -57,6 +57,8 @@ messages::TokenizedRequest Rig::make(const Ask& ask) {
     request.kv_max_lag = ask.kv_max_lag;
     request.client = ask.client;
     request.adapter = ask.adapter;
+    if (!ask.draft_ids.empty()) request.draft_ids = ask.draft_ids;
+    request.draft_key = ask.draft_key;
     return request;
 }
 

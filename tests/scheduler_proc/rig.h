@@ -44,6 +44,8 @@ struct Ask {
     std::int64_t kv_max_lag = 0;
     std::vector<std::string> client{};
     std::string adapter{};
+    std::vector<TokenId> draft_ids{};
+    std::optional<std::string> draft_key{};
 };
 
 class Rig {

@@ -2,6 +2,7 @@
 // the KV that every row reads and every chunk after each turn.
 #include "tests/scheduler_proc/rig.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -37,6 +38,10 @@ class Soak {
         }
     }
 
+    [[nodiscard]] messages::DraftCounts drafts() const {
+        return rig_.status().drafts.value_or(messages::DraftCounts{});
+    }
+
   private:
     std::int64_t pick(std::int64_t low, std::int64_t high) {
         return low +
@@ -53,6 +58,7 @@ class Soak {
             .routes = messages::RouteShape{.layers = 2, .per_token = 3, .num_experts = 40},
             .state_bytes = num_checkpoints_ ? 64 : 0,
             .num_checkpoints = num_checkpoints_.value_or(0),
+            .drafted_max = num_checkpoints_ ? 0 : messages::kDraftedMax,
         };
     }
     SchedulerConfig config() {
@@ -60,7 +66,17 @@ class Soak {
             .tokens_per_step_max = pick(1, 24),
             .running_max = pick(1, 8),
             .trail_tokens = pick(1, 8),
-            .spare_tokens = pick(1, 12)};
+            .spare_tokens = pick(1, 12),
+            .drafts_max = num_checkpoints_ ? 0 : pick(0, 1) * pick(1, 6),
+            .draft_memory = pick(0, 1) * pick(1000, 20000)};
+    }
+    // Its output, with some tokens replaced.
+    std::vector<TokenId> some_drafts(const Ask& ask) {
+        std::vector<TokenId> tokens = rig_.expected(ask).tokens;
+        for (TokenId& token : tokens) {
+            if (pick(0, 5) == 0) token = static_cast<TokenId>(pick(0, 900));
+        }
+        return tokens;
     }
     // Of a request's recurrent state; absent: it has none.
     std::optional<std::int64_t> some_checkpoints() {
@@ -164,6 +180,8 @@ class Soak {
                 if (pick(0, 3) == 0) ask.logprobs.prompt_start = pick(0, 10);
                 if (pick(0, 2) == 0) ask.routes_start = pick(0, std::ssize(ask.prompt));
                 ask.sampling.seed = static_cast<std::uint64_t>(pick(0, 3));
+                if (pick(0, 1) == 0) ask.draft_ids = some_drafts(ask);
+                if (pick(0, 3) == 0) ask.draft_key = fmt::format("{}", pick(0, 2));
                 const RequestKey key = rig_.send(ask);
                 const auto need =
                     static_cast<std::int64_t>(ask.prompt.size()) + *ask.max_new_tokens;
@@ -206,12 +224,18 @@ class Soak {
     bool is_staged_ = false;  // ordered
 };
 
-TEST(Soak, P4_P6_RandomSchedulesGiveEveryRequestItsOwnTokens) {
+TEST(Soak, P4_P6_P11_RandomSchedulesGiveEveryRequestItsOwnTokens) {
+    messages::DraftCounts drafts;
     for (unsigned seed = 1; seed <= 300; ++seed) {
         SCOPED_TRACE(testing::Message() << "seed " << seed);
-        Soak(seed).run(120);
+        Soak soak(seed);
+        soak.run(120);
         if (testing::Test::HasFailure()) return;
+        drafts.drafted += soak.drafts().drafted;
+        drafts.accepted += soak.drafts().accepted;
     }
+    EXPECT_GT(drafts.accepted, 1000) << "of " << drafts.drafted << ": no drafts, no test";
+    EXPECT_GT(drafts.drafted - drafts.accepted, 300) << "none was wrong";
 }
 
 }  // namespace

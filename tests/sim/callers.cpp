@@ -139,11 +139,31 @@ void World::submit() {
         request.input_ids.reset();
         request.logprobs.prompt_start = -1;
     }
+    add_drafts(request);
     ++report_.num_requests;
     clients_[peer].open[request.rid] = true;
     submitting_ = {.peer = peer, .rid = request.rid};
     say(peer, messages::Door::kData, request);
     submitting_ = {};
+}
+
+// What the model would say under one of the versions, with some tokens replaced. The draws are
+// apart from the world's, so that a seed's other events stay what they were.
+void World::add_drafts(messages::Generate& request) {
+    const std::uint64_t seed = *request.sampling.seed;
+    Random apart(hash_of(seed, 11));
+    if (apart.once_in(4)) request.draft_key = fmt::format("{}", apart.between(0, 2));
+    if (apart.once_in(2)) return;
+    std::vector<TokenId> stop_ids = request.sampling.stop_token_ids;
+    if (!request.sampling.ignore_eos) stop_ids.push_back(kEos);
+    const WeightsId weights = oracle_.weights_at(updates().version().epoch);
+    request.draft_ids.emplace();
+    for (std::int64_t i = 0; i < 30; ++i) {
+        const bool may_stop = i >= request.sampling.min_new_tokens;
+        TokenId token = token_at(seed, i, weights, may_stop, stop_ids);
+        if (apart.once_in(6)) token = static_cast<TokenId>(apart.between(0, kVocab - 1));
+        request.draft_ids->push_back(token);
+    }
 }
 
 // Prompts of which a version made nothing finite, under another: whatever prefixes they tolerate,

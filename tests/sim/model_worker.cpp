@@ -73,6 +73,7 @@ messages::WorkerHello ModelWorker::hello() const {
         hello.state_bytes = 64;
         hello.num_checkpoints = *shape_.num_checkpoints;
     }
+    hello.drafted_max = shape_.num_checkpoints ? 0 : messages::kDraftedMax;
     hello.update_mode = shape_.lends ? "lend" : "staged";
     hello.digests = parts(live_);
     return hello;
@@ -143,7 +144,11 @@ void ModelWorker::run_row(const PlacedRow& placed, messages::StepResult& result)
 
     score(placed, key, context, result);
     if (end == slot.setup.prompt_len) oracle_.read_prompt(key, context.kv);
-    if (row.output_index >= 0) sample(placed, slot, context, result);
+    if (row.output_index >= 0) {
+        sample(placed, 0, slot, context, result);
+        if (auto problem = verify_drafts(placed, slot, context, result))
+            return fail(fmt::format("request {}: {}", raw(key), *problem));
+    }
     if (!context.bad) return;
     result.not_finite.push_back(*context.bad);
     oracle_.not_finite().met(
@@ -166,30 +171,35 @@ void ModelWorker::score(
 }
 
 void ModelWorker::sample(
-    const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
+    const PlacedRow& placed,
+    std::int64_t index,
+    Slot& slot,
+    Context& context,
+    messages::StepResult& result
 ) {
     const messages::PlanRow& row = placed.row;
     const RequestKey key = slot.setup.key;
-    const std::int64_t end = row.begin + row.num_new;
-    if (end != slot.setup.prompt_len + row.output_index) {
+    const std::int64_t output_index = row.output_index + index;
+    const std::int64_t end = row.begin + row.num_new - row.num_drafted.value_or(0) + index;
+    if (end != slot.setup.prompt_len + output_index) {
         return fail(fmt::format(
-            "request {}: output {} is sampled at position {}", raw(key), row.output_index, end
+            "request {}: output {} is sampled at position {}", raw(key), output_index, end
         ));
     }
     const std::uint64_t seed = *slot.setup.sampling.seed;
-    const bool may_stop = row.output_index >= slot.setup.sampling.min_new_tokens;
+    const bool may_stop = output_index >= slot.setup.sampling.min_new_tokens;
     const bool is_last_finite =
         finite_at(context.last_token, live_) == Finite::kAll && context.is_finite;
-    slot.last = token_at(seed, row.output_index, live_, may_stop, slot.setup.stop_ids);
+    slot.last = token_at(seed, output_index, live_, may_stop, slot.setup.stop_ids);
     if (!is_last_finite) {
         slot.last = messages::kNotFinite;
-    } else if (!are_scores_finite(seed, row.output_index, live_)) {
+    } else if (!are_scores_finite(seed, output_index, live_)) {
         slot.last = messages::kScoresNotFinite;
         if (!context.bad) context.bad = {placed.index, end - 1, messages::NotFiniteKind::kScores};
     }
-    oracle_.sampled(key, row.output_index, slot.last, context.kv);
+    oracle_.sampled(key, output_index, slot.last, context.kv);
     result.sampled.values.push_back(slot.last);
-    result.logprobs.values.push_back(logprob_at(seed, row.output_index, live_));
+    result.logprobs.values.push_back(logprob_at(seed, output_index, live_));
     result.ranks.values.push_back(raw(slot.last) + 1);
 }
 
@@ -268,14 +278,12 @@ std::optional<std::string> ModelWorker::write_context(
     const PlacedRow& placed, const Slot& slot, Context& context
 ) {
     const RequestKey key = slot.setup.key;
-    const std::int64_t end = placed.row.begin + placed.row.num_new;
+    const messages::PlanRow& row = placed.row;
+    const std::int64_t end = row.begin + row.num_new - row.num_drafted.value_or(0);
     const std::int64_t first_logits =
-        end - std::max<std::int64_t>(placed.row.num_scored, placed.row.output_index >= 0 ? 1 : 0);
-    for (std::int64_t i = 0; i < placed.row.num_new; ++i) {
-        const std::int64_t position = placed.row.begin + i;
-        const TokenId planned =
-            placed.plan.tokens.values[placed.first_token + static_cast<std::size_t>(i)];
-        const TokenId token = placed.row.takes_sampled ? slot.last : planned;
+        end - std::max<std::int64_t>(row.num_scored, row.output_index >= 0 ? 1 : 0);
+    for (std::int64_t position = row.begin; position < end; ++position) {
+        const TokenId token = row.takes_sampled ? slot.last : planned_token(placed, position);
         const std::optional<TokenId> want = oracle_.context_token(key, position);
         if (!want || token != *want) {
             return fmt::format(
@@ -286,19 +294,61 @@ std::optional<std::string> ModelWorker::write_context(
                 want ? raw(*want) : -1
             );
         }
-        context.chain = hash_of(context.chain, raw(token));
-        Entry* entry = entry_of(placed, position);
-        if (entry == nullptr) return fmt::format("request {}: a page out of range", raw(key));
-        const Finite finite = finite_at(token, live_);
-        context.is_finite = context.is_finite && finite != Finite::kNothing;
-        *entry = {position, token, context.chain, epoch_, placed.plan.step, context.is_finite};
-        context.last_token = token;
-        if (shape_.num_checkpoints)
-            states_.advance(placed.row, context.chain, epoch_, context.is_finite);
-        using Kind = messages::NotFiniteKind;
-        const bool has_logits = position >= first_logits;
-        if (context.bad || (context.is_finite && (finite == Finite::kAll || !has_logits))) continue;
-        context.bad = {placed.index, position, has_logits ? Kind::kLogits : Kind::kState};
+        if (auto problem = write_token(placed, token, position, position >= first_logits, context))
+            return fmt::format("request {}: {}", raw(key), *problem);
+    }
+    return std::nullopt;
+}
+
+TokenId ModelWorker::planned_token(const PlacedRow& placed, std::int64_t position) {
+    const auto index = static_cast<std::size_t>(position - placed.row.begin);
+    return placed.plan.tokens.values[placed.first_token + index];
+}
+
+std::optional<std::string> ModelWorker::write_token(
+    const PlacedRow& placed, TokenId token, std::int64_t position, bool has_logits, Context& context
+) {
+    context.chain = hash_of(context.chain, raw(token));
+    Entry* entry = entry_of(placed, position);
+    if (entry == nullptr) return "a page out of range";
+    const Finite finite = finite_at(token, live_);
+    context.is_finite = context.is_finite && finite != Finite::kNothing;
+    *entry = {position, token, context.chain, epoch_, placed.plan.step, context.is_finite};
+    context.last_token = token;
+    if (shape_.num_checkpoints)
+        states_.advance(placed.row, context.chain, epoch_, context.is_finite);
+    using Kind = messages::NotFiniteKind;
+    if (context.bad || (context.is_finite && (finite == Finite::kAll || !has_logits)))
+        return std::nullopt;
+    context.bad = {placed.index, position, has_logits ? Kind::kLogits : Kind::kState};
+    return std::nullopt;
+}
+
+// Samples after each draft. After a wrong one the row's results are void: any will do. Its KV is
+// written in any case.
+std::optional<std::string> ModelWorker::verify_drafts(
+    const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
+) {
+    const messages::PlanRow& row = placed.row;
+    const std::int64_t num_drafted = row.num_drafted.value_or(0);
+    bool counts = true;
+    for (std::int64_t i = 1; i <= num_drafted; ++i) {
+        const std::int64_t position = row.begin + row.num_new - num_drafted + i - 1;
+        const TokenId draft = planned_token(placed, position);
+        counts = counts && draft == slot.last;
+        Context aside = context;
+        if (auto problem =
+                write_token(placed, draft, position, /*has_logits=*/true, counts ? context : aside))
+            return problem;
+        if (counts) {
+            sample(placed, i, slot, context, result);
+        } else {
+            context.chain = aside.chain;
+            const auto void_token = static_cast<TokenId>(hash_of(raw(draft), position) % kVocab);
+            result.sampled.values.push_back(void_token);
+            result.logprobs.values.push_back(0.f);
+            result.ranks.values.push_back(1);
+        }
     }
     return std::nullopt;
 }

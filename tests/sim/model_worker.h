@@ -148,8 +148,24 @@ class ModelWorker {
         const Context& context,
         messages::StepResult& result
     );
+    // Samples the row's output number `index`.
     void sample(
+        const PlacedRow& placed,
+        std::int64_t index,
+        Slot& slot,
+        Context& context,
+        messages::StepResult& result
+    );
+    [[nodiscard]] std::optional<std::string> verify_drafts(
         const PlacedRow& placed, Slot& slot, Context& context, messages::StepResult& result
+    );
+    [[nodiscard]] static TokenId planned_token(const PlacedRow& placed, std::int64_t position);
+    [[nodiscard]] std::optional<std::string> write_token(
+        const PlacedRow& placed,
+        TokenId token,
+        std::int64_t position,
+        bool has_logits,
+        Context& context
     );
     void add_bytes(const std::string& bytes);
     void spoil();

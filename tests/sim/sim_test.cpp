@@ -25,6 +25,8 @@ void add(const Report& report, Report& all) {
     all.num_words_withheld += report.num_words_withheld;
     all.num_late_answers += report.num_late_answers;
     all.num_retractions += report.num_retractions;
+    all.num_drafted += report.num_drafted;
+    all.num_drafts_accepted += report.num_drafts_accepted;
     all.num_states_saved += report.num_states_saved;
     all.num_states_restored += report.num_states_restored;
     all.num_states_evicted += report.num_states_evicted;
@@ -48,7 +50,7 @@ void add(const Report& report, Report& all) {
     all.num_texts += report.num_texts;
 }
 
-TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
+TEST(Sim, P1ToP5_P9_P11_HoldInEverySchedule) {
     Report all;
     for (std::uint64_t seed = 1; seed <= kSchedules; ++seed) {
         const Report report = World(seed).run();
@@ -71,6 +73,8 @@ TEST(Sim, P1ToP5_P9_HoldInEverySchedule) {
     EXPECT_GT(all.num_words_withheld, 50);
     EXPECT_GT(all.num_late_answers, 2000);
     EXPECT_GT(all.num_retractions, 500);
+    EXPECT_GT(all.num_drafts_accepted, 5000);
+    EXPECT_GT(all.num_drafted - all.num_drafts_accepted, 1000);
     EXPECT_GT(all.num_states_saved, 5000);
     EXPECT_GT(all.num_states_restored, 500);
     EXPECT_GT(all.num_states_evicted, 1000);

@@ -48,6 +48,8 @@ World::World(std::uint64_t seed) : random_(seed) {
         config.queue_len_max = random_.once_in(8) ? 4 : 1000;
         config.trail_tokens = apart.between(1, 16);
         config.spare_tokens = apart.between(1, 32);
+        if (!shape_.num_checkpoints && apart.once_in(2)) config.drafts_max = apart.between(1, 8);
+        config.draft_memory = apart.once_in(2) ? 0 : apart.between(1, 100'000);
         config.fairness = is_fair_ ? Fairness::kFair : Fairness::kFcfs;
         if (is_fair_ && !has_prefixes_) replica.fairness = std::make_unique<FairnessBook>(oracle_);
         replica.core = std::make_unique<scheduler::Scheduler>(config);
@@ -96,6 +98,8 @@ Report World::run() {
     for (const Replica& replica : replicas_) {
         const messages::ReplicaStatus status = replica.core->status(now_, CallId{1});
         report_.num_retractions += status.retractions_total;
+        if (status.drafts) report_.num_drafted += status.drafts->drafted;
+        if (status.drafts) report_.num_drafts_accepted += status.drafts->accepted;
         if (!status.checkpoints) continue;
         report_.num_states_evicted += status.checkpoints->evicted_total;
         report_.num_tokens_replayed += status.checkpoints->replayed_tokens_total;

@@ -51,6 +51,8 @@ struct Report {
     std::int64_t num_words_withheld = 0;    // of a drop: that the engine is torn
     std::int64_t num_late_answers = 0;      // to an order of an update, a second time
     std::int64_t num_retractions = 0;
+    std::int64_t num_drafted = 0;
+    std::int64_t num_drafts_accepted = 0;
     std::int64_t num_states_saved = 0;
     std::int64_t num_states_restored = 0;
     std::int64_t num_states_evicted = 0;
@@ -232,6 +234,7 @@ class World {
     // ---- callers.cpp, pushes.cpp ----
     void act();  // something random
     void submit();
+    void add_drafts(messages::Generate& request);
     void submit_again();
     std::vector<std::string> some_client();
     void end_some();

@@ -136,6 +136,22 @@ class RandomPool {
     std::mt19937* random_;
 };
 
+// A few of the tokens that follow the request's, in every third place a wrong one.
+std::vector<TokenId> some_drafts(
+    const TestRequest& request, const TestRequest& done, std::mt19937* random
+) {
+    const std::size_t len = request.tokens.size();
+    const std::size_t num_max = std::min<std::size_t>(6, done.tokens.size() - len - 1);
+    std::vector<TokenId> drafts;
+    for (std::size_t i = 0; i < num_max && (*random)() % 8 != 0; ++i) {
+        const bool is_wrong = (*random)() % 3 == 0;
+        drafts.push_back(
+            is_wrong ? static_cast<TokenId>((*random)() % 2048) : done.tokens[len + i]
+        );
+    }
+    return drafts;
+}
+
 }  // namespace
 
 std::vector<TestRequest> run_mixed(TestReplica* replica, const BatchMix& mix, unsigned seed) {
@@ -176,9 +192,12 @@ std::vector<TestRequest> run_mixed(TestReplica* replica, const BatchMix& mix, un
             if (request.num_done < request.prompt_len) {
                 num_new = std::min(num_new, request.prompt_len - request.num_done);
             }
-            const std::int64_t end = request.num_done + num_new;
+            std::vector<TokenId> drafts;
+            if (mix.outputs != nullptr && num_new == left && len > request.prompt_len)
+                drafts = some_drafts(request, (*mix.outputs)[i], &random);
+            const std::int64_t end = request.num_done + num_new + std::ssize(drafts);
             if (!pool.extend(&request, (end + page_size - 1) / page_size)) continue;
-            add_row(&request, num_new, &plan);
+            add_row(&request, num_new, &plan, drafts);
             in_step.push_back(&request);
         }
         if (!in_step.empty()) run_step(replica, std::move(plan), in_step);

@@ -14,6 +14,8 @@ struct BatchMix {
     std::int64_t prompt_len_max = 130;
     bool wants_routes = false;  // the model has experts
     bool shares_prefix = true;  // one request begins on the pages of another
+    // The same requests when they are done: rows have drafts of their outputs, some of them wrong.
+    const std::vector<TestRequest>* outputs = nullptr;
 };
 
 // A bit of everything: greedy and seeded draws, truncation, penalties, bans, every logprobs mode.

@@ -108,7 +108,12 @@ messages::SamplingParams greedy() {
     return params;
 }
 
-void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* plan) {
+void add_row(
+    TestRequest* request,
+    std::int64_t num_new,
+    messages::StepPlan* plan,
+    const std::vector<TokenId>& drafts
+) {
     if (!request->is_set_up) {
         messages::RequestSetup setup;
         setup.slot = request->slot;
@@ -152,6 +157,13 @@ void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* pla
         const std::vector<std::uint8_t>& rows = request->brought[i];
         plan->routes.values.insert(plan->routes.values.end(), rows.begin(), rows.end());
         ++row.num_brought;
+    }
+    request->drafts = drafts;
+    if (!drafts.empty()) {
+        plan->tokens.values.insert(plan->tokens.values.end(), drafts.begin(), drafts.end());
+        row.num_drafted = std::ssize(drafts);
+        row.num_new += std::ssize(drafts);
+        if (request->wants_routes) row.num_routed += std::ssize(drafts);
     }
     plan->rows.push_back(row);
     request->num_done = end;
@@ -238,9 +250,17 @@ void run_step(
             TestRequest::Numbers numbers = scored.next(request.logprobs);
             if (position >= 0) request.scores[position] = std::move(numbers);
         }
-        if (rows[i].output_index < 0) continue;
-        request.tokens.push_back(result.sampled.values.at(entry++));
-        request.outputs.push_back(sampled.next(request.logprobs));
+        bool counts = true;
+        for (std::int64_t k = 0; k < rows[i].num_sampled(); ++k) {
+            const TokenId token = result.sampled.values.at(entry++);
+            TestRequest::Numbers numbers = sampled.next(request.logprobs);
+            if (!counts) continue;
+            request.tokens.push_back(token);
+            request.outputs.push_back(std::move(numbers));
+            request.num_done += k > 0 ? 1 : 0;
+            counts = k < std::ssize(request.drafts) &&
+                     request.drafts[static_cast<std::size_t>(k)] == token;
+        }
     }
     EXPECT_TRUE(sampled.is_used_up() && scored.is_used_up());
     EXPECT_TRUE(route == result.routes.values.end());

@@ -75,16 +75,24 @@ struct TestRequest {
     std::map<std::int64_t, Numbers> scores{};
     std::map<std::int64_t, std::vector<std::uint8_t>> routes{};  // by position
     std::vector<std::int64_t>
-        pending_scores{};  // positions of the row in flight; -1: to be dropped
+        pending_scores{};           // positions of the row in flight; -1: to be dropped
+    std::vector<TokenId> drafts{};  // of the row in flight
 };
 
 [[nodiscard]] messages::SamplingParams greedy();
 
 // Appends a row for the next `num_new` tokens, with the request's setup the first time; it samples
-// if they are the last. REQUIRES: the request has pages for them.
-void add_row(TestRequest* request, std::int64_t num_new, messages::StepPlan* plan);
+// if they are the last. Only then it has drafts, which follow them. REQUIRES: the request has pages
+// for all.
+void add_row(
+    TestRequest* request,
+    std::int64_t num_new,
+    messages::StepPlan* plan,
+    const std::vector<TokenId>& drafts = {}
+);
 
-// Runs a plan made by add_row of these requests, in this order, and hands the numbers out.
+// Runs a plan made by add_row of these requests, in this order, and hands the numbers out. Outputs
+// after a wrong draft are dropped.
 void run_step(
     TestReplica* replica, messages::StepPlan plan, const std::vector<TestRequest*>& requests
 );

@@ -119,6 +119,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         .routes = engine->routes(),
         .dense_layers = engine->dense_layers(),
         .num_checkpoints = engine->states_ ? engine->sizes_.num_checkpoints : 0,
+        .drafted_max = engine->device_.is_cuda() || engine->states_ ? 0 : messages::kDraftedMax,
     };
     return engine;
 }
@@ -438,6 +439,7 @@ messages::WorkerHello Engine::describe() const {
         hello.state_bytes = stack_.states().state_bytes();
         hello.num_checkpoints = sizes_.num_checkpoints;
     }
+    hello.drafted_max = limits_.drafted_max;
     return hello;
 }
 

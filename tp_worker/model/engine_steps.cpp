@@ -330,9 +330,10 @@ Result<> Engine::complete(RunningStep* step) {
 void Engine::take_sampled(const RunningStep& step) {
     const std::span<const LogitRow> rows = step.planned.logit_rows();
     CHECK(step.ids.size() == rows.size());
+    const std::vector<bool> counts = step.planned.counting_rows(step.ids);
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const LogitRow& row = rows[i];
-        if (row.kind != LogitRow::Kind::kSample) continue;
+        if (row.kind != LogitRow::Kind::kSample || !counts[i]) continue;
         if (std::ranges::find(step.set_up_anew, row.slot) != step.set_up_anew.end()) continue;
         slots_[static_cast<std::size_t>(raw(row.slot))]->take_sampled(step.ids[i]);
     }

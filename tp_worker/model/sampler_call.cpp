@@ -23,7 +23,8 @@ constexpr float kKeptMinDrawn = std::numeric_limits<float>::quiet_NaN();
 SampledRow row_of(
     const LogitRow& place, const RequestSlots& slots, std::int64_t vocab_len, bool is_split
 ) {
-    const RequestState& request = *slots[static_cast<std::size_t>(raw(place.slot))];
+    const RequestState& request =
+        place.ahead != nullptr ? *place.ahead : *slots[static_cast<std::size_t>(raw(place.slot))];
     const messages::LogprobOptions& options = request.logprobs();
     SampledRow row{.place = &place, .request = &request};
     row.is_sample = place.kind == LogitRow::Kind::kSample;

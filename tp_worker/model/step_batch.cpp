@@ -17,6 +17,23 @@ Error row_error(
     );
 }
 
+// Checks that the model has the row's positions, outputs and drafts.
+Result<> check_lengths(std::size_t index, const messages::PlanRow& row, const StepLimits& limits) {
+    const auto bad = [&](std::string_view what, std::int64_t value) {
+        return row_error(index, row, what, value);
+    };
+    // invalid(plan) has bounded all of them: no sum overflows.
+    if (row.begin + row.num_new > limits.num_positions)
+        return bad("more positions than the model's", limits.num_positions);
+    if (row.output_index + row.num_drafted.value_or(0) >= limits.num_positions)
+        return bad("more outputs than the model has positions:", row.output_index);
+    if (row.num_drafted <= limits.drafted_max) return Ok{};
+    return bad(
+        fmt::format("at most {} drafts are verified here, not", limits.drafted_max),
+        *row.num_drafted
+    );
+}
+
 }  // namespace
 
 RowOutputs outputs_of(const LogitRow& row, messages::StepResult* result) {
@@ -115,6 +132,7 @@ Result<> PlannedStep::prepare(
     routed_rows_.clear();
     brought_rows_.clear();
     logit_rows_.clear();
+    ahead_.clear();
     samples_.assign(slots.size(), false);
     kv_len_max_ = 0;
     q_len_max_ = 0;
@@ -209,14 +227,8 @@ Result<> PlannedStep::add_row(
     if (slot >= slots.size() || !slots[slot])
         return bad("no request was set up in slot", raw(row.slot));
     const RequestState& request = *slots[slot];
-    // invalid(plan) has bounded both: no sum with them overflows.
+    RETURN_IF_ERROR(check_lengths(index, row, limits));
     const std::int64_t kv_len = row.begin + row.num_new;
-    if (kv_len > limits.num_positions) {
-        return bad("more positions than the model's", limits.num_positions);
-    }
-    if (row.output_index >= limits.num_positions) {
-        return bad("more outputs than the model has positions:", row.output_index);
-    }
     // Each would leave its token where the request's next row reads it.
     if (row.output_index >= 0 && samples_[slot])
         return bad("another row samples for the same request; its output is", row.output_index);
@@ -299,10 +311,38 @@ void PlannedStep::add_logits(
     }
     if (row.output_index < 0) return;
     samples_[static_cast<std::size_t>(raw(row.slot))] = true;
+    for (std::int64_t i = 0; i < row.num_sampled(); ++i)
+        add(sample_of(row, request, plan, i), &sampled_);
+}
+
+// Returns the row of logits that samples output `index` of the plan's row.
+LogitRow PlannedStep::sample_of(
+    const messages::PlanRow& row,
+    const RequestState& request,
+    const messages::StepPlan& plan,
+    std::int64_t index
+) {
+    const std::int64_t num_after = row.num_drafted.value_or(0) - index;
     LogitRow sample;
-    sample.token_row = static_cast<std::int32_t>(token_at_ - 1);
-    sample.output_index = row.output_index;
-    add(sample, &sampled_);
+    sample.token_row =
+        static_cast<std::int32_t>(token_at_) - static_cast<std::int32_t>(num_after) - 1;
+    sample.output_index = row.output_index + index;
+    const auto token_at = static_cast<std::size_t>(sample.token_row);
+    if (num_after > 0) sample.draft = plan.tokens.values[token_at + 1];
+    if (index == 0 || !request.follows_tokens()) return sample;
+    ahead_.push_back(index == 1 ? request : ahead_.back());
+    ahead_.back().take_sampled(plan.tokens.values[token_at]);
+    sample.ahead = &ahead_.back();
+    return sample;
+}
+
+std::vector<bool> PlannedStep::counting_rows(std::span<const TokenId> ids) const {
+    std::vector<bool> counts(logit_rows_.size(), true);
+    for (std::size_t i = 0; i + 1 < counts.size(); ++i) {
+        const std::optional<TokenId>& draft = logit_rows_[i].draft;
+        if (draft && (!counts[i] || ids[i] != *draft)) counts[i + 1] = false;
+    }
+    return counts;
 }
 
 StepBatch PlannedStep::batch(const messages::StepPlan& plan) const {
@@ -338,6 +378,8 @@ std::vector<messages::NotFiniteRow> PlannedStep::not_finite_rows(
     const auto is_fine = [&](TokenId id) { return !kind_of(id); };
     if (std::ranges::all_of(ids, is_fine) && std::ranges::count(marks, 0) == std::ssize(marks))
         return found;
+    const std::vector<bool> counts =
+        ids.empty() ? std::vector<bool>{} : counting_rows(ids);  // without logits no draft
     std::size_t at = 0;  // rows of logits are in the order of their tokens
     for (std::size_t r = 0; r < slots_.size(); ++r) {
         std::optional<Kind> kind;
@@ -347,7 +389,7 @@ std::vector<messages::NotFiniteRow> PlannedStep::not_finite_rows(
             if (!has_logits && !marks.empty() && marks[static_cast<std::size_t>(t)] != 0)
                 of_token = Kind::kState;
             for (; at < ids.size() && logit_rows_[at].token_row == t; ++at)
-                if (!of_token) of_token = kind_of(ids[at]);
+                if (!of_token && counts[at]) of_token = kind_of(ids[at]);
             if (kind || !of_token) continue;
             kind = of_token;
             found.push_back(

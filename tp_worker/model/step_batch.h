@@ -10,6 +10,7 @@
 #include "tp_worker/model/request_state.h"
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -23,6 +24,11 @@ struct LogitRow {
     SlotId slot{};
     std::int64_t output_index = 0;  // kSample
     TokenId target{};               // kScore: the next token
+    // kSample: the draft after the token, if there is one. The next row samples after that, and
+    // counts only if this one draws it.
+    std::optional<TokenId> draft{};
+    // kSample: the request as it is if the drafts before are right; null: its own state will do.
+    const RequestState* ahead = nullptr;
     // The first entry in the arrays of StepResult (kSample) or StepScores (kScore).
     std::size_t entry = 0;
     std::size_t top_begin = 0;
@@ -59,6 +65,7 @@ struct StepLimits {
     std::optional<messages::RouteShape> routes{};
     std::vector<std::int64_t> dense_layers{};
     std::int64_t num_checkpoints = 0;  // of a model with recurrent state
+    std::int64_t drafted_max = 0;      // drafts of a row
 };
 
 // Applies the plan's setups. kInvalidArgument names the slot.
@@ -83,10 +90,14 @@ class PlannedStep {
     [[nodiscard]] std::span<const LogitRow> logit_rows() const { return logit_rows_; }
     // The tokens whose routes are reported, by their index in the step, in the plan's order.
     [[nodiscard]] std::span<const std::int32_t> routed_rows() const { return routed_rows_; }
+    // Returns by row of logits whether it counts: not if it samples after a draft that was not
+    // drawn. `ids` as below.
+    [[nodiscard]] std::vector<bool> counting_rows(std::span<const TokenId> ids) const;
     // Finds the rows of the plan with a token that is not finite, and the first such token of each:
     // by its logits if these are wanted, with `ids` as note_draws writes them (kernels/draws.h),
     // one for each of logit_rows(); otherwise by `marks` (StepBatch). So a row's result does not
-    // depend on the rest of the step, or on how its prompt was cut.
+    // depend on the rest of the step, or on how its prompt was cut. Tokens after a wrong draft do
+    // not count.
     [[nodiscard]] std::vector<messages::NotFiniteRow> not_finite_rows(
         std::span<const TokenId> ids, std::span<const std::uint8_t> marks
     ) const;
@@ -109,6 +120,12 @@ class PlannedStep {
     void add_routes(const messages::PlanRow& row);
     void add_logits(
         const messages::PlanRow& row, const RequestState& request, const messages::StepPlan& plan
+    );
+    [[nodiscard]] LogitRow sample_of(
+        const messages::PlanRow& row,
+        const RequestState& request,
+        const messages::StepPlan& plan,
+        std::int64_t index
     );
 
     // How much of a result's arrays has been assigned.
@@ -133,7 +150,8 @@ class PlannedStep {
     std::int32_t kv_len_max_ = 0;
     std::int32_t q_len_max_ = 0;
     std::vector<LogitRow> logit_rows_{};
-    std::vector<bool> samples_{};  // by slot: whether a row of the plan samples for it
+    std::deque<RequestState> ahead_{};  // of requests whose draws depend on the drafts before
+    std::vector<bool> samples_{};       // by slot: whether a row of the plan samples for it
     Sizes sampled_{};
     Sizes scored_{};
     std::size_t token_at_ = 0;

@@ -40,6 +40,8 @@ class Calls(Generic[StreamType]):
         adapter: str = "",
         routed_experts_start: Optional[int] = None,
         routed_experts: Optional[Routes] = None,
+        draft_ids: Optional[Sequence[int]] = None,
+        draft_key: Optional[str] = None,
         timeout: Optional[float] = None,
         **sampling: Any,
     ) -> StreamType:
@@ -52,6 +54,8 @@ class Calls(Generic[StreamType]):
         logprobs  True, or a dict: {"enabled": True, "top": 5, "prompt_start": 0, "ids": [...]}
         routed_experts_start  a model of experts: chunks have the routes of tokens from this one on
         routed_experts        the routes that the prompt's tokens use, of all or of all but the last
+        draft_ids             with --speculate: token ids to draft from, such as an earlier output; no token depends on them
+        draft_key             with --speculate: requests with equal keys draft from each other's outputs
         timeout   seconds after which the request is cancelled and raises "deadline_exceeded"
         sampling  max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, ...: SamplingParams
                   of docs/protocol.md
@@ -68,6 +72,8 @@ class Calls(Generic[StreamType]):
             "adapter": adapter or None,
             "routed_experts_start": routed_experts_start,
             "routed_experts": routed_experts.body() if routed_experts is not None else None,
+            "draft_ids": list(draft_ids) if draft_ids is not None else None,
+            "draft_key": draft_key,
         }
         return self._start_request(rid, generate_body(rid, prompt, sampling, options), timeout)
 

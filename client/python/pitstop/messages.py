@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 PROTOCOL_VERSION = 2
 
@@ -156,6 +156,7 @@ class Counts:
     prefill_us: int = 0  # from then until its first output token
     decode_us: int = 0  # from then until its latest
     replayed_tokens: int = 0  # of the prompt, that the prefix cache had without the recurrent state after them
+    drafts: Optional[Dict[str, int]] = None  # with --speculate: passes, rows, drafted, accepted
 
 
 @dataclass

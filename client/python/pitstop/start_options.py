@@ -63,8 +63,6 @@ ONLY = {
     "pp_size": ((1,), "layers are not spread over machines; tp splits them, and nodes spreads tp"),
     "swap_space": ((0,), "KV is not swapped to the host; retracted requests are computed again"),
     "cpu_offload_gb": ((0,), "weights stay on one device"),
-    "speculative_config": ((), "there is no speculative decoding"),
-    "speculative_algorithm": ((), "there is no speculative decoding"),
     "worker_extension_cls": (("",), "nothing that is received is run"),
     "distributed_executor_backend": (("mp",), "ranks are processes of this machine; pitstop.fleet has Ray"),
     "attention_backend": ((), "kernels are pitstop's own"),
@@ -74,15 +72,17 @@ ONLY = {
     "tokenizer": ((), "the tokenizer is the model's"),
     "tokenizer_path": ((), "the tokenizer is the model's"),
 }
+NO_DRAFT_MODEL = "drafts come from texts (NGRAM; vLLM's methods ngram and suffix), not from a model"
+DRAFTS = 8  # per row, where the caller names no number
 FLAG_TOO = {"load_format": ("null",)}  # a value that is a flag of the tree
 
 
 def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of serve among these arguments, by their names. PitstopError "unsupported": a feature of another engine
     that pitstop does not have."""
-    flags: dict[str, Any] = {}
+    flags: dict[str, Any] = _speculation(options)
     for name, value in options.items():
-        if name in IGNORED:
+        if name in IGNORED or name.startswith("speculative_"):
             continue
         if name in ONLY:
             accepted, why = ONLY[name]
@@ -94,3 +94,26 @@ def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:
             continue
         flags[RENAMED.get(name, name)] = value
     return flags
+
+
+def _speculation(options: Mapping[str, Any]) -> dict[str, Any]:
+    """serve's --speculate for SGLang's speculative_algorithm NGRAM and vLLM's speculative_config of n-grams and suffixes.
+    Their lengths of matches have no counterpart: how many tokens are drafted follows from how often guesses were right."""
+    config = options.get("speculative_config")
+    if config:
+        method = config.get("method") if isinstance(config, Mapping) else config
+        if method not in ("ngram", "ngram_gpu", "suffix"):
+            raise PitstopError("unsupported", f"Engine: speculative_config={config!r} is not served: {NO_DRAFT_MODEL}")
+        return {"speculate": int(config.get("num_speculative_tokens") or DRAFTS)}
+    algorithm = options.get("speculative_algorithm")
+    is_ngram = str(algorithm).upper() == "NGRAM"
+    for name, value in options.items():
+        is_served = is_ngram and (
+            name in ("speculative_algorithm", "speculative_num_draft_tokens") or name.startswith("speculative_ngram_")
+        )
+        if name.startswith("speculative_") and value and not is_served:
+            raise PitstopError("unsupported", f"Engine: {name}={value!r} is not served: {NO_DRAFT_MODEL}")
+    if not is_ngram:
+        return {}
+    num = options.get("speculative_num_draft_tokens")  # with the token before them
+    return {"speculate": max(int(num) - 1, 1) if num else DRAFTS}

@@ -56,6 +56,27 @@ TEST_P(BatchInvariance, P6_NothingAroundARequestChangesItsBits) {
     }
 }
 
+// A row with drafts is the rows of one token that it stands for: each position has its own
+// penalties, bans and bias, as if the drafts before it were right, and nothing of a wrong one
+// stays.
+TEST_P(BatchInvariance, P11_DraftsChangeNoBit) {
+    const auto& [compute, tp] = GetParam();
+    const std::vector<TestRequest> alone = run_alone(open(compute, tp, 1, 16).get(), kMix);
+    BatchMix mix = kMix;
+    mix.outputs = &alone;
+    unsigned seed = 1;
+    for (const int num_threads : {1, 3}) {
+        for (const std::int64_t page_size : {1, 7, 64}) {
+            SCOPED_TRACE(
+                testing::Message()
+                << num_threads << " threads, page size " << page_size << ", seed " << seed
+            );
+            const auto replica = open(compute, tp, num_threads, page_size);
+            for (int i = 0; i < 4; ++i) expect_same(alone, run_mixed(replica.get(), mix, seed++));
+        }
+    }
+}
+
 // The logprobs of sampling are those of scoring what was sampled.
 TEST_P(BatchInvariance, P6_ScoringGivesTheBitsThatSamplingGave) {
     const auto& [compute, tp] = GetParam();
@@ -116,6 +137,9 @@ TEST_P(BatchInvarianceOfExperts, P6_NothingAroundARequestChangesItsBits) {
             const auto replica = open(compute, tp, num_threads, 7, directory.path());
             expect_same(alone, run_mixed(replica.get(), mix, seed++));
             expect_same(alone, run_mixed(replica.get(), mix, seed++));
+            BatchMix with_drafts = mix;
+            with_drafts.outputs = &alone;
+            expect_same(alone, run_mixed(replica.get(), with_drafts, seed++));
         }
     }
 }

@@ -1,0 +1,33 @@
+// Drafts: guesses at a request's next tokens, which a pass verifies. A draft changes no token, only
+// how many passes they take (P11).
+#pragma once
+
+#include "messages/fields.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pitstop::messages {
+
+inline constexpr std::int64_t kDraftedMax = 32;                    // drafts of a row
+inline constexpr std::size_t kDraftIdsMax = std::size_t{1} << 17;  // that a request brings
+inline constexpr std::size_t kDraftKeyBytesMax = 256;
+
+// What drafts have come to, of a request or of a replica.
+struct DraftCounts {
+    std::int64_t passes = 0;
+    std::int64_t rows = 0;
+    std::int64_t drafted = 0;
+    std::int64_t accepted = 0;
+
+    template <class F>
+    void fields(F&& f) {
+        f("passes", passes, "passes that sampled for a request, with drafts or without");
+        f("rows", rows, "of these, passes over a row with drafts");
+        f("drafted", drafted, "draft tokens that passes verified");
+        f("accepted", accepted, "of these, drafts that were the request's next tokens");
+    }
+    friend bool operator==(const DraftCounts&, const DraftCounts&) = default;
+};
+
+}  // namespace pitstop::messages

@@ -1,0 +1,120 @@
+// Guesses the next tokens of running requests, for passes to verify. No guess changes a token
+// (P11).
+//
+// A request drafts from the texts of its group, and extends one of them: its prompt, what it brings
+// (draft_ids), its own output, and the outputs of the other members, as they grow and after they
+// ended. A group is the requests with one draft_key; without a key, those of one connection to the
+// data door with one prompt. So no client learns from the speed of its own request what another's
+// output is, unless both gave the key.
+//
+// A row has as many drafts as are likely enough to be right together. The likelihood of a guess is
+// counted: how often guesses were right whose match was as long and whose votes agreed as much, and
+// how often this request's were. Every guess counts, whether it was drafted or not.
+//
+// Owns:    the texts, and what they are indexed in (draft_index.h).
+// Thread:  the loop thread only.
+// Bounded: the texts of running requests, and `memory_max` bytes besides. Of groups without running
+//          members the one used longest ago goes first. A group keeps at most a part of the memory
+//          (kGroupShare), the newest texts.
+#pragma once
+
+#include "base/ids.h"
+#include "scheduler_proc/draft_index.h"
+#include "scheduler_proc/request.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pitstop::scheduler {
+
+class Drafter {
+  public:
+    struct Limits {
+        std::int64_t drafts_max = 0;  // of a row, at least 1
+        std::int64_t memory_max = 0;  // bytes
+    };
+    explicit Drafter(const Limits& limits) : limits_(limits) {}
+
+    // Returns whether the request has room for a draft after the tokens that are pending, and for
+    // the output after it; wide requests have none.
+    [[nodiscard]] static bool may_draft(const Request& request) {
+        const Progress& progress = request.progress;
+        return !request.is_wide() &&
+               progress.outputs() + progress.pending() + 2 <= progress.output_len_max();
+    }
+    // Returns the tokens that are likely to follow the request's known ones, at most `num_max`.
+    [[nodiscard]] std::span<const TokenId> draft(const Request& request, std::int64_t num_max);
+    // A token of the request is being sampled. Returns whether drafts are likely to follow it.
+    [[nodiscard]] bool is_worth_waiting(const Request& request);
+    // The request ends; its output stays for its group.
+    void remove(const Request& request);
+
+    [[nodiscard]] std::int64_t num_groups() const { return std::ssize(groups_); }
+    // Returns the bytes kept besides the texts of running requests.
+    [[nodiscard]] std::int64_t kept_bytes() const { return kept_bytes_; }
+
+    static constexpr std::int64_t kGroupShare = 8;  // an eighth
+
+  private:
+    // How often guesses were right.
+    struct Record {
+        std::int64_t num_right = 0;
+        std::int64_t num = 0;
+    };
+    struct Group {
+        DraftIndex index{};
+        std::vector<TokenId> prompt{};  // the first member's
+        DraftIndex::Place prompt_end{};
+        std::vector<std::vector<TokenId>> ended{};  // outputs, oldest first
+        std::int64_t num_ended = 0;                 // tokens of these
+        std::int64_t num_running = 0;
+        std::int64_t generation = 0;   // of the index, which is made anew without texts that went
+        std::uint64_t idle_since = 0;  // without running members: its key in idle_
+        std::int64_t kept_bytes = 0;
+    };
+    using Groups = std::map<std::string, Group>;
+    static constexpr std::int64_t kTokenBytes =
+        40;  // of an ended text, with its share of the index
+    // A running request's text.
+    struct Text {
+        Groups::iterator group{};
+        std::int64_t generation = -1;
+        DraftIndex::Place last{};
+        std::int64_t num_indexed = 0;              // tokens of the request
+        std::vector<DraftIndex::Guess> guesses{};  // after `num_known` tokens
+        std::vector<TokenId> likely{};             // of these, likely enough together
+        std::int64_t num_known = 0;
+        Record record{};
+    };
+
+    Text& text_of(const Request& request);
+    [[nodiscard]] Groups::iterator group_of(const Request& request);
+    void follow(Text& text, const Request& request);
+    void score_guesses(Text& text, const Request& request);
+    void guess(Text& text, const Request& request);
+    [[nodiscard]] Record& record_of(const DraftIndex::Guess& guess);
+    [[nodiscard]] double likelihood(const Text& text, const DraftIndex::Guess& guess);
+    void keep(Group& group, const Request& request);
+    void rebuild(Group& group);
+    void limit_memory();
+    void count_bytes(Group& group);
+
+    // Matches of equal lengths whose votes agreed about equally.
+    static constexpr std::size_t kShares = 4;
+    static constexpr std::size_t kMatches = DraftIndex::kMatchMax + 1;
+
+    Limits limits_;
+    Groups groups_{};
+    std::map<std::uint64_t, Groups::iterator> idle_{};  // groups without running members
+    std::map<RequestKey, Text> texts_{};
+    std::array<std::array<Record, kShares>, kMatches> records_{};
+    std::int64_t kept_bytes_ = 0;
+    std::uint64_t tick_ = 0;
+};
+
+}  // namespace pitstop::scheduler
