@@ -53,6 +53,13 @@ def test_drafts_from_texts_are_speculate():
     assert flags_of({"speculative_config": None, "speculative_algorithm": None}) == []
 
 
+@pytest.mark.parametrize("config", ["ngram", '{"method": "ngram"}', ["ngram"]])
+def test_a_configuration_of_drafts_that_is_no_dict_is_refused(config):
+    with pytest.raises(pitstop.PitstopError, match=r"speculative_config=.*is a dict, such as \{'method'") as told:
+        flags_of({"speculative_config": config})
+    assert told.value.code == "unsupported"
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_served_is_refused_with_the_reason(name):
     value, why = REFUSED[name]

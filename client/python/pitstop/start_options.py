@@ -101,10 +101,12 @@ def _speculation(options: Mapping[str, Any]) -> dict[str, Any]:
     Their lengths of matches have no counterpart: how many tokens are drafted follows from how often guesses were right."""
     config = options.get("speculative_config")
     if config:
-        method = config.get("method") if isinstance(config, Mapping) else config
-        if method not in ("ngram", "ngram_gpu", "suffix"):
-            raise PitstopError("unsupported", f"Engine: speculative_config={config!r} is not served: {NO_DRAFT_MODEL}")
-        return {"speculate": int(config.get("num_speculative_tokens") or DRAFTS)}
+        what = f"Engine: speculative_config={config!r} is not served"
+        if not isinstance(config, Mapping):
+            raise PitstopError("unsupported", f"{what}: it is a dict, such as {{'method': 'ngram'}}")
+        if config.get("method") not in ("ngram", "ngram_gpu", "suffix"):
+            raise PitstopError("unsupported", f"{what}: {NO_DRAFT_MODEL}")
+        return {"speculate": config.get("num_speculative_tokens") or DRAFTS}
     algorithm = options.get("speculative_algorithm")
     is_ngram = str(algorithm).upper() == "NGRAM"
     for name, value in options.items():
