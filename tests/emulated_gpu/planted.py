@@ -89,18 +89,17 @@ MUTATIONS = (
     ),
     Mutation(
         "a page-locked piece given to the next rows before its copy",
-        "tp_worker/weights/gpu_writer.cpp",
-        "            RETURN_IF_ERROR(fill_piece(rows, bytes, gpu_.pieces_->next()));\n",
-        "            static std::byte* const piece = gpu_.pieces_->next();\n"
-        "            RETURN_IF_ERROR(fill_piece(rows, bytes, piece));\n",
+        "tp_worker/device/pinned_pieces.cpp",
+        "    wait_for(*piece);\n    return",
+        "    return",
         UPDATE,
         "late",
     ),
     Mutation(
         "a version staged into the copy that serves",
         "tp_worker/weights/gpu_writer.cpp",
-        "    std::byte* const first_row = args_.target + tensor.offset;",
-        "    std::byte* const first_row = const_cast<std::byte*>(args_.live) + tensor.offset;",
+        "         .arena = args_.target},\n        scratch,",
+        "         .arena = const_cast<std::byte*>(args_.live)},\n        scratch,",
         UPDATE,
     ),
     Mutation(

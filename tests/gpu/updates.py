@@ -173,6 +173,9 @@ def milliseconds(seconds):
     return digits(seconds * 1e3)
 
 
+PARTS = ("open_s", "wait_s", "receive_s", "verify_s", "rest_s")  # of stage_s
+
+
 def of_bus(reply, limits, name):
     """An update's rate, from its first call to the last rank's vote: digesting, checks and waits count."""
     gb_s = rate(reply["bytes"], reply["stage_s"])
@@ -182,6 +185,8 @@ def of_bus(reply, limits, name):
         f"of_{name.split('_')[0]}": share(gb_s, limits, name),
         "total_ms": milliseconds(reply["total_s"]),
         "pause_ms": milliseconds(reply["pause_s"]),
+        "stage_ms": milliseconds(reply["stage_s"]),
+        **{part.replace("_s", "_ms"): milliseconds(reply.get(part, 0.0)) for part in PARTS},
     }
 
 
@@ -229,7 +234,9 @@ def push(run_dir, model, limits, environment, budget):
     if ended.code != 0:
         raise NotServed(f"pitstop push: {ended.last_lines()}")
     report = json.loads(ended.output.strip().splitlines()[-1])
-    return of_bus({"pause_s": 0.0, **report["reply"]}, limits, "h2d_gb_s")
+    figures = of_bus({"pause_s": 0.0, **report["reply"]}, limits, "h2d_gb_s")
+    # Its own: filling that no wait hides, waits for the worker, and the whole from the first byte on.
+    return {**figures, **{f"pusher_{part}_ms": milliseconds(report.get(f"{part}_s", 0.0)) for part in ("fill", "wait", "push")}}
 
 
 def lent_beside_streams(client, sender, loaded, of, limits, found):

@@ -5,60 +5,94 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 namespace pitstop::tp_worker {
 namespace {
 
-// Copies within the host's memory.
-void copy_by(TaskPool* threads, std::byte* to, const std::byte* from, std::int64_t bytes) {
-    // Twice the cost of starting a thread (task_pool.h).
-    constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
+std::size_t num_pieces_of(std::int64_t bytes) {
+    return static_cast<std::size_t>(
+        (bytes + PinnedPieces::kPieceBytes - 1) / PinnedPieces::kPieceBytes
+    );
+}
+
+// A piece's place in memory of so many bytes.
+struct Range {
+    std::int64_t begin = 0;
+    std::int64_t size = 0;
+};
+Range range_of(std::size_t number, std::int64_t bytes) {
+    const std::int64_t begin = static_cast<std::int64_t>(number) * PinnedPieces::kPieceBytes;
+    return {.begin = begin, .size = std::min(PinnedPieces::kPieceBytes, bytes - begin)};
+}
+
+// Calls work(i) for i in [0, num), on the threads if there are any.
+void for_each(TaskPool* threads, std::size_t num, const std::function<void(std::size_t)>& work) {
     if (threads == nullptr) {
-        std::memcpy(to, from, static_cast<std::size_t>(bytes));
+        for (std::size_t i = 0; i < num; ++i) work(i);
         return;
     }
-    const auto num_parts = static_cast<std::size_t>((bytes + kPartBytes - 1) / kPartBytes);
-    CHECK(threads->run(num_parts, [&](std::size_t part) -> Result<> {
-        const std::int64_t begin = static_cast<std::int64_t>(part) * kPartBytes;
-        const std::int64_t size = std::min(kPartBytes, bytes - begin);
-        std::memcpy(to + begin, from + begin, static_cast<std::size_t>(size));
-        return Ok{};
-    }));
+    CHECK(threads->run(num, [&](std::size_t i) -> Result<> { return work(i), Ok{}; }));
 }
 
 }  // namespace
 
-Result<PinnedPieces> PinnedPieces::make() {
-    PinnedPieces made;
+Result<std::unique_ptr<PinnedPieces>> PinnedPieces::make(int num_threads) {
+    std::unique_ptr<PinnedPieces> made(new PinnedPieces);
+    made->num_threads_ = std::clamp(num_threads, 1, kThreadsMax);
     ASSIGN_OR_RETURN(
-        made.stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
+        made->stream_, kernels::DeviceStream::create(kernels::StreamPriority::kBackground)
     );
-    ASSIGN_OR_RETURN(made.is_before_, kernels::DeviceEvent::create());
-    for (Piece& piece : made.pieces_) {
+    ASSIGN_OR_RETURN(made->is_before_, kernels::DeviceEvent::create());
+    ASSIGN_OR_RETURN(made->is_all_, kernels::DeviceEvent::create());
+    const MutexLock lock(made->mutex_);
+    for (int i = 0; i < made->num_threads_ + kInTransit; ++i) {
+        Piece& piece = made->pieces_.emplace_back();
         ASSIGN_OR_RETURN(piece.memory, kernels::PinnedBuffer::create(kPieceBytes));
         ASSIGN_OR_RETURN(piece.is_done, kernels::DeviceEvent::create());
+        made->free_.push_back(&piece);
     }
     return made;
 }
 
-PinnedPieces::Piece& PinnedPieces::wait_for_piece(std::int64_t number) {
-    Piece& piece = pieces_[static_cast<std::size_t>(number) % kNumPieces];
+void PinnedPieces::wait_for(const Piece& piece) {
     piece.is_done.wait(
         kernels::kDeviceWaitMax, "a copy between host and GPU", kernels::DeviceEvent::Watch::kLoose
     );
-    return piece;
 }
 
-std::byte* PinnedPieces::next() {
+PinnedPieces::Lease PinnedPieces::take() {
     kernels::enter_cuda_device();
-    return wait_for_piece(num_sent_).memory.data();
+    Piece* piece = nullptr;
+    {
+        MutexLock lock(mutex_);
+        while (free_.empty()) is_free_.wait(lock);
+        piece = free_.front();
+        free_.pop_front();
+    }
+    wait_for(*piece);
+    return {*this, *piece};
 }
 
-void PinnedPieces::send_next(std::byte* to, std::int64_t bytes) {
+void PinnedPieces::put_back(Piece* piece) {
+    {
+        const MutexLock lock(mutex_);
+        free_.push_back(piece);
+    }
+    is_free_.notify_one();
+}
+
+void PinnedPieces::Lease::send(std::byte* to, std::int64_t bytes) && {
     CHECK(bytes <= kPieceBytes);
-    const Piece& piece = pieces_[static_cast<std::size_t>(num_sent_++) % kNumPieces];
-    kernels::copy_to_device(to, piece.memory.data(), bytes, stream_.stream());
-    piece.is_done.record(stream_.stream());
+    kernels::copy_to_device(to, data(), bytes, owner_->stream());
+    piece_->is_done.record(owner_->stream());
+    std::exchange(owner_, nullptr)->put_back(piece_);
+}
+
+void PinnedPieces::Lease::fetch(const std::byte* from, std::int64_t bytes) {
+    CHECK(bytes <= kPieceBytes);
+    kernels::copy_to_host(data(), from, bytes, owner_->stream());
+    piece_->is_done.record(owner_->stream());
 }
 
 void PinnedPieces::start_after(kernels::Stream stream) {
@@ -69,39 +103,45 @@ void PinnedPieces::start_after(kernels::Stream stream) {
 void PinnedPieces::send(
     std::byte* to, const std::byte* from_host, std::int64_t bytes, TaskPool* threads
 ) {
-    for (std::int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-        const std::int64_t size = std::min(kPieceBytes, bytes - begin);
-        copy_by(threads, next(), from_host + begin, size);
-        send_next(to + begin, size);
-    }
+    for_each(threads, num_pieces_of(bytes), [&](std::size_t number) {
+        const Range range = range_of(number, bytes);
+        Lease piece = take();
+        std::memcpy(piece.data(), from_host + range.begin, static_cast<std::size_t>(range.size));
+        std::move(piece).send(to + range.begin, range.size);
+    });
 }
 
 void PinnedPieces::wait() {
-    for (std::size_t i = 0; i < kNumPieces; ++i) wait_for_piece(static_cast<std::int64_t>(i));
+    kernels::enter_cuda_device();
+    is_all_.record(stream_.stream());
+    is_all_.wait(kernels::kDeviceWaitMax, "copies to the GPU", kernels::DeviceEvent::Watch::kLoose);
 }
 
 void PinnedPieces::fetch(
     std::byte* to_host, const std::byte* from, std::int64_t bytes, TaskPool* threads
 ) {
-    kernels::enter_cuda_device();
-    wait();  // no piece is on its way to the GPU afterwards
-    const std::int64_t num_pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
-    const auto size_of = [&](std::int64_t number) {
-        return std::min(kPieceBytes, bytes - number * kPieceBytes);
+    const auto start = [&](std::size_t number) {
+        const Range range = range_of(number, bytes);
+        Lease piece = take();
+        piece.fetch(from + range.begin, range.size);
+        return piece;
     };
-    const auto start = [&](std::int64_t number) {
-        const Piece& piece = pieces_[static_cast<std::size_t>(number) % kNumPieces];
-        kernels::copy_to_host(
-            piece.memory.data(), from + number * kPieceBytes, size_of(number), stream_.stream()
-        );
-        piece.is_done.record(stream_.stream());
+    const auto take_out = [&](std::size_t number, Lease piece) {
+        const Range range = range_of(number, bytes);
+        piece.wait();
+        std::memcpy(to_host + range.begin, piece.data(), static_cast<std::size_t>(range.size));
     };
-    constexpr auto kAhead = static_cast<std::int64_t>(kNumPieces);
-    for (std::int64_t number = 0; number < std::min(kAhead, num_pieces); ++number) start(number);
-    for (std::int64_t number = 0; number < num_pieces; ++number) {
-        const Piece& piece = wait_for_piece(number);
-        copy_by(threads, to_host + number * kPieceBytes, piece.memory.data(), size_of(number));
-        if (number + kAhead < num_pieces) start(number + kAhead);
+    const std::size_t num = num_pieces_of(bytes);
+    if (threads != nullptr) {
+        for_each(threads, num, [&](std::size_t number) { take_out(number, start(number)); });
+        return;
+    }
+    // One thread empties a piece while the next ones are on their way.
+    std::deque<Lease> coming;
+    for (std::size_t next = 0, out = 0; out < num; ++out) {
+        for (; next < num && coming.size() < kInTransit; ++next) coming.push_back(start(next));
+        take_out(out, std::move(coming.front()));
+        coming.pop_front();
     }
 }
 

@@ -1,46 +1,84 @@
-// Copies between a GPU's memory and any host memory through page-locked pieces: one is filled or
-// emptied while others are in transit. From pageable memory the driver would do the same with one
-// piece at a time, and block the caller for each.
+// Copies between a GPU's memory and any host memory through page-locked pieces: some are filled or
+// emptied, by as many threads as the bus needs, while others are in transit. One thread copies
+// within host memory at a fraction of the bus's rate. From pageable memory the driver would do the
+// same with one piece at a time, and block the caller for each.
 //
 // Owns:    the pieces, and a stream that yields to steps.
-// Thread:  one at a time.
-// Bounded: kNumPieces of kPieceBytes, from construction on.
+// Thread:  any for take(), and one for each Lease; the rest one at a time.
+// Bounded: for num_threads() leases and kInTransit pieces on their way, from construction on:
+//          page-locking takes 0.5 s per GiB (an H200's machine), too long for an update.
 // Not ordered with any other stream except by start_after(): the source was written before, and
 // nothing reads the destination yet.
 #pragma once
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/task_pool.h"
 #include "kernels/device_memory.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
 
 namespace pitstop::tp_worker {
 
 class PinnedPieces {
+    struct Piece {
+        kernels::PinnedBuffer memory{};
+        kernels::DeviceEvent is_done{};  // its last copy
+    };
+
   public:
-    // Takes 80 us at 55 GB/s, a PCIe 5 link's rate. Not measured.
+    // Takes 80 us at 51 GB/s, the rate of an H200's link.
     static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-    static constexpr std::size_t kNumPieces = 4;
+    // Pieces beyond the leases: the bus has work while the thread that waits for a copy sleeps.
+    static constexpr int kInTransit = 4;
+    // Each fills 4 GB/s or more from a file: together more than the bus carries.
+    static constexpr int kThreadsMax = 16;
 
+    // For as many threads as this, within [1, kThreadsMax].
     // Errors: kResourceExhausted without page-locked memory.
-    [[nodiscard]] static Result<PinnedPieces> make();
+    [[nodiscard]] static Result<std::unique_ptr<PinnedPieces>> make(int num_threads);
+    PinnedPieces(const PinnedPieces&) = delete;  // leases point to it
+    PinnedPieces& operator=(const PinnedPieces&) = delete;
 
-    // Returns a piece of kPieceBytes that no copy uses, to be filled by the caller.
-    [[nodiscard]] std::byte* next();
-    // Sends the beginning of the piece that next() returned to the GPU.
-    void send_next(std::byte* to, std::int64_t bytes);
+    // Returns how many threads may have a lease each without waiting for each other.
+    [[nodiscard]] int num_threads() const { return num_threads_; }
+
+    // A piece of kPieceBytes that no copy uses. It goes back when it was sent, or with the lease.
+    class Lease {
+      public:
+        Lease(Lease&& other) noexcept
+            : owner_(std::exchange(other.owner_, nullptr)), piece_(other.piece_) {}
+        Lease& operator=(Lease&&) = delete;
+        ~Lease() {
+            if (owner_ != nullptr) owner_->put_back(piece_);
+        }
+        [[nodiscard]] std::byte* data() const { return piece_->memory.data(); }
+        // Sends its beginning to the GPU.
+        void send(std::byte* to, std::int64_t bytes) &&;
+        // Starts a copy from the GPU to its beginning; wait() returns when that is there.
+        void fetch(const std::byte* from, std::int64_t bytes);
+        void wait() { owner_->wait_for(*piece_); }
+
+      private:
+        friend class PinnedPieces;
+        Lease(PinnedPieces& owner, Piece& piece) : owner_(&owner), piece_(&piece) {}
+        PinnedPieces* owner_;
+        Piece* piece_;
+    };
+    // Waits for the piece that was sent first, or, if all are leased, for one that goes back.
+    [[nodiscard]] Lease take();
 
     // Orders later work here after all work enqueued on `stream`. Any thread may call it.
     void start_after(kernels::Stream stream);
     // For work that must be ordered with the copies.
     [[nodiscard]] kernels::Stream stream() const { return stream_.stream(); }
 
-    // Sends to the GPU; `from_host` may be overwritten at once. `threads` share the copying within
-    // host memory: one thread reaches a fraction of the bus's rate. Without any, as during passes,
-    // the caller copies alone.
+    // Sends to the GPU; `from_host` may be overwritten at once. `threads` share the pieces; without
+    // any, as during passes, the caller copies alone.
     void send(
         std::byte* to, const std::byte* from_host, std::int64_t bytes, TaskPool* threads = nullptr
     );
@@ -52,17 +90,18 @@ class PinnedPieces {
     );
 
   private:
-    struct Piece {
-        kernels::PinnedBuffer memory{};
-        kernels::DeviceEvent is_done{};  // its last copy
-    };
     PinnedPieces() = default;
-    Piece& wait_for_piece(std::int64_t number);
+    void put_back(Piece* piece);
+    static void wait_for(const Piece& piece);
 
+    int num_threads_ = 1;
     kernels::DeviceStream stream_{};
     kernels::DeviceEvent is_before_{};  // marks the work that start_after() waits for
-    std::array<Piece, kNumPieces> pieces_{};
-    std::int64_t num_sent_ = 0;
+    kernels::DeviceEvent is_all_{};     // marks the work that wait() waits for
+    std::deque<Piece> pieces_{};
+    Mutex mutex_{};
+    Condition is_free_{};
+    std::deque<Piece*> free_ GUARDED_BY(mutex_){};  // the piece that was sent first comes first
 };
 
 }  // namespace pitstop::tp_worker

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda_device.h"
+#include "tp_worker/weights/shard_rows.h"
 #include "tp_worker/weights/weight_digest.h"
 
 #include <algorithm>
@@ -15,30 +16,12 @@ namespace pitstop::tp_worker {
 namespace {
 
 constexpr auto kWatch = kernels::DeviceEvent::Watch::kLoose;
+constexpr auto kCloseWatch = kernels::DeviceEvent::Watch::kClose;
 constexpr auto kDigestBytes = static_cast<std::int64_t>(sizeof(Digest));
 constexpr auto kCountBytes = static_cast<std::int64_t>(sizeof(std::uint64_t));
 
-// Counts the rows of the shard that some part fills; what is left is padding.
-std::int64_t num_filled_rows(const WeightTensor& tensor) {
-    std::int64_t num = 0;
-    for (const ShardPart& part : tensor.parts)
-        if (!part.is_empty()) num = std::max(num, part.shard_row + part.rows);
-    return num;
-}
-
-// Cuts out a shard of these rows alone, at the start of an arena.
-WeightTensor cut(const WeightTensor& tensor, std::int64_t row_begin, std::int64_t num_rows) {
-    WeightTensor rows = tensor;
-    rows.offset = 0;
-    rows.rows = num_rows;
-    rows.parts.clear();
-    for (const ShardPart& whole : tensor.parts) {
-        ShardPart part = whole.in_shard_rows(row_begin, num_rows);
-        part.shard_row -= row_begin;
-        if (!part.is_empty()) rows.parts.push_back(part);
-    }
-    return rows;
-}
+bool is_written(const FillJob& job) { return job.incoming != nullptr && !job.is_only_digested; }
+bool is_from_host(const FillJob& job) { return is_written(job) && !job.incoming->bytes.is_on_gpu; }
 
 }  // namespace
 
@@ -85,15 +68,21 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     kernels::fill_device(gpu_.sums_.data(), 0, gpu_.sums_.bytes(), stream());
     std::vector<Sums> sums(jobs.size());
     std::int64_t next_sum = 0;
-    for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
-        if (i == jobs.size() / 2) args_.at("stage_half");
-        const FillJob& job = jobs[i];
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
         sums[i] = {.first = next_sum, .count = static_cast<std::int64_t>(i)};
-        next_sum += std::ssize(job.parts);
+        next_sum += std::ssize(jobs[i].parts);
+        filled.bytes += args_.layout.tensors()[jobs[i].index].bytes();
+        if (is_written(jobs[i])) ++filled.num_tensors;
+    }
+    send_all(jobs, filled);
+    for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
+        const FillJob& job = jobs[i];
+        if (i == jobs.size() / 2 && std::ranges::none_of(jobs, is_from_host))
+            args_.at("stage_half");
+        if (is_from_host(job)) continue;
         const Result<> placed =
-            job.is_only_digested ? digest_incoming(job, sums[i]) : place(job, keep, filled);
+            job.is_only_digested ? digest_incoming(job, sums[i]) : place(job, keep);
         if (!placed) filled.error = {job.index, placed.error()};
-        filled.bytes += args_.layout.tensors()[job.index].bytes();
     }
     wait();  // after an error, too: whatever is on its way reads what the source holds
     const TimePoint received = Clock::now();
@@ -113,26 +102,18 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     return filled;
 }
 
-Result<> GpuWriter::place(const FillJob& job, Keep keep, Filled& filled) {
+Result<> GpuWriter::place(const FillJob& job, Keep keep) {
     const WeightTensor& tensor = args_.layout.tensors()[job.index];
     const bool stays = keep == Keep::kInPlace || args_.target == args_.live;
     if (job.incoming == nullptr) return stays ? Result<>(Ok{}) : copy_paced(tensor);
-    ++filled.num_tensors;
     const TensorBytes& bytes = job.incoming->bytes;
     std::byte* const first_row = args_.target + tensor.offset;
-    if (!bytes.is_on_gpu) {
-        return send(tensor, bytes, [&](std::int64_t row, std::int64_t num_rows) {
-            const std::int64_t row_bytes = tensor.row_bytes();
-            gpu_.pieces_->send_next(first_row + row * row_bytes, num_rows * row_bytes);
-            return Result<>(Ok{});
-        });
-    }
     return for_each_rows(
         tensor,
         GpuStaging::kLaunchBytesMax,
         [&](std::int64_t row, std::int64_t num_rows) {
             std::byte* const to = first_row + row * tensor.row_bytes();
-            return convert(cut(tensor, row, num_rows), bytes, to);
+            return convert(cut_rows(tensor, row, num_rows), bytes, to);
         }
     );
 }
@@ -147,55 +128,89 @@ Result<> GpuWriter::for_each_rows(
     return Ok{};
 }
 
-// Sends what lies in the host's memory: a piece of rows at a time is sliced and converted into
-// page-locked memory, from which `take` sends it.
-Result<> GpuWriter::send(
-    const WeightTensor& tensor, const TensorBytes& bytes, const TakeRows& take
-) {
-    return for_each_rows(
-        tensor,
-        PinnedPieces::kPieceBytes,
-        [&](std::int64_t row, std::int64_t num_rows) -> Result<> {
-            const WeightTensor rows = cut(tensor, row, num_rows);
-            RETURN_IF_ERROR(fill_piece(rows, bytes, gpu_.pieces_->next()));
-            return take(row, num_rows);
-        }
+// Sends the tensors that lie in the host's memory or in files. Threads claim pieces, in order. This
+// thread always works, the others only while no pass runs.
+void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
+    Sending sending{.jobs = jobs, .first = std::this_thread::get_id()};
+    std::int64_t num_bytes = 0;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+        const WeightTensor& tensor = args_.layout.tensors()[jobs[i].index];
+        if (!is_from_host(jobs[i])) continue;
+        add_pieces(tensor, i, sending.pieces);
+        num_bytes += tensor.bytes();
+    }
+    // Waking a thread costs an eighth of copying these.
+    constexpr std::int64_t kBytesPerThread = std::int64_t{2} << 20;
+    const bool may_share = num_bytes > GpuStaging::kLaunchBytesMax || !args_.pace.is_serving();
+    const auto num_threads = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(num_bytes / kBytesPerThread, 1, may_share ? num_threads_max() : 1)
     );
+    if (num_threads == 1) {
+        send_claimed(sending);
+    } else {
+        static_cast<void>(threads().run(num_threads, [&](std::size_t) -> Result<> {
+            return send_claimed(sending), Ok{};
+        }));
+    }
+    const MutexLock lock(sending.mutex);
+    if (!sending.error) return;
+    auto& [piece, error] = *sending.error;
+    filled.error = {jobs[sending.pieces[piece].item].index, std::move(error)};
 }
 
-// Slices and converts. Threads share a piece while no pass runs: one alone fills it at a fraction
-// of what the bus carries.
-Result<> GpuWriter::fill_piece(
-    const WeightTensor& rows, const TensorBytes& bytes, std::byte* piece
-) {
-    // This is twice what it costs to start a thread (task_pool.h).
-    constexpr std::int64_t kPartBytes = std::int64_t{512} << 10;
-    const std::int64_t row_bytes = rows.row_bytes();
-    const std::int64_t part_rows = std::max<std::int64_t>(1, kPartBytes / row_bytes);
-    const bool is_shared = bytes.data != nullptr && args_.num_threads > 1 &&
-                           !args_.pace.is_serving() && rows.rows > part_rows;
-    if (!is_shared) {
-        return load_tensor(
-            {.tensor = rows, .bytes = bytes, .ops = args_.ops, .arena = piece},
-            scratch_,
-            [&](const WrittenRows&) {
-                rested_ += pacer_.rest_if_due();
-                return check_dropped();
-            }
-        );
+int GpuWriter::num_threads_max() const {
+    return std::clamp(args_.num_threads, 1, gpu_.pieces_->num_threads());
+}
+
+TaskPool& GpuWriter::threads() {
+    if (!threads_) threads_.emplace(num_threads_max());
+    return *threads_;
+}
+
+void GpuWriter::send_claimed(Sending& sending) {
+    constexpr auto kLook = std::chrono::milliseconds(10);
+    const std::size_t num = sending.pieces.size();
+    const bool is_first = std::this_thread::get_id() == sending.first;
+    std::vector<std::byte> scratch;
+    while (!sending.is_over.load(std::memory_order_relaxed)) {
+        if (!is_first && args_.pace.is_serving()) {
+            MutexLock lock(sending.mutex);
+            if (sending.num_claimed.load(std::memory_order_relaxed) >= num) return;
+            sending.is_all_claimed.wait_until(lock, Clock::now() + kLook);
+            continue;
+        }
+        const std::size_t claim = sending.num_claimed.fetch_add(1, std::memory_order_relaxed);
+        if (claim >= num) break;
+        if (claim == num / 2) args_.at("stage_half");
+        Result<> sent = send_piece(sending, claim, scratch);
+        if (sent) continue;
+        sending.is_over.store(true, std::memory_order_relaxed);
+        const MutexLock lock(sending.mutex);
+        if (!sending.error || claim < sending.error->first)
+            sending.error = {claim, std::move(sent).error()};
     }
-    if (!threads_) threads_.emplace(args_.num_threads);
-    const auto num_parts = static_cast<std::size_t>((rows.rows + part_rows - 1) / part_rows);
-    return threads_->run(num_parts, [&](std::size_t number) {
-        const std::int64_t begin = static_cast<std::int64_t>(number) * part_rows;
-        const WeightTensor part = cut(rows, begin, std::min(part_rows, rows.rows - begin));
-        std::vector<std::byte> unused;  // the bytes are in memory
-        return load_tensor(
-            {.tensor = part, .bytes = bytes, .ops = args_.ops, .arena = piece + begin * row_bytes},
-            unused,
-            [&](const WrittenRows&) { return check_dropped(); }
-        );
-    });
+    { const MutexLock lock(sending.mutex); }  // who saw an earlier state waits by now
+    sending.is_all_claimed.notify_all();
+}
+
+Result<> GpuWriter::send_piece(
+    Sending& sending, std::size_t piece, std::vector<std::byte>& scratch
+) {
+    const RowsOfItem& rows = sending.pieces[piece];
+    const FillJob& job = sending.jobs[rows.item];
+    return send_rows(
+        {.tensor = args_.layout.tensors()[job.index],
+         .bytes = job.incoming->bytes,
+         .rows = rows,
+         .ops = args_.ops,
+         .pieces = *gpu_.pieces_,
+         .arena = args_.target},
+        scratch,
+        [&](const WrittenRows&) {
+            if (std::this_thread::get_id() == sending.first) rested_ += pacer_.rest_if_due();
+            return check_dropped();
+        }
+    );
 }
 
 // Copies within the GPU: `rows` of the whole tensor that `bytes` is, to where their shard is to be.
@@ -231,20 +246,41 @@ Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
             {.first = sums.first, .count = std::nullopt}
         );
     };
-    if (!bytes.is_on_gpu) {
-        return send(tensor, bytes, [&](std::int64_t row, std::int64_t num_rows) {
-            gpu_.pieces_->send_next(scratch, num_rows * tensor.row_bytes());
-            return digest_scratch(row, num_rows);
-        });
-    }
+    if (!bytes.is_on_gpu) return digest_sent(job, digest_scratch);
     return for_each_rows(
         tensor,
         PinnedPieces::kPieceBytes,
         [&](std::int64_t row, std::int64_t num_rows) -> Result<> {
-            RETURN_IF_ERROR(convert(cut(tensor, row, num_rows), bytes, scratch));
+            RETURN_IF_ERROR(convert(cut_rows(tensor, row, num_rows), bytes, scratch));
             return digest_scratch(row, num_rows);
         }
     );
+}
+
+// Sends a piece after the other to the scratch buffer, where `digest` digests it.
+Result<> GpuWriter::digest_sent(const FillJob& job, const TakeRows& digest) {
+    const WeightTensor& tensor = args_.layout.tensors()[job.index];
+    std::vector<RowsOfItem> pieces;
+    add_pieces(tensor, 0, pieces);
+    std::vector<std::byte> unused;
+    for (const RowsOfItem& rows : pieces) {
+        auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
+        RETURN_IF_ERROR(send_rows(
+            {.tensor = tensor,
+             .bytes = job.incoming->bytes,
+             .rows = rows,
+             .ops = args_.ops,
+             .pieces = *gpu_.pieces_,
+             .arena = scratch - tensor.offset - rows.row_begin * tensor.row_bytes()},
+            unused,
+            [&](const WrittenRows&) {
+                rested_ += pacer_.rest_if_due();
+                return check_dropped();
+            }
+        ));
+        RETURN_IF_ERROR(digest(rows.row_begin, rows.num_rows));
+    }
+    return Ok{};
 }
 
 Result<> GpuWriter::digest_resident(const WeightTensor& tensor, const Sums& sums) {
@@ -327,9 +363,15 @@ Result<Duration> GpuWriter::fill_target(std::span<const std::byte> bytes) {
     CHECK(std::ssize(bytes) >= num_bytes);
     Result<> result = Ok{};
     Duration rest{};
-    for (std::int64_t begin = 0; begin < num_bytes && result; begin += PinnedPieces::kPieceBytes) {
-        const std::int64_t size = std::min(PinnedPieces::kPieceBytes, num_bytes - begin);
-        gpu_.pieces_->send(args_.target + begin, bytes.data() + begin, size);
+    const std::int64_t num_threads = num_threads_max();
+    for (std::int64_t begin = 0; begin < num_bytes && result;) {
+        const bool is_shared = num_threads > 1 && !args_.pace.is_serving();
+        const std::int64_t pieces = is_shared ? 2 * num_threads : 1;
+        const std::int64_t size = std::min(pieces * PinnedPieces::kPieceBytes, num_bytes - begin);
+        gpu_.pieces_->send(
+            args_.target + begin, bytes.data() + begin, size, is_shared ? &threads() : nullptr
+        );
+        begin += size;
         rest += pacer_.rest_if_due();
         result = check_dropped();
     }
@@ -365,12 +407,12 @@ void GpuWriter::for_each_piece(const WeightTensor& tensor, const ShardElements& 
     auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
     for (std::size_t begin = 0; begin < elements.at.size(); begin += elements_max) {
         const std::size_t num = std::min(elements_max, elements.at.size() - begin);
-        std::byte* const piece = gpu_.pieces_->next();
+        PinnedPieces::Lease piece = gpu_.pieces_->take();
         const std::size_t values_at = num * sizeof(std::int64_t);
-        std::memcpy(piece, elements.at.data() + begin, values_at);
+        std::memcpy(piece.data(), elements.at.data() + begin, values_at);
         const std::byte* const values = elements.values.data() + begin * value_bytes;
-        std::memcpy(piece + values_at, values, num * value_bytes);
-        gpu_.pieces_->send_next(scratch, static_cast<std::int64_t>(num) * update_bytes);
+        std::memcpy(piece.data() + values_at, values, num * value_bytes);
+        std::move(piece).send(scratch, static_cast<std::int64_t>(num) * update_bytes);
         kernels::ScatterArgs args =
             scatter_of(tensor.encoding, scratch + values_at, args_.target + tensor.offset);
         args.at = reinterpret_cast<const std::int64_t*>(scratch);
@@ -430,7 +472,9 @@ Result<> GpuWriter::enqueue(std::int64_t bytes, F launch) {
 
 void GpuWriter::wait() {
     gpu_.is_done_.record(stream());
-    gpu_.is_done_.wait(kernels::kDeviceWaitMax, "a stage of weights", kWatch);
+    // A loose watch adds 0.1 ms, three times to each bucket of a push.
+    const auto watch = args_.pace.is_serving() ? kWatch : kCloseWatch;
+    gpu_.is_done_.wait(kernels::kDeviceWaitMax, "a stage of weights", watch);
     bytes_since_rest_ = 0;
 }
 

@@ -1,25 +1,30 @@
 // Writes a copy of the weights in a GPU's memory (shard_writer.h). Bytes from the host are sliced
-// and converted into page-locked pieces, and then sent. Bytes on the GPU are sliced and converted
-// by a kernel. Everything is enqueued on one stream that yields to steps, including the digest,
-// which reads the resident bytes (P10).
+// and converted into page-locked pieces by threads, which send them. Bytes on the GPU are sliced
+// and converted by a kernel. Everything is enqueued on one stream that yields to steps, including
+// the digest, which reads the resident bytes (P10).
 //
 // While passes run, at most kLaunchBytesMax of work is enqueued at a time, with one block for every
 // fourth multiprocessor, and the stream rests as a thread does (pace.h): staging and decoding share
-// the memory's bandwidth.
+// the memory's bandwidth. One thread fills pieces then.
 #pragma once
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/task_pool.h"
 #include "kernels/device_memory.h"
 #include "kernels/ops.h"
 #include "tp_worker/device/pinned_pieces.h"
+#include "tp_worker/weights/shard_rows.h"
 #include "tp_worker/weights/shard_writer.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -85,15 +90,33 @@ class GpuWriter : public ShardWriter {
     };
     using TakeRows = std::function<Result<>(std::int64_t row, std::int64_t num_rows)>;
 
-    Result<> place(const FillJob& job, Keep keep, Filled& filled);
+    // What the threads share that send pieces.
+    struct Sending {
+        const std::vector<FillJob>& jobs;
+        std::vector<RowsOfItem> pieces{};  // an item is a job's index
+        std::thread::id first{};           // the thread that works while passes run, too
+        std::atomic<std::size_t> num_claimed{0};
+        std::atomic<bool> is_over{false};
+        Mutex mutex{};
+        Condition is_all_claimed{};
+        // the first piece that failed, and why
+        std::optional<std::pair<std::size_t, Error>> error GUARDED_BY(mutex){};
+    };
+
+    // Fills what does not come from the host's memory.
+    Result<> place(const FillJob& job, Keep keep);
     Result<> for_each_rows(
         const WeightTensor& tensor, std::int64_t bytes_max, const TakeRows& take
     );
-    Result<> send(const WeightTensor& tensor, const TensorBytes& bytes, const TakeRows& take);
-    Result<> fill_piece(const WeightTensor& rows, const TensorBytes& bytes, std::byte* piece);
+    void send_all(const std::vector<FillJob>& jobs, Filled& filled);
+    void send_claimed(Sending& sending);
+    Result<> send_piece(Sending& sending, std::size_t piece, std::vector<std::byte>& scratch);
+    [[nodiscard]] int num_threads_max() const;
+    TaskPool& threads();
     Result<> convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to);
     Result<> copy_paced(const WeightTensor& tensor);
     Result<> digest_incoming(const FillJob& job, const Sums& sums);
+    Result<> digest_sent(const FillJob& job, const TakeRows& digest);
     Result<> digest_resident(const WeightTensor& tensor, const Sums& sums);
     Result<> digest_rows(const ResidentRows& rows, const Sums& sums);
     void read_sums(const std::vector<FillJob>& jobs, const std::vector<Sums>& sums, Filled& filled);
@@ -116,8 +139,7 @@ class GpuWriter : public ShardWriter {
     Pacer pacer_;
     Duration rested_{};  // rest that is not yet in a result of fill()
     std::int64_t bytes_since_rest_ = 0;
-    std::vector<std::byte> scratch_{};
-    std::optional<TaskPool> threads_{};  // made for the first piece that needs them
+    std::optional<TaskPool> threads_{};  // made for the first pieces that several threads send
 };
 
 }  // namespace pitstop::tp_worker

@@ -7,9 +7,8 @@ namespace {
 
 TensorBytes from_byte(const TensorBytes& whole, std::int64_t begin) {
     TensorBytes part = whole;
-    if (part.data != nullptr) {
-        part.data += begin;
-    } else {
+    if (part.data != nullptr) part.data += begin;
+    if (part.read) {
         part.read = [&whole, begin](std::int64_t at, std::span<std::byte> out) {
             return whole.read(begin + at, out);
         };

@@ -13,8 +13,10 @@ namespace pitstop::tp_worker {
 Result<WeightStore> WeightStore::make(const WeightLayout& layout, const Device& device) {
     WeightStore store(layout, device);
     if (device.is_cuda()) {
-        ASSIGN_OR_RETURN(PinnedPieces made, PinnedPieces::make());
-        auto pieces = std::make_unique<PinnedPieces>(std::move(made));
+        ASSIGN_OR_RETURN(
+            std::unique_ptr<PinnedPieces> pieces,
+            PinnedPieces::make(kernels::num_threads_of(device.host_stream()))
+        );
         ASSIGN_OR_RETURN(GpuWeightDigest digest, GpuWeightDigest::make(layout));
         ASSIGN_OR_RETURN(GpuStaging staging, GpuStaging::make(layout, device.ops(), *pieces));
         store.gpu_.emplace(GpuSide{std::move(pieces), std::move(digest), std::move(staging)});
@@ -95,7 +97,7 @@ Result<std::int64_t> WeightStore::release(Keep keep) {
         ASSIGN_OR_RETURN(Arena kept, Arena::reserve("weights kept in host memory", bytes_));
         RETURN_IF_ERROR(kept.commit());
         if (gpu_) {
-            TaskPool threads(kernels::num_threads_of(device_->host_stream()));
+            TaskPool threads(gpu_->pieces->num_threads());
             gpu_->pieces->fetch(kept.data(), live.data(), bytes_, &threads);
         } else {
             live.move_to(kept);
@@ -115,7 +117,7 @@ Result<> WeightStore::resume() {
     Arena& live = *copies_[live_].memory;
     RETURN_IF_ERROR(live.commit());
     if (kept_ && gpu_) {
-        TaskPool threads(kernels::num_threads_of(device_->host_stream()));
+        TaskPool threads(gpu_->pieces->num_threads());
         gpu_->pieces->send(live.data(), kept_->data(), bytes_, &threads);
         gpu_->pieces->wait();
     } else if (kept_) {

@@ -1,11 +1,15 @@
 #include "tp_worker/weights/weight_upload.h"
 
 #include "base/log.h"
+#include "base/mutex.h"
+#include "base/task_pool.h"
 #include "base/time.h"
+#include "tp_worker/weights/shard_rows.h"
 #include "tp_worker/weights/weight_loader.h"
 
-#include <algorithm>
 #include <chrono>
+#include <utility>
+#include <vector>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -17,25 +21,35 @@ class Progress {
     explicit Progress(std::int64_t bytes_total) : bytes_total_(bytes_total) {}
 
     void add(std::int64_t bytes) {
-        bytes_sent_ += bytes;
-        if (Clock::now() - last_said_ >= kProgressEvery) say();
+        {
+            const MutexLock lock(mutex_);
+            bytes_sent_ += bytes;
+            if (Clock::now() - last_said_ < kProgressEvery) return;
+            last_said_ = Clock::now();
+        }
+        say();
     }
 
     void say() {
-        last_said_ = Clock::now();
+        std::int64_t bytes_sent = 0;
+        {
+            const MutexLock lock(mutex_);
+            bytes_sent = bytes_sent_;
+        }
         spdlog::info(
             "weights: {:.1f} of {:.1f} MB on the GPU, {:.1f} s",
-            static_cast<double>(bytes_sent_) * 1e-6,
+            static_cast<double>(bytes_sent) * 1e-6,
             static_cast<double>(bytes_total_) * 1e-6,
-            seconds(last_said_ - begin_)
+            seconds(Clock::now() - begin_)
         );
     }
 
   private:
     std::int64_t bytes_total_;
-    std::int64_t bytes_sent_ = 0;
     TimePoint begin_ = Clock::now();
-    TimePoint last_said_ = begin_;
+    Mutex mutex_{};
+    std::int64_t bytes_sent_ GUARDED_BY(mutex_) = 0;
+    TimePoint last_said_ GUARDED_BY(mutex_) = begin_;
 };
 
 }  // namespace
@@ -51,37 +65,36 @@ Result<> upload_weights(
     RETURN_IF_ERROR(tensors.check_whole(source));
 
     std::int64_t bytes_total = 0;
-    std::int64_t bytes_max = 0;
+    std::vector<TensorBytes> sources;
+    std::vector<RowsOfItem> rows;
     for (const WeightTensor& tensor : layout.tensors()) {
         bytes_total += tensor.bytes();
-        bytes_max = std::max(bytes_max, tensor.bytes());
-    }
-    Progress progress(bytes_total);
-    ASSIGN_OR_RETURN(Arena shard, Arena::reserve("a tensor on its way to the GPU", bytes_max));
-    RETURN_IF_ERROR(shard.commit());
-    std::vector<std::byte> scratch;
-    for (const WeightTensor& tensor : layout.tensors()) {
-        WeightTensor at_start = tensor;
-        at_start.offset = 0;
         const checkpoint::StoredTensor* const stored = tensors.find(tensor.name);
         CHECK(stored != nullptr);  // the check found nothing missing
-        const std::int64_t row_bytes = tensor.bytes() / tensor.rows;
-        const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
-        RETURN_IF_ERROR(load_tensor(
-            {.tensor = at_start, .bytes = bytes, .ops = device.host_ops(), .arena = shard.data()},
-            scratch,
-            [&](const WrittenRows& rows) -> Result<> {
-                pieces.send(
-                    arena + tensor.offset + rows.begin * row_bytes,
-                    shard.data() + rows.begin * row_bytes,
-                    rows.num * row_bytes
-                );
-                progress.add(rows.num * row_bytes);
-                return Ok{};
-            }
-        ));
+        add_pieces(tensor, sources.size(), rows);
+        sources.push_back(stored_bytes(tensors.checkpoint(), *stored));
     }
+    Progress progress(bytes_total);
+    TaskPool threads(pieces.num_threads());
+    Result<> sent = threads.run(rows.size(), [&](std::size_t number) -> Result<> {
+        std::vector<std::byte> scratch;
+        const RowsOfItem& piece = rows[number];
+        const WeightTensor& tensor = layout.tensors()[piece.item];
+        RETURN_IF_ERROR(send_rows(
+            {.tensor = tensor,
+             .bytes = sources[piece.item],
+             .rows = piece,
+             .ops = device.host_ops(),
+             .pieces = pieces,
+             .arena = arena},
+            scratch,
+            [](const WrittenRows&) { return Result<>(Ok{}); }
+        ));
+        progress.add(piece.num_rows * tensor.row_bytes());
+        return Ok{};
+    });
     pieces.wait();
+    RETURN_IF_ERROR(std::move(sent));
     progress.say();
     return Ok{};
 }

@@ -1,8 +1,10 @@
-// Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: read, sliced and
-// converted in host memory as weight_loader.h does it, then sent by page-locked pieces. Says how
+// Fills a GPU's copy of a rank's weights from a checkpoint, a tensor at a time: sliced and
+// converted as weight_loader.h does it, into page-locked pieces, from which they are sent. Says how
 // far it is once a second.
 //
-// Thread: the loop's, at start-up. Bounded: host memory for the largest tensor of the shard.
+// Owns:    while it runs, as many threads as the pieces are made for.
+// Thread:  the loop's, at start-up. Bounded: the pieces, and per thread a chunk of scratch
+//          (weight_loader.h).
 #pragma once
 
 #include "base/result.h"
