@@ -23,7 +23,7 @@ struct PushFlags {
     CliPlace place{};
     std::string label{};
     std::string kv_policy = "keep";
-    std::int64_t bucket_mib = 4;
+    std::int64_t bucket_mib = 0;
     int workers = 0;
     bool adopt = false;
     bool no_digest = false;
@@ -36,12 +36,14 @@ struct PushFlags {
         flags.add("label", &label, "the new version's name");
         flags.add("kv-policy", &kv_policy, "running requests: keep, recompute, drain or abort");
         flags.add(
-            "bucket-size", &bucket_mib, "MiB per bucket; four buckets are shared with the workers"
+            "bucket-size",
+            &bucket_mib,
+            "MiB per bucket; four buckets are shared with the workers; 0: 4, to GPUs 32"
         );
         flags.add(
             "workers",
             &workers,
-            "threads that fill buckets; 0: a quarter of the machine's cores, 1 to 4"
+            "threads that fill buckets; 0: a quarter of the cores, 1 to 4; to GPUs half, 1 to 16"
         );
         flags.add("adopt", &adopt, "the workers compute from the pushed memory; nothing is copied");
         flags.add("no-digest", &no_digest, "commit without declaring a digest");
@@ -58,7 +60,7 @@ struct PushFlags {
         };
         PushOptions options;
         RETURN_IF_ERROR(place.check(CliPlace::Needs::kAdminDoor));
-        if (bucket_mib < 1 || bucket_mib > (1 << 20)) return bad("bucket-size", "1 to 1048576 MiB");
+        if (bucket_mib < 0 || bucket_mib > (1 << 20)) return bad("bucket-size", "0 to 1048576 MiB");
         if (workers < 0 || workers > 1024) return bad("workers", "0 to 1024");
         if (!(timeout_s > 0 && timeout_s < 1e6)) return bad("timeout-s", "more than 0 seconds");
         const auto policy = messages::enum_named<messages::KvPolicy>(kv_policy);

@@ -97,19 +97,21 @@ Result<> PushedTensors::check() const {
     return Ok{};
 }
 
-std::int64_t PushedTensors::row_bytes_of(const Piece& piece) const {
-    const TensorToPush& tensor = tensors_[piece.tensor];
-    return matrix_of(tensor.shape).cols * element_bytes_of(tensor);
+std::int64_t PushedTensors::row_bytes_of(std::size_t tensor) const {
+    return matrix_of(tensors_[tensor].shape).cols * element_bytes_of(tensors_[tensor]);
 }
 
-void PushedTensors::add_pieces(std::size_t index, std::vector<Piece>& pieces) const {
-    const TensorToPush& tensor = tensors_[index];
-    const Matrix matrix = matrix_of(tensor.shape);
-    const std::int64_t row_bytes =
-        std::max<std::int64_t>(1, matrix.cols * element_bytes_of(tensor));
+std::int64_t PushedTensors::num_rows_of(std::size_t tensor) const {
+    return matrix_of(tensors_[tensor].shape).rows;
+}
+
+void PushedTensors::add_pieces(const Piece& rows, std::vector<Piece>& pieces) const {
+    const std::int64_t row_bytes = std::max<std::int64_t>(1, row_bytes_of(rows));
     const std::int64_t rows_max = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
-    for (std::int64_t row = 0; row < matrix.rows; row += rows_max)
-        pieces.push_back({index, row, std::min(rows_max, matrix.rows - row)});
+    for (std::int64_t done = 0; done < rows.num_rows; done += rows_max)
+        pieces.push_back(
+            {rows.tensor, rows.row_begin + done, std::min(rows_max, rows.num_rows - done)}
+        );
 }
 
 template <class F>

@@ -36,8 +36,19 @@ class PushedTensors {
     [[nodiscard]] Result<> check() const;
 
     [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of all tensors
-    [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const;
-    void add_pieces(std::size_t tensor, std::vector<Piece>& pieces) const;
+    [[nodiscard]] std::int64_t row_bytes_of(const Piece& piece) const {
+        return row_bytes_of(piece.tensor);
+    }
+    [[nodiscard]] std::int64_t row_bytes_of(std::size_t tensor) const;
+    [[nodiscard]] std::int64_t num_rows_of(std::size_t tensor) const;
+    [[nodiscard]] std::int64_t bytes_of(const Piece& rows) const {
+        return rows.num_rows * row_bytes_of(rows);
+    }
+    void add_pieces(std::size_t tensor, std::vector<Piece>& pieces) const {
+        add_pieces({tensor, 0, num_rows_of(tensor)}, pieces);
+    }
+    // Cuts these rows into pieces.
+    void add_pieces(const Piece& rows, std::vector<Piece>& pieces) const;
     // Returns the name that a tree has for the tensor: models with vision have longer ones.
     [[nodiscard]] std::string_view tree_name_of(std::size_t tensor) const { return names_[tensor]; }
 

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/task_pool.h"
+#include "client/bucket_plan.h"
 #include "client/bucket_ring.h"
 #include "client/push_sockets.h"
 #include "client/pushed_tensors.h"
@@ -26,24 +27,29 @@ namespace {
 // blocks others for this long.
 constexpr std::chrono::milliseconds kIdleMax(10'000);
 
-constexpr std::int64_t kAlignBytes = 64;  // of a tensor in a bucket
-constexpr std::int64_t kBucketsMax = 4;   // filled but not yet read, at a time
+constexpr std::int64_t kBucketsMax = 4;  // filled but not yet read, at a time
 
-// One thread fills as fast as it copies memory, and the workers' threads need cores, too.
-int num_threads(const PushOptions& options) {
+// Of a bucket for workers on CPUs, which find it in the cache.
+constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
+// Of a bucket for workers on GPUs: what a bucket costs besides copying, some 0.2 ms, is a small
+// part of the millisecond that the bus needs for it. Not measured.
+constexpr std::int64_t kGpuBucketBytes = std::int64_t{32} << 20;
+
+enum class Workers : std::uint8_t { kOnGpus, kOthers };
+
+// One thread fills as fast as it copies memory, and the workers' threads need cores, too. Those of
+// a GPU copy to it and compute nothing.
+int num_threads(const PushOptions& options, Workers workers) {
     if (options.num_threads > 0) return options.num_threads;
-    constexpr int kThreadsMax = 4;
-    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kThreadsMax);
+    const bool is_on_gpus = workers == Workers::kOnGpus;
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    return std::clamp(cores / (is_on_gpus ? 2 : 4), 1, is_on_gpus ? 16 : 4);
 }
 
 class Push {
   public:
     Push(Client& client, const PushOptions& options, std::span<const TensorToPush> tensors)
-        : client_(client),
-          options_(options),
-          tensors_(tensors),
-          threads_(num_threads(options)),
-          pieces_(options, tensors) {
+        : client_(client), options_(options), tensors_(tensors), pieces_(options, tensors) {
         report_.bytes = pieces_.bytes();
     }
 
@@ -81,6 +87,15 @@ class Push {
         }
         if (devices.empty())
             return make_error(ErrorCode::kUnavailable, "the tree has no worker to push to");
+        const bool are_on_gpus = std::ranges::all_of(devices, [](const std::string& device) {
+            return device.starts_with("GPU-");
+        });
+        if (are_on_gpus) workers_ = Workers::kOnGpus;
+        const std::int64_t usual_bytes = are_on_gpus ? kGpuBucketBytes : kBucketBytes;
+        bucket_bytes_ = in_bucket(options_.bucket_bytes > 0 ? options_.bucket_bytes : usual_bytes);
+        for (const TensorToPush& tensor : tensors_)
+            largest_ = std::max(largest_, in_bucket(tensor.bytes()));
+        threads_.emplace(num_threads(options_, workers_));
         report_.num_workers = static_cast<std::int64_t>(devices.size());
         return devices;
     }
@@ -189,76 +204,82 @@ class Push {
         return done;
     }
 
-    static std::int64_t aligned(std::int64_t bytes) {
-        return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    // Returns whether the tensor may come by its rows.
+    [[nodiscard]] bool may_split(std::size_t tensor) const {
+        return splits_ && pieces_.row_bytes_of(tensor) <= bucket_bytes_ &&
+               wanted_.contains(pieces_.tree_name_of(tensor));
     }
 
-    // Returns the room for as many buckets as may be in progress; for two if a tensor is larger
-    // than a bucket.
+    // Returns the room for as many buckets as may be in progress; for two if a tensor that comes
+    // whole is larger than a bucket. The less there is, the sooner a page is written again, which
+    // costs no fault then.
+    [[nodiscard]] std::int64_t ring_bytes() const {
+        std::int64_t bucket = bucket_bytes_;
+        for (std::size_t i = 0; i < tensors_.size(); ++i)
+            if (!may_split(i)) bucket = std::max(bucket, in_bucket(tensors_[i].bytes()));
+        return std::max(kBucketsMax * bucket_bytes_, 2 * bucket);
+    }
+
+    // Returns the bytes to share before a worker has told its layout: room for all tensors as whole
+    // ones. What is not used takes no memory.
     [[nodiscard]] std::int64_t buffer_bytes() const {
-        std::int64_t largest = kAlignBytes;
         std::int64_t all = 0;
-        for (const TensorToPush& tensor : tensors_) {
-            largest = std::max(largest, aligned(tensor.bytes()));
-            all += aligned(tensor.bytes());
-        }
-        const std::int64_t bucket = std::max(options_.bucket_bytes, largest);
-        const std::int64_t room = std::max(kBucketsMax * options_.bucket_bytes, 2 * bucket);
-        return std::min(room, std::max(all, kAlignBytes));
+        for (const TensorToPush& tensor : tensors_) all += in_bucket(tensor.bytes());
+        return std::min(ring_bytes(), std::max(all, kBucketAlignBytes));
     }
 
     // Fills buckets as long as there is room, while every worker reads earlier ones: a worker that
     // has answered one finds the next in its queue.
     Result<> push_buckets(const SharedBuffer& buffer) {
-        BucketRing ring(std::ssize(buffer.bytes()));
-        std::size_t begin = 0;
-        while (begin < tensors_.size()) {
-            const std::size_t end = end_of_bucket(begin);
-            ASSIGN_OR_RETURN(const std::int64_t base, take_room(ring, begin, end));
-            messages::PushBucket bucket{.bucket = report_.num_buckets};
-            std::vector<Piece> pieces;
-            std::int64_t at = base;
-            for (std::size_t i = begin; i < end; ++i) {
-                const TensorToPush& tensor = tensors_[i];
-                bucket.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, at});
-                pieces_.add_pieces(i, pieces);
-                at += aligned(tensor.bytes());
-            }
-            const TimePoint begun = Clock::now();
-            RETURN_IF_ERROR(threads_.run(pieces.size(), [&](std::size_t i) {
-                const Piece& piece = pieces[i];
-                std::byte* to = buffer.bytes().data() + bucket.tensors[piece.tensor - begin].offset;
-                return pieces_.fill(piece, to);
-            }));
-            report_.fill_s += seconds(Clock::now() - begun);
-            sockets_->send_all(encode(bucket));
-            ++report_.num_buckets;
-            begin = end;
+        if (workers_ == Workers::kOnGpus && largest_ > bucket_bytes_) {
+            RETURN_IF_ERROR(receive_layouts());
+            splits_ = std::ranges::all_of(layouts_, &messages::PushLayout::takes_rows);
+        }
+        BucketRing ring(std::min(ring_bytes(), static_cast<std::int64_t>(buffer.bytes().size())));
+        BucketPlan plan(pieces_, tensors_.size(), bucket_bytes_, [this](std::size_t tensor) {
+            return may_split(tensor);
+        });
+        for (std::vector<Piece> content = plan.next(); !content.empty(); content = plan.next()) {
+            ASSIGN_OR_RETURN(const std::int64_t base, take_room(ring, plan.bytes_of(content)));
+            RETURN_IF_ERROR(push_bucket(content, buffer.bytes().data(), base));
         }
         for (; ring.num_taken() > 0; ring.release_oldest()) RETURN_IF_ERROR(receive_done());
         return Ok{};
     }
 
-    // Returns the end of the bucket that begins at tensor `begin`: at most bucket_bytes; a larger
-    // tensor has a bucket of its own.
-    [[nodiscard]] std::size_t end_of_bucket(std::size_t begin) const {
-        std::int64_t bytes = 0;
-        std::size_t end = begin;
-        for (; end < tensors_.size(); ++end) {
-            bytes += aligned(tensors_[end].bytes());
-            if (end > begin && bytes > options_.bucket_bytes) break;
+    Result<> push_bucket(const std::vector<Piece>& content, std::byte* buffer, std::int64_t base) {
+        messages::PushBucket bucket{.bucket = report_.num_buckets};
+        std::vector<Piece> pieces;
+        std::vector<std::byte*> tensor_begins;  // of each piece
+        for (const Piece& rows : content) {
+            const TensorToPush& tensor = tensors_[rows.tensor];
+            messages::PushTensor& pushed = bucket.tensors.emplace_back();
+            pushed = {tensor.name, tensor.dtype, tensor.shape, base};
+            if (rows.num_rows < pieces_.num_rows_of(rows.tensor)) {
+                pushed.row_begin = rows.row_begin;
+                pushed.num_rows = rows.num_rows;
+            }
+            pieces_.add_pieces(rows, pieces);
+            std::byte* const begin = buffer + base - rows.row_begin * pieces_.row_bytes_of(rows);
+            tensor_begins.resize(pieces.size(), begin);
+            base += in_bucket(pieces_.bytes_of(rows));
         }
-        return end;
+        const TimePoint begun = Clock::now();
+        RETURN_IF_ERROR(threads_->run(pieces.size(), [&](std::size_t i) {
+            return pieces_.fill(pieces[i], tensor_begins[i]);
+        }));
+        report_.fill_s += seconds(Clock::now() - begun);
+        sockets_->send_all(encode(bucket));
+        ++report_.num_buckets;
+        return Ok{};
     }
 
-    // Reserves room for tensors [begin, end): after the part that workers still read, or in the
-    // part they are done with.
-    Result<std::int64_t> take_room(BucketRing& ring, std::size_t begin, std::size_t end) {
-        std::int64_t bytes = 0;
-        for (std::size_t i = begin; i < end; ++i) bytes += aligned(tensors_[i].bytes());
+    // Reserves room for a bucket: after the part that workers still read, or in the part they are
+    // done with.
+    Result<std::int64_t> take_room(BucketRing& ring, std::int64_t bytes) {
         while (true) {
             if (ring.num_taken() < kBucketsMax) {
-                if (const auto base = ring.reserve(std::max(bytes, kAlignBytes))) return *base;
+                if (const auto base = ring.reserve(bytes)) return *base;
             }
             RETURN_IF_ERROR(receive_done());
             ring.release_oldest();
@@ -299,7 +320,7 @@ class Push {
                 by_name[k][tensor.name] = &tensor;
         }
         const TimePoint begun = Clock::now();
-        RETURN_IF_ERROR(threads_.run(pieces.size(), [&](std::size_t i) {
+        RETURN_IF_ERROR(threads_->run(pieces.size(), [&](std::size_t i) {
             return fill_shards(pieces[i], by_name, shards);
         }));
         for (SharedBuffer& shard : shards) RETURN_IF_ERROR(shard.seal());
@@ -430,7 +451,11 @@ class Push {
     Client& client_;
     const PushOptions& options_;
     std::span<const TensorToPush> tensors_;
-    TaskPool threads_;
+    Workers workers_ = Workers::kOthers;
+    std::int64_t bucket_bytes_ = 0;
+    std::int64_t largest_ = 0;  // bytes of a tensor in a bucket
+    bool splits_ = false;       // larger tensors are pushed by their rows
+    std::optional<TaskPool> threads_{};
     PushedTensors pieces_;
     std::optional<PushSockets> sockets_{};
     std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

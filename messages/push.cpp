@@ -96,6 +96,16 @@ std::optional<std::string> invalid(const PushBucket& message) {
                 *tensor.allocation,
                 num_allocations
             );
+        const bool are_rows = tensor.num_rows ? *tensor.num_rows >= 1 && tensor.row_begin >= 0
+                                              : tensor.row_begin == 0;
+        if (!are_rows || (tensor.num_rows && tensor.allocation))
+            return fmt::format(
+                "'{}': row_begin is {} and num_rows {}; accepted are both absent or, for rows in "
+                "the memory, 0 or more and 1 or more",
+                tensor.name,
+                tensor.row_begin,
+                tensor.num_rows.value_or(0)
+            );
     }
     return std::nullopt;
 }

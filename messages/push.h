@@ -17,8 +17,12 @@
 // Memory is a file of shared memory, named by a process that has it open and its descriptor there,
 // and opened through /proc. If it is truncated during the push, the push ends. The memory of an
 // adopted shard is a sealed memfd: from then on no process can change its bytes, which are the
-// digested ones. A tensor in a bucket is whole, row-major; every worker may read the same bucket,
-// and reads only what its shard needs.
+// digested ones. A tensor in a bucket is row-major; every worker may read the same bucket, and
+// reads only what its shard needs.
+//
+// A tensor may come by its rows (all dimensions but the last count rows) if each worker takes them:
+// in ascending order, some in each bucket, from the first bucket that has some to the last row.
+// Meanwhile no other tensor comes by rows.
 //
 // A tensor may lie in the memory of the worker's GPU instead: its bucket names the allocations by
 // their CUDA IPC handles. The worker opens each once and closes all before it answers push_end. The
@@ -113,6 +117,7 @@ struct PushLayout {
     std::int64_t tp = 1;
     std::int64_t shard_bytes = 0;
     std::vector<ShardTensor> tensors{};
+    bool takes_rows = false;
 
     template <class F>
     void fields(F&& f) {
@@ -121,6 +126,7 @@ struct PushLayout {
         f("tp", tp, "ranks");
         f("shard_bytes", shard_bytes, "a shard to adopt has this size; 0: this worker adopts none");
         f("tensors", tensors, "where everything goes in it; what nothing goes to is zero");
+        f("takes_rows", takes_rows, "a bucket may hold some rows of such a tensor");
     }
 };
 
@@ -143,6 +149,8 @@ struct PushTensor {
     std::vector<std::int64_t> shape{};
     std::int64_t offset = 0;
     std::optional<std::int64_t> allocation{};
+    std::int64_t row_begin = 0;
+    std::optional<std::int64_t> num_rows{};
 
     template <class F>
     void fields(F&& f) {
@@ -151,6 +159,8 @@ struct PushTensor {
         f("shape", shape, "of the whole tensor");
         f("offset", offset, "of its first byte in the memory, or in the allocation");
         f("allocation", allocation, "which of the bucket's it lies in; absent: in the memory");
+        f("row_begin", row_begin, "first of its rows that lie there");
+        f("num_rows", num_rows, "rows that lie there; absent: all");
     }
     friend bool operator==(const PushTensor&, const PushTensor&) = default;
 };

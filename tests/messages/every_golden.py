@@ -51,7 +51,7 @@ VALUES = {
     "UpdateSpec": {"digest": DIGEST, "base_digest": DIGEST[::-1], "adapter": ABSENT, "adapter_config": ABSENT},
     "TensorInfo": {"digest": DIGEST},
     "push_layout": {"shard_bytes": 1 << 33},
-    "PushTensor": {"allocation": 0},
+    "PushTensor": {"allocation": ABSENT},
     "ShardTensor": {"shape": [300, 70_000], "dtype": "F32"},
     "ShardPiece": {
         "row_begin": 1,

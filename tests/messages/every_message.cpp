@@ -137,7 +137,16 @@ class Filler {
     }
     void make_valid(PushBucket& message) {
         message.allocations.resize(1);
-        for (PushTensor& tensor : message.tensors) tensor.allocation = 0;
+        bool is_by_rows = false;
+        for (PushTensor& tensor :
+             message.tensors) {  // in turn: rows in memory, or in an allocation
+            is_by_rows = !is_by_rows;
+            tensor.allocation.reset();
+            tensor.row_begin = is_by_rows ? draw(1, 99) : 0;
+            tensor.num_rows.reset();
+            if (is_by_rows) tensor.num_rows = draw(1, 99);
+            if (!is_by_rows) tensor.allocation = 0;
+        }
     }
     void make_valid(PauseGeneration& message) { message.max_pause_s = 1.5; }
     void make_valid(Abort& message) { message.all = false; }

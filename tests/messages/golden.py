@@ -233,6 +233,7 @@ MESSAGES = [
                     ],
                 }
             ],
+            "takes_rows": True,
         },
     ),
     (
@@ -240,8 +241,15 @@ MESSAGES = [
         {
             "bucket": 3,
             "tensors": [
-                {"name": "lm_head.weight", "dtype": "F32", "shape": [151936, 1024], "offset": 64},
-                {"name": "model.norm.weight", "dtype": "BF16", "shape": [1024], "offset": 512, "allocation": 0},
+                {
+                    "name": "lm_head.weight",
+                    "dtype": "F32",
+                    "shape": [151936, 1024],
+                    "offset": 64,
+                    "row_begin": 4096,
+                    "num_rows": 512,
+                },
+                {"name": "model.norm.weight", "dtype": "BF16", "shape": [1024], "offset": 512, "allocation": 0, "row_begin": 0},
             ],
             "allocations": [{"handle": "0123456789abcdef" * 8, "device_uuid": "GPU-0123"}],
         },

@@ -261,10 +261,16 @@ TEST(Golden, PushIsPythons) {
         .offset = 4096,
         .row_stride = 1024};
     layout.tensors = {{.name = "model.norm.weight", .shape = {1024}, .pieces = {piece}}};
+    layout.takes_rows = true;
     expect_golden(layout);
     PushBucket bucket{.bucket = 3};
     bucket.tensors = {
-        {.name = "lm_head.weight", .dtype = "F32", .shape = {151'936, 1024}, .offset = 64},
+        {.name = "lm_head.weight",
+         .dtype = "F32",
+         .shape = {151'936, 1024},
+         .offset = 64,
+         .row_begin = 4096,
+         .num_rows = 512},
         {.name = "model.norm.weight",
          .dtype = "BF16",
          .shape = {1024},

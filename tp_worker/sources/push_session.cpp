@@ -41,6 +41,26 @@ messages::ShardTensor describe(const WeightTensor& tensor) {
     return shard;
 }
 
+// Returns the bytes of the tensor's rows that lie in the bucket.
+Result<std::int64_t> bytes_here(
+    const messages::PushTensor& tensor, const checkpoint::TensorSpec& spec
+) {
+    ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+    if (!tensor.num_rows) return bytes;
+    std::int64_t rows = 1;
+    for (std::size_t d = 0; d + 1 < spec.shape.size(); ++d) rows *= spec.shape[d];
+    if (tensor.row_begin <= rows && *tensor.num_rows <= rows - tensor.row_begin)
+        return bytes / rows * *tensor.num_rows;
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "'{}': rows {} and the {} after it; the tensor has {}",
+        tensor.name,
+        tensor.row_begin,
+        *tensor.num_rows - 1,
+        rows
+    );
+}
+
 Result<std::string> bytes_of_hex(const std::string& hex) {
     std::string bytes;
     for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
@@ -181,6 +201,7 @@ messages::PushLayout PushSession::layout() const {
     messages::PushLayout layout;
     layout.rank = args_.worker.rank;
     layout.tp = args_.worker.tp;
+    layout.takes_rows = true;
     if (!args_.stage.args().takes_shards) return layout;
     layout.shard_bytes = args_.stage.args().target_bytes;
     for (const WeightTensor& tensor : args_.stage.args().layout.tensors())
@@ -255,7 +276,7 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
         ASSIGN_OR_RETURN(
             checkpoint::TensorSpec spec, read_spec(tensor.name, tensor.dtype, tensor.shape)
         );
-        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_of(spec));
+        ASSIGN_OR_RETURN(const std::int64_t bytes, bytes_here(tensor, spec));
         const std::int64_t index = tensor.allocation.value_or(std::ssize(message.allocations));
         const std::span<const std::byte> memory = memories[static_cast<std::size_t>(index)];
         if (tensor.offset < 0 || tensor.offset > static_cast<std::int64_t>(memory.size())) {
@@ -278,7 +299,9 @@ Result<> PushSession::stage_bucket(const messages::PushBucket& message) {
             .data = memory.data() + tensor.offset,
             .is_on_gpu = tensor.allocation.has_value()};
         if (file_ && !source.is_on_gpu) source.is_whole = [this] { return file_->is_whole(); };
-        tensors.push_back({.spec = std::move(spec), .bytes = std::move(source)});
+        std::optional<TensorRows> rows;
+        if (tensor.num_rows) rows = {.begin = tensor.row_begin, .num = *tensor.num_rows};
+        tensors.push_back({.spec = std::move(spec), .bytes = std::move(source), .rows = rows});
     }
     const auto host_bytes = static_cast<std::int64_t>(memories.back().size());
     RETURN_IF_ERROR(check_places(std::move(places), host_bytes));

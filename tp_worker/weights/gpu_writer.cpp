@@ -71,8 +71,8 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     for (std::size_t i = 0; i < jobs.size(); ++i) {
         sums[i] = {.first = next_sum, .count = static_cast<std::int64_t>(i)};
         next_sum += std::ssize(jobs[i].parts);
-        filled.bytes += args_.layout.tensors()[jobs[i].index].bytes();
-        if (is_written(jobs[i])) ++filled.num_tensors;
+        filled.bytes += written_bytes(jobs[i]);
+        if (is_written(jobs[i]) && jobs[i].is_last) ++filled.num_tensors;
     }
     send_all(jobs, filled);
     for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
@@ -89,9 +89,8 @@ Filled GpuWriter::fill(std::vector<FillJob> jobs, Keep keep) {
     filled.rest = std::exchange(rested_, Duration{});
     filled.receive = received - begun - filled.rest;
     for (std::size_t i = 0; i < jobs.size() && !filled.error; ++i) {
-        const WeightTensor& tensor = args_.layout.tensors()[jobs[i].index];
         if (jobs[i].is_only_digested) continue;
-        const Result<> digested = digest_resident(tensor, sums[i]);
+        const Result<> digested = digest_resident(jobs[i].tensor(args_.layout), sums[i]);
         if (!digested) filled.error = {jobs[i].index, digested.error()};
     }
     if (!filled.error) read_sums(jobs, sums, filled);
@@ -122,9 +121,10 @@ Result<> GpuWriter::for_each_rows(
     const WeightTensor& tensor, std::int64_t bytes_max, const TakeRows& take
 ) {
     const std::int64_t rows_max = std::max<std::int64_t>(1, bytes_max / tensor.row_bytes());
-    const std::int64_t num_rows = num_filled_rows(tensor);
-    for (std::int64_t row = 0; row < num_rows; row += rows_max)
-        RETURN_IF_ERROR(take(row, std::min(rows_max, num_rows - row)));
+    for (const ShardRows& rows : filled_rows(tensor)) {
+        for (std::int64_t done = 0; done < rows.num; done += rows_max)
+            RETURN_IF_ERROR(take(rows.begin + done, std::min(rows_max, rows.num - done)));
+    }
     return Ok{};
 }
 
@@ -134,10 +134,9 @@ void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
     Sending sending{.jobs = jobs, .first = std::this_thread::get_id()};
     std::int64_t num_bytes = 0;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-        const WeightTensor& tensor = args_.layout.tensors()[jobs[i].index];
         if (!is_from_host(jobs[i])) continue;
-        add_pieces(tensor, i, sending.pieces);
-        num_bytes += tensor.bytes();
+        add_pieces(jobs[i].tensor(args_.layout), i, sending.pieces);
+        num_bytes += written_bytes(jobs[i]);
     }
     // Waking a thread costs an eighth of copying these.
     constexpr std::int64_t kBytesPerThread = std::int64_t{2} << 20;
@@ -156,6 +155,15 @@ void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
     if (!sending.error) return;
     auto& [piece, error] = *sending.error;
     filled.error = {jobs[sending.pieces[piece].item].index, std::move(error)};
+}
+
+// Counts the bytes that are written; those of a whole tensor include its padding.
+std::int64_t GpuWriter::written_bytes(const FillJob& job) const {
+    const WeightTensor& tensor = job.tensor(args_.layout);
+    if (job.rows == nullptr) return tensor.bytes();
+    std::int64_t num_rows = 0;
+    for (const ShardRows& rows : filled_rows(tensor)) num_rows += rows.num;
+    return num_rows * tensor.row_bytes();
 }
 
 int GpuWriter::num_threads_max() const {
@@ -199,7 +207,7 @@ Result<> GpuWriter::send_piece(
     const RowsOfItem& rows = sending.pieces[piece];
     const FillJob& job = sending.jobs[rows.item];
     return send_rows(
-        {.tensor = args_.layout.tensors()[job.index],
+        {.tensor = job.tensor(args_.layout),
          .bytes = job.incoming->bytes,
          .rows = rows,
          .ops = args_.ops,
@@ -236,7 +244,7 @@ Result<> GpuWriter::convert(const WeightTensor& rows, const TensorBytes& bytes, 
 
 // Uses a scratch buffer of the device; the next call overwrites it.
 Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
-    const WeightTensor& tensor = args_.layout.tensors()[job.index];
+    const WeightTensor& tensor = job.tensor(args_.layout);
     const TensorBytes& bytes = job.incoming->bytes;
     auto* const scratch = static_cast<std::byte*>(gpu_.scratch_.data());
     // The tensor that these bytes are compared with is checked for finite values.
@@ -259,7 +267,7 @@ Result<> GpuWriter::digest_incoming(const FillJob& job, const Sums& sums) {
 
 // Sends a piece after the other to the scratch buffer, where `digest` digests it.
 Result<> GpuWriter::digest_sent(const FillJob& job, const TakeRows& digest) {
-    const WeightTensor& tensor = args_.layout.tensors()[job.index];
+    const WeightTensor& tensor = job.tensor(args_.layout);
     std::vector<RowsOfItem> pieces;
     add_pieces(tensor, 0, pieces);
     std::vector<std::byte> unused;

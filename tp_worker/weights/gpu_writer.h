@@ -111,6 +111,7 @@ class GpuWriter : public ShardWriter {
     void send_all(const std::vector<FillJob>& jobs, Filled& filled);
     void send_claimed(Sending& sending);
     Result<> send_piece(Sending& sending, std::size_t piece, std::vector<std::byte>& scratch);
+    [[nodiscard]] std::int64_t written_bytes(const FillJob& job) const;
     [[nodiscard]] int num_threads_max() const;
     TaskPool& threads();
     Result<> convert(const WeightTensor& rows, const TensorBytes& bytes, std::byte* to);

@@ -74,10 +74,8 @@ Filled HostWriter::fill(std::vector<FillJob> jobs, Keep keep) {
             if (claim >= jobs.size()) break;
             if (claim == jobs.size() / 2) args_.at("stage_half");
             const FillJob& job = jobs[claim];
-            const bool is_on =
-                job.is_only_digested
-                    ? filler.digest_incoming(job.index, *job.incoming, job.parts)
-                    : filler.fill(job.index, job.incoming, keep == Keep::kInPlace, job.parts);
+            const bool is_on = job.is_only_digested ? filler.digest_incoming(job)
+                                                    : filler.fill(job, keep == Keep::kInPlace);
             if (!is_on) is_over.store(true, std::memory_order_relaxed);
         }
         filled[thread] = filler.filled();

@@ -23,11 +23,21 @@ TensorBytes as_sent(const WeightTensor& tensor, const TensorBytes& bytes) {
 
 }  // namespace
 
-std::int64_t num_filled_rows(const WeightTensor& tensor) {
-    std::int64_t num = 0;
+std::vector<ShardRows> filled_rows(const WeightTensor& tensor) {
+    std::vector<ShardRows> filled;
     for (const ShardPart& part : tensor.parts)
-        if (!part.is_empty()) num = std::max(num, part.shard_row + part.rows);
-    return num;
+        if (!part.is_empty()) filled.push_back({part.shard_row, part.rows});
+    std::ranges::sort(filled, {}, &ShardRows::begin);
+    std::vector<ShardRows> joined;
+    for (const ShardRows& rows : filled) {
+        if (joined.empty() || joined.back().begin + joined.back().num < rows.begin) {
+            joined.push_back(rows);
+        } else {
+            ShardRows& last = joined.back();
+            last.num = std::max(last.num, rows.begin + rows.num - last.begin);
+        }
+    }
+    return joined;
 }
 
 WeightTensor cut_rows(const WeightTensor& tensor, std::int64_t row_begin, std::int64_t num_rows) {
@@ -47,9 +57,10 @@ void add_pieces(const WeightTensor& tensor, std::size_t item, std::vector<RowsOf
     CHECK(tensor.row_bytes() <= PinnedPieces::kPieceBytes);
     const std::int64_t rows_max =
         std::max<std::int64_t>(1, PinnedPieces::kPieceBytes / tensor.row_bytes());
-    const std::int64_t num_rows = num_filled_rows(tensor);
-    for (std::int64_t row = 0; row < num_rows; row += rows_max)
-        pieces.push_back({item, row, std::min(rows_max, num_rows - row)});
+    for (const ShardRows& rows : filled_rows(tensor)) {
+        for (std::int64_t done = 0; done < rows.num; done += rows_max)
+            pieces.push_back({item, rows.begin + done, std::min(rows_max, rows.num - done)});
+    }
 }
 
 Result<> send_rows(

@@ -14,8 +14,13 @@
 
 namespace pitstop::tp_worker {
 
-// Counts the rows of the shard that some part fills; what is left is padding.
-[[nodiscard]] std::int64_t num_filled_rows(const WeightTensor& tensor);
+// Returns the rows of the shard that some part fills, in ascending order; between and after them
+// nothing arrives.
+struct ShardRows {
+    std::int64_t begin = 0;
+    std::int64_t num = 0;
+};
+[[nodiscard]] std::vector<ShardRows> filled_rows(const WeightTensor& tensor);
 
 // Cuts out a shard of these rows alone, at the start of an arena.
 [[nodiscard]] WeightTensor cut_rows(

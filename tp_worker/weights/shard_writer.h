@@ -34,6 +34,15 @@ struct FillJob {
     // The bytes are compared with what arrived before under this name or a tied one: they are
     // digested into `parts` and written nowhere.
     bool is_only_digested = false;
+    // If set, only some rows of the tensor arrive: its parts, cut to these rows. `incoming->bytes`
+    // are then addressed as those of the whole tensor.
+    const WeightTensor* rows = nullptr;
+
+    [[nodiscard]] const WeightTensor& tensor(const WeightLayout& layout) const {
+        return rows != nullptr ? *rows : layout.tensors()[index];
+    }
+    // Returns whether the tensor is complete once this is done.
+    bool is_last = true;
 };
 // How to keep tensors: copy them from the live copy, or leave them in place.
 enum class Keep : std::uint8_t { kCopy, kInPlace };

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 namespace pitstop::tp_worker {
@@ -46,10 +47,19 @@ struct StageArgs {
     std::function<void(std::string_view)> at{};  // called at named places, for fault tests
 };
 
+// Some rows of a whole tensor, all columns.
+struct TensorRows {
+    std::int64_t begin = 0;
+    std::int64_t num = 0;
+};
+
 // A tensor that a source delivers.
 struct Incoming {
     checkpoint::TensorSpec spec{};
     TensorBytes bytes{};
+    // If set, only these rows arrive, and `bytes` begin with them. Further rows follow in later
+    // calls (weight_stage.h).
+    std::optional<TensorRows> rows{};
 };
 
 // The changed elements of a tensor, from a sparse source, still unchecked.

@@ -5,34 +5,27 @@
 #include <algorithm>
 
 namespace pitstop::tp_worker {
-bool TensorFiller::fill(
-    std::size_t index,
-    const Incoming* incoming,
-    bool is_in_place,
-    std::span<messages::PartDigest> parts
-) {
-    begin(index, parts);
-    const WeightTensor& tensor = args_.layout.tensors()[index];
-    Result<> result =
-        incoming == nullptr ? keep(tensor, is_in_place) : load(tensor, incoming->bytes);
-    return end(result);
+bool TensorFiller::fill(const FillJob& job, bool is_in_place) {
+    begin(job);
+    const WeightTensor& tensor = job.tensor(args_.layout);
+    if (job.incoming == nullptr) return end(keep(tensor, is_in_place));
+    if (job.is_last) ++filled_.num_tensors;
+    return end(load(tensor, job.incoming->bytes));
 }
 
-bool TensorFiller::digest_incoming(
-    std::size_t index, const Incoming& incoming, std::span<messages::PartDigest> parts
-) {
-    begin(index, parts);
-    const WeightTensor& tensor = args_.layout.tensors()[index];
+bool TensorFiller::digest_incoming(const FillJob& job) {
+    begin(job);
+    const WeightTensor& tensor = job.tensor(args_.layout);
     for (std::size_t part = 0; part < tensor.parts.size(); ++part) {
-        const Result<> digested = digest_part(tensor, part, incoming.bytes);
+        const Result<> digested = digest_part(tensor, part, job.incoming->bytes);
         if (!digested) return end(digested);
     }
     return end(Ok{});
 }
 
-void TensorFiller::begin(std::size_t index, std::span<messages::PartDigest> parts) {
-    index_ = index;
-    parts_ = parts;
+void TensorFiller::begin(const FillJob& job) {
+    index_ = job.index;
+    parts_ = job.parts;
     is_nonfinite_ = false;
     piece_begun_ = Clock::now();
 }
@@ -72,7 +65,6 @@ Result<> TensorFiller::digest_part(
 }
 
 Result<> TensorFiller::load(const WeightTensor& tensor, const TensorBytes& bytes) {
-    ++filled_.num_tensors;
     return load_tensor(
         {.tensor = tensor,
          .bytes = bytes,

@@ -24,24 +24,17 @@ class TensorFiller {
   public:
     explicit TensorFiller(const StageArgs& args) : args_(args), pacer_(args.pace) {}
 
-    // Fills the tensor; if `incoming` is null, the tensor is kept (copied from the live copy, or
-    // left in place). `parts` are the entries of the tensor's parts, with zero lanes. Returns false
-    // if the stage has ended.
-    bool fill(
-        std::size_t index,
-        const Incoming* incoming,
-        bool is_in_place,
-        std::span<messages::PartDigest> parts
-    );
-    // Adds the digest of this rank's shard of the bytes to `parts`, without writing the shard.
-    bool digest_incoming(
-        std::size_t index, const Incoming& incoming, std::span<messages::PartDigest> parts
-    );
+    // Fills the job's tensor; if nothing arrives for it, the tensor is kept (copied from the live
+    // copy, or left in place). Its digest is added to the job's parts. Returns false if the stage
+    // has ended.
+    bool fill(const FillJob& job, bool is_in_place);
+    // Adds the digest of this rank's shard of the bytes to the parts, without writing the shard.
+    bool digest_incoming(const FillJob& job);
 
     [[nodiscard]] const Filled& filled() const { return filled_; }
 
   private:
-    void begin(std::size_t index, std::span<messages::PartDigest> parts);
+    void begin(const FillJob& job);
     bool end(const Result<>& result);
     Result<> load(const WeightTensor& tensor, const TensorBytes& bytes);
     Result<> digest_part(const WeightTensor& tensor, std::size_t part, const TensorBytes& bytes);

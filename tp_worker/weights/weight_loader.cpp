@@ -164,6 +164,7 @@ Result<> load_tensor(
     const WeightTensor& tensor = args.tensor;
     const ShardPart* last = nullptr;
     for (const ShardPart& part : tensor.parts) {
+        if (part.is_empty()) continue;
         // Adjacent parts share rows of the source, which are read once.
         const bool is_beside = last != nullptr && last->shard_row == part.shard_row;
         last = &part;

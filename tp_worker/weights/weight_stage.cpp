@@ -97,12 +97,14 @@ std::vector<FillJob> WeightStage::jobs_for(
 ) {
     std::vector<FillJob> jobs;
     for (const Incoming& incoming : tensors) {
+        if (incoming.rows) continue;
         const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
         const WeightTensor* tensor = args_.layout.find_tied(incoming.spec.name);
         if (tensor == nullptr) note_ignored(incoming.spec.name);
         if (tensor == nullptr) continue;
         const std::size_t index = index_of(*tensor);
         const State state = states_[index];
+        if (comes_by_rows(index)) continue;
         if (is_head && !head_digests_.empty()) {
             jobs.push_back(repeated.add(index, incoming, head_digests_));
         } else if (!is_head && state == State::kArrived) {
@@ -123,12 +125,13 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
     const Incoming* head = nullptr;  // a tied head that arrives for the first time
     for (const Incoming& incoming : tensors) {
         offered.push_back(incoming.spec);
-        if (args_.layout.is_tied_head(incoming.spec.name) && head_digests_.empty())
-            head = &incoming;
+        const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
+        if (is_head && !incoming.rows && head_digests_.empty()) head = &incoming;
     }
     const std::vector<Incoming> apart = unpacked(args_.layout, tensors);
     RepeatedTensors repeated;
-    std::vector<FillJob> jobs = jobs_for(apart, repeated);
+    std::vector<FillJob> jobs = jobs_for_rows(tensors);
+    std::ranges::move(jobs_for(apart, repeated), std::back_inserter(jobs));
     // The tensor whose other name is the head's.
     const std::size_t embedding = head == nullptr ? 0 : index_of(*args_.layout.tied());
     const bool fills_embedding =
@@ -154,7 +157,7 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
         );
     }
     for (const FillJob& job : jobs) {
-        if (job.is_only_digested) continue;
+        if (job.is_only_digested || job.rows != nullptr) continue;
         // the embedding replaces the head, whose digest is kept
         if (states_[job.index] == State::kFromHead) {
             for (messages::PartDigest& part : digests_of(job.index)) part.lane0 = part.lane1 = 0;
@@ -168,6 +171,7 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
         head_digests_.assign(filled.begin(), filled.end());
     }
     problems_ = repeated.problems();
+    compare_tied_rows();
     return problems_.empty() ? Result<>(Ok{}) : fail_with_problems();
 }
 
@@ -235,6 +239,7 @@ void WeightStage::check_padding(const WeightTensor& tensor, std::span<const std:
 }
 
 Result<> WeightStage::finish() {
+    if (lacks_rows()) problems_.push_back(missing_rows());
     add_missing();
     if (!problems_.empty()) return fail_with_problems();
     mark_written();
@@ -325,7 +330,7 @@ Result<> WeightStage::fill_all(std::vector<FillJob> jobs, Keep keep) {
         if (job.is_only_digested) continue;
         job.parts = digests_of(job.index);
         args_.target_ledger.forget(job.index);
-        written.push_back(job.index);
+        if (job.is_last) written.push_back(job.index);
     }
     Filled filled = writer_->fill(std::move(jobs), keep);
     num_tensors_ += filled.num_tensors;

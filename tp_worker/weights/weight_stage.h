@@ -5,6 +5,7 @@
 //   stage_tensors()  whole tensors of a source (source.h): every problem that can be found before
 //                    the first byte is written is found then, and all of them are listed. A tensor
 //                    that arrived before must bring the same bytes
+//                    A tensor may arrive by its rows, in ascending order, by several calls
 //   finish()         what did not arrive stays as it is (partial), or is a problem; the digests
 //
 // With tied embeddings, the head is another name of the embedding, and trainers send one of them or
@@ -28,6 +29,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,6 +84,14 @@ class WeightStage {
     [[nodiscard]] std::vector<FillJob> jobs_for(
         std::span<const Incoming> tensors, RepeatedTensors& repeated
     );
+    // ---- tensors that arrive by their rows (stage_by_rows.cpp) ----
+    [[nodiscard]] bool lacks_rows() const;
+    [[nodiscard]] std::string missing_rows() const;
+    [[nodiscard]] std::vector<FillJob> jobs_for_rows(std::span<const Incoming> tensors);
+    [[nodiscard]] std::optional<FillJob> job_for_rows(const Incoming& incoming);
+    [[nodiscard]] bool begin_rows(std::string_view name, const WeightTensor& tensor);
+    [[nodiscard]] bool comes_by_rows(std::size_t index);
+    void compare_tied_rows();
     Result<> fill_all(std::vector<FillJob> jobs, Keep keep);
     Result<> keep_others();
     [[nodiscard]] bool is_there(std::size_t tensor) const;
@@ -101,6 +111,18 @@ class WeightStage {
 
     enum class State : std::uint8_t { kAbsent, kArrived, kFromHead, kSparse };
 
+    // A tensor that arrives by its rows.
+    struct ByRows {
+        std::string name{};
+        std::size_t index = 0;
+        std::int64_t num_arrived = 0;
+        // If set, the other of two tied tensors was here before: the rows are only digested.
+        std::optional<std::vector<messages::PartDigest>> compared{};
+        // Of this call: the tensor with its parts cut to the rows, and where they come from.
+        WeightTensor rows{};
+        Incoming incoming{};
+    };
+
     StageArgs args_;
     std::unique_ptr<ShardWriter> writer_{};
     messages::UpdatePhase phase_ = messages::UpdatePhase::kIdle;
@@ -109,6 +131,7 @@ class WeightStage {
     std::vector<messages::PartDigest> digests_{};  // of all tensors, in name order
     std::vector<messages::PartDigest>
         head_digests_{};                // of a tied head that arrived; empty: none did
+    std::deque<ByRows> by_rows_{};      // those of the last call; only the last may be incomplete
     std::string_view tied_sparse_{};    // the name whose elements are scattered; empty: none yet
     std::int64_t num_sparse_head_ = 0;  // elements of a tied head
     std::int64_t num_sparse_embedding_ = 0;  // elements of the embedding in addition

@@ -185,6 +185,40 @@ class StageTest : public testing::Test {
         }
         return stage_->stage_tensors(incoming, WeightStage::Expect::kMore);
     }
+    // Rows of a tensor, whose other rows nothing may read.
+    Result<> take_rows(const std::string& name, const std::string& all, TensorRows rows) {
+        const std::vector<std::int64_t> shape = shape_of(name);
+        const std::int64_t row_bytes = std::ssize(all) / (shape.size() < 2 ? 1 : shape.front());
+        const std::string bytes(
+            all,
+            static_cast<std::size_t>(rows.begin * row_bytes),
+            static_cast<std::size_t>(rows.num * row_bytes)
+        );
+        const Incoming incoming{
+            .spec = {.name = name, .dtype = checkpoint::StoredDtype::kBf16, .shape = shape},
+            .bytes = {.data = reinterpret_cast<const std::byte*>(bytes.data())},
+            .rows = rows};
+        return stage_->stage_tensors(std::span(&incoming, 1), WeightStage::Expect::kMore);
+    }
+    // All rows of it, so many at a time.
+    Result<> take_by_rows(const std::string& name, const std::string& all, std::int64_t rows_max) {
+        const std::vector<std::int64_t> shape = shape_of(name);
+        const std::int64_t num_rows = shape.size() < 2 ? 1 : shape.front();
+        for (std::int64_t row = 0; row < num_rows; row += rows_max)
+            RETURN_IF_ERROR(take_rows(name, all, {row, std::min(rows_max, num_rows - row)}));
+        return Ok{};
+    }
+    void expect_vote_of(const Result<>& finished, const std::vector<std::byte>& resident) {
+        const messages::WorkerStaged vote = stage_->vote(finished);
+        std::vector<std::byte> all = resident;
+        const auto digests = digest_weights(layout_, all.data(), *kernels::reference_ops(), {});
+        ASSERT_TRUE(digests.has_value());
+        ASSERT_EQ(vote.digests.size(), digests->size());
+        for (std::size_t i = 0; i < digests->size(); ++i) {
+            EXPECT_EQ(vote.digests[i].lane0, (*digests)[i].lane0) << vote.digests[i].name;
+            EXPECT_EQ(vote.digests[i].lane1, (*digests)[i].lane1) << vote.digests[i].name;
+        }
+    }
     [[nodiscard]] std::pair<std::string, std::string> sent_one(std::size_t i) const {
         return {sent_[i].first.name, sent_[i].second};
     }
@@ -255,17 +289,101 @@ TEST_F(StageTest, TheSameHeadIsTakenBeforeAfterAndWithTheEmbedding) {
         const Result<> finished = stage_->finish();
         ASSERT_TRUE(finished.has_value()) << finished.error().message;
         EXPECT_EQ(staged(), other);
-        // The vote's digest is of the embedding, once.
-        const messages::WorkerStaged vote = stage_->vote(finished);
-        std::vector<std::byte> all = target_;
-        const auto digests = digest_weights(layout_, all.data(), *kernels::reference_ops(), {});
-        ASSERT_TRUE(digests.has_value());
-        ASSERT_EQ(vote.digests.size(), digests->size());
-        for (std::size_t i = 0; i < digests->size(); ++i) {
-            EXPECT_EQ(vote.digests[i].lane0, (*digests)[i].lane0) << vote.digests[i].name;
-            EXPECT_EQ(vote.digests[i].lane1, (*digests)[i].lane1) << vote.digests[i].name;
-        }
+        expect_vote_of(finished, target_);  // the embedding, once
     }
+}
+
+TEST_F(StageTest, P10_TensorsThatArriveByTheirRowsAreDigestedAsWholeOnes) {
+    for (const std::int64_t rows_max : {1, 3, 64}) {
+        std::ranges::fill(target_, std::byte{0});
+        begin();
+        for (const auto& [spec, bytes] : sent_) {
+            const Result<> taken = take_by_rows(spec.name, bytes, rows_max);
+            ASSERT_TRUE(taken.has_value()) << taken.error().message;
+        }
+        const Result<> finished = stage_->finish();
+        ASSERT_TRUE(finished.has_value()) << finished.error().message;
+        EXPECT_TRUE(std::ranges::equal(target_, live_)) << rows_max;
+        expect_vote_of(finished, live_);
+        EXPECT_EQ(stage_->vote(finished).outcome.tensors, std::ssize(sent_));
+    }
+}
+
+TEST_F(StageTest, AHeadAndAnEmbeddingThatArriveByTheirRowsAgree) {
+    const std::string other = changed(embedding(), 7);
+    for (const auto& [first, second] :
+         {std::pair(kHead, kEmbedding), std::pair(kEmbedding, kHead)}) {
+        begin();
+        ASSERT_TRUE(take_by_rows(std::string(first), other, 5).has_value());
+        ASSERT_TRUE(take_by_rows(std::string(second), other, 7).has_value());
+        const Result<> finished = stage_->finish();
+        ASSERT_TRUE(finished.has_value()) << finished.error().message;
+        EXPECT_EQ(staged(), other);
+        expect_vote_of(finished, target_);
+        begin();
+        ASSERT_TRUE(take_by_rows(std::string(first), other, 5).has_value());
+        const Result<> taken = take_by_rows(std::string(second), embedding(), 7);
+        expect_refused(taken ? stage_->finish() : taken, "'lm_head.weight' differs from");
+        begin();
+        ASSERT_TRUE(take_by_rows(std::string(first), other, 5).has_value());
+        ASSERT_TRUE(take({{std::string(second), other}}).has_value());
+        EXPECT_TRUE(stage_->finish().has_value());
+    }
+    begin();
+    ASSERT_TRUE(take_by_rows(std::string(kHead), other, 5).has_value());
+    ASSERT_TRUE(stage_->finish().has_value());
+    EXPECT_EQ(staged(), other);
+}
+
+TEST_F(StageTest, P10_AHeadsLastRowsMayComeWithTheEmbeddingsFirst) {
+    const std::string other = changed(embedding(), 7);
+    const std::int64_t num_rows = shape_of(kEmbedding).front();
+    const std::int64_t row_bytes = std::ssize(other) / num_rows;
+    ASSERT_TRUE(take_rows(kHead, other, {0, num_rows - 1}).has_value());
+    const auto* const bytes = reinterpret_cast<const std::byte*>(other.data());
+    const auto rows_of = [&](const std::string& name, TensorRows rows) {
+        return Incoming{
+            .spec =
+                {.name = name,
+                 .dtype = checkpoint::StoredDtype::kBf16,
+                 .shape = shape_of(kEmbedding)},
+            .bytes = {.data = bytes + rows.begin * row_bytes},
+            .rows = rows};
+    };
+    const std::vector<Incoming> both{
+        rows_of(kHead, {num_rows - 1, 1}), rows_of(kEmbedding, {0, 2})};
+    ASSERT_TRUE(stage_->stage_tensors(both, WeightStage::Expect::kMore).has_value());
+    ASSERT_TRUE(take_rows(kEmbedding, other, {2, num_rows - 2}).has_value());
+    const Result<> finished = stage_->finish();
+    ASSERT_TRUE(finished.has_value()) << finished.error().message;
+    EXPECT_EQ(staged(), other);
+    expect_vote_of(finished, target_);
+}
+
+TEST_F(StageTest, P10_RowsThatAreMissingOrOutOfTurnAreRefused) {
+    const std::string name(kEmbedding);
+    const std::string& all = embedding();
+    ASSERT_TRUE(take_rows(name, all, {0, 4}).has_value());
+    expect_refused(stage_->finish(), "'model.embed_tokens.weight' has arrived up to row 4 of");
+    const auto begin_again = [&] {
+        begin();
+        EXPECT_TRUE(take_rows(name, all, {0, 4}).has_value());
+    };
+    begin_again();
+    expect_refused(take_rows(name, all, {5, 1}), "1 rows from row 5 on arrived out of turn");
+    begin_again();
+    expect_refused(take_rows(name, all, {0, 4}), "has arrived up to row 4");
+    begin_again();
+    expect_refused(take({{name, all}}), "has arrived up to row 4");
+    begin_again();
+    expect_refused(take_rows(std::string(kHead), all, {0, 1}), "has arrived up to row 4");
+    begin();
+    expect_refused(take_rows(name, all, {4, 4}), "out of turn");
+    begin();
+    ASSERT_TRUE(take_by_rows(name, all, 100).has_value());
+    expect_refused(take_rows(name, all, {0, 4}), "arrived before in this update");
+    begin();
+    expect_refused(take_rows("no.such.tensor", all, {0, 4}), "'no.such.tensor'");
 }
 
 TEST_F(StageTest, AnotherHeadIsRefusedInWhateverOrderTheyCome) {
