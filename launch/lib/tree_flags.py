@@ -17,7 +17,6 @@ MOST = {
     "--max-running-requests": 4096,
     "--max-queued-requests": 1 << 24,
     "--max-adapters": 4096,
-    "--draft-memory": 1 << 40,
     "--max-adapter-rank": 512,
     "--state-checkpoints": 65536,
     "--state-checkpoint-tokens": 1 << 24,
@@ -52,6 +51,7 @@ def seconds(text):
 
 
 DRAFTS_MAX = 32
+DRAFT_MEMORY_MAX = 1 << 40  # bytes; with 0, outputs of ended requests are not kept
 
 
 def drafts(text):
@@ -130,7 +130,7 @@ def add_limit_flags(parser):
     )
     parser.add_argument(
         "--draft-memory",
-        type=whole_number(0, MOST["--draft-memory"]),
+        type=whole_number(0, DRAFT_MEMORY_MAX),
         metavar="BYTES",
         help="with --speculate: ended outputs to draft from (default 64 MiB)",
     )
