@@ -51,11 +51,11 @@ class Requests:
 
 class Prompts:
     """Token ids and texts with shared beginnings; `scored_max`: the longest to be scored. `routed`: the share of
-    requests that ask for routes; `config`: of the model."""
+    requests that ask for routes; `config`: of the model; `drafts`: of a tree that speculates."""
 
-    def __init__(self, rng, config, scored_max, routed=0.0):
+    def __init__(self, rng, config, scored_max, routed=0.0, drafts=None):
         self._rng, self._vocab_size = rng, config["vocab_size"]
-        self.config, self._routed = config, routed
+        self.config, self._routed, self.drafts = config, routed, drafts
         self._bases = [self._ids(rng.randint(8, 80)) for _ in range(6)]
         self._scored = [self._ids(min(length, scored_max)) for length in SCORED_LENGTHS]
 
@@ -70,6 +70,11 @@ class Prompts:
         return base[: rng.randint(1, len(base))] + [
             rng.randrange(self._vocab_size - 16) for _ in range(rng.randint(1, 24))
         ]
+
+    def ids_and_draft(self, rng):
+        """Token ids, and what to draft from; None: nothing."""
+        again = self.drafts.choose(rng) if self.drafts else None
+        return again or (self.ids(rng), None)
 
     def scored(self, rng):
         """One of a few, most of several chunks, so that a version scores it more than once; or its beginning."""

@@ -12,7 +12,7 @@ import time
 import numpy
 import pitstop
 
-from . import asked, diverged, faults, load, scoring, trainers, tree, warden, weights
+from . import asked, diverged, drafts, faults, load, scoring, trainers, tree, warden, weights
 from .oracle import Rounding, tolerances
 from .replay import Record
 from .verifier import Verifiers
@@ -98,6 +98,7 @@ class World:
         self.shape = Shape.choose(self.rng)
         if options.model:
             self.shape = dataclasses.replace(self.shape, model=options.model)
+        self.speculates = options.speculate is not None and "hybrid" not in self.shape.model
         self.directory = place.root / f"tree-{number}"
         self.directory.mkdir()
         self.build = os.environ.get("PITSTOP_BUILD", str(weights.ROOT / "build/cpu"))
@@ -222,6 +223,8 @@ class Episode:
         flags = world.shape.flags(world.checkpoints[0][0])
         if world.rng.random() < 0.5:
             flags += ["--keep-committed", world.directory / "kept"]
+        if world.speculates:
+            flags += ["--speculate", self.options.speculate]
         world.tree = tree.ChaosTree(run_dir, flags, log, self.place.environment)
         paths = os.pathsep.join([str(weights.ROOT / "tests"), str(weights.ROOT / "client/python")])
         world.trainers = trainers.TrainerProcesses(world.directory / "jobs", {"PYTHONPATH": paths})
@@ -271,7 +274,8 @@ class Episode:
         world.warden = warden.Warden(world)
         has_experts = weights.num_experts(world.config) > 0
         share = ROUTED[world.shape.compute] if has_experts else 0.0
-        prompts = asked.Prompts(rng, world.config, world.shape.pool - 100, share)
+        speculated = drafts.Drafts(self.report, world.config["vocab_size"]) if world.speculates else None
+        prompts = asked.Prompts(rng, world.config, world.shape.pool - 100, share, speculated)
         scorers = scoring.SCORERS_OF_EXPERTS if has_experts else scoring.SCORERS
         clients = [
             kind(

@@ -106,11 +106,14 @@ class PythonClient(LoadThread):
     def _start(self, client):
         rid = self.rid()
         fields, is_greedy, top_k = self.sampling()
-        record = Record(rid, self.prompts.ids(self.rng), [], [], is_greedy=is_greedy, top_k=top_k)
+        prompt, draft = self.prompts.ids_and_draft(self.rng)
+        record = Record(rid, prompt, [], [], is_greedy=is_greedy, top_k=top_k)
         options = {
             "stream": self.rng.random() < 0.7,
             "text_output": "stop" in fields or self.rng.random() < 0.5,
         }
+        if draft:
+            options["draft_ids"] = draft
         if not is_greedy or self.rng.random() < 0.8:
             options["logprobs"], record.logprobs = True, []
         if self.rng.random() < 0.25:
@@ -162,10 +165,15 @@ class PythonClient(LoadThread):
                 record.cached, record.retractions = chunk.counts.cached_tokens, chunk.counts.retractions
             if chunk.finish:
                 ending = chunk.finish.reason
+                self._note_drafts(record, chunk.counts)
         if ending.startswith("error"):
             record.retractions = max(record.retractions, 4)  # no last chunk says how often
             self.stopped.wait(0.05)
         self.requests.end(record.rid, ending, record)
+
+    def _note_drafts(self, record, counts):
+        if self.prompts.drafts and counts and counts.drafts:
+            self.prompts.drafts.note(record, counts.drafts["drafted"], counts.drafts["accepted"])
 
     def took(self, record, chunk):
         """What a chunk has besides."""
@@ -289,7 +297,10 @@ class SglangClient(HttpClient):
         if self.prompts.asks_for_routes(self.rng):
             body["return_routed_experts"] = True
         if self.rng.random() < 0.5:
-            record.prompt = body["input_ids"] = self.prompts.ids(self.rng)
+            record.prompt, draft = self.prompts.ids_and_draft(self.rng)
+            body["input_ids"] = record.prompt
+            if draft:
+                body["draft_ids"] = draft
         else:
             body["text"] = self.prompts.text(self.rng)
         return body
@@ -306,6 +317,8 @@ class SglangClient(HttpClient):
         record.labels = {(span["version"], span["digest"]) for span in meta["weight_version_spans"]}
         record.cached, record.retractions = meta["cached_tokens"], meta["num_retractions"]
         routed.of_sglang(record, meta, self.prompts.config)
+        if self.prompts.drafts and "spec_verify_ct" in meta:
+            self.prompts.drafts.note(record, meta["spec_num_proposed_drafts"], meta["spec_num_correct_drafts"])
         return finish["type"]
 
 

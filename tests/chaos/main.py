@@ -25,6 +25,13 @@ def parse(arguments):
     parser.add_argument("--minutes", type=float, default=10.0, help="duration (10; a night: 480)")
     parser.add_argument("--episode", type=int, default=0, help="begin with this tree of the seed (0)")
     parser.add_argument("--model", choices=MODELS, help="the model of each tree; default: the seed chooses")
+    parser.add_argument(
+        "--speculate",
+        type=int,
+        choices=range(1, 33),
+        metavar="K",
+        help="trees verify up to K drafts per row (1 to 32), except those of hybrids; default: none",
+    )
     parser.add_argument("--verifiers", type=int, default=1, help="processes that verify tokens (1)")
     parser.add_argument(
         "--out", help="directory of the logs; default: one under /tmp, kept if something was found"
@@ -95,7 +102,10 @@ def _run(Episode, options, report, place):
             return
         report.reproduce = (
             f"launch/chaos --seed {options.seed} --episode {number} --minutes {EPISODE_S / 60:g}"
-        ) + (f" --model {options.model}" if options.model else "")
+        )
+        for name in ("model", "speculate"):
+            if getattr(options, name):
+                report.reproduce += f" --{name} {getattr(options, name)}"
         found = report.num_problems
         episode = Episode(number, options.seed, report, place, options)
         episode.run(seconds, tick)

@@ -79,6 +79,7 @@ class Report:
         titles = {
             "oracle": "the oracle",
             "scorings": "scorings of prompts",
+            "drafts": "drafts that passes verified",
             "requests": "requests by client and ending",
             "updates": "updates that took effect",
             "refused": "calls that did not",

@@ -1,0 +1,41 @@
+"""With --speculate: prompts that were asked before, and their outputs as drafts, with wrong tokens among them.
+
+The oracle knows nothing of drafts: with them and without, it verifies the same tokens (P11).
+"""
+
+import collections
+import threading
+
+KEPT = 16  # requests
+AGAIN = 0.5  # the share of prompts that were asked before
+BRINGS = 0.5  # of these, the share that bring a draft; the others draft from their group
+WRONG = 0.1  # the share of a draft's tokens that are replaced
+
+
+class Drafts:
+    """Thread: any."""
+
+    def __init__(self, report, vocab_size):
+        self._report, self._vocab_size = report, vocab_size
+        self._lock = threading.Lock()
+        self._kept = collections.deque(maxlen=KEPT)  # (prompt, output)
+
+    def note(self, record, drafted, accepted):
+        """The request has ended; that many drafts were verified and right."""
+        self._report.count("drafts", "right", accepted)
+        self._report.count("drafts", "wrong", drafted - accepted)
+        if record.prompt and record.tokens:
+            with self._lock:
+                self._kept.append((list(record.prompt), list(record.tokens)))
+
+    def choose(self, rng):
+        """(prompt, draft or None) of an earlier request; None: a new prompt."""
+        with self._lock:
+            kept = list(self._kept)
+        if not kept or rng.random() >= AGAIN:
+            return None
+        prompt, output = rng.choice(kept)
+        if rng.random() >= BRINGS:
+            return prompt, None
+        draft = [rng.randrange(self._vocab_size) if rng.random() < WRONG else token for token in output]
+        return prompt, draft + [rng.randrange(self._vocab_size) for _ in range(3)]
