@@ -290,7 +290,8 @@ Result<AddedTokens> read_added_tokens(
                 *vocab.token(*id)
             );
         }
-        if (raw(*id) >= Vocab::kTokensMax) return item.unsupported("so large an id");
+        if (raw(*id) >= Vocab::kTokensMax)
+            return item.unsupported(fmt::format("an id over {}", Vocab::kTokensMax - 1));
         if (raw(*id) != stated_id) {
             warnings.push_back(fmt::format(
                 "{}: '{}' says it has id {}, but has {}",

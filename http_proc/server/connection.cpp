@@ -73,7 +73,7 @@ std::string client_address(const asio::ip::address& address) {
 }  // namespace
 
 struct Connection::Parser {
-    // How much of a request has been parsed. Without its head, nothing after the head can be.
+    // What of a request has been parsed: the head before the body.
     enum class Part { kHead, kHeadUnderstood, kBody };
 
     http::request_parser<http::string_body> beast;

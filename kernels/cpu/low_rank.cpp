@@ -7,9 +7,11 @@
 namespace pitstop::kernels::PITSTOP_ISA {
 namespace {
 
-constexpr std::int64_t kRowsPerPiece = 4;  // of x, for h
+// A thread's piece of h = A x is 4 rows of x by 8 ranks, of y += s B h all rows of a segment by 64
+// columns.
+constexpr std::int64_t kRowsPerPiece = 4;
 constexpr std::int64_t kRanksPerPiece = 8;
-constexpr std::int64_t kColsPerPiece = 64;  // of y
+constexpr std::int64_t kColsPerPiece = 64;
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

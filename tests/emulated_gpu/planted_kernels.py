@@ -19,6 +19,7 @@ KERNEL_MUTATIONS = (
         "        ring.copy_own_token_again();\n",
         "",
         "kernels_gpu_test CudaDependentLaunchOfAttention.SeesItsOwnTokens",
+        copies="random",
     ),
     Mutation(
         "a norm that does not wait for the kernel before it",
