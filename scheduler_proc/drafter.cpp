@@ -69,8 +69,9 @@ Drafter::Groups::iterator Drafter::group_of(const Request& request) {
             fmt::format("prompt {} {}", connection, to_hex(digest_of(bytes_of(request.prompt()))));
     }
     auto [found, is_new] = groups_.try_emplace(name);
-    const auto is_same = [&] { return std::ranges::equal(found->second.prompt, request.prompt()); };
-    if (!is_new && !request.draft_key && !is_same()) {
+    const bool is_another = !is_new && !request.draft_key &&
+                            !std::ranges::equal(found->second.prompt, request.prompt());
+    if (is_another) {
         // Another prompt of the same digest, which can be forged: it stays alone.
         std::tie(found, is_new) = groups_.try_emplace(fmt::format("request {}", raw(request.key)));
     }
