@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""What --speculate gains and costs: ratios to --speculate off, of two trees that run the same requests in turn.
+
+    bench/speculation.py --build build/cpu [--drafts 4 8] [--pairs 7] [--shape qwen3-0.6b] [--json out.json]
+                         [--rows quoted random epoch]
+
+quoted  a model of that shape, one request, greedy: the output quotes its prompt, where every 25th token is another
+random  the same model, 64 requests at once, of which no text repeats
+epoch   the bundled model, 8 requests at once, temperature 1: 8 samples of each of 16 prompts, after an epoch of the same
+        prompts with other seeds and an update of all weights by 0.1 %
+
+Tokens and logprobs of both trees are compared: a bit that differs ends the run (P11). The quoting model is one of random
+weights whose blocks add nothing, and whose head gives each token another one; its passes cost what a trained model's do.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+from routes import Meter, machine
+from transfer import ROOT, Tree, header_of
+
+sys.path.insert(0, str(ROOT / "client" / "python"))
+
+import pitstop  # noqa: E402  (after the path)
+
+STEP = 7919  # of a token to the next; a prime, so that no token comes twice
+QUOTED_LEN, EDIT_EVERY = 256, 25
+STORIES = ROOT / "launch/models/stories"
+
+
+def make_quoting_model(build, directory, shape):
+    """Writes a model whose greedy output is t, t + STEP, t + 2 * STEP, ...; returns the size of its vocabulary."""
+    command = [build / "bin/pitstop_make_model", shape, directory, "--untied"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    tensors, data = header_of(directory)
+    bytes_ = numpy.memmap(directory / "model.safetensors", numpy.uint8, "r+")
+
+    def of(name):
+        begin, end = tensors[name]["data_offsets"]
+        return bytes_[data + begin : data + end].view(numpy.uint16).reshape(tensors[name]["shape"])
+
+    for name in tensors:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            of(name)[:] = 0
+        elif name.endswith("norm.weight"):
+            of(name)[:] = 0x3F80  # 1.0 in bf16
+    embeddings = of("model.embed_tokens.weight")
+    vocab = len(embeddings)
+    of("lm_head.weight")[(numpy.arange(vocab) + STEP) % vocab] = embeddings
+    bytes_.flush()
+    return vocab
+
+
+def make_next_epoch(directory):
+    """Writes the bundled model after a small update: each weight times 1 + 0.001 * a standard normal."""
+    directory.mkdir()
+    for path in STORIES.iterdir():
+        if path.is_file():
+            (directory / path.name).write_bytes(path.read_bytes())
+    tensors, data = header_of(directory)
+    bytes_ = numpy.memmap(directory / "model.safetensors", numpy.uint8, "r+")
+    random = numpy.random.default_rng(3)
+    for tensor in tensors.values():
+        begin, end = tensor["data_offsets"]
+        bits = bytes_[data + begin : data + end].view(numpy.uint16)
+        values = (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+        moved = values * (1 + 0.001 * random.standard_normal(len(values), numpy.float32))
+        bits[:] = ((moved.view(numpy.uint32) + 0x8000) >> 16).astype(numpy.uint16)
+    bytes_.flush()
+
+
+def run_all(client, requests, at_once):
+    """(outputs, wall seconds); `requests`: of (prompt, fields)."""
+    begin, done, open_ = time.perf_counter(), [], []
+    for prompt, fields in requests:
+        if len(open_) == at_once:
+            done.append(open_.pop(0).result())
+        open_.append(client.generate(prompt, logprobs=True, text_output=False, ignore_eos=True, **fields))
+    done += [stream.result() for stream in open_]
+    return done, time.perf_counter() - begin
+
+
+def drafts_of(outputs):
+    """(passes, drafts, those that were right)"""
+    counts = [output.counts.drafts or {} for output in outputs]
+    return [sum(each.get(name, 0) for each in counts) for name in ("passes", "drafted", "accepted")]
+
+
+class Sides:
+    """A tree without drafts, and one for each number of drafts; each measurement runs on all of them in turn."""
+
+    def __init__(self, trees, clients):
+        self._meters = [Meter(tree.launcher.pid) for tree in trees]
+        self.clients = clients
+
+    def compare(self, make_requests, at_once, num_pairs, before=None):
+        """Per tree: the median ratios of tokens per second and of CPU seconds to the first tree, and the drafts."""
+        taken = [[] for _ in self.clients]
+        for pair in range(num_pairs + 1):
+            requests, bits = make_requests(pair), None
+            order = range(len(self.clients)) if pair % 2 else reversed(range(len(self.clients)))
+            for at in order:
+                client = self.clients[at]
+                client.flush_cache()
+                if before:
+                    before(client, pair)
+                cpu, wall, (outputs, _) = self._meters[at].run(lambda: run_all(client, requests, at_once))
+                got = [(output.tokens, output.logprobs) for output in outputs]
+                assert bits is None or got == bits, "P11"
+                bits = got
+                tokens = sum(len(output.tokens) for output in outputs)
+                if pair > 0:  # the first only touches memory
+                    taken[at].append((wall, cpu, tokens, *drafts_of(outputs)))
+        return [self._row(each, taken[0]) for each in taken]
+
+    @staticmethod
+    def _row(taken, base):
+        walls = sorted(b[0] / t[0] for t, b in zip(taken, base))
+        cpus = [t[1] / b[1] for t, b in zip(taken, base)]
+        passes, drafted, accepted = (sum(t[at] for t in taken) for at in (3, 4, 5))
+        return {
+            "tokens_per_s": round(statistics.median(t[2] / t[0] for t in taken), 1),
+            "speed_ratio": round(statistics.median(walls), 3),
+            "speed_range": [round(walls[0], 3), round(walls[-1], 3)],
+            "cpu_ratio": round(statistics.median(cpus), 3),
+            "tokens_per_pass": round(sum(t[2] for t in taken) / passes, 2) if passes else 1.0,
+            "drafts": drafted,
+            "right": round(accepted / drafted, 3) if drafted else 0.0,
+        }
+
+
+def quoted(vocab, pair):
+    random = numpy.random.default_rng([1, pair])
+    text = (random.integers(vocab) + STEP * numpy.arange(QUOTED_LEN + 1)) % vocab
+    edited = text[1:].copy()
+    edits = edited[EDIT_EVERY // 2 :: EDIT_EVERY]
+    edits[:] = random.integers(0, vocab, len(edits))
+    return [([*edited.tolist(), int(text[0])], {"max_new_tokens": QUOTED_LEN, "temperature": 0.0})]
+
+
+def unrelated(vocab, pair):
+    random = numpy.random.default_rng([2, pair])
+    prompts = random.integers(0, vocab, (64, 16)).tolist()
+    return [(prompt, {"max_new_tokens": 24, "temperature": 0.0}) for prompt in prompts]
+
+
+def samples(epoch):
+    names = "Tom Lily Ben Mia Sam Anna Max Sue Tim Lucy Jack Amy Bob Sara Leo Kim".split()
+    prompts = [f"Once upon a time there was a little child named {name}. {name} liked to" for name in names]
+    return [
+        (prompt, {"max_new_tokens": 64, "temperature": 1.0, "seed": 1000 * epoch + 8 * at + sample})
+        for at, prompt in enumerate(prompts)
+        for sample in range(8)
+    ]
+
+
+def measure_large(options, place):
+    model = place / "quoting"
+    vocab = make_quoting_model(options.build, model, options.shape)
+    flags = ("--max-running-requests", 64, "--max-total-tokens", 8192, "--no-http")
+    measurements = {
+        "quoted": lambda sides: sides.compare(lambda pair: quoted(vocab, pair), 1, options.pairs),
+        "random": lambda sides: sides.compare(lambda pair: unrelated(vocab, pair), 64, options.pairs),
+    }
+    wanted = {name: measure for name, measure in measurements.items() if name in options.rows}
+    return on_trees(options, place, model, flags, wanted)
+
+
+def measure_epoch(options, place):
+    if "epoch" not in options.rows:
+        return {}
+    make_next_epoch(place / "next")
+
+    def before(client, pair):
+        """The epoch before, by the bundled weights, of which the drafts remain."""
+        client.update_weights(str(STORIES))
+        run_all(client, samples(2 * pair), 8)
+        client.update_weights(str(place / "next"))
+        client.flush_cache()
+
+    def compare(sides):
+        return sides.compare(lambda pair: samples(2 * pair + 1), 8, options.pairs, before)
+
+    flags = ("--max-running-requests", 8, "--max-total-tokens", 8192, "--no-http")
+    return on_trees(options, place, STORIES, flags, {"epoch": compare})
+
+
+def on_trees(options, place, model, flags, measurements):
+    """{measurement: {"off" or the number of drafts: its row}}"""
+    results, trees, clients = {}, [], []
+    try:
+        for number, drafts in enumerate(["off", *options.drafts]):
+            (place / f"{model.name}-{number}").mkdir()
+            tree = Tree(options.build, model, place / f"{model.name}-{number}", *flags, "--speculate", drafts)
+            trees.append(tree)
+            clients.append(pitstop.Client(str(tree.run_dir)))
+        sides = Sides(trees, clients)
+        for name, measure in measurements.items():
+            results[name] = dict(zip(["off", *map(str, options.drafts)], measure(sides)))
+            print(name, *(f"  {key:>3}  {row}" for key, row in results[name].items()), sep="\n", flush=True)
+    finally:
+        for client in clients:
+            client.close()
+        for tree in trees:
+            tree.__exit__()
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=lambda path: pathlib.Path(path).resolve(), default=ROOT / "build/cpu")
+    parser.add_argument("--drafts", type=int, nargs="+", default=[4, 8], help="values of --speculate (4 8)")
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--shape", default="qwen3-0.6b", help="of pitstop_make_model (qwen3-0.6b)")
+    parser.add_argument("--rows", nargs="+", choices=("quoted", "random", "epoch"), default=["quoted", "random", "epoch"])
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    results = {**machine(), "command": "bench/speculation.py " + " ".join(sys.argv[1:])}
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        if {"quoted", "random"} & set(options.rows):
+            results |= measure_large(options, place)
+        results |= measure_epoch(options, place)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
