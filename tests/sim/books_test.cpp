@@ -1,4 +1,5 @@
 // The oracles' own books find what they are there to find: each fault is told to one by hand.
+#include "tests/sim/collection_book.h"
 #include "tests/sim/fairness_book.h"
 #include "tests/sim/not_finite_book.h"
 #include "tests/sim/oracle.h"
@@ -196,6 +197,22 @@ TEST_F(TrainerBookTest, ABeginOfCallsThatNameNoneIsBelievedAndNoOther) {
     again.sent(a1, 0);
     again.took_effect({UpdateId{3}, {a1}, false}, false);
     EXPECT_EQ(other.problem(), std::nullopt);
+}
+
+TEST(CollectionBookTest, WhoAskedForAVersionIsSeenWhenItIsVerified) {
+    for (const bool is_asked_for : {true, false}) {
+        Oracle oracle;
+        CollectionBook book(oracle);
+        book.sent("ipc://@a-0");
+        messages::UpdateReply reply;
+        reply.ok = true;
+        reply.state = messages::UpdateState::kCollecting;
+        book.heard("ipc://@a-0", reply, CollectionBook::Over::kServing, WeightsId{1});
+        book.ordered(messages::UpdateFinish{.update = UpdateId{7}}, is_asked_for, Epoch{1});
+        // Another's pause or continue has come meanwhile.
+        book.ordered(messages::UpdateCommit{UpdateId{7}}, !is_asked_for, Epoch{1});
+        EXPECT_EQ(oracle.problem().has_value(), !is_asked_for);
+    }
 }
 
 class FairnessBookTest : public testing::Test {

@@ -37,6 +37,7 @@ void CollectionBook::ordered(
     const bool was_finishing =
         std::exchange(is_finishing_, std::holds_alternative<messages::UpdateFinish>(order));
     if (std::holds_alternative<messages::UpdateReady>(order)) is_finishing_ = was_finishing;
+    if (is_finishing_ && !was_finishing) is_asked_for_ = is_published;
     if (const auto* drop = std::get_if<messages::UpdateDrop>(&order)) {
         // Where its commit failed, the caller of that is told; and what drop_stage drops is known.
         if (collected_ && !collected_->is_whole && !was_finishing && !drop->reason.empty()) {
@@ -55,7 +56,7 @@ void CollectionBook::ordered(
         deciding_ = taken->weights;
         ++num_committed;
         if (taken->is_whole) return;
-        if (!is_published)
+        if (!is_asked_for_)
             oracle_.fail("a collection takes effect, and nobody asked for that (P2)");
         if (is_lost(serving)) oracle_.fail("half of what was collected takes effect (P2)");
     }

@@ -30,7 +30,7 @@ class CollectionBook {
         const std::string& bytes, const messages::UpdateReply& reply, Over over, WeightsId serving
     );
     // The coordinator orders something while `serving` is live. `is_published`: somebody waits for
-    // a call that publishes.
+    // a call that publishes. A pause that comes later ends no commit under way.
     void ordered(
         const tokenizer::UpdateCoordinator::Order& order, bool is_published, Epoch serving
     );
@@ -60,6 +60,7 @@ class CollectionBook {
     std::optional<Collected> collected_{};  // of the collection that is open
     std::optional<WeightsId> deciding_{};   // of the one whose commit was ordered last
     bool is_finishing_ = false;             // its last order was to be verified
+    bool is_asked_for_ = false;             // as it was ordered to be verified
     std::optional<Epoch> lost_at_{};        // what served when calls were lost
 };
 
