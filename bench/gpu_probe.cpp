@@ -257,23 +257,6 @@ double worst_launch_beside(const std::function<void()>& work) {
     return worst;
 }
 
-// As a second version is, for an update beside steps (tp_worker/device/host_copy.h).
-void ask_pinned_pages() {
-    double create_ms = 0;
-    bool is_there = false;
-    const double worst = worst_launch_beside([&] {
-        const TimePoint begin = Clock::now();
-        is_there = kernels::PinnedPages::create(kGiB, 64 * kMiB).has_value();
-        create_ms = ms_since(begin);
-    });
-    say(
-        {{"what", "1024 MiB page-locked by pieces of 64 MiB beside launches"},
-         {"ok", is_there},
-         {"create_and_destroy_ms", create_ms},
-         {"worst_launch_ms", worst}}
-    );
-}
-
 Result<> ask_pinned() {
     for (const std::int64_t bytes : {256 * kMiB, kGiB}) {
         double create_ms = 0, destroy_ms = 0;
@@ -296,7 +279,6 @@ Result<> ask_pinned() {
              {"worst_launch_ms", worst}}
         );
     }
-    ask_pinned_pages();
     return Ok{};
 }
 

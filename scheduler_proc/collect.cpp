@@ -146,8 +146,7 @@ bool Runner::collect_result(messages::StepResult result, TurnOutput& out) {
 void Runner::finish_step(const InFlightStep& step, TurnOutput& out) {
     pool_.end_step(step.step);
     ++tallies_.num_steps;
-    const Duration took = tallies_.step_times.add(step.sent_at, now_);
-    if (budget_) budget_->note_pass(step.num_tokens(), took);
+    tallies_.step_times.add(step.sent_at, now_);
     if (const auto& load = step.numbers.expert_load.values; !load.empty()) {
         tallies_.expert_load = messages::ExpertLoad{
             .layers = step.routes.layers, .num_experts = step.routes.num_experts, .tokens = {load}};

@@ -39,17 +39,11 @@ std::span<const TokenId> Drafter::draft(const Request& request, std::int64_t num
         .first(std::min(text.likely.size(), static_cast<std::size_t>(num)));
 }
 
-std::span<const double> Drafter::likelihoods(const Request& request, std::int64_t num_max) {
-    const std::size_t num = draft(request, num_max).size();
-    return std::span(text_of(request).together).first(num);
-}
-
 // The first guess is about the token that is being sampled.
-std::span<const double> Drafter::awaited(const Request& request) {
+bool Drafter::is_worth_waiting(const Request& request) {
     Text& text = text_of(request);
     guess(text, request);
-    const auto num_sampled = static_cast<std::size_t>(request.progress.pending());
-    return std::span(text.together).subspan(std::min(num_sampled, text.together.size()));
+    return text.likely.size() > static_cast<std::size_t>(request.progress.pending());
 }
 
 Drafter::Text& Drafter::text_of(const Request& request) {
@@ -134,13 +128,11 @@ void Drafter::guess(Text& text, const Request& request) {
     text.num_known = request.progress.known();
     text.guesses = text.group->second.index.guess(text.last, static_cast<int>(limits_.drafts_max));
     text.likely.clear();
-    text.together.clear();
     double together = 1;
     for (const DraftIndex::Guess& guess : text.guesses) {
         together *= likelihood(text, guess);
         if (together < kLikelyEnough) break;
         text.likely.push_back(guess.token);
-        text.together.push_back(together);
     }
 }
 

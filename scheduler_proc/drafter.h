@@ -49,13 +49,8 @@ class Drafter {
     }
     // Returns the tokens that are likely to follow the request's known ones, at most `num_max`.
     [[nodiscard]] std::span<const TokenId> draft(const Request& request, std::int64_t num_max);
-    // Returns how likely each of these is right, together with those before it; descending.
-    [[nodiscard]] std::span<const double> likelihoods(const Request& request, std::int64_t num_max);
-    // A token of the request is being sampled. Returns the likelihoods of the drafts after it.
-    [[nodiscard]] std::span<const double> awaited(const Request& request);
-    [[nodiscard]] bool is_worth_waiting(const Request& request) {
-        return !awaited(request).empty();
-    }
+    // A token of the request is being sampled. Returns whether drafts are likely to follow it.
+    [[nodiscard]] bool is_worth_waiting(const Request& request);
     // The request ends; its output stays for its group.
     void remove(const Request& request);
 
@@ -93,7 +88,6 @@ class Drafter {
         std::int64_t num_indexed = 0;              // tokens of the request
         std::vector<DraftIndex::Guess> guesses{};  // after `num_known` tokens
         std::vector<TokenId> likely{};             // of these, likely enough together
-        std::vector<double> together{};            // how likely that is, of each
         std::int64_t num_known = 0;
         Record record{};
     };

@@ -57,8 +57,6 @@ struct InFlightStep {
     messages::StepResult numbers{};  // of rank 0
 
     [[nodiscard]] bool is_complete() const;
-    // Returns the tokens of all rows, drafts included.
-    [[nodiscard]] std::int64_t num_tokens() const;
     // Returns the ranks that have not answered, in words: "rank 0, rank 2"; on several machines
     // with their node: "rank 1 on node 1". REQUIRES: nodes divides the ranks.
     [[nodiscard]] std::string who_is_missing(int nodes) const;

@@ -3,9 +3,7 @@
 #include "base/check.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
-#include <vector>
 
 namespace pitstop::scheduler {
 
@@ -16,16 +14,11 @@ Runner::Runner(const SchedulerConfig& config)
       steps_(config.tp, config.step_timeout, config.nodes) {
     if (config.drafts_max > 0)
         drafter_.emplace(Drafter::Limits{config.drafts_max, config.draft_memory});
-    if (config.has_draft_budget) budget_.emplace();
 }
 
 void Runner::open(const Workers& workers) {
     limits_ = workers.limits();
     adapters_.open(workers.adapter_rank_max());
-    if (budget_ && workers.drafted_max() < config_.drafts_max) {
-        drafter_.reset();  // auto is off where workers verify no drafts
-        budget_.reset();
-    }
     KvPool::Size size{
         .num_pages = workers.num_pages(),
         .page_size = config_.page_size,
@@ -194,7 +187,6 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
         .tokens_max = config_.tokens_per_step_max,
         .routes = limits_.routes,
         .drafter = drafter_ ? &*drafter_ : nullptr,
-        .budget = budget_ ? &*budget_ : nullptr,
     });
     std::optional<StepPlanner::Planned> planned = planner.plan(scope);
     if (!planned) return std::nullopt;
@@ -205,25 +197,12 @@ std::optional<messages::StepPlan> Runner::plan_step(Scope scope, const Version& 
 // Returns whether the step that runs decides what some request drafts next.
 bool Runner::awaits_drafts() {
     if (!drafter_ || steps_.empty()) return false;
-    const auto has_drafts = [](const Request* request) { return request->progress.drafted() > 0; };
-    return std::ranges::any_of(requests_.running(), has_drafts) || is_worth_waiting();
-}
-
-// Returns whether drafts are likely to follow the tokens being sampled, and worth their cost.
-bool Runner::is_worth_waiting() {
-    std::int64_t num_rows = 0;
-    std::vector<double> all;
-    for (const Request* request : requests_.running()) {
-        if (request->progress.pending() == 0) continue;
-        ++num_rows;
-        if (!Drafter::may_draft(*request)) continue;
-        const std::span<const double> each = drafter_->awaited(*request);
-        if (!budget_ && !each.empty()) return true;
-        all.insert(all.end(), each.begin(), each.end());
-    }
-    if (!budget_) return false;
-    std::ranges::sort(all, std::greater{});
-    return budget_->is_worth(num_rows, num_rows, all);
+    return std::ranges::any_of(requests_.running(), [&](const Request* request) {
+        const Progress& progress = request->progress;
+        if (progress.drafted() > 0) return true;
+        return progress.pending() > 0 && Drafter::may_draft(*request) &&
+               drafter_->is_worth_waiting(*request);
+    });
 }
 
 void Runner::report_to(messages::ReplicaStatus& status, TimePoint now) const {

@@ -27,7 +27,6 @@ struct SchedulerConfig {
     std::int64_t trail_tokens = 16;
     std::int64_t spare_tokens = 1024;
     std::int64_t drafts_max = 0;                         // of a row (--speculate); 0: off
-    bool has_draft_budget = false;                       // --speculate auto
     std::int64_t draft_memory = std::int64_t{64} << 20;  // bytes (--draft-memory)
     std::int64_t adapters_max = 16;                      // loaded at once (--max-adapters)
     // a pass that takes longer is assumed never to end
@@ -38,8 +37,8 @@ struct SchedulerConfig {
     std::string digest{};  // digest that these weights must have; empty: any
 };
 
-// Sets what --speculate decides: off, auto, or the drafts per row. Errors: none of these.
-[[nodiscard]] Result<> set_speculation(std::string_view text, SchedulerConfig& config);
+// Returns the drafts per row of --speculate, 0 for "off". Errors: neither that nor a number.
+[[nodiscard]] Result<std::int64_t> drafts_max_of(std::string_view text);
 
 // Returns what is wrong with the settings, or nothing.
 [[nodiscard]] std::optional<Error> problem_of(const SchedulerConfig& config);

@@ -3,9 +3,7 @@
 #include "base/check.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -33,7 +31,6 @@ StepPlanner::StepPlanner(const Args& args)
       pool_(args.pool),
       tallies_(args.tallies),
       drafter_(args.drafter),
-      budget_(args.budget),
       tokens_max_(args.tokens_max),
       plan_{.step = args.step, .epoch = args.version.epoch},
       step_{
@@ -227,41 +224,17 @@ void StepPlanner::retract(Request& request) {
 
 // To rows of one known token after which others are known: the oldest requests first.
 void StepPlanner::add_drafts() {
-    const double least = budget_ != nullptr ? least_likelihood() : 0.0;
     std::int64_t num_left = tokens_max_;
     for (const ChosenRow& chosen : chosen_) num_left -= chosen.num_new;
     for (ChosenRow& chosen : chosen_) {
-        const std::int64_t num_max = std::min(num_left, drafts_max(chosen));
-        if (num_max < 1) continue;
-        const std::span<const double> each = drafter_->likelihoods(*chosen.request, num_max);
-        const auto is_enough = [&](double likelihood) { return likelihood >= least; };
-        add_drafts(chosen, std::ranges::count_if(each, is_enough));
+        const Progress& progress = chosen.request->progress;
+        if (progress.pending() > 0 || progress.plannable() != 1 || progress.outputs() == 0)
+            continue;
+        if (!Drafter::may_draft(*chosen.request)) continue;
+        const std::int64_t num_outputs_left = progress.output_len_max() - progress.outputs();
+        add_drafts(chosen, std::min(num_left, num_outputs_left - 1));
         num_left -= std::ssize(chosen.drafts);
     }
-}
-
-// Returns how many drafts the row may have, whatever they cost.
-std::int64_t StepPlanner::drafts_max(const ChosenRow& chosen) {
-    const Progress& progress = chosen.request->progress;
-    if (progress.pending() > 0 || progress.plannable() != 1 || progress.outputs() == 0) return 0;
-    if (!Drafter::may_draft(*chosen.request)) return 0;
-    return progress.output_len_max() - progress.outputs() - 1;
-}
-
-// Returns how likely a draft must be for the budget.
-double StepPlanner::least_likelihood() {
-    std::int64_t num_tokens = 0;
-    std::vector<double> all;
-    for (const ChosenRow& chosen : chosen_) {
-        num_tokens += chosen.num_new;
-        const std::int64_t num_max = drafts_max(chosen);
-        if (num_max < 1) continue;
-        const std::span<const double> each = drafter_->likelihoods(*chosen.request, num_max);
-        all.insert(all.end(), each.begin(), each.end());
-    }
-    std::ranges::sort(all, std::greater{});
-    const std::size_t num = budget_->choose(num_tokens, std::ssize(chosen_), all);
-    return num == 0 ? std::numeric_limits<double>::infinity() : all[num - 1];
 }
 
 // Takes pages that are free or cached, and retracts no request for them.

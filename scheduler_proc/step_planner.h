@@ -12,7 +12,6 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "messages/steps.h"
-#include "scheduler_proc/draft_budget.h"
 #include "scheduler_proc/drafter.h"
 #include "scheduler_proc/in_flight_step.h"
 #include "scheduler_proc/kv_pool.h"
@@ -36,8 +35,7 @@ class StepPlanner {
         TimePoint now{};
         std::int64_t tokens_max = 0;  // of a step
         std::optional<messages::RouteShape> routes{};
-        Drafter* drafter = nullptr;     // null: no speculation
-        DraftBudget* budget = nullptr;  // null: as many drafts as the drafter has
+        Drafter* drafter = nullptr;  // null: no speculation
     };
     explicit StepPlanner(const Args& args);
 
@@ -64,8 +62,6 @@ class StepPlanner {
     void choose_prefills();
     void admit(Scope scope);
     void add_drafts();
-    [[nodiscard]] static std::int64_t drafts_max(const ChosenRow& chosen);
-    [[nodiscard]] double least_likelihood();
     void add_drafts(ChosenRow& chosen, std::int64_t num_max);
     [[nodiscard]] Admission admit_first(Request& first);
     void start(Request& request, Lease lease, std::int64_t num_found);
@@ -93,7 +89,6 @@ class StepPlanner {
     KvPool& pool_;
     Tallies& tallies_;
     Drafter* const drafter_;
-    DraftBudget* const budget_;
     const std::int64_t tokens_max_;
     messages::StepPlan plan_;
     InFlightStep step_;

@@ -28,8 +28,7 @@ inline constexpr std::size_t kDeviceAlignment =
 
 enum class MemoryKind : std::uint8_t {
     kDevice,    // cudaMalloc
-    kPinned,    // cudaMallocHost
-    kLocked,    // cudaHostRegister: the process's own pages
+    kPinned,    // cudaMallocHost, cudaHostRegister
     kRange,     // an address range, mapped or not
     kImported,  // of another process
 };
@@ -48,11 +47,6 @@ struct Allocation {
 // Null: the GPU has not got that much.
 [[nodiscard]] std::byte* allocate_device(int gpu, std::size_t bytes);
 [[nodiscard]] std::byte* allocate_pinned(std::size_t bytes);
-// Whole pages of the process, none of which is locked already; false otherwise.
-[[nodiscard]] bool lock_pages(std::byte* begin, std::size_t bytes);
-[[nodiscard]] inline bool is_page_locked(MemoryKind kind) {
-    return kind == MemoryKind::kPinned || kind == MemoryKind::kLocked;
-}
 // False: nothing of that kind begins there.
 [[nodiscard]] bool free_memory_at(void* begin, MemoryKind kind);
 // The pages of another process's allocation; null where they cannot be mapped (it has ended).
@@ -78,10 +72,6 @@ struct Physical {
 [[nodiscard]] std::shared_ptr<Physical> create_physical(int gpu, std::size_t bytes);
 // What the driver keeps on a GPU for an executable graph; nobody's to use. Null likewise.
 [[nodiscard]] std::shared_ptr<Physical> create_graph_memory(int gpu, std::size_t bytes);
-// The code of a kernel there, of the program or of a library. Null likewise.
-[[nodiscard]] std::shared_ptr<Physical> create_code_memory(
-    int gpu, std::size_t bytes, bool is_of_library
-);
 // Another process's, by a descriptor of this one. Null: it is of no such memory.
 [[nodiscard]] std::shared_ptr<Physical> import_physical(int gpu, int fd);
 [[nodiscard]] std::byte* reserve_range(std::size_t bytes);

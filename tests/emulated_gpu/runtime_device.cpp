@@ -96,13 +96,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
     return cudaSuccess;
 }
 
-// Finding it takes nothing yet, as the driver may load it later.
-cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
-    PITSTOP_ENTER();
-    *function = reinterpret_cast<cudaFunction_t>(const_cast<void*>(symbol));
-    return cudaSuccess;
-}
-
 cudaError_t cudaGetDriverEntryPointByVersion(
     const char* symbol,
     void** function,

@@ -40,12 +40,6 @@ Policy policy_of(const std::string& text) {
     fail("PITSTOP_EMULATED_POLICY takes late, early or random, not '" + text + "'");
 }
 
-bool runs_grids_together(const std::string& text) {
-    if (text == "many") return true;
-    if (text == "one") return false;
-    fail("PITSTOP_EMULATED_GRIDS takes many or one, not '" + text + "'");
-}
-
 // Source: CUDA C++ Programming Guide, "CUDA Environment Variables", CUDA_VISIBLE_DEVICES: those
 // before an index that is invalid are visible.
 std::vector<int> visible_of(int num_gpus) {
@@ -78,9 +72,6 @@ Settings read_settings() {
             std::int64_t{2} << 20,
             std::int64_t{1} << 40
         ),
-        .code_bytes =
-            number_of("PITSTOP_EMULATED_CODE", std::int64_t{4} << 10, 0, std::int64_t{1} << 30),
-        .runs_grids_together = runs_grids_together(text_of("PITSTOP_EMULATED_GRIDS", "many")),
         .has_peer_access = number_of("PITSTOP_EMULATED_PEERS", 1, 0, 1) == 1,
         .machine = text_of(
             "PITSTOP_EMULATED_MACHINE", "/dev/shm/pitstop-emulated-gpus-" + std::to_string(getuid())

@@ -359,7 +359,7 @@ def main():
         elif do == "serve":
             answer = {"answers": shared.serve(**command)}
         elif do == "take":  # what is left of the GPU's memory
-            answer = {"bytes": shared.cuda.take_all(**command)}
+            answer = {"bytes": shared.cuda.take_all()}
         elif do == "give":  # that again
             shared.cuda.give_all()
             answer = {}

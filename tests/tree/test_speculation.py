@@ -204,7 +204,7 @@ def test_bad_drafts_are_refused_by_name(start_tree):
                 door.generate("Once", max_new_tokens=2, **fields)
 
 
-@pytest.mark.parametrize("value", ["on", "0", "33", "-1"])
+@pytest.mark.parametrize("value", ["on", "0", "33", "-1", "auto"])
 def test_another_value_of_the_flag_is_refused(value):
     ended = run("serve", "--no-http", f"--speculate={value}")
     assert ended.returncode == 2 and "--speculate" in ended.stderr, ended.stderr

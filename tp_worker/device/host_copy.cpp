@@ -4,13 +4,14 @@
 #include "kernels/cuda_device.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace pitstop::tp_worker {
 namespace {
 
 // Even a small model has several chunks.
 std::int64_t chunk_bytes_of(std::int64_t bytes) {
-    constexpr std::int64_t kAlignment = kernels::PinnedPages::kPageBytes;
+    constexpr std::int64_t kAlignment = 256;
     constexpr std::int64_t kChunksWanted = 8;
     const std::int64_t wanted = (bytes + kChunksWanted - 1) / kChunksWanted;
     const std::int64_t aligned = (wanted + kAlignment - 1) / kAlignment * kAlignment;
@@ -44,8 +45,9 @@ Result<HostCopy> HostCopy::make(std::int64_t bytes) {
 
 Result<> HostCopy::commit() {
     if (memory_.bytes() > 0) return Ok{};
-    // A copy is of a chunk, and steps go on between the pieces.
-    ASSIGN_OR_RETURN(memory_, kernels::PinnedPages::create(host_bytes_of(bytes_), chunk_bytes_));
+    kernels::enter_cuda_device();
+    ASSIGN_OR_RETURN(memory_, kernels::PinnedBuffer::create(host_bytes_of(bytes_)));
+    std::memset(memory_.data(), 0, static_cast<std::size_t>(memory_.bytes()));
     first_slot_ = 0;
     return Ok{};
 }

@@ -212,7 +212,7 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
     ASSIGN_OR_RETURN(const std::int64_t kv_rounding, bytes_taken(1));  // rounding takes less
     const std::int64_t others = gpu_free_bytes_ - free + activations + sampling +
                                 transfer_bytes_max() + sizes_.num_scratch_pages * page +
-                                kv_rounding + args.graph_bytes_max + library_bytes_max();
+                                kv_rounding + args.graph_bytes_max;
     const bool is_kv_open = sizes_.num_pages == 0;
     const double fraction = is_kv_open ? options_.mem_fraction : 1.0;
     const auto budget = static_cast<std::int64_t>(fraction * static_cast<double>(gpu_free_bytes_));
@@ -259,14 +259,6 @@ Result<> Engine::divide_gpu_memory(const Model::Args& args) {
 Result<std::int64_t> Engine::bytes_taken(std::int64_t bytes) const {
     ASSIGN_OR_RETURN(const Arena range, device_.reserve("a range that is measured", bytes));
     return range.bytes();
-}
-
-// cuBLASLt loads a kernel when it is first used, perhaps long after the memory was divided. Our own
-// are there (kernels/kernel_code.h).
-std::int64_t Engine::library_bytes_max() const {
-    constexpr std::int64_t kMax = std::int64_t{256} << 20;
-    constexpr std::int64_t kShare = 256;  // of a small GPU
-    return std::min(kMax, gpu_free_bytes_ / kShare);
 }
 
 // Enough for a full step's arrays, and the sampler's in addition.
