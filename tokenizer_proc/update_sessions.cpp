@@ -219,6 +219,13 @@ void UpdateCoordinator::handle(
         caller.may_be_part = false;  // not a part of an open update
         return refuse(std::move(caller), *error, out);
     }
+    if (call.session == 0 && is_collecting()) {
+        // It may be of the lost session's trainer, whose other calls the collection lacks.
+        if (const std::optional<std::string> loss = ended_.tell_loss(now)) {
+            caller.may_be_part = !is_of_another_version(call.label);
+            return refuse(std::move(caller), lost(*loss), out);
+        }
+    }
     const Names names = call.session != 0 ? Names::kSession : Names::kAny;
     fill(now, {std::move(caller), call.timeout_ms, call.label, call.source, names}, out);
 }

@@ -260,6 +260,28 @@ TEST_F(UnnamedSessionTest, P2_ASessionThatTookOverFromACollectionTakesNoneOfItsC
     expect_refused({"session 2 took over from collected update 1", "Name it"});
 }
 
+// The bucket may be of the trainer whose session was lost, and was not told of it: the collection
+// has none of its other calls.
+TEST_F(UnnamedSessionTest, P2_AfterALossABucketWithoutASessionJoinsNoCollection) {
+    open();
+    bucket("A's");
+    expire();
+    messages::UpdateWeights part;
+    part.call = CallId{30};
+    part.timeout_ms = 60'000;
+    part.update.partial = true;
+    part.update.source.kind = messages::SourceKind::kTensors;
+    coordinator_.collect(now_, {"B", part.call}, part, UpdateCoordinator::Brings::kParts, out_);
+    both_answer(messages::UpdateOrder::kOpen);
+    both_answer(messages::UpdateOrder::kFill);
+    ASSERT_TRUE(last_reply().ok) << last_reply().verdict.message;
+    const std::size_t num_orders = out_.orders.size();
+    named_bucket(0, "A's");
+    expect_refused({"session 1", "timed out"});
+    ASSERT_TRUE(out_.part_refused) << "B's calls may lack it";
+    EXPECT_EQ(out_.orders.size(), num_orders) << "nothing is written";
+}
+
 TEST_F(UnnamedSessionTest, ATakeOverOfNothingIsABegin) {
     messages::BeginUpdate call = begin_call();
     call.take_over = true;
