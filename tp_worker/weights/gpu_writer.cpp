@@ -131,11 +131,11 @@ Result<> GpuWriter::for_each_rows(
 // Sends the tensors that lie in the host's memory or in files. Threads claim pieces, in order. This
 // thread always works, the others only while no pass runs.
 void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
-    Sending sending{.jobs = jobs, .first = std::this_thread::get_id()};
+    SharedPieces shared{.jobs = jobs, .first = std::this_thread::get_id()};
     std::int64_t num_bytes = 0;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
         if (!is_from_host(jobs[i])) continue;
-        add_pieces(jobs[i].tensor(args_.layout), i, sending.pieces);
+        add_pieces(jobs[i].tensor(args_.layout), i, shared.pieces);
         num_bytes += written_bytes(jobs[i]);
     }
     // Waking a thread costs an eighth of copying these.
@@ -145,16 +145,16 @@ void GpuWriter::send_all(const std::vector<FillJob>& jobs, Filled& filled) {
         std::clamp<std::int64_t>(num_bytes / kBytesPerThread, 1, may_share ? num_threads_max() : 1)
     );
     if (num_threads == 1) {
-        send_claimed(sending);
+        send_claimed(shared);
     } else {
         static_cast<void>(threads().run(num_threads, [&](std::size_t) -> Result<> {
-            return send_claimed(sending), Ok{};
+            return send_claimed(shared), Ok{};
         }));
     }
-    const MutexLock lock(sending.mutex);
-    if (!sending.error) return;
-    auto& [piece, error] = *sending.error;
-    filled.error = {jobs[sending.pieces[piece].item].index, std::move(error)};
+    const MutexLock lock(shared.mutex);
+    if (!shared.error) return;
+    auto& [piece, error] = *shared.error;
+    filled.error = {jobs[shared.pieces[piece].item].index, std::move(error)};
 }
 
 // Counts the bytes that are written; those of a whole tensor include its padding.
@@ -175,37 +175,37 @@ TaskPool& GpuWriter::threads() {
     return *threads_;
 }
 
-void GpuWriter::send_claimed(Sending& sending) {
+void GpuWriter::send_claimed(SharedPieces& shared) {
     constexpr auto kLook = std::chrono::milliseconds(10);
-    const std::size_t num = sending.pieces.size();
-    const bool is_first = std::this_thread::get_id() == sending.first;
+    const std::size_t num = shared.pieces.size();
+    const bool is_first = std::this_thread::get_id() == shared.first;
     std::vector<std::byte> scratch;
-    while (!sending.is_over.load(std::memory_order_relaxed)) {
+    while (!shared.is_over.load(std::memory_order_relaxed)) {
         if (!is_first && args_.pace.is_serving()) {
-            MutexLock lock(sending.mutex);
-            if (sending.num_claimed.load(std::memory_order_relaxed) >= num) return;
-            sending.is_all_claimed.wait_until(lock, Clock::now() + kLook);
+            MutexLock lock(shared.mutex);
+            if (shared.num_claimed.load(std::memory_order_relaxed) >= num) return;
+            shared.is_all_claimed.wait_until(lock, Clock::now() + kLook);
             continue;
         }
-        const std::size_t claim = sending.num_claimed.fetch_add(1, std::memory_order_relaxed);
+        const std::size_t claim = shared.num_claimed.fetch_add(1, std::memory_order_relaxed);
         if (claim >= num) break;
         if (claim == num / 2) args_.at("stage_half");
-        Result<> sent = send_piece(sending, claim, scratch);
+        Result<> sent = send_piece(shared, claim, scratch);
         if (sent) continue;
-        sending.is_over.store(true, std::memory_order_relaxed);
-        const MutexLock lock(sending.mutex);
-        if (!sending.error || claim < sending.error->first)
-            sending.error = {claim, std::move(sent).error()};
+        shared.is_over.store(true, std::memory_order_relaxed);
+        const MutexLock lock(shared.mutex);
+        if (!shared.error || claim < shared.error->first)
+            shared.error = {claim, std::move(sent).error()};
     }
-    { const MutexLock lock(sending.mutex); }  // who saw an earlier state waits by now
-    sending.is_all_claimed.notify_all();
+    { const MutexLock lock(shared.mutex); }  // who saw an earlier state waits by now
+    shared.is_all_claimed.notify_all();
 }
 
 Result<> GpuWriter::send_piece(
-    Sending& sending, std::size_t piece, std::vector<std::byte>& scratch
+    SharedPieces& shared, std::size_t piece, std::vector<std::byte>& scratch
 ) {
-    const RowsOfItem& rows = sending.pieces[piece];
-    const FillJob& job = sending.jobs[rows.item];
+    const RowsOfItem& rows = shared.pieces[piece];
+    const FillJob& job = shared.jobs[rows.item];
     return send_rows(
         {.tensor = job.tensor(args_.layout),
          .bytes = job.incoming->bytes,
@@ -215,7 +215,7 @@ Result<> GpuWriter::send_piece(
          .arena = args_.target},
         scratch,
         [&](const WrittenRows&) {
-            if (std::this_thread::get_id() == sending.first) rested_ += pacer_.rest_if_due();
+            if (std::this_thread::get_id() == shared.first) rested_ += pacer_.rest_if_due();
             return check_dropped();
         }
     );

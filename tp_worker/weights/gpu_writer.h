@@ -91,7 +91,7 @@ class GpuWriter : public ShardWriter {
     using TakeRows = std::function<Result<>(std::int64_t row, std::int64_t num_rows)>;
 
     // What the threads share that send pieces.
-    struct Sending {
+    struct SharedPieces {
         const std::vector<FillJob>& jobs;
         std::vector<RowsOfItem> pieces{};  // an item is a job's index
         std::thread::id first{};           // the thread that works while passes run, too
@@ -109,8 +109,8 @@ class GpuWriter : public ShardWriter {
         const WeightTensor& tensor, std::int64_t bytes_max, const TakeRows& take
     );
     void send_all(const std::vector<FillJob>& jobs, Filled& filled);
-    void send_claimed(Sending& sending);
-    Result<> send_piece(Sending& sending, std::size_t piece, std::vector<std::byte>& scratch);
+    void send_claimed(SharedPieces& shared);
+    Result<> send_piece(SharedPieces& shared, std::size_t piece, std::vector<std::byte>& scratch);
     [[nodiscard]] std::int64_t written_bytes(const FillJob& job) const;
     [[nodiscard]] int num_threads_max() const;
     TaskPool& threads();
