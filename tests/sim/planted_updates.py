@@ -138,8 +138,8 @@ MUTATIONS = (
     Mutation(
         "a request that scores alone goes on where nothing was finite",
         COLLECT,
-        "    if (bad != nullptr) {\n        tallies_",
-        "    if (bad != nullptr && row.samples) {\n        tallies_",
+        "    if (part.bad != nullptr && part.bad->position < part.end) {\n",
+        "    if (part.bad != nullptr && part.bad->position < part.end && row.samples) {\n",
     ),
     Mutation(
         "what was not finite is said of the version after the pass's",

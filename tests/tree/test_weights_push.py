@@ -80,7 +80,7 @@ def test_P2_a_push_that_cannot_be_is_refused_by_name(start_tree, place):
         done = push(tree, other, "--adopt")
         assert done.returncode == 1, done.stderr
         assert run("push", "--run-dir", tree.run_dir).returncode == 2
-        assert run("push", "bard", "--run-dir", tree.run_dir, "--bucket-size", "0").returncode == 2
+        assert run("push", "bard", "--run-dir", tree.run_dir, "--bucket-size", "-1").returncode == 2
         assert digest_of(admin) == DIGESTS["stories"]["digest"]
 
 
