@@ -5,7 +5,7 @@
                          [--rows quoted random epoch]
 
 quoted  a model of that shape, one request, greedy: the output quotes its prompt, where every 25th token is another
-random  the same model, 64 requests at once, of which no text repeats
+random  the same model, 64 requests at once; no text repeats
 epoch   the bundled model, 8 requests at once, temperature 1: 8 samples of each of 16 prompts, after an epoch of the same
         prompts with other seeds and an update of all weights by 0.1 %
 
@@ -179,7 +179,7 @@ def measure_epoch(options, place):
     make_next_epoch(place / "next")
 
     def before(client, pair):
-        """The epoch before, by the bundled weights, of which the drafts remain."""
+        """Runs an epoch with the bundled weights, whose outputs the measured epoch drafts from."""
         client.update_weights(str(STORIES))
         run_all(client, samples(2 * pair), 8)
         client.update_weights(str(place / "next"))

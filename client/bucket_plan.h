@@ -14,15 +14,15 @@ namespace pitstop {
 
 inline constexpr std::int64_t kBucketAlignBytes = 64;  // of a tensor in a bucket
 
-// Returns the room that so many bytes take in a bucket.
+// Returns `bytes` rounded up to the alignment: the room of a tensor in a bucket.
 [[nodiscard]] constexpr std::int64_t in_bucket(std::int64_t bytes) {
     return (bytes + kBucketAlignBytes - 1) / kBucketAlignBytes * kBucketAlignBytes;
 }
 
 class BucketPlan {
   public:
-    // `may_split` says which tensors may come by their rows. REQUIRES: `tensors`, which have so
-    // many, outlive this; bucket_bytes is what in_bucket() returned.
+    // `may_split` says which tensors may come by their rows. REQUIRES: `tensors`, num_tensors
+    // of them, outlive this; bucket_bytes is what in_bucket() returned.
     BucketPlan(
         const PushedTensors& tensors,
         std::size_t num_tensors,

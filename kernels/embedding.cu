@@ -48,8 +48,8 @@ void embedding_cuda(const EmbeddingArgs& args) {
     const auto& [ids, sampled, table, vocab_begin, y, stream] = args;
     const bool is_aligned_16 = y.cols % 8 == 0 && is_aligned(table.data, 16) &&
                                table.stride % 8 == 0 && is_aligned(y.data, 16) && y.stride % 4 == 0;
-    // It does not start early: decode_kernel, before it waits, reads lengths and pages, which a
-    // kernel before this one writes.
+    // This kernel must not start early: decode_kernel reads lengths and pages before its own wait,
+    // and the kernel before this one writes them.
     const Launch where{
         .grid = dim3(narrow<unsigned>(y.rows)), .block = dim3(kThreads), .stream = stream};
     const auto run = [&]<bool kIsAligned>() {

@@ -15,10 +15,10 @@ namespace {
 // than a pass of its own by about this factor where passes are bound by reading weights.
 constexpr double kLikelyEnough = 0.3;
 
-// Counts start with so many guesses that were right as often as is assumed.
+// Counts start as if this many guesses had been verified, of which the assumed share was right.
 constexpr double kAssumed = 4;
 
-// A request's counts are halved at so many guesses, so that the latest matter most.
+// When a request has this many guesses, its counts are halved: the latest guesses matter most.
 constexpr std::int64_t kRecentMax = 64;
 
 double assumed_likelihood(const DraftIndex::Guess& guess) {

@@ -220,7 +220,8 @@ void UpdateCoordinator::handle(
         return refuse(std::move(caller), *error, out);
     }
     if (call.session == 0 && is_collecting()) {
-        // It may be of the lost session's trainer, whose other calls the collection lacks.
+        // The trainer of the lost session may have sent this bucket. The collection would have it,
+        // and lack the trainer's other calls.
         if (const std::optional<std::string> loss = ended_.tell_loss(now)) {
             caller.may_be_part = !is_of_another_version(call.label);
             return refuse(std::move(caller), lost(*loss), out);

@@ -20,7 +20,7 @@ struct Cut {
     std::int64_t num_units;          // of the list
     std::int64_t per_block;          // units
     std::int64_t carried_per_block;  // records
-    std::int32_t multiple;           // every pair has so many units in the list, or twice, ...
+    std::int32_t multiple;  // the number of units of a pair in the list is a multiple of it
 };
 
 __device__ inline std::int32_t row_units(

@@ -17,7 +17,7 @@ constexpr std::int64_t kDrafts = 4;
 
 SchedulerConfig speculating(std::int64_t num = kDrafts) { return {.drafts_max = num}; }
 
-// The ask, with its own output as drafts, of which every `wrong_every`-th is wrong; 0: none.
+// Returns the ask with its own output as drafts. Every wrong_every-th draft is wrong; 0: none is.
 Ask with_drafts(const Rig& rig, Ask ask, std::size_t wrong_every = 0) {
     ask.draft_ids = rig.expected(ask).tokens;
     for (std::size_t i = 0; wrong_every > 0 && i < ask.draft_ids.size(); ++i) {

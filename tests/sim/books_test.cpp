@@ -165,7 +165,7 @@ TEST_F(TrainerBookTest, ACollectionThatLacksARefusedCallIsFound) {
     }
 }
 
-// It named a session that is over, and heard that.
+// The call named a session that had ended, and its sender was told.
 TEST_F(TrainerBookTest, ARefusedCallThatNamesASessionIsNoPartOfACollection) {
     collect(a0);
     book.sent(a1, 4);

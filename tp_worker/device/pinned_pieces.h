@@ -69,7 +69,8 @@ class PinnedPieces {
         PinnedPieces* owner_;
         Piece* piece_;
     };
-    // Waits for the piece that was sent first, or, if all are leased, for one that goes back.
+    // Waits for the copy of the piece that was sent first. If more than num_threads() leases exist,
+    // it waits for one of them to end, too.
     [[nodiscard]] Lease take();
 
     // Orders later work here after all work enqueued on `stream`. Any thread may call it.

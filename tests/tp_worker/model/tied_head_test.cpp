@@ -200,7 +200,7 @@ class StageTest : public testing::Test {
             .rows = rows};
         return stage_->stage_tensors(std::span(&incoming, 1), WeightStage::Expect::kMore);
     }
-    // All rows of it, so many at a time.
+    // Stages all rows of the tensor, at most rows_max in each call.
     Result<> take_by_rows(const std::string& name, const std::string& all, std::int64_t rows_max) {
         const std::vector<std::int64_t> shape = shape_of(name);
         const std::int64_t num_rows = shape.size() < 2 ? 1 : shape.front();
