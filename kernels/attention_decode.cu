@@ -111,26 +111,6 @@ struct Ring {
         for (int s = 0; s < kSlots - 1; ++s) fill(s);
     }
 
-    // Copies the row's own token again, if the first tile has it, into the slots that start()
-    // filled before the kernel that writes its key and value had ended. REQUIRES: no next() since
-    // start().
-    __device__ void copy_own_token_again() {
-        const std::int32_t key = run.row.kv_len - 1 - first_tile * kKeysPerTile;
-        if (key >= kKeysPerTile || run.keys_end != run.row.kv_len) return;
-        wait_copies<0>();
-        __syncwarp();  // the first copies of all lanes have arrived, and overwrite nothing below
-        const int part = key / kSlotKeys;
-        const int first = part * kSlotKeys;
-        const std::int32_t values = first < kWarp ? rows[0] : rows[1];
-        const std::int32_t keys = values == kNoRow ? kNoRow : values - params.value_rows;
-        copy_rows(slots + part * slot_bytes<D>(), keys, first % kWarp);
-        const int values_part = kSlotsPerTile / 2 + part;
-        if (values_part < kSlots - 1)
-            copy_rows(slots + values_part * slot_bytes<D>(), values, first % kWarp);
-        commit_copies();
-        wait_copies<0>();
-    }
-
     // Returns the next slot's contents, after starting to refill the slot that was read before it.
     __device__ const std::byte* next() {
         wait_copies<kSlots - 2>();
@@ -316,19 +296,15 @@ __device__ void fold_into_record(
 
 template <int D>
 __device__ void take_run(
-    const AttentionParams& params, const Run& run, std::int64_t carried_per_block, bool is_early
+    const AttentionParams& params, const Run& run, std::int64_t carried_per_block
 ) {
     const auto block = static_cast<std::int32_t>(blockIdx.x);
+    std::uint32_t q[D / 16][4];
+    load_queries<D>(q, params, run);
     Ring<D> ring{params, run, dynamic_shared_memory(), 0, 0, 0, {}, {}};
     const std::int32_t tile_end = (run.keys_end - 1) / kKeysPerTile + 1;
     std::int32_t tile = run.keys_begin / kKeysPerTile;
     ring.start(tile, tile_end);
-    if (is_early) {
-        wait_for_kernel_before();
-        ring.copy_own_token_again();
-    }
-    std::uint32_t q[D / 16][4];
-    load_queries<D>(q, params, run);
     const bool is_alone = run.place.first_block == run.place.last_block;
     std::int64_t carried = first_carried_record(block, carried_per_block, params.num_decode_blocks);
     bool is_first = true;
@@ -370,23 +346,18 @@ __device__ void take_run(
 // Records: in free order at most two per block, at group 4 about 1 % of the bytes of 1k rows; in
 // fixed order one per segment of 256 keys, 2 %.
 //
-// Before the wait for the kernel before, rope, a block finds its work and begins to copy the keys
-// and values of earlier steps: a layer of qwen3-8b is 1 % faster at M = 1, of qwen3-0.6b 4 %
-// (H200).
+// It reads nothing before the wait, not even KV of earlier tokens: a request may find pages in the
+// prefix cache that another row of the same step fills.
 template <int D>
 __global__ void __launch_bounds__(kWarp)
     decode_kernel(const __grid_constant__ AttentionParams params) {
-    auto& work = *reinterpret_cast<Work*>(dynamic_shared_memory() + kSlots * slot_bytes<D>());
+    __shared__ Work work;
     let_next_kernel_start();
-    if (!begin_work(params, work)) {
-        wait_for_kernel_before();
-        return;
-    }
-    bool is_early = true;
+    wait_for_kernel_before();
+    if (!begin_work(params, work)) return;
     do {
         next_run(params, work);
-        take_run<D>(params, work.run, work.cut.carried_per_block, is_early);
-        is_early = false;
+        take_run<D>(params, work.run, work.cut.carried_per_block);
     } while (work.units_done < work.units_end);
 }
 
@@ -395,7 +366,7 @@ void run(const AttentionParams& params, Stream stream) {
     launch<decode_kernel<D>>(
         {.grid = dim3(narrow<unsigned>(params.num_decode_blocks)),
          .block = dim3(kWarp),
-         .shared_bytes = kSlots * slot_bytes<D>() + std::int64_t{sizeof(Work)},
+         .shared_bytes = kSlots * slot_bytes<D>(),
          .stream = stream,
          .starts_early = true},
         params

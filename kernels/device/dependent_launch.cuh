@@ -2,9 +2,7 @@
 // that its launch takes no time of its own. A kernel launched with Launch::starts_early calls
 // wait_for_kernel_before() in every thread before it reads or writes anything that the kernels
 // before it read or write. After that call it is ordered after all earlier kernels, because each of
-// them has made the same call, or did not start early. Before the call it may read what no kernel
-// that may still run writes: weights, and what was written before the last kernel that did not
-// start early.
+// them has made the same call, or did not start early.
 //
 // Weights are not prefetched to L2 meanwhile: that made layers of qwen3-8b 6 % slower, early starts
 // or not (H200; cp.async.bulk.prefetch.L2 of the first 2 KiB of each weight row).

@@ -14,14 +14,6 @@ MANY_SUMS = "kernels_gpu_test CudaExchange.ManyInARowDoNotMixUp"
 
 KERNEL_MUTATIONS = (
     Mutation(
-        "decode attention with the keys of its own token as they were before rope",
-        DECODE,
-        "        ring.copy_own_token_again();\n",
-        "",
-        "kernels_gpu_test CudaDependentLaunchOfAttention.SeesItsOwnTokens",
-        copies="random",
-    ),
-    Mutation(
         "a norm that does not wait for the kernel before it",
         "kernels/rmsnorm.cu",
         "    let_next_kernel_start();\n    wait_for_kernel_before();\n",

@@ -1,6 +1,5 @@
-// Decode attention copies the keys and values of earlier tokens before it waits for the kernel
-// before it (kernels/device/dependent_launch.cuh), and may copy those of a row's own token with
-// them, which that kernel, rope, is about to write.
+// Decode attention waits for the kernel before it, rope, which writes the keys and values of the
+// rows' own tokens (kernels/device/dependent_launch.cuh).
 #include "kernels/attention.h"
 #include "kernels/device_graph.h"
 #include "kernels/rope.h"

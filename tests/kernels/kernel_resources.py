@@ -100,9 +100,6 @@ SHOWN = (
 
 # Of PTX: what may read or write what another kernel does. Parameters and shared memory are the kernel's own.
 TOUCHES_MEMORY = re.compile(r"\b(ld|ldu|st|atom|red|cp\.async)\.(?!param\b|shared\b|local\b|const\b)\S+")
-WRITES_MEMORY = re.compile(r"\b(st|atom|red)\.(?!param\b|shared\b|local\b|const\b)\S+")
-# These read before they wait, but only what no running kernel writes (kernels/device/dependent_launch.cuh).
-READS_EARLY = ("decode_kernel<",)
 
 
 def early_accesses(assembly):
@@ -113,9 +110,7 @@ def early_accesses(assembly):
         if not wait:
             if "griddepcontrol" in body:
                 problems.append(f"{plain_name(name)} lets the next kernel start and does not wait")
-            continue
-        touches = WRITES_MEMORY if plain_name(name).startswith(READS_EARLY) else TOUCHES_MEMORY
-        if touched := touches.search(before):
+        elif touched := TOUCHES_MEMORY.search(before):
             problems.append(f"{plain_name(name)} has {touched[0]} before it waits")
     return problems
 

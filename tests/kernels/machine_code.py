@@ -3,7 +3,7 @@
 
     machine_code.py [--arch=sm_90a] OBJECT...     exit code 1 where one of these is so, 77 without cuobjdump
 
-* A kernel reads or writes memory before it waits for the kernel before it (ACQBULK); those of READS_EARLY: writes. ptxas moves reads of memory that
+* A kernel reads or writes memory before it waits for the kernel before it (ACQBULK). ptxas moves reads of memory that
   is `const __restrict__` (LDG.CONSTANT) above the wait.
 * The softmax of prefill by wgmma runs behind the products of the values, not beside them: ptxas moves the second
   wait (WARPGROUP.DEPBAR) above the first's softmax.
@@ -27,9 +27,6 @@ import tempfile
 
 NOT_RUN = 77
 TOUCHES_MEMORY = re.compile(r"\b(LDG|LD|LDGSTS|STG|ST|ATOM|ATOMG|RED)\b[. ]")
-WRITES_MEMORY = re.compile(r"\b(STG|ST|ATOM|ATOMG|RED)\b[. ]")
-# These read before they wait, but only what no running kernel writes (kernels/device/dependent_launch.cuh).
-READS_EARLY = ("decode_kernel",)
 EX2_OF_A_TILE = 64  # a thread's scores of a tile
 # Kernels whose loop of copies is counted, and the other instructions that a copy may cost. CUDA 13.0 gives 10 to 13
 # and 10 to 20; found anew for each copy, rows and addresses made it 18 to 51 and 53 to 66.
@@ -81,11 +78,10 @@ def disassemble(tool, path, arch):
     return found
 
 
-def early_accesses(name, code):
-    touches = WRITES_MEMORY if any(kernel in name for kernel in READS_EARLY) else TOUCHES_MEMORY
+def early_accesses(code):
     texts = [text for _, text in code]
     wait = next((i for i, text in enumerate(texts) if "ACQBULK" in text), None)
-    early = [text for text in texts[:wait] if touches.search(text)] if wait is not None else []
+    early = [text for text in texts[:wait] if TOUCHES_MEMORY.search(text)] if wait is not None else []
     return [f"{each} comes before its wait for the kernel before it" for each in early]
 
 
@@ -158,7 +154,7 @@ def kind_of_access(text):
 
 def problems_of(kernels):
     for name, code in kernels.items():
-        found = early_accesses(name, code) + late_softmaxes(code) + slow_copies(name, code)
+        found = early_accesses(code) + late_softmaxes(code) + slow_copies(name, code)
         for each in found + serial_copies(name, code) + serial_merges(name, code):
             yield f"{name}: {each}"
 
