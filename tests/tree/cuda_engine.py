@@ -102,7 +102,7 @@ class Tensor:
     def copy_(self, other):
         assert self.shape == other.shape and self.dtype is other.dtype
         Tensor.num_copied += 1
-        self._gpus.write(self._address, other.data())
+        self._gpus.write(self._index, self._address, other.data())
 
     def cpu(self):
         Tensor.num_to_host += 1
@@ -143,9 +143,11 @@ class Gpus:
         self._cuda.call("cudaMemcpy", data, ctypes.c_void_p(address), ctypes.c_size_t(num_bytes), TO_HOST)
         return data.raw
 
-    def write(self, address, data):
+    def write(self, index, address, data):
+        """In GPU `index`'s stream, as PyTorch's copies between GPUs: a wait for that GPU waits for it."""
         import ctypes
 
+        self._cuda.call("cudaSetDevice", index)
         self._cuda.call("cudaMemcpy", ctypes.c_void_p(address), data, ctypes.c_size_t(len(data)), TO_DEVICE)
 
     def empty(self, size, dtype, device):
