@@ -54,6 +54,8 @@ class Verifiers:
             os.environ.setdefault(name, "1")
         context = multiprocessing.get_context("spawn")
         self._records = context.Queue()
+        # finish() waits for verdicts. What a verifier that was killed has not read must not keep this process from ending.
+        self._records.cancel_join_thread()
         self._verdicts = context.Queue()
         self._on_verdict = on_verdict
         self.num_skipped = 0
