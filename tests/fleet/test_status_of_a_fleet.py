@@ -50,6 +50,54 @@ def test_a_version_without_a_label_is_an_epoch():
     assert "epoch 41, digest 9b3f4ea4" in unnamed.page() and "version 41" not in unnamed.page()
 
 
+class Coordinator:
+    """What refresh() asks of one whose fleet has no version yet."""
+
+    committed, generation, num_waiting = None, 1, 0
+
+    class phase:
+        value = "idle"
+
+    class Member:
+        class standing:
+            value = "ready"
+
+        why = ""
+
+    def __init__(self, members):
+        self.members = dict.fromkeys(members, self.Member)
+
+
+def refresh(of, drafts):
+    """`drafts`: by member, of each of its data-parallel replicas: (passes, rows, drafted, accepted) or None."""
+    names = ("passes", "rows", "drafted", "accepted")
+    answers = {}
+    for member, told in drafts.items():
+        parts = [{"epoch": 1, "state": "running", **({"drafts": dict(zip(names, each))} if each else {})} for each in told]
+        answers[member] = {"ok": True, "reply": {"replicas": parts}}
+    places = {member: {"machine": "10.0.0.7", "url": None} for member in drafts}
+    of.refresh(Coordinator(drafts), answers, places, {})
+
+
+def test_counts_of_drafts_are_added_up_and_never_fall():
+    of = FleetStatus("fleet")
+    refresh(of, {"slot0": [None], "slot1": [None]})
+    assert of.said["drafts"] is None and "draft" not in of.metrics(), "speculation is off"
+    refresh(of, {"slot0": [(0, 0, 0, 0), (0, 0, 0, 0)], "slot1": [(0, 0, 0, 0)], "slot2": [None]})
+    refresh(of, {"slot0": [(10, 4, 16, 9), (5, 1, 4, 4)], "slot1": [(7, 0, 0, 0)], "slot2": [None]})
+    assert list(of.said["drafts"].values()) == [22, 5, 20, 13]
+    metrics = of.metrics().splitlines()
+    assert "pitstop_fleet_sampling_passes_total 22" in metrics and "pitstop_fleet_draft_tokens_total 20" in metrics
+    assert 'pitstop_fleet_replica_draft_tokens_accepted_total{replica="slot0"} 13' in metrics
+    assert not any("draft" in line and "slot2" in line for line in metrics), "it tells of none"
+    refresh(of, {"slot0": [(2, 1, 4, 1), (0, 0, 0, 0)], "slot1": [(8, 1, 3, 2)]})  # slot0 was restarted
+    assert list(of.said["drafts"].values()) == [25, 7, 27, 16]
+    of.forget("slot1")
+    refresh(of, {"slot0": [(2, 1, 4, 1), (0, 0, 0, 0)]})
+    assert list(of.said["drafts"].values()) == [25, 7, 27, 16]
+    assert "drafts: 27 verified, 16 right; 25 passes of requests" in command.prose({**SAID, "drafts": of.said["drafts"]})
+
+
 class Pages(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         text = status().page().encode()

@@ -168,6 +168,11 @@ def prose(status: Mapping[str, Any]) -> str:
         f"deaths: {status['deaths_total']}; requests that went on elsewhere: {status['moved_requests_total']}, lost: "
         f"{status['lost_requests_total']}",
     ]
+    if drafts := status.get("drafts"):
+        lines.append(
+            f"drafts: {drafts['draft_tokens_total']} verified, {drafts['draft_tokens_accepted_total']} right; "
+            f"{drafts['sampling_passes_total']} passes of requests"
+        )
     if status.get("status_url"):
         lines.append(f"page and metrics: {status['status_url']}")
     for member, each in status["replicas"].items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import time
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional, Sequence
 
 from .coordinator import Coordinator
 from .http import Answer, Request
@@ -49,6 +49,11 @@ setTimeout(renew, 2000);
 
 # Counts since this conductor started. Moved: requests that continued at another replica; lost: requests that did not.
 COUNTERS = ("updates_total", "updates_failed_total", "deaths_total", "moved_requests_total", "lost_requests_total")
+# The same of replicas that speculate, and their names in a tree's status.
+DRAFTS = {
+    "sampling_passes_total": "passes", "draft_rows_total": "rows", "draft_tokens_total": "drafted",
+    "draft_tokens_accepted_total": "accepted",
+}
 # Sums over replicas, by their names in a tree's status.
 SUMS = {"running": "num_running", "waiting": "num_waiting", **{name: name for name in (
     "output_tokens_total", "output_tokens_per_s")}}
@@ -60,6 +65,8 @@ class FleetStatus:
     def __init__(self, fleet: str):
         self.fleet = fleet
         self.counts = dict.fromkeys(COUNTERS, 0)
+        self.drafts: dict[str, int] = {}  # by the names in DRAFTS, once a replica tells of them
+        self._drafts_of: dict[str, dict[str, int]] = {}  # by member, as it told last
         self.skew_s = 0.0  # of the latest update: from the first replica's commit to the last one's
         self.said: dict[str, Any] = {"fleet": fleet, "replicas": {}}
 
@@ -72,6 +79,20 @@ class FleetStatus:
 
     def forget(self, member: str) -> None:
         self.said["replicas"].pop(member, None)
+        self._drafts_of.pop(member, None)
+
+    def _add_drafts(self, member: str, parts: Sequence[Mapping[str, Any]]) -> Optional[dict[str, int]]:
+        """Counts what a replica has verified since its latest answer. A tree that was restarted counts from 0."""
+        told = [part["drafts"] for part in parts if part.get("drafts")]
+        if not told:
+            return None
+        sums = {shown: sum(each[name] for each in told) for shown, name in DRAFTS.items()}
+        before = self._drafts_of.get(member, sums)
+        was_restarted = any(sums[name] < before[name] for name in DRAFTS)
+        for name, now in sums.items():
+            self.drafts[name] = self.drafts.get(name, 0) + (now if was_restarted else now - before[name])
+        self._drafts_of[member] = sums
+        return sums
 
     def refresh(
         self, coordinator: Coordinator, answers: Mapping[str, Mapping[str, Any]], places: Mapping[str, Mapping[str, Any]],
@@ -95,6 +116,7 @@ class FleetStatus:
                 "digest": parts[0].get("digest", "") if parts else "",
                 "lag": max(0, committed.epoch - epoch) if committed else 0,
                 **{shown: sum(part.get(name, 0) for part in parts) for shown, name in SUMS.items()},
+                "drafts": self._add_drafts(member, parts),
             }
         self.said = {
             "fleet": self.fleet,
@@ -109,6 +131,7 @@ class FleetStatus:
             "ready": sum(each["standing"] == "ready" for each in replicas.values()),
             "skew_s": self.skew_s,
             **self.counts,
+            "drafts": dict(self.drafts) or None,
             "why_not_started": {number: slot.why for number, slot in slots.items() if slot.why},
             "replicas": replicas,
         }
@@ -125,6 +148,17 @@ class FleetStatus:
             metric = f"pitstop_fleet_replica_{name}"
             lines.append(f"# TYPE {metric} {'counter' if name.endswith('_total') else 'gauge'}")
             lines += [f'{metric}{{replica="{member}"}} {each[name]}' for member, each in said["replicas"].items()]
+        if not said.get("drafts"):
+            return "\n".join(lines) + "\n"
+        for name in DRAFTS:
+            metric = f"pitstop_fleet_{name}"
+            lines += [f"# TYPE {metric} counter", f"{metric} {said['drafts'][name]}"]
+            metric = f"pitstop_fleet_replica_{name}"
+            lines.append(f"# TYPE {metric} counter")
+            lines += [
+                f'{metric}{{replica="{member}"}} {each["drafts"][name]}'
+                for member, each in said["replicas"].items() if each["drafts"]
+            ]
         return "\n".join(lines) + "\n"
 
     def page(self) -> str:
