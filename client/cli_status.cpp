@@ -126,12 +126,13 @@ void print_replica(const messages::ReplicaStatus& replica) {
     }
     for (const messages::WorkerStatus& worker : replica.workers) {
         fmt::print(
-            "  rank {:<3}   {}pid {}, {}, weights {}, KV {}{}\n",
+            "  rank {:<3}   {}pid {}, {}, weights {}{}, KV {}{}\n",
             raw(worker.rank),
             machine_of(worker),
             worker.pid,
             worker.device,
             memory_text(replica, messages::MemoryTag::kWeights, worker.weight_bytes),
+            worker.ep == 1 ? "" : fmt::format(" (experts over {} groups)", worker.ep),
             memory_text(replica, messages::MemoryTag::kKvCache, worker.kv_bytes),
             worker.graph_bytes_max == 0 ? ""
                                         : fmt::format(

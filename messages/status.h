@@ -56,6 +56,7 @@ struct WorkerStatus {
     std::string address{};
     std::int64_t state_bytes = 0;
     std::int64_t num_checkpoints = 0;
+    int ep = 1;
 
     template <class F>
     void fields(F&& f) {
@@ -88,6 +89,7 @@ struct WorkerStatus {
           state_bytes,
           "bytes of one request's recurrent state; 0: the model has none");
         f("num_checkpoints", num_checkpoints, "places for copies of such a state");
+        f("ep", ep, "groups of ranks over which experts are divided (--ep)");
     }
     friend bool operator==(const WorkerStatus&, const WorkerStatus&) = default;
 };

@@ -167,6 +167,8 @@ std::optional<std::string> invalid(const WorkerHello& message) {
     if (message.tp < 1 || raw(message.rank) < 0 || raw(message.rank) >= message.tp) {
         return fmt::format("rank {} of {}", raw(message.rank), message.tp);
     }
+    if (message.ep < 1 || message.tp % message.ep != 0)
+        return fmt::format("ep is {}; accepted is a divisor of tp {}", message.ep, message.tp);
     if (message.context_len < 1 || message.vocab_size < 1 || message.num_pages < 1 ||
         message.page_size < 1 || message.num_slots < 1) {
         return "context_len, vocab_size, num_pages, page_size and num_slots must be positive";

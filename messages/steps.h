@@ -59,6 +59,7 @@ struct WorkerHello {
     std::int64_t state_bytes = 0;
     std::int64_t num_checkpoints = 0;
     std::int64_t drafted_max = 0;
+    int ep = 1;
 
     template <class F>
     void fields(F&& f) {
@@ -103,6 +104,7 @@ struct WorkerHello {
           num_checkpoints,
           "places for copies of such a state; 0: none can be saved");
         f("drafted_max", drafted_max, "the most drafts of a row; 0: the worker verifies none");
+        f("ep", ep, "groups of ranks over which experts are divided");
     }
 };
 

@@ -21,6 +21,7 @@ std::optional<std::string> difference(
     if (a.context_len != b.context_len) return differ("context_len", a.context_len, b.context_len);
     if (a.vocab_size != b.vocab_size) return differ("vocab_size", a.vocab_size, b.vocab_size);
     if (a.compute != b.compute) return differ("compute", a.compute, b.compute);
+    if (a.ep != b.ep) return differ("ep", a.ep, b.ep);
     if (a.has_weights != b.has_weights) return differ("has_weights", a.has_weights, b.has_weights);
     if (a.routes != b.routes || a.dense_layers != b.dense_layers)
         return fmt::format("ranks {} and {} differ in their routes", raw(a.rank), raw(b.rank));
@@ -149,6 +150,7 @@ std::vector<messages::WorkerStatus> Workers::status() const {
             .update_mode_why = hello->update_mode_why,
             .state_bytes = hello->state_bytes,
             .num_checkpoints = hello->num_checkpoints,
+            .ep = hello->ep,
         });
     }
     return all;

@@ -22,6 +22,11 @@ void add_place_flags(Options& options, FlagSet& flags) {
     flags.add("replica", &options.replica, "the replica this rank belongs to, from 0");
     flags.add("rank", &options.rank, "this rank, from 0");
     flags.add("tp", &options.tp, "ranks of the replica");
+    flags.add(
+        "ep",
+        &options.engine.ep,
+        "groups of ranks over which experts are divided; the ranks of a group split each expert"
+    );
     flags.add("model", &options.engine.model_dir, "checkpoint directory");
     flags.add(
         "weights",
@@ -178,6 +183,20 @@ Error refuse_with_nodes(std::string_view flag, std::string_view why) {
     return make_error(ErrorCode::kInvalidArgument, "--nodes with {}: {}", flag, why);
 }
 
+Result<> check_place_flags(const Options& options) {
+    const auto bad = [](std::string_view flag, std::string_view accepted) {
+        return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
+    };
+    if (options.run_dir.empty()) return bad("run-dir", "the tree's directory, and is required");
+    if (options.engine.model_dir.empty()) return bad("model", "a directory, and is required");
+    if (options.tp < 1 || options.tp > kTpMax) return bad("tp", fmt::format("1 to {}", kTpMax));
+    if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
+    if (options.engine.ep < 1 || options.tp % options.engine.ep != 0)
+        return bad("ep", fmt::format("a divisor of --tp {}", options.tp));
+    if (options.replica < 0) return bad("replica", "0 or more");
+    return Ok{};
+}
+
 Result<> check_node_flags(const Options& options) {
     const auto bad = [](std::string_view flag, std::string_view accepted) {
         return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
@@ -274,11 +293,7 @@ Result<> check_options(Options& options) {
     const auto bad = [](std::string_view flag, std::string_view accepted) {
         return make_error(ErrorCode::kInvalidArgument, "--{} takes {}", flag, accepted);
     };
-    if (options.run_dir.empty()) return bad("run-dir", "the tree's directory, and is required");
-    if (options.engine.model_dir.empty()) return bad("model", "a directory, and is required");
-    if (options.tp < 1 || options.tp > kTpMax) return bad("tp", fmt::format("1 to {}", kTpMax));
-    if (options.rank < 0 || options.rank >= options.tp) return bad("rank", "0 to tp - 1");
-    if (options.replica < 0) return bad("replica", "0 or more");
+    RETURN_IF_ERROR(check_place_flags(options));
     RETURN_IF_ERROR(check_node_flags(options));
     if (options.epoch < 1) return bad("epoch", "1 or more");
     constexpr int kGpusMax = 1 << 20;  // above any machine's number; one more can still be counted
@@ -352,6 +367,7 @@ std::vector<std::string> settings_of(const Options& options) {
         fmt::format("--device={}", options.device),
         fmt::format("--compute={}", options.compute),
         fmt::format("--expert-weights={}", options.expert_weights),
+        fmt::format("--ep={}", engine.ep),
         fmt::format("--deterministic={}", options.is_deterministic),
         fmt::format("--load-format={}", options.load_format),
         fmt::format("--page-size={}", engine.page_size),

@@ -86,7 +86,7 @@ Task<Response> server_info(Exchange& exchange) {
         {"tp_size", hello.tp},
         {"dp_size", hello.replicas},
         {"pp_size", 1},
-        {"ep_size", 1},
+        {"ep_size", first.workers.empty() ? 1 : first.workers.front().ep},
         {"nnodes", num_nodes(first)},
         {"node_rank", 0},
         {"base_gpu_id", 0},

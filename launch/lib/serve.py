@@ -89,6 +89,11 @@ def check_nodes(options):
         )
 
 
+def check_ep(options):
+    if options.ep and options.tp % options.ep != 0:
+        raise Problem(f"--ep {options.ep} with --tp {options.tp}: --tp must be a multiple of --ep", EXIT_USAGE)
+
+
 def _needs_weights(options):
     return not options.wait_for_initial_weights and options.load_format != "null"
 
@@ -340,6 +345,7 @@ def serve(options):
         options.model = options.checkpoint
     check_doors(options)
     check_nodes(options)
+    check_ep(options)
     if options.end_with_parent:
         end_with_parent()
     signals = Signals()

@@ -203,6 +203,7 @@ def _worker_flags(options, weights, replica, rank):
         "max_adapter_rank",
         "state_checkpoints",
         "compute",
+        "ep",
         "expert_weights",
         "load_format",
         "stage_share",

@@ -10,6 +10,7 @@ import http_limits
 # so that the launcher's one line comes before there are any.
 MOST = {
     "--tp": 64,
+    "--ep": 64,
     "--dp": 1024,
     "--max-total-tokens": (1 << 31) - 1,
     "--page-size": 4096,
@@ -153,6 +154,12 @@ def add_engine_flags(parser):
     parser = parser.add_argument_group("the engine ('on a GPU': no effect on CPUs)")
     add = parser.add_argument
     add("--compute", choices=("bf16", "fp32"), help="precision of activations and KV")
+    add_count(
+        parser,
+        "--ep",
+        "of a model of experts: its experts are divided over N groups of --tp / N ranks each; the ranks of a group split each "
+        "of its experts (default 1: all ranks split every expert)",
+    )
     add(
         "--expert-weights",
         choices=("fp32", "bf16"),

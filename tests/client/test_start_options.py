@@ -45,6 +45,12 @@ def test_words_of_others_are_flags_of_a_tree():
     assert flags_of({"load_format": "safetensors"}) == []
 
 
+def test_experts_over_ranks_are_ep():
+    assert flags_of({"tp_size": 4, "ep_size": 2}) == ["--tp=4", "--ep=2"]
+    assert sorted(flags_of({"tensor_parallel_size": 2, "enable_expert_parallel": True})) == ["--ep=2", "--tp=2"]
+    assert flags_of({"enable_expert_parallel": False}) == []
+
+
 def test_drafts_from_texts_are_speculate():
     assert flags_of({"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 5}) == ["--speculate=4"]
     assert flags_of({"speculative_algorithm": "NGRAM", "speculative_ngram_max_bfs_breadth": 3}) == ["--speculate=8"]

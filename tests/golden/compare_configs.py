@@ -321,8 +321,8 @@ class Engine:
             [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def logits(self, directory, tp, prompts):
-        question = {"dir": str(directory), "tp": tp, "prompts": prompts}
+    def logits(self, directory, tp, ep, prompts):
+        question = {"dir": str(directory), "tp": tp, "ep": ep, "prompts": prompts}
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -370,8 +370,10 @@ def run_case(seed, engine, place, families):
     expected, why = reference(directory, prompts, config["model_type"] in OF_EXPERTS)
     splits = config["num_attention_heads"] % 2 == 0 and config.get("linear_num_key_heads", 2) % 2 == 0
     tp = 2 if splits and rng.random() < 0.3 else 1
-    logits, error = engine.logits(directory, tp, prompts)
-    case = {"seed": seed, "family": config["model_type"], "tp": tp,
+    has_experts = config["model_type"] in OF_EXPERTS and (config.get("num_experts") or config.get("num_local_experts") or 0) > 1
+    ep = rng.choice([1, tp]) if has_experts else 1
+    logits, error = engine.logits(directory, tp, ep, prompts)
+    case = {"seed": seed, "family": config["model_type"], "tp": tp, "ep": ep,
             "changes": {k: "deleted" if v is DELETED else v for k, v in changes.items()},
             "odd": odd, "transformers": why, "engine": error}  # fmt: skip
     if logits is None:

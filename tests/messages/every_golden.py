@@ -29,7 +29,7 @@ VALUES = {
     "push_open": {"protocol": 1},
     "rank_join": {"rank": 3, "tp": 4, "node": 1, "nodes": 2},
     "rank_part": {"num_bytes": 3, "limit_ms": 4},
-    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4, "dense_layers": [5], "drafted_max": 31},
+    "worker_hello": {"protocol": 1, "rank": 3, "tp": 4, "dense_layers": [5], "drafted_max": 31, "ep": 2},
     "SamplingParams": {
         "min_new_tokens": 5,
         "max_new_tokens": 300,

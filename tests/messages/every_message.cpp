@@ -211,6 +211,7 @@ class Filler {
         message.routes = RouteShape{.layers = 48, .per_token = 8, .num_experts = 128};
         message.dense_layers = {0, draw(1, 47)};
         message.drafted_max = draw(0, kDraftedMax);
+        message.ep = 2;
     }
     void make_valid(StepPlan& plan) {
         const auto fill_num = [&](auto& array, std::int64_t num) {

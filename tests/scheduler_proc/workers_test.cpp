@@ -55,6 +55,17 @@ TEST(Workers, TheRankWithTheFewestCheckpointsSetsTheirNumber) {
     EXPECT_EQ(workers.status().at(1).num_checkpoints, 5);
 }
 
+TEST(Workers, RanksThatDivideExpertsDifferentlyAreRefused) {
+    Workers workers(2);
+    messages::WorkerHello divided = hello_of(1, {.tp = 2});
+    divided.ep = 2;
+    ASSERT_TRUE(workers.handle_hello(hello_of(0, {.tp = 2}), 4));
+    const Result<> taken = workers.handle_hello(divided, 4);
+    ASSERT_FALSE(taken);
+    EXPECT_EQ(taken.error().message, "ranks disagree: rank 0 has ep 1, rank 1 has 2");
+    EXPECT_EQ(workers.status().at(0).ep, 1);
+}
+
 TEST(Workers, ThatClaimMoreThanCanBeKeptTrackOfAreCutShort) {
     Workers workers(1);
     messages::WorkerHello huge = hello_of(0, {});

@@ -1,5 +1,5 @@
 // Logits of checkpoint directories, for tests/golden/compare_configs.py. A line of JSON in,
-// {"dir", "tp", "tokens", "prompts": [[id, ...], ...]}, a line out: {"logits":
+// {"dir", "tp", "ep", "tokens", "prompts": [[id, ...], ...]}, a line out: {"logits":
 // [prompt][position][id]} in fp32, or {"error": why the directory is not served}.
 #include "base/isa.h"
 #include "base/log.h"
@@ -49,6 +49,7 @@ Json answer(const Json& question) {
     options.engine.page_size = 5;
     options.engine.max_total_tokens = question.value("tokens", 300);
     options.tp = question.value("tp", 1);
+    options.engine.ep = question.value("ep", 1);
     auto replica = TestReplica::make(options);
     if (!replica) return {{"error", replica.error().message}};
     Json logits = Json::array();

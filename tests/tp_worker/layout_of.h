@@ -8,9 +8,14 @@ namespace pitstop::tp_worker {
 
 // Errors: as Stack::make().
 inline Result<WeightLayout> layout_of(
-    const ModelConfig& config, Rank rank, int tp, ExtraTensors extra = ExtraTensors::kRefuse
+    const ModelConfig& config,
+    Rank rank,
+    int tp,
+    ExtraTensors extra = ExtraTensors::kRefuse,
+    int ep = 1
 ) {
-    ASSIGN_OR_RETURN(const Stack stack, Stack::make(config, rank, tp));
+    const RankOf of{.rank = raw(rank), .tp = tp, .ep = ep};
+    ASSIGN_OR_RETURN(const Stack stack, Stack::make(config, of));
     const TensorNames names = config.is_hybrid() ? TensorNames::kOfHybrid : TensorNames::kOwn;
     return WeightLayout::make(stack.slots(), extra, names);
 }

@@ -120,6 +120,7 @@ def test_tokenize_reads_and_writes_json_lines(reference):
     "flags",
     [
         ["--tp", "0"],
+        ["--tp", "4", "--ep", "3"],
         ["--dp", "-1"],
         ["--page-size", "many"],
         ["--compute", "fp8"],

@@ -31,12 +31,15 @@ def golden_model(tmp_path):
     return model, json.loads((model / "config.json").read_text())
 
 
-@pytest.mark.parametrize("policy", ["late", "random"])
-def test_P6_rows_are_of_their_own_step(gpu, start_tree, tmp_path, policy):
+GROUPS = ("--tp", 2, "--ep", 2, "--all-reduce", "own")  # each expert is on one GPU
+
+
+@pytest.mark.parametrize("policy, flags", [("late", ()), ("random", ()), ("random", GROUPS)], ids=["late", "random", "ep"])
+def test_P6_rows_are_of_their_own_step(gpu, start_tree, tmp_path, policy, flags):
     gpu(policy=policy)
     model, config = golden_model(tmp_path)
     row_bytes = config["num_hidden_layers"] * config["num_experts_per_tok"]
-    door = start_tree(*CUDA, "--model", model, "--deterministic").door()
+    door = start_tree(*CUDA, "--model", model, "--deterministic", *flags).door()
     asked = {"routed_experts_start": 0, "temperature": 0.0, "ignore_eos": True}
     together = door.finish([door.start(prompt, max_new_tokens=NUM, **asked) for prompt in PROMPTS])
     assert len({output.routes[0] for output in together}) == len(PROMPTS)

@@ -29,14 +29,32 @@ def new_tensors():
     return upcycled(2)
 
 
+def test_groups_of_ranks_are_told(start_tree, old):
+    tree = start_tree("--model", old, "--tp", 2, "--ep", 2)
+    (replica,) = tree.door("admin").call("status")["replicas"]
+    assert [worker["ep"] for worker in replica["workers"]] == [2, 2]
+    whole = start_tree("--model", old)
+    (alone,) = whole.door("admin").call("status")["replicas"][0]["workers"]
+    assert alone["ep"] == 1 and all(worker["weight_bytes"] < 0.65 * alone["weight_bytes"] for worker in replica["workers"])
+    assert "(experts over 2 groups)" in run("status", "--run-dir", tree.run_dir).stdout
+
+
+def test_a_dense_model_has_no_groups_of_ranks(place):
+    ended = run("serve", "--run-dir", place / "tree", "--tp", 2, "--ep", 2)
+    assert ended.returncode != 0 and "no experts for --ep 2" in ended.stderr, ended.stderr
+
+
 def changed(**by_name):
     """The old model's tensors with some in place of its own."""
     return upcycled(1) | by_name
 
 
-@pytest.fixture(params=[1, 2], ids=["tp1", "tp2"])
+RANKS = {"tp1": ("--tp", 1), "tp2": ("--tp", 2), "tp2 ep2": ("--tp", 2, "--ep", 2)}
+
+
+@pytest.fixture(params=RANKS.values(), ids=RANKS)
 def tree(request, start_tree, old):
-    return start_tree("--model", old, "--tp", request.param, "--compute", "fp32")
+    return start_tree("--model", old, *request.param, "--compute", "fp32")
 
 
 @pytest.fixture

@@ -46,12 +46,13 @@ def from_disk(client, tensors, directory):
     return client.update_weights(str(directory))
 
 
-def test_P2_every_way_brings_all_tensors(models, start_tree):
+@pytest.mark.parametrize("ep", [1, 2])
+def test_P2_every_way_brings_all_tensors(models, start_tree, ep):
     old, new = models
     tensors = real_names(2)
     assert len(tensors) == NUM_REAL_TENSORS
     before, expected = digests_of(old)["digest"], digests_of(new)["digest"]
-    tree = start_tree("--model", old, "--tp", 2)
+    tree = start_tree("--model", old, "--tp", 2, "--ep", ep)
     with pitstop.Client(tree.run_dir) as client:
         for way in (in_one_call, in_buckets, pushed, from_disk):
             assert digest_of(client) == before, way

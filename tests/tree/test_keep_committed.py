@@ -12,7 +12,7 @@ import struct
 import pytest
 
 from pairs import pair  # noqa: F401
-from process_tree import ProcessTree, run, wait_until
+from process_tree import ROOT, ProcessTree, run, wait_until
 from test_bad_models import header_of, write_safetensors
 from test_restart import BARD, DIGESTS, GREEDY, STORIES, crash, overwrite, serving, update
 
@@ -108,6 +108,18 @@ def test_what_is_kept_is_a_checkpoint_like_the_one_it_came_from(start_tree, plac
     # And by its own tree, as a source of an update.
     update(admin, STORIES)
     assert update(admin, str(directory))["digest"] == BARD_DIGEST
+
+
+def test_P2_experts_of_all_groups_of_ranks_are_kept(start_tree, place):
+    tree = start_tree("--model", "stories-moe", "--tp", 2, "--ep", 2, "--restart", "--keep-committed", place / "kept")
+    admin = tree.door("admin")
+    other = ROOT / "launch/models/bard-moe"
+    digest = update(admin, str(other))["digest"]
+    directory = wait_kept(admin, 2)
+    assert tensors_of(directory) == tensors_of(other)
+    line, _, admin = crash(tree)
+    assert "is ready" in line, line + tree.log()
+    assert admin.call("weight_digests")["digest"] == digest and admin.call("status")["weights_path"] == str(directory)
 
 
 def test_two_versions_are_on_the_disk_at_most_and_a_rollback_writes_nothing(start_tree, place):

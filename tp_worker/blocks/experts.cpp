@@ -41,7 +41,8 @@ Experts::Experts(const ModelConfig& config, std::int64_t layer, const RankOf& ra
     : config_(config.experts),
       hidden_(config.hidden),
       layer_(layer),
-      share_(share_in_units(config_.ffn, word_len(GatedMlp::kEncoding), rank)) {
+      experts_(elements_of_group(config_.num, rank)),
+      share_(share_in_units(config_.ffn, word_len(GatedMlp::kEncoding), rank.in_group())) {
     if (config_.shared_ffn == 0) return;
     shared_.emplace(
         GatedMlp::Args{
@@ -53,12 +54,14 @@ Experts::Experts(const ModelConfig& config, std::int64_t layer, const RankOf& ra
 }
 
 void Experts::check_split(
-    const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
+    const ModelConfig& config, const RankOf& ranks, std::vector<std::string>& problems
 ) {
     const ExpertsConfig& experts = config.experts;
-    if (!GatedMlp::splits(experts.ffn, tp))
+    if (experts.num < ranks.ep)
+        problems.push_back(fmt::format("only {} experts for --ep {}", experts.num, ranks.ep));
+    if (!GatedMlp::splits(experts.ffn, ranks.tp / ranks.ep))
         problems.push_back(fmt::format("experts' intermediate size of only {}", experts.ffn));
-    if (experts.shared_ffn > 0 && !GatedMlp::splits(experts.shared_ffn, tp)) {
+    if (experts.shared_ffn > 0 && !GatedMlp::splits(experts.shared_ffn, ranks.tp)) {
         problems.push_back(
             fmt::format("a shared expert's intermediate size of only {}", experts.shared_ffn)
         );
@@ -79,10 +82,11 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
                                std::string_view tail,
                                std::vector<std::int64_t> shape,
                                std::size_t split_dim) {
+        const bool is_here = e >= experts_.begin && e < experts_.begin + experts_.num;
         return slots.add(
             {.name = fmt::format("{}experts.{}.{}.weight", prefix, e, tail),
              .shape = std::move(shape),
-             .split = Split{split_dim, share_},
+             .split = Split{split_dim, is_here ? share_ : share_.of_no_holder()},
              .encoding = GatedMlp::kEncoding}
         );
     };
@@ -93,13 +97,14 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
         .name = fmt::format("model.layers.{}.mlp.experts.down_proj", layer_),
         .shape = {config_.num, H, I}};
     for (std::int64_t e = 0; e < config_.num; ++e) {
-        last_ = {
+        const Expert expert{
             .gate = add_split(e, names.gate, {I, H}, 0),
             .up = add_split(e, names.up, {I, H}, 0),
             .down = add_split(e, names.down, {H, I}, 1)};
-        if (e == 0) first_ = last_;
-        gates_ups.slots.insert(gates_ups.slots.end(), {last_.gate, last_.up});
-        downs.slots.push_back(last_.down);
+        if (e == experts_.begin) first_ = expert;
+        if (e == experts_.begin + experts_.num - 1) last_ = expert;
+        gates_ups.slots.insert(gates_ups.slots.end(), {expert.gate, expert.up});
+        downs.slots.push_back(expert.down);
     }
     // Packs tensors as transformers 5 does, for Mixtral, too.
     slots.pack(std::move(gates_ups));
@@ -152,7 +157,7 @@ void Experts::ask(Scratch& scratch, const Trunk& trunk, const Choices& choices) 
     chosen_ = choices.of_layer(layer_);
     row_of_ = view2(scratch.array<std::int32_t>("experts.row_of", T * k).data(), T, k);
     weights_ = scratch.floats("experts.weights", T, k);
-    begins_ = scratch.array<std::int32_t>("experts.begins", config_.num + 1);
+    begins_ = scratch.array<std::int32_t>("experts.begins", experts_.num + 1);
     token_of_ = scratch.array<std::int32_t>("experts.token_of", T * k);
     sorted_ = scratch.acts("experts.sorted", scratch.act_dtype(), T * k, hidden_);
     const kernels::ActView gate_up =
@@ -223,7 +228,8 @@ void Experts::sort(const Trunk& trunk, const Pass& pass) const {
     const std::int64_t T = pass.batch.num_tokens();
     trunk.ops->sort_rows_by_expert({
         .chosen = rows(chosen_, 0, T),
-        .num_experts = static_cast<std::int32_t>(config_.num),
+        .first_expert = static_cast<std::int32_t>(experts_.begin),
+        .num_experts = static_cast<std::int32_t>(experts_.num),
         .begins = begins_.data(),
         .token_of = token_of_.data(),
         .row_of = rows(row_of_, 0, T),
@@ -241,7 +247,7 @@ void Experts::sort(const Trunk& trunk, const Pass& pass) const {
 // of declaration, at multiples of one alignment, so all strides are equal.
 std::int64_t Experts::stride(const BoundWeights& weights) const {
     const std::int64_t to_last = weights.matrix(last_.down).data - weights.matrix(first_.down).data;
-    const std::int64_t num = config_.num - 1;
+    const std::int64_t num = experts_.num - 1;
     if (num == 0) return 0;
     CHECK(to_last % num == 0);
     CHECK(weights.matrix(last_.gate).data - weights.matrix(first_.gate).data == to_last);
@@ -261,7 +267,7 @@ void Experts::multiply(const Trunk& trunk, const Pass& pass) const {
             .x = x,
             .parts = parts,
             .begins = begins_.data(),
-            .num_experts = static_cast<std::int32_t>(config_.num),
+            .num_experts = static_cast<std::int32_t>(experts_.num),
             .stream = trunk.stream,
         });
     };

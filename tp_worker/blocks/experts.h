@@ -4,8 +4,10 @@
 //   delta = sum_j weight_j * expert_j(n)  (+ sigmoid(s n) * shared(n)),  n = norm(x)
 //
 // All ranks choose the same experts, because x is the same on all of them: every rank has the whole
-// router and the shared expert's whole gate. Experts are split like the gated MLP, by their
-// intermediate size.
+// router and the shared expert's whole gate. Experts are divided over groups of ranks (RankOf::ep).
+// A group computes the rows of its own experts, which its ranks split like the gated MLP, by their
+// intermediate size; the sum over all ranks adds the groups' parts of delta. Numbers of experts are
+// those of the whole model everywhere but in begins_.
 //
 // Source: transformers 5.24, Qwen3MoeSparseMoeBlock, Qwen2MoeSparseMoeBlock, MixtralSparseMoeBlock.
 #pragma once
@@ -44,9 +46,9 @@ struct Choices {
 class Experts {
   public:
     Experts(const ModelConfig& config, std::int64_t layer, const RankOf& rank);
-    // Adds to `problems` which sizes of the configuration do not split over tp ranks.
+    // Adds to `problems` which sizes of the configuration do not split over these ranks.
     static void check_split(
-        const ModelConfig& config, std::int64_t tp, std::vector<std::string>& problems
+        const ModelConfig& config, const RankOf& ranks, std::vector<std::string>& problems
     );
 
     // `config` is the configuration that the block was made of.
@@ -59,7 +61,7 @@ class Experts {
     [[nodiscard]] std::vector<const Product*> products() const;
 
   private:
-    // The weights of one expert. The experts follow each other in memory, in the order
+    // The weights of one expert. The group's experts follow each other in memory, in the order
     // of declaration.
     struct Expert {
         WeightId gate{};
@@ -74,10 +76,11 @@ class Experts {
     ExpertsConfig config_{};
     std::int64_t hidden_;
     std::int64_t layer_;
-    AxisShare share_{};  // of an expert's intermediate size
+    Elements experts_{};  // of the rank's group
+    AxisShare share_{};   // of the intermediate size of such an expert
     WeightId norm_{};
     Product router_{};
-    Expert first_{};
+    Expert first_{};  // of the group's
     Expert last_{};
     std::optional<GatedMlp> shared_{};
     Product shared_gate_{};
@@ -86,7 +89,7 @@ class Experts {
     View2<std::int32_t> chosen_{};        // [T, k]
     View2<float> weights_{};              // [T, k]
     View2<std::int32_t> row_of_{};        // [T, k]
-    std::span<std::int32_t> begins_{};    // [E + 1]
+    std::span<std::int32_t> begins_{};    // [experts_.num + 1]
     std::span<std::int32_t> token_of_{};  // [T * k]
     kernels::ActView sorted_{};           // [T * k, H], each token's row with each of its experts
     kernels::ActView gate_{};             // [T * k, I]: gate and up are columns of one matrix

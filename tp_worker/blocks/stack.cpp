@@ -10,8 +10,9 @@
 
 namespace pitstop::tp_worker {
 
-Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
-    CHECK(tp >= 1 && raw(rank) >= 0 && raw(rank) < tp);
+Result<Stack> Stack::make(const ModelConfig& config, const RankOf& rank) {
+    const std::int64_t tp = rank.tp;
+    CHECK(tp >= 1 && rank.rank >= 0 && rank.rank < tp && rank.ep >= 1 && tp % rank.ep == 0);
     CHECK(std::ssize(config.layers) == config.num_layers);
     std::vector<std::string> problems;
     std::vector<BlockKind> kinds;
@@ -32,10 +33,13 @@ Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
                 DenseMlp::check_split(config, tp, problems);
                 break;
             case BlockKind::kExperts:
-                Experts::check_split(config, tp, problems);
+                Experts::check_split(config, rank, problems);
                 break;
         }
     }
+    const bool has_experts = std::ranges::find(kinds, BlockKind::kExperts) != kinds.end();
+    if (rank.ep > 1 && !has_experts)
+        problems.push_back(fmt::format("no experts for --ep {}", rank.ep));
     if (tp > kTpMax) problems.push_back(fmt::format("more than {} ranks", kTpMax));
     if (!problems.empty()) {
         return make_error(
@@ -45,7 +49,7 @@ Result<Stack> Stack::make(const ModelConfig& config, Rank rank, int tp) {
             fmt::join(problems, ", ")
         );
     }
-    return Stack(config, {.rank = raw(rank), .tp = tp});
+    return Stack(config, rank);
 }
 
 Stack::Stack(const ModelConfig& config, const RankOf& rank)

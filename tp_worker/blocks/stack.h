@@ -34,8 +34,9 @@ using Block = std::variant<Attention, GatedDelta, DenseMlp, Experts>;
 
 class Stack {
   public:
-    // Errors: kUnsupported if the model does not split into tp ranks, naming the sizes that do not.
-    static Result<Stack> make(const ModelConfig& config, Rank rank, int tp);
+    // Errors: kUnsupported if the model does not split over the ranks, naming the sizes that do
+    // not. REQUIRES: rank.ep divides rank.tp.
+    static Result<Stack> make(const ModelConfig& config, const RankOf& rank);
 
     [[nodiscard]] const WeightSlots& slots() const { return slots_; }
     [[nodiscard]] const KvPlan& kv() const { return kv_; }

@@ -63,7 +63,9 @@ Result<std::unique_ptr<Engine>> Engine::load(
     const EngineOptions& options, kernels::ThreadPool& threads, Communicator& communicator
 ) {
     ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::read(options.model_dir));
-    ASSIGN_OR_RETURN(Stack stack, Stack::make(config, communicator.rank(), communicator.size()));
+    const RankOf rank{
+        .rank = raw(communicator.rank()), .tp = communicator.size(), .ep = options.ep};
+    ASSIGN_OR_RETURN(Stack stack, Stack::make(config, rank));
     const TensorNames names = config.is_hybrid() ? TensorNames::kOfHybrid : TensorNames::kOwn;
     ASSIGN_OR_RETURN(
         WeightLayout layout, WeightLayout::make(stack.slots(), options.extra_tensors, names)
@@ -82,7 +84,7 @@ Result<std::unique_ptr<Engine>> Engine::load(
         );
     }
     // The whole model, without the copies of heads that several ranks may have.
-    ASSIGN_OR_RETURN(const Stack whole, Stack::make(config, Rank{0}, 1));
+    ASSIGN_OR_RETURN(const Stack whole, Stack::make(config, RankOf{}));
     ASSIGN_OR_RETURN(
         const ModelSizes sizes,
         choose_sizes(
@@ -440,6 +442,7 @@ messages::WorkerHello Engine::describe() const {
         hello.num_checkpoints = sizes_.num_checkpoints;
     }
     hello.drafted_max = limits_.drafted_max;
+    hello.ep = options_.ep;
     return hello;
 }
 

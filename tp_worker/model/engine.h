@@ -60,6 +60,7 @@ struct EngineOptions {
     LoadFormat load_format = LoadFormat::kAuto;
     ExtraTensors extra_tensors = ExtraTensors::kRefuse;  // in checkpoints and in updates
     Compute compute = Compute::kBf16;
+    int ep = 1;                          // groups of ranks over which experts are divided (RankOf)
     bool rounds_expert_weights = false;  // to bf16, before the sum over a token's experts
     IsaLevel isa = IsaLevel::kScalar;
     DeviceKind device = DeviceKind::kCpu;

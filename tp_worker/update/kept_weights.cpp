@@ -131,7 +131,7 @@ Result<> KeptWeights::write(const WriteArgs& args) const {
 Result<> KeptWeights::write_tensor(
     const WeightTensor& tensor, std::int64_t at, const WriteArgs& args, Output& output
 ) const {
-    if (tensor.num_parts == 1 && !args.is_root) return Ok{};
+    if (tensor.is_replicated && !args.is_root) return Ok{};
     const std::int64_t rows_max = std::max<std::int64_t>(1, kKeepPieceBytes / tensor.row_bytes());
     for (const ShardPart& part : tensor.parts) {
         for (std::int64_t row = 0; row < part.rows; row += rows_max) {

@@ -32,6 +32,20 @@ AxisShare AxisShare::scaled(std::int64_t times) const {
     return share;
 }
 
+AxisShare AxisShare::of_no_holder() const {
+    AxisShare share = *this;
+    share.ranges.clear();
+    share.padding = 0;
+    return share;
+}
+
+Elements elements_of_group(std::int64_t extent, const RankOf& rank) {
+    CHECK(rank.tp % rank.ep == 0 && extent >= rank.ep);
+    const std::int64_t group = rank.rank / (rank.tp / rank.ep);
+    const std::int64_t begin = extent * group / rank.ep;
+    return {.begin = begin, .num = extent * (group + 1) / rank.ep - begin};
+}
+
 AxisShare even_share(std::int64_t extent, const RankOf& rank) {
     CHECK(extent % rank.tp == 0);
     const std::int64_t num = extent / rank.tp;

@@ -19,10 +19,15 @@ namespace pitstop::tp_worker {
 
 inline constexpr int kTpMax = 64;
 
-// A rank, and the number of ranks.
+// A rank, and the number of ranks. Experts are divided over `ep` groups of tp / ep consecutive
+// ranks; the ranks of a group split each of its experts.
 struct RankOf {
     std::int64_t rank = 0;
     std::int64_t tp = 1;
+    std::int64_t ep = 1;  // divides tp
+
+    // The rank within its group, for what the group splits.
+    [[nodiscard]] RankOf in_group() const { return {.rank = rank % (tp / ep), .tp = tp / ep}; }
 };
 
 // A rank's share of an axis. An axis is a dimension of a weight, or the units that such a dimension
@@ -44,10 +49,19 @@ struct AxisShare {
     // Returns the share with each element replaced by `times` elements: for example heads
     // by their rows.
     [[nodiscard]] AxisShare scaled(std::int64_t times) const;
+    // Returns the share of a rank that has nothing of a weight whose holders have shares like this.
+    [[nodiscard]] AxisShare of_no_holder() const;
 };
 
 // Even shares. REQUIRES: tp divides the extent.
 [[nodiscard]] AxisShare even_share(std::int64_t extent, const RankOf& rank);
+// Elements [begin, begin + num) of `extent` that belong to the rank's group: as evenly as possible.
+// REQUIRES: at least one per group.
+struct Elements {
+    std::int64_t begin = 0;
+    std::int64_t num = 0;
+};
+[[nodiscard]] Elements elements_of_group(std::int64_t extent, const RankOf& rank);
 // Whole units, as evenly as possible; the last rank also has the remainder that is less than a
 // unit. REQUIRES: at least one unit per rank.
 [[nodiscard]] AxisShare share_in_units(std::int64_t extent, std::int64_t unit, const RankOf& rank);

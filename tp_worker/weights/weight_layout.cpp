@@ -92,6 +92,7 @@ WeightTensor tensor_of(const WeightSlot& slot) {
     tensor.rows = tensor.whole_rows;
     tensor.cols = tensor.whole_cols;
     if (!slot.split) {
+        tensor.is_replicated = true;
         tensor.parts.push_back(
             {.rows = tensor.rows,
              .cols = tensor.cols,
@@ -102,6 +103,10 @@ WeightTensor tensor_of(const WeightSlot& slot) {
         add_col_parts(slot, tensor);
     } else {
         add_row_parts(slot, tensor);
+    }
+    if (tensor.parts.empty()) {
+        tensor.rows = 0;
+        tensor.cols = tensor.whole_cols;  // a row always has bytes
     }
     return tensor;
 }

@@ -70,9 +70,10 @@ struct WeightTensor {
     std::int64_t whole_rows = 0;
     std::int64_t whole_cols = 0;
     // Packed in this order in the shard, side by side or one below the other. The shard's remaining
-    // last rows are padding.
+    // last rows are padding. Without parts, the shard has no rows: other ranks have the tensor.
     std::vector<ShardPart> parts{};
-    std::int64_t num_parts = 1;  // of the whole tensor; 1: every rank has the whole
+    std::int64_t num_parts = 1;  // of the whole tensor
+    bool is_replicated = false;  // every rank has the whole
     bool cuts_words = false;     // some rank's part starts or ends inside a word of the digest
     std::int64_t rows = 0;       // of the shard, padding included
     std::int64_t cols = 0;

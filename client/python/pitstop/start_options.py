@@ -13,6 +13,8 @@ RENAMED = {
     "model_path": "model",
     "tp_size": "tp",
     "tensor_parallel_size": "tp",
+    "ep_size": "ep",
+    "expert_parallel_size": "ep",
     "dp_size": "dp",
     "data_parallel_size": "dp",
     "mem_fraction_static": "mem_fraction",
@@ -72,6 +74,7 @@ ONLY = {
     "tokenizer": ((), "the tokenizer is the model's"),
     "tokenizer_path": ((), "the tokenizer is the model's"),
 }
+OVER_RANKS = "enable_expert_parallel"  # vLLM's: each expert on one rank
 NO_DRAFT_MODEL = "drafts come from texts (NGRAM; vLLM's methods ngram and suffix), not from a model"
 DRAFTS = 8  # per row, where the caller names no number
 FLAG_TOO = {"load_format": ("null",)}  # a value that is a flag of the tree
@@ -81,8 +84,10 @@ def tree_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of serve among these arguments, by their names. PitstopError "unsupported": a feature of another engine
     that pitstop does not have."""
     flags: dict[str, Any] = _speculation(options)
+    if options.get(OVER_RANKS):
+        flags["ep"] = next((options[name] for name in ("tensor_parallel_size", "tp_size", "tp") if name in options), 1)
     for name, value in options.items():
-        if name in IGNORED or name.startswith("speculative_"):
+        if name in IGNORED or name == OVER_RANKS or name.startswith("speculative_"):
             continue
         if name in ONLY:
             accepted, why = ONLY[name]

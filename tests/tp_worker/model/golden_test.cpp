@@ -31,17 +31,30 @@ std::string golden_dir(const std::string& name) {
 // five decimals.
 constexpr double kLogitError = 1e-4;
 
-class Golden : public testing::TestWithParam<std::tuple<std::string, int>> {};
+// Ranks, and groups of ranks over which experts are divided.
+struct Ranks {
+    int tp = 1;
+    int ep = 1;
+};
+
+std::string suite_name(const testing::TestParamInfo<std::tuple<std::string, Ranks>>& suite) {
+    const auto& [name, ranks] = suite.param;
+    const std::string ep = ranks.ep == 1 ? "" : "_ep" + std::to_string(ranks.ep);
+    return name + "_tp" + std::to_string(ranks.tp) + ep;
+}
+
+class Golden : public testing::TestWithParam<std::tuple<std::string, Ranks>> {};
 
 TEST_P(Golden, Fp32GivesTheLogitsAndGreedyIdsOfTransformers) {
-    const auto& [name, tp] = GetParam();
+    const auto& [name, ranks] = GetParam();
     ReplicaOptions options;
     options.engine.model_dir = golden_dir(name);
     options.engine.compute = Compute::kFp32;
     options.engine.isa = best_isa();
     options.engine.page_size = 5;
     options.engine.max_total_tokens = 200;
-    options.tp = tp;
+    options.tp = ranks.tp;
+    options.engine.ep = ranks.ep;
     auto replica = TestReplica::make(options);
     if (!replica && replica.error().code == ErrorCode::kUnsupported) {
         GTEST_SKIP() << replica.error().message;
@@ -107,17 +120,18 @@ std::vector<std::uint8_t> routes_of(
     return routes;
 }
 
-class GoldenRoutes : public testing::TestWithParam<std::tuple<std::string, int>> {};
+class GoldenRoutes : public testing::TestWithParam<std::tuple<std::string, Ranks>> {};
 
 TEST_P(GoldenRoutes, AreThoseThatTransformersChooses) {
-    const auto& [name, tp] = GetParam();
+    const auto& [name, ranks] = GetParam();
     ReplicaOptions options;
     options.engine.model_dir = golden_dir(name);
     options.engine.compute = Compute::kFp32;
     options.engine.isa = best_isa();
     options.engine.page_size = 5;
     options.engine.max_total_tokens = 200;
-    options.tp = tp;
+    options.tp = ranks.tp;
+    options.engine.ep = ranks.ep;
     auto replica = TestReplica::make(options);
     if (!replica && replica.error().code == ErrorCode::kUnsupported) {
         GTEST_SKIP() << replica.error().message;
@@ -159,19 +173,30 @@ TEST_P(GoldenRoutes, AreThoseThatTransformersChooses) {
 INSTANTIATE_TEST_SUITE_P(
     Transformers,
     GoldenRoutes,
-    testing::Combine(testing::ValuesIn(routed_names()), testing::Values(1, 2)),
-    [](const auto& suite) {
-        return std::get<0>(suite.param) + "_tp" + std::to_string(std::get<1>(suite.param));
-    }
+    testing::Combine(
+        testing::ValuesIn(routed_names()),
+        testing::Values(Ranks{1}, Ranks{2}, Ranks{.tp = 2, .ep = 2})
+    ),
+    suite_name
 );
 
 INSTANTIATE_TEST_SUITE_P(
     Transformers,
     Golden,
-    testing::Combine(testing::ValuesIn(golden_names()), testing::Values(1, 2, 4)),
-    [](const auto& suite) {
-        return std::get<0>(suite.param) + "_tp" + std::to_string(std::get<1>(suite.param));
-    }
+    testing::Combine(
+        testing::ValuesIn(golden_names()), testing::Values(Ranks{1}, Ranks{2}, Ranks{4})
+    ),
+    suite_name
+);
+
+INSTANTIATE_TEST_SUITE_P(
+    TransformersWithGroups,
+    Golden,
+    testing::Combine(
+        testing::ValuesIn(routed_names()),
+        testing::Values(Ranks{.tp = 2, .ep = 2}, Ranks{.tp = 4, .ep = 2}, Ranks{.tp = 4, .ep = 4})
+    ),
+    suite_name
 );
 
 }  // namespace

@@ -59,8 +59,9 @@ struct Shard {
     std::vector<std::byte> arena;
 };
 
-Shard load(const ModelConfig& config, const std::string& directory, int rank, int tp) {
-    Result<WeightLayout> layout = layout_of(config, static_cast<Rank>(rank), tp);
+Shard load(const ModelConfig& config, const std::string& directory, int rank, int tp, int ep = 1) {
+    Result<WeightLayout> layout =
+        layout_of(config, static_cast<Rank>(rank), tp, ExtraTensors::kRefuse, ep);
     EXPECT_TRUE(layout.has_value());
     const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::open(directory);
     std::vector<std::byte> arena(static_cast<std::size_t>(layout->bytes()));
@@ -320,6 +321,71 @@ TEST(WeightDigest, IsTheSameForAnyNumberOfRanks) {
         }
         EXPECT_EQ(digests.size(), 1u);
     }
+}
+
+// Every element of an expert is on one rank of the expert's group, and on no other group's.
+TEST(WeightLayout, TheRanksOfOneGroupHaveAnExpert) {
+    for (const std::string name : {"qwen3_moe_every_other", "qwen3_moe_all", "mixtral"}) {
+        const ModelConfig config = config_of(golden_dir(name));
+        for (const auto& [tp, ep] : std::vector<std::pair<int, int>>{{2, 2}, {4, 2}, {4, 4}}) {
+            SCOPED_TRACE(testing::Message() << name << " tp " << tp << " ep " << ep);
+            std::map<std::string, std::set<int>> groups;
+            std::map<std::string, std::vector<int>> times;  // how often an element is held
+            std::vector<messages::RankParts> ranks;
+            std::vector<std::vector<messages::PartDigest>> parts;
+            for (int rank = 0; rank < tp; ++rank) {
+                const Shard shard = load(config, golden_dir(name), rank, tp, ep);
+                const auto digested =
+                    digest_weights(shard.layout, shard.arena.data(), *kernels::reference_ops(), {});
+                // Heads of 10 rows, one per rank, cut the digest's words.
+                EXPECT_EQ(digested.has_value(), name != "mixtral" || tp == 2);
+                if (digested) parts.push_back(*digested);
+                for (const WeightTensor& tensor : shard.layout.tensors()) {
+                    if (tensor.name.find(".experts.") == std::string::npos) continue;
+                    EXPECT_EQ(tensor.parts.empty(), tensor.bytes() == 0);
+                    std::vector<int>& held = times[tensor.name];
+                    held.resize(static_cast<std::size_t>(tensor.whole_rows * tensor.whole_cols));
+                    for (const ShardPart& part : tensor.parts) {
+                        groups[tensor.name].insert(rank / (tp / ep));
+                        for (std::int64_t i = 0; i < part.rows * part.cols; ++i) {
+                            const std::int64_t at = part.whole_begin() +
+                                                    i / part.cols * part.whole_stride +
+                                                    i % part.cols;
+                            ++held[static_cast<std::size_t>(at)];
+                        }
+                    }
+                }
+            }
+            EXPECT_FALSE(times.empty());
+            std::set<int> used;
+            for (const auto& [tensor, held] : times) {
+                EXPECT_EQ(groups[tensor].size(), 1u) << tensor;
+                used.insert(*groups[tensor].begin());
+                EXPECT_EQ(held, std::vector<int>(held.size(), 1)) << tensor;
+            }
+            EXPECT_EQ(std::ssize(used), ep);
+            if (parts.empty()) continue;
+            for (int rank = 0; rank < tp; ++rank)
+                ranks.push_back({static_cast<Rank>(rank), parts[static_cast<std::size_t>(rank)]});
+            const Shard whole = load(config, golden_dir(name), 0, 1);
+            const auto of_whole =
+                *digest_weights(whole.layout, whole.arena.data(), *kernels::reference_ops(), {});
+            const std::vector<messages::RankParts> alone{{Rank{0}, of_whole}};
+            const Result<messages::VersionDigest> version = messages::version_digest(ranks);
+            ASSERT_TRUE(version) << version.error().message;
+            EXPECT_EQ(version->digest, messages::version_digest(alone)->digest);
+        }
+    }
+}
+
+TEST(WeightLayout, RefusesMoreGroupsThanExperts) {
+    const auto refusal = [](const std::string& name, int ep) {
+        const Result<WeightLayout> layout =
+            layout_of(config_of(golden_dir(name)), Rank{0}, ep, ExtraTensors::kRefuse, ep);
+        return layout ? std::string() : layout.error().message;
+    };
+    EXPECT_NE(refusal("qwen3_tied", 2).find("no experts for --ep 2"), std::string::npos);
+    EXPECT_NE(refusal("mixtral", 64).find("experts for --ep 64"), std::string::npos);
 }
 
 // What transformers' own modules hold: all experts of a layer in a tensor, gate over up.
