@@ -90,12 +90,16 @@ void Experts::declare(const ModelConfig& config, WeightSlots& slots) {
              .encoding = GatedMlp::kEncoding}
         );
     };
+    // With square matrices in one pack, nothing would tell the forms of both packs apart.
+    const bool shows_form = I != H && 2 * I != H;
     WeightSlots::Pack gates_ups{
         .name = fmt::format("model.layers.{}.mlp.experts.gate_up_proj", layer_),
-        .shape = {config_.num, 2 * I, H}};
+        .shape = {config_.num, 2 * I, H},
+        .may_be_transposed = shows_form};
     WeightSlots::Pack downs{
         .name = fmt::format("model.layers.{}.mlp.experts.down_proj", layer_),
-        .shape = {config_.num, H, I}};
+        .shape = {config_.num, H, I},
+        .may_be_transposed = shows_form};
     for (std::int64_t e = 0; e < config_.num; ++e) {
         const Expert expert{
             .gate = add_split(e, names.gate, {I, H}, 0),

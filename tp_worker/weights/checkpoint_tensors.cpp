@@ -40,24 +40,13 @@ CheckpointTensors::CheckpointTensors(
             layout.find_tied(name) != nullptr || layout.find_pack(name) != nullptr;
         if (is_known || (is_of_a_decoder(name) && !layout.is_ignored(name))) {
             offered_.push_back(&stored);
-            unpack(stored);
+            for (Incoming& weight : unpacked(layout, stored.spec, stored_bytes(checkpoint, stored)))
+                unpacked_.emplace(std::move(weight.spec.name), std::move(weight.bytes));
             const WeightTensor* const tensor = layout.find(name);
             if (tensor != nullptr && tensor->name != name) renamed_.emplace(tensor->name, &stored);
         } else if (!layout.is_rotary_table(name)) {
             left_out_.push_back(name);
         }
-    }
-}
-
-void CheckpointTensors::unpack(const checkpoint::StoredTensor& stored) {
-    for (UnpackedSpec& part : unpacked(layout_, stored.spec)) {
-        checkpoint::StoredTensor weight{
-            .spec = std::move(part.spec),
-            .bytes = part.bytes,
-            .file = stored.file,
-            .file_offset = stored.file_offset + part.begin};
-        std::string name = weight.spec.name;
-        unpacked_.emplace(std::move(name), std::move(weight));
     }
 }
 
@@ -74,14 +63,15 @@ const checkpoint::StoredTensor* CheckpointTensors::find_stored(std::string_view 
     return renamed == renamed_.end() ? checkpoint_.find(name) : renamed->second;
 }
 
-const checkpoint::StoredTensor* CheckpointTensors::find(std::string_view name) const {
+TensorBytes CheckpointTensors::bytes_for(std::string_view name) const {
     const auto packed = unpacked_.find(name);
-    if (packed != unpacked_.end()) return &packed->second;
+    if (packed != unpacked_.end()) return packed->second;
     const checkpoint::StoredTensor* stored = find_stored(name);
     const WeightTensor* const tied = layout_.tied();
     if (stored == nullptr && tied != nullptr && name == tied->name)
         stored = checkpoint_.find(layout_.head_name());
-    return stored;
+    CHECK(stored != nullptr);  // the check found nothing missing
+    return stored_bytes(checkpoint_, *stored);
 }
 
 // Compares this rank's rows of the head and the embedding, in resident form.

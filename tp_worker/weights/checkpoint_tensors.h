@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "checkpoint/safetensors.h"
+#include "tp_worker/weights/tensor_bytes.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <map>
@@ -32,25 +33,23 @@ class CheckpointTensors {
     // `source` is for the message. Reads this rank's rows of a tied model's head, if the
     // checkpoint has one.
     Result<> check_whole(const std::string& source) const;
-    // REQUIRES: check_whole() found nothing. Null: the layout has no such tensor.
-    [[nodiscard]] const checkpoint::StoredTensor* find(std::string_view name) const;
+    // Returns the bytes of a tensor of the layout. Borrows this object. REQUIRES: check_whole()
+    // found nothing.
+    [[nodiscard]] TensorBytes bytes_for(std::string_view name) const;
 
     // Returns notes for the operator, one line each: which tensors are left out, and which are
     // rounded to bf16, the resident form.
     [[nodiscard]] std::vector<std::string> notes() const;
 
-    [[nodiscard]] const checkpoint::Checkpoint& checkpoint() const { return checkpoint_; }
-
   private:
     [[nodiscard]] const checkpoint::StoredTensor* find_stored(std::string_view name) const;
-    void unpack(const checkpoint::StoredTensor& stored);
     Result<> check_tied_head(const std::string& source) const;
 
     const WeightLayout& layout_;
     const checkpoint::Checkpoint& checkpoint_;
     std::vector<const checkpoint::StoredTensor*> offered_{};
     std::vector<std::string_view> left_out_{};
-    std::map<std::string, checkpoint::StoredTensor, std::less<>> unpacked_{};  // what packs hold
+    std::map<std::string, TensorBytes, std::less<>> unpacked_{};  // what packs hold
     // Tensors that a file has under another name of theirs, by their own name.
     std::map<std::string_view, const checkpoint::StoredTensor*> renamed_{};
 };

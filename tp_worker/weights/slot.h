@@ -100,6 +100,9 @@ class WeightSlots {
         std::string name{};
         std::vector<std::int64_t> shape{};
         std::vector<WeightId> slots{};
+        // The last two dimensions may be swapped: [E, a, b] may arrive as [E, b, a].
+        // REQUIRES: a != b, so that the shape tells which form it is.
+        bool may_be_transposed = false;
     };
     void pack(Pack pack);
 

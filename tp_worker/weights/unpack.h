@@ -1,30 +1,33 @@
-// Splits tensors that contain several weights (slot.h, Pack), one after the other.
+// Splits tensors that contain several weights (slot.h, Pack), one after the other. A transposed
+// pack is transposed back while it is read: its weights have no address, and each read of rows
+// gathers columns of the pack.
 #pragma once
 
 #include "checkpoint/safetensors_header.h"
 #include "tp_worker/weights/stage_args.h"
+#include "tp_worker/weights/tensor_bytes.h"
 #include "tp_worker/weights/weight_layout.h"
 
-#include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace pitstop::tp_worker {
 
-// The place of a weight's bytes in the tensor that contains it.
-struct UnpackedSpec {
-    checkpoint::TensorSpec spec{};
-    std::int64_t begin = 0;  // bytes
-    std::int64_t bytes = 0;
-};
 // Returns the weights in a tensor, in order; nothing if the tensor is no pack, or has the wrong
-// shape (which find_problems() reports).
-[[nodiscard]] std::vector<UnpackedSpec> unpacked(
-    const WeightLayout& layout, const checkpoint::TensorSpec& spec
+// shape (which find_problems() reports). The weights' bytes borrow what the pack's bytes borrow.
+// REQUIRES: a transposed pack is not on a GPU.
+[[nodiscard]] std::vector<Incoming> unpacked(
+    const WeightLayout& layout, const checkpoint::TensorSpec& spec, const TensorBytes& bytes
 );
 
-// Returns the tensors, with packs replaced by their weights. Borrows from `tensors`.
+// Returns the tensors, with packs replaced by their weights.
 [[nodiscard]] std::vector<Incoming> unpacked(
+    const WeightLayout& layout, std::span<const Incoming> tensors
+);
+
+// Returns a problem for each transposed pack in a GPU's memory.
+[[nodiscard]] std::vector<std::string> transposed_on_gpu(
     const WeightLayout& layout, std::span<const Incoming> tensors
 );
 

@@ -155,6 +155,10 @@ Result<WeightLayout> WeightLayout::make(
     layout.tensors_ = std::move(by_name);
     for (const WeightSlots::Pack& slot_pack : slots.packs()) {
         Pack pack{.shape = slot_pack.shape};
+        if (slot_pack.may_be_transposed) {
+            const std::vector<std::int64_t>& s = slot_pack.shape;
+            pack.transposed_shape = std::vector{s[0], s[2], s[1]};
+        }
         for (const WeightId slot : slot_pack.slots)
             pack.tensors.push_back(layout.by_id_[static_cast<std::size_t>(raw(slot))]);
         layout.packs_.emplace(slot_pack.name, std::move(pack));
@@ -250,7 +254,8 @@ std::vector<std::string> find_problems(
             for (const std::size_t index : pack->tensors) see(layout.tensors()[index].name);
         }
         const std::vector<std::int64_t>& shape = pack == nullptr ? tensor->shape : pack->shape;
-        if (spec.shape != shape) {
+        const bool is_transposed = pack != nullptr && spec.shape == pack->transposed_shape;
+        if (spec.shape != shape && !is_transposed) {
             problems.push_back(fmt::format(
                 "'{}' has shape {}; the config says {}",
                 spec.name,

@@ -141,6 +141,8 @@ class WeightLayout {
     // A tensor that may be sent instead of several tensors.
     struct Pack {
         std::vector<std::int64_t> shape{};
+        // the shape of the other accepted form, if there is one
+        std::optional<std::vector<std::int64_t>> transposed_shape{};
         // their indices in tensors(), in the order of the elements
         std::vector<std::size_t> tensors{};
     };

@@ -144,20 +144,6 @@ void copy_rows(const RowsArgs& args) {
     }
 }
 
-TensorBytes stored_bytes(
-    const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
-) {
-    TensorBytes bytes{.dtype = stored.spec.dtype};
-    bytes.read = [&checkpoint, &stored](std::int64_t begin, std::span<std::byte> out) {
-        return checkpoint.read(stored, begin, out);
-    };
-    if (const std::span<const std::byte> mapped = checkpoint.mapped(stored); !mapped.empty()) {
-        bytes.data = mapped.data();
-        bytes.is_whole = [&checkpoint, &stored] { return checkpoint.is_whole(stored); };
-    }
-    return bytes;
-}
-
 Result<> load_tensor(
     const LoadTensorArgs& args, std::vector<std::byte>& scratch, const RowsWritten& rows_written
 ) {
@@ -193,9 +179,7 @@ Result<> load_weights(
     auto load = [&](std::int64_t begin, std::int64_t end, int thread) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
             const WeightTensor& tensor = layout.tensors()[i];
-            const checkpoint::StoredTensor* stored = tensors.find(tensor.name);
-            CHECK(stored != nullptr);
-            const TensorBytes bytes = stored_bytes(tensors.checkpoint(), *stored);
+            const TensorBytes bytes = tensors.bytes_for(tensor.name);
             results[i] = load_tensor(
                 {.tensor = tensor, .bytes = bytes, .ops = ops, .arena = arena},
                 scratch[static_cast<std::size_t>(thread)],

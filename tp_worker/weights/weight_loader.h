@@ -11,6 +11,7 @@
 #include "kernels/ops.h"
 #include "messages/version_digest.h"
 #include "tp_worker/weights/checkpoint_tensors.h"
+#include "tp_worker/weights/tensor_bytes.h"
 #include "tp_worker/weights/weight_layout.h"
 
 #include <cstddef>
@@ -38,22 +39,6 @@ struct RowsArgs {
     kernels::Stream stream{};
 };
 void copy_rows(const RowsArgs& args);
-
-// The bytes of a whole tensor: in memory, or read piece by piece.
-struct TensorBytes {
-    checkpoint::StoredDtype dtype = checkpoint::StoredDtype::kBf16;
-    // row-major, any alignment; null: `read` fills `out` from byte `begin` of the tensor on
-    const std::byte* data = nullptr;
-    std::function<Result<>(std::int64_t begin, std::span<std::byte> out)> read{};
-    // If set, `data` is a mapping of a file that another process may truncate. Called after each
-    // piece, which is read in a CutGuard.
-    std::function<Result<>()> is_whole{};
-    // Whether `data` is memory of the opened GPU, which kernels read in place.
-    bool is_on_gpu = false;
-};
-[[nodiscard]] TensorBytes stored_bytes(
-    const checkpoint::Checkpoint& checkpoint, const checkpoint::StoredTensor& stored
-);
 
 // Fills one tensor of the shard, a piece of about kChunkBytes at a time. After each piece, calls
 // `rows_written` with the rows of the shard that are in place; an error of that call ends the work.

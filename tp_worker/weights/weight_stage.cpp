@@ -128,6 +128,8 @@ Result<> WeightStage::stage_tensors(std::span<const Incoming> tensors, Expect ex
         const bool is_head = args_.layout.is_tied_head(incoming.spec.name);
         if (is_head && !incoming.rows && head_digests_.empty()) head = &incoming;
     }
+    problems_ = transposed_on_gpu(args_.layout, tensors);
+    if (!problems_.empty()) return fail_with_problems();
     const std::vector<Incoming> apart = unpacked(args_.layout, tensors);
     RepeatedTensors repeated;
     std::vector<FillJob> jobs = jobs_for_rows(tensors);

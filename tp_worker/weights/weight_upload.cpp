@@ -69,10 +69,8 @@ Result<> upload_weights(
     std::vector<RowsOfItem> rows;
     for (const WeightTensor& tensor : layout.tensors()) {
         bytes_total += tensor.bytes();
-        const checkpoint::StoredTensor* const stored = tensors.find(tensor.name);
-        CHECK(stored != nullptr);  // the check found nothing missing
         add_pieces(tensor, sources.size(), rows);
-        sources.push_back(stored_bytes(tensors.checkpoint(), *stored));
+        sources.push_back(tensors.bytes_for(tensor.name));
     }
     Progress progress(bytes_total);
     TaskPool threads(pieces.num_threads());

@@ -7,7 +7,6 @@
 #include "tests/tp_worker/layout_of.h"
 #include "tests/tp_worker/test_replica.h"
 #include "tests/tp_worker/weights/shard_definition.h"
-#include "tp_worker/weights/unpack.h"
 #include "tp_worker/weights/weight_digest.h"
 #include "tp_worker/weights/weight_loader.h"
 
@@ -386,38 +385,6 @@ TEST(WeightLayout, RefusesMoreGroupsThanExperts) {
     };
     EXPECT_NE(refusal("qwen3_tied", 2).find("no experts for --ep 2"), std::string::npos);
     EXPECT_NE(refusal("mixtral", 64).find("experts for --ep 64"), std::string::npos);
-}
-
-// What transformers' own modules hold: all experts of a layer in a tensor, gate over up.
-TEST(PackedWeights, StandForTheWeightsThatTheyHold) {
-    const ModelConfig config = config_of(golden_dir("mixtral"));
-    Result<WeightLayout> layout = layout_of(config, Rank{0}, 1);
-    ASSERT_TRUE(layout.has_value());
-    const std::string prefix = "model.layers.1.";
-    const std::string packed = prefix + "mlp.experts.gate_up_proj";
-    const auto spec = [&](const std::string& name, std::vector<std::int64_t> shape) {
-        return checkpoint::TensorSpec{.name = name, .shape = std::move(shape)};
-    };
-    const auto problems = [&](std::vector<checkpoint::TensorSpec> offered) {
-        return find_problems(*layout, offered, Completeness::kPartial);
-    };
-    const std::vector<std::int64_t> shape{4, 72, 40};
-    EXPECT_EQ(problems({spec(packed, shape)}), std::vector<std::string>{});
-    EXPECT_NE(problems({spec(packed, {4, 40, 72})}).at(0).find("[4, 72, 40]"), std::string::npos);
-    const std::string one = prefix + "block_sparse_moe.experts.3.w3.weight";
-    const std::vector<std::string> twice = problems({spec(packed, shape), spec(one, {36, 40})});
-    ASSERT_EQ(twice.size(), 1u);
-    EXPECT_NE(twice[0].find(one), std::string::npos) << twice[0];
-
-    const std::vector<UnpackedSpec> parts = unpacked(*layout, spec(packed, shape));
-    ASSERT_EQ(parts.size(), 8u);
-    EXPECT_EQ(parts[7].spec.name, one);
-    EXPECT_EQ(parts[7].spec.shape, (std::vector<std::int64_t>{36, 40}));
-    EXPECT_EQ(parts[7].begin, 7 * 36 * 40 * 2);
-    EXPECT_EQ(parts[7].bytes, 36 * 40 * 2);
-    EXPECT_EQ(parts[2].spec.name, prefix + "block_sparse_moe.experts.1.w1.weight");
-    EXPECT_TRUE(unpacked(*layout, spec(packed, {4, 40, 72})).empty());
-    EXPECT_TRUE(unpacked(*layout, spec(one, {36, 40})).empty());
 }
 
 // Bytes that are the same as other elements are other weights.

@@ -1,0 +1,137 @@
+// Tensors that contain several weights, in both forms.
+#include "tp_worker/weights/unpack.h"
+
+#include "tests/source_dir.h"
+#include "tests/tp_worker/layout_of.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace pitstop::tp_worker {
+namespace {
+
+Result<WeightLayout> layout_of_mixtral() {
+    ASSIGN_OR_RETURN(
+        const ModelConfig config, ModelConfig::read(source_dir() + "/tests/data/golden/mixtral")
+    );
+    return layout_of(config, Rank{0}, 1);
+}
+
+// What transformers' own modules hold: all experts of a layer in a tensor, gate over up.
+TEST(PackedWeights, StandForTheWeightsThatTheyHold) {
+    const Result<WeightLayout> layout = layout_of_mixtral();
+    ASSERT_TRUE(layout.has_value());
+    const std::string prefix = "model.layers.1.";
+    const std::string packed = prefix + "mlp.experts.gate_up_proj";
+    const auto spec = [&](const std::string& name, std::vector<std::int64_t> shape) {
+        return checkpoint::TensorSpec{.name = name, .shape = std::move(shape)};
+    };
+    const auto problems = [&](std::vector<checkpoint::TensorSpec> offered) {
+        return find_problems(*layout, offered, Completeness::kPartial);
+    };
+    const std::vector<std::int64_t> shape{4, 72, 40};
+    EXPECT_EQ(problems({spec(packed, shape)}), std::vector<std::string>{});
+    EXPECT_EQ(problems({spec(packed, {4, 40, 72})}), std::vector<std::string>{});
+    EXPECT_NE(problems({spec(packed, {4, 72, 41})}).at(0).find("[4, 72, 40]"), std::string::npos);
+    EXPECT_NE(problems({spec(packed, {})}).at(0).find("[4, 72, 40]"), std::string::npos);
+    const std::string one = prefix + "block_sparse_moe.experts.3.w3.weight";
+    const std::vector<std::string> twice = problems({spec(packed, shape), spec(one, {36, 40})});
+    ASSERT_EQ(twice.size(), 1u);
+    EXPECT_NE(twice[0].find(one), std::string::npos) << twice[0];
+
+    const std::vector<Incoming> parts = unpacked(*layout, spec(packed, shape), {});
+    ASSERT_EQ(parts.size(), 8u);
+    EXPECT_EQ(parts[7].spec.name, one);
+    EXPECT_EQ(parts[7].spec.shape, (std::vector<std::int64_t>{36, 40}));
+    EXPECT_EQ(parts[2].spec.name, prefix + "block_sparse_moe.experts.1.w1.weight");
+    EXPECT_TRUE(unpacked(*layout, spec(packed, {4, 72, 41}), {}).empty());
+    EXPECT_TRUE(unpacked(*layout, spec(one, {36, 40}), {}).empty());
+}
+
+// Each weight of a pack, whichever form the pack has, and whether it lies in memory or is read.
+TEST(PackedWeights, AreTheSameOfATransposedPack) {
+    const Result<WeightLayout> layout = layout_of_mixtral();
+    ASSERT_TRUE(layout.has_value());
+    constexpr std::int64_t kExperts = 4;
+    const std::string prefix = "model.layers.0.mlp.experts.";
+    for (const auto& [name, rows, cols] :
+         {std::tuple("gate_up_proj", 72, 40), std::tuple("down_proj", 40, 36)}) {
+        for (const auto dtype : {checkpoint::StoredDtype::kBf16, checkpoint::StoredDtype::kF32}) {
+            SCOPED_TRACE(testing::Message() << name << " " << checkpoint::name_of(dtype));
+            const std::int64_t size = checkpoint::bytes_of(dtype);
+            std::vector<std::byte> plain;
+            std::vector<std::byte> swapped(static_cast<std::size_t>(kExperts * rows * cols * size));
+            for (std::int64_t i = 0; i < kExperts * rows * cols; ++i) {
+                const std::int64_t expert = i / (rows * cols);
+                const std::int64_t row = i / cols % rows;
+                const std::int64_t at = expert * rows * cols + i % cols * rows + row;
+                for (std::int64_t b = 0; b < size; ++b) {
+                    plain.push_back(static_cast<std::byte>(b == 0 ? i : i >> 8));
+                    swapped[static_cast<std::size_t>(at * size + b)] = plain.back();
+                }
+            }
+            const auto weights_of = [&](std::vector<std::int64_t> shape, const TensorBytes& bytes) {
+                return unpacked(*layout, {prefix + name, dtype, std::move(shape)}, bytes);
+            };
+            const std::vector<Incoming> expected =
+                weights_of({kExperts, rows, cols}, {.dtype = dtype, .data = plain.data()});
+            const auto read = [&](std::int64_t begin, std::span<std::byte> out) -> Result<> {
+                std::copy_n(swapped.begin() + begin, out.size(), out.begin());
+                return Ok{};
+            };
+            for (const bool is_read : {false, true}) {
+                const std::vector<Incoming> weights = weights_of(
+                    {kExperts, cols, rows},
+                    {.dtype = dtype,
+                     .data = is_read ? nullptr : swapped.data(),
+                     .read = is_read ? read : decltype(TensorBytes::read)()}
+                );
+                ASSERT_EQ(weights.size(), expected.size());
+                for (std::size_t w = 0; w < weights.size(); ++w) {
+                    EXPECT_EQ(weights[w].spec.name, expected[w].spec.name);
+                    EXPECT_EQ(weights[w].spec.shape, expected[w].spec.shape);
+                    const std::int64_t row_bytes = weights[w].spec.shape[1] * size;
+                    const std::int64_t num_rows = weights[w].spec.shape[0];
+                    for (std::int64_t row = 0; row < num_rows; row += 5) {
+                        std::vector<std::byte> some(static_cast<std::size_t>(
+                            std::min<std::int64_t>(5, num_rows - row) * row_bytes
+                        ));
+                        ASSERT_TRUE(weights[w].bytes.read(row * row_bytes, some));
+                        EXPECT_TRUE(std::ranges::equal(
+                            some, std::span(expected[w].bytes.data + row * row_bytes, some.size())
+                        )) << weights[w].spec.name
+                           << " row " << row;
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST(PackedWeights, ATransposedPackInAGpusMemoryIsAProblem) {
+    const Result<WeightLayout> layout = layout_of_mixtral();
+    ASSERT_TRUE(layout.has_value());
+    const std::string name = "model.layers.0.mlp.experts.down_proj";
+    const auto problems = [&](std::vector<std::int64_t> shape, bool is_on_gpu) {
+        const std::vector<Incoming> tensors{
+            {.spec = {.name = name, .shape = std::move(shape)}, .bytes = {.is_on_gpu = is_on_gpu}}};
+        return transposed_on_gpu(*layout, tensors);
+    };
+    EXPECT_EQ(problems({4, 40, 36}, true), std::vector<std::string>{});
+    EXPECT_EQ(problems({4, 36, 40}, false), std::vector<std::string>{});
+    const std::vector<std::string> refused = problems({4, 36, 40}, true);
+    ASSERT_EQ(refused.size(), 1u);
+    EXPECT_NE(
+        refused[0].find("'" + name + "' has shape [4, 36, 40], transposed"), std::string::npos
+    );
+}
+
+}  // namespace
+}  // namespace pitstop::tp_worker
