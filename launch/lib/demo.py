@@ -8,12 +8,14 @@ weights back at the end.
 
 import json
 import os
+import queue
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 from problem import EXIT_PLACE, EXIT_USAGE, Problem
@@ -161,13 +163,24 @@ class Story:
         self.update = {}
 
     def chunks(self):
-        """Yields each chunk with the time of its arrival."""
-        for text in self.client.stdout:
+        """Yields each chunk with the time of its arrival, which a slow reader does not change."""
+        arrived = queue.SimpleQueue()  # bounded by the length of the story
+
+        def read():
+            for text in self.client.stdout:
+                arrived.put((time.monotonic(), text))
+            arrived.put(None)
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        while (each := arrived.get()) is not None:
+            came_at, text = each
             line = json.loads(text)
             if "update" in line:
                 self.update = line["update"]
             else:
-                yield time.monotonic(), line
+                yield came_at, line
+        reader.join()
         self.client.wait()
 
     def end(self):
@@ -215,9 +228,12 @@ def tell(run_dir, model, other, out=sys.stdout):
     page = Page(out, paint)
     versions, gaps, last_at, stop = [], [], None, 0.0
     story = Story(run_dir, other)
+    has_ended = False
     clean = CleanText()
     page.write(DIM, PROMPT)
     for came_at, chunk in story.chunks():
+        if has_ended:
+            continue  # the engine was faster than the page; the answer to the update may still come
         if last_at is not None:
             gaps.append(came_at - last_at)
         last_at = came_at
@@ -236,6 +252,7 @@ def tell(run_dir, model, other, out=sys.stdout):
         is_long = len(versions) > 1 and versions[-1].tokens > TOKENS_AFTER_SWAP
         if is_long and text.rstrip().endswith((".", "!", "?")) and not chunk.get("finish"):
             story.end()
+            has_ended = True
     page.end()
     reply = story.update
     if not reply.get("ok"):

@@ -75,6 +75,34 @@ def test_demo_runs_alone_on_a_terminal_that_knows_ascii_alone():
     assert "Write a scene" not in story
 
 
+def test_demos_times_are_those_of_the_engine_however_slowly_it_is_read(start_tree):
+    """On a terminal the demo shows a token every 18 ms."""
+    tree = start_tree()
+    program = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import demo
+times = []
+for came_at, _ in demo.Story(sys.argv[2], "bard").chunks():
+    if len(times) < 20:
+        times.append(came_at)
+        time.sleep(0.2)
+print(times[-1] - times[0])
+"""
+    seconds = subprocess.check_output(
+        [sys.executable, "-c", program, str(ROOT / "launch" / "lib"), tree.run_dir], env=environment(), text=True, timeout=120
+    )
+    assert float(seconds) < 19 * 0.2 / 2
+
+
+def test_demo_ends_with_a_sentence():
+    done = demo("--model", "bard")  # its other is stories, which has a sentence every few tokens
+    assert done.returncode == 0, done.stderr
+    story, _, bar = done.stdout.decode().rpartition("|==")
+    story = story.rstrip("= \n")
+    assert story[-1] in ".!?", story[-80:]
+
+
 def test_demo_swaps_models_of_experts_too():
     done = demo("--model", "stories-moe")
     assert done.returncode == 0, done.stderr
