@@ -9,8 +9,13 @@ import pathlib
 
 from problem import EXIT_START, Problem
 
+MIB = 1 << 20
 GIB = 1 << 30
 SECOND_COPY = "a second copy, while an update is staged"
+DEFAULT_KV = "KV, at most (--max-total-tokens sets another number)"
+KV_SHARE = 0.25  # of the memory, for the KV of all replicas together, by default
+KV_BYTES_LEAST = GIB  # of a replica, by default (tp_worker/model/engine.h)
+RUNNING_REQUESTS = 256  # of a replica, by default
 ELEMENT_BYTES = {"bf16": 2, "fp32": 4}
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 MEMINFO = pathlib.Path("/proc/meminfo")
@@ -51,28 +56,49 @@ def kv_token_bytes(config, compute):
         return 0
 
 
+def default_kv_bytes(config, options, limit):
+    """Returns the KV of a replica without --max-total-tokens, as the worker chooses it (engine_sizes.cpp), in `limit` bytes.
+    A hybrid model's states come out of it.
+    """
+    token = kv_token_bytes(config, options.compute)
+    try:
+        context = int(config.get("text_config", config)["max_position_embeddings"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return 0
+    filled = context * (getattr(options, "max_running_requests", None) or RUNNING_REQUESTS) * token
+    return max(min(int(limit * KV_SHARE / options.dp), filled), KV_BYTES_LEAST) if token else 0
+
+
 def weight_bytes(directory):
     return sum(path.stat().st_size for path in pathlib.Path(directory).glob("*.safetensors"))
 
 
-def plan(options):
+def plan(options, limit):
     """Returns [(what, bytes)] for all replicas; empty if the model's config cannot be read, which the tree will report.
+    `limit` is the memory in bytes.
     """
     try:
         config = json.loads((pathlib.Path(options.model) / "config.json").read_text())
         weights = weight_bytes(options.model)
     except (OSError, ValueError):
         return []
-    token = kv_token_bytes(config, options.compute) if isinstance(config, dict) else 0
+    config = config if isinstance(config, dict) else {}
+    token = kv_token_bytes(config, options.compute)
     rows = [("weights", weights * options.dp), (SECOND_COPY, weights * options.dp)]
     if options.max_total_tokens and token:
         rows.append((f"KV of {options.max_total_tokens} tokens", options.max_total_tokens * token * options.dp))
+    elif kv := default_kv_bytes(config, options, limit):
+        rows.append((DEFAULT_KV, kv * options.dp))
     return rows
 
 
+def amount(size):
+    return f"{size / GIB:.2f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
+
+
 def table(rows, limit, whose):
-    lines = [f"  {size / GIB:10.2f} GiB  {what}" for what, size in rows]
-    lines.append(f"  {sum(size for _, size in rows) / GIB:10.2f} GiB  in all; {whose} {limit / GIB:.2f} GiB")
+    lines = [f"  {amount(size):>14}  {what}" for what, size in rows]
+    lines.append(f"  {amount(sum(size for _, size in rows)):>14}  in all; {whose} {amount(limit)}")
     return "\n".join(lines)
 
 
@@ -85,20 +111,21 @@ def check(options, say):
     does not fit, a line names what is impossible then."""
     if _is_on_gpus(options) or options.load_format == "null":
         return None
-    rows = plan(options)
-    if not rows:
-        return None
     try:
         limit, whose = limit_bytes()
     except (OSError, StopIteration, ValueError):
         return None
+    rows = plan(options, limit)
+    if not rows:
+        return None
     shown = table(rows, limit, whose)
     sizes = dict(rows)
-    needed = sum(sizes.values()) - sizes[SECOND_COPY]
+    # KV that is reserved by default takes memory as it is used.
+    needed = sum(size for what, size in rows if what not in (SECOND_COPY, DEFAULT_KV))
     if needed <= limit:
         if needed + sizes[SECOND_COPY] > limit:
-            copy_gib = sizes[SECOND_COPY] / GIB
-            say(f"memory has no room for a second copy of the weights ({copy_gib:.2f} GiB): updates must be --direct")
+            copy = amount(sizes[SECOND_COPY])
+            say(f"memory has no room for a second copy of the weights ({copy}): updates must be --direct")
         return shown
     flag = "--max-total-tokens" if options.max_total_tokens else "--dp" if options.dp > 1 else "--model"
     fit = ""

@@ -12,6 +12,7 @@ import time
 import typing
 
 from child import Child, Version
+from memory import KV_SHARE
 from problem import EXIT_DIED, EXIT_OK, EXIT_START, EXIT_USAGE, Problem
 import http_limits
 import programs
@@ -23,7 +24,6 @@ STAGE_S = 0.5  # but for each stage at least
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 FAILURES_S = 0.2  # at start: for other processes to say what is wrong with them, too
 WATCH_S = 1.0  # between two looks for processes that stand still; events end the wait
-KV_SHARE = 0.25  # the part of the machine's memory for the KV of all replicas, where nobody says how much
 PROGRESS_S = 5.0  # between two lines about a start that takes long
 
 # Who answers stops before those whom it asks, so that nobody misses a peer that was told to go.

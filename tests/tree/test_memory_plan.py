@@ -15,7 +15,8 @@ import json, pathlib, sys, types
 sys.path.insert(0, sys.argv[1])
 import memory, problem
 place = pathlib.Path(sys.argv[2])
-memory.CGROUP, memory.MEMINFO = place, place / "meminfo"
+if str(place) != "/sys/fs/cgroup":
+    memory.CGROUP, memory.MEMINFO = place, place / "meminfo"
 options = types.SimpleNamespace(**{**dict(device="cpu", load_format=None, compute=None, max_total_tokens=None, dp=1, tp=1,
                                           model=sys.argv[3]), **json.loads(sys.argv[4])})
 try:
@@ -53,18 +54,35 @@ def test_the_kv_of_a_token_is_what_a_tree_takes(start_tree):
     assert worker["kv_bytes"] == pytest.approx(65536 * int(said), rel=0.02)
 
 
+def test_the_table_has_the_kv_that_a_tree_reserves_by_default(start_tree):
+    tree = start_tree("--max-running-requests", 1024)  # more than the least, less than a quarter of a machine of 8 GiB
+    (worker,) = json.loads(run("status", "--json", "--run-dir", tree.run_dir).stdout)["replicas"][0]["workers"]
+    said = subprocess.check_output(
+        [sys.executable, "-c", ASK, str(ROOT / "launch" / "lib"), "/sys/fs/cgroup", str(STORIES),
+         json.dumps({"max_running_requests": 1024})], text=True,
+    )  # fmt: skip
+    assert worker["kv_bytes"] > 1 << 30
+    assert f"{worker['kv_bytes'] / (1 << 30):.2f} GiB  KV, at most" in said, said
+
+
+def test_kv_by_default_is_shown_and_refuses_nothing(place):
+    shown = check(place, 512)
+    assert "1.00 GiB  KV, at most (--max-total-tokens sets another number)" in shown
+    assert "refused" not in shown and "0.00" not in shown
+
+
 def test_the_control_groups_limit_counts_where_it_is_less(place):
     tokens = (256 << 20) // 1536
-    assert "in all; this machine has 0.50 GiB" in check(place, 512, max_total_tokens=tokens)
+    assert "in all; this machine has 512.0 MiB" in check(place, 512, max_total_tokens=tokens)
     refused = check(place, 512, cgroup_mib=128, max_total_tokens=tokens)
-    assert refused.startswith("refused: --max-total-tokens") and "this control group may take 0.12 GiB" in refused
+    assert refused.startswith("refused: --max-total-tokens") and "this control group may take 128.0 MiB" in refused
     fits = int(re.search(r"at most (\d+) tokens would", refused)[1])
     assert "refused" not in check(place, 512, cgroup_mib=128, max_total_tokens=fits)
     assert "refused" in check(place, 512, cgroup_mib=128, max_total_tokens=fits + 1)
 
 
 def test_weights_count_twice_and_once_per_replica(place):
-    assert "0.01 GiB  weights" in check(place, 512, dp=4)
+    assert "  11.0 MiB  weights" in check(place, 512, dp=4)
     assert check(place, 8, dp=4).startswith("refused: --dp")
     assert check(place, 2).startswith("refused: --model")
 
@@ -72,7 +90,7 @@ def test_weights_count_twice_and_once_per_replica(place):
 def test_without_room_for_a_second_copy_a_tree_starts_and_says_what_that_rules_out(place):
     """Only an update that is staged needs it."""
     said = check(place, 4)
-    assert said.startswith("said: memory has no room for a second copy of the weights (0.00 GiB): updates must be --direct\n")
+    assert said.startswith("said: memory has no room for a second copy of the weights (2.8 MiB): updates must be --direct\n")
     assert "refused" not in said and "said:" not in check(place, 8)
 
 
