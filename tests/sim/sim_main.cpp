@@ -1,6 +1,7 @@
 // pitstop_sim: random schedules by the hundred thousand (tests/sim/world.h). The nightly run:
 //   pitstop_sim --num 100000
 #include "base/flags.h"
+#include "tests/sim/problem.h"
 #include "tests/sim/world.h"
 
 #include <cstdio>
@@ -45,7 +46,7 @@ int main(int argc, char** argv) {
         num_tokens += report.num_tokens;
         if (!report.problem) continue;
         ++num_failed;
-        std::printf("seed %lld: %s\n", static_cast<long long>(seed), report.problem->c_str());
+        sim::print_problem(stdout, seed, *report.problem);
         if (!keep_going) break;
     }
     std::printf(
