@@ -31,6 +31,7 @@ RANDOM = {
 }
 PAIRS = {"stories": ("stories", "bard"), "stories-moe": ("stories-moe", "bard-moe")}
 MODELS = ("random", "random", "stories", "random-experts", "random-experts", "stories-moe", "random-hybrid", "random-hybrid")
+OF_EXPERTS = ("random-experts", "stories-moe")
 ROUTED = {"fp32": 0.6, "bf16": 1.0}  # the share of requests that ask for routes; bf16 leaves too many open without
 QUIET_PROMPTS = 4  # of a version, that are scored again when all is over
 
@@ -47,6 +48,7 @@ class Shape:
     chunk: int
     pool: int
     running: int
+    divides_experts: bool  # over ranks, if the model has experts
 
     @classmethod
     def choose(cls, rng):
@@ -59,7 +61,12 @@ class Shape:
             chunk=rng.choice((16, 16, 64, 512)),
             pool=rng.choice((512, 1024, 4096)),
             running=rng.choice((4, 16)),
+            divides_experts=rng.random() < 0.5,
         )
+
+    @property
+    def ep(self):
+        return self.tp if self.divides_experts and self.model in OF_EXPERTS else 1
 
     def flags(self, model_dir):
         return [
@@ -68,6 +75,7 @@ class Shape:
             model_dir,
             "--tp",
             self.tp,
+            *(("--ep", self.ep) if self.ep > 1 else ()),
             "--dp",
             self.dp,
             "--compute",
@@ -189,7 +197,7 @@ class Episode:
         world = self.world
         self.report.act(f"tree {world.number}: {world.shape}")
         self.report.count(
-            "trees", f"{world.shape.model} {world.shape.compute} tp {world.shape.tp} dp {world.shape.dp}"
+            "trees", f"{world.shape.model} {world.shape.compute} tp {world.shape.tp} ep {world.shape.ep} dp {world.shape.dp}"
         )
         rounding = Rounding(world.shape.compute)
         allowed = tolerances(world.config, [each[2] for each in world.checkpoints[:3]], rounding)

@@ -50,10 +50,13 @@ def own_router(seed=7):
     return {name: rounded(random.normal(0, 0.5, bits.shape)) for name, bits in tied(1).items()}
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
+RANKS = {"tp1": ("--tp", 1), "tp2": ("--tp", 2), "tp2 ep2": ("--tp", 2, "--ep", 2)}
+
+
+@pytest.fixture(scope="module", params=RANKS.values(), ids=RANKS)
 def served(request, tmp_path_factory):
     model = write_experts(tmp_path_factory.mktemp("models") / "tied", experts_of(tied(1)), num_experts=E)
-    flags = ("--model", model, "--tp", request.param, "--page-size", 4, "--chunked-prefill-size", 16)
+    flags = ("--model", model, *request.param, "--page-size", 4, "--chunked-prefill-size", 16)
     with short_directory() as path, live_tree(path / "tree", "--port", "0", *flags) as tree:
         yield tree
 
