@@ -34,12 +34,15 @@ LayerBlocks hybrid_mixed_layer(const ModelConfig& config, std::int64_t layer) {
     return with_delta(config, layer, mixed_layer(config, layer));
 }
 
-// Reads the number of experts, which has two names in Qwen's configurations and one in Mixtral's.
+// Returns the key of the number of experts: one of two in Qwen's configurations.
+const char* key_of_experts(const ConfigReader& reader) {
+    return reader.find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
+}
+
 std::int64_t read_num_experts(ConfigReader& reader, std::int64_t absent) {
+    const char* const key = key_of_experts(reader);
     const bool has_both =
         reader.find("num_experts") != nullptr && reader.find("num_local_experts") != nullptr;
-    const char* const key =
-        reader.find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
     const std::int64_t num = reader.any_whole(key, absent);
     if (has_both && reader.any_whole("num_local_experts", absent) != num)
         reader.malformed("num_experts and num_local_experts differ: one of them is wrong");
@@ -53,7 +56,9 @@ std::int64_t read_num_experts(ConfigReader& reader, std::int64_t absent) {
 std::int64_t read_per_token(ConfigReader& reader, std::int64_t num_experts, std::int64_t absent) {
     const std::int64_t num = reader.whole("num_experts_per_tok", absent, kExpertsMax);
     if (num > num_experts && num_experts > 0) {
-        reader.malformed("num_experts_per_tok {} of {} experts", num, num_experts);
+        reader.malformed(
+            "num_experts_per_tok is {}; {} is {}", num, key_of_experts(reader), num_experts
+        );
     } else if (num > kChosenMax) {
         reader.unsupported("num_experts_per_tok {}; at most {} are supported", num, kChosenMax);
     }
