@@ -13,12 +13,12 @@
 
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "base/string_map.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/seen_files.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -84,7 +84,7 @@ class Checkpoint {
     SeenFiles seen_{};
     std::vector<File> files_{};
     std::vector<StoredTensor> tensors_{};
-    std::map<std::string, std::size_t, std::less<>> by_name_{};
+    StringMap<std::size_t> by_name_{};
 };
 
 }  // namespace pitstop::checkpoint

@@ -3,6 +3,7 @@
 #include "messages/dtypes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 namespace pitstop::messages {
@@ -26,8 +27,12 @@ struct Tensor {
 Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
     std::map<std::string_view, Tensor> tensors;
     for (const RankParts& from : ranks) {
+        auto hint = tensors.begin();  // ranks list names in order, so the next one is there
         for (const PartDigest& part : from.parts) {
-            const auto [place, is_new] = tensors.try_emplace(part.name);
+            const std::size_t num_before = tensors.size();
+            const auto place = tensors.try_emplace(hint, part.name);
+            hint = std::next(place);
+            const bool is_new = tensors.size() > num_before;
             Tensor& tensor = place->second;
             if (is_new) {
                 tensor.shape = part.shape;

@@ -4,7 +4,7 @@
 #include "scheduler_proc/turn.h"
 
 #include <algorithm>
-#include <map>
+#include <vector>
 
 namespace pitstop::scheduler {
 
@@ -81,22 +81,22 @@ Result<std::string> UpdateJob::verified_digest() const {
         return Error{ErrorCode::kDataLoss, "no rank computed a digest of its weights"};  // P10
     }
     ASSIGN_OR_RETURN(const messages::VersionDigest version, messages::version_digest(parts));
-    std::map<std::string_view, std::string_view> resident;
-    for (const messages::TensorInfo& tensor : version.tensors)
-        resident[tensor.name] = tensor.digest;
+    const std::vector<messages::TensorInfo>& resident = version.tensors;  // in name order
     std::vector<std::string> problems;
     for (const messages::TensorInfo& declared : spec.manifest) {
         if (declared.digest.empty()) continue;
-        const auto found = resident.find(declared.name);
-        if (found != resident.end() && found->second == declared.digest) continue;
+        const auto found =
+            std::ranges::lower_bound(resident, declared.name, {}, &messages::TensorInfo::name);
+        const bool is_resident = found != resident.end() && found->name == declared.name;
+        if (is_resident && found->digest == declared.digest) continue;
         problems.push_back(
-            found == resident.end() ? fmt::format("{} is declared but not resident", declared.name)
-                                    : fmt::format(
-                                          "{}: the resident tensor's digest is {}; declared is {}",
-                                          declared.name,
-                                          found->second,
-                                          declared.digest
-                                      )
+            !is_resident ? fmt::format("{} is declared but not resident", declared.name)
+                         : fmt::format(
+                               "{}: the resident tensor's digest is {}; declared is {}",
+                               declared.name,
+                               found->digest,
+                               declared.digest
+                           )
         );
     }
     if (!problems.empty()) {

@@ -9,13 +9,14 @@
 #pragma once
 
 #include "base/result.h"
+#include "base/string_map.h"
 #include "checkpoint/safetensors.h"
 #include "tp_worker/weights/tensor_bytes.h"
 #include "tp_worker/weights/weight_layout.h"
 
-#include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace pitstop::tp_worker {
@@ -49,9 +50,9 @@ class CheckpointTensors {
     const checkpoint::Checkpoint& checkpoint_;
     std::vector<const checkpoint::StoredTensor*> offered_{};
     std::vector<std::string_view> left_out_{};
-    std::map<std::string, TensorBytes, std::less<>> unpacked_{};  // what packs hold
+    StringMap<TensorBytes> unpacked_{};  // what packs hold
     // Tensors that a file has under another name of theirs, by their own name.
-    std::map<std::string_view, const checkpoint::StoredTensor*> renamed_{};
+    std::unordered_map<std::string_view, const checkpoint::StoredTensor*> renamed_{};
 };
 
 }  // namespace pitstop::tp_worker

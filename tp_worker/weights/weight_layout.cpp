@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
+#include <unordered_set>
 
 namespace pitstop::tp_worker {
 namespace {
@@ -229,7 +229,8 @@ std::vector<std::string> find_problems(
     Completeness completeness
 ) {
     std::vector<std::string> problems;
-    std::set<std::string_view> seen;
+    std::unordered_set<std::string_view> seen;
+    seen.reserve(offered.size());
     std::vector<checkpoint::TensorSpec> wrapped;
     const auto see = [&](std::string_view name) {
         if (!seen.insert(name).second) problems.push_back(fmt::format("'{}' is there twice", name));

@@ -8,13 +8,13 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/string_map.h"
 #include "checkpoint/safetensors.h"
 #include "tp_worker/weights/encoding.h"
 #include "tp_worker/weights/slot.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -157,8 +157,8 @@ class WeightLayout {
   private:
     std::vector<WeightTensor> tensors_{};
     std::vector<std::size_t> by_id_{};
-    std::map<std::string, std::size_t, std::less<>> by_name_{};
-    std::map<std::string, Pack, std::less<>> packs_{};
+    StringMap<std::size_t> by_name_{};
+    StringMap<Pack> packs_{};
     std::optional<std::size_t> tied_{};
     std::string head_name_{};
     std::int64_t bytes_ = 0;
