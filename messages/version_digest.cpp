@@ -22,6 +22,42 @@ struct Tensor {
     std::map<std::int64_t, Part> parts{};
 };
 
+Result<> add(const PartDigest& part, Rank rank, Tensor& tensor) {
+    if (tensor.shape != part.shape || tensor.num_parts != part.parts ||
+        tensor.dtype != dtype_or_usual(part.dtype)) {
+        return make_error(
+            ErrorCode::kDataLoss,
+            "{}: ranks {} and {} disagree on its shape, dtype or parts",
+            part.name,
+            raw(tensor.rank),
+            raw(rank)
+        );
+    }
+    if (part.part < 0 || part.part >= part.parts) {
+        return make_error(
+            ErrorCode::kDataLoss,
+            "{}: rank {} holds part {} of {}",
+            part.name,
+            raw(rank),
+            part.part,
+            part.parts
+        );
+    }
+    const Part held{{part.lane0, part.lane1}, rank};
+    const auto [copy, is_first] = tensor.parts.try_emplace(part.part, held);
+    if (!is_first && copy->second.digest != held.digest) {
+        return make_error(
+            ErrorCode::kDataLoss,
+            "{}: ranks {} and {} hold different copies of part {}",
+            part.name,
+            raw(copy->second.rank),
+            raw(rank),
+            part.part
+        );
+    }
+    return Ok{};
+}
+
 }  // namespace
 
 Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
@@ -32,46 +68,14 @@ Result<VersionDigest> version_digest(std::span<const RankParts> ranks) {
             const std::size_t num_before = tensors.size();
             const auto place = tensors.try_emplace(hint, part.name);
             hint = std::next(place);
-            const bool is_new = tensors.size() > num_before;
             Tensor& tensor = place->second;
-            if (is_new) {
+            if (tensors.size() > num_before) {
                 tensor.shape = part.shape;
                 tensor.dtype = dtype_or_usual(part.dtype);
                 tensor.num_parts = part.parts;
                 tensor.rank = from.rank;
             }
-            if (tensor.shape != part.shape || tensor.num_parts != part.parts ||
-                tensor.dtype != dtype_or_usual(part.dtype)) {
-                return make_error(
-                    ErrorCode::kDataLoss,
-                    "{}: ranks {} and {} disagree on its shape, dtype or parts",
-                    part.name,
-                    raw(tensor.rank),
-                    raw(from.rank)
-                );
-            }
-            if (part.part < 0 || part.part >= part.parts) {
-                return make_error(
-                    ErrorCode::kDataLoss,
-                    "{}: rank {} holds part {} of {}",
-                    part.name,
-                    raw(from.rank),
-                    part.part,
-                    part.parts
-                );
-            }
-            const Part held{{part.lane0, part.lane1}, from.rank};
-            const auto [copy, is_first] = tensor.parts.try_emplace(part.part, held);
-            if (!is_first && copy->second.digest != held.digest) {
-                return make_error(
-                    ErrorCode::kDataLoss,
-                    "{}: ranks {} and {} hold different copies of part {}",
-                    part.name,
-                    raw(copy->second.rank),
-                    raw(from.rank),
-                    part.part
-                );
-            }
+            RETURN_IF_ERROR(add(part, from.rank, tensor));
         }
     }
     VersionDigest version;
