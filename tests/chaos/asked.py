@@ -51,11 +51,11 @@ class Requests:
 
 class Prompts:
     """Token ids and texts with shared beginnings; `scored_max`: the longest to be scored. `routed`: the share of
-    requests that ask for routes; `config`: of the model; `drafts`: of a tree that speculates."""
+    requests that ask for routes; `config`: of the model; `drafts`: of a tree that speculates; `adapters`: what there is."""
 
-    def __init__(self, rng, config, scored_max, routed=0.0, drafts=None):
+    def __init__(self, rng, config, scored_max, routed=0.0, drafts=None, adapters=None):
         self._rng, self._vocab_size = rng, config["vocab_size"]
-        self.config, self._routed, self.drafts = config, routed, drafts
+        self.config, self._routed, self.drafts, self._adapters = config, routed, drafts, adapters
         self._bases = [self._ids(rng.randint(8, 80)) for _ in range(6)]
         self._scored = [self._ids(min(length, scored_max)) for length in SCORED_LENGTHS]
 
@@ -64,6 +64,13 @@ class Prompts:
 
     def asks_for_routes(self, rng):
         return rng.random() < self._routed
+
+    def adapter(self, rng, record):
+        """The name of an adapter for this request, or empty; the record knows from now on what it may get."""
+        if self._adapters is not None:
+            record.adapter_name = self._adapters.choose(rng)
+            record.adapter_floor = self._adapters.floor(record.adapter_name)
+        return record.adapter_name
 
     def ids(self, rng):
         base = rng.choice(self._bases)

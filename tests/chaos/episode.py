@@ -12,7 +12,7 @@ import time
 import numpy
 import pitstop
 
-from . import asked, diverged, drafts, faults, load, scoring, trainers, tree, warden, weights
+from . import adapters, asked, diverged, drafts, faults, load, scoring, trainers, tree, warden, weights
 from .oracle import Rounding, tolerances
 from .replay import Record
 from .verifier import Verifiers
@@ -118,12 +118,14 @@ class World:
         self._lock = threading.Lock()
         self._confirmed = 0
         self._scratch = {}
-        self._make_checkpoints(seed)
+        generator = numpy.random.default_rng([seed, number])
+        self._make_checkpoints(generator)
+        tensors = self.checkpoints[0][2]
+        self.adapters = adapters.AdapterBook(self.directory / "adapters", self.config, tensors, generator)
         self.overflows = diverged.Overflows(self)
         self.tree = self.trainers = self.verifiers = self.requests = self.warden = None
 
-    def _make_checkpoints(self, seed):
-        generator = numpy.random.default_rng([seed, self.number])
+    def _make_checkpoints(self, generator):
         if self.shape.model in RANDOM:
             self.config = RANDOM[self.shape.model]()
             sets = [weights.random_tensors(self.config, generator) for _ in range(NUM_CHECKPOINTS)]
@@ -200,7 +202,8 @@ class Episode:
             "trees", f"{world.shape.model} {world.shape.compute} tp {world.shape.tp} ep {world.shape.ep} dp {world.shape.dp}"
         )
         rounding = Rounding(world.shape.compute)
-        allowed = tolerances(world.config, [each[2] for each in world.checkpoints[:3]], rounding)
+        checkpoints = [each[2] for each in world.checkpoints[:3]]
+        allowed = tolerances(world.config, checkpoints, rounding, adapters=world.adapters.whole)
         self._tolerance = allowed[0]
         world.verifiers = Verifiers(
             self.options.verifiers,
@@ -208,7 +211,7 @@ class Episode:
             rounding,
             allowed,
             world.shape.page_size,
-            world.book.directory,
+            [world.book.directory, world.adapters.directory],
             self._judge,
         )
         self._lock = threading.Lock()
@@ -245,8 +248,17 @@ class Episode:
             wrong = self.world.epochs.see_label(label, digest)
             if wrong:
                 self.report.problem(f"{record.rid}: {wrong}")
+        if record.adapter or record.ending in load.ENDINGS_OK:
+            wrong = self.world.adapters.problem_of(record)
+            if wrong:
+                self.report.problem(f"{record.rid}: {wrong}\n  {record}")
+        elif record.adapter_name:
+            self.report.count("oracle", "requests with an error that tells no adapter")
+            return
         if record.scores:
             self._compare_scores(record)
+        if record.adapter:
+            self.report.count("adapters", f"{record.client or 'quiet'}: {record.ending}")
         self.world.verifiers.put(record, self.world.epochs.all())
 
     def _compare_scores(self, record):
@@ -283,7 +295,7 @@ class Episode:
         has_experts = weights.num_experts(world.config) > 0
         share = ROUTED[world.shape.compute] if has_experts else 0.0
         speculated = drafts.Drafts(self.report, world.config["vocab_size"]) if world.speculates else None
-        prompts = asked.Prompts(rng, world.config, world.shape.pool - 100, share, speculated)
+        prompts = asked.Prompts(rng, world.config, world.shape.pool - 100, share, speculated, world.adapters)
         scorers = scoring.SCORERS_OF_EXPERTS if has_experts else scoring.SCORERS
         clients = [
             kind(

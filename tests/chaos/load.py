@@ -20,6 +20,7 @@ ENDINGS_OK = {"stop", "length", "abort"}
 # What a request may end with while processes die, pauses expire and weights are away.
 CODES_OK = {"unavailable", "aborted", "failed_precondition", "resource_exhausted", "deadline_exceeded"}
 STATUS_OK = {409, 503}
+NOT_LOADED = "no adapter '"  # so begins the refusal of a request whose adapter is not there
 LOST = ("no connection", "connection lost")
 LOST_S = 20.0  # after it: the server must end within so long, if its end is to be the reason
 
@@ -124,6 +125,7 @@ class PythonClient(LoadThread):
             options["routed_experts_start"], record.routes = 0, []
         if self.rng.random() < 0.1:
             options["priority"] = self.rng.choice((-1, 5))
+        options["adapter"] = self.prompts.adapter(self.rng, record)
         self.requests.begin(rid, self.kind)
         cancel_after = self.rng.randint(0, 12) if self.rng.random() < 0.12 else None
         return client.generate(record.prompt, rid=rid, **options, **fields), record, cancel_after
@@ -140,7 +142,7 @@ class PythonClient(LoadThread):
                 ending = f"error {error.code}"
                 if error.code == "not_finite":
                     self.requests.judge_not_finite(record, error.message)
-                elif error.code not in CODES_OK:
+                elif error.code not in CODES_OK and not (record.adapter_name and NOT_LOADED in error.message):
                     self.report.problem(f"{record.rid} ended with {error}")
                 break
             if chunk is None:
@@ -158,6 +160,8 @@ class PythonClient(LoadThread):
             self.took(record, chunk)
             routed.of_bus(record, chunk)
             record.labels |= {(span.label, span.digest) for span in chunk.spans}
+            if chunk.adapter:
+                record.adapter = (chunk.adapter.name, chunk.adapter.version, chunk.adapter.digest)
             record.spans += [
                 (s.epoch, s.digest, s.tokens, s.kv_min_epoch, s.kv_max_epoch) for s in chunk.spans
             ]
@@ -247,7 +251,7 @@ class HttpClient(LoadThread):
                     text = response.read(2000).decode("utf-8", "replace")
                     if response.status == 500 and "not finite" in text:
                         self.requests.judge_not_finite(record, text)
-                    elif response.status not in STATUS_OK:
+                    elif response.status not in STATUS_OK and not (record.adapter_name and NOT_LOADED in text):
                         self.report.problem(f"{record.rid}: HTTP {response.status}: {text[:300]}")
                     return f"status {response.status}"
                 if not body.get("stream"):
@@ -296,6 +300,7 @@ class SglangClient(HttpClient):
         }
         if self.prompts.asks_for_routes(self.rng):
             body["return_routed_experts"] = True
+        body["lora_path"] = self.prompts.adapter(self.rng, record) or None
         if self.rng.random() < 0.5:
             record.prompt, draft = self.prompts.ids_and_draft(self.rng)
             body["input_ids"] = record.prompt
@@ -316,6 +321,8 @@ class SglangClient(HttpClient):
         record.spans = self.spans_of(meta)
         record.labels = {(span["version"], span["digest"]) for span in meta["weight_version_spans"]}
         record.cached, record.retractions = meta["cached_tokens"], meta["num_retractions"]
+        if "adapter" in meta:
+            record.adapter = tuple(meta["adapter"][key] for key in ("name", "version", "digest"))
         routed.of_sglang(record, meta, self.prompts.config)
         if self.prompts.drafts and "spec_verify_ct" in meta:
             self.prompts.drafts.note(record, meta["spec_num_proposed_drafts"], meta["spec_num_correct_drafts"])

@@ -12,13 +12,14 @@ A pass may follow the routes that the engine says it chose, as rounding decides 
 likes alike. How well they fit this router's own logits is known after the pass (Sequence).
 """
 
+import copy
 import dataclasses
 import enum
 import math
 
 import numpy
 
-from . import delta
+from . import adapters, delta
 from .weights import from_bf16, is_hybrid, is_linear, layers_with_experts, num_experts, to_bf16
 
 
@@ -26,6 +27,48 @@ class Rounding(enum.Enum):
     FP32 = "fp32"
     BF16 = "bf16"
     EXACT = "exact"
+
+
+class Matrix:
+    """Weights whose outputs follow each other, transposed, for x @ matrix. `pairs`: what an adapter adds to some outputs."""
+
+    __array_ufunc__ = None  # the product is this class's
+
+    def __init__(self, names, tensors):
+        self._places = {}  # name -> (first, end) of its outputs
+        end = 0
+        for name, tensor in zip(names, tensors):
+            self._places[name] = end, end + len(tensor)
+            end += len(tensor)
+        self._array = numpy.ascontiguousarray(numpy.concatenate(tensors).T)
+        self._pairs = []
+
+    def adapted(self, pairs):
+        """The same with those of {name: (A transposed, B transposed and scaled)} that are its own."""
+        other = copy.copy(self)
+        other._pairs = [(*place, *pairs[name]) for name, place in self._places.items() if name in pairs]
+        return other
+
+    def __rmatmul__(self, x):
+        y = x @ self._array
+        for first, end, a, b in self._pairs:
+            y[:, first:end] += (x @ a) @ b
+        return y
+
+
+def _adapted(part, pairs):
+    """A part of a version, with its matrices adapted."""
+    if isinstance(part, Matrix):
+        return part.adapted(pairs)
+    if isinstance(part, (list, tuple)):
+        return type(part)(_adapted(each, pairs) for each in part)
+    if isinstance(part, dict):
+        return {name: _adapted(each, pairs) for name, each in part.items()}
+    if isinstance(part, (Weights, delta.Weights)):
+        other = copy.copy(part)
+        vars(other).update(_adapted(vars(part), pairs))
+        return other
+    return part
 
 
 class Weights:
@@ -36,7 +79,7 @@ class Weights:
         values = {name: from_bf16(bits).astype(self.dtype) for name, bits in tensors.items()}
 
         def matrix(*names):
-            return numpy.ascontiguousarray(numpy.concatenate([values[name] for name in names]).T)
+            return Matrix(names, [values[name] for name in names])
 
         # A hybrid's norms are kept less 1, but for those of its delta nets.
         offset = self.dtype(1 if is_hybrid(config) else 0)
@@ -97,6 +140,10 @@ class Oracle:
 
     def weights(self, tensors):
         return Weights(self.config, tensors, self.rounding)
+
+    def adapted(self, weights, described, adapter):
+        """The version with an adapter, which shares its matrices."""
+        return _adapted(weights, adapters.pairs_of(described, adapter, weights.dtype))
 
     def stored(self, values):
         """As the engine keeps activations and KV."""
@@ -256,24 +303,28 @@ def tolerance(config, versions, rounding, seed=0, num_tokens=192):
     return tolerances(config, versions, rounding, seed, num_tokens)[0]
 
 
-def tolerances(config, versions, rounding, seed=0, num_tokens=192):
+def tolerances(config, versions, rounding, seed=0, num_tokens=192, adapters=()):
     """How far a right engine's logprobs, and its routers' logits, may be from the oracle's.
 
     The oracle's own arithmetic is compared with float64 over the whole vocabulary after random tokens
-    of each version, half a million logprobs and more: e, the error that rounding makes in a right program.
+    of each version, and of the first with each adapter, half a million logprobs and more: e, the error that rounding makes in a right program.
     The engine rounds in the same places and adds in another order, so it is off by as much and the two
     differ by twice that at most: twice the largest e, and, as the largest of ever more tokens grows, at
     least ten deviations of the difference. The engine's exp and log add 2^-18 (KERNELS.md). Both follow the
     same routes."""
     rng = numpy.random.default_rng(seed)
     errors, router_errors = [], []
-    for tensors in versions:
+    versions = list(versions)
+    pairs = [(tensors, None) for tensors in versions] + [(versions[0], each) for each in adapters]
+    for tensors, adapter in pairs:
         ids = rng.integers(0, config["vocab_size"], num_tokens)
         logprobs, router_logits, routes = [], [], None
         for each in (rounding, Rounding.EXACT):
             oracle = Oracle(config, each)
             sequence = Sequence(oracle)
-            logits = oracle.forward(sequence, oracle.weights(tensors), ids, 0, routes)
+            ready = oracle.weights(tensors)
+            ready = oracle.adapted(ready, *adapter) if adapter else ready
+            logits = oracle.forward(sequence, ready, ids, 0, routes)
             logprobs.append(log_softmax(logits))
             router_logits.append(sequence.router_logits)
             routes = routes_of(config, sequence)

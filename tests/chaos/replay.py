@@ -49,6 +49,9 @@ class Record:
     routes: object = dataclasses.field(default=None, repr=False)  # [passes, layers, k]; None: not told
     route_epochs: list = dataclasses.field(default_factory=list, repr=False)  # of each row
     brought: object = dataclasses.field(default=None, repr=False)  # rows that the prompt's tokens are to use
+    adapter_name: str = ""  # that it asked for; empty: the model alone
+    adapter: tuple | None = None  # (name, version, digest) that it had, as the answer's end says
+    adapter_floor: int = 0  # the oldest version that it may have
 
 
 @dataclasses.dataclass
@@ -66,16 +69,18 @@ class Verdict:
 class Replay:
     """Verifies records of one tree.
 
-    weights_of(digest)  the oracle's Weights; KeyError: nobody sent such a version
+    weights_of(digest[, adapter's digest])  the oracle's Weights; KeyError: nobody sent such a version
     """
 
     def __init__(self, oracle, weights_of, tolerance, page_size, router_tolerance=0.0):
-        self.oracle, self.weights_of = oracle, weights_of
+        self.oracle, self._weights_of = oracle, weights_of
+        self._adapter = ()  # the digest of the record's, if it has one: one version from its beginning to its end
         self.tolerance, self.page_size, self.router_tolerance = tolerance, page_size, router_tolerance
 
     def verify(self, record, epochs):
         """`epochs`: {epoch: digest} of every commit that anybody has seen."""
         verdict = Verdict(record.rid)
+        self._adapter = record.adapter[2:] if record.adapter else ()
         verdict.problem = self._shape_problem(record, epochs) or routed.shape_problem(record, self.oracle.config)
         if verdict.problem is None:
             try:
@@ -88,6 +93,9 @@ class Replay:
         if verdict.problem is None and not verdict.is_undecided and record.routes is not None:
             verdict.num_rows = len(record.routes)
         return verdict
+
+    def weights_of(self, digest):
+        return self._weights_of(digest, *self._adapter)
 
     def wrong_row(self, sequence, first, num_brought):
         """(the first position of the sequence's last pass whose routes its router did not choose, by how much);

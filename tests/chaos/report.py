@@ -80,6 +80,7 @@ class Report:
             "oracle": "the oracle",
             "scorings": "scorings of prompts",
             "drafts": "drafts that passes verified",
+            "adapters": "verified requests with adapters",
             "requests": "requests by client and ending",
             "updates": "updates that took effect",
             "refused": "calls that did not",

@@ -33,6 +33,7 @@ class BusScorer(PythonClient):
             options["kv_max_lag"] = 3
         if self.prompts.asks_for_routes(rng):
             options["routed_experts_start"], record.routes = 0, []
+        options["adapter"] = self.prompts.adapter(rng, record)
         self.requests.begin(rid, self.kind)
         num_outputs = rng.choice((0, 0, 1, 12))
         stream = client.generate(prompt, rid=rid, max_new_tokens=num_outputs, temperature=0.0, **options)

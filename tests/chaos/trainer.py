@@ -22,7 +22,7 @@ import pitstop
 from pitstop.broadcast import HostBroadcast
 from pitstop.push import WeightPusher
 
-from . import weights
+from . import adapters, weights
 from .collected import REFUSED, write
 
 CALL_S = 60.0
@@ -332,6 +332,35 @@ class Job:
         }
         return self.client.update_weights(source=source, timeout=CALL_S, **self.update())
 
+    # ---- adapters ----
+
+    def adapter(self):
+        """Loads or replaces one, by one of the ways."""
+        name, how, fields = self.spec["adapter"], self.spec["by"], {"label": self.spec["label"]}
+        if how == "http":
+            body = {"lora_name": name, "lora_path": self.spec["dir"]}
+            answer = self._post("/load_lora_adapter", body)
+            return {"ok": answer["success"], "digest": answer["adapter_digest"], "epoch": answer["adapter_version"]}
+        if how == "disk":
+            return self.client.load_adapter(name, self.spec["dir"], timeout=CALL_S, **fields)
+        described, tensors = adapters.load(self.spec["adapters_dir"], self.spec["adapter_digest"])
+        fields.update(adapter=name, adapter_config=json.dumps(described))
+        if how == "push":
+            return WeightPusher(self.client, bucket_bytes=BUCKET_BYTES, stall=20).push(tensors, timeout=CALL_S, **fields)
+        if how == "call":
+            return self.client.update_weights(source=_flattened(tensors), timeout=CALL_S, **fields)
+        opened = self.client.begin_update(idle_timeout=5, timeout=CALL_S, **fields)
+        self.point("begun")
+        items = list(tensors.items())
+        for number, part in enumerate((items[::2], items[1::2])):
+            self.client.update_bucket(_flattened(dict(part)), session=opened["session"], timeout=CALL_S)
+            self.point(("half", "sent")[number])
+        return self.client.commit_weights(session=opened["session"], timeout=CALL_S)
+
+    def unload_adapter(self):
+        reply = self.client.unload_adapter(self.spec["adapter"], timeout=CALL_S)
+        return {"ok": True, "epoch": reply["parts"][0]["adapter"]["version"]}
+
     # ---- what trainers do besides ----
 
     def rollback(self):
@@ -382,7 +411,10 @@ class Job:
 
 
 def _infos(tensors):
-    return [{"name": name, "dtype": "BF16", "shape": list(bits.shape)} for name, bits in tensors.items()]
+    dtypes = {numpy.uint16: "BF16", numpy.float32: "F32"}
+    return [
+        {"name": name, "dtype": dtypes[bits.dtype.type], "shape": list(bits.shape)} for name, bits in tensors.items()
+    ]
 
 
 def _flattened(tensors):

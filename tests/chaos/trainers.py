@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 
-from . import trainer, weights
+import numpy
+
+from . import adapters, trainer, weights
 
 JOB_S = 200.0  # no job takes longer: each call has a deadline
 POLICIES = ("keep", "keep", "keep", "recompute", "drain", "abort")
@@ -46,6 +48,8 @@ OTHERS = (
 )
 OVERWRITTEN = "a directory that is overwritten afterwards"
 DEATH_SHARE = 0.15
+ADAPTERS_SHARE = 0.25
+ADAPTERS_BY = ("disk", "http", "push", "call", "session")
 
 
 class TrainerProcesses:
@@ -153,11 +157,13 @@ class TrainerThread(threading.Thread):
             self.stopped.wait(0.3)
             return
         draw = rng.random()
-        if draw < 0.4:
+        if draw < ADAPTERS_SHARE:
+            spec, expected, name = self._adapter()
+        elif draw < 0.45:
             spec, expected, name = self._complete(rng.choice(COMPLETE))
-        elif draw < 0.55:
+        elif draw < 0.6:
             spec, expected, name = self._collect()
-        elif draw < 0.7:
+        elif draw < 0.75:
             spec, expected, name = self._partial(rng.choice(PARTIAL))
         else:
             spec, expected, name = self._other(rng.choice(OTHERS))
@@ -175,7 +181,8 @@ class TrainerThread(threading.Thread):
         result = world.trainers.run(spec, kill_after_s)
         if result.get("code") == "killed":
             world.report.count("faults", f"trainer killed in {name}")
-        self._judge(name, spec, expected, result)
+        judge = self._judge_adapter if "adapter" in spec else self._judge
+        judge(name, spec, expected, result)
 
     def _base(self, kind, directory):
         world, rng = self.world, self.rng
@@ -190,6 +197,51 @@ class TrainerThread(threading.Thread):
             "calls_log": str(world.book.calls.path),
             "kv_policy": rng.choice(POLICIES),
         }
+
+    def _adapter(self):
+        """Loads, replaces and unloads; some of what is loaded must be refused."""
+        world, rng = self.world, self.rng
+        draw = rng.random()
+        files, digest = rng.choice(world.adapters.contents)
+        spec = self._base("adapter" if draw < 0.8 else "unload_adapter", files)
+        spec.update(kv_policy="keep", adapter=rng.choice(adapters.NAMES))
+        if spec["kind"] == "unload_adapter":
+            return spec, None, "adapter unloaded"
+        spec.update(by=rng.choice(ADAPTERS_BY), adapters_dir=str(world.adapters.directory), adapter_digest=digest)
+        if draw < 0.72:
+            return spec, digest, f"adapter by {spec['by']}"
+        described, tensors = adapters.load(world.adapters.directory, digest)
+        name = rng.choice(sorted(tensors))
+        what = rng.choice(("not finite", "without a tensor"))
+        if what == "not finite":
+            tensors[name].flat[rng.randrange(tensors[name].size)] = numpy.nan
+        else:
+            del tensors[name]
+        directory = world.scratch(f"bad-{self.name}")
+        adapters.write(directory, described, tensors)
+        spec.update(by=rng.choice(("disk", "http")), dir=str(directory))
+        return spec, "refused", f"bad adapter {what}"
+
+    def _judge_adapter(self, name, spec, expected, result):
+        report, book = self.world.report, self.world.adapters
+        if not result.get("ok"):
+            code = result.get("code") or "refused"
+            if code in ("hangs", "trainer") or code not in CODES_OK | {"killed", "refused"} and expected != "refused":
+                report.problem(f"{name} ended with {code}: {result.get('message')}")
+            report.count("refused", f"{name}: {code}")
+            return
+        report.count("updates", name)
+        if expected == "refused":
+            report.problem(f"{name} was taken: {result}")
+        elif spec["kind"] == "unload_adapter":
+            book.unloaded(spec["adapter"], result["epoch"])
+        elif result["digest"] != expected:
+            report.problem(f"{name}: the answer says digest {result['digest']}, NumPy of what was sent {expected}")
+        else:
+            wrong = book.see(spec["adapter"], result["epoch"], result["digest"])
+            if wrong:
+                report.problem(f"{name}: {wrong}")
+            book.loaded(spec["adapter"], result["epoch"])
 
     def _complete(self, kind):
         """(spec, the digest that must result, its name)."""

@@ -13,23 +13,28 @@ QUEUE_MAX = 4000  # records that wait; more are counted as skipped, so that load
 WEIGHTS_MAX = 48  # versions that a verifier holds
 
 
-def _work(config, rounding, tolerances, page_size, directory, records, verdicts):
+def _work(config, rounding, tolerances, page_size, directories, records, verdicts):
     """A verifier's process: until it is sent None."""
     numpy.seterr(over="ignore", invalid="ignore", divide="ignore")  # of versions that have diverged
+    from . import adapters
     from .oracle import Oracle, Rounding
     from .replay import Replay, Verdict
     from .versions import load_version
 
     oracle = Oracle(config, Rounding(rounding))
-    cache = collections.OrderedDict()
+    cache, loaded = collections.OrderedDict(), {}
 
-    def weights_of(digest):
+    def weights_of(digest, adapter=None):
         if digest not in cache:
-            cache[digest] = oracle.weights(load_version(directory, digest))
+            cache[digest] = oracle.weights(load_version(directories[0], digest))
             if len(cache) > WEIGHTS_MAX:
                 cache.popitem(last=False)
         cache.move_to_end(digest)
-        return cache[digest]
+        if adapter is None:
+            return cache[digest]
+        if adapter not in loaded:
+            loaded[adapter] = adapters.load(directories[1], adapter)
+        return oracle.adapted(cache[digest], *loaded[adapter])
 
     replay = Replay(oracle, weights_of, tolerances[0], page_size, tolerances[1])
     while True:
@@ -47,9 +52,10 @@ def _work(config, rounding, tolerances, page_size, directory, records, verdicts)
 
 
 class Verifiers:
-    """Owns: the processes. on_verdict(verdict, record or None, cpu_s) is called on a thread of this."""
+    """Owns: the processes. on_verdict(verdict, record or None, cpu_s) is called on a thread of this. `directories`: of the
+    versions, and of the adapters."""
 
-    def __init__(self, num, config, rounding, tolerances, page_size, directory, on_verdict):
+    def __init__(self, num, config, rounding, tolerances, page_size, directories, on_verdict):
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
             os.environ.setdefault(name, "1")
         context = multiprocessing.get_context("spawn")
@@ -70,7 +76,7 @@ class Verifiers:
                     rounding.value,
                     tolerances,
                     page_size,
-                    str(directory),
+                    [str(each) for each in directories],
                     self._records,
                     self._verdicts,
                 ),

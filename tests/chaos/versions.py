@@ -170,14 +170,14 @@ class ScoreBook:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._known = {}  # (digest, prompt) -> float32 by position, NaN: not scored yet
+        self._known = {}  # (digest, prompt, adapter's digest) -> float32 by position, NaN: not scored yet
         self.num_compared = 0
 
     def see(self, record):
         """None, or what is wrong. Whether they are as many as they should be is the verifiers' to say."""
         if not record.spans or len(record.scores) != len(record.prompt) - record.score_start:
             return None
-        key = (record.spans[0][1], tuple(record.prompt))
+        key = (record.spans[0][1], tuple(record.prompt), record.adapter and record.adapter[2])
         if record.brought is not None:
             return None  # other routes, other bits
         scores = numpy.full(len(record.prompt), numpy.nan, numpy.float32)
@@ -198,6 +198,7 @@ class ScoreBook:
         return f"prompt token {at} was scored {known[at]!r} under the same version, and is {scores[at]!r} here"
 
     def prompts_of(self, digest, num):
-        """The latest that were scored under this version."""
+        """The latest that were scored under this version, without an adapter."""
         with self._lock:
-            return [list(prompt) for each, prompt in self._known if each == digest][-num:]
+            found = [list(prompt) for each, prompt, adapter in self._known if (each, adapter) == (digest, None)]
+            return found[-num:]

@@ -112,6 +112,11 @@ class Warden(threading.Thread):
                     world.report.problem(f"status of life {self._life}: {wrong} (label '{label}')")
                 if not world.book.knows(digest):
                     world.report.problem(f"status: epoch {epoch} is {digest}, which nobody sent")
+            world.adapters.is_there(each["adapter"]["name"] for each in replica.get("adapters", []))
+            for each in replica.get("adapters", []):
+                wrong = world.adapters.see(*(each["adapter"][key] for key in ("name", "version", "digest")))
+                if wrong:
+                    world.report.problem(f"status of life {self._life}: {wrong}")
             if epoch < confirmed:
                 world.report.problem(
                     f"life {self._life} is at epoch {epoch}; {confirmed} was answered with OK before"

@@ -46,8 +46,8 @@ def _digest_rows(rows):
 
 
 def _is_fp32(name):
-    """Whether the engine keeps this tensor so, and not as the bf16 that it is sent as."""
-    return name.endswith(".A_log")
+    """Whether the engine keeps this tensor so, and not as the bf16 that a model's is sent as."""
+    return name.endswith(".A_log") or ".lora_" in name
 
 
 def tensor_digest(name, bits):
@@ -65,21 +65,31 @@ def version_digest(shapes, digests):
     return _digest_rows(numpy.frombuffer("".join(lines).encode(), numpy.uint8).reshape(1, -1))
 
 
-def read_checkpoint(directory):
-    """{name: uint16 array} of a directory's model.safetensors."""
-    blob = (pathlib.Path(directory) / "model.safetensors").read_bytes()
+def _read_safetensors(path, dtype):
+    blob = path.read_bytes()
     (length,) = struct.unpack("<Q", blob[:8])
     header = json.loads(blob[8 : 8 + length])
     header.pop("__metadata__", None)
     return {
         name: numpy.frombuffer(
             blob,
-            numpy.uint16,
-            (entry["data_offsets"][1] - entry["data_offsets"][0]) // 2,
+            dtype,
+            (entry["data_offsets"][1] - entry["data_offsets"][0]) // numpy.dtype(dtype).itemsize,
             8 + length + entry["data_offsets"][0],
         ).reshape(entry["shape"])
         for name, entry in header.items()
     }
+
+
+def read_checkpoint(directory):
+    """{name: uint16 array} of a directory's model.safetensors."""
+    return _read_safetensors(pathlib.Path(directory) / "model.safetensors", numpy.uint16)
+
+
+def read_adapter(directory):
+    """{name: float32 array} of a directory's adapter_model.safetensors, names as the engine has them."""
+    tensors = _read_safetensors(pathlib.Path(directory) / "adapter_model.safetensors", numpy.float32)
+    return {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
 
 
 def write_checkpoint(directory, tensors, like):
@@ -95,7 +105,8 @@ def write_checkpoint(directory, tensors, like):
 def write_safetensors(path, tensors):
     header, at = {}, 0
     for name, bits in tensors.items():
-        header[name] = {"dtype": "BF16", "shape": list(bits.shape), "data_offsets": [at, at + bits.nbytes]}
+        dtype = "F32" if bits.dtype == numpy.float32 else "BF16"
+        header[name] = {"dtype": dtype, "shape": list(bits.shape), "data_offsets": [at, at + bits.nbytes]}
         at += bits.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
