@@ -322,14 +322,16 @@ class Engine:
             [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def logits(self, directory, tp, ep, prompts):
-        question = {"dir": str(directory), "tp": tp, "ep": ep, "prompts": prompts}
+    def ask(self, question):
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"the engine died on {directory}")
-        answer = json.loads(line)
+            sys.exit(f"the engine died on {question['dir']}")
+        return json.loads(line)
+
+    def logits(self, directory, tp, ep, prompts):
+        answer = self.ask({"dir": str(directory), "tp": tp, "ep": ep, "prompts": prompts})
         return answer.get("logits"), answer.get("error")
 
     def close(self):
